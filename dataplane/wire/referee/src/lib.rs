@@ -1,0 +1,1 @@
+//! Referees: programs nobody here wrote, asked for their opinion of our packets.

@@ -1,0 +1,200 @@
+//! Who is who on a fabric: LIDs, GUIDs, GIDs and queue pair numbers (IBA 4.1).
+
+use core::fmt;
+
+/// A local identifier: the address of a port within its subnet (IBA 4.1.3).
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lid(pub u16);
+
+impl Lid {
+    /// No address: a port before the subnet manager gave it one.
+    pub const NONE: Self = Self(0);
+    /// Whoever is at the other end of the link; only directed-route management uses it.
+    pub const PERMISSIVE: Self = Self(0xffff);
+    /// First unicast address.
+    pub const UNICAST_FIRST: Self = Self(1);
+    /// Last unicast address.
+    pub const UNICAST_LAST: Self = Self(0xbfff);
+    /// First multicast address.
+    pub const MULTICAST_FIRST: Self = Self(0xc000);
+    /// Last multicast address.
+    pub const MULTICAST_LAST: Self = Self(0xfffe);
+
+    /// Whether it names one port.
+    #[inline]
+    pub const fn is_unicast(self) -> bool {
+        self.0 >= Self::UNICAST_FIRST.0 && self.0 <= Self::UNICAST_LAST.0
+    }
+
+    /// Whether it names a multicast group.
+    #[inline]
+    pub const fn is_multicast(self) -> bool {
+        self.0 >= Self::MULTICAST_FIRST.0 && self.0 <= Self::MULTICAST_LAST.0
+    }
+
+    /// Whether a port with base address `self` and this mask control answers to `dlid` (IBA 4.1.3).
+    #[inline]
+    pub const fn covers(self, lmc: u8, dlid: Self) -> bool {
+        // LMC has three bits, so the shift cannot be too wide.
+        self.0 >> (lmc & 7) == dlid.0 >> (lmc & 7)
+    }
+}
+
+impl fmt::Display for Lid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_multicast() || *self == Self::PERMISSIVE {
+            write!(f, "{:#06x}", self.0)
+        } else {
+            write!(f, "{}", self.0)
+        }
+    }
+}
+
+impl fmt::Debug for Lid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lid({self})")
+    }
+}
+
+/// A globally unique identifier of a node, a port or a system (IBA 4.1.1): an EUI-64.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Guid(pub u64);
+
+impl fmt::Display for Guid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#018x}", self.0)
+    }
+}
+
+impl fmt::Debug for Guid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Guid({self})")
+    }
+}
+
+/// A queue pair number: 24 bits.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Qpn(pub u32);
+
+impl Qpn {
+    /// The subnet management interface.
+    pub const SMI: Self = Self(0);
+    /// The general services interface.
+    pub const GSI: Self = Self(1);
+    /// Whoever has joined: the destination of every multicast packet.
+    pub const MULTICAST: Self = Self(0xff_ffff);
+}
+
+impl fmt::Display for Qpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#08x}", self.0)
+    }
+}
+
+impl fmt::Debug for Qpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Qpn({self})")
+    }
+}
+
+/// A global identifier: 64 bits of prefix, 64 of interface; an IPv6 address in form (IBA 4.1.1).
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// No address.
+    pub const NONE: Self = Self([0; 16]);
+    /// The prefix of a subnet that nobody gave another one.
+    pub const DEFAULT_PREFIX: u64 = 0xfe80_0000_0000_0000;
+
+    /// The GID of a port: its subnet's prefix and one of its GUIDs.
+    #[inline]
+    pub const fn new(prefix: u64, guid: Guid) -> Self {
+        Self(((prefix as u128) << 64 | guid.0 as u128).to_be_bytes())
+    }
+
+    /// The upper 64 bits.
+    #[inline]
+    pub const fn prefix(self) -> u64 {
+        (u128::from_be_bytes(self.0) >> 64) as u64
+    }
+
+    /// The lower 64 bits.
+    #[inline]
+    pub const fn guid(self) -> Guid {
+        Guid(u128::from_be_bytes(self.0) as u64)
+    }
+
+    /// Whether it names a group.
+    #[inline]
+    pub const fn is_multicast(self) -> bool {
+        self.0[0] == 0xff
+    }
+
+    /// Whether its prefix is the link-local one, which every port answers to beside its own.
+    #[inline]
+    pub const fn is_link_local(self) -> bool {
+        self.prefix() == Self::DEFAULT_PREFIX
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        core::net::Ipv6Addr::from(self.0).fmt(f)
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gid({self})")
+    }
+}
+
+number_field!(Lid(u16));
+number_field!(Guid(u64));
+number_field!(Qpn(u32));
+
+impl crate::layout::Field for Gid {
+    const WIDTH_MAX: usize = 128;
+    #[inline(always)]
+    fn load(octets: &[u8], bit: usize, _width: usize) -> Self {
+        let mut gid = [0; 16];
+        gid.copy_from_slice(&octets[bit / 8..bit / 8 + 16]);
+        Self(gid)
+    }
+    #[inline(always)]
+    fn store(self, octets: &mut [u8], bit: usize, _width: usize) {
+        octets[bit / 8..bit / 8 + 16].copy_from_slice(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::format;
+
+    #[test]
+    fn lid_ranges_meet_without_gap_or_overlap() {
+        for lid in 0..=u16::MAX {
+            let lid = Lid(lid);
+            let kinds =
+                [lid == Lid::NONE, lid.is_unicast(), lid.is_multicast(), lid == Lid::PERMISSIVE];
+            assert_eq!(kinds.iter().filter(|&&is| is).count(), 1, "{lid:?}");
+        }
+    }
+
+    #[test]
+    fn lmc_gives_a_port_a_range() {
+        assert!(Lid(0x10).covers(2, Lid(0x13)));
+        assert!(!Lid(0x10).covers(2, Lid(0x14)));
+        assert!(!Lid(0x10).covers(0, Lid(0x11)));
+    }
+
+    #[test]
+    fn gid_is_prefix_and_guid() {
+        let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x0002_c903_0000_1001));
+        assert_eq!(format!("{gid}"), "fe80::2:c903:0:1001");
+        assert_eq!((gid.prefix(), gid.guid()), (Gid::DEFAULT_PREFIX, Guid(0x0002_c903_0000_1001)));
+        assert!(gid.is_link_local() && !gid.is_multicast());
+    }
+}

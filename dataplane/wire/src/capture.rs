@@ -1,0 +1,1 @@
+//! Captures: packets in a file that public dissectors read.

@@ -1,0 +1,509 @@
+//! How a table of offsets becomes a type.
+//!
+//! Nearly every format in this crate is a fixed header: so many octets, each field at a known bit.
+//! The specification prints it as a table; [`layout!`] takes that table as it stands and makes of it a
+//! plain struct with `read`, `parse`, `write` and `emit`. So what can be wrong with a format is one
+//! number in one table, and the table is what the next reader sees first.
+//!
+//! Why a macro and not hand-written accessors: there are about a hundred formats and a thousand
+//! fields, and the compiler refuses a table whose fields overlap or stick out. Offsets and widths are
+//! constants, so a field costs the load, shift and mask that one would write by hand.
+//!
+//! What a table leaves out is reserved: ignored when received, zero when sent.
+//!
+//! A format with a variable part (options, segments, payload) has a hand-written *view* beside its
+//! fixed header: a struct that borrows the octets, made by one checked constructor, whose accessors
+//! cannot fail any more.
+
+use core::fmt;
+
+/// Why octets are not the format that they were taken for.
+///
+/// Receivers count these by [`WireError::reason`]; they are not logged packet by packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WireError {
+    /// Fewer octets than the format has.
+    Truncated {
+        /// The format.
+        format: &'static str,
+        /// Octets that it needs.
+        needed: usize,
+        /// Octets that there were.
+        have: usize,
+    },
+    /// A length field that contradicts the octets present or the format's limits.
+    BadLength {
+        /// The format.
+        format: &'static str,
+    },
+    /// A version, type or fixed field with a value that this format does not have.
+    BadValue {
+        /// The format.
+        format: &'static str,
+        /// The field.
+        field: &'static str,
+    },
+    /// A checksum or CRC that does not match.
+    BadChecksum {
+        /// The format.
+        format: &'static str,
+    },
+    /// No room in the output for what is to be written.
+    NoRoom {
+        /// The format.
+        format: &'static str,
+        /// Octets that it needs.
+        needed: usize,
+        /// Octets that there were.
+        have: usize,
+    },
+}
+
+impl WireError {
+    /// The name under which a drop for this reason is counted.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::Truncated { .. } => "truncated",
+            Self::BadLength { .. } => "bad_length",
+            Self::BadValue { .. } => "bad_value",
+            Self::BadChecksum { .. } => "bad_checksum",
+            Self::NoRoom { .. } => "no_room",
+        }
+    }
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Truncated { format, needed, have } => {
+                write!(f, "{format}: {have} octets where at least {needed} belong")
+            }
+            Self::BadLength { format } => write!(f, "{format}: its length field is wrong"),
+            Self::BadValue { format, field } => write!(f, "{format}: {field} has no such value"),
+            Self::BadChecksum { format } => write!(f, "{format}: checksum does not match"),
+            Self::NoRoom { format, needed, have } => {
+                write!(f, "{format}: needs {needed} octets of output, has {have}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for WireError {}
+
+/// One row of a layout's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldSpec {
+    /// The specification's name, in snake case.
+    pub name: &'static str,
+    /// First bit, counted from the most significant bit of octet 0.
+    pub bit: usize,
+    /// Width in bits.
+    pub width: usize,
+}
+
+/// A value that can stand in a field of so many bits.
+///
+/// `bit` counts from the most significant bit of the first octet, as the figures of IBA and of the
+/// RFCs do. Implementations are inlined with constant arguments.
+pub trait Field: Copy {
+    /// The widest field that this type can hold.
+    const WIDTH_MAX: usize;
+    /// Takes the value out of `octets`.
+    fn load(octets: &[u8], bit: usize, width: usize) -> Self;
+    /// Puts the value into `octets`, cut to `width` bits; neighbouring bits stay.
+    fn store(self, octets: &mut [u8], bit: usize, width: usize);
+}
+
+/// A fixed format, as [`layout!`] makes it.
+pub trait Layout: Copy + fmt::Debug + PartialEq {
+    /// The format's name, for errors and dumps.
+    const NAME: &'static str;
+    /// Its length in octets.
+    const LEN: usize;
+    /// Its table.
+    const FIELDS: &'static [FieldSpec];
+    /// Takes it off the front of `octets`; gives what follows as well.
+    fn read(octets: &[u8]) -> Result<(Self, &[u8]), WireError>;
+    /// Writes it at the front of `out`; gives what follows.
+    fn write<'a>(&self, out: &'a mut [u8]) -> Result<&'a mut [u8], WireError>;
+}
+
+/// The bits of `octets` from `bit`, `width` of them (at most 64), as a number.
+#[inline(always)]
+pub fn load_bits(octets: &[u8], bit: usize, width: usize) -> u64 {
+    let first = bit / 8;
+    let last = (bit + width - 1) / 8;
+    // A field of 64 bits that is not aligned to an octet touches nine of them.
+    let mut value: u128 = 0;
+    for &octet in &octets[first..=last] {
+        value = value << 8 | u128::from(octet);
+    }
+    let spare = (last + 1) * 8 - (bit + width);
+    (value >> spare) as u64 & mask(width)
+}
+
+/// Puts the low `width` bits of `value` at `bit`; all other bits of `octets` stay.
+#[inline(always)]
+pub fn store_bits(octets: &mut [u8], bit: usize, width: usize, value: u64) {
+    let first = bit / 8;
+    let last = (bit + width - 1) / 8;
+    let spare = (last + 1) * 8 - (bit + width);
+    let mut value = u128::from(value & mask(width)) << spare;
+    let mut kept = !(u128::from(mask(width)) << spare);
+    for octet in octets[first..=last].iter_mut().rev() {
+        *octet = (*octet & kept as u8) | value as u8;
+        value >>= 8;
+        kept >>= 8;
+    }
+}
+
+#[inline(always)]
+const fn mask(width: usize) -> u64 {
+    if width >= 64 { u64::MAX } else { (1 << width) - 1 }
+}
+
+/// Refuses, when the crate is compiled, a table whose fields overlap or stick out.
+pub const fn check_table(fields: &[FieldSpec], len: usize) {
+    let mut i = 0;
+    while i < fields.len() {
+        let field = fields[i];
+        assert!(field.width > 0, "a field has no bits");
+        assert!(field.bit + field.width <= len * 8, "a field sticks out of its format");
+        if i > 0 {
+            let before = fields[i - 1];
+            assert!(before.bit + before.width <= field.bit, "fields overlap, or are out of order");
+        }
+        i += 1;
+    }
+}
+
+macro_rules! unsigned_field {
+    ($($type:ty),*) => {$(
+        impl Field for $type {
+            const WIDTH_MAX: usize = <$type>::BITS as usize;
+            #[inline(always)]
+            fn load(octets: &[u8], bit: usize, width: usize) -> Self {
+                load_bits(octets, bit, width) as $type
+            }
+            #[inline(always)]
+            fn store(self, octets: &mut [u8], bit: usize, width: usize) {
+                store_bits(octets, bit, width, u64::from(self));
+            }
+        }
+    )*};
+}
+unsigned_field!(u8, u16, u32, u64);
+
+impl Field for bool {
+    const WIDTH_MAX: usize = 1;
+    #[inline(always)]
+    fn load(octets: &[u8], bit: usize, width: usize) -> Self {
+        load_bits(octets, bit, width) != 0
+    }
+    #[inline(always)]
+    fn store(self, octets: &mut [u8], bit: usize, width: usize) {
+        store_bits(octets, bit, width, u64::from(self));
+    }
+}
+
+/// A field that repeats: tables of P_Keys, ports, lanes, path elements; and plain octets.
+impl<T: Field + Default, const N: usize> Field for [T; N] {
+    const WIDTH_MAX: usize = N * T::WIDTH_MAX;
+    #[inline(always)]
+    fn load(octets: &[u8], bit: usize, width: usize) -> Self {
+        let mut all = [T::default(); N];
+        for (i, one) in all.iter_mut().enumerate() {
+            *one = T::load(octets, bit + i * (width / N), width / N);
+        }
+        all
+    }
+    #[inline(always)]
+    fn store(self, octets: &mut [u8], bit: usize, width: usize) {
+        for (i, one) in self.into_iter().enumerate() {
+            one.store(octets, bit + i * (width / N), width / N);
+        }
+    }
+}
+
+/// Makes a type of a table of offsets.
+///
+/// A row is `octet:bit  width  name: type`; bit 0 is the most significant of its octet.
+///
+/// ```
+/// pollux_wire::layout! {
+///     /// Acknowledge extended transport header (IBA 9.2.7).
+///     pub struct Example: 4 octets {
+///         /// What kind of answer this is.
+///         0:0    8  syndrome: u8,
+///         /// Messages completed by the responder.
+///         1:0   24  msn: u32,
+///     }
+/// }
+/// let (header, rest) = Example::read(&[0x1f, 0, 0, 6, 0xaa]).unwrap();
+/// assert_eq!((header.syndrome, header.msn, rest), (0x1f, 6, &[0xaa][..]));
+/// ```
+#[macro_export]
+macro_rules! layout {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident: $len:literal octets {
+            $( $(#[$field_meta:meta])* $octet:literal:$bit:literal $width:literal $field:ident: $type:ty ),* $(,)?
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name {
+            $( $(#[$field_meta])* pub $field: $type, )*
+        }
+
+        impl $name {
+            /// Length in octets.
+            pub const LEN: usize = $len;
+            /// The table of offsets.
+            pub const FIELDS: &'static [$crate::layout::FieldSpec] = &[
+                $( $crate::layout::FieldSpec {
+                    name: stringify!($field),
+                    bit: $octet * 8 + $bit,
+                    width: $width,
+                }, )*
+            ];
+
+            /// Takes it off the front of `octets`; gives what follows as well.
+            #[inline]
+            pub fn read(octets: &[u8]) -> Result<(Self, &[u8]), $crate::WireError> {
+                match octets.split_first_chunk::<$len>() {
+                    Some((head, rest)) => Ok((Self::parse(head), rest)),
+                    None => Err($crate::WireError::Truncated {
+                        format: stringify!($name),
+                        needed: $len,
+                        have: octets.len(),
+                    }),
+                }
+            }
+
+            /// Reads it from exactly as many octets as it has.
+            #[inline(always)]
+            pub fn parse(octets: &[u8; $len]) -> Self {
+                Self {
+                    $( $field: $crate::layout::Field::load(octets, $octet * 8 + $bit, $width), )*
+                }
+            }
+
+            /// Writes it at the front of `out`; gives what follows.
+            #[inline]
+            pub fn write<'a>(&self, out: &'a mut [u8]) -> Result<&'a mut [u8], $crate::WireError> {
+                let have = out.len();
+                match out.split_first_chunk_mut::<$len>() {
+                    Some((head, rest)) => {
+                        *head = self.emit();
+                        Ok(rest)
+                    }
+                    None => Err($crate::WireError::NoRoom {
+                        format: stringify!($name),
+                        needed: $len,
+                        have,
+                    }),
+                }
+            }
+
+            /// Its octets, reserved bits zero. A value too wide for its field is cut to it.
+            #[inline(always)]
+            pub fn emit(&self) -> [u8; $len] {
+                let mut octets = [0; $len];
+                $( $crate::layout::Field::store(
+                    self.$field, &mut octets, $octet * 8 + $bit, $width,
+                ); )*
+                octets
+            }
+        }
+
+        const _: () = {
+            $crate::layout::check_table($name::FIELDS, $len);
+            $( assert!(
+                $width <= <$type as $crate::layout::Field>::WIDTH_MAX,
+                concat!(stringify!($field), " has more bits than its type"),
+            ); )*
+        };
+
+        impl Default for $name {
+            /// All bits zero.
+            fn default() -> Self {
+                Self::parse(&[0; $len])
+            }
+        }
+
+        impl $crate::layout::Layout for $name {
+            const NAME: &'static str = stringify!($name);
+            const LEN: usize = $len;
+            const FIELDS: &'static [$crate::layout::FieldSpec] = Self::FIELDS;
+            fn read(octets: &[u8]) -> Result<(Self, &[u8]), $crate::WireError> {
+                Self::read(octets)
+            }
+            fn write<'a>(&self, out: &'a mut [u8]) -> Result<&'a mut [u8], $crate::WireError> {
+                self.write(out)
+            }
+        }
+
+        /// So that a record can contain it.
+        impl $crate::layout::Field for $name {
+            const WIDTH_MAX: usize = $len * 8;
+            #[inline(always)]
+            fn load(octets: &[u8], bit: usize, _width: usize) -> Self {
+                let mut own = [0; $len];
+                own.copy_from_slice(&octets[bit / 8..bit / 8 + $len]);
+                Self::parse(&own)
+            }
+            #[inline(always)]
+            fn store(self, octets: &mut [u8], bit: usize, _width: usize) {
+                octets[bit / 8..bit / 8 + $len].copy_from_slice(&self.emit());
+            }
+        }
+    };
+}
+
+/// A field whose values have names, where any other value is still a value.
+///
+/// A peer may send a code that we do not know; it must survive parsing, printing and emitting. So
+/// this is a number with named constants, which match as patterns, and not an enum.
+///
+/// ```
+/// pollux_wire::codes! {
+///     /// State of a port's link (IBA 14.2.5.6).
+///     pub struct State(u8) { DOWN = 1, ACTIVE = 4 }
+/// }
+/// assert_eq!(format!("{} {}", State::ACTIVE, State(9)), "ACTIVE 9");
+/// ```
+#[macro_export]
+macro_rules! codes {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident($repr:ty) {
+            $( $(#[$code_meta:meta])* $code:ident = $value:expr ),* $(,)?
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub $repr);
+
+        impl $name {
+            $(
+                #[doc = concat!("`", stringify!($code), "`")]
+                $(#[$code_meta])*
+                pub const $code: Self = Self($value);
+            )*
+            /// Every value that has a name.
+            pub const ALL: &'static [Self] = &[$( Self::$code ),*];
+
+            /// The specification's name of this value, if it has one.
+            pub const fn name(self) -> Option<&'static str> {
+                $( if self.0 == Self::$code.0 { return Some(stringify!($code)); } )*
+                None
+            }
+        }
+
+        impl core::fmt::Display for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                match self.name() {
+                    Some(name) => f.pad(name),
+                    None => core::fmt::Display::fmt(&self.0, f),
+                }
+            }
+        }
+
+        impl core::fmt::Debug for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                write!(f, "{}({})", stringify!($name), self)
+            }
+        }
+
+        $crate::number_field!($name($repr));
+    };
+}
+
+/// Lets a newtype of a number stand in a field.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! number_field {
+    ($name:ident($repr:ty)) => {
+        impl $crate::layout::Field for $name {
+            const WIDTH_MAX: usize = <$repr>::BITS as usize;
+            #[inline(always)]
+            fn load(octets: &[u8], bit: usize, width: usize) -> Self {
+                Self(<$repr as $crate::layout::Field>::load(octets, bit, width))
+            }
+            #[inline(always)]
+            fn store(self, octets: &mut [u8], bit: usize, width: usize) {
+                $crate::layout::Field::store(self.0, octets, bit, width);
+            }
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::{format, vec};
+
+    proptest! {
+        /// The oracle takes one bit at a time, which is slow and obviously right.
+        #[test]
+        fn bits_agree_with_an_oracle(
+            octets in proptest::collection::vec(any::<u8>(), 24),
+            bit in 0usize..100,
+            width in 1usize..=64,
+            value: u64,
+        ) {
+            let at = |octets: &[u8], i: usize| u64::from(octets[i / 8] >> (7 - i % 8) & 1);
+            let slow = (bit..bit + width).fold(0, |acc, i| acc << 1 | at(&octets, i));
+            prop_assert_eq!(load_bits(&octets, bit, width), slow);
+
+            let mut stored = octets.clone();
+            store_bits(&mut stored, bit, width, value);
+            prop_assert_eq!(load_bits(&stored, bit, width), value & mask(width));
+            for i in (0..octets.len() * 8).filter(|i| !(bit..bit + width).contains(i)) {
+                prop_assert_eq!(at(&octets, i), at(&stored, i));
+            }
+        }
+    }
+
+    layout! {
+        /// Fields of every awkward kind.
+        pub struct Awkward: 12 octets {
+            /// a
+            0:1    3  a: u8,
+            /// b
+            0:7   12  b: u16,
+            /// c
+            3:0    1  c: bool,
+            /// d
+            4:0   16  d: [u8; 4],
+            /// e
+            6:4   36  e: u64,
+        }
+    }
+
+    #[test]
+    fn reserved_bits_are_ignored_and_sent_as_zero() {
+        let (value, rest) = Awkward::read(&[0xff; 13]).unwrap();
+        assert_eq!(value, Awkward { a: 7, b: 0xfff, c: true, d: [15; 4], e: (1 << 36) - 1 });
+        assert_eq!((Awkward::LEN, rest), (12, &[0xff][..]));
+        let octets = value.emit();
+        assert_eq!(octets, [0x71, 0xff, 0xe0, 0x80, 0xff, 0xff, 0x0f, 0xff, 0xff, 0xff, 0xff, 0]);
+        assert_eq!(Awkward::parse(&octets), value);
+    }
+
+    #[test]
+    fn short_input_and_output_are_errors_that_name_the_format() {
+        assert_eq!(
+            format!("{}", Awkward::read(&[0; 11]).unwrap_err()),
+            "Awkward: 11 octets where at least 12 belong"
+        );
+        let mut out = vec![0; 11];
+        assert_eq!(
+            Awkward::default().write(&mut out).unwrap_err(),
+            WireError::NoRoom { format: "Awkward", needed: 12, have: 11 }
+        );
+    }
+}

@@ -1,0 +1,31 @@
+//! Every format that Pollux puts on a wire or takes off it, and nothing else.
+//!
+//! Bytes only: no I/O, no clock, no allocation (`no_std` holds us to it) and no `unsafe`. A parser here
+//! is total: any octets give a value or a [`WireError`], never a panic.
+//!
+//! Read in this order:
+//!
+//! 1. [`layout`]: how a table of offsets becomes a type, once for all formats;
+//! 2. [`address`], [`keys`], [`psn`]: the nouns that all formats share;
+//! 3. [`packet`]: what is on a link, LRH to VCRC;
+//! 4. [`mad`]: management datagrams: subnet management, administration, performance, connections;
+//! 5. [`ip`]: IP over InfiniBand, ARP, neighbour discovery, and the IP family itself;
+//! 6. [`capture`]: packets into a file that public dissectors read.
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+#[macro_use]
+pub mod layout;
+
+pub mod address;
+pub mod capture;
+pub mod ip;
+pub mod keys;
+pub mod mad;
+pub mod packet;
+pub mod psn;
+
+pub use layout::WireError;

@@ -1,0 +1,193 @@
+//! The common header of management datagrams (IBA 13.4.3), and the codes in it.
+
+/// Length of every management datagram.
+pub const MAD_LEN: usize = 256;
+
+layout! {
+    /// What every management datagram begins with (IBA 13.4.3).
+    pub struct MadHeader: 24 octets {
+        /// 1.
+        0:0    8  base_version: u8,
+        /// Who is meant: subnet management, administration, and so on.
+        1:0    8  mgmt_class: MgmtClass,
+        /// 2 for subnet administration and communication management, else 1.
+        2:0    8  class_version: u8,
+        /// What is asked, or that this is the answer.
+        3:0    8  method: Method,
+        /// How it went; in a directed-route datagram the first bit is the direction.
+        4:0   16  status: MadStatus,
+        /// For the class to use; hop pointer and hop count of directed-route datagrams.
+        6:0   16  class_specific: u16,
+        /// Answers repeat the request's, all 64 bits.
+        8:0   64  transaction_id: u64,
+        /// What is asked about.
+        16:0  16  attribute_id: AttributeId,
+        /// Which part of it: a port, a block.
+        20:0  32  attribute_modifier: u32,
+    }
+}
+
+codes! {
+    /// Management classes (IBA 13.4.4).
+    pub struct MgmtClass(u8) {
+        SUBN_LID_ROUTED = 0x01,
+        SUBN_ADM = 0x03,
+        PERF = 0x04,
+        BOARD = 0x05,
+        DEVICE = 0x06,
+        COMM_MGT = 0x07,
+        SNMP = 0x08,
+        CONGESTION = 0x21,
+        SUBN_DIRECTED_ROUTE = 0x81,
+    }
+}
+
+impl MgmtClass {
+    /// The class version that requests and answers carry.
+    pub const fn version(self) -> u8 {
+        match self {
+            Self::SUBN_ADM | Self::COMM_MGT | Self::CONGESTION => 2,
+            _ => 1,
+        }
+    }
+
+    /// Whether it lives on queue pair 0 and lane 15, and not on queue pair 1.
+    pub const fn is_smi(self) -> bool {
+        matches!(self, Self::SUBN_LID_ROUTED | Self::SUBN_DIRECTED_ROUTE)
+    }
+}
+
+codes! {
+    /// Methods (IBA 13.4.5; those of the administrator 15.2.2).
+    pub struct Method(u8) {
+        GET = 0x01,
+        SET = 0x02,
+        SEND = 0x03,
+        TRAP = 0x05,
+        REPORT = 0x06,
+        TRAP_REPRESS = 0x07,
+        GET_TABLE = 0x12,
+        GET_TRACE_TABLE = 0x13,
+        GET_MULTI = 0x14,
+        DELETE = 0x15,
+        GET_RESP = 0x81,
+        REPORT_RESP = 0x86,
+        GET_TABLE_RESP = 0x92,
+        GET_TRACE_TABLE_RESP = 0x93,
+        GET_MULTI_RESP = 0x94,
+        DELETE_RESP = 0x95,
+    }
+}
+
+impl Method {
+    const RESPONSE: u8 = 0x80;
+
+    /// Whether this answers a request. `TRAP_REPRESS` does, though its R bit is 0.
+    pub const fn is_response(self) -> bool {
+        self.0 & Self::RESPONSE != 0 || self.0 == Self::TRAP_REPRESS.0
+    }
+
+    /// The method that answers this one.
+    pub const fn response(self) -> Self {
+        match self {
+            Self::SET => Self::GET_RESP,
+            Self::TRAP => Self::TRAP_REPRESS,
+            other => Self(other.0 | Self::RESPONSE),
+        }
+    }
+}
+
+codes! {
+    /// Status of an answer: the common part, and the administrator's (IBA 13.4.7, 15.2.3).
+    pub struct MadStatus(u16) {
+        OK = 0,
+        BUSY = 0x0001,
+        REDIRECT = 0x0002,
+        BAD_VERSION = 0x0004,
+        BAD_METHOD = 0x0008,
+        BAD_METHOD_ATTRIBUTE = 0x000c,
+        BAD_FIELD = 0x001c,
+        SA_NO_RESOURCES = 0x0100,
+        SA_REQUEST_INVALID = 0x0200,
+        SA_NO_RECORDS = 0x0300,
+        SA_TOO_MANY_RECORDS = 0x0400,
+        SA_INVALID_GID = 0x0500,
+        SA_INSUFFICIENT_COMPONENTS = 0x0600,
+        SA_DENIED = 0x0700,
+        SA_PRIORITY_SUGGESTED = 0x0800,
+    }
+}
+
+impl MadStatus {
+    const DIRECTION: u16 = 0x8000;
+
+    /// The direction bit of directed-route datagrams: set on the way back (IBA 14.2.1.2).
+    pub const fn is_returning(self) -> bool {
+        self.0 & Self::DIRECTION != 0
+    }
+
+    /// The same status with the direction bit set.
+    #[must_use]
+    pub const fn returning(self) -> Self {
+        Self(self.0 | Self::DIRECTION)
+    }
+
+    /// The status without the direction bit.
+    #[must_use]
+    pub const fn without_direction(self) -> Self {
+        Self(self.0 & !Self::DIRECTION)
+    }
+}
+
+/// What a datagram is about. The classes use overlapping numbers, so the names are in the modules of
+/// the classes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AttributeId(pub u16);
+
+impl AttributeId {
+    /// A class's capabilities and where its traps and requests go; in every class but `SUBN`.
+    pub const CLASS_PORT_INFO: Self = Self(0x0001);
+    /// Something that happened.
+    pub const NOTICE: Self = Self(0x0002);
+    /// A subscription to notices.
+    pub const INFORM_INFO: Self = Self(0x0003);
+}
+
+number_field!(AttributeId(u16));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::format;
+
+    #[test]
+    fn header_of_a_path_query() {
+        let header = MadHeader {
+            base_version: 1,
+            mgmt_class: MgmtClass::SUBN_ADM,
+            class_version: MgmtClass::SUBN_ADM.version(),
+            method: Method::GET,
+            transaction_id: 0x0000_0012_0000_0034,
+            attribute_id: AttributeId(0x35),
+            ..MadHeader::default()
+        };
+        let octets =
+            [1, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0x12, 0, 0, 0, 0x34, 0, 0x35, 0, 0, 0, 0, 0, 0];
+        assert_eq!(header.emit(), octets);
+        assert_eq!(MadHeader::parse(&octets), header);
+    }
+
+    #[test]
+    fn answers_have_their_requests_method() {
+        assert_eq!(Method::GET.response(), Method::GET_RESP);
+        assert_eq!(Method::SET.response(), Method::GET_RESP);
+        assert_eq!(Method::GET_TABLE.response(), Method::GET_TABLE_RESP);
+        assert_eq!(Method::TRAP.response(), Method::TRAP_REPRESS);
+        assert!(Method::TRAP_REPRESS.is_response() && !Method::TRAP.is_response());
+    }
+
+    #[test]
+    fn unknown_codes_print_as_numbers() {
+        assert_eq!(format!("{:?} {:?}", Method(0x7f), Method::GET), "Method(127) Method(GET)");
+    }
+}

@@ -1,0 +1,1 @@
+//! Notices and traps (IBA 13.4.8.2).

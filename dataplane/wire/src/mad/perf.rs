@@ -1,0 +1,1 @@
+//! Performance management: the counters of a port (IBA 16.1).

@@ -1,0 +1,1 @@
+//! Segmented management transactions (IBA 13.6).

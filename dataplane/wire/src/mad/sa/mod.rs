@@ -1,0 +1,1 @@
+//! Subnet administration: records and their component masks (IBA 15.2).

@@ -1,0 +1,1 @@
+//! Subnet management packets and their attributes (IBA 14.2).
