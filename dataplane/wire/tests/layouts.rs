@@ -1,0 +1,75 @@
+//! What holds for every layout, whatever its table says.
+//!
+//! The formats' own tests compare single octets with captures; this one asks of all of them that no
+//! bit of a field is lost, that reserved bits are ignored and sent as zero, and that no length of
+//! input or output panics. `scripts/tidy` sees to it that the list below leaves no layout out.
+
+use pollux_wire::WireError;
+use pollux_wire::layout::{Layout, load_bits, store_bits};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// One test for all the layouts at these paths, which name themselves when they fail.
+macro_rules! layouts {
+    ($($($path:ident)::+,)+) => {
+        #[test]
+        fn every_layout_keeps_its_fields_and_nothing_else() {
+            $( keeps_fields_only::<pollux_wire::$($path)::+>(); )+
+        }
+
+        #[test]
+        fn every_layout_says_what_it_lacks() {
+            $( says_what_it_lacks::<pollux_wire::$($path)::+>(); )+
+        }
+    };
+}
+
+layouts! {
+    mad::MadHeader,
+}
+
+fn keeps_fields_only<L: Layout>() {
+    let kept = emitted::<L>(&vec![0xff; L::LEN]);
+    check_kept::<L>(&kept);
+    proptest!(|(octets in vec(any::<u8>(), L::LEN))| {
+        let expected: Vec<u8> = octets.iter().zip(&kept).map(|(octet, mask)| octet & mask).collect();
+        let emitted = emitted::<L>(&octets);
+        prop_assert_eq!(&emitted, &expected, "{}", L::NAME);
+        prop_assert_eq!(L::read(&emitted).unwrap().0, L::read(&octets).unwrap().0);
+    });
+}
+
+/// Compares the bits that survive with the table. Numbers have at most 64 bits and keep them all; a
+/// wider field may be another layout, which has reserved bits of its own.
+fn check_kept<L: Layout>(kept: &[u8]) {
+    let mut reserved = kept.to_vec();
+    for field in L::FIELDS {
+        for bit in field.bit..field.bit + field.width {
+            let is_kept = load_bits(kept, bit, 1) == 1;
+            assert!(is_kept || field.width > 64, "{}: {} loses bits", L::NAME, field.name);
+            store_bits(&mut reserved, bit, 1, 0);
+        }
+    }
+    assert!(reserved.iter().all(|&octet| octet == 0), "{} keeps reserved bits", L::NAME);
+}
+
+/// Reads `octets` and writes them over others.
+fn emitted<L: Layout>(octets: &[u8]) -> Vec<u8> {
+    let (value, rest) = L::read(octets).expect("as many octets as the layout has");
+    assert!(rest.is_empty());
+    let mut out = vec![0xaa; L::LEN];
+    assert!(value.write(&mut out).expect("room for the layout").is_empty());
+    out
+}
+
+fn says_what_it_lacks<L: Layout>() {
+    let octets = vec![0x55; L::LEN];
+    let (value, _) = L::read(&octets).expect("as many octets as the layout has");
+    let (format, needed) = (L::NAME, L::LEN);
+    for have in 0..L::LEN {
+        let truncated = WireError::Truncated { format, needed, have };
+        assert_eq!(L::read(&octets[..have]).unwrap_err(), truncated);
+        let no_room = WireError::NoRoom { format, needed, have };
+        assert_eq!(value.write(&mut vec![0; have]).unwrap_err(), no_room);
+    }
+}

@@ -1,0 +1,70 @@
+//! The rules of this tree that neither rustc nor clippy checks, and its requirements ledger.
+//!
+//! A rule that nobody checks is a wish. So what this tree asks of itself as a whole (how long a file
+//! is, which crate may hold `unsafe`, who may depend on whom, that no format lacks its test) is a
+//! function from the tree to findings, and `cargo test` calls them all.
+//!
+//! Read in this order:
+//!
+//! 1. [`tree`]: the tracked files, as text;
+//! 2. [`rust`]: a line of Rust, its code told apart from comments and literals;
+//! 3. [`text`], [`source`], [`manifest`], [`layouts`]: the rules;
+//! 4. [`ledger`]: the requirements, the tests that claim them, and the report.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+pub mod layouts;
+pub mod ledger;
+pub mod manifest;
+pub mod rust;
+pub mod source;
+pub mod text;
+pub mod tree;
+
+pub use tree::Tree;
+
+/// A place in the tree that breaks a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The file, from the root of the tree.
+    pub path: String,
+    /// The line, from 1; 0 for the file as a whole.
+    pub line: usize,
+    /// What is wrong, and what to do about it.
+    pub message: String,
+}
+
+impl Finding {
+    /// A finding; `line` counts from 1, and 0 means the file as a whole.
+    pub fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
+        Self { path: path.into(), line, message: message.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}: {}", self.path, self.message),
+            line => write!(f, "{}:{line}: {}", self.path, self.message),
+        }
+    }
+}
+
+/// Everything in `tree` that breaks a rule.
+pub fn tidy(tree: &Tree) -> Vec<Finding> {
+    const RULES: [fn(&Tree) -> Vec<Finding>; 11] = [
+        text::columns,
+        text::trailing_space,
+        text::banned_words,
+        text::scripts_say_their_usage,
+        source::opens_with_docs,
+        source::length,
+        source::leftovers,
+        source::unsafe_crates,
+        manifest::direction,
+        manifest::shared_lints,
+        layouts::all_are_tested,
+    ];
+    RULES.iter().flat_map(|rule| rule(tree)).collect()
+}
