@@ -1,13 +1,13 @@
 //! How a table of offsets becomes a type.
 //!
 //! Nearly every format in this crate is a fixed header: so many octets, each field at a known bit.
-//! The specification prints it as a table; [`layout!`] takes that table as it stands and makes of it a
-//! plain struct with `read`, `parse`, `write` and `emit`. So what can be wrong with a format is one
-//! number in one table, and the table is what the next reader sees first.
+//! The specification prints it as a table; [`layout!`] takes that table as it stands and makes of
+//! it a plain struct with `read`, `parse`, `write` and `emit`. So what can be wrong with a format
+//! is one number in one table, and the table is what the next reader sees first.
 //!
 //! Why a macro and not hand-written accessors: there are about a hundred formats and a thousand
-//! fields, and the compiler refuses a table whose fields overlap or stick out. Offsets and widths are
-//! constants, so a field costs the load, shift and mask that one would write by hand.
+//! fields, and the compiler refuses a table whose fields overlap or stick out. Offsets and widths
+//! are constants, so a field costs the load, shift and mask that one would write by hand.
 //!
 //! What a table leaves out is reserved: ignored when received, zero when sent.
 //!
@@ -248,7 +248,10 @@ macro_rules! layout {
     (
         $(#[$meta:meta])*
         pub struct $name:ident: $len:literal octets {
-            $( $(#[$field_meta:meta])* $octet:literal:$bit:literal $width:literal $field:ident: $type:ty ),* $(,)?
+            $(
+                $(#[$field_meta:meta])*
+                $octet:literal:$bit:literal $width:literal $field:ident: $type:ty
+            ),* $(,)?
         }
     ) => {
         $(#[$meta])*

@@ -32,7 +32,8 @@ fn keeps_fields_only<L: Layout>() {
     let kept = emitted::<L>(&vec![0xff; L::LEN]);
     check_kept::<L>(&kept);
     proptest!(|(octets in vec(any::<u8>(), L::LEN))| {
-        let expected: Vec<u8> = octets.iter().zip(&kept).map(|(octet, mask)| octet & mask).collect();
+        let expected: Vec<u8> =
+            octets.iter().zip(&kept).map(|(octet, mask)| octet & mask).collect();
         let emitted = emitted::<L>(&octets);
         prop_assert_eq!(&emitted, &expected, "{}", L::NAME);
         prop_assert_eq!(L::read(&emitted).unwrap().0, L::read(&octets).unwrap().0);

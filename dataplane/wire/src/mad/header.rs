@@ -139,8 +139,8 @@ impl MadStatus {
     }
 }
 
-/// What a datagram is about. The classes use overlapping numbers, so the names are in the modules of
-/// the classes.
+/// What a datagram is about. The classes use overlapping numbers, so the names are in the modules
+/// of the classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttributeId(pub u16);
 
