@@ -1,8 +1,8 @@
 //! The rules of this tree that neither rustc nor clippy checks, and its requirements ledger.
 //!
-//! A rule that nobody checks is a wish. So what this tree asks of itself as a whole (how long a file
-//! is, which crate may hold `unsafe`, who may depend on whom, that no format lacks its test) is a
-//! function from the tree to findings, and `cargo test` calls them all.
+//! A rule that nobody checks is a wish. So what this tree asks of itself as a whole (how long a
+//! file is, which crate may hold `unsafe`, who may depend on whom, that no format lacks its test)
+//! is a function from the tree to findings, and `cargo test` calls them all.
 //!
 //! Read in this order:
 //!

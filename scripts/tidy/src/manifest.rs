@@ -147,7 +147,8 @@ mod tests {
 
     #[test]
     fn tests_may_use_any_crate_and_all_may_use_strangers() {
-        let tests = "[dev-dependencies]\npollux-fabric.workspace = true\n[dependencies]\ncrc = \"3\"";
+        let tests =
+            "[dev-dependencies]\npollux-fabric.workspace = true\n[dependencies]\ncrc = \"3\"";
         let wire = format!("{}\n{tests}", WIRE.1);
         assert_eq!(found(direction, &[(WIRE.0, &wire), FABRIC]), [""; 0]);
     }

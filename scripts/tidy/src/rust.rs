@@ -1,9 +1,9 @@
 //! A line of Rust, its code told apart from comments and literals.
 //!
-//! The rules ask small questions ("is there a `dbg!` here?") and must not be fooled by a string or a
-//! comment that speaks of one. A parser would answer more than is asked, and would drop the comments
-//! in which requirements are claimed; so this is the lexical grammar of literals and comments, and
-//! nothing else.
+//! The rules ask small questions ("is there a `dbg!` here?") and must not be fooled by a string or
+//! a comment that speaks of one. A parser would answer more than is asked, and would drop the
+//! comments in which requirements are claimed; so this is the lexical grammar of literals and
+//! comments, and nothing else.
 
 /// One line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,9 +26,13 @@ impl Line {
 enum State {
     Code,
     LineComment,
-    BlockComment { depth: usize },
+    BlockComment {
+        depth: usize,
+    },
     /// A string; a raw one has no escapes and ends with so many `#`.
-    Text { raw: Option<usize> },
+    Text {
+        raw: Option<usize>,
+    },
 }
 
 /// The lines of `text`.
@@ -186,8 +190,7 @@ mod tests {
     fn comments_are_not_code() {
         let all = lines("a // b \"c\"\n/* d /* e\n*/ f */ g\n//! h");
         let split: Vec<_> = all.iter().map(|l| (l.code.as_str(), l.comment.as_str())).collect();
-        let expected =
-            [("a ", "// b \"c\""), ("", "/* d /* e"), (" g", "*/ f */"), ("", "//! h")];
+        let expected = [("a ", "// b \"c\""), ("", "/* d /* e"), (" g", "*/ f */"), ("", "//! h")];
         assert_eq!(split, expected);
     }
 
@@ -206,9 +209,10 @@ mod tests {
 
     #[test]
     fn lifetimes_are_code() {
-        assert_eq!(code("fn f<'a>(x: &'a str) -> &'static str"), [
-            "fn f<'a>(x: &'a str) -> &'static str"
-        ]);
+        assert_eq!(
+            code("fn f<'a>(x: &'a str) -> &'static str"),
+            ["fn f<'a>(x: &'a str) -> &'static str"]
+        );
         assert_eq!(code(r"['\u{7f}', '\\', 'é']"), ["['', '', '']"]);
     }
 }

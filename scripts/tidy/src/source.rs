@@ -15,7 +15,9 @@ const UNSAFE_CRATES: [&str; 3] = ["dataplane/mem", "dataplane/ibverbs", "datapla
 pub fn opens_with_docs(tree: &Tree) -> Vec<Finding> {
     tree.rust()
         .filter(|file| !file.text.starts_with("//!") && !file.text.starts_with("#!/"))
-        .map(|file| Finding::new(&file.path, 1, "does not open with `//!`: say what it is, and why"))
+        .map(|file| {
+            Finding::new(&file.path, 1, "does not open with `//!`: say what it is, and why")
+        })
         .collect()
 }
 

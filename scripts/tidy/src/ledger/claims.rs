@@ -93,7 +93,8 @@ mod tests {
 
     #[test]
     fn a_claim_without_a_test_is_a_fault() {
-        for below in ["", "fn helper() {}", "\n#[test]\nfn late() {}", "use a;\n#[test]\nfn b() {}"] {
+        for below in ["", "fn helper() {}", "\n#[test]\nfn late() {}", "use a;\n#[test]\nfn b() {}"]
+        {
             let (claims, faults) = read(&format!("// req: a\n{below}"));
             assert_eq!(claims, [""; 0]);
             assert_eq!(faults, ["a.rs:1: a claim that does not stand directly above a test"]);

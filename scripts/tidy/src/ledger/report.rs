@@ -70,7 +70,7 @@ fn entry(out: &mut String, requirement: &Requirement) {
     let line = format!("  {state:<5}  {level:<6}  {id:<32}  {first}");
     writeln!(out, "{}", line.trim_end()).expect("strings grow");
     for test in tests {
-        writeln!(out, "{:49}{test}", "").expect("strings grow");
+        writeln!(out, "{:51}{test}", "").expect("strings grow");
     }
 }
 
@@ -114,8 +114,8 @@ mod tests {
         Ledger {
             requirements: vec![
                 requirement("b-should", "rfc2 1", Level::Should, &[]),
-                requirement("a", "rfc1 \"4\"", Level::Must, &["a.rs:3 x", "b.rs:4 y"]),
-                requirement("b-must", "rfc2 2", Level::Must, &["a.rs:3 x"]),
+                requirement("a", "rfc1 \"4\"", Level::Must, &["a:3 x", "b:4 y"]),
+                requirement("b-must", "rfc2 2", Level::Must, &["a:3 x"]),
             ],
         }
     }
@@ -124,12 +124,12 @@ mod tests {
     fn report_is_by_document_and_level() {
         let expected = "\
 rfc2: must 1/1, should 0/1
-  met    must    b-must                            a.rs:3 x
+  met    must    b-must                            a:3 x
   unmet  should  b-should
 
 rfc1: must 1/1
-  met    must    a                                 a.rs:3 x
-                                                   b.rs:4 y
+  met    must    a                                 a:3 x
+                                                   b:4 y
 
 all: must 2/2, should 0/1
 ";
@@ -140,8 +140,8 @@ all: must 2/2, should 0/1
     fn json_is_in_the_order_of_the_list() {
         let expected = r#"[
   {"id": "b-should", "source": "rfc2 1", "level": "should", "met": false, "tests": []},
-  {"id": "a", "source": "rfc1 \"4\"", "level": "must", "met": true, "tests": ["a.rs:3 x", "b.rs:4 y"]},
-  {"id": "b-must", "source": "rfc2 2", "level": "must", "met": true, "tests": ["a.rs:3 x"]}
+  {"id": "a", "source": "rfc1 \"4\"", "level": "must", "met": true, "tests": ["a:3 x", "b:4 y"]},
+  {"id": "b-must", "source": "rfc2 2", "level": "must", "met": true, "tests": ["a:3 x"]}
 ]
 "#;
         assert_eq!(ledger().json(), expected);
