@@ -25,7 +25,22 @@ macro_rules! layouts {
 }
 
 layouts! {
+    packet::Lrh,
+    packet::Grh,
+    packet::Bth,
+    packet::Deth,
+    packet::Reth,
+    packet::Aeth,
+    packet::ImmDt,
+    packet::Ieth,
+    packet::AtomicEth,
+    packet::AtomicAckEth,
+    packet::Rdeth,
+    packet::Rwh,
     mad::MadHeader,
+    capture::FileHeader,
+    capture::RecordHeader,
+    capture::ErfHeader,
 }
 
 fn keeps_fields_only<L: Layout>() {
