@@ -15,6 +15,7 @@ use std::path::PathBuf;
 ///
 /// # Panics
 /// If it is missing and `POLLUX_REFEREES` is `required`.
+#[expect(clippy::disallowed_methods, reason = "what is installed is the environment's to say")]
 pub fn program(test: &str, name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&path)
