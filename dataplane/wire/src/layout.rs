@@ -14,6 +14,8 @@
 //! A format with a variable part (options, segments, payload) has a hand-written *view* beside its
 //! fixed header: a struct that borrows the octets, made by one checked constructor, whose accessors
 //! cannot fail any more.
+//!
+//! [`layout!`]: crate::layout!
 
 use core::fmt;
 
@@ -115,7 +117,7 @@ pub trait Field: Copy {
     fn store(self, octets: &mut [u8], bit: usize, width: usize);
 }
 
-/// A fixed format, as [`layout!`] makes it.
+/// A fixed format, as [`layout!`](crate::layout!) makes it.
 pub trait Layout: Copy + fmt::Debug + PartialEq {
     /// The format's name, for errors and dumps.
     const NAME: &'static str;

@@ -75,7 +75,7 @@ impl Package<'_> {
     }
 }
 
-/// Crates depend on each other in one direction, that of [`DIRECTION`].
+/// Crates depend on each other in one direction: that of the table in this file.
 pub fn direction(tree: &Tree) -> Vec<Finding> {
     let packages = packages(tree);
     let mut findings = Vec::new();

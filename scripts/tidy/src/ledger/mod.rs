@@ -27,6 +27,20 @@ pub enum Level {
     May,
 }
 
+impl Level {
+    /// All of them, the strictest first.
+    pub const ALL: [Self; 3] = [Self::Must, Self::Should, Self::May];
+
+    /// Its name in the list.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Must => "must",
+            Self::Should => "should",
+            Self::May => "may",
+        }
+    }
+}
+
 /// One thing that the product must do.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

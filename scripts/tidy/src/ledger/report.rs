@@ -1,18 +1,8 @@
 //! The ledger for people, and for programs.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 
 use super::{Ledger, Level, Requirement};
-
-const LEVELS: [(Level, &str); 3] =
-    [(Level::Must, "must"), (Level::Should, "should"), (Level::May, "may")];
-
-impl fmt::Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = LEVELS.iter().find(|(level, _)| level == self).map_or("", |(_, name)| name);
-        f.pad(name)
-    }
-}
 
 impl Ledger {
     /// Documents in the order in which the list first names them.
@@ -52,7 +42,7 @@ impl Ledger {
                 "  {{\"id\": {}, \"source\": {}, \"level\": \"{}\", \"met\": {}, \"tests\": [{}]}}",
                 quoted(&requirement.id),
                 quoted(&requirement.source),
-                requirement.level,
+                requirement.level.name(),
                 !requirement.tests.is_empty(),
                 tests.join(", "),
             )
@@ -67,7 +57,7 @@ fn entry(out: &mut String, requirement: &Requirement) {
     let state = if tests.is_empty() { "unmet" } else { "met" };
     let mut tests = tests.iter();
     let first = tests.next().map_or("", String::as_str);
-    let line = format!("  {state:<5}  {level:<6}  {id:<32}  {first}");
+    let line = format!("  {state:<5}  {:<6}  {id:<32}  {first}", level.name());
     writeln!(out, "{}", line.trim_end()).expect("strings grow");
     for test in tests {
         writeln!(out, "{:51}{test}", "").expect("strings grow");
@@ -76,13 +66,13 @@ fn entry(out: &mut String, requirement: &Requirement) {
 
 /// Such as `must 3/41, should 0/8`.
 fn totals(requirements: &[&Requirement]) -> String {
-    let total = |(level, name): (Level, &str)| {
+    let total = |level: Level| {
         let of_level = requirements.iter().filter(|requirement| requirement.level == level);
         let met = of_level.clone().filter(|requirement| !requirement.tests.is_empty()).count();
         let count = of_level.count();
-        (count > 0).then(|| format!("{name} {met}/{count}"))
+        (count > 0).then(|| format!("{} {met}/{count}", level.name()))
     };
-    LEVELS.into_iter().filter_map(total).collect::<Vec<_>>().join(", ")
+    Level::ALL.into_iter().filter_map(total).collect::<Vec<_>>().join(", ")
 }
 
 /// A JSON string (RFC 8259 7).
