@@ -4,6 +4,7 @@
 //! [`sa`] for subnet administration (with [`rmpp`] below it), [`perf`] for counters, [`cm`] for
 //! connections. Management is the slow side, so these are values that are read and written whole.
 
+mod attribute;
 pub mod class_port_info;
 pub mod cm;
 mod header;
@@ -12,5 +13,7 @@ pub mod perf;
 pub mod rmpp;
 pub mod sa;
 pub mod smp;
+pub mod vendor;
 
+pub use attribute::Attribute;
 pub use header::{AttributeId, MAD_LEN, MadHeader, MadStatus, Method, MgmtClass};
