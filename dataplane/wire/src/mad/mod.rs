@@ -2,9 +2,11 @@
 //!
 //! Every one begins with [`MadHeader`]; the class decides what follows: [`smp`] for subnet
 //! management, [`sa`] for subnet administration (with [`rmpp`] below it), [`perf`] for counters,
-//! [`cm`] for connections. Management is the slow side, so these are values that are read and
-//! written whole.
+//! [`cm`] for connections, [`vendor`] for all others' own. What the classes share is in
+//! [`class_port_info`] and [`notice`]. Management is the slow side, so these are values that are
+//! read and written whole.
 
+mod attribute;
 pub mod class_port_info;
 pub mod cm;
 mod header;
@@ -13,5 +15,7 @@ pub mod perf;
 pub mod rmpp;
 pub mod sa;
 pub mod smp;
+pub mod vendor;
 
+pub use attribute::Attribute;
 pub use header::{AttributeId, MAD_LEN, MadHeader, MadStatus, Method, MgmtClass};
