@@ -1,1 +1,127 @@
 //! Captures: packets in a file that public dissectors read.
+//!
+//! The link type that was assigned to InfiniBand, 247, is one that Wireshark does not read; what it does
+//! read, whole packets from LRH to VCRC, is a record of type 21 in Endace's ERF format, which a plain
+//! pcap file may hold (link type 197). So a capture is [`FileHeader`], then for every packet a
+//! [`RecordHeader`], an [`ErfHeader`] and the packet: [`record`] makes the two headers of one packet.
+
+use crate::WireError;
+use core::time::Duration;
+
+/// The longest packet that a capture takes: what the ERF length fields can say.
+pub const PACKET_LEN_MAX: usize = u16::MAX as usize - ErfHeader::LEN;
+
+/// Both headers of a packet.
+pub const RECORD_HEADERS_LEN: usize = RecordHeader::LEN + ErfHeader::LEN;
+
+layout! {
+    /// What a pcap file begins with. Big-endian here; readers tell by the magic number.
+    pub struct FileHeader: 24 octets {
+        /// [`FileHeader::MAGIC_NANOSECONDS`].
+        0:0   32  magic: u32,
+        /// 2.
+        4:0   16  version_major: u16,
+        /// 4.
+        6:0   16  version_minor: u16,
+        /// Octets of a packet that are kept at the most.
+        16:0  32  snap_len: u32,
+        /// What the packets are.
+        20:0  32  link_type: u32,
+    }
+}
+
+impl FileHeader {
+    /// A pcap file whose records count nanoseconds.
+    pub const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
+    /// Records in ERF.
+    pub const LINKTYPE_ERF: u32 = 197;
+    /// The header of every capture that Pollux writes.
+    pub const INFINIBAND: Self = Self {
+        magic: Self::MAGIC_NANOSECONDS,
+        version_major: 2,
+        version_minor: 4,
+        snap_len: u16::MAX as u32,
+        link_type: Self::LINKTYPE_ERF,
+    };
+}
+
+layout! {
+    /// What pcap puts before every packet.
+    pub struct RecordHeader: 16 octets {
+        /// Seconds since 1970.
+        0:0   32  seconds: u32,
+        /// And so many nanoseconds.
+        4:0   32  nanoseconds: u32,
+        /// Octets that follow.
+        8:0   32  kept_len: u32,
+        /// Octets that there were.
+        12:0  32  full_len: u32,
+    }
+}
+
+layout! {
+    /// What ERF puts before every packet.
+    pub struct ErfHeader: 16 octets {
+        /// 32 bits of seconds and 32 of fraction, *least* significant octet first, unlike the rest.
+        0:0   64  timestamp_le: [u8; 8],
+        /// [`ErfHeader::TYPE_INFINIBAND`].
+        8:0    8  record_type: u8,
+        /// [`ErfHeader::VARYING_LENGTH`].
+        9:0    8  flags: u8,
+        /// Octets of this header and the packet.
+        10:0  16  record_len: u16,
+        /// Octets of the packet on the wire.
+        14:0  16  wire_len: u16,
+    }
+}
+
+impl ErfHeader {
+    /// The record is an InfiniBand packet.
+    pub const TYPE_INFINIBAND: u8 = 21;
+    /// Records differ in length.
+    pub const VARYING_LENGTH: u8 = 0x04;
+}
+
+/// What goes before a packet of `len` octets, seen at `time` since 1970.
+pub fn record(time: Duration, len: usize) -> Result<[u8; RECORD_HEADERS_LEN], WireError> {
+    if len > PACKET_LEN_MAX {
+        return Err(WireError::BadLength { format: "ErfHeader" });
+    }
+    let record_len = (ErfHeader::LEN + len) as u16;
+    let fraction = (u64::from(time.subsec_nanos()) << 32) / 1_000_000_000;
+    let pcap = RecordHeader {
+        seconds: time.as_secs() as u32,
+        nanoseconds: time.subsec_nanos(),
+        kept_len: u32::from(record_len),
+        full_len: u32::from(record_len),
+    };
+    let erf = ErfHeader {
+        timestamp_le: (time.as_secs() << 32 | fraction).to_le_bytes(),
+        record_type: ErfHeader::TYPE_INFINIBAND,
+        flags: ErfHeader::VARYING_LENGTH,
+        record_len,
+        wire_len: len as u16,
+    };
+    let mut headers = [0; RECORD_HEADERS_LEN];
+    erf.write(pcap.write(&mut headers)?)?;
+    Ok(headers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_as_wiretap_expects_it() {
+        let headers = record(Duration::new(2, 500_000_000), 30).unwrap();
+        let pcap = [0, 0, 0, 2, 0x1d, 0xcd, 0x65, 0, 0, 0, 0, 46, 0, 0, 0, 46];
+        let erf = [0, 0, 0, 0x80, 2, 0, 0, 0, 21, 4, 0, 46, 0, 0, 0, 30];
+        assert_eq!((&headers[..16], &headers[16..]), (&pcap[..], &erf[..]));
+    }
+
+    #[test]
+    fn what_the_length_fields_cannot_say_is_refused() {
+        assert!(record(Duration::ZERO, PACKET_LEN_MAX).is_ok());
+        assert!(record(Duration::ZERO, PACKET_LEN_MAX + 1).is_err());
+    }
+}

@@ -1,1 +1,34 @@
 //! Referees: programs nobody here wrote, asked for their opinion of our packets.
+//!
+//! For tests only. A test that needs such a program asks [`program`] for it: where it is missing the
+//! test prints `SKIP name: reason` and passes, unless `POLLUX_REFEREES=required` says that there is
+//! no excuse; then it fails.
+#![forbid(unsafe_code)]
+
+pub mod frames;
+pub mod tshark;
+
+use std::env;
+use std::path::PathBuf;
+
+/// Where `name` is installed, or `None` after having said that `test` is skipped.
+///
+/// # Panics
+/// If it is missing and `POLLUX_REFEREES` is `required`.
+pub fn program(test: &str, name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .map(|folder| folder.join(name))
+        .find(|program| program.is_file());
+    if found.is_none() {
+        assert!(
+            env::var_os("POLLUX_REFEREES").is_none_or(|value| value != "required"),
+            "{test} needs {name}, which is not installed; run scripts/host-setup --referees"
+        );
+        println!(
+            "SKIP {test}: {name} is not installed (scripts/host-setup --referees installs it)"
+        );
+    }
+    found
+}

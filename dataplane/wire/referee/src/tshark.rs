@@ -1,0 +1,152 @@
+//! tshark reads our packets and says what is in them.
+//!
+//! It checks no CRC of InfiniBand; it does check those of the IP family, and whether a packet is
+//! malformed. One run of the program judges all frames of a test, since starting it takes a second.
+
+use crate::program;
+use pollux_wire::capture::{self, FileHeader};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// A packet, and what tshark must find in it.
+pub struct Frame {
+    name: String,
+    octets: Vec<u8>,
+    expected: Vec<(&'static str, String)>,
+    misread: Option<&'static str>,
+}
+
+impl Frame {
+    /// A packet, LRH to VCRC, called `name` in failures.
+    pub fn new(name: impl Into<String>, octets: Vec<u8>) -> Self {
+        Self { name: name.into(), octets, expected: Vec::new(), misread: None }
+    }
+
+    /// tshark's field `field` must print as `value`; several values are separated by commas.
+    /// An empty `value` says that the field must be absent.
+    #[must_use]
+    pub fn expect(mut self, field: &'static str, value: impl ToString) -> Self {
+        self.expected.push((field, value.to_string()));
+        self
+    }
+
+    /// tshark is known to take this packet for something else, so it may call it malformed. The
+    /// reason says which fault of tshark's this is, and is printed.
+    #[must_use]
+    pub fn misread(mut self, reason: &'static str) -> Self {
+        self.misread = Some(reason);
+        self
+    }
+
+    /// As [`expect`](Self::expect), for fields that tshark prints as hexadecimal of so many digits.
+    #[must_use]
+    pub fn expect_hex(self, field: &'static str, value: impl Into<u64>, digits: usize) -> Self {
+        self.expect(field, format!("{:#0width$x}", value.into(), width = digits + 2))
+    }
+}
+
+/// Dissectors that take our payloads for something that they are not: they guess by content.
+const GUESSERS: &str = "rpcordma,smc,iser,nvme-rdma";
+
+/// Asks tshark about every frame, and fails the calling test unless it found in each just what was
+/// expected and nothing malformed. `test` is the name under which the test is skipped.
+///
+/// # Panics
+/// With a list of all that differs.
+pub fn judge(test: &str, frames: &[Frame]) {
+    let fields: BTreeSet<&str> =
+        frames.iter().flat_map(|f| f.expected.iter().map(|e| e.0)).collect();
+    let fields: Vec<&str> = fields.into_iter().collect();
+    let octets: Vec<&[u8]> = frames.iter().map(|f| f.octets.as_slice()).collect();
+    let Some(rows) = dissect(test, &octets, &fields) else { return };
+
+    let mut complaints = String::new();
+    for (frame, row) in frames.iter().zip(&rows) {
+        if !row.malformed.is_empty() && frame.misread.is_none() {
+            let _ = writeln!(complaints, "{}: malformed: {}", frame.name, row.malformed);
+        }
+        for (field, expected) in &frame.expected {
+            let found = &row.values[fields.binary_search(field).expect("collected above")];
+            if found != expected {
+                let _ = writeln!(
+                    complaints,
+                    "{}: {field}: ours {expected:?}, tshark's {found:?}",
+                    frame.name
+                );
+            }
+        }
+    }
+    assert!(complaints.is_empty(), "tshark disagrees:\n{complaints}");
+    let misread: BTreeSet<&str> = frames.iter().filter_map(|frame| frame.misread).collect();
+    for reason in misread {
+        println!("{test}: not held against us: {reason}");
+    }
+    println!("{test}: tshark agrees on {} frames", frames.len());
+}
+
+/// What tshark found in one frame.
+pub struct Row {
+    /// The values of the fields asked for, in that order; several are separated by commas.
+    pub values: Vec<String>,
+    /// What it calls malformed; empty if nothing is.
+    pub malformed: String,
+}
+
+/// Asks tshark for `fields` of every frame; `None` if it is not installed.
+///
+/// # Panics
+/// If it fails, or does not know one of the fields.
+pub fn dissect(test: &str, frames: &[&[u8]], fields: &[&str]) -> Option<Vec<Row>> {
+    let tshark = program(test, "tshark")?;
+    let mut capture = FileHeader::INFINIBAND.emit().to_vec();
+    for (i, frame) in frames.iter().enumerate() {
+        let time = Duration::from_millis(i as u64);
+        capture.extend(capture::record(time, frame.len()).expect("a test's packet fits"));
+        capture.extend_from_slice(frame);
+    }
+    let lines = run(&tshark, &capture, fields);
+    assert_eq!(lines.len(), frames.len(), "tshark printed another number of frames");
+    Some(lines.iter().map(|line| row(line)).collect())
+}
+
+fn row(line: &str) -> Row {
+    let mut values: Vec<String> = line.split('\t').map(str::to_owned).collect();
+    let malformed = values.remove(0);
+    Row { values, malformed }
+}
+
+fn run(tshark: &Path, capture: &[u8], fields: &[&str]) -> Vec<String> {
+    let mut command = Command::new(tshark);
+    command.args(["-n", "-r", "-", "-T", "fields", "-E", "separator=/t", "-E", "occurrence=a"]);
+    for guesser in GUESSERS.split(',') {
+        command.args(["--disable-protocol", guesser]);
+    }
+    for protocol in ["ip", "tcp", "udp"] {
+        command.args(["-o", &format!("{protocol}.check_checksum:TRUE")]);
+    }
+    command.args(["-e", "_ws.malformed"]);
+    for field in fields {
+        command.args(["-e", field]);
+    }
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("tshark is installed but does not start");
+    let mut stdin = child.stdin.take().expect("piped above");
+    let capture = capture.to_vec();
+    // Its output may fill its pipe before it has read all of its input.
+    let feeder = std::thread::spawn(move || stdin.write_all(&capture));
+    let output = child.wait_with_output().expect("tshark's output can be read");
+    let fed = feeder.join().expect("the feeder does not panic");
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "tshark failed: {complaint}");
+    fed.unwrap_or_else(|error| panic!("tshark stopped reading: {error}; {complaint}"));
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().map(str::to_owned).collect()
+}

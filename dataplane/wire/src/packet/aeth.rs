@@ -1,0 +1,154 @@
+//! ACK extended transport header: how it went at the responder (IBA 9.3.5, 9.7.5.1.2).
+
+use crate::{layout::Field, psn::Psn};
+use core::time::Duration;
+
+layout! {
+    /// In acknowledgements, and in first, last and only responses to RDMA READ (IBA 9.3.5).
+    pub struct Aeth: 4 octets {
+        /// Good, not yet, or why not.
+        0:0    8  syndrome: Syndrome,
+        /// Messages that the responder has completed; counts as sequence numbers do.
+        1:0   24  msn: Psn,
+    }
+}
+
+/// What an acknowledgement says (IBA table 45): three bits of kind, five of value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Syndrome {
+    /// Done, up to this packet, with so many receives left.
+    Ack(Credits),
+    /// No receive is posted: come again after this time.
+    RnrNak(RnrTimer),
+    /// Refused.
+    Nak(NakCode),
+    /// A kind that does not exist, with its octet; such a packet is dropped.
+    Reserved(u8),
+}
+
+impl Field for Syndrome {
+    const WIDTH_MAX: usize = 8;
+
+    #[inline(always)]
+    fn load(octets: &[u8], bit: usize, width: usize) -> Self {
+        let octet = u8::load(octets, bit, width);
+        match octet >> 5 {
+            0b000 => Self::Ack(Credits(octet & 31)),
+            0b001 => Self::RnrNak(RnrTimer(octet & 31)),
+            0b011 => Self::Nak(NakCode(octet & 31)),
+            _ => Self::Reserved(octet),
+        }
+    }
+
+    #[inline(always)]
+    fn store(self, octets: &mut [u8], bit: usize, width: usize) {
+        let octet = match self {
+            Self::Ack(Credits(code)) => code & 31,
+            Self::RnrNak(RnrTimer(code)) => 0b001 << 5 | code & 31,
+            Self::Nak(NakCode(code)) => 0b011 << 5 | code & 31,
+            Self::Reserved(octet) => octet,
+        };
+        octet.store(octets, bit, width);
+    }
+}
+
+codes! {
+    /// Why a request was refused (IBA table 46).
+    pub struct NakCode(u8) {
+        PSN_SEQUENCE_ERROR = 0,
+        INVALID_REQUEST = 1,
+        REMOTE_ACCESS_ERROR = 2,
+        REMOTE_OPERATIONAL_ERROR = 3,
+        INVALID_RD_REQUEST = 4,
+    }
+}
+
+/// End-to-end credits: receives posted at the responder, as a five-bit code (IBA table 47).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credits(pub u8);
+
+/// Half a step, then a whole one: 2^n and 1.5 * 2^n in turn.
+const CREDITS: [u16; 31] = [
+    0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,
+];
+
+impl Credits {
+    /// Nothing is said about receives: what a queue pair on a shared receive queue sends.
+    pub const UNLIMITED: Self = Self(31);
+
+    /// How many receives, or `None` where nothing is said.
+    pub fn count(self) -> Option<u16> {
+        CREDITS.get(usize::from(self.0)).copied()
+    }
+
+    /// The code that promises no more than `receives`.
+    pub fn promise(receives: usize) -> Self {
+        let codes = CREDITS.iter().take_while(|&&count| usize::from(count) <= receives);
+        // Zero is always promised, so there is at least one.
+        Self(codes.count() as u8 - 1)
+    }
+}
+
+/// How long a sender is to wait for a receive to be posted, as a five-bit code (IBA table 45).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RnrTimer(pub u8);
+
+/// In units of 10 us. Code 0 is the longest, not the shortest.
+const RNR_TENS_OF_US: [u32; 32] = [
+    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+];
+
+impl RnrTimer {
+    /// The time that the code stands for.
+    pub fn duration(self) -> Duration {
+        Duration::from_micros(u64::from(RNR_TENS_OF_US[usize::from(self.0 & 31)]) * 10)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn every_syndrome_survives() {
+        for octet in 0..=255 {
+            let aeth = Aeth::parse(&[octet, 1, 2, 3]);
+            assert_eq!(aeth.emit(), [octet, 1, 2, 3], "{:?}", aeth.syndrome);
+        }
+    }
+
+    #[test]
+    fn kinds_are_in_the_top_bits() {
+        let syndrome = |octet| Aeth::parse(&[octet, 0, 0, 0]).syndrome;
+        assert_eq!(syndrome(0x1f), Syndrome::Ack(Credits::UNLIMITED));
+        assert_eq!(syndrome(0x2e), Syndrome::RnrNak(RnrTimer(14)));
+        assert_eq!(syndrome(0x60), Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR));
+        assert_eq!(syndrome(0x64), Syndrome::Nak(NakCode::INVALID_RD_REQUEST));
+        assert_eq!(syndrome(0x40), Syndrome::Reserved(0x40));
+        assert_eq!(syndrome(0x80), Syndrome::Reserved(0x80));
+    }
+
+    #[test]
+    fn rnr_code_zero_is_the_longest() {
+        let times: Vec<_> = (0..32).map(|code| RnrTimer(code).duration().as_micros()).collect();
+        assert_eq!(times[..4], [655_360, 10, 20, 30]);
+        assert_eq!(times[12..16], [640, 960, 1280, 1920]);
+        assert_eq!(times[28..], [163_840, 245_760, 327_680, 491_520]);
+        assert!(times[1..].is_sorted());
+    }
+
+    #[test]
+    fn credits_never_promise_too_much() {
+        assert_eq!(Credits::UNLIMITED.count(), None);
+        assert_eq!(Credits(0).count(), Some(0));
+        assert_eq!(Credits(30).count(), Some(32768));
+        for receives in 0..70_000 {
+            let promised = Credits::promise(receives).count().unwrap();
+            assert!(usize::from(promised) <= receives);
+            assert!(receives < 2 || usize::from(promised) * 2 > receives || promised == 32768);
+        }
+    }
+}

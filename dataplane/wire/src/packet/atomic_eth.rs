@@ -1,0 +1,39 @@
+//! Headers of atomic operations: the request's and the answer's (IBA 9.3.4, 9.3.5.2).
+
+layout! {
+    /// In requests to compare and swap, or to fetch and add (IBA 9.3.4).
+    pub struct AtomicEth: 28 octets {
+        /// Virtual address at the responder: a multiple of eight.
+        0:0   64  va: u64,
+        /// The key that the responder gave out for that memory.
+        8:0   32  rkey: u32,
+        /// What to put there, or what to add.
+        12:0  64  swap_or_add: u64,
+        /// What must be there for the swap to happen; unused when adding.
+        20:0  64  compare: u64,
+    }
+}
+
+layout! {
+    /// Behind the AETH of the answer (IBA 9.3.5.2).
+    pub struct AtomicAckEth: 8 octets {
+        /// What was there before.
+        0:0   64  original: u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_has_its_place() {
+        let octets: [u8; 28] = core::array::from_fn(|i| i as u8);
+        let header = AtomicEth::parse(&octets);
+        assert_eq!(header.va, 0x0001_0203_0405_0607);
+        assert_eq!(header.rkey, 0x0809_0a0b);
+        assert_eq!(header.swap_or_add, 0x0c0d_0e0f_1011_1213);
+        assert_eq!(header.compare, 0x1415_1617_1819_1a1b);
+        assert_eq!(header.emit(), octets);
+    }
+}

@@ -1,0 +1,57 @@
+//! Global route header: how a packet crosses subnets, and what every multicast packet has (IBA 8.3).
+
+use crate::address::Gid;
+
+layout! {
+    /// An IPv6 header in form (IBA 8.3).
+    pub struct Grh: 40 octets {
+        /// 6.
+        0:0    4  ip_ver: u8,
+        /// Traffic class.
+        0:4    8  tclass: u8,
+        /// Packets of one flow stay in order.
+        1:4   20  flow_label: u32,
+        /// Octets behind this header up to the end of the invariant CRC.
+        4:0   16  pay_len: u16,
+        /// [`Grh::NXT_HDR_IBA`], or an IP protocol in raw packets.
+        6:0    8  nxt_hdr: u8,
+        /// Routers that may still be crossed.
+        7:0    8  hop_lmt: u8,
+        /// Where from.
+        8:0  128  sgid: Gid,
+        /// Where to.
+        24:0 128  dgid: Gid,
+    }
+}
+
+impl Grh {
+    /// The only IP version there is here.
+    pub const IP_VER: u8 = 6;
+    /// A base transport header follows.
+    pub const NXT_HDR_IBA: u8 = 0x1b;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::Guid;
+
+    #[test]
+    fn every_field_has_its_place() {
+        let sgid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x0002_c903_0000_1001));
+        let grh = Grh {
+            ip_ver: 6,
+            tclass: 0xab,
+            flow_label: 0xcdef1,
+            pay_len: 84,
+            nxt_hdr: Grh::NXT_HDR_IBA,
+            hop_lmt: 9,
+            sgid,
+            dgid: Gid([0x11; 16]),
+        };
+        let octets = grh.emit();
+        assert_eq!(octets[..8], [0x6a, 0xbc, 0xde, 0xf1, 0, 84, 0x1b, 9]);
+        assert_eq!((&octets[8..24], &octets[24..]), (&sgid.0[..], &[0x11; 16][..]));
+        assert_eq!(Grh::parse(&octets), grh);
+    }
+}

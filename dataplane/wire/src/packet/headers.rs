@@ -1,0 +1,98 @@
+//! Putting a packet together around a payload (IBA 5.2, 9.2.1).
+
+use super::{Bth, Extended, Grh, Lnh, Lrh, RdHeaders, TRAILER_LEN, crc};
+use crate::WireError;
+
+/// All headers of a packet of InfiniBand transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Headers {
+    /// Local route.
+    pub lrh: Lrh,
+    /// Global route.
+    pub grh: Option<Grh>,
+    /// Base transport.
+    pub bth: Bth,
+    /// Reliable datagrams only.
+    pub rd: Option<RdHeaders>,
+    /// What the opcode demands.
+    pub extended: Extended,
+}
+
+impl Headers {
+    /// Writes the whole packet around `payload`, and gives its length.
+    #[inline]
+    pub fn emit(&self, payload: &[u8], out: &mut [u8]) -> Result<usize, WireError> {
+        self.emit_with(payload.len(), out, |room| room.copy_from_slice(payload))
+    }
+
+    /// Writes the whole packet around a payload that `fill` puts in place, and gives its length.
+    ///
+    /// LNH, all lengths, the pad and both CRCs are made here; what the headers say of them is ignored.
+    /// Everything else is as given, so that tests can make packets that are wrong.
+    #[inline]
+    pub fn emit_with(
+        &self,
+        payload_len: usize,
+        out: &mut [u8],
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<usize, WireError> {
+        let have = out.len();
+        let room = self.write(payload_len, out)?;
+        let padded_len = payload_len.next_multiple_of(4);
+        let needed = have - room.len() + padded_len + TRAILER_LEN;
+        if have < needed {
+            return Err(WireError::NoRoom { format: "Packet", needed, have });
+        }
+        fill(&mut room[..payload_len]);
+        room[payload_len..padded_len].fill(0);
+        seal(&mut out[..needed]);
+        Ok(needed)
+    }
+
+    /// Writes the headers for a payload of this length; gives what follows.
+    ///
+    /// Always inlined: a sender knows most fields as constants, and then they cost nothing.
+    #[inline(always)]
+    pub fn write<'a>(
+        &self,
+        payload_len: usize,
+        out: &'a mut [u8],
+    ) -> Result<&'a mut [u8], WireError> {
+        let padded_len = payload_len.next_multiple_of(4);
+        let rd_len = self.rd.map_or(0, |rd| RdHeaders::len(rd.deth.is_some()));
+        let extended_len = self.extended.kind().len();
+        let transport_len = Bth::LEN + rd_len + extended_len + padded_len + crc::ICRC_LEN;
+        let grh_len = if self.grh.is_some() { Grh::LEN } else { 0 };
+        let words = (Lrh::LEN + grh_len + transport_len) / 4;
+        if words > Lrh::PKT_LEN_MAX {
+            return Err(WireError::BadLength { format: "Packet" });
+        }
+        let lnh = if self.grh.is_some() { Lnh::GLOBAL } else { Lnh::LOCAL };
+        let mut out = Lrh { lnh, pkt_len: words as u16, ..self.lrh }.write(out)?;
+        if let Some(grh) = self.grh {
+            out = Grh { pay_len: transport_len as u16, ..grh }.write(out)?;
+        }
+        let bth = Bth { pad_cnt: (padded_len - payload_len) as u8, ..self.bth };
+        let mut out = bth.write(out)?;
+        if let Some(rd) = self.rd {
+            out = rd.write(out)?;
+        }
+        self.extended.write(out)
+    }
+}
+
+/// Puts both CRCs at the end of a packet that is complete but for them.
+pub fn seal(packet: &mut [u8]) {
+    let Some(icrc_at) = packet.len().checked_sub(TRAILER_LEN) else { return };
+    if let Some(icrc) = crc::icrc(&packet[..icrc_at]) {
+        packet[icrc_at..icrc_at + crc::ICRC_LEN].copy_from_slice(&icrc.to_le_bytes());
+    }
+    seal_hop(packet);
+}
+
+/// Puts a new variant CRC at the end of a packet in which a hop has changed something.
+pub fn seal_hop(packet: &mut [u8]) {
+    let Some(vcrc_at) = packet.len().checked_sub(crc::VCRC_LEN) else { return };
+    let vcrc = crc::vcrc(&packet[..vcrc_at]);
+    packet[vcrc_at..].copy_from_slice(&vcrc.to_le_bytes());
+}

@@ -1,0 +1,324 @@
+//! BTH opcodes: three bits of service, five of operation; and what each brings along (IBA 9.2.1).
+
+use super::{Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, RdHeaders, Reth};
+use core::fmt;
+
+codes! {
+    /// Transport services: the top three bits of an opcode (IBA table 35).
+    pub struct Transport(u8) {
+        /// Reliable connection.
+        RC = 0x00,
+        /// Unreliable connection.
+        UC = 0x20,
+        /// Reliable datagram.
+        RD = 0x40,
+        /// Unreliable datagram.
+        UD = 0x60,
+        /// Congestion notification.
+        CNP = 0x80,
+        /// Extended reliable connection.
+        XRC = 0xa0,
+    }
+}
+
+codes! {
+    /// Operations: the low five bits of an opcode (IBA table 35).
+    pub struct Operation(u8) {
+        SEND_FIRST = 0x00,
+        SEND_MIDDLE = 0x01,
+        SEND_LAST = 0x02,
+        SEND_LAST_IMM = 0x03,
+        SEND_ONLY = 0x04,
+        SEND_ONLY_IMM = 0x05,
+        WRITE_FIRST = 0x06,
+        WRITE_MIDDLE = 0x07,
+        WRITE_LAST = 0x08,
+        WRITE_LAST_IMM = 0x09,
+        WRITE_ONLY = 0x0a,
+        WRITE_ONLY_IMM = 0x0b,
+        READ_REQUEST = 0x0c,
+        READ_RESPONSE_FIRST = 0x0d,
+        READ_RESPONSE_MIDDLE = 0x0e,
+        READ_RESPONSE_LAST = 0x0f,
+        READ_RESPONSE_ONLY = 0x10,
+        ACKNOWLEDGE = 0x11,
+        ATOMIC_ACKNOWLEDGE = 0x12,
+        COMPARE_SWAP = 0x13,
+        FETCH_ADD = 0x14,
+        /// Of reliable datagrams: the sequence numbers of a context start afresh.
+        RESYNC = 0x15,
+        SEND_LAST_INVALIDATE = 0x16,
+        SEND_ONLY_INVALIDATE = 0x17,
+    }
+}
+
+/// A BTH opcode.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Opcode(pub u8);
+
+/// Which extended headers follow the BTH, in this order. In RD, the RDETH and in requests the DETH
+/// come before them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are those of the headers")]
+pub enum ExtendedKind {
+    None,
+    Imm,
+    Ieth,
+    Reth,
+    RethImm,
+    AtomicEth,
+    Aeth,
+    AethAtomicAckEth,
+    Deth,
+    DethImm,
+}
+
+impl ExtendedKind {
+    /// Octets of these headers.
+    #[inline]
+    pub const fn len(self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Imm => ImmDt::LEN,
+            Self::Ieth => Ieth::LEN,
+            Self::Reth => Reth::LEN,
+            Self::RethImm => Reth::LEN + ImmDt::LEN,
+            Self::AtomicEth => AtomicEth::LEN,
+            Self::Aeth => Aeth::LEN,
+            Self::AethAtomicAckEth => Aeth::LEN + AtomicAckEth::LEN,
+            Self::Deth => Deth::LEN,
+            Self::DethImm => Deth::LEN + ImmDt::LEN,
+        }
+    }
+}
+
+/// How much payload a packet may have (IBA 9.2.1, 9.7.4.1.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PayloadRule {
+    /// None at all.
+    Empty,
+    /// Anything up to the path MTU.
+    UpToMtu,
+    /// At least one octet: the last packet of several.
+    OneToMtu,
+    /// The path MTU, no less: all but the last packet of several.
+    ExactlyMtu,
+}
+
+impl PayloadRule {
+    /// Whether a payload of `len` octets keeps the rule.
+    #[inline]
+    pub const fn allows(self, len: usize, mtu: usize) -> bool {
+        match self {
+            Self::Empty => len == 0,
+            Self::UpToMtu => len <= mtu,
+            Self::OneToMtu => len >= 1 && len <= mtu,
+            Self::ExactlyMtu => len == mtu,
+        }
+    }
+}
+
+impl Opcode {
+    /// A datagram.
+    pub const UD_SEND_ONLY: Self = Self::new(Transport::UD, Operation::SEND_ONLY);
+    /// A datagram with immediate data.
+    pub const UD_SEND_ONLY_IMM: Self = Self::new(Transport::UD, Operation::SEND_ONLY_IMM);
+    /// Every ACK and NAK of a reliable connection.
+    pub const RC_ACKNOWLEDGE: Self = Self::new(Transport::RC, Operation::ACKNOWLEDGE);
+
+    /// The opcode of an operation in a service.
+    pub const fn new(transport: Transport, operation: Operation) -> Self {
+        Self(transport.0 & 0xe0 | operation.0 & 0x1f)
+    }
+
+    /// Its service.
+    #[inline]
+    pub const fn transport(self) -> Transport {
+        Transport(self.0 & 0xe0)
+    }
+
+    /// Its operation.
+    #[inline]
+    pub const fn operation(self) -> Operation {
+        Operation(self.0 & 0x1f)
+    }
+
+    /// The headers behind the BTH; `None` for an opcode that does not exist.
+    #[inline]
+    pub const fn extended(self) -> Option<ExtendedKind> {
+        EXTENDED[self.0 as usize]
+    }
+
+    /// Octets between BTH and payload, those of RD included; 0 for an opcode that does not exist.
+    #[inline]
+    pub const fn extended_len(self) -> usize {
+        EXTENDED_LEN[self.0 as usize] as usize
+    }
+
+    /// Whether this is a request, and not an answer to one.
+    #[inline]
+    pub const fn is_request(self) -> bool {
+        !matches!(self.0 & 0x1f, 0x0d..=0x12)
+    }
+}
+
+impl Operation {
+    /// How much payload its packets have.
+    pub const fn payload(self) -> PayloadRule {
+        match self {
+            Self::SEND_FIRST
+            | Self::SEND_MIDDLE
+            | Self::WRITE_FIRST
+            | Self::WRITE_MIDDLE
+            | Self::READ_RESPONSE_FIRST
+            | Self::READ_RESPONSE_MIDDLE => PayloadRule::ExactlyMtu,
+            Self::SEND_LAST
+            | Self::SEND_LAST_IMM
+            | Self::SEND_LAST_INVALIDATE
+            | Self::WRITE_LAST
+            | Self::WRITE_LAST_IMM
+            | Self::READ_RESPONSE_LAST => PayloadRule::OneToMtu,
+            Self::SEND_ONLY
+            | Self::SEND_ONLY_IMM
+            | Self::SEND_ONLY_INVALIDATE
+            | Self::WRITE_ONLY
+            | Self::WRITE_ONLY_IMM
+            | Self::READ_RESPONSE_ONLY => PayloadRule::UpToMtu,
+            _ => PayloadRule::Empty,
+        }
+    }
+}
+
+/// Looked up per packet, so a table; made from the rules below when the crate is compiled.
+static EXTENDED: [Option<ExtendedKind>; 256] = {
+    let mut table = [None; 256];
+    let mut opcode = 0;
+    while opcode < 256 {
+        table[opcode] = extended_of(Opcode(opcode as u8));
+        opcode += 1;
+    }
+    table
+};
+
+static EXTENDED_LEN: [u8; 256] = {
+    let mut table = [0; 256];
+    let mut number = 0;
+    while number < 256 {
+        let opcode = Opcode(number as u8);
+        if let Some(kind) = extended_of(opcode) {
+            let is_rd = opcode.transport().0 == Transport::RD.0;
+            let rd_len = if is_rd { RdHeaders::len(opcode.is_request()) } else { 0 };
+            table[number] = (rd_len + kind.len()) as u8;
+        }
+        number += 1;
+    }
+    table
+};
+
+const fn extended_of(opcode: Opcode) -> Option<ExtendedKind> {
+    match (opcode.transport(), opcode.operation()) {
+        (Transport::RC, Operation::RESYNC) => None,
+        (Transport::RC, operation) => extended_of_connected(operation),
+        // No answers, no reads, no atomics.
+        (Transport::UC, operation) if operation.0 <= Operation::WRITE_ONLY_IMM.0 => {
+            extended_of_connected(operation)
+        }
+        // No invalidation.
+        (Transport::RD, operation) if operation.0 <= Operation::RESYNC.0 => {
+            extended_of_connected(operation)
+        }
+        (Transport::UD, Operation::SEND_ONLY) => Some(ExtendedKind::Deth),
+        (Transport::UD, Operation::SEND_ONLY_IMM) => Some(ExtendedKind::DethImm),
+        _ => None,
+    }
+}
+
+const fn extended_of_connected(operation: Operation) -> Option<ExtendedKind> {
+    Some(match operation {
+        Operation::SEND_FIRST
+        | Operation::SEND_MIDDLE
+        | Operation::SEND_LAST
+        | Operation::SEND_ONLY
+        | Operation::WRITE_MIDDLE
+        | Operation::WRITE_LAST
+        | Operation::READ_RESPONSE_MIDDLE
+        | Operation::RESYNC => ExtendedKind::None,
+        Operation::SEND_LAST_IMM | Operation::SEND_ONLY_IMM | Operation::WRITE_LAST_IMM => {
+            ExtendedKind::Imm
+        }
+        Operation::WRITE_FIRST | Operation::WRITE_ONLY | Operation::READ_REQUEST => {
+            ExtendedKind::Reth
+        }
+        Operation::WRITE_ONLY_IMM => ExtendedKind::RethImm,
+        Operation::READ_RESPONSE_FIRST
+        | Operation::READ_RESPONSE_LAST
+        | Operation::READ_RESPONSE_ONLY
+        | Operation::ACKNOWLEDGE => ExtendedKind::Aeth,
+        Operation::ATOMIC_ACKNOWLEDGE => ExtendedKind::AethAtomicAckEth,
+        Operation::COMPARE_SWAP | Operation::FETCH_ADD => ExtendedKind::AtomicEth,
+        Operation::SEND_LAST_INVALIDATE | Operation::SEND_ONLY_INVALIDATE => ExtendedKind::Ieth,
+        _ => return None,
+    })
+}
+
+impl fmt::Display for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.transport().name(), self.operation().name(), self.extended()) {
+            (Some(transport), Some(operation), Some(_)) => write!(f, "{transport} {operation}"),
+            _ => write!(f, "{:#04x}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Opcode({self})")
+    }
+}
+
+number_field!(Opcode(u8));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::format;
+
+    #[test]
+    fn each_service_has_its_operations() {
+        let count = |transport: Transport| {
+            (0..32).filter(|&op| Opcode::new(transport, Operation(op)).extended().is_some()).count()
+        };
+        assert_eq!(count(Transport::RC), 23);
+        assert_eq!(count(Transport::UC), 12);
+        assert_eq!(count(Transport::RD), 22);
+        assert_eq!(count(Transport::UD), 2);
+        assert_eq!(count(Transport::XRC) + count(Transport::CNP) + count(Transport(0xe0)), 0);
+    }
+
+    #[test]
+    fn numbers_are_the_specifications() {
+        assert_eq!(Opcode::UD_SEND_ONLY.0, 0x64);
+        assert_eq!(Opcode::UD_SEND_ONLY_IMM.0, 0x65);
+        assert_eq!(Opcode::RC_ACKNOWLEDGE.0, 0x11);
+        assert_eq!(format!("{} {}", Opcode(0x2b), Opcode(0x6c)), "UC WRITE_ONLY_IMM 0x6c");
+    }
+
+    #[test]
+    fn answers_are_not_requests() {
+        let answers = (0..32).filter(|&op| !Opcode(op).is_request());
+        assert!(answers.eq(0x0d..=0x12));
+    }
+
+    #[test]
+    fn payload_rules() {
+        let mtu = 256;
+        for (rule, fits) in [
+            (PayloadRule::Empty, [true, false, false, false]),
+            (PayloadRule::UpToMtu, [true, true, true, false]),
+            (PayloadRule::OneToMtu, [false, true, true, false]),
+            (PayloadRule::ExactlyMtu, [false, false, true, false]),
+        ] {
+            assert_eq!([0, 1, 256, 257].map(|len| rule.allows(len, mtu)), fits, "{rule:?}");
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Reliable datagram extended transport header (IBA 9.3.2).
+
+layout! {
+    /// In every packet of RD: the end-to-end context that makes it reliable (IBA 9.3.2).
+    pub struct Rdeth: 4 octets {
+        /// Number of the receiver's end-to-end context.
+        1:0   24  ee_context: u32,
+    }
+}
