@@ -21,7 +21,10 @@ impl Sum {
     /// Sums `octets`; an odd last one counts as if a zero followed.
     #[inline]
     pub fn of(octets: &[u8]) -> Self {
-        Self { folded: u16::from_be(fold(native_sum(octets))), odd: octets.len() % 2 != 0 }
+        Self {
+            folded: u16::from_be(fold(native_sum(octets))),
+            odd: !octets.len().is_multiple_of(2),
+        }
     }
 
     /// The sum of these octets with those of `next` behind them.

@@ -50,7 +50,8 @@ mod tests {
         for (ether_type, [high, low]) in codes {
             let header = IpoibHeader { ether_type };
             assert_eq!(header.emit(), [high, low, 0, 0]);
-            let (read, packet) = IpoibHeader::read(&[high, low, 0xde, 0xad, 1, 2]).unwrap();
+            let octets = [high, low, 0xde, 0xad, 1, 2];
+            let (read, packet) = IpoibHeader::read(&octets).unwrap();
             assert_eq!((read, packet), (header, &[1, 2][..]), "reserved octets are ignored");
         }
         assert_eq!((ip_mtu(2048), ip_mtu(4096), ip_mtu(256)), (2044, 4092, 252));

@@ -5,8 +5,9 @@
 
 use super::IpProtocol;
 use super::checksum::{PseudoHeader, Sum, update_u16};
-use super::list::{self, Item, Items};
-use super::{put, split, split_mut};
+use super::list::{Item, Items};
+use super::option::{self, RawOption};
+use super::{split, split_header, split_mut};
 use crate::layout::WireError;
 use core::net::Ipv4Addr;
 
@@ -80,7 +81,7 @@ impl Ipv4Header {
         payload_len: usize,
         out: &'a mut [u8],
     ) -> Result<&'a mut [u8], WireError> {
-        let header_len = Self::LEN + list::wire_len(options).next_multiple_of(4);
+        let header_len = Self::LEN + option::padded_len(options);
         let total_length = u16::try_from(header_len + payload_len);
         let (Ok(total_length), true) = (total_length, header_len <= Self::LEN_MAX) else {
             return Err(WireError::BadLength { format: "Ipv4Header" });
@@ -89,8 +90,7 @@ impl Ipv4Header {
         let (head, payload) = packet.split_at_mut(header_len);
         let ihl = (header_len / 4) as u8;
         let own = Self { version: 4, ihl, total_length, header_checksum: 0, ..*self };
-        // Zero is the end of the options, so it pads them.
-        list::write(options, own.write(head)?)?.fill(0);
+        option::write_padded(options, own.write(head)?)?;
         let checksum = Sum::of(head).checksum();
         head[Self::CHECKSUM_AT..Self::CHECKSUM_AT + 2].copy_from_slice(&checksum.to_be_bytes());
         Ok(payload)
@@ -112,21 +112,21 @@ impl Ipv4Header {
     }
 }
 
-/// A packet whose lengths fit.
+/// A packet whose lengths fit. It reads a field of its header when it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Packet<'a> {
-    /// The fixed part of its header.
-    pub header: Ipv4Header,
-    /// What it carries, without padding of the link.
-    pub payload: &'a [u8],
+    fixed: &'a [u8; Ipv4Header::LEN],
+    /// The header with its options.
     head: &'a [u8],
+    payload: &'a [u8],
 }
 
 impl<'a> Ipv4Packet<'a> {
     /// Looks at the packet that begins at the front of `octets`.
     #[inline]
     pub fn parse(octets: &'a [u8]) -> Result<Self, WireError> {
-        let (header, _) = Ipv4Header::read(octets)?;
+        let (fixed, _) = split_header("Ipv4Header", octets)?;
+        let header = Ipv4Header::parse(fixed);
         if header.version != 4 {
             return Err(WireError::BadValue { format: "Ipv4Packet", field: "version" });
         }
@@ -134,16 +134,28 @@ impl<'a> Ipv4Packet<'a> {
         let (packet, _) = split("Ipv4Packet", octets, usize::from(header.total_length))?;
         match packet.split_at_checked(header_len) {
             Some((head, payload)) if header_len >= Ipv4Header::LEN => {
-                Ok(Self { header, payload, head })
+                Ok(Self { fixed, head, payload })
             }
             _ => Err(WireError::BadLength { format: "Ipv4Packet" }),
         }
+    }
+
+    /// The fixed part of the header.
+    #[inline(always)]
+    pub fn header(&self) -> Ipv4Header {
+        Ipv4Header::parse(self.fixed)
     }
 
     /// The options, which nobody checked so far.
     #[inline]
     pub fn options(&self) -> Items<'a, Ipv4Option<'a>> {
         Items::new(&self.head[Ipv4Header::LEN..])
+    }
+
+    /// What it carries, without padding of the link.
+    #[inline(always)]
+    pub const fn payload(&self) -> &'a [u8] {
+        self.payload
     }
 
     /// Whether the header arrived whole.
@@ -189,8 +201,9 @@ impl Ipv4Option<'_> {
 
 impl<'a> Item<'a> for Ipv4Option<'a> {
     fn read(octets: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
-        let option = read_option("Ipv4Option", octets)?;
-        Ok(option.map(|(kind, data, rest)| (Self { kind: Ipv4OptionKind(kind), data }, rest)))
+        let option = RawOption::read("Ipv4Option", octets)?;
+        Ok(option
+            .map(|(raw, rest)| (Self { kind: Ipv4OptionKind(raw.kind), data: raw.data }, rest)))
     }
 
     fn wire_len(&self) -> usize {
@@ -198,40 +211,8 @@ impl<'a> Item<'a> for Ipv4Option<'a> {
     }
 
     fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
-        write_option("Ipv4Option", self.kind.0, self.data, out)
+        RawOption { kind: self.kind.0, data: self.data }.write("Ipv4Option", out)
     }
-}
-
-/// Takes one option off the front; TCP's have the same shape, and the same two paddings. Gives kind,
-/// data and what follows.
-pub(super) fn read_option<'a>(
-    format: &'static str,
-    octets: &'a [u8],
-) -> Result<Option<(u8, &'a [u8], &'a [u8])>, WireError> {
-    let padding = octets.iter().take_while(|&&kind| kind == Ipv4OptionKind::NO_OPERATION.0).count();
-    match &octets[padding..] {
-        [] | [0, ..] => Ok(None),
-        [kind, len, rest @ ..] => {
-            // The length counts kind and length themselves.
-            let data_len = usize::from(*len).checked_sub(2);
-            match data_len.and_then(|len| rest.split_at_checked(len)) {
-                Some((data, rest)) => Ok(Some((*kind, data, rest))),
-                None => Err(WireError::BadLength { format }),
-            }
-        }
-        [_] => Err(WireError::BadLength { format }),
-    }
-}
-
-/// Writes one option; gives what follows.
-pub(super) fn write_option<'o>(
-    format: &'static str,
-    kind: u8,
-    data: &[u8],
-    out: &'o mut [u8],
-) -> Result<&'o mut [u8], WireError> {
-    let len = u8::try_from(2 + data.len()).map_err(|_| WireError::BadLength { format })?;
-    put(format, data, put(format, &[kind, len], out)?)
 }
 
 #[cfg(test)]
@@ -270,8 +251,8 @@ mod tests {
             destination: Ipv4Addr::new(10, 0, 0, 2),
             ..Ipv4Header::default()
         };
-        assert_eq!(parsed.header, header);
-        assert_eq!(parsed.payload, [0xaa; 64], "without what the link added");
+        assert_eq!(parsed.header(), header);
+        assert_eq!(parsed.payload(), [0xaa; 64], "without what the link added");
         assert!(parsed.checksum_ok() && !header.is_fragment());
         assert_eq!(parsed.options().count(), 0);
 
@@ -289,7 +270,7 @@ mod tests {
         let header = Ipv4Header::default();
         assert_eq!(header.write_packet(&options, 3, &mut out).unwrap().len(), 3);
         let parsed = Ipv4Packet::parse(&out).unwrap();
-        assert_eq!((parsed.header.ihl, parsed.header.total_length), (9, 39));
+        assert_eq!((parsed.header().ihl, parsed.header().total_length), (9, 39));
         assert_eq!(out[20..36], [148, 4, 0, 0, 7, 11, 8, 10, 0, 0, 9, 0, 0, 0, 0, 0]);
         assert!(parsed.options().eq(options.map(Ok)) && parsed.checksum_ok());
         assert!(options[0].kind.is_copied() && !options[1].kind.is_copied());
@@ -329,7 +310,7 @@ mod tests {
             header.write_packet(&[], 0, &mut out).unwrap();
             assert_eq!(Ipv4Header::decrement_ttl(&mut out), ttl.saturating_sub(1));
             let parsed = Ipv4Packet::parse(&out).unwrap();
-            assert!(parsed.checksum_ok() && parsed.header.ttl == ttl.saturating_sub(1));
+            assert!(parsed.checksum_ok() && parsed.header().ttl == ttl.saturating_sub(1));
         }
     }
 

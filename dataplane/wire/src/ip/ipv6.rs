@@ -5,7 +5,7 @@
 
 use super::IpProtocol;
 use super::checksum::PseudoHeader;
-use super::{split, split_mut};
+use super::{split, split_header, split_mut};
 use crate::layout::WireError;
 use core::net::Ipv6Addr;
 
@@ -67,25 +67,36 @@ impl Ipv6Header {
     }
 }
 
-/// A packet whose length fits.
+/// A packet whose length fits. It reads a field of its header when it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6Packet<'a> {
-    /// Its fixed header.
-    pub header: Ipv6Header,
-    /// Extension headers and what they carry, without padding of the link.
-    pub payload: &'a [u8],
+    fixed: &'a [u8; Ipv6Header::LEN],
+    payload: &'a [u8],
 }
 
 impl<'a> Ipv6Packet<'a> {
     /// Looks at the packet that begins at the front of `octets`.
     #[inline]
     pub fn parse(octets: &'a [u8]) -> Result<Self, WireError> {
-        let (header, rest) = Ipv6Header::read(octets)?;
+        let (fixed, rest) = split_header("Ipv6Header", octets)?;
+        let header = Ipv6Header::parse(fixed);
         if header.version != 6 {
             return Err(WireError::BadValue { format: "Ipv6Packet", field: "version" });
         }
         let (payload, _) = split("Ipv6Packet", rest, usize::from(header.payload_length))?;
-        Ok(Self { header, payload })
+        Ok(Self { fixed, payload })
+    }
+
+    /// The fixed header.
+    #[inline(always)]
+    pub fn header(&self) -> Ipv6Header {
+        Ipv6Header::parse(self.fixed)
+    }
+
+    /// Extension headers and what they carry, without padding of the link.
+    #[inline(always)]
+    pub const fn payload(&self) -> &'a [u8] {
+        self.payload
     }
 }
 
@@ -119,10 +130,10 @@ mod tests {
             destination: "ff02::2".parse().unwrap(),
         };
         let parsed = Ipv6Packet::parse(&octets).unwrap();
-        assert_eq!(parsed, Ipv6Packet { header, payload: &[1, 2, 3, 4] });
+        assert_eq!((parsed.header(), parsed.payload()), (header, &[1, 2, 3, 4][..]));
 
         let mut out = [0; 50];
-        header.write_packet(4, &mut out).unwrap().copy_from_slice(parsed.payload);
+        header.write_packet(4, &mut out).unwrap().copy_from_slice(parsed.payload());
         assert_eq!(out[..44], packet());
         assert_eq!(Ipv6Header::decrement_hop_limit(out.first_chunk_mut().unwrap()), 254);
         assert_eq!(out[7], 254);

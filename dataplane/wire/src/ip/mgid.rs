@@ -192,7 +192,8 @@ mod tests {
         #[test]
         fn a_gid_that_names_a_group_is_the_gid_of_that_group(mut octets: [u8; 16], like_ours: bool) {
             if like_ours {
-                octets[..5].copy_from_slice(&[0xff, 0x12, 0x40 | octets[2] & 0x20, 0x1b, 0x80]);
+                let version = octets[2] & 0x20;
+                octets[..5].copy_from_slice(&[0xff, 0x12, 0x40 | version, 0x1b, 0x80]);
                 octets[6..12].fill(0);
             }
             if let Ok(group) = LinkGroup::from_mgid(Gid(octets)) {

@@ -29,6 +29,7 @@ pub mod mgid;
 pub mod mld;
 pub mod nd;
 pub mod nd_option;
+mod option;
 pub mod tcp;
 pub mod udp;
 
@@ -85,6 +86,19 @@ fn split<'a>(
     octets.split_at_checked(count).ok_or(WireError::Truncated {
         format,
         needed: count,
+        have: octets.len(),
+    })
+}
+
+/// The octets of a header, and those behind them.
+#[inline(always)]
+fn split_header<'a, const LEN: usize>(
+    format: &'static str,
+    octets: &'a [u8],
+) -> Result<(&'a [u8; LEN], &'a [u8]), WireError> {
+    octets.split_first_chunk().ok_or(WireError::Truncated {
+        format,
+        needed: LEN,
         have: octets.len(),
     })
 }

@@ -1,9 +1,9 @@
 //! TCP (RFC 9293 3.1; RFC 7323 for window scale and timestamps, RFC 2018 for SACK, RFC 3168 for ECN).
 
 use super::checksum::{self, PseudoHeader, Sum};
-use super::ipv4::{read_option, write_option};
-use super::list::{self, Item, Items};
-use super::{IpProtocol, split_mut};
+use super::list::{Item, Items};
+use super::option::{self, RawOption};
+use super::{IpProtocol, split_header, split_mut};
 use crate::layout::WireError;
 
 layout! {
@@ -59,26 +59,23 @@ impl TcpHeader {
         payload_len: usize,
         out: &'a mut [u8],
     ) -> Result<&'a mut [u8], WireError> {
-        let header_len = Self::LEN + list::wire_len(options).next_multiple_of(4);
+        let header_len = Self::LEN + option::padded_len(options);
         if header_len > Self::LEN_MAX {
             return Err(WireError::BadLength { format: "TcpHeader" });
         }
         let (segment, _) = split_mut("TcpHeader", out, header_len + payload_len)?;
         let (head, payload) = segment.split_at_mut(header_len);
         let own = Self { data_offset: (header_len / 4) as u8, checksum: 0, ..*self };
-        // Zero is the end of the options, so it pads them.
-        list::write(options, own.write(head)?)?.fill(0);
+        option::write_padded(options, own.write(head)?)?;
         Ok(payload)
     }
 }
 
-/// A segment whose header fits.
+/// A segment whose header fits. It reads a field of its header when it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpSegment<'a> {
-    /// The fixed part of its header.
-    pub header: TcpHeader,
-    /// What it carries.
-    pub payload: &'a [u8],
+    fixed: &'a [u8; TcpHeader::LEN],
+    payload: &'a [u8],
     octets: &'a [u8],
 }
 
@@ -86,18 +83,30 @@ impl<'a> TcpSegment<'a> {
     /// Looks at the segment that fills `octets`.
     #[inline]
     pub fn parse(octets: &'a [u8]) -> Result<Self, WireError> {
-        let (header, _) = TcpHeader::read(octets)?;
-        let header_len = usize::from(header.data_offset) * 4;
+        let (fixed, _) = split_header("TcpHeader", octets)?;
+        let header_len = usize::from(TcpHeader::parse(fixed).data_offset) * 4;
         match octets.get(header_len..) {
-            Some(payload) if header_len >= TcpHeader::LEN => Ok(Self { header, payload, octets }),
+            Some(payload) if header_len >= TcpHeader::LEN => Ok(Self { fixed, payload, octets }),
             _ => Err(WireError::BadLength { format: "TcpSegment" }),
         }
+    }
+
+    /// The fixed part of the header.
+    #[inline(always)]
+    pub fn header(&self) -> TcpHeader {
+        TcpHeader::parse(self.fixed)
     }
 
     /// The options, which nobody checked so far.
     #[inline]
     pub fn options(&self) -> Items<'a, TcpOption<'a>> {
         Items::new(&self.octets[TcpHeader::LEN..self.octets.len() - self.payload.len()])
+    }
+
+    /// What it carries.
+    #[inline(always)]
+    pub const fn payload(&self) -> &'a [u8] {
+        self.payload
     }
 
     /// Whether the segment arrived whole.
@@ -197,7 +206,9 @@ impl SackBlocks {
 
 impl<'a> Item<'a> for TcpOption<'a> {
     fn read(octets: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
-        let Some((kind, data, rest)) = read_option("TcpOption", octets)? else { return Ok(None) };
+        let Some((RawOption { kind, data }, rest)) = RawOption::read("TcpOption", octets)? else {
+            return Ok(None);
+        };
         let kind = TcpOptionKind(kind);
         let option = match (kind, data) {
             (TcpOptionKind::MAXIMUM_SEGMENT_SIZE, &[high, low]) => {
@@ -218,19 +229,21 @@ impl<'a> Item<'a> for TcpOption<'a> {
     }
 
     fn wire_len(&self) -> usize {
-        2 + match self {
-            Self::MaximumSegmentSize(_) => 2,
-            Self::WindowScale(_) => 1,
-            Self::SackPermitted => 0,
-            Self::Sack(blocks) => blocks.count * SackBlock::LEN,
-            Self::Timestamps { .. } => 8,
-            Self::Unknown { data, .. } => data.len(),
-        }
+        RawOption::PREFIX_LEN
+            + match self {
+                Self::MaximumSegmentSize(_) => 2,
+                Self::WindowScale(_) => 1,
+                Self::SackPermitted => 0,
+                Self::Sack(blocks) => blocks.count * SackBlock::LEN,
+                Self::Timestamps { .. } => 8,
+                Self::Unknown { data, .. } => data.len(),
+            }
     }
 
     fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
-        let option =
-            |kind: TcpOptionKind, data: &[u8], out| write_option("TcpOption", kind.0, data, out);
+        let option = |TcpOptionKind(kind), data: &[u8], out| {
+            RawOption { kind, data }.write("TcpOption", out)
+        };
         match self {
             Self::MaximumSegmentSize(size) => {
                 option(TcpOptionKind::MAXIMUM_SEGMENT_SIZE, &size.to_be_bytes(), out)
@@ -287,8 +300,8 @@ mod tests {
         fill_checksum(&mut out, &PSEUDO).unwrap();
         let parsed = TcpSegment::parse(&out).unwrap();
         assert!(parsed.checksum_ok(&PSEUDO) && parsed.options().eq(options.map(Ok)));
-        let TcpHeader { checksum, .. } = parsed.header;
-        assert_eq!(parsed.header, TcpHeader { data_offset: 10, checksum, ..header });
+        let TcpHeader { checksum, .. } = parsed.header();
+        assert_eq!(parsed.header(), TcpHeader { data_offset: 10, checksum, ..header });
         out[39] ^= 1;
         assert!(!TcpSegment::parse(&out).unwrap().checksum_ok(&PSEUDO));
     }

@@ -1,7 +1,7 @@
 //! UDP (RFC 768; RFC 8200 8.1 for the checksum over IPv6).
 
 use super::checksum::{self, PseudoHeader, Sum};
-use super::{IpProtocol, split, split_mut};
+use super::{IpProtocol, split, split_header, split_mut};
 use crate::layout::WireError;
 
 layout! {
@@ -35,13 +35,11 @@ impl UdpHeader {
     }
 }
 
-/// A datagram whose length fits.
+/// A datagram whose length fits. It reads a field of its header when it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpDatagram<'a> {
-    /// Its header.
-    pub header: UdpHeader,
-    /// What it carries.
-    pub payload: &'a [u8],
+    fixed: &'a [u8; UdpHeader::LEN],
+    payload: &'a [u8],
     octets: &'a [u8],
 }
 
@@ -49,18 +47,31 @@ impl<'a> UdpDatagram<'a> {
     /// Looks at the datagram that begins at the front of `octets`.
     #[inline]
     pub fn parse(octets: &'a [u8]) -> Result<Self, WireError> {
-        let (header, _) = UdpHeader::read(octets)?;
-        let (octets, _) = split("UdpDatagram", octets, usize::from(header.length))?;
-        match octets.split_at_checked(UdpHeader::LEN) {
-            Some((_, payload)) => Ok(Self { header, payload, octets }),
+        let (fixed, _) = split_header("UdpHeader", octets)?;
+        let length = usize::from(UdpHeader::parse(fixed).length);
+        let (octets, _) = split("UdpDatagram", octets, length)?;
+        match octets.get(UdpHeader::LEN..) {
+            Some(payload) => Ok(Self { fixed, payload, octets }),
             None => Err(WireError::BadLength { format: "UdpDatagram" }),
         }
+    }
+
+    /// Its header.
+    #[inline(always)]
+    pub fn header(&self) -> UdpHeader {
+        UdpHeader::parse(self.fixed)
+    }
+
+    /// What it carries.
+    #[inline(always)]
+    pub const fn payload(&self) -> &'a [u8] {
+        self.payload
     }
 
     /// Whether the datagram arrived whole, as far as its sender lets us know: over IPv4 it may have
     /// made no checksum.
     pub fn checksum_ok(&self, pseudo: &PseudoHeader) -> bool {
-        match (self.header.checksum, pseudo) {
+        match (self.header().checksum, pseudo) {
             (0, PseudoHeader::V4 { .. }) => true,
             (0, PseudoHeader::V6 { .. }) => false,
             _ => {
@@ -110,7 +121,7 @@ mod tests {
         assert_eq!(octets, [0x10, 0, 0x20, 0, 0, 10, 0x53, 0x6e, b'h', b'i']);
         let longer = [&octets[..], &[0xee]].concat();
         let parsed = UdpDatagram::parse(&longer).unwrap();
-        assert_eq!((parsed.payload, parsed.header.length), (&b"hi"[..], 10));
+        assert_eq!((parsed.payload(), parsed.header().length), (&b"hi"[..], 10));
         assert!(parsed.checksum_ok(&V4) && !parsed.checksum_ok(&V6));
     }
 
@@ -149,7 +160,7 @@ mod tests {
             }
             if let Ok(datagram) = UdpDatagram::parse(&octets) {
                 datagram.checksum_ok(&V4);
-                prop_assert_eq!(datagram.payload.len() + 8, usize::from(datagram.header.length));
+                prop_assert_eq!(datagram.payload().len() + 8, usize::from(datagram.header().length));
             }
         }
     }
