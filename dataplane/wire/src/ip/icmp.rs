@@ -1,9 +1,6 @@
 //! What ICMPv4 and ICMPv6 have in common: four octets, four more that the type gives a meaning to, and
 //! data (RFC 792, RFC 4443 2.1).
 
-use super::put;
-use crate::layout::WireError;
-
 layout! {
     /// What every message begins with; the shortest are no longer.
     pub struct IcmpHeader: 8 octets {
@@ -25,15 +22,6 @@ impl IcmpHeader {
     /// A header without its checksum.
     pub(super) const fn new(kind: u8, code: u8, rest: [u8; 4]) -> Self {
         Self { kind, code, checksum: 0, rest }
-    }
-
-    /// Writes it and the message's data; gives what follows.
-    pub(super) fn write_with<'o>(
-        &self,
-        data: &[u8],
-        out: &'o mut [u8],
-    ) -> Result<&'o mut [u8], WireError> {
-        put("IcmpHeader", data, self.write(out)?)
     }
 }
 

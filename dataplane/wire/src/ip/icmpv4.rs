@@ -2,6 +2,7 @@
 
 use super::checksum::{self, Sum};
 use super::icmp::{Echo, IcmpHeader};
+use super::put;
 use crate::layout::WireError;
 use core::net::Ipv4Addr;
 
@@ -139,7 +140,7 @@ impl<'a> Icmpv4Message<'a> {
     /// Writes it at the front of `out` without its checksum; gives what follows.
     pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
         let (header, data) = self.parts();
-        header.write_with(data, out)
+        put("IcmpHeader", data, header.write(out)?)
     }
 
     const fn parts(&self) -> (IcmpHeader, &'a [u8]) {
@@ -172,7 +173,7 @@ pub fn checksum_ok(octets: &[u8]) -> bool {
 
 /// Puts its checksum into the message that fills `octets`.
 pub fn fill_checksum(octets: &mut [u8]) -> Result<(), WireError> {
-    checksum::fill("Icmpv4", octets, IcmpHeader::CHECKSUM_AT, Sum::default()).map(drop)
+    checksum::fill("IcmpHeader", octets, IcmpHeader::CHECKSUM_AT, Sum::default()).map(drop)
 }
 
 #[cfg(test)]

@@ -129,7 +129,7 @@ pub fn checksum_ok(octets: &[u8]) -> bool {
 
 /// Puts its checksum into the message that fills `octets`.
 pub fn fill_checksum(octets: &mut [u8]) -> Result<(), WireError> {
-    checksum::fill("Igmp", octets, IgmpHeader::CHECKSUM_AT, Sum::default()).map(drop)
+    checksum::fill("IgmpHeader", octets, IgmpHeader::CHECKSUM_AT, Sum::default()).map(drop)
 }
 
 #[cfg(test)]

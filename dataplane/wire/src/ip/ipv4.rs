@@ -100,12 +100,11 @@ impl Ipv4Header {
     /// left. Whoever forwards has looked before that it is more than one.
     #[inline]
     pub fn decrement_ttl(header: &mut [u8; Self::LEN]) -> u8 {
-        // Time to live is the upper half of the word that the checksum covers.
-        let word = [header[Self::TTL_AT], header[Self::TTL_AT + 1]];
-        let ttl = word[0].saturating_sub(1);
-        let checksum = u16::from_be_bytes([header[10], header[11]]);
-        let checksum =
-            update_u16(checksum, u16::from_be_bytes(word), u16::from_be_bytes([ttl, word[1]]));
+        let Self { ttl: old, protocol, header_checksum, .. } = Self::parse(header);
+        let ttl = old.saturating_sub(1);
+        // The checksum covers words, and the other half of this one is the protocol.
+        let word = |ttl| u16::from_be_bytes([ttl, protocol.0]);
+        let checksum = update_u16(header_checksum, word(old), word(ttl));
         header[Self::TTL_AT] = ttl;
         header[Self::CHECKSUM_AT..Self::CHECKSUM_AT + 2].copy_from_slice(&checksum.to_be_bytes());
         ttl

@@ -109,7 +109,6 @@ mod tests {
         assert_eq!(low.comparison_form(), low.without_flags().emit());
     }
 
-    // req: draft-capabilities
     #[test]
     fn draft_address_has_its_capabilities_in_the_third_octet() {
         let none = DraftLinkAddress {

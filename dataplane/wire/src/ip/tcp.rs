@@ -118,7 +118,7 @@ impl<'a> TcpSegment<'a> {
 /// Puts its checksum into the segment that fills `octets`.
 pub fn fill_checksum(octets: &mut [u8], pseudo: &PseudoHeader) -> Result<(), WireError> {
     let before = pseudo.sum(IpProtocol::TCP, octets.len());
-    checksum::fill("Tcp", octets, TcpHeader::CHECKSUM_AT, before).map(drop)
+    checksum::fill("TcpHeader", octets, TcpHeader::CHECKSUM_AT, before).map(drop)
 }
 
 codes! {

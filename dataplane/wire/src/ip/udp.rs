@@ -85,7 +85,7 @@ impl<'a> UdpDatagram<'a> {
 /// Puts its checksum into the datagram that fills `octets`.
 pub fn fill_checksum(octets: &mut [u8], pseudo: &PseudoHeader) -> Result<(), WireError> {
     let before = pseudo.sum(IpProtocol::UDP, octets.len());
-    if checksum::fill("Udp", octets, UdpHeader::CHECKSUM_AT, before)? == 0 {
+    if checksum::fill("UdpHeader", octets, UdpHeader::CHECKSUM_AT, before)? == 0 {
         // Zero would say that there is none; its other form sums to the same.
         octets[UdpHeader::CHECKSUM_AT..UdpHeader::LEN].fill(0xff);
     }

@@ -1,11 +1,8 @@
-//! tshark reads every format of IP over InfiniBand and of the IP family, each in a datagram of the
-//! link, and verifies every checksum in them.
+//! ARP, IPv4, and what IPv4 carries.
 
-mod ip_link;
-
-use ip_link::{EVERYONE_V4, GROUP_V4, HOST, V4, frame, hex, ipv4, on_link, v4_header};
+use crate::link::{GID, LINK_ADDRESS, emitted, frame, hex};
 use pollux_referee::tshark::{Frame, judge};
-use pollux_wire::address::{Gid, Guid, Lid, Qpn};
+use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::arp::{ArpOperation, ArpPacket};
 use pollux_wire::ip::group_record::{GroupRecord, Querier, RecordType};
@@ -15,7 +12,7 @@ use pollux_wire::ip::icmpv4::{
 };
 use pollux_wire::ip::igmp::{self, IgmpMessage};
 use pollux_wire::ip::ipoib::EtherType;
-use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4Option, Ipv4OptionKind};
+use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4Option, Ipv4OptionKind, Ipv4Packet};
 use pollux_wire::ip::link_address::{DraftLinkAddress, LinkAddress};
 use pollux_wire::ip::list::List;
 use pollux_wire::ip::tcp::{self, SackBlock, SackBlocks, TcpHeader, TcpOption};
@@ -24,12 +21,22 @@ use pollux_wire::keys::QKey;
 use pollux_wire::layout::Layout;
 use std::net::Ipv4Addr;
 
-const GID: Gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x0002_c903_0000_1001));
-const LINK_ADDRESS: LinkAddress = LinkAddress { rc: true, uc: true, qpn: Qpn(0x48), gid: GID };
+const V4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
 
-fn emitted<A: Layout>(address: A) -> Vec<u8> {
-    let mut out = vec![0; A::LEN];
-    address.write(&mut out).expect("it is that long");
+/// A header from [`V4`].
+fn v4_header(protocol: IpProtocol, destination: Ipv4Addr) -> Ipv4Header {
+    Ipv4Header { ttl: 64, protocol, source: V4, destination, ..Ipv4Header::default() }
+}
+
+/// An IPv4 packet.
+fn ipv4(header: Ipv4Header, options: &[Ipv4Option<'_>], payload: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; Ipv4Header::LEN_MAX + payload.len()];
+    let room = header.write_packet(options, payload.len(), &mut out).expect("it fits");
+    room.copy_from_slice(payload);
+    let parsed = Ipv4Packet::parse(&out).expect("it was just written");
+    out.truncate(usize::from(parsed.header().total_length));
     out
 }
 
@@ -46,11 +53,11 @@ fn arp<A: Layout>(operation: ArpOperation, sender: A, target: A) -> Frame {
     let reverse = [ArpOperation::REVERSE_REQUEST, ArpOperation::REVERSE_REPLY];
     let ether_type = if reverse.contains(&operation) { EtherType::RARP } else { EtherType::ARP };
     let destination = match operation {
-        ArpOperation::REQUEST | ArpOperation::REVERSE_REQUEST => EVERYONE_V4,
-        _ => HOST.into(),
+        ArpOperation::REQUEST | ArpOperation::REVERSE_REQUEST => Ipv4Addr::BROADCAST,
+        _ => HOST,
     };
     let name = format!("{operation} with {} octets", A::LEN);
-    Frame::new(name, on_link(destination, ether_type, &out))
+    frame(name, destination.into(), ether_type, &out)
         .expect("arp.hw.type", 32)
         .expect("arp.proto.type", "0x0800")
         .expect("arp.hw.size", A::LEN)
@@ -202,9 +209,9 @@ fn igmp(name: &'static str, message: &IgmpMessage<'_>, version: u8, kind: u8) ->
     let mut out = vec![0; message.wire_len()];
     message.write(&mut out).expect("it is that long");
     igmp::fill_checksum(&mut out).expect("it has one");
-    let header = Ipv4Header { ttl: 1, ..v4_header(IpProtocol::IGMP, GROUP_V4) };
+    let header = Ipv4Header { ttl: 1, ..v4_header(IpProtocol::IGMP, GROUP) };
     let packet = ipv4(header, &[Ipv4Option::ROUTER_ALERT], &out);
-    frame(name, GROUP_V4.into(), EtherType::IPV4, &packet)
+    frame(name, GROUP.into(), EtherType::IPV4, &packet)
         .expect("infiniband.grh.dgid", "ff12:401b:ffff::f01:203")
         .expect("ip.opt.ra", 0)
         .expect("igmp.version", version)
@@ -221,7 +228,7 @@ fn every_igmp_message() {
         interval_code: 125,
         sources: List::of(&sources),
     };
-    let group = GROUP_V4;
+    let group = GROUP;
     let record = |kind, sources| GroupRecord { kind, group, sources };
     let records = [
         record(RecordType::CHANGE_TO_EXCLUDE_MODE, List::of(&[])),
@@ -283,8 +290,9 @@ fn segment(header: &TcpHeader, options: &[TcpOption<'_>], payload: &[u8]) -> Fra
     let mut out = [0; 200];
     let room = header.write_segment(options, payload.len(), &mut out).expect("it fits");
     room.copy_from_slice(payload);
-    let options_len: usize = out[12..13].iter().map(|offset| usize::from(offset >> 4) * 4).sum();
-    let out = &mut out[..options_len + payload.len()];
+    let header_len =
+        usize::from(TcpHeader::read(&out).expect("it was just written").0.data_offset) * 4;
+    let out = &mut out[..header_len + payload.len()];
     let ip = v4_header(IpProtocol::TCP, HOST);
     tcp::fill_checksum(out, &ip.pseudo_header()).expect("it has one");
     frame("segment", HOST.into(), EtherType::IPV4, &ipv4(ip, &[], out))
