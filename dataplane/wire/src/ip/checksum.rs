@@ -124,10 +124,15 @@ fn native_sum(octets: &[u8]) -> u64 {
         low += word & 0xffff_ffff;
         high += word >> 32;
     }
-    let (halves, rest) = rest.as_chunks::<2>();
-    let tail: u64 = halves.iter().map(|&half| u64::from(u16::from_ne_bytes(half))).sum();
-    let last = rest.first().map_or(0, |&octet| u64::from(u16::from_ne_bytes([octet, 0])));
-    low + high + tail + last
+    // At most one of each is left: no loops, which a compiler would unroll for long inputs.
+    let (four, rest) = rest
+        .split_first_chunk()
+        .map_or((0, rest), |(own, rest)| (u64::from(u32::from_ne_bytes(*own)), rest));
+    let (two, rest) = rest
+        .split_first_chunk()
+        .map_or((0, rest), |(own, rest)| (u64::from(u16::from_ne_bytes(*own)), rest));
+    let one = rest.first().map_or(0, |&octet| u64::from(u16::from_ne_bytes([octet, 0])));
+    low + high + four + two + one
 }
 
 /// Adds the carries back until 16 bits are left.
