@@ -26,7 +26,7 @@ pub use req::{Req, ReqPath};
 pub use rtu::Rtu;
 pub use sidr::{SidrRep, SidrReq, SidrStatus};
 
-use super::{AttributeId, MAD_LEN, MadHeader, Method, MgmtClass};
+use super::{Attribute, AttributeId, MAD_LEN, MadHeader, Method, MgmtClass};
 use crate::WireError;
 use core::fmt;
 
@@ -71,11 +71,10 @@ codes! {
 }
 
 macro_rules! messages {
-    ($( $(#[$meta:meta])* $name:ident = $attribute_id:literal, )*) => {
+    ($( $(#[$meta:meta])* $name:ident = $id:literal, )*) => {
         $(
-            impl $name {
-                /// By which the common header announces it.
-                pub const ATTRIBUTE_ID: AttributeId = AttributeId($attribute_id);
+            impl Attribute for $name {
+                const ID: AttributeId = AttributeId($id);
             }
         )*
 
@@ -89,7 +88,7 @@ macro_rules! messages {
             /// By which the common header announces it.
             pub const fn attribute_id(&self) -> AttributeId {
                 match self {
-                    $( Self::$name(_) => $name::ATTRIBUTE_ID, )*
+                    $( Self::$name(_) => $name::ID, )*
                 }
             }
 
@@ -99,7 +98,7 @@ macro_rules! messages {
                 octets: &[u8; MESSAGE_LEN],
             ) -> Result<Self, WireError> {
                 match attribute_id {
-                    $( $name::ATTRIBUTE_ID => Ok(Self::$name($name::parse(octets))), )*
+                    $( $name::ID => Ok(Self::$name($name::parse(octets))), )*
                     _ => Err(bad("attribute_id")),
                 }
             }
