@@ -1,5 +1,5 @@
 //! Service IDs: the 64 bits by which a connection request, a path query or a service record says what
-//! it is for (IBA A3.2.3). Whoever listens matches all of them.
+//! it is for (IBA annex A3). Whoever listens matches all of them.
 
 use core::fmt;
 

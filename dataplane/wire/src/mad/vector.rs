@@ -1,5 +1,6 @@
 //! Octets written by hand, against which formats are held.
 
+use crate::address::Gid;
 use crate::layout::Layout;
 use std::vec;
 
@@ -18,8 +19,8 @@ pub fn assert_octets<L: Layout>(value: &L, places: &[(usize, &[u8])]) {
 }
 
 /// A GID whose octets count up from `first`, so that a shifted one shows.
-pub fn counting_gid(first: u8) -> crate::address::Gid {
-    crate::address::Gid(counting(first))
+pub fn counting_gid(first: u8) -> Gid {
+    Gid(counting(first))
 }
 
 /// Octets that count up from `first`.

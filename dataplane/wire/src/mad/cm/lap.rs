@@ -62,7 +62,7 @@ layout! {
 }
 
 codes! {
-    /// What became of an alternate path (IBA 12.8.2.1).
+    /// What became of an alternate path (IBA 12.8.2).
     pub struct ApStatus(u8) {
         LOADED = 0,
         INVALID_COMM_ID = 1,

@@ -52,7 +52,7 @@ impl fmt::Debug for CommId {
 number_field!(CommId(u32));
 
 codes! {
-    /// What kind of queue pair is to be connected (IBA 12.7.2).
+    /// What kind of queue pair is to be connected (IBA 12.6.5).
     pub struct TransportService(u8) {
         /// Reliable connection.
         RC = 0,
@@ -66,7 +66,7 @@ codes! {
 }
 
 codes! {
-    /// Which message a rejection or a plea for patience is about (IBA 12.6.6.1, 12.6.7.1).
+    /// Which message a rejection or a plea for patience is about (IBA 12.6.6, 12.6.7).
     pub struct AnsweredMessage(u8) { REQ = 0, REP = 1, OTHER = 2 }
 }
 

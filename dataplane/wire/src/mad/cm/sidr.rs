@@ -53,7 +53,7 @@ impl SidrRep {
 }
 
 codes! {
-    /// Whether a service ID was resolved (IBA 12.11.2.1).
+    /// Whether a service ID was resolved (IBA 12.11.2).
     pub struct SidrStatus(u8) {
         VALID = 0,
         UNSUPPORTED_SERVICE_ID = 1,

@@ -73,22 +73,6 @@ impl Record for InformInfo {
 
 record!(InformInfoRecord = 0x00f3, InformInfoRecordMask);
 
-impl InformInfo {
-    /// A subscription to every notice that the specification defines, from anywhere.
-    pub const ALL_GENERIC: Self = Self {
-        gid: Gid::NONE,
-        lid_range_begin: Lid::PERMISSIVE,
-        lid_range_end: Lid::NONE,
-        is_generic: 1,
-        subscribe: 1,
-        notice_type: u16::MAX,
-        trap_number: TrapNumber(u16::MAX),
-        qpn: Qpn::GSI,
-        resp_time_value: TimeCode(0),
-        producer: ProducerType(0xff_ffff),
-    };
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

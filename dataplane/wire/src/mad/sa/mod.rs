@@ -38,7 +38,7 @@ use super::{Attribute, MadHeader, Method, MgmtClass};
 use crate::WireError;
 
 layout! {
-    /// What subnet administration has behind the segmentation header (IBA 15.2.1.1).
+    /// What subnet administration has behind the segmentation header (IBA 15.2.1).
     pub struct SaHeader: 20 octets {
         /// What the sender is trusted by; 0 is untrusted, which will do for most questions.
         0:0   64  sm_key: SmKey,
