@@ -39,6 +39,8 @@ codes! {
 impl Lrh {
     /// The lane of subnet management, which no credits hold up.
     pub const VL_MANAGEMENT: u8 = 15;
+    /// The most words that PktLen can say.
+    pub const PKT_LEN_MAX: usize = 0x7ff;
 
     /// Octets from here to the end of the invariant CRC, as the header claims.
     #[inline]

@@ -1,14 +1,15 @@
 //! What is on a link: LRH, perhaps GRH, BTH, extended headers, payload, and two CRCs (IBA 5.2).
 //!
-//! Each header has a file of its own. [`Headers`] is how they stand together, in the order and company
-//! that the opcode demands; [`Packet`] is a whole one, checked; [`crc`] makes and verifies its CRCs.
-//! [`raw`] packets have no InfiniBand transport.
+//! Each header has a file of its own. [`Packet`] is the checked view of a received packet, [`Headers`]
+//! what a packet to be sent is made of; [`opcode`] says which [`Extended`] headers a packet has, [`crc`]
+//! makes and verifies its CRCs. [`raw`] packets have no InfiniBand transport.
 
 pub mod aeth;
 pub mod atomic_eth;
 pub mod bth;
 pub mod crc;
 pub mod deth;
+mod extended;
 pub mod grh;
 mod headers;
 pub mod ieth;
@@ -18,16 +19,15 @@ pub mod opcode;
 pub mod raw;
 pub mod rdeth;
 pub mod reth;
+mod view;
 
 pub use aeth::{Aeth, Credits, NakCode, RnrTimer, Syndrome};
 pub use atomic_eth::{AtomicAckEth, AtomicEth};
 pub use bth::Bth;
 pub use deth::Deth;
+pub use extended::{Extended, RdHeaders};
 pub use grh::Grh;
-pub use headers::{
-    Extended, HEADERS_LEN_MAX, Headers, PACKET_LEN_MAX, Packet, RdHeaders, TRAILER_LEN, seal,
-    seal_hop,
-};
+pub use headers::{Headers, seal, seal_hop};
 pub use ieth::Ieth;
 pub use immdt::ImmDt;
 pub use lrh::{Lnh, Lrh};
@@ -35,3 +35,14 @@ pub use opcode::{ExtendedKind, Opcode, Operation, PayloadRule, Transport};
 pub use raw::{RawHeader, RawPacket, Rwh};
 pub use rdeth::Rdeth;
 pub use reth::Reth;
+pub use view::Packet;
+
+/// ICRC and VCRC.
+pub const TRAILER_LEN: usize = crc::ICRC_LEN + crc::VCRC_LEN;
+
+/// The longest headers there are: an atomic request of RD behind a GRH.
+pub const HEADERS_LEN_MAX: usize =
+    Lrh::LEN + Grh::LEN + Bth::LEN + Rdeth::LEN + Deth::LEN + AtomicEth::LEN;
+
+/// The longest packet: the headers, a payload of 4096 octets, and the CRCs.
+pub const PACKET_LEN_MAX: usize = HEADERS_LEN_MAX + 4096 + TRAILER_LEN;

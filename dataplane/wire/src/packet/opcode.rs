@@ -1,5 +1,6 @@
 //! BTH opcodes: three bits of service, five of operation; and what each brings along (IBA 9.2.1).
 
+use super::{Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, RdHeaders, Reth};
 use core::fmt;
 
 codes! {
@@ -72,6 +73,25 @@ pub enum ExtendedKind {
     DethImm,
 }
 
+impl ExtendedKind {
+    /// Octets of these headers.
+    #[inline]
+    pub const fn len(self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Imm => ImmDt::LEN,
+            Self::Ieth => Ieth::LEN,
+            Self::Reth => Reth::LEN,
+            Self::RethImm => Reth::LEN + ImmDt::LEN,
+            Self::AtomicEth => AtomicEth::LEN,
+            Self::Aeth => Aeth::LEN,
+            Self::AethAtomicAckEth => Aeth::LEN + AtomicAckEth::LEN,
+            Self::Deth => Deth::LEN,
+            Self::DethImm => Deth::LEN + ImmDt::LEN,
+        }
+    }
+}
+
 /// How much payload a packet may have (IBA 9.2.1, 9.7.4.1.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PayloadRule {
@@ -129,6 +149,12 @@ impl Opcode {
         EXTENDED[self.0 as usize]
     }
 
+    /// Octets between BTH and payload, those of RD included; 0 for an opcode that does not exist.
+    #[inline]
+    pub const fn extended_len(self) -> usize {
+        EXTENDED_LEN[self.0 as usize] as usize
+    }
+
     /// Whether this is a request, and not an answer to one.
     #[inline]
     pub const fn is_request(self) -> bool {
@@ -170,6 +196,21 @@ static EXTENDED: [Option<ExtendedKind>; 256] = {
     while opcode < 256 {
         table[opcode] = extended_of(Opcode(opcode as u8));
         opcode += 1;
+    }
+    table
+};
+
+static EXTENDED_LEN: [u8; 256] = {
+    let mut table = [0; 256];
+    let mut number = 0;
+    while number < 256 {
+        let opcode = Opcode(number as u8);
+        if let Some(kind) = extended_of(opcode) {
+            let is_rd = opcode.transport().0 == Transport::RD.0;
+            let rd_len = if is_rd { RdHeaders::len(opcode.is_request()) } else { 0 };
+            table[number] = (rd_len + kind.len()) as u8;
+        }
+        number += 1;
     }
     table
 };

@@ -72,7 +72,7 @@ impl RawHeader {
             Self::Ipv6(_) => (Lnh::IPV6, Grh::LEN),
         };
         let covered_len = Lrh::LEN + header_len + payload.len().next_multiple_of(4);
-        if covered_len / 4 > 0x7ff {
+        if covered_len / 4 > Lrh::PKT_LEN_MAX {
             return Err(WireError::BadLength { format: "RawPacket" });
         }
         let (have, needed) = (out.len(), covered_len + VCRC_LEN);

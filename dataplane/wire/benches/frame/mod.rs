@@ -1,0 +1,96 @@
+//! The packet that both benches take apart and put together: a broadcast ARP request.
+
+use pollux_wire::address::{Gid, Lid, Qpn};
+use pollux_wire::keys::{PKey, QKey};
+use pollux_wire::packet::{Bth, Deth, Extended, Grh, Headers, Lrh, Opcode, Packet};
+use pollux_wire::psn::Psn;
+
+/// Length of the whole packet, with an ARP request in its encapsulation.
+pub const LEN: usize = 8 + 40 + 12 + 8 + 60 + 6;
+
+/// What an address handle and a queue pair know of the packets that they make.
+#[derive(Clone, Copy)]
+pub struct Flow {
+    pub dlid: Lid,
+    pub slid: Lid,
+    pub sl: u8,
+    pub hop_lmt: u8,
+    pub sgid: Gid,
+    pub dgid: Gid,
+    pub pkey: PKey,
+    pub dest_qp: Qpn,
+    pub src_qp: Qpn,
+    pub qkey: QKey,
+    pub psn: Psn,
+}
+
+impl Flow {
+    /// To everybody.
+    pub const BROADCAST: Self = Self {
+        dlid: Lid::MULTICAST_FIRST,
+        slid: Lid(1),
+        sl: 0,
+        hop_lmt: 0,
+        sgid: Gid([1; 16]),
+        dgid: Gid([0xff; 16]),
+        pkey: PKey::DEFAULT,
+        dest_qp: Qpn::MULTICAST,
+        src_qp: Qpn(0x48),
+        qkey: QKey::IPOIB_OPENSM,
+        psn: Psn::new(7),
+    };
+
+    /// The headers of its next datagram.
+    #[inline]
+    pub fn headers(&self) -> Headers {
+        Headers {
+            lrh: Lrh { sl: self.sl, dlid: self.dlid, slid: self.slid, ..Lrh::default() },
+            grh: Some(Grh {
+                ip_ver: Grh::IP_VER,
+                nxt_hdr: Grh::NXT_HDR_IBA,
+                hop_lmt: self.hop_lmt,
+                sgid: self.sgid,
+                dgid: self.dgid,
+                ..Grh::default()
+            }),
+            bth: Bth {
+                opcode: Opcode::UD_SEND_ONLY,
+                mig_req: true,
+                pkey: self.pkey,
+                dest_qp: self.dest_qp,
+                psn: self.psn,
+                ..Bth::default()
+            },
+            rd: None,
+            extended: Extended::Deth(Deth { qkey: self.qkey, src_qp: self.src_qp }),
+        }
+    }
+
+    /// What a receiver learns of such a packet, if it is one.
+    #[inline]
+    pub fn of(packet: &Packet<'_>) -> Option<Self> {
+        let (lrh, grh, bth, deth) = (packet.lrh(), packet.grh()?, packet.bth(), packet.deth()?);
+        Some(Self {
+            dlid: lrh.dlid,
+            slid: lrh.slid,
+            sl: lrh.sl,
+            hop_lmt: grh.hop_lmt,
+            sgid: grh.sgid,
+            dgid: grh.dgid,
+            pkey: bth.pkey,
+            dest_qp: bth.dest_qp,
+            src_qp: deth.src_qp,
+            qkey: deth.qkey,
+            psn: bth.psn,
+        })
+    }
+
+    /// Its whole packet.
+    pub fn packet(&self) -> [u8; LEN] {
+        let mut out = [0; LEN];
+        let mut arp = [0; 60];
+        arp[..2].copy_from_slice(&[0x08, 0x06]);
+        self.headers().emit(&arp, &mut out).expect("it fits");
+        out
+    }
+}

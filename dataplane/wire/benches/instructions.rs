@@ -1,0 +1,62 @@
+//! Instructions that the hot formats cost, counted by callgrind; more than the limit fails.
+//!
+//! ```text
+//! cargo bench -p pollux-wire --bench instructions
+//! ```
+//!
+//! The counts are those of the release profile on x86-64 without further CPU features, and include
+//! about fifteen of each bench's own.
+//!
+//! | bench | counted | must be below |
+//! |---|---|---|
+//! | `parse` | ? | 150 |
+//! | `emit` | ? | 150 |
+//! | `icrc` of 2 KiB | ? | 2000 |
+#![expect(missing_docs, reason = "gungraun's macros make public items without documentation")]
+#![expect(unused_qualifications, reason = "and name types in full")]
+
+mod frame;
+
+use frame::Flow;
+use gungraun::prelude::*;
+use gungraun::{Callgrind, EventKind};
+use pollux_wire::packet::{Packet, crc};
+use std::hint::black_box;
+
+fn below(instructions: u64) -> LibraryBenchmarkConfig {
+    let mut callgrind = Callgrind::default();
+    callgrind.hard_limits([(EventKind::Ir, instructions - 1)]);
+    let mut config = LibraryBenchmarkConfig::default();
+    config.tool(callgrind);
+    config
+}
+
+// All checks of LRH, GRH, BTH and DETH, and the fields by which a receiver decides.
+#[library_benchmark(config = below(150))]
+#[bench::broadcast(Box::new(Flow::BROADCAST.packet()))]
+fn parse(packet: Box<[u8; frame::LEN]>) -> Box<impl Sized> {
+    if let Ok(packet) = Packet::parse(black_box(&packet[..])) {
+        black_box(&Flow::of(&packet));
+        black_box(packet.payload());
+    }
+    packet
+}
+
+// The headers of a datagram, from what an address handle and a queue pair know.
+#[library_benchmark(config = below(150))]
+#[bench::broadcast(Box::new((Flow::BROADCAST, [0; frame::LEN])))]
+fn emit(mut frame: Box<(Flow, [u8; frame::LEN])>) -> Box<impl Sized> {
+    let (flow, out) = black_box(&mut *frame);
+    black_box(flow.headers().write(60, &mut out[..]).is_ok());
+    frame
+}
+
+#[library_benchmark(config = below(2000))]
+#[bench::two_kib(Box::new([3; 60 + 2048]))]
+fn icrc(packet: Box<[u8; 60 + 2048]>) -> Box<impl Sized> {
+    black_box(crc::icrc(black_box(&packet[..])));
+    packet
+}
+
+library_benchmark_group!(name = formats, benchmarks = [parse, emit, icrc]);
+main!(library_benchmark_groups = formats);

@@ -1,0 +1,126 @@
+//! What stands between the BTH and the payload: it follows from the opcode (IBA 9.2.1).
+
+use super::opcode::ExtendedKind;
+use super::{Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, Rdeth, Reth};
+use crate::WireError;
+
+/// The headers that an opcode brings along behind the BTH.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are those of the headers")]
+pub enum Extended {
+    None,
+    Imm(ImmDt),
+    Ieth(Ieth),
+    Reth(Reth),
+    RethImm(Reth, ImmDt),
+    AtomicEth(AtomicEth),
+    Aeth(Aeth),
+    AethAtomicAckEth(Aeth, AtomicAckEth),
+    Deth(Deth),
+    DethImm(Deth, ImmDt),
+}
+
+impl Extended {
+    /// Which headers these are.
+    #[inline]
+    pub const fn kind(&self) -> ExtendedKind {
+        match self {
+            Self::None => ExtendedKind::None,
+            Self::Imm(_) => ExtendedKind::Imm,
+            Self::Ieth(_) => ExtendedKind::Ieth,
+            Self::Reth(_) => ExtendedKind::Reth,
+            Self::RethImm(..) => ExtendedKind::RethImm,
+            Self::AtomicEth(_) => ExtendedKind::AtomicEth,
+            Self::Aeth(_) => ExtendedKind::Aeth,
+            Self::AethAtomicAckEth(..) => ExtendedKind::AethAtomicAckEth,
+            Self::Deth(_) => ExtendedKind::Deth,
+            Self::DethImm(..) => ExtendedKind::DethImm,
+        }
+    }
+
+    /// Takes the headers of this kind off the front of `octets`; gives what follows as well.
+    #[inline]
+    pub fn read(kind: ExtendedKind, octets: &[u8]) -> Result<(Self, &[u8]), WireError> {
+        Ok(match kind {
+            ExtendedKind::None => (Self::None, octets),
+            ExtendedKind::Imm => one(ImmDt::read(octets)?, Self::Imm),
+            ExtendedKind::Ieth => one(Ieth::read(octets)?, Self::Ieth),
+            ExtendedKind::Reth => one(Reth::read(octets)?, Self::Reth),
+            ExtendedKind::AtomicEth => one(AtomicEth::read(octets)?, Self::AtomicEth),
+            ExtendedKind::Aeth => one(Aeth::read(octets)?, Self::Aeth),
+            ExtendedKind::Deth => one(Deth::read(octets)?, Self::Deth),
+            ExtendedKind::RethImm => {
+                let (reth, octets) = Reth::read(octets)?;
+                one(ImmDt::read(octets)?, |imm| Self::RethImm(reth, imm))
+            }
+            ExtendedKind::AethAtomicAckEth => {
+                let (aeth, octets) = Aeth::read(octets)?;
+                one(AtomicAckEth::read(octets)?, |ack| Self::AethAtomicAckEth(aeth, ack))
+            }
+            ExtendedKind::DethImm => {
+                let (deth, octets) = Deth::read(octets)?;
+                one(ImmDt::read(octets)?, |imm| Self::DethImm(deth, imm))
+            }
+        })
+    }
+
+    /// Writes them at the front of `out`; gives what follows.
+    #[inline(always)]
+    pub fn write<'a>(&self, out: &'a mut [u8]) -> Result<&'a mut [u8], WireError> {
+        match self {
+            Self::None => Ok(out),
+            Self::Imm(imm) => imm.write(out),
+            Self::Ieth(ieth) => ieth.write(out),
+            Self::Reth(reth) => reth.write(out),
+            Self::RethImm(reth, imm) => imm.write(reth.write(out)?),
+            Self::AtomicEth(atomic) => atomic.write(out),
+            Self::Aeth(aeth) => aeth.write(out),
+            Self::AethAtomicAckEth(aeth, ack) => ack.write(aeth.write(out)?),
+            Self::Deth(deth) => deth.write(out),
+            Self::DethImm(deth, imm) => imm.write(deth.write(out)?),
+        }
+    }
+}
+
+#[inline(always)]
+fn one<T>(
+    (header, rest): (T, &[u8]),
+    as_extended: impl FnOnce(T) -> Extended,
+) -> (Extended, &[u8]) {
+    (as_extended(header), rest)
+}
+
+/// What a packet of reliable datagrams has between its BTH and the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RdHeaders {
+    /// The end-to-end context.
+    pub rdeth: Rdeth,
+    /// Queue pair and key; in requests only.
+    pub deth: Option<Deth>,
+}
+
+impl RdHeaders {
+    /// Takes them off the front of `octets`; gives what follows as well.
+    pub fn read(is_request: bool, octets: &[u8]) -> Result<(Self, &[u8]), WireError> {
+        let (rdeth, octets) = Rdeth::read(octets)?;
+        if !is_request {
+            return Ok((Self { rdeth, deth: None }, octets));
+        }
+        let (deth, octets) = Deth::read(octets)?;
+        Ok((Self { rdeth, deth: Some(deth) }, octets))
+    }
+
+    /// Writes them at the front of `out`; gives what follows.
+    pub fn write<'a>(&self, out: &'a mut [u8]) -> Result<&'a mut [u8], WireError> {
+        let out = self.rdeth.write(out)?;
+        match self.deth {
+            Some(deth) => deth.write(out),
+            None => Ok(out),
+        }
+    }
+
+    /// Their length in octets.
+    pub const fn len(is_request: bool) -> usize {
+        if is_request { Rdeth::LEN + Deth::LEN } else { Rdeth::LEN }
+    }
+}

@@ -1,0 +1,339 @@
+//! Taking a packet apart: the checked view (IBA 5.2, 7, 8, 9.2).
+
+use super::opcode::{ExtendedKind, Transport};
+use super::{Bth, Deth, Extended, Grh, Headers, Lnh, Lrh, RdHeaders, TRAILER_LEN, crc};
+use crate::WireError;
+
+/// A whole packet of InfiniBand transport whose versions, headers and lengths agree.
+///
+/// It borrows the octets and reads a field when it is asked for: a receiver that drops a packet for its
+/// P_Key never looks at the rest. CRCs are looked at on request: a link checks the variant one, an
+/// adapter the invariant one, and whoever only forwards neither again.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    lrh: &'a [u8; Lrh::LEN],
+    grh: Option<&'a [u8; Grh::LEN]>,
+    bth: &'a [u8; Bth::LEN],
+    kind: ExtendedKind,
+    /// What stands between BTH and payload.
+    extended: &'a [u8],
+    payload: &'a [u8],
+    /// LRH to VCRC.
+    octets: &'a [u8],
+}
+
+impl<'a> Packet<'a> {
+    /// Looks at a frame that begins with a packet. The frame may be longer: PktLen rules.
+    #[inline]
+    pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
+        let (lrh, grh, rest) = split_routes(frame)?;
+        let (bth, rest) = split::<{ Bth::LEN }>(rest, "Bth")?;
+        let Bth { opcode, tver, pad_cnt, .. } = Bth::parse(bth);
+        if tver != 0 {
+            return Err(WireError::BadValue { format: "Bth", field: "tver" });
+        }
+        let Some(kind) = opcode.extended() else {
+            return Err(WireError::BadValue { format: "Bth", field: "opcode" });
+        };
+        let extended_len = opcode.extended_len();
+
+        let covered_len = Lrh::parse(lrh).packet_octets();
+        let needed = covered_len + crc::VCRC_LEN;
+        if needed > frame.len() {
+            return Err(WireError::Truncated { format: "Packet", needed, have: frame.len() });
+        }
+        let bad_length = WireError::BadLength { format: "Packet" };
+        let headers_len = frame.len() - rest.len() + extended_len;
+        let trailer_len = usize::from(pad_cnt) + crc::ICRC_LEN;
+        let payload_len = covered_len.checked_sub(headers_len + trailer_len).ok_or(bad_length)?;
+        if let Some(grh) = grh
+            && usize::from(Grh::parse(grh).pay_len) + Lrh::LEN + Grh::LEN != covered_len
+        {
+            return Err(bad_length);
+        }
+        let (extended, rest) = rest.split_at_checked(extended_len).ok_or(bad_length)?;
+        let payload = rest.get(..payload_len).ok_or(bad_length)?;
+        Ok(Self { lrh, grh, bth, kind, extended, payload, octets: &frame[..needed] })
+    }
+
+    /// Local route header.
+    #[inline(always)]
+    pub fn lrh(&self) -> Lrh {
+        Lrh::parse(self.lrh)
+    }
+
+    /// Global route header.
+    #[inline(always)]
+    pub fn grh(&self) -> Option<Grh> {
+        self.grh.map(Grh::parse)
+    }
+
+    /// Base transport header.
+    #[inline(always)]
+    pub fn bth(&self) -> Bth {
+        Bth::parse(self.bth)
+    }
+
+    /// The datagram header of a UD packet.
+    #[inline(always)]
+    pub fn deth(&self) -> Option<Deth> {
+        match self.kind {
+            ExtendedKind::Deth | ExtendedKind::DethImm => {
+                self.extended.first_chunk().map(Deth::parse)
+            }
+            _ => None,
+        }
+    }
+
+    /// The extended headers, but for those of reliable datagrams.
+    #[inline]
+    pub fn extended(&self) -> Extended {
+        let own = &self.extended[self.extended.len() - self.kind.len()..];
+        let read = Extended::read(self.kind, own);
+        read.expect("parse has found room for headers of this kind").0
+    }
+
+    /// What a packet of reliable datagrams has before those.
+    pub fn rd(&self) -> Option<RdHeaders> {
+        let opcode = self.bth().opcode;
+        if opcode.transport() != Transport::RD {
+            return None;
+        }
+        RdHeaders::read(opcode.is_request(), self.extended).ok().map(|(rd, _)| rd)
+    }
+
+    /// All headers, as they would be put together.
+    pub fn headers(&self) -> Headers {
+        Headers {
+            lrh: self.lrh(),
+            grh: self.grh(),
+            bth: self.bth(),
+            rd: self.rd(),
+            extended: self.extended(),
+        }
+    }
+
+    /// What they carry, without the pad.
+    #[inline(always)]
+    pub const fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// LRH to VCRC.
+    pub const fn octets(&self) -> &'a [u8] {
+        self.octets
+    }
+
+    /// Whether it is as its sender made it.
+    pub fn icrc_ok(&self) -> bool {
+        let (covered, trailer) = self.octets.split_at(self.octets.len() - TRAILER_LEN);
+        crc::icrc(covered).is_some_and(|icrc| icrc.to_le_bytes() == trailer[..crc::ICRC_LEN])
+    }
+
+    /// Whether it is as the last hop sent it.
+    pub fn vcrc_ok(&self) -> bool {
+        let (covered, trailer) = self.octets.split_at(self.octets.len() - crc::VCRC_LEN);
+        crc::vcrc(covered).to_le_bytes() == trailer
+    }
+}
+
+type Routes<'a> = (&'a [u8; Lrh::LEN], Option<&'a [u8; Grh::LEN]>, &'a [u8]);
+
+/// The headers by which a packet finds its way, checked, and what follows them.
+#[inline]
+fn split_routes(frame: &[u8]) -> Result<Routes<'_>, WireError> {
+    let (lrh, rest) = split::<{ Lrh::LEN }>(frame, "Lrh")?;
+    let Lrh { lver, lnh, .. } = Lrh::parse(lrh);
+    if lver != 0 {
+        return Err(WireError::BadValue { format: "Lrh", field: "lver" });
+    }
+    match lnh {
+        Lnh::LOCAL => Ok((lrh, None, rest)),
+        Lnh::GLOBAL => {
+            let (grh, rest) = split::<{ Grh::LEN }>(rest, "Grh")?;
+            let Grh { ip_ver, nxt_hdr, .. } = Grh::parse(grh);
+            if ip_ver != Grh::IP_VER {
+                return Err(WireError::BadValue { format: "Grh", field: "ip_ver" });
+            }
+            if nxt_hdr != Grh::NXT_HDR_IBA {
+                return Err(WireError::BadValue { format: "Grh", field: "nxt_hdr" });
+            }
+            Ok((lrh, Some(grh), rest))
+        }
+        _ => Err(WireError::BadValue { format: "Lrh", field: "lnh" }),
+    }
+}
+
+#[inline(always)]
+fn split<'a, const LEN: usize>(
+    octets: &'a [u8],
+    format: &'static str,
+) -> Result<(&'a [u8; LEN], &'a [u8]), WireError> {
+    octets.split_first_chunk().ok_or(WireError::Truncated {
+        format,
+        needed: LEN,
+        have: octets.len(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::{Gid, Lid, Qpn};
+    use crate::keys::{PKey, QKey};
+    use crate::packet::*;
+    use crate::psn::Psn;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    const SAMPLE: [u8; 58] = [
+        0x70, 0x12, 0x37, 0x5c, 0x00, 0x0e, 0x17, 0xd2, 0x0a, 0x20, 0x24, 0x87, 0x00, 0x87, 0xb1,
+        0xb3, 0x00, 0x0d, 0xec, 0x2a, 0x01, 0x71, 0x0a, 0x1c, 0x01, 0x5d, 0x40, 0x02, 0x38, 0xf2,
+        0x7a, 0x05, 0x00, 0x00, 0x00, 0x0e, 0xbb, 0x88, 0x4d, 0x85, 0xfd, 0x5c, 0xfb, 0xa4, 0x72,
+        0x8b, 0xc0, 0x69, 0x0e, 0xd4, 0x00, 0x00, 0x96, 0x25, 0xb7, 0x5a, 0x45, 0xfa,
+    ];
+
+    #[test]
+    fn sample_packet_of_the_specification_comes_back_to_the_octet() {
+        let packet = Packet::parse(&SAMPLE).unwrap();
+        assert!(packet.icrc_ok() && packet.vcrc_ok());
+        assert_eq!(packet.payload().len(), 14);
+        assert!(matches!(packet.extended(), Extended::Reth(Reth { dma_len: 14, .. })));
+        let mut out = [0xee; 58];
+        assert_eq!(packet.headers().emit(packet.payload(), &mut out), Ok(58));
+        assert_eq!(out, SAMPLE);
+    }
+
+    #[test]
+    fn a_flipped_bit_fails_the_crcs() {
+        let mut octets = SAMPLE;
+        octets[40] ^= 1;
+        let packet = Packet::parse(&octets).unwrap();
+        assert!(!packet.icrc_ok() && !packet.vcrc_ok());
+    }
+
+    #[test]
+    fn a_hop_changes_the_lane_and_only_the_variant_crc() {
+        let mut octets = SAMPLE;
+        octets[0] = 0x30;
+        assert!(Packet::parse(&octets).unwrap().icrc_ok());
+        assert!(!Packet::parse(&octets).unwrap().vcrc_ok());
+        seal_hop(&mut octets);
+        assert!(Packet::parse(&octets).unwrap().vcrc_ok());
+    }
+
+    #[test]
+    fn lengths_that_disagree_are_refused() {
+        let refused = |at: usize, octet: u8| {
+            let mut octets = SAMPLE;
+            octets[at] = octet;
+            Packet::parse(&octets).unwrap_err()
+        };
+        assert_eq!(refused(5, 15).reason(), "truncated");
+        assert_eq!(refused(5, 9), WireError::BadLength { format: "Packet" });
+        assert_eq!(refused(0, 0x71), WireError::BadValue { format: "Lrh", field: "lver" });
+        assert_eq!(refused(1, 0x10), WireError::BadValue { format: "Lrh", field: "lnh" });
+        assert_eq!(refused(8, 0x18), WireError::BadValue { format: "Bth", field: "opcode" });
+        assert_eq!(refused(9, 0x21), WireError::BadValue { format: "Bth", field: "tver" });
+    }
+
+    /// One set of headers for every opcode that exists, with and without a GRH.
+    fn every_kind() -> Vec<Headers> {
+        let lrh = Lrh { sl: 3, dlid: Lid(2), slid: Lid(1), ..Lrh::default() };
+        let grh = Grh {
+            ip_ver: 6,
+            nxt_hdr: Grh::NXT_HDR_IBA,
+            sgid: Gid([1; 16]),
+            dgid: Gid([2; 16]),
+            ..Grh::default()
+        };
+        let deth = Deth { qkey: QKey(0x0b1b), src_qp: Qpn(0x48) };
+        let imm = ImmDt { data: 0xfeed };
+        let reth = Reth { va: 1 << 40, rkey: 7, dma_len: 99 };
+        let aeth = Aeth { syndrome: Syndrome::Ack(Credits(5)), msn: Psn::new(9) };
+        let mut all = Vec::new();
+        for opcode in (0..=255).map(Opcode) {
+            let Some(kind) = opcode.extended() else { continue };
+            let extended = match kind {
+                ExtendedKind::None => Extended::None,
+                ExtendedKind::Imm => Extended::Imm(imm),
+                ExtendedKind::Ieth => Extended::Ieth(Ieth { rkey: 8 }),
+                ExtendedKind::Reth => Extended::Reth(reth),
+                ExtendedKind::RethImm => Extended::RethImm(reth, imm),
+                ExtendedKind::AtomicEth => Extended::AtomicEth(AtomicEth::default()),
+                ExtendedKind::Aeth => Extended::Aeth(aeth),
+                ExtendedKind::AethAtomicAckEth => {
+                    Extended::AethAtomicAckEth(aeth, AtomicAckEth { original: 3 })
+                }
+                ExtendedKind::Deth => Extended::Deth(deth),
+                ExtendedKind::DethImm => Extended::DethImm(deth, imm),
+            };
+            let rd = (opcode.transport() == Transport::RD).then(|| RdHeaders {
+                rdeth: Rdeth { ee_context: 0x123 },
+                deth: opcode.is_request().then_some(deth),
+            });
+            let bth = Bth { opcode, pkey: PKey::DEFAULT, dest_qp: Qpn(0x49), ..Bth::default() };
+            for grh in [None, Some(grh)] {
+                all.push(Headers { lrh, grh, bth, rd, extended });
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn every_opcode_survives_with_every_pad() {
+        for headers in every_kind() {
+            for payload in [&b""[..], b"1", b"12", b"123", b"1234"] {
+                let mut out = [0xee; PACKET_LEN_MAX];
+                let len = headers.emit(payload, &mut out).unwrap();
+                let packet = Packet::parse(&out[..len]).unwrap();
+                assert!(packet.icrc_ok() && packet.vcrc_ok());
+                assert_eq!(packet.payload(), payload);
+                let read = packet.headers();
+                assert_eq!((read.extended, read.rd), (headers.extended, headers.rd));
+                assert_eq!(packet.deth().is_some(), read.bth.opcode.transport() == Transport::UD);
+                assert_eq!(read.lrh.packet_octets() + 2, len);
+                let mut again = [0xdd; PACKET_LEN_MAX];
+                assert_eq!(read.emit(payload, &mut again), Ok(len));
+                assert_eq!(out[..len], again[..len]);
+            }
+        }
+    }
+
+    #[test]
+    fn too_little_room_says_how_much_is_needed() {
+        let headers = every_kind()[0];
+        for have in 0..30 {
+            let error = headers.emit(b"12345", &mut [0; 64][..have]).unwrap_err();
+            assert_eq!(error.reason(), "no_room", "{have}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_longest_headers_are_as_long_as_stated() {
+        let len = |headers: &Headers| {
+            let mut out = [0; PACKET_LEN_MAX];
+            headers.emit(&[], &mut out).unwrap() - TRAILER_LEN
+        };
+        assert_eq!(every_kind().iter().map(len).max(), Some(HEADERS_LEN_MAX));
+    }
+
+    proptest! {
+        #[test]
+        fn any_octets_are_a_packet_or_an_error(
+            mut octets in proptest::collection::vec(any::<u8>(), 0..200),
+            plausible: bool,
+        ) {
+            if plausible && octets.len() > 60 {
+                octets[0] &= 0xf0;
+                octets[1] |= 2;
+                octets[4] = 0;
+                octets[5] &= 0x3f;
+            }
+            if let Ok(packet) = Packet::parse(&octets) {
+                let _ = (packet.icrc_ok(), packet.vcrc_ok(), packet.headers());
+                prop_assert!(packet.octets().len() <= octets.len());
+            }
+        }
+    }
+}
