@@ -1,7 +1,7 @@
 //! tshark reads every record of subnet administration and every message of connection management.
 //!
-//! Each format goes out twice, filled with a pattern of bits and with its inverse, so that every bit
-//! is seen both ways and a field that is a bit off differs from what tshark finds.
+//! Each format goes out twice, filled with a pattern of bits and with its inverse, so that every
+//! bit is seen both ways and a field that is a bit off differs from what tshark finds.
 
 use pollux_referee::frames::gmp;
 use pollux_referee::tshark::{Frame, judge};
@@ -111,10 +111,10 @@ fn req(req: Req) -> Frame {
     frame.expect("infiniband.cm.req.private", text(&req.private_data))
 }
 
-// tshark 4.0 misreads the word of the flow label and the packet rate. The masks that it declares for
-// them, 0xfffff000 and 0x3f of one word (`tshark -G fields`), are where we have them; but it takes the
-// flow label from the word's first three octets and the packet rate from the first one. What it then
-// finds is expected here, which still holds the word to its place.
+// tshark 4.0 misreads the word of the flow label and the packet rate. The masks that it declares
+// for them, 0xfffff000 and 0x3f of one word (`tshark -G fields`), are where we have them; but it
+// takes the flow label from the word's first three octets and the packet rate from the first one.
+// What it then finds is expected here, which still holds the flow label to its place.
 fn misread_flow_label(path: ReqPath) -> u32 {
     path.flow_label >> 8
 }
@@ -416,8 +416,8 @@ fn a_segment_of_a_table() {
     mad.sa.attribute_offset = PathRecord::ATTRIBUTE_OFFSET;
     mad.data[..table.len()].copy_from_slice(&table);
     let frame = Frame::new("table", gmp(&mad.emit()));
-    // tshark 4.0 gives the response time four bits and the flags four, where there are five and three
-    // (a response time of 31 has a meaning), so it sees half of the 14.
+    // tshark 4.0 gives the response time four bits and the flags four, where there are five and
+    // three, so it sees half of the 14.
     let frame = hex!(expect_header(frame, 0x03, 2, 0x92, 0x35), "":
         "rmpp.rmppversion" 2 = 1u8,
         "rmpp.rmpptype" 2 = 1u8,

@@ -7,7 +7,7 @@ use crate::address::Qpn;
 use crate::mad::service_id::ServiceId;
 
 layout! {
-    /// The start of the private data of every message that makes or refuses a connection (RFC 4755 6).
+    /// What private data begin with, in messages that make or refuse a connection (RFC 4755 6).
     pub struct IpoibPrivateData: 8 octets {
         /// The sender's datagram queue pair: with its GID, the link address that it is known by.
         1:0  24  ud_qpn: Qpn,
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(ours.receive_mtu, IpoibPrivateData::RECEIVE_MTU_LINUX);
     }
 
-    /// Of service ID and private data; the link address's part of the requirement is tested with it.
+    /// Of service ID and private data; the link address is tested where it is made.
     // req: cm-reserved-zero
     #[test]
     fn reserved_bits_of_a_request_are_zero() {

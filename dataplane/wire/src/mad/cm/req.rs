@@ -93,7 +93,7 @@ layout! {
         42:4    1  subnet_local: bool,
         /// How long the receiver waits for the sender to acknowledge.
         43:0    5  local_ack_timeout: TimeCode,
-        /// Whether the sender answers suggestions of another alternate path; reserved in the primary.
+        /// Whether the sender takes suggestions of another alternate path; reserved in the primary.
         43:5    1  sap_supported: bool,
     }
 }

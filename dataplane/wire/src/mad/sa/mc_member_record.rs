@@ -48,7 +48,7 @@ layout! {
 }
 
 flags! {
-    /// How a port takes part in a group; a port can join in several ways, and leave them one by one.
+    /// How a port takes part in a group. It can join in several ways, and leave them one by one.
     pub struct JoinState(u8) {
         /// Sends and receives, and keeps the group alive.
         FULL_MEMBER = 1,
@@ -98,8 +98,8 @@ flags! {
 impl McMemberRecordMask {
     /// What Linux leaves a group by.
     pub const LINUX_LEAVE: Self = Self::MGID.with(Self::PORT_GID).with(Self::JOIN_STATE);
-    /// What Linux joins the broadcast group by. It does not say what the group shall be like, so the
-    /// group must be there already.
+    /// What Linux joins the broadcast group by. It does not say what the group shall be like, so
+    /// the group must be there already.
     pub const LINUX_JOIN_BROADCAST: Self = Self::LINUX_LEAVE.with(Self::P_KEY);
     /// What Linux joins any other group by: all that it takes to create one.
     pub const LINUX_JOIN: Self = Self::LINUX_JOIN_BROADCAST

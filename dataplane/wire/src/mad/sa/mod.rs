@@ -1,8 +1,9 @@
 //! Subnet administration (IBA 15.2): questions about the subnet, and membership of groups.
 //!
 //! Every datagram is a [`SaMad`]: a question or an answer about one [`Record`]. A record comes with
-//! the mask by which a question says which of its components count. An answer of several records comes
-//! in segments (see [`rmpp`](super::rmpp)); joined together, they are a table for [`records`].
+//! the mask by which a question says which of its components count. An answer of several records
+//! comes in segments (see [`rmpp`](super::rmpp)); joined together, they make a table for
+//! [`records`].
 //!
 //! Ordinary nodes use [`PathRecord`], [`McMemberRecord`] and [`InformInfo`]; the rest is what
 //! management tools ask for.

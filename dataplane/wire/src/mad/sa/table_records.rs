@@ -1,8 +1,8 @@
-//! What management tools ask for beside nodes and ports: links, and the tables of ports and switches
-//! (IBA 15.2.5).
+//! What management tools ask for beside nodes and ports: links, and the tables of ports and
+//! switches (IBA 15.2.5).
 //!
-//! Each record is an attribute of subnet management, or nothing, behind the words that say whose it is
-//! and which part of it; they are short, so they are in one file.
+//! Each record is an attribute of subnet management, or nothing, behind the words that say whose it
+//! is and which part of it; they are short, so they are in one file.
 
 use super::record;
 use crate::address::Lid;
