@@ -120,7 +120,7 @@ impl RdHeaders {
     }
 
     /// Their length in octets.
-    pub const fn len(is_request: bool) -> usize {
+    pub const fn octets(is_request: bool) -> usize {
         if is_request { Rdeth::LEN + Deth::LEN } else { Rdeth::LEN }
     }
 }

@@ -76,7 +76,7 @@ pub enum ExtendedKind {
 impl ExtendedKind {
     /// Octets of these headers.
     #[inline]
-    pub const fn len(self) -> usize {
+    pub const fn octets(self) -> usize {
         match self {
             Self::None => 0,
             Self::Imm => ImmDt::LEN,
@@ -207,8 +207,8 @@ static EXTENDED_LEN: [u8; 256] = {
         let opcode = Opcode(number as u8);
         if let Some(kind) = extended_of(opcode) {
             let is_rd = opcode.transport().0 == Transport::RD.0;
-            let rd_len = if is_rd { RdHeaders::len(opcode.is_request()) } else { 0 };
-            table[number] = (rd_len + kind.len()) as u8;
+            let rd_len = if is_rd { RdHeaders::octets(opcode.is_request()) } else { 0 };
+            table[number] = (rd_len + kind.octets()) as u8;
         }
         number += 1;
     }

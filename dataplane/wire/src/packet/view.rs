@@ -88,7 +88,7 @@ impl<'a> Packet<'a> {
     /// The extended headers, but for those of reliable datagrams.
     #[inline]
     pub fn extended(&self) -> Extended {
-        let own = &self.extended[self.extended.len() - self.kind.len()..];
+        let own = &self.extended[self.extended.len() - self.kind.octets()..];
         let read = Extended::read(self.kind, own);
         read.expect("parse has found room for headers of this kind").0
     }
