@@ -5,7 +5,7 @@
 //!
 //! Read in this order:
 //!
-//! 1. [`layout`], [`flags`]: how a table of offsets becomes a type, once for all formats;
+//! 1. [`mod@layout`], [`mod@flags`]: how a table of offsets becomes a type, once for all formats;
 //! 2. [`address`], [`keys`], [`psn`], [`units`]: the nouns that all formats share;
 //! 3. [`packet`]: what is on a link, LRH to VCRC;
 //! 4. [`mad`]: management datagrams: subnet management, administration, performance, connections;

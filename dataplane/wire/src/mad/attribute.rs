@@ -1,7 +1,7 @@
 //! What a datagram's attribute id says about its data (IBA 13.4.3).
 //!
-//! The id alone does not tell: the classes use overlapping numbers. So an attribute knows its own id,
-//! and who handles a class matches on the ids of the attributes that the class has.
+//! The id alone does not tell: the classes use overlapping numbers. So an attribute knows its own
+//! id, and who handles a class matches on the ids of the attributes that the class has.
 
 use super::AttributeId;
 use crate::layout::{Field, Layout};

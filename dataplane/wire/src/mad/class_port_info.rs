@@ -1,4 +1,4 @@
-//! How a management class describes itself, and where it wants its traps and requests (IBA 13.4.8.1).
+//! How a management class describes itself, and where to talk to it (IBA 13.4.8.1).
 
 use super::{Attribute, AttributeId};
 use crate::address::{Gid, Lid, Qpn};
@@ -28,7 +28,7 @@ layout! {
 layout! {
     /// An address within [`ClassPortInfo`]: all that it takes to send there.
     pub struct ClassAddress: 32 octets {
-        /// Its GID; for the other fields of a global route see below.
+        /// Its GID.
         0:0   128  gid: Gid,
         /// Traffic class.
         16:0    8  traffic_class: u8,
@@ -36,7 +36,7 @@ layout! {
         17:0    4  service_level: u8,
         /// Flow label.
         17:4   20  flow_label: u32,
-        /// Its LID; none means that the class is not redirected.
+        /// Its LID; none if a path to its GID must be asked for.
         20:0   16  lid: Lid,
         /// Partition.
         22:0   16  p_key: PKey,
@@ -50,7 +50,7 @@ layout! {
 }
 
 flags! {
-    /// What any class may be able to do (IBA 13.4.8.1). Bits 8 to 15 mean something else in each class.
+    /// What any class may be able to do (IBA 13.4.8.1). Each class has its own bits 8 to 15.
     pub struct ClassCapabilities(u16) {
         TRAP = 1 << 0,
         GET_NOTICE = 1 << 1,

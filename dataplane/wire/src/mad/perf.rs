@@ -1,8 +1,7 @@
 //! Performance management: the counters of a port (IBA 16.1).
 //!
-//! Counters of 32 bits and less stop at their highest value; those of 64 bits wrap. A Set clears or
-//! writes those counters that it selects. Data are counted in units of four octets, all headers and
-//! CRCs but the VCRC among them.
+//! Counters stop at their highest value; a Set writes those that it selects. Data are counted in
+//! units of four octets, from the LRH to the ICRC.
 
 use super::class_port_info::ClassCapabilities;
 use super::{Attribute, AttributeId, MadHeader};
@@ -92,7 +91,7 @@ layout! {
 }
 
 flags! {
-    /// The counters of [`PortCounters`], in their order but for the last four.
+    /// The counters of [`PortCounters`], in their order.
     pub struct CounterSelect(u16) {
         SYMBOL_ERROR_COUNTER = 1 << 0,
         LINK_ERROR_RECOVERY_COUNTER = 1 << 1,

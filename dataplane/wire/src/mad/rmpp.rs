@@ -1,9 +1,9 @@
 //! Segmented management transactions (IBA 13.6).
 //!
-//! An answer that is longer than a datagram goes as numbered segments, each a whole datagram. A class
-//! with a header of its own behind this one (subnet administration: 20 octets) repeats that header in
-//! every segment, and the lengths here count it every time. [`Segmentation`] is that arithmetic, for
-//! senders; [`RmppHeader::data_len`] for receivers.
+//! An answer that is longer than a datagram goes as numbered segments, each a whole datagram. A
+//! class with a header of its own behind this one (subnet administration: 20 octets) repeats that
+//! header in every segment, and the lengths here count it every time. [`Segmentation`] is that
+//! arithmetic, for senders; [`RmppHeader::data_len`] for receivers.
 
 use core::ops::Range;
 
@@ -92,8 +92,8 @@ impl RmppHeader {
         Self { rmpp_type, status, ..Self::ack(0, 0, TimeCode(0)) }
     }
 
-    /// How many octets of data this segment brings, in a class that repeats `class_header_len` octets
-    /// in each. Only the last segment can be short.
+    /// How many octets of data this segment brings, in a class that repeats `class_header_len`
+    /// octets in each. Only the last segment can be short.
     pub fn data_len(&self, class_header_len: usize) -> Result<usize, WireError> {
         let bad = WireError::BadLength { format: "RmppHeader" };
         let payload_length = self.payload_length_or_window as usize;

@@ -1,7 +1,7 @@
 //! Vendors' own management classes, 0x30 to 0x4f (IBA 16.5).
 //!
-//! The vendor is named by its OUI, so two of them can use one class number. OpenIB's class 0x32 is the
-//! one that `ibping` speaks.
+//! The vendor is named by its OUI, so two of them can use one class number. OpenIB's class 0x32 is
+//! the one that `ibping` speaks.
 
 use super::rmpp::RmppHeader;
 use super::{MadHeader, MgmtClass};

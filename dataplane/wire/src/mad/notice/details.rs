@@ -1,4 +1,4 @@
-//! What a trap says of what happened: the 54 octets at the end of a notice (IBA 14.2.5.1, 15.2.5.1).
+//! What a trap says of what happened: the last 54 octets of a notice (IBA 14.2.5.1, 15.2.5.1).
 
 use super::TrapNumber;
 use crate::address::{Gid, Guid, Lid, Qpn};
@@ -190,7 +190,7 @@ layout! {
 layout! {
     /// Who sent with a P_Key that a switch does not let through: trap 259.
     pub struct BadPKeyAtSwitchTrap: 54 octets {
-        /// Which of the fields below say something, from the lowest bit on.
+        /// Which of the fields below say something, one bit each.
         0:0    16  data_valid: u16,
         /// Sender.
         2:0    16  lid1: Lid,
@@ -299,9 +299,10 @@ mod tests {
     proptest! {
         #[test]
         fn details_survive(
-            trap in prop_oneof![prop::sample::select(TrapNumber::ALL), any::<u16>().prop_map(TrapNumber)],
+            number in prop_oneof![60u16..150, 250u16..260, any::<u16>()],
             octets: [u8; TrapDetails::LEN],
         ) {
+            let trap = TrapNumber(number);
             let details = TrapDetails::parse(trap, &octets);
             prop_assert_eq!(TrapDetails::parse(trap, &details.emit()), details);
         }

@@ -1,8 +1,8 @@
 //! Notices: what happened, to whom (IBA 13.4.8.2).
 //!
-//! The same 64 octets are a trap on their way to the subnet manager and, with the issuer's GID behind
-//! them, a report on its way to those who asked for it. What the last 54 of them say is decided by the
-//! number of the trap: see [`TrapDetails`].
+//! The same 64 octets are a trap on their way to the subnet manager and, with the issuer's GID
+//! behind them, a report on its way to those who asked for it. What the last 54 of them say is
+//! decided by the number of the trap: see [`TrapDetails`].
 
 mod details;
 
@@ -27,9 +27,9 @@ layout! {
         4:0    16  trap_number: TrapNumber,
         /// Whom it comes from.
         6:0    16  issuer_lid: Lid,
-        /// Changes with each notice that finds another one waiting.
+        /// In a queue of notices it alternates as they are taken; 0 in traps.
         8:0     1  toggle: bool,
-        /// How many wait behind this one.
+        /// In a queue of notices, how many there are; 0 in traps.
         8:1    15  count: u16,
         /// What happened to whom: [`Notice::details`].
         10:0  432  data_details: [u8; 54],

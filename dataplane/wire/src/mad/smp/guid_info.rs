@@ -4,8 +4,8 @@ use crate::address::Guid;
 use crate::mad::{Attribute, AttributeId};
 
 layout! {
-    /// Eight GUIDs of a port (IBA 14.2.5.5); the modifier is the number of the block. The very first
-    /// is the port's own and cannot be set.
+    /// Eight GUIDs of a port (IBA 14.2.5.5); the modifier is the number of the block. The very
+    /// first is the port's own and cannot be set.
     pub struct GuidInfo: 64 octets {
         /// 0 in an entry that is not in use.
         0:0  512  guids: [Guid; 8],

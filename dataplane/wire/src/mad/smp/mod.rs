@@ -1,11 +1,12 @@
 //! Subnet management packets and their attributes (IBA 14.2).
 //!
 //! They go between queue pairs 0 on lane 15, past all that data packets need: partitions, routes,
-//! LIDs. By LID ([`LidSmp`]) when the subnet is up; before that by naming the port to leave each node
-//! by ([`DirectedSmp`]). Both carry 64 octets of data, which are one of the attributes below:
+//! LIDs. By LID ([`LidSmp`]) when the subnet is up; before that by naming the port to leave each
+//! node by ([`DirectedSmp`]). Both carry 64 octets of data, which are one of the attributes below:
 //!
 //! 1. who is there: [`NodeInfo`], [`NodeDescription`], [`GuidInfo`], [`SmInfo`];
-//! 2. how a port is set: [`PortInfo`], [`PKeyTable`], [`SlToVlMappingTable`], [`VlArbitrationTable`];
+//! 2. how a port is set: [`PortInfo`], [`PKeyTable`], [`SlToVlMappingTable`],
+//!    [`VlArbitrationTable`];
 //! 3. how a switch forwards: [`SwitchInfo`], [`LinearForwardingTable`] and its sisters.
 //!
 //! A table that is longer than 64 octets goes in blocks, and the attribute modifier says which: its

@@ -132,10 +132,8 @@ codes! {
         NONE = 0,
         /// Everything can be read, the key as 0.
         KEY_HIDDEN = 1,
-        /// Nothing can be read.
+        /// Nothing can be read; 3 means the same.
         NO_READ = 2,
-        /// Nothing can be read, for ever: there is no lease.
-        NO_READ_NO_LEASE = 3,
     }
 }
 

@@ -11,8 +11,8 @@ layout! {
 }
 
 layout! {
-    /// Between which ports of a switch: the attribute modifier of [`SlToVlMappingTable`], 0 for other
-    /// nodes.
+    /// Between which ports of a switch: the attribute modifier of [`SlToVlMappingTable`], 0 for
+    /// other nodes.
     pub struct SlToVlModifier: 4 octets {
         /// Set it for all input ports, if the switch can.
         1:6  1  all_input_ports: bool,
