@@ -160,15 +160,8 @@ impl CmMessage {
 
     /// The whole datagram.
     pub fn emit_mad(&self, transaction_id: u64) -> [u8; MAD_LEN] {
-        let header = MadHeader {
-            base_version: 1,
-            mgmt_class: MgmtClass::COMM_MGT,
-            class_version: MgmtClass::COMM_MGT.version(),
-            method: Method::SEND,
-            transaction_id,
-            attribute_id: self.attribute_id(),
-            ..MadHeader::default()
-        };
+        let (class, method) = (MgmtClass::COMM_MGT, Method::SEND);
+        let header = MadHeader::new(class, method, transaction_id, self.attribute_id());
         let mut octets = [0; MAD_LEN];
         octets[..MadHeader::LEN].copy_from_slice(&header.emit());
         octets[MadHeader::LEN..].copy_from_slice(&self.emit());

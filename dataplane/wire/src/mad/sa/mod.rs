@@ -91,15 +91,7 @@ impl SaMad {
     /// An untrusted question about one record, or the answer to one.
     pub fn new<R: Record>(method: Method, transaction_id: u64, mask: R::Mask, record: R) -> Self {
         Self {
-            header: MadHeader {
-                base_version: 1,
-                mgmt_class: MgmtClass::SUBN_ADM,
-                class_version: MgmtClass::SUBN_ADM.version(),
-                method,
-                transaction_id,
-                attribute_id: R::ID,
-                ..MadHeader::default()
-            },
+            header: MadHeader::new(MgmtClass::SUBN_ADM, method, transaction_id, R::ID),
             rmpp: RmppHeader::default(),
             sa: SaHeader { component_mask: mask.into(), ..SaHeader::default() },
             data: record.to_data(),
