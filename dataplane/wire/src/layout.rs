@@ -1,7 +1,7 @@
 //! How a table of offsets becomes a type.
 //!
 //! Nearly every format in this crate is a fixed header: so many octets, each field at a known bit.
-//! The specification prints it as a table; [`layout!`] takes that table as it stands and makes of it a
+//! The specification prints it as a table; [`layout!`](crate::layout!) takes that table as it stands and makes of it a
 //! plain struct with `read`, `parse`, `write` and `emit`. So what can be wrong with a format is one
 //! number in one table, and the table is what the next reader sees first.
 //!
@@ -115,7 +115,7 @@ pub trait Field: Copy {
     fn store(self, octets: &mut [u8], bit: usize, width: usize);
 }
 
-/// A fixed format, as [`layout!`] makes it.
+/// A fixed format, as [`layout!`](crate::layout!) makes it.
 pub trait Layout: Copy + fmt::Debug + PartialEq {
     /// The format's name, for errors and dumps.
     const NAME: &'static str;

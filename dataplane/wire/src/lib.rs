@@ -5,8 +5,8 @@
 //!
 //! Read in this order:
 //!
-//! 1. [`layout`]: how a table of offsets becomes a type, once for all formats;
-//! 2. [`address`], [`keys`], [`psn`]: the nouns that all formats share;
+//! 1. [`mod@layout`], [`mod@flags`]: how a table of offsets becomes a type, once for all formats;
+//! 2. [`address`], [`keys`], [`psn`], [`units`]: the nouns that all formats share;
 //! 3. [`packet`]: what is on a link, LRH to VCRC;
 //! 4. [`mad`]: management datagrams: subnet management, administration, performance, connections;
 //! 5. [`ip`]: IP over InfiniBand, ARP, neighbour discovery, and the IP family itself;
@@ -19,6 +19,8 @@ extern crate std;
 
 #[macro_use]
 pub mod layout;
+#[macro_use]
+pub mod flags;
 
 pub mod address;
 pub mod capture;
@@ -27,5 +29,6 @@ pub mod keys;
 pub mod mad;
 pub mod packet;
 pub mod psn;
+pub mod units;
 
 pub use layout::WireError;

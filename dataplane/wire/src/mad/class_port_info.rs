@@ -1,1 +1,88 @@
-//! How a management class describes itself (IBA 13.4.8.1).
+//! How a management class describes itself, and where to talk to it (IBA 13.4.8.1).
+
+use super::{Attribute, AttributeId};
+use crate::address::{Gid, Lid, Qpn};
+use crate::keys::{PKey, QKey};
+use crate::units::TimeCode;
+
+layout! {
+    /// What a management class of a port can do, and where to talk to it (IBA 13.4.8.1).
+    pub struct ClassPortInfo: 72 octets {
+        /// Highest version of the datagram format.
+        0:0     8  base_version: u8,
+        /// Highest version of the class.
+        1:0     8  class_version: u8,
+        /// What every class can have; the upper octet is the class's own.
+        2:0    16  capability_mask: ClassCapabilities,
+        /// The class's own, further on: 27 bits.
+        4:0    27  capability_mask2: u32,
+        /// The longest that an answer takes.
+        7:3     5  resp_time_value: TimeCode,
+        /// Where requests are to go instead of here.
+        8:0   256  redirect: ClassAddress,
+        /// Where traps go.
+        40:0  256  trap: ClassAddress,
+    }
+}
+
+layout! {
+    /// An address within [`ClassPortInfo`]: all that it takes to send there.
+    pub struct ClassAddress: 32 octets {
+        /// Its GID.
+        0:0   128  gid: Gid,
+        /// Traffic class.
+        16:0    8  traffic_class: u8,
+        /// Service level.
+        17:0    4  service_level: u8,
+        /// Flow label.
+        17:4   20  flow_label: u32,
+        /// Its LID; none if a path to its GID must be asked for.
+        20:0   16  lid: Lid,
+        /// Partition.
+        22:0   16  p_key: PKey,
+        /// Hop limit; only that of traps is defined.
+        24:0    8  hop_limit: u8,
+        /// Queue pair.
+        25:0   24  qp: Qpn,
+        /// Its key.
+        28:0   32  q_key: QKey,
+    }
+}
+
+flags! {
+    /// What any class may be able to do (IBA 13.4.8.1). Each class has its own bits 8 to 15.
+    pub struct ClassCapabilities(u16) {
+        TRAP = 1 << 0,
+        GET_NOTICE = 1 << 1,
+    }
+}
+
+impl Attribute for ClassPortInfo {
+    const ID: AttributeId = AttributeId::CLASS_PORT_INFO;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table whose 72 octets are all different, taken apart by hand.
+    #[test]
+    fn fields_are_where_the_specification_has_them() {
+        let octets = core::array::from_fn(|i| i as u8 + 0x10);
+        let info = ClassPortInfo::parse(&octets);
+        assert_eq!((info.base_version, info.class_version), (0x10, 0x11));
+        assert_eq!(info.capability_mask, ClassCapabilities(0x1213));
+        assert_eq!(info.capability_mask2, 0x1415_1617 >> 5);
+        assert_eq!(info.resp_time_value, TimeCode(0x17));
+        assert_eq!(info.redirect.gid.guid().0, 0x2021_2223_2425_2627);
+        assert_eq!((info.redirect.traffic_class, info.redirect.service_level), (0x28, 2));
+        assert_eq!(info.redirect.flow_label, 0x9_2a2b);
+        assert_eq!((info.redirect.lid, info.redirect.p_key), (Lid(0x2c2d), PKey(0x2e2f)));
+        assert_eq!((info.redirect.hop_limit, info.redirect.qp), (0x30, Qpn(0x31_3233)));
+        assert_eq!(info.redirect.q_key, QKey(0x3435_3637));
+        assert_eq!(info.trap.gid.prefix(), 0x3839_3a3b_3c3d_3e3f);
+        assert_eq!((info.trap.hop_limit, info.trap.qp), (0x50, Qpn(0x51_5253)));
+        assert_eq!(info.trap.q_key, QKey(0x5455_5657));
+        assert_eq!(info.emit(), octets);
+    }
+}

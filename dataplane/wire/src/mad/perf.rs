@@ -1,1 +1,211 @@
 //! Performance management: the counters of a port (IBA 16.1).
+//!
+//! Counters stop at their highest value; a Set writes those that it selects. Data are counted in
+//! units of four octets, from the LRH to the ICRC.
+
+use super::class_port_info::ClassCapabilities;
+use super::{Attribute, AttributeId, MadHeader};
+
+layout! {
+    /// A whole performance management datagram (IBA 16.1.1).
+    pub struct PerfMad: 256 octets {
+        /// Common header, of class [`PERF`](super::MgmtClass::PERF).
+        0:0    192  header: MadHeader,
+        /// The attribute.
+        64:0  1536  data: [u8; 192],
+    }
+}
+
+layout! {
+    /// What has gone through a port and what has gone wrong (IBA 16.1.3.5).
+    pub struct PortCounters: 44 octets {
+        /// Which port: 255 for the sum of all.
+        1:0    8  port_select: u8,
+        /// Which counters a Set writes.
+        2:0   16  counter_select: CounterSelect,
+        /// Minor link errors on any lane.
+        4:0   16  symbol_error_counter: u16,
+        /// Times that the link recovered by itself.
+        6:0    8  link_error_recovery_counter: u8,
+        /// Times that it did not.
+        7:0    8  link_downed_counter: u8,
+        /// Packets received with errors.
+        8:0   16  port_rcv_errors: u16,
+        /// Packets received that were marked bad on the way.
+        10:0  16  port_rcv_remote_physical_errors: u16,
+        /// Packets received that a switch could not forward.
+        12:0  16  port_rcv_switch_relay_errors: u16,
+        /// Packets that could not be sent and were dropped.
+        14:0  16  port_xmit_discards: u16,
+        /// Packets not sent for their partition or for being raw.
+        16:0   8  port_xmit_constraint_errors: u8,
+        /// Packets refused for their partition or for being raw.
+        17:0   8  port_rcv_constraint_errors: u8,
+        /// Which counters a Set writes, further on.
+        18:0   8  counter_select2: CounterSelect2,
+        /// Times that the link's errors passed their threshold.
+        19:0   4  local_link_integrity_errors: u8,
+        /// Times that overruns passed theirs.
+        19:4   4  excessive_buffer_overrun_errors: u8,
+        /// Management packets to queue pair 1 that were dropped.
+        20:0  16  qp1_dropped: u16,
+        /// Management packets on lane 15 that were dropped.
+        22:0  16  vl15_dropped: u16,
+        /// Sent, in units of four octets.
+        24:0  32  port_xmit_data: u32,
+        /// Received, in units of four octets.
+        28:0  32  port_rcv_data: u32,
+        /// Packets sent.
+        32:0  32  port_xmit_pkts: u32,
+        /// Packets received.
+        36:0  32  port_rcv_pkts: u32,
+        /// Ticks in which there was something to send and no way to send it.
+        40:0  32  port_xmit_wait: u32,
+    }
+}
+
+layout! {
+    /// What has gone through a port, in counters that do not fill up (IBA 16.1.4.11).
+    pub struct PortCountersExtended: 72 octets {
+        /// Which port: 255 for the sum of all.
+        1:0    8  port_select: u8,
+        /// Which counters a Set writes.
+        2:0   16  counter_select: CounterSelectExtended,
+        /// Sent, in units of four octets.
+        8:0   64  port_xmit_data: u64,
+        /// Received, in units of four octets.
+        16:0  64  port_rcv_data: u64,
+        /// Packets sent.
+        24:0  64  port_xmit_pkts: u64,
+        /// Packets received.
+        32:0  64  port_rcv_pkts: u64,
+        /// Packets sent to one port.
+        40:0  64  port_unicast_xmit_pkts: u64,
+        /// Packets received as one port.
+        48:0  64  port_unicast_rcv_pkts: u64,
+        /// Packets sent to groups.
+        56:0  64  port_multicast_xmit_pkts: u64,
+        /// Packets received as members of groups.
+        64:0  64  port_multicast_rcv_pkts: u64,
+    }
+}
+
+flags! {
+    /// The counters of [`PortCounters`], in their order.
+    pub struct CounterSelect(u16) {
+        SYMBOL_ERROR_COUNTER = 1 << 0,
+        LINK_ERROR_RECOVERY_COUNTER = 1 << 1,
+        LINK_DOWNED_COUNTER = 1 << 2,
+        PORT_RCV_ERRORS = 1 << 3,
+        PORT_RCV_REMOTE_PHYSICAL_ERRORS = 1 << 4,
+        PORT_RCV_SWITCH_RELAY_ERRORS = 1 << 5,
+        PORT_XMIT_DISCARDS = 1 << 6,
+        PORT_XMIT_CONSTRAINT_ERRORS = 1 << 7,
+        PORT_RCV_CONSTRAINT_ERRORS = 1 << 8,
+        LOCAL_LINK_INTEGRITY_ERRORS = 1 << 9,
+        EXCESSIVE_BUFFER_OVERRUN_ERRORS = 1 << 10,
+        VL15_DROPPED = 1 << 11,
+        PORT_XMIT_DATA = 1 << 12,
+        PORT_RCV_DATA = 1 << 13,
+        PORT_XMIT_PKTS = 1 << 14,
+        PORT_RCV_PKTS = 1 << 15,
+    }
+}
+
+flags! {
+    /// The counter of [`PortCounters`] that [`CounterSelect`] has no bit left for.
+    pub struct CounterSelect2(u8) {
+        PORT_XMIT_WAIT = 1 << 0,
+    }
+}
+
+flags! {
+    /// The counters of [`PortCountersExtended`], in their order.
+    pub struct CounterSelectExtended(u16) {
+        PORT_XMIT_DATA = 1 << 0,
+        PORT_RCV_DATA = 1 << 1,
+        PORT_XMIT_PKTS = 1 << 2,
+        PORT_RCV_PKTS = 1 << 3,
+        PORT_UNICAST_XMIT_PKTS = 1 << 4,
+        PORT_UNICAST_RCV_PKTS = 1 << 5,
+        PORT_MULTICAST_XMIT_PKTS = 1 << 6,
+        PORT_MULTICAST_RCV_PKTS = 1 << 7,
+    }
+}
+
+/// `port_select` for the sum of all ports.
+pub const ALL_PORTS: u8 = 0xff;
+
+/// What a port's performance management can do: the octet that each class has for itself
+/// (IBA 16.1.3.1).
+impl ClassCapabilities {
+    /// A request can be about [`ALL_PORTS`].
+    pub const PERF_ALL_PORT_SELECT: Self = Self(1 << 8);
+    /// There is [`PortCountersExtended`].
+    pub const PERF_EXTENDED_WIDTH: Self = Self(1 << 9);
+    /// There is [`PortCountersExtended`] without its last four counters.
+    pub const PERF_EXTENDED_WIDTH_NO_IETF: Self = Self(1 << 10);
+    /// There is [`PortCounters::port_xmit_wait`].
+    pub const PERF_PORT_XMIT_WAIT: Self = Self(1 << 12);
+}
+
+impl Attribute for PortCounters {
+    const ID: AttributeId = AttributeId(0x0012);
+}
+
+impl Attribute for PortCountersExtended {
+    const ID: AttributeId = AttributeId(0x001d);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_where_the_tools_read_them() {
+        let counters = PortCounters {
+            port_select: 1,
+            counter_select: CounterSelect(0x0203),
+            symbol_error_counter: 0x0405,
+            link_error_recovery_counter: 6,
+            link_downed_counter: 7,
+            port_rcv_errors: 0x0809,
+            port_rcv_remote_physical_errors: 0x0a0b,
+            port_rcv_switch_relay_errors: 0x0c0d,
+            port_xmit_discards: 0x0e0f,
+            port_xmit_constraint_errors: 0x10,
+            port_rcv_constraint_errors: 0x11,
+            counter_select2: CounterSelect2(0x12),
+            local_link_integrity_errors: 1,
+            excessive_buffer_overrun_errors: 3,
+            qp1_dropped: 0x1415,
+            vl15_dropped: 0x1617,
+            port_xmit_data: 0x1819_1a1b,
+            port_rcv_data: 0x1c1d_1e1f,
+            port_xmit_pkts: 0x2021_2223,
+            port_rcv_pkts: 0x2425_2627,
+            port_xmit_wait: 0x2829_2a2b,
+        };
+        let octets = core::array::from_fn(|i| i as u8);
+        assert_eq!(PortCounters::parse(&octets), counters);
+        assert_eq!(counters.emit(), octets);
+    }
+
+    #[test]
+    fn extended_counters_follow_each_other() {
+        let counters = PortCountersExtended::parse(&core::array::from_fn(|i| i as u8));
+        assert_eq!(counters.port_select, 1);
+        assert_eq!(counters.counter_select, CounterSelectExtended(0x0203));
+        assert_eq!(counters.port_xmit_data, 0x0809_0a0b_0c0d_0e0f);
+        assert_eq!(counters.port_rcv_pkts, 0x2021_2223_2425_2627);
+        assert_eq!(counters.port_unicast_xmit_pkts, 0x2829_2a2b_2c2d_2e2f);
+        assert_eq!(counters.port_multicast_rcv_pkts, 0x4041_4243_4445_4647);
+    }
+
+    #[test]
+    fn data_begin_at_octet_64() {
+        let counters = PortCounters { port_select: 9, ..PortCounters::default() };
+        let mad = PerfMad { data: counters.to_data(), ..PerfMad::default() };
+        assert_eq!(mad.emit()[65], 9);
+    }
+}

@@ -1,1 +1,145 @@
 //! Subnet management packets and their attributes (IBA 14.2).
+//!
+//! They go between queue pairs 0 on lane 15, past all that data packets need: partitions, routes,
+//! LIDs. By LID ([`LidSmp`]) when the subnet is up; before that by naming the port to leave each
+//! node by ([`DirectedSmp`]). Both carry 64 octets of data, which are one of the attributes below:
+//!
+//! 1. who is there: [`NodeInfo`], [`NodeDescription`], [`GuidInfo`], [`SmInfo`];
+//! 2. how a port is set: [`PortInfo`], [`PKeyTable`], [`SlToVlMappingTable`],
+//!    [`VlArbitrationTable`];
+//! 3. how a switch forwards: [`SwitchInfo`], [`LinearForwardingTable`] and its sisters.
+//!
+//! A table that is longer than 64 octets goes in blocks, and the attribute modifier says which: its
+//! fields are a layout too, named after the table ([`PKeyTableModifier`]).
+
+mod forwarding_table;
+mod guid_info;
+mod key;
+mod node_description;
+mod node_info;
+mod pkey_table;
+mod port_capability;
+mod port_info;
+mod port_link;
+mod sl_to_vl;
+mod sm_info;
+mod switch_info;
+mod vl_arbitration;
+
+pub use forwarding_table::{
+    LinearForwardingTable, MulticastForwardingTable, MulticastForwardingTableModifier,
+    RandomForwardingEntry, RandomForwardingTable,
+};
+pub use guid_info::GuidInfo;
+pub use key::{MKey, SmKey};
+pub use node_description::NodeDescription;
+pub use node_info::{NodeInfo, NodeType};
+pub use pkey_table::{PKeyTable, PKeyTableModifier};
+pub use port_capability::{CapabilityMask, CapabilityMask2};
+pub use port_info::{MKeyProtection, PortInfo, PortInfoModifier, VlCap};
+pub use port_link::{LinkSpeed, LinkSpeedExt, LinkWidth, PortPhysState, PortState};
+pub use sl_to_vl::{SlToVlMappingTable, SlToVlModifier};
+pub use sm_info::{SmControl, SmInfo, SmState};
+pub use switch_info::SwitchInfo;
+pub use vl_arbitration::{VlArbitrationModifier, VlArbitrationTable, VlPart, VlWeight};
+
+use super::MadHeader;
+use crate::address::Lid;
+
+layout! {
+    /// A whole subnet management packet that is routed by LID (IBA 14.2.1.1).
+    pub struct LidSmp: 256 octets {
+        /// Common header, of class [`SUBN_LID_ROUTED`](super::MgmtClass::SUBN_LID_ROUTED).
+        0:0    192  header: MadHeader,
+        /// What the receiving port may ask for before it obeys.
+        24:0    64  m_key: MKey,
+        /// The attribute.
+        64:0   512  data: [u8; 64],
+    }
+}
+
+layout! {
+    /// A whole subnet management packet that names its way port by port (IBA 14.2.1.2).
+    pub struct DirectedSmp: 256 octets {
+        /// Common header, of class [`SUBN_DIRECTED_ROUTE`](super::MgmtClass::SUBN_DIRECTED_ROUTE).
+        0:0    192  header: MadHeader,
+        /// What the receiving port may ask for before it obeys.
+        24:0    64  m_key: MKey,
+        /// Where the directed part begins; permissive if at the sender.
+        32:0    16  dr_slid: Lid,
+        /// Where the directed part ends; permissive if at the receiver.
+        34:0    16  dr_dlid: Lid,
+        /// The attribute.
+        64:0   512  data: [u8; 64],
+        /// The port by which the packet leaves for its n-th hop; there is no hop 0.
+        128:0  512  initial_path: [u8; 64],
+        /// The port by which the packet came in after its n-th hop, and goes back.
+        192:0  512  return_path: [u8; 64],
+    }
+}
+
+impl DirectedSmp {
+    /// The longest way that there can be.
+    pub const HOPS_MAX: u8 = 63;
+
+    /// How far the packet has come: half of the common header's class-specific field.
+    pub const fn hop_pointer(&self) -> u8 {
+        (self.header.class_specific >> 8) as u8
+    }
+
+    /// How many hops there are; more than [`Self::HOPS_MAX`] in a packet that must be dropped.
+    pub const fn hop_count(&self) -> u8 {
+        self.header.class_specific as u8
+    }
+
+    /// Sets how far the packet has come, of how many hops.
+    pub fn set_hops(&mut self, hop_pointer: u8, hop_count: u8) {
+        self.header.class_specific = u16::from_be_bytes([hop_pointer, hop_count]);
+    }
+
+    /// Whether no part of the way is routed by LID.
+    pub fn is_directed_all_the_way(&self) -> bool {
+        self.dr_slid == Lid::PERMISSIVE && self.dr_dlid == Lid::PERMISSIVE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mad::{Attribute, MadStatus, MgmtClass};
+
+    #[test]
+    fn directed_route_uses_two_fields_of_the_common_header() {
+        let mut smp = DirectedSmp::default();
+        smp.header.mgmt_class = MgmtClass::SUBN_DIRECTED_ROUTE;
+        smp.header.status = MadStatus::BUSY.returning();
+        smp.set_hops(2, 3);
+        let octets = smp.emit();
+        assert_eq!(octets[4..8], [0x80, 1, 2, 3]);
+        let smp = DirectedSmp::parse(&octets);
+        assert_eq!((smp.hop_pointer(), smp.hop_count()), (2, 3));
+        assert!(smp.header.status.is_returning());
+    }
+
+    #[test]
+    fn parts_of_a_directed_packet() {
+        let octets = core::array::from_fn(|i| i as u8);
+        let smp = DirectedSmp::parse(&octets);
+        assert_eq!(smp.m_key, MKey(0x1819_1a1b_1c1d_1e1f));
+        assert_eq!((smp.dr_slid, smp.dr_dlid), (Lid(0x2021), Lid(0x2223)));
+        assert!((0..64).all(|i| smp.data[i] == 64 + i as u8));
+        assert!((0..64).all(|i| smp.initial_path[i] == 128 + i as u8));
+        assert!((0..64).all(|i| smp.return_path[i] == 192 + i as u8));
+        assert_eq!(LidSmp::parse(&octets).m_key, smp.m_key);
+        assert_eq!(LidSmp::parse(&octets).data, smp.data);
+        assert!(!smp.is_directed_all_the_way());
+    }
+
+    #[test]
+    fn attributes_stand_at_the_front_of_the_data() {
+        let info = NodeInfo { num_ports: 2, ..NodeInfo::default() };
+        let smp = LidSmp { data: info.to_data(), ..LidSmp::default() };
+        assert_eq!(smp.emit()[64 + 3], 2);
+        assert_eq!(NodeInfo::from_data(&smp.data), info);
+    }
+}

@@ -1,0 +1,11 @@
+//! What the targets share.
+
+/// For each layout: if it can be read, what is written of it reads the same.
+#[macro_export]
+macro_rules! survives {
+    ($octets:expr, $($layout:ty),+) => {$(
+        if let Ok((value, _)) = <$layout>::read($octets) {
+            assert_eq!(<$layout>::parse(&value.emit()), value);
+        }
+    )+};
+}

@@ -1,0 +1,109 @@
+//! A field whose bits have names: capabilities, widths, which counters are meant.
+//!
+//! The sibling of [`codes!`](crate::codes): there one value has a name, here each bit. Bits that
+//! have none survive parsing, printing and emitting all the same.
+
+/// Makes a type of a list of bits.
+///
+/// ```
+/// pollux_wire::flags! {
+///     /// What a port can do.
+///     pub struct Abilities(u8) { TALK = 1 << 0, LISTEN = 1 << 1 }
+/// }
+/// let both = Abilities::TALK.with(Abilities::LISTEN);
+/// assert!(both.contains(Abilities::TALK) && !Abilities::TALK.contains(both));
+/// assert_eq!(format!("{both}, {}", Abilities(0x82)), "TALK|LISTEN, LISTEN|0x80");
+/// assert_eq!(format!("{:?}", Abilities::NONE), "Abilities(0)");
+/// ```
+#[macro_export]
+macro_rules! flags {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident($repr:ty) {
+            $( $(#[$flag_meta:meta])* $flag:ident = $value:expr ),* $(,)?
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+        pub struct $name(pub $repr);
+
+        impl $name {
+            /// No bit set.
+            pub const NONE: Self = Self(0);
+            $(
+                #[doc = concat!("`", stringify!($flag), "`")]
+                $(#[$flag_meta])*
+                pub const $flag: Self = Self($value);
+            )*
+            /// Every bit that has a name, beside its name.
+            pub const NAMES: &'static [(Self, &'static str)] =
+                &[$( (Self::$flag, stringify!($flag)) ),*];
+
+            /// Whether all of `other`'s bits are set here.
+            #[inline]
+            pub const fn contains(self, other: Self) -> bool {
+                self.0 & other.0 == other.0
+            }
+
+            /// The bits set in either.
+            #[inline]
+            #[must_use]
+            pub const fn with(self, other: Self) -> Self {
+                Self(self.0 | other.0)
+            }
+
+            /// The bits set here and not in `other`.
+            #[inline]
+            #[must_use]
+            pub const fn without(self, other: Self) -> Self {
+                Self(self.0 & !other.0)
+            }
+
+            /// The bits set in both.
+            #[inline]
+            #[must_use]
+            pub const fn common(self, other: Self) -> Self {
+                Self(self.0 & other.0)
+            }
+        }
+
+        impl core::fmt::Display for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                $crate::flags::print(
+                    f,
+                    u64::from(self.0),
+                    Self::NAMES.iter().map(|&(flag, name)| (u64::from(flag.0), name)),
+                )
+            }
+        }
+
+        impl core::fmt::Debug for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                write!(f, "{}({})", stringify!($name), self)
+            }
+        }
+
+        $crate::number_field!($name($repr));
+    };
+}
+
+/// The body of the types' `Display`: names of bits, then the nameless ones as a number.
+#[doc(hidden)]
+pub fn print(
+    f: &mut core::fmt::Formatter<'_>,
+    bits: u64,
+    names: impl Iterator<Item = (u64, &'static str)>,
+) -> core::fmt::Result {
+    let mut nameless = bits;
+    let mut separator = "";
+    for (flag, name) in names.filter(|(flag, _)| bits & flag == *flag) {
+        write!(f, "{separator}{name}")?;
+        nameless &= !flag;
+        separator = "|";
+    }
+    match (nameless, separator) {
+        (0, "|") => Ok(()),
+        (0, _) => f.write_str("0"),
+        _ => write!(f, "{separator}{nameless:#x}"),
+    }
+}

@@ -1,1 +1,0 @@
-//! Notices and traps (IBA 13.4.8.2).

@@ -1,0 +1,310 @@
+//! What a trap says of what happened: the last 54 octets of a notice (IBA 14.2.5.1, 15.2.5.1).
+
+use super::TrapNumber;
+use crate::address::{Gid, Guid, Lid, Qpn};
+use crate::keys::PKey;
+use crate::mad::smp::{CapabilityMask, CapabilityMask2, MKey};
+use crate::mad::{AttributeId, Method};
+
+/// What happened to whom, by the kind of trap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrapDetails {
+    /// 64 and 65: a port is in the subnet or no longer; 66 and 67: a multicast group is.
+    Gid(GidTrap),
+    /// 128: a link of a switch went up or down.
+    LinkState(LinkStateTrap),
+    /// 129, 130, 131: a link does badly.
+    Port(PortTrap),
+    /// 144: something about a port changed by its own doing.
+    Capability(CapabilityTrap),
+    /// 145: a node belongs to another system now.
+    SystemImageGuid(SystemImageGuidTrap),
+    /// 256: somebody tried to manage without the key.
+    BadMKey(BadMKeyTrap),
+    /// 257 and 258: somebody sent with a P_Key or a Q_Key that is not the receiver's.
+    BadKey(BadKeyTrap),
+    /// 259: the same as 257, seen by a switch on the way.
+    BadPKeyAtSwitch(BadPKeyAtSwitchTrap),
+    /// Any other.
+    Raw([u8; 54]),
+}
+
+impl TrapDetails {
+    /// Octets of details in every notice.
+    pub const LEN: usize = 54;
+
+    /// Reads the details of such a trap.
+    pub fn parse(trap: TrapNumber, octets: &[u8; 54]) -> Self {
+        match trap {
+            TrapNumber::GID_IN_SERVICE
+            | TrapNumber::GID_OUT_OF_SERVICE
+            | TrapNumber::MULTICAST_GROUP_CREATED
+            | TrapNumber::MULTICAST_GROUP_DELETED => Self::Gid(GidTrap::parse(octets)),
+            TrapNumber::LINK_STATE_CHANGED => Self::LinkState(LinkStateTrap::parse(octets)),
+            TrapNumber::LOCAL_LINK_INTEGRITY
+            | TrapNumber::EXCESSIVE_BUFFER_OVERRUN
+            | TrapNumber::FLOW_CONTROL_WATCHDOG => Self::Port(PortTrap::parse(octets)),
+            TrapNumber::CAPABILITY_CHANGED => Self::Capability(CapabilityTrap::parse(octets)),
+            TrapNumber::SYSTEM_IMAGE_GUID_CHANGED => {
+                Self::SystemImageGuid(SystemImageGuidTrap::parse(octets))
+            }
+            TrapNumber::BAD_M_KEY => Self::BadMKey(BadMKeyTrap::parse(octets)),
+            TrapNumber::BAD_P_KEY | TrapNumber::BAD_Q_KEY => {
+                Self::BadKey(BadKeyTrap::parse(octets))
+            }
+            TrapNumber::BAD_P_KEY_AT_SWITCH => {
+                Self::BadPKeyAtSwitch(BadPKeyAtSwitchTrap::parse(octets))
+            }
+            _ => Self::Raw(*octets),
+        }
+    }
+
+    /// Its octets, reserved bits zero.
+    pub fn emit(&self) -> [u8; 54] {
+        match self {
+            Self::Gid(details) => details.emit(),
+            Self::LinkState(details) => details.emit(),
+            Self::Port(details) => details.emit(),
+            Self::Capability(details) => details.emit(),
+            Self::SystemImageGuid(details) => details.emit(),
+            Self::BadMKey(details) => details.emit(),
+            Self::BadKey(details) => details.emit(),
+            Self::BadPKeyAtSwitch(details) => details.emit(),
+            Self::Raw(octets) => *octets,
+        }
+    }
+}
+
+layout! {
+    /// Which port or group: traps 64 to 67.
+    pub struct GidTrap: 54 octets {
+        /// Of the port or group.
+        6:0   128  gid: Gid,
+    }
+}
+
+layout! {
+    /// Which switch has links that changed: trap 128.
+    pub struct LinkStateTrap: 54 octets {
+        /// Of the switch.
+        0:0    16  lid: Lid,
+    }
+}
+
+layout! {
+    /// Which port has trouble: traps 129 to 131.
+    pub struct PortTrap: 54 octets {
+        /// Of the port, or of its switch.
+        2:0    16  lid: Lid,
+        /// Its number.
+        4:0     8  port: u8,
+    }
+}
+
+layout! {
+    /// What a port is and does now: trap 144.
+    pub struct CapabilityTrap: 54 octets {
+        /// Of the port.
+        2:0    16  lid: Lid,
+        /// Whether `changes` say something: if not, the trap is about the capabilities.
+        5:7     1  other_local_changes: bool,
+        /// What the port can do now.
+        6:0    32  capability_mask: CapabilityMask,
+        /// What else changed.
+        10:0   16  changes: LocalChanges,
+        /// What else the port can do now.
+        12:0   16  capability_mask2: CapabilityMask2,
+    }
+}
+
+flags! {
+    /// What may change at a port beside its capabilities (IBA 14.2.5.1).
+    pub struct LocalChanges(u16) {
+        NODE_DESCRIPTION = 1 << 0,
+        LINK_WIDTH_ENABLED = 1 << 1,
+        LINK_SPEED_ENABLED = 1 << 2,
+        SM_PRIORITY = 1 << 3,
+        HIERARCHY_INFO = 1 << 4,
+        CAPABILITY_MASK2 = 1 << 5,
+    }
+}
+
+layout! {
+    /// To which system a node belongs now: trap 145.
+    pub struct SystemImageGuidTrap: 54 octets {
+        /// Of the node.
+        2:0    16  lid: Lid,
+        /// Of the system.
+        6:0    64  system_image_guid: Guid,
+    }
+}
+
+layout! {
+    /// Who tried to manage a port without its key, and how: trap 256.
+    pub struct BadMKeyTrap: 54 octets {
+        /// Where the datagram came from.
+        2:0    16  lid: Lid,
+        /// Its directed route's source.
+        4:0    16  dr_slid: Lid,
+        /// Its method.
+        6:0     8  method: Method,
+        /// Its attribute.
+        8:0    16  attribute_id: AttributeId,
+        /// Which part of that.
+        10:0   32  attribute_modifier: u32,
+        /// The key that it had.
+        14:0   64  m_key: MKey,
+        /// Whether it came by directed route.
+        23:0    1  is_directed: bool,
+        /// Whether the path is longer than `return_path` holds.
+        23:1    1  path_truncated: bool,
+        /// How many hops of the path are in `return_path`.
+        23:2    6  hop_count: u8,
+        /// Ports of the way back.
+        24:0  240  return_path: [u8; 30],
+    }
+}
+
+layout! {
+    /// Who sent with a key that is not the receiver's: traps 257 and 258.
+    pub struct BadKeyTrap: 54 octets {
+        /// Sender.
+        2:0    16  lid1: Lid,
+        /// Receiver.
+        4:0    16  lid2: Lid,
+        /// The Q_Key, or in the lower half the P_Key.
+        6:0    32  key: u32,
+        /// Service level.
+        10:0    4  service_level: u8,
+        /// Sender's queue pair.
+        11:0   24  qp1: Qpn,
+        /// Receiver's queue pair.
+        15:0   24  qp2: Qpn,
+        /// Sender; none if the packet had no global header.
+        18:0  128  gid1: Gid,
+        /// Receiver.
+        34:0  128  gid2: Gid,
+    }
+}
+
+layout! {
+    /// Who sent with a P_Key that a switch does not let through: trap 259.
+    pub struct BadPKeyAtSwitchTrap: 54 octets {
+        /// Which of the fields below say something, one bit each.
+        0:0    16  data_valid: u16,
+        /// Sender.
+        2:0    16  lid1: Lid,
+        /// Receiver.
+        4:0    16  lid2: Lid,
+        /// The key.
+        6:0    16  p_key: PKey,
+        /// Service level.
+        8:0     4  service_level: u8,
+        /// Sender's queue pair.
+        9:0    24  qp1: Qpn,
+        /// Receiver's queue pair.
+        13:0   24  qp2: Qpn,
+        /// Sender.
+        16:0  128  gid1: Gid,
+        /// Receiver.
+        32:0  128  gid2: Gid,
+        /// The switch.
+        48:0   16  switch_lid: Lid,
+        /// Its port.
+        50:0    8  port: u8,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Octets that are all different, so that a field which slips by one shows.
+    fn counting() -> [u8; TrapDetails::LEN] {
+        core::array::from_fn(|i| i as u8 + 0x40)
+    }
+
+    fn gid_at(first: u8) -> Gid {
+        Gid(core::array::from_fn(|i| i as u8 + first))
+    }
+
+    #[test]
+    fn short_traps() {
+        assert_eq!(GidTrap::parse(&counting()).gid, gid_at(0x46));
+        assert_eq!(LinkStateTrap::parse(&counting()).lid, Lid(0x4041));
+        assert_eq!(PortTrap::parse(&counting()), PortTrap { lid: Lid(0x4243), port: 0x44 });
+        let moved = SystemImageGuidTrap::parse(&counting());
+        assert_eq!((moved.lid, moved.system_image_guid.0), (Lid(0x4243), 0x4647_4849_4a4b_4c4d));
+    }
+
+    #[test]
+    fn capability_trap() {
+        let expected = CapabilityTrap {
+            lid: Lid(0x4243),
+            other_local_changes: true,
+            capability_mask: CapabilityMask(0x4647_4849),
+            changes: LocalChanges(0x4a4b),
+            capability_mask2: CapabilityMask2(0x4c4d),
+        };
+        assert_eq!(CapabilityTrap::parse(&counting()), expected);
+    }
+
+    #[test]
+    fn m_key_trap() {
+        let expected = BadMKeyTrap {
+            lid: Lid(0x4243),
+            dr_slid: Lid(0x4445),
+            method: Method(0x46),
+            attribute_id: AttributeId(0x4849),
+            attribute_modifier: 0x4a4b_4c4d,
+            m_key: MKey(0x4e4f_5051_5253_5455),
+            is_directed: false,
+            path_truncated: true,
+            hop_count: 0x17,
+            return_path: core::array::from_fn(|i| i as u8 + 0x58),
+        };
+        assert_eq!(BadMKeyTrap::parse(&counting()), expected);
+    }
+
+    #[test]
+    fn key_traps() {
+        let expected = BadKeyTrap {
+            lid1: Lid(0x4243),
+            lid2: Lid(0x4445),
+            key: 0x4647_4849,
+            service_level: 4,
+            qp1: Qpn(0x4b_4c4d),
+            qp2: Qpn(0x4f_5051),
+            gid1: gid_at(0x52),
+            gid2: gid_at(0x62),
+        };
+        assert_eq!(BadKeyTrap::parse(&counting()), expected);
+        let expected = BadPKeyAtSwitchTrap {
+            data_valid: 0x4041,
+            lid1: Lid(0x4243),
+            lid2: Lid(0x4445),
+            p_key: PKey(0x4647),
+            service_level: 4,
+            qp1: Qpn(0x49_4a4b),
+            qp2: Qpn(0x4d_4e4f),
+            gid1: gid_at(0x50),
+            gid2: gid_at(0x60),
+            switch_lid: Lid(0x7071),
+            port: 0x72,
+        };
+        assert_eq!(BadPKeyAtSwitchTrap::parse(&counting()), expected);
+    }
+
+    proptest! {
+        #[test]
+        fn details_survive(
+            number in prop_oneof![60u16..150, 250u16..260, any::<u16>()],
+            octets: [u8; TrapDetails::LEN],
+        ) {
+            let trap = TrapNumber(number);
+            let details = TrapDetails::parse(trap, &octets);
+            prop_assert_eq!(TrapDetails::parse(trap, &details.emit()), details);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Where a switch sends what (IBA 14.2.5.10 to 14.2.5.12).
+
+use crate::address::Lid;
+use crate::mad::{Attribute, AttributeId};
+
+layout! {
+    /// The output ports of 64 LIDs (IBA 14.2.5.10); the modifier is the number of the block.
+    pub struct LinearForwardingTable: 64 octets {
+        /// Port 0 is the switch itself; [`Self::UNREACHABLE`] drops the packet.
+        0:0  512  ports: [u8; 64],
+    }
+}
+
+impl LinearForwardingTable {
+    /// What to write for a LID that leads nowhere.
+    pub const UNREACHABLE: u8 = 0xff;
+
+    /// In which block a LID is, and where in it.
+    pub const fn locate(lid: Lid) -> (u32, usize) {
+        ((lid.0 / 64) as u32, (lid.0 % 64) as usize)
+    }
+}
+
+layout! {
+    /// 16 entries that say themselves whose they are (IBA 14.2.5.11); the modifier is the number of
+    /// the block.
+    pub struct RandomForwardingTable: 64 octets {
+        /// In no order.
+        0:0  512  entries: [RandomForwardingEntry; 16],
+    }
+}
+
+layout! {
+    /// The output port of a port's LIDs.
+    pub struct RandomForwardingEntry: 4 octets {
+        /// The first of them.
+        0:0  16  lid: Lid,
+        /// Whether the entry is in use.
+        2:0   1  is_valid: bool,
+        /// How many: 2^lmc.
+        2:1   3  lmc: u8,
+        /// Where they are.
+        3:0   8  port: u8,
+    }
+}
+
+layout! {
+    /// The output ports of 32 groups, as far as they are among 16 of the switch's (IBA 14.2.5.12).
+    pub struct MulticastForwardingTable: 64 octets {
+        /// By group; in each the lowest bit is the first of the 16 ports.
+        0:0  512  port_masks: [u16; 32],
+    }
+}
+
+layout! {
+    /// Which groups and which ports: the attribute modifier of [`MulticastForwardingTable`].
+    pub struct MulticastForwardingTableModifier: 4 octets {
+        /// The first port is 16 times this.
+        0:0  4  position: u8,
+        /// The first group is 32 times this, from [`Lid::MULTICAST_FIRST`] on.
+        2:7  9  block: u16,
+    }
+}
+
+impl MulticastForwardingTable {
+    /// In which block a group is, and where in it; no block has other LIDs.
+    pub fn locate(mlid: Lid) -> Option<(u16, usize)> {
+        if !mlid.is_multicast() {
+            return None;
+        }
+        let index = mlid.0 - Lid::MULTICAST_FIRST.0;
+        Some((index / 32, usize::from(index % 32)))
+    }
+}
+
+impl Attribute for LinearForwardingTable {
+    const ID: AttributeId = AttributeId(0x0019);
+}
+
+impl Attribute for RandomForwardingTable {
+    const ID: AttributeId = AttributeId(0x001a);
+}
+
+impl Attribute for MulticastForwardingTable {
+    const ID: AttributeId = AttributeId(0x001b);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn linear_entries_are_octets_by_lid() {
+        let table = LinearForwardingTable { ports: core::array::from_fn(|i| i as u8) };
+        assert_eq!(table.emit(), table.ports);
+        assert_eq!(LinearForwardingTable::locate(Lid(0x0141)), (5, 1));
+        assert_eq!(LinearForwardingTable::locate(Lid::UNICAST_LAST), (767, 63));
+    }
+
+    #[test]
+    fn random_entries_name_their_lids() {
+        let mut table = RandomForwardingTable::default();
+        let entry = RandomForwardingEntry { lid: Lid(0x0102), is_valid: true, lmc: 5, port: 3 };
+        table.entries[15] = entry;
+        assert_eq!(table.emit()[60..], [1, 2, 0xd0, 3]);
+        assert_eq!(RandomForwardingTable::parse(&table.emit()), table);
+    }
+
+    #[test]
+    fn multicast_entries_are_masks_of_ports() {
+        let mut table = MulticastForwardingTable::default();
+        table.port_masks[1] = 1 << 3 | 1 << 8;
+        assert_eq!(table.emit()[..4], [0, 0, 0x01, 0x08]);
+        assert_eq!(MulticastForwardingTable::locate(Lid(0xc021)), Some((1, 1)));
+        assert_eq!(MulticastForwardingTable::locate(Lid::MULTICAST_LAST), Some((511, 30)));
+        assert_eq!(MulticastForwardingTable::locate(Lid::PERMISSIVE), None);
+        assert_eq!(MulticastForwardingTable::locate(Lid::UNICAST_LAST), None);
+    }
+
+    #[test]
+    fn multicast_modifier_has_nine_bits_of_block() {
+        let modifier = MulticastForwardingTableModifier { position: 2, block: 0x1fe };
+        assert_eq!(modifier.emit(), [0x20, 0, 0x01, 0xfe]);
+    }
+}

@@ -1,0 +1,43 @@
+//! The keys that protect management from everybody else (IBA 14.2.4, 14.4.7).
+//!
+//! They are secrets, so they do not print: whether there is one does.
+
+use core::fmt;
+
+/// A management key: who shows it may change a port's settings (IBA 14.2.4). 0 lets everybody.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct MKey(pub u64);
+
+/// A subnet manager's key: who shows it is trusted by the manager (IBA 14.4.7).
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct SmKey(pub u64);
+
+impl fmt::Debug for MKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MKey({})", hidden(self.0))
+    }
+}
+
+impl fmt::Debug for SmKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SmKey({})", hidden(self.0))
+    }
+}
+
+fn hidden(key: u64) -> &'static str {
+    if key == 0 { "none" } else { "hidden" }
+}
+
+number_field!(MKey(u64));
+number_field!(SmKey(u64));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::format;
+
+    #[test]
+    fn keys_do_not_print() {
+        assert_eq!(format!("{:?} {:?}", MKey(0), SmKey(0x1234)), "MKey(none) SmKey(hidden)");
+    }
+}

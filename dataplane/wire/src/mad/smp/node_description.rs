@@ -1,0 +1,64 @@
+//! What people call a node (IBA 14.2.5.2).
+
+use crate::mad::{Attribute, AttributeId};
+
+layout! {
+    /// What people call a node: UTF-8, filled up with zeros (IBA 14.2.5.2).
+    pub struct NodeDescription: 64 octets {
+        /// As on the wire; [`NodeDescription::text`] is how to read it.
+        0:0  512  octets: [u8; 64],
+    }
+}
+
+impl NodeDescription {
+    /// As much of `text` as there is room for, without the half of a character at the end.
+    pub fn new(text: &str) -> Self {
+        let len = text.floor_char_boundary(Self::LEN);
+        let mut octets = [0; Self::LEN];
+        octets[..len].copy_from_slice(&text.as_bytes()[..len]);
+        Self { octets }
+    }
+
+    /// The text, up to its end or to the first octet that is not UTF-8.
+    pub fn text(&self) -> &str {
+        let before_zero = self.octets.split(|&octet| octet == 0).next().unwrap_or_default();
+        before_zero.utf8_chunks().next().map_or("", |chunk| chunk.valid())
+    }
+}
+
+impl Attribute for NodeDescription {
+    const ID: AttributeId = AttributeId(0x0010);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn text_is_cut_between_characters() {
+        let long = "x".repeat(63) + "\u{e9}";
+        assert_eq!(NodeDescription::new(&long).text(), "x".repeat(63));
+        let full = "y".repeat(64);
+        assert_eq!(NodeDescription::new(&full).text(), full);
+    }
+
+    #[test]
+    fn text_ends_where_it_is_none() {
+        let mut description = NodeDescription::new("node one");
+        description.octets[4] = 0xff;
+        assert_eq!(description.text(), "node");
+        assert_eq!(NodeDescription { octets: [0xff; 64] }.text(), "");
+    }
+
+    proptest! {
+        #[test]
+        fn text_survives(text in "[^\0]{0,16}", octets: [u8; 64]) {
+            let own = NodeDescription::new(&text);
+            prop_assert_eq!(own.text(), text);
+            let foreign = NodeDescription { octets };
+            let copy = NodeDescription::new(foreign.text());
+            prop_assert_eq!(copy.text(), foreign.text());
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The partitions of a port (IBA 14.2.5.7).
+
+use crate::keys::PKey;
+use crate::mad::{Attribute, AttributeId};
+
+layout! {
+    /// 32 entries of a port's P_Key table (IBA 14.2.5.7).
+    pub struct PKeyTable: 64 octets {
+        /// [`PKey::INVALID`] in an entry that is not in use.
+        0:0  512  p_keys: [PKey; 32],
+    }
+}
+
+layout! {
+    /// Which 32, of which port: the attribute modifier of [`PKeyTable`].
+    pub struct PKeyTableModifier: 4 octets {
+        /// Of a switch; other nodes have the port that was asked.
+        0:0  16  port: u16,
+        /// The first entry is 32 times this.
+        2:0  16  block: u16,
+    }
+}
+
+impl Attribute for PKeyTable {
+    const ID: AttributeId = AttributeId(0x0016);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_follow_each_other() {
+        let octets = core::array::from_fn(|i| i as u8);
+        let table = PKeyTable::parse(&octets);
+        assert_eq!((table.p_keys[0], table.p_keys[31]), (PKey(0x0001), PKey(0x3e3f)));
+        assert_eq!(table.emit(), octets);
+    }
+
+    #[test]
+    fn modifier_has_the_port_above_the_block() {
+        let modifier = PKeyTableModifier { port: 0x0102, block: 0x0304 };
+        assert_eq!(modifier.emit(), [1, 2, 3, 4]);
+    }
+}

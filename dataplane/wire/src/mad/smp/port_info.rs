@@ -1,0 +1,268 @@
+//! How a port is, can be and is to be (IBA 14.2.5.6).
+
+use super::port_link::rate;
+use super::{CapabilityMask, CapabilityMask2, LinkSpeed, LinkSpeedExt, LinkWidth, MKey};
+use super::{PortPhysState, PortState};
+use crate::address::Lid;
+use crate::mad::{Attribute, AttributeId};
+use crate::units::{Mtu, Rate, TimeCode};
+
+layout! {
+    /// How a port is, can be and, in a Set, is to be (IBA 14.2.5.6).
+    pub struct PortInfo: 64 octets {
+        /// Who has it may set things here.
+        0:0   64  m_key: MKey,
+        /// First half of the port's GIDs.
+        8:0   64  gid_prefix: u64,
+        /// First of the port's LIDs.
+        16:0  16  lid: Lid,
+        /// Where the master subnet manager is.
+        18:0  16  master_sm_lid: Lid,
+        /// What the port can do.
+        20:0  32  capability_mask: CapabilityMask,
+        /// The vendor's word on the port's health; 0 is good.
+        24:0  16  diag_code: u16,
+        /// Seconds after a refusal until the M_Key protects no longer; 0 for never.
+        26:0  16  m_key_lease_period: u16,
+        /// Number of the port that the question came by.
+        28:0   8  local_port_num: u8,
+        /// Widths that the link may have.
+        29:0   8  link_width_enabled: LinkWidth,
+        /// Widths that the port can have.
+        30:0   8  link_width_supported: LinkWidth,
+        /// Width that the link has.
+        31:0   8  link_width_active: LinkWidth,
+        /// Speeds that the port can have.
+        32:0   4  link_speed_supported: LinkSpeed,
+        /// What the link lets through.
+        32:4   4  port_state: PortState,
+        /// What the two ends do about each other.
+        33:0   4  port_phys_state: PortPhysState,
+        /// What the port does when the link is down: sleep or poll.
+        33:4   4  link_down_default_state: PortPhysState,
+        /// What the M_Key protects.
+        34:0   2  m_key_protection: MKeyProtection,
+        /// The port has 2^lmc LIDs.
+        34:5   3  lmc: u8,
+        /// Speed that the link has, unless it has an extended one.
+        35:0   4  link_speed_active: LinkSpeed,
+        /// Speeds that the link may have.
+        35:4   4  link_speed_enabled: LinkSpeed,
+        /// Largest payload that the other end of the link takes.
+        36:0   4  neighbor_mtu: Mtu,
+        /// Service level to the master subnet manager.
+        36:4   4  master_sm_sl: u8,
+        /// Data lanes that the port can have.
+        37:0   4  vl_cap: VlCap,
+        /// How the port asks to be brought up.
+        37:4   4  init_type: u8,
+        /// How much high-priority lanes may send in a row, in units of 4096 octets.
+        38:0   8  vl_high_limit: u8,
+        /// Entries of the high-priority arbitration table.
+        39:0   8  vl_arbitration_high_cap: u8,
+        /// Entries of the low-priority arbitration table.
+        40:0   8  vl_arbitration_low_cap: u8,
+        /// How the port has been brought up.
+        41:0   4  init_type_reply: u8,
+        /// Largest payload that the port takes.
+        41:4   4  mtu_cap: Mtu,
+        /// Packets dropped in a row after which a lane is stalled.
+        42:0   3  vl_stall_count: u8,
+        /// How long a packet can wait at the head of a queue; above 19 for ever.
+        42:3   5  hoq_life: TimeCode,
+        /// Data lanes that the port has.
+        43:0   4  operational_vls: VlCap,
+        /// Packets of other partitions do not come in.
+        43:4   1  partition_enforcement_inbound: bool,
+        /// Packets of other partitions do not go out.
+        43:5   1  partition_enforcement_outbound: bool,
+        /// Raw packets do not come in.
+        43:6   1  filter_raw_inbound: bool,
+        /// Raw packets do not go out.
+        43:7   1  filter_raw_outbound: bool,
+        /// Management packets with a wrong key.
+        44:0  16  m_key_violations: u16,
+        /// Packets of other partitions.
+        46:0  16  p_key_violations: u16,
+        /// Datagrams with a wrong key.
+        48:0  16  q_key_violations: u16,
+        /// How many GUIDs the port has room for.
+        50:0   8  guid_cap: u8,
+        /// Whoever has subscribed or joined anything here is to do so again.
+        51:0   1  client_reregister: bool,
+        /// Whether group packets of other partitions are trapped less.
+        51:1   2  multicast_p_key_trap_suppression: u8,
+        /// The longest way of a packet through the subnet.
+        51:3   5  subnet_timeout: TimeCode,
+        /// How long the port takes to answer.
+        52:3   5  resp_time_value: TimeCode,
+        /// Errors after which the link's integrity is in doubt.
+        53:0   4  local_phy_errors: u8,
+        /// Overruns in a row that are too many.
+        53:4   4  overrun_errors: u8,
+        /// Credits that the port would like to have.
+        54:0  16  max_credit_hint: u16,
+        /// Time to the other end and back, in units of 4 ns.
+        57:0  24  link_round_trip_latency: u32,
+        /// What else the port can do.
+        60:0  16  capability_mask2: CapabilityMask2,
+        /// Speed that the link has, if above 10 Gb/s.
+        62:0   4  link_speed_ext_active: LinkSpeedExt,
+        /// Speeds above 10 Gb/s that the port can have.
+        62:4   4  link_speed_ext_supported: LinkSpeedExt,
+        /// Speeds above 10 Gb/s that the link may have.
+        63:3   5  link_speed_ext_enabled: LinkSpeedExt,
+    }
+}
+
+layout! {
+    /// Which port: the attribute modifier of [`PortInfo`].
+    pub struct PortInfoModifier: 4 octets {
+        /// The subnet manager knows the extended speeds.
+        0:0  1  knows_extended_speeds: bool,
+        /// Its number; 0 at an adapter is the port that was asked.
+        3:0  8  port: u8,
+    }
+}
+
+codes! {
+    /// What a wrong M_Key keeps one from (IBA 14.2.4.1). What it always keeps one from is to set.
+    pub struct MKeyProtection(u8) {
+        /// Everything can be read, the key itself too.
+        NONE = 0,
+        /// Everything can be read, the key as 0.
+        KEY_HIDDEN = 1,
+        /// Nothing can be read; 3 means the same.
+        NO_READ = 2,
+    }
+}
+
+codes! {
+    /// How many data lanes (IBA 14.2.5.6).
+    pub struct VlCap(u8) {
+        VL0 = 1,
+        VL0_1 = 2,
+        VL0_3 = 3,
+        VL0_7 = 4,
+        VL0_14 = 5,
+    }
+}
+
+impl VlCap {
+    /// How many data lanes; none for a code that means no number.
+    pub const fn lanes(self) -> Option<u8> {
+        match self {
+            Self::VL0 => Some(1),
+            Self::VL0_1 => Some(2),
+            Self::VL0_3 => Some(4),
+            Self::VL0_7 => Some(8),
+            Self::VL0_14 => Some(15),
+            _ => None,
+        }
+    }
+}
+
+impl PortInfo {
+    /// The rate that the link runs at; none if it has no width or no speed.
+    pub fn rate(&self) -> Option<Rate> {
+        rate(self.link_width_active, self.link_speed_active, self.link_speed_ext_active)
+    }
+}
+
+impl Attribute for PortInfo {
+    const ID: AttributeId = AttributeId(0x0015);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Values that no two fields near each other share, and all bits of the narrow ones count.
+    fn distinct() -> PortInfo {
+        PortInfo {
+            m_key: MKey(0x0102_0304_0506_0708),
+            gid_prefix: 0x1112_1314_1516_1718,
+            lid: Lid(0x2122),
+            master_sm_lid: Lid(0x3132),
+            capability_mask: CapabilityMask(0x4142_4344),
+            diag_code: 0x5152,
+            m_key_lease_period: 0x6162,
+            local_port_num: 0x71,
+            link_width_enabled: LinkWidth(0x72),
+            link_width_supported: LinkWidth(0x73),
+            link_width_active: LinkWidth::X4,
+            link_speed_supported: LinkSpeed(0xd),
+            port_state: PortState::INITIALIZE,
+            port_phys_state: PortPhysState::LINK_UP,
+            link_down_default_state: PortPhysState::SLEEP,
+            m_key_protection: MKeyProtection::NO_READ,
+            lmc: 5,
+            link_speed_active: LinkSpeed::QDR,
+            link_speed_enabled: LinkSpeed(0xb),
+            neighbor_mtu: Mtu::OCTETS_2048,
+            master_sm_sl: 9,
+            vl_cap: VlCap::VL0_3,
+            init_type: 0xa,
+            vl_high_limit: 0x81,
+            vl_arbitration_high_cap: 0x82,
+            vl_arbitration_low_cap: 0x83,
+            init_type_reply: 0xc,
+            mtu_cap: Mtu::OCTETS_4096,
+            vl_stall_count: 6,
+            hoq_life: TimeCode(0x13),
+            operational_vls: VlCap::VL0_1,
+            partition_enforcement_inbound: true,
+            partition_enforcement_outbound: false,
+            filter_raw_inbound: false,
+            filter_raw_outbound: true,
+            m_key_violations: 0x9192,
+            p_key_violations: 0x9394,
+            q_key_violations: 0x9596,
+            guid_cap: 0xa1,
+            client_reregister: true,
+            multicast_p_key_trap_suppression: 1,
+            subnet_timeout: TimeCode(0x12),
+            resp_time_value: TimeCode(0x15),
+            local_phy_errors: 7,
+            overrun_errors: 8,
+            max_credit_hint: 0xb1b2,
+            link_round_trip_latency: 0xc1_c2c3,
+            capability_mask2: CapabilityMask2(0xd1d2),
+            link_speed_ext_active: LinkSpeedExt::EDR,
+            link_speed_ext_supported: LinkSpeedExt(0xe),
+            link_speed_ext_enabled: LinkSpeedExt(0x1b),
+        }
+    }
+
+    #[test]
+    fn fields_are_where_the_specification_has_them() {
+        let octets = [
+            0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16,
+            0x17, 0x18, 0x21, 0x22, 0x31, 0x32, 0x41, 0x42, 0x43, 0x44, 0x51, 0x52, 0x61, 0x62,
+            0x71, 0x72, 0x73, 0x02, 0xd2, 0x51, 0x85, 0x4b, 0x49, 0x3a, 0x81, 0x82, 0x83, 0xc5,
+            0xd3, 0x29, 0x91, 0x92, 0x93, 0x94, 0x95, 0x96, 0xa1, 0xb2, 0x15, 0x78, 0xb1, 0xb2,
+            0x00, 0xc1, 0xc2, 0xc3, 0xd1, 0xd2, 0x2e, 0x1b,
+        ];
+        assert_eq!(distinct().emit(), octets);
+        assert_eq!(PortInfo::parse(&octets), distinct());
+    }
+
+    #[test]
+    fn rate_is_of_the_link_and_not_of_the_port() {
+        assert_eq!(distinct().rate(), Some(Rate::GBPS_100));
+        assert_eq!(PortInfo::default().rate(), None);
+    }
+
+    #[test]
+    fn lanes_of_each_code() {
+        let lanes = VlCap::ALL.iter().map(|cap| cap.lanes().unwrap());
+        assert!(lanes.eq([1, 2, 4, 8, 15]));
+        assert_eq!(VlCap(0).lanes(), None);
+    }
+
+    #[test]
+    fn modifier_has_the_port_last() {
+        let modifier = PortInfoModifier { knows_extended_speeds: true, port: 36 };
+        assert_eq!(modifier.emit(), [0x80, 0, 0, 36]);
+    }
+}

@@ -1,0 +1,51 @@
+//! Which lane a service level takes (IBA 14.2.5.8).
+
+use crate::mad::{Attribute, AttributeId};
+
+layout! {
+    /// The virtual lane of each service level (IBA 14.2.5.8).
+    pub struct SlToVlMappingTable: 8 octets {
+        /// By service level; lane 15 drops the packet.
+        0:0  64  lanes: [u8; 16],
+    }
+}
+
+layout! {
+    /// Between which ports of a switch: the attribute modifier of [`SlToVlMappingTable`], 0 for
+    /// other nodes.
+    pub struct SlToVlModifier: 4 octets {
+        /// Set it for all input ports, if the switch can.
+        1:6  1  all_input_ports: bool,
+        /// Set it for all output ports, if the switch can.
+        1:7  1  all_output_ports: bool,
+        /// Where packets come in.
+        2:0  8  input_port: u8,
+        /// Where packets go out.
+        3:0  8  output_port: u8,
+    }
+}
+
+impl Attribute for SlToVlMappingTable {
+    const ID: AttributeId = AttributeId(0x0017);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn service_level_0_is_the_upper_half_of_the_first_octet() {
+        let table = SlToVlMappingTable { lanes: core::array::from_fn(|sl| 15 - sl as u8) };
+        let octets = [0xfe, 0xdc, 0xba, 0x98, 0x76, 0x54, 0x32, 0x10];
+        assert_eq!(table.emit(), octets);
+        assert_eq!(SlToVlMappingTable::parse(&octets), table);
+    }
+
+    #[test]
+    fn modifier_names_ports_or_all() {
+        let between = SlToVlModifier { input_port: 3, output_port: 4, ..SlToVlModifier::default() };
+        assert_eq!(between.emit(), [0, 0, 3, 4]);
+        assert!(SlToVlModifier::parse(&[0, 1, 0, 0]).all_output_ports);
+        assert!(SlToVlModifier::parse(&[0, 2, 0, 0]).all_input_ports);
+    }
+}

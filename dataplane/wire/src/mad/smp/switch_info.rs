@@ -1,0 +1,84 @@
+//! How a switch can forward, and does (IBA 14.2.5.4).
+
+use crate::address::Lid;
+use crate::mad::{Attribute, AttributeId};
+use crate::units::TimeCode;
+
+layout! {
+    /// How a switch can forward, and does (IBA 14.2.5.4).
+    pub struct SwitchInfo: 20 octets {
+        /// Entries of the linear table.
+        0:0   16  linear_fdb_cap: u16,
+        /// Entries of the random table.
+        2:0   16  random_fdb_cap: u16,
+        /// Entries of the multicast table.
+        4:0   16  multicast_fdb_cap: u16,
+        /// The last LID that the linear table forwards.
+        6:0   16  linear_fdb_top: Lid,
+        /// Where packets go that the random table does not have.
+        8:0    8  default_port: u8,
+        /// Where packets to unknown groups go that did not come in there.
+        9:0    8  default_multicast_primary_port: u8,
+        /// Where packets to unknown groups go that came in at the primary port.
+        10:0   8  default_multicast_not_primary_port: u8,
+        /// How long a packet can stay here; above 19 for ever.
+        11:0   5  life_time: TimeCode,
+        /// Some port's state has changed. Writing 1 clears it.
+        11:5   1  port_state_change: bool,
+        /// Whether the service level tables of many ports can be set at once: the low bit says so.
+        11:6   2  optimized_sl_to_vl: u8,
+        /// How many LIDs a port can have at the random table.
+        12:0  16  lids_per_port: u16,
+        /// Entries of each external port's P_Key table.
+        14:0  16  partition_enforcement_cap: u16,
+        /// Can refuse packets of other partitions that come in.
+        16:0   1  inbound_enforcement_cap: bool,
+        /// Can refuse packets of other partitions that go out.
+        16:1   1  outbound_enforcement_cap: bool,
+        /// Can refuse raw packets that come in.
+        16:2   1  filter_raw_inbound_cap: bool,
+        /// Can refuse raw packets that go out.
+        16:3   1  filter_raw_outbound_cap: bool,
+        /// Port 0 is as capable as an adapter's port.
+        16:4   1  enhanced_port_0: bool,
+        /// The last LID that the multicast table forwards.
+        18:0  16  multicast_fdb_top: Lid,
+    }
+}
+
+impl Attribute for SwitchInfo {
+    const ID: AttributeId = AttributeId(0x0012);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_where_the_specification_has_them() {
+        let info = SwitchInfo {
+            linear_fdb_cap: 0xc000,
+            random_fdb_cap: 0x0102,
+            multicast_fdb_cap: 0x1000,
+            linear_fdb_top: Lid(0x0304),
+            default_port: 5,
+            default_multicast_primary_port: 6,
+            default_multicast_not_primary_port: 7,
+            life_time: TimeCode(18),
+            port_state_change: true,
+            optimized_sl_to_vl: 1,
+            lids_per_port: 0x0809,
+            partition_enforcement_cap: 0x0a0b,
+            inbound_enforcement_cap: true,
+            outbound_enforcement_cap: false,
+            filter_raw_inbound_cap: true,
+            filter_raw_outbound_cap: false,
+            enhanced_port_0: true,
+            multicast_fdb_top: Lid(0xc00c),
+        };
+        let octets =
+            [0xc0, 0, 1, 2, 0x10, 0, 3, 4, 5, 6, 7, 0x95, 8, 9, 10, 11, 0xa8, 0, 0xc0, 0x0c];
+        assert_eq!(info.emit(), octets);
+        assert_eq!(SwitchInfo::parse(&octets), info);
+    }
+}

@@ -1,0 +1,66 @@
+//! In what turns the lanes of a port send (IBA 14.2.5.9).
+
+use crate::mad::{Attribute, AttributeId};
+
+layout! {
+    /// Half of one of a port's two arbitration tables (IBA 14.2.5.9).
+    pub struct VlArbitrationTable: 64 octets {
+        /// In the order of their turns.
+        0:0  512  entries: [VlWeight; 32],
+    }
+}
+
+layout! {
+    /// A lane's turn.
+    pub struct VlWeight: 2 octets {
+        /// The lane.
+        0:4  4  lane: u8,
+        /// How much it may send, in units of 64 octets; 0 passes it over.
+        1:0  8  weight: u8,
+    }
+}
+
+layout! {
+    /// Which half of which table: the attribute modifier of [`VlArbitrationTable`].
+    pub struct VlArbitrationModifier: 4 octets {
+        /// Which half.
+        0:0  16  part: VlPart,
+        /// The port by which packets go out, of a switch.
+        2:0  16  port: u16,
+    }
+}
+
+codes! {
+    /// The halves of the two tables.
+    pub struct VlPart(u16) {
+        LOW_FIRST = 1,
+        LOW_LAST = 2,
+        HIGH_FIRST = 3,
+        HIGH_LAST = 4,
+    }
+}
+
+impl Attribute for VlArbitrationTable {
+    const ID: AttributeId = AttributeId(0x0018);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_lane_and_weight() {
+        let entries =
+            core::array::from_fn(|i| VlWeight { lane: i as u8 % 15, weight: 0x40 + i as u8 });
+        let octets = VlArbitrationTable { entries }.emit();
+        assert_eq!(octets[..4], [0, 0x40, 1, 0x41]);
+        assert_eq!(octets[62..], [1, 0x5f]);
+        assert_eq!(VlArbitrationTable::parse(&octets).entries, entries);
+    }
+
+    #[test]
+    fn modifier_has_the_part_above_the_port() {
+        let modifier = VlArbitrationModifier { part: VlPart::HIGH_FIRST, port: 7 };
+        assert_eq!(modifier.emit(), [0, 3, 0, 7]);
+    }
+}

@@ -1,0 +1,232 @@
+//! Quantities that travel as codes: packet sizes, link rates, durations.
+//!
+//! Subnet management, subnet administration, connection management and queue pairs use the same
+//! codes, so they are here once (IBA 14.2.5.6, 15.2.5.16, 9.7.6.1.3).
+
+use core::cmp::Ordering;
+use core::fmt;
+
+codes! {
+    /// Largest payload of a packet (IBA 14.2.5.6). The order of the codes is that of the sizes.
+    pub struct Mtu(u8) {
+        OCTETS_256 = 1,
+        OCTETS_512 = 2,
+        OCTETS_1024 = 3,
+        OCTETS_2048 = 4,
+        OCTETS_4096 = 5,
+    }
+}
+
+impl Mtu {
+    /// Octets of payload; none for a code that means no size.
+    #[inline]
+    pub const fn octets(self) -> Option<usize> {
+        match self.0 {
+            1..=5 => Some(128 << self.0),
+            _ => None,
+        }
+    }
+
+    /// The largest that needs no more than `octets`; none below 256.
+    pub fn within(octets: usize) -> Option<Self> {
+        Self::ALL.iter().copied().rfind(|mtu| mtu.octets().is_some_and(|own| own <= octets))
+    }
+}
+
+/// The speed of a link or of a path across several (IBA 15.2.5.16).
+///
+/// The codes were given out as the speeds were invented, so their order means nothing: `Ord` here
+/// compares the speeds themselves, and a code without one is slower than all.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Rate(pub u8);
+
+macro_rules! rates {
+    ($( $name:ident = $code:literal, $megabits:literal; )*) => {
+        impl Rate {
+            $(
+                #[doc = concat!("`", stringify!($name), "`")]
+                pub const $name: Self = Self($code);
+            )*
+            /// Every code that means a rate.
+            pub const ALL: &'static [Self] = &[$( Self::$name ),*];
+
+            /// Nominal Mb/s, as the rate is called; none for a code that means no rate.
+            pub const fn megabits(self) -> Option<u32> {
+                match self.0 {
+                    $( $code => Some($megabits), )*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+rates! {
+    GBPS_2_5 = 2, 2_500;
+    GBPS_5 = 5, 5_000;
+    GBPS_10 = 3, 10_000;
+    GBPS_14 = 11, 14_000;
+    GBPS_20 = 6, 20_000;
+    GBPS_25 = 15, 25_000;
+    GBPS_28 = 19, 28_000;
+    GBPS_30 = 4, 30_000;
+    GBPS_40 = 7, 40_000;
+    GBPS_50 = 20, 50_000;
+    GBPS_56 = 12, 56_000;
+    GBPS_60 = 8, 60_000;
+    GBPS_80 = 9, 80_000;
+    GBPS_100 = 16, 100_000;
+    GBPS_112 = 13, 112_000;
+    GBPS_120 = 10, 120_000;
+    GBPS_168 = 14, 168_000;
+    GBPS_200 = 17, 200_000;
+    GBPS_300 = 18, 300_000;
+    GBPS_400 = 21, 400_000;
+    GBPS_600 = 22, 600_000;
+    GBPS_800 = 23, 800_000;
+}
+
+impl Rate {
+    /// The rate of exactly so many nominal Mb/s, if there is one.
+    pub fn of_megabits(megabits: u32) -> Option<Self> {
+        Self::ALL.iter().copied().find(|rate| rate.megabits() == Some(megabits))
+    }
+
+    /// Nominal Gb/s, for people; 0 for a code that means no rate.
+    pub fn gigabits(self) -> f32 {
+        self.megabits().unwrap_or(0) as f32 / 1000.0
+    }
+}
+
+impl Ord for Rate {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // The code breaks the tie between two that mean no rate, so that equal is the same code.
+        (self.megabits(), self.0).cmp(&(other.megabits(), other.0))
+    }
+}
+
+impl PartialOrd for Rate {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.megabits() {
+            Some(_) => write!(f, "{} Gb/s", self.gigabits()),
+            None => write!(f, "rate {}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rate({self})")
+    }
+}
+
+/// A duration of 4.096 us * 2^code: response times, packet lifetimes, ACK timeouts.
+///
+/// Fields of it have five bits, packet lifetimes six.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TimeCode(pub u8);
+
+impl TimeCode {
+    /// The longest that every field can hold, some two and a half hours.
+    pub const MAX: Self = Self(31);
+
+    const UNIT_NS: u64 = 4096;
+    /// The last code whose nanoseconds fit 64 bits.
+    const EXACT_LAST: u8 = 51;
+
+    /// How long it is; codes too long for 64 bits give the longest there is.
+    #[inline]
+    pub const fn nanoseconds(self) -> u64 {
+        if self.0 <= Self::EXACT_LAST { Self::UNIT_NS << self.0 } else { u64::MAX }
+    }
+
+    /// The shortest that lasts at least so long, or else [`TimeCode::MAX`].
+    pub const fn at_least(nanoseconds: u64) -> Self {
+        let units = nanoseconds.div_ceil(Self::UNIT_NS);
+        // The exponent of the next power of two; 0 units take the shortest code too.
+        let code = u64::BITS - units.saturating_sub(1).leading_zeros();
+        if code < Self::MAX.0 as u32 { Self(code as u8) } else { Self::MAX }
+    }
+}
+
+impl fmt::Display for TimeCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} us", self.nanoseconds() as f64 / 1000.0)
+    }
+}
+
+impl fmt::Debug for TimeCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TimeCode({}: {self})", self.0)
+    }
+}
+
+number_field!(Rate(u8));
+number_field!(TimeCode(u8));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::format;
+
+    #[test]
+    fn mtu_codes_are_powers_of_two() {
+        let octets = [256, 512, 1024, 2048, 4096];
+        assert!(Mtu::ALL.iter().map(|mtu| mtu.octets().unwrap()).eq(octets));
+        assert_eq!((Mtu(0).octets(), Mtu(6).octets()), (None, None));
+        assert_eq!(Mtu::within(255), None);
+        assert_eq!(Mtu::within(2047), Some(Mtu::OCTETS_1024));
+        assert_eq!(Mtu::within(65536), Some(Mtu::OCTETS_4096));
+    }
+
+    #[test]
+    fn rates_compare_by_speed_and_not_by_code() {
+        assert!(Rate::ALL.is_sorted());
+        assert!(Rate(5) < Rate(3), "5 Gb/s is less than 10");
+        assert!(Rate(63) < Rate::GBPS_2_5, "no rate is less than any");
+        assert!(Rate(19) < Rate(4) && Rate(21) < Rate(22));
+        assert_eq!(Rate::of_megabits(56_000), Some(Rate(12)));
+        assert_eq!(Rate::of_megabits(57_000), None);
+    }
+
+    #[test]
+    fn rates_print_as_people_call_them() {
+        assert_eq!(format!("{} {:?}", Rate(2), Rate(16)), "2.5 Gb/s Rate(100 Gb/s)");
+        assert_eq!(format!("{}", Rate(1)), "rate 1");
+    }
+
+    #[test]
+    fn time_doubles_with_each_code() {
+        assert_eq!(TimeCode(0).nanoseconds(), 4096);
+        assert_eq!(TimeCode(18).nanoseconds(), 1_073_741_824);
+        assert_eq!(TimeCode(63).nanoseconds(), u64::MAX);
+        assert_eq!(format!("{:?}", TimeCode(14)), "TimeCode(14: 67108.864 us)");
+        assert_eq!(TimeCode::at_least(0), TimeCode(0));
+        assert_eq!(TimeCode::at_least(4097), TimeCode(1));
+        assert_eq!(TimeCode::at_least(u64::MAX), TimeCode::MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn at_least_is_the_shortest_that_lasts(nanoseconds in 0u64..=4096 << 31) {
+            let code = TimeCode::at_least(nanoseconds);
+            prop_assert!(code.nanoseconds() >= nanoseconds);
+            if let Some(shorter) = code.0.checked_sub(1) {
+                prop_assert!(TimeCode(shorter).nanoseconds() < nanoseconds);
+            }
+        }
+
+        #[test]
+        fn rate_order_is_total(a: u8, b: u8) {
+            prop_assert_eq!(Rate(a).cmp(&Rate(b)), Rate(b).cmp(&Rate(a)).reverse());
+            prop_assert_eq!(Rate(a).cmp(&Rate(b)) == Ordering::Equal, a == b);
+        }
+    }
+}
