@@ -1,10 +1,12 @@
-//! Address resolution: ARP, RARP and inverse ARP over InfiniBand (RFC 826, 903, 2390; RFC 4391 9.2).
+//! Address resolution: ARP, RARP and inverse ARP over InfiniBand (RFC 826, 903, 2390; RFC 4391
+//! 9.2).
 //!
-//! The packet is generic over the hardware address, for a link speaks either that of RFC 4391 or that
-//! of the draft of 2001. A receiver that takes both looks at [`ArpHeader::hardware_len`] first.
+//! The packet is generic over the hardware address, for a link speaks either that of RFC 4391 or
+//! that of the draft of 2001. A receiver that takes both looks at [`ArpHeader::hardware_len`]
+//! first.
 //!
-//! RFC 4391 9.2 leaves the target hardware address of a request without meaning: whatever is there is
-//! parsed and nobody should read it.
+//! RFC 4391 9.2 leaves the target hardware address of a request without meaning: whatever is there
+//! is parsed and nobody should read it.
 
 use super::ipoib::EtherType;
 use crate::layout::{Layout, WireError};

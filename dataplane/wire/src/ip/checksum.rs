@@ -2,8 +2,8 @@
 //!
 //! Ones' complement addition does not care in which order octets of equal parity are added, nor in
 //! which byte order words are: so the sum is taken over native words, four octets in each half of a
-//! register, and is put into network order once at the end. It also lets parts be summed apart, with
-//! the one rule that a part which begins at an odd octet counts byte-swapped.
+//! register, and is put into network order once at the end. It also lets parts be summed apart,
+//! with the one rule that a part which begins at an odd octet counts byte-swapped.
 
 use super::IpProtocol;
 use crate::layout::WireError;
@@ -13,7 +13,8 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
     folded: u16,
-    /// Whether the octets so far were odd in number, so that the next one is the low half of a word.
+    /// Whether the octets so far were odd in number, so that the next one is the low half of a
+    /// word.
     odd: bool,
 }
 
@@ -214,7 +215,8 @@ mod tests {
             prop_assert_eq!(parts.fold(Sum::default(), Sum::then), Sum::of(&octets));
         }
 
-        /// Of octets that are not all zero: an IP header never is, and ones' complement has two zeros.
+        /// Of octets that are not all zero: an IP header never is, and ones' complement has two
+        /// zeros.
         #[test]
         fn an_update_is_as_good_as_a_new_sum(
             mut octets in proptest::collection::vec(any::<u8>(), 8..40),

@@ -1,5 +1,5 @@
-//! What IGMPv3 and MLDv2 have in common: sources in queries, and records of groups (RFC 3376 4.1 and
-//! 4.2, RFC 3810 5.1 and 5.2). Only the length of an address differs.
+//! What IGMPv3 and MLDv2 have in common: sources in queries, and records of groups (RFC 3376 4.1
+//! and 4.2, RFC 3810 5.1 and 5.2). Only the length of an address differs.
 
 use super::list::{Item, List};
 use crate::layout::WireError;
@@ -144,7 +144,8 @@ pub const fn floating(code: u8) -> u32 {
     if code < 0x80 { code as u32 } else { (code as u32 & 0x0f | 0x10) << ((code >> 4 & 7) + 3) }
 }
 
-/// The same with 16 bits: 3 of exponent and 12 of mantissa from 32,768 on; MLDv2's times (RFC 3810 5.1.3).
+/// The same with 16 bits: 3 of exponent and 12 of mantissa from 32,768 on; MLDv2's times (RFC 3810
+/// 5.1.3).
 pub const fn floating_16(code: u16) -> u32 {
     if code < 0x8000 {
         code as u32

@@ -1,5 +1,5 @@
-//! What ICMPv4 and ICMPv6 have in common: four octets, four more that the type gives a meaning to, and
-//! data (RFC 792, RFC 4443 2.1).
+//! What ICMPv4 and ICMPv6 have in common: four octets, four more that the type gives a meaning to,
+//! and data (RFC 792, RFC 4443 2.1).
 
 layout! {
     /// What every message begins with; the shortest are no longer.

@@ -30,7 +30,8 @@ codes! {
 }
 
 impl Icmpv6Type {
-    /// Whether messages of this type report errors, and so must not be answered by one (RFC 4443 2.4).
+    /// Whether messages of this type report errors, and so must not be answered by one (RFC 4443
+    /// 2.4).
     pub const fn is_error(self) -> bool {
         self.0 < 128
     }

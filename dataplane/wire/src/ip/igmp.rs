@@ -1,7 +1,7 @@
 //! IGMP, all three versions (RFC 1112 appendix I, RFC 2236, RFC 3376).
 //!
-//! One type number serves three queries: version 1 leaves the response time zero, version 3 is longer
-//! than 8 octets (RFC 3376 7.1).
+//! One type number serves three queries: version 1 leaves the response time zero, version 3 is
+//! longer than 8 octets (RFC 3376 7.1).
 
 use super::checksum::{self, Sum};
 use super::group_record::{self, GroupRecord, Querier};

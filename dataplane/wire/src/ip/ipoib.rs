@@ -1,7 +1,8 @@
 //! The encapsulation header of IP over InfiniBand, and what it leaves of an MTU (RFC 4391 6,
 //! RFC 4755 4 and 5).
 //!
-//! It stands before every packet, on datagrams and on connections alike, and says only what follows.
+//! It stands before every packet, on datagrams and on connections alike, and says only what
+//! follows.
 
 layout! {
     /// What every packet of the link begins with (RFC 4391 6).
@@ -21,8 +22,8 @@ codes! {
     }
 }
 
-/// The longest IP packet in messages of at most `message_octets_max`: the MTU of the broadcast group
-/// for datagrams, a receive MTU for connections.
+/// The longest IP packet in messages of at most `message_octets_max`: the MTU of the broadcast
+/// group for datagrams, a receive MTU for connections.
 #[inline]
 pub const fn ip_mtu(message_octets_max: u32) -> u32 {
     message_octets_max.saturating_sub(IpoibHeader::LEN as u32)

@@ -1,7 +1,7 @@
 //! IPv4 (RFC 791; RFC 2474 and 3168 for the second octet, RFC 6864 for the identification).
 //!
-//! [`Ipv4Packet`] is the view that the forwarding path makes of every packet: three comparisons, then
-//! fields. What lies behind the total length is padding of the link and no part of the packet.
+//! [`Ipv4Packet`] is the view that the forwarding path makes of every packet: three comparisons,
+//! then fields. What lies behind the total length is padding of the link and no part of the packet.
 
 use super::IpProtocol;
 use super::checksum::{PseudoHeader, Sum, update_u16};
@@ -73,8 +73,8 @@ impl Ipv4Header {
         PseudoHeader::V4 { source: self.source, destination: self.destination }
     }
 
-    /// Writes the header of a packet with `options` and a payload of `payload_len` octets; gives the
-    /// room for that payload. Version, lengths and checksum are filled in.
+    /// Writes the header of a packet with `options` and a payload of `payload_len` octets; gives
+    /// the room for that payload. Version, lengths and checksum are filled in.
     pub fn write_packet<'a>(
         &self,
         options: &[Ipv4Option<'_>],
@@ -96,8 +96,8 @@ impl Ipv4Header {
         Ok(payload)
     }
 
-    /// Takes one from the time to live of a header in place and corrects its checksum; gives what is
-    /// left. Whoever forwards has looked before that it is more than one.
+    /// Takes one from the time to live of a header in place and corrects its checksum; gives what
+    /// is left. Whoever forwards has looked before that it is more than one.
     #[inline]
     pub fn decrement_ttl(header: &mut [u8; Self::LEN]) -> u8 {
         let Self { ttl: old, protocol, header_checksum, .. } = Self::parse(header);
@@ -115,8 +115,7 @@ impl Ipv4Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Packet<'a> {
     fixed: &'a [u8; Ipv4Header::LEN],
-    /// The header with its options.
-    head: &'a [u8],
+    options: &'a [u8],
     payload: &'a [u8],
 }
 
@@ -129,13 +128,11 @@ impl<'a> Ipv4Packet<'a> {
         if header.version != 4 {
             return Err(WireError::BadValue { format: "Ipv4Packet", field: "version" });
         }
-        let header_len = header.header_len();
         let (packet, _) = split("Ipv4Packet", octets, usize::from(header.total_length))?;
-        match packet.split_at_checked(header_len) {
-            Some((head, payload)) if header_len >= Ipv4Header::LEN => {
-                Ok(Self { fixed, head, payload })
-            }
-            _ => Err(WireError::BadLength { format: "Ipv4Packet" }),
+        let parts = packet.split_at_checked(header.header_len());
+        match parts.and_then(|(head, payload)| Some((head.split_first_chunk()?, payload))) {
+            Some(((fixed, options), payload)) => Ok(Self { fixed, options, payload }),
+            None => Err(WireError::BadLength { format: "Ipv4Packet" }),
         }
     }
 
@@ -148,7 +145,7 @@ impl<'a> Ipv4Packet<'a> {
     /// The options, which nobody checked so far.
     #[inline]
     pub fn options(&self) -> Items<'a, Ipv4Option<'a>> {
-        Items::new(&self.head[Ipv4Header::LEN..])
+        Items::new(self.options)
     }
 
     /// What it carries, without padding of the link.
@@ -162,8 +159,10 @@ impl<'a> Ipv4Packet<'a> {
     pub fn checksum_ok(&self) -> bool {
         // Most headers have no options, and a sum over a known length has no loop.
         let sum = Sum::of(self.fixed);
-        let options = &self.head[Ipv4Header::LEN..];
-        if options.is_empty() { sum.is_ok() } else { sum.then(Sum::of(options)).is_ok() }
+        match self.options {
+            [] => sum.is_ok(),
+            options => sum.then(Sum::of(options)).is_ok(),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! IPv6 (RFC 8200).
 //!
-//! What follows the fixed header, extensions included, is the payload; [`super::ipv6_ext`] walks it to
-//! the upper layer. Jumbograms (RFC 2675) are not supported: no link here carries one.
+//! What follows the fixed header, extensions included, is the payload; [`super::ipv6_ext`] walks it
+//! to the upper layer. Jumbograms (RFC 2675) are not supported: no link here carries one.
 
 use super::IpProtocol;
 use super::checksum::PseudoHeader;
@@ -39,14 +39,15 @@ layout! {
 impl Ipv6Header {
     const HOP_LIMIT_AT: usize = 7;
 
-    /// What transport checksums of this packet cover besides, when no routing header says otherwise.
+    /// What transport checksums of this packet cover besides, when no routing header says
+    /// otherwise.
     #[inline]
     pub const fn pseudo_header(&self) -> PseudoHeader {
         PseudoHeader::V6 { source: self.source, destination: self.destination }
     }
 
-    /// Writes the header of a packet with a payload of `payload_len` octets; gives the room for that
-    /// payload. Version and length are filled in.
+    /// Writes the header of a packet with a payload of `payload_len` octets; gives the room for
+    /// that payload. Version and length are filled in.
     pub fn write_packet<'a>(
         &self,
         payload_len: usize,
@@ -149,7 +150,7 @@ mod tests {
         other[0] = 0x45;
         assert!(Ipv6Packet::parse(&other).is_err());
         let header = Ipv6Header::default();
-        assert!(header.write_packet(65_536, &mut [0; 65_576]).is_err());
+        assert!(header.write_packet(65_536, &mut std::vec![0; 65_576]).is_err());
         assert!(header.write_packet(1, &mut [0; 40]).is_err());
     }
 

@@ -1,8 +1,8 @@
 //! Extension headers of IPv6, and the walk past them to the upper layer (RFC 8200 4).
 //!
-//! The walk has a limit, [`EXTENSIONS_MAX`]: a chain is cheap to send and costs its receiver. It ends
-//! at anything that is not hop-by-hop options, routing, fragment or destination options; encryption
-//! and authentication thus count as upper layers.
+//! The walk has a limit, [`EXTENSIONS_MAX`]: a chain is cheap to send and costs its receiver. It
+//! ends at anything that is not hop-by-hop options, routing, fragment or destination options;
+//! encryption and authentication thus count as upper layers.
 
 use super::IpProtocol;
 use super::list::{Item, List};

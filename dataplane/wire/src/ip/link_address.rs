@@ -1,14 +1,16 @@
-//! Link addresses: who is meant on an IP over InfiniBand link (RFC 4391 9.1.1, RFC 4755 3.1; draft of
-//! 2001, 3.3.2).
+//! Link addresses: who is meant on an IP over InfiniBand link (RFC 4391 9.1.1, RFC 4755 3.1; draft
+//! of 2001, 3.3.2).
 //!
 //! A link address is only half of what a send needs: the path to its GID is asked from the subnet
-//! administrator. The draft of 2001 had it all in 26 octets instead; both are ARP hardware addresses.
+//! administrator. The draft of 2001 had it all in 26 octets instead; both are ARP hardware
+//! addresses.
 
 use crate::address::{Gid, Lid, Qpn};
 use crate::keys::QKey;
 
 layout! {
-    /// Address of an interface: how it can be talked to, its UD queue pair and its port (RFC 4755 3.1).
+    /// Address of an interface: how it can be talked to, its UD queue pair and its port (RFC 4755
+    /// 3.1).
     pub struct LinkAddress: 20 octets {
         /// Takes reliable connections.
         0:0    1  rc: bool,
@@ -33,8 +35,8 @@ impl LinkAddress {
         Self { rc: false, uc: false, ..self }
     }
 
-    /// Whether both name one interface, whatever their flags: an interface may change what it offers,
-    /// and stays itself. Neighbours and connections are looked up so.
+    /// Whether both name one interface, whatever their flags: an interface may change what it
+    /// offers, and stays itself. Neighbours and connections are looked up so.
     pub fn is_same_interface(&self, other: &Self) -> bool {
         self.without_flags() == other.without_flags()
     }

@@ -1,12 +1,12 @@
 //! Lists inside messages: options, addresses, group records.
 //!
-//! Every format of the family has some list of things that say themselves how long they are. They are
-//! walked here and nowhere else: an [`Item`] takes one thing off the front, [`Items`] repeats that on
-//! octets nobody looked at yet, and a [`List`] is a part of a message that was looked at.
+//! Every format of the family has some list of things that say themselves how long they are. They
+//! are walked here and nowhere else: an [`Item`] takes one thing off the front, [`Items`] repeats
+//! that on octets nobody looked at yet, and a [`List`] is a part of a message that was looked at.
 //!
 //! Why a `List` is octets *or* values: what was received borrows the packet, what is to be sent
-//! borrows an array of the sender. With one type for both, so is the message around it one type, and
-//! a test can say that parsing undoes writing.
+//! borrows an array of the sender. With one type for both, so is the message around it one type,
+//! and a test can say that parsing undoes writing.
 
 use crate::layout::WireError;
 use core::fmt;

@@ -1,8 +1,8 @@
 //! Multicast GIDs of IP over InfiniBand: which group of the link an IP group is (RFC 4391 4).
 //!
-//! A group of the link is of one partition and has the scope of the link's broadcast group, whatever
-//! scope the IP group has. IPv4 groups survive whole; of an IPv6 group only the low 80 bits do, so
-//! several IPv6 groups can share one group of the link.
+//! A group of the link is of one partition and has the scope of the link's broadcast group,
+//! whatever scope the IP group has. IPv4 groups survive whole; of an IPv6 group only the low 80
+//! bits do, so several IPv6 groups can share one group of the link.
 
 use crate::address::Gid;
 use crate::keys::PKey;

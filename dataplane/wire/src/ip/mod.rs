@@ -1,13 +1,13 @@
 //! IP over InfiniBand and the IP family that it carries (RFC 4391, RFC 4755).
 //!
-//! From the link upwards: [`ipoib`] is the header before every packet, [`link_address`] who is meant
-//! on the link and [`mgid`] which group; [`arp`] and [`nd`] find link addresses; [`ipv4`] and [`ipv6`]
-//! carry [`icmpv4`], [`icmpv6`], [`igmp`], [`mld`], [`udp`] and [`tcp`]. [`list`] walks every list
-//! inside them and [`checksum`] sums all of them.
+//! From the link upwards: [`ipoib`] is the header before every packet, [`link_address`] who is
+//! meant on the link and [`mgid`] which group; [`arp`] and [`nd`] find link addresses; [`ipv4`] and
+//! [`ipv6`] carry [`icmpv4`], [`icmpv6`], [`igmp`], [`mld`], [`udp`] and [`tcp`]. [`list`] walks
+//! every list inside them and [`checksum`] sums all of them.
 //!
 //! Parsing checks lengths, versions and fixed fields; checksums are the business of whoever needs
-//! them, since a router forwards what only the receiver verifies. So each format that has one also has
-//! `checksum_ok` and `fill_checksum`.
+//! them, since a router forwards what only the receiver verifies. So each format that has one also
+//! has `checksum_ok` and `fill_checksum`.
 //!
 //! Where a header lies below another one of a fixed length (neighbour discovery in ICMPv6), its
 //! table keeps the octet numbers of the RFC's figure and leaves out what the lower header reads.
@@ -37,7 +37,8 @@ use crate::layout::{Field, WireError};
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 codes! {
-    /// What follows an IPv4 header, an IPv6 header or one of its extensions (IANA protocol numbers).
+    /// What follows an IPv4 header, an IPv6 header or one of its extensions (IANA protocol
+    /// numbers).
     pub struct IpProtocol(u8) {
         HOP_BY_HOP = 0,
         ICMPV4 = 1,

@@ -1,8 +1,8 @@
 //! Neighbour discovery (RFC 4861 4; RFC 4191 2.2 for the router's preference).
 //!
 //! Like ARP it is received by whoever asks and answers for link addresses; unlike ARP it also tells
-//! hosts of routers. That a message came from the link (hop limit 255) is for the receiver to check,
-//! who has the IPv6 header; that its code is zero and its options are whole is checked here.
+//! hosts of routers. That a message came from the link (hop limit 255) is for the receiver to
+//! check, who has the IPv6 header; that its code is zero and its options are whole is checked here.
 
 use super::icmp::IcmpHeader;
 use super::icmpv6::Icmpv6Type;

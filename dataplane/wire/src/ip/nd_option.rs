@@ -1,8 +1,8 @@
 //! Options of neighbour discovery (RFC 4861 4.6, RFC 8106 5.1; RFC 4391 9.3 for link addresses).
 //!
-//! Lengths count units of 8 octets, type and length included. A length of zero makes the whole message
-//! void (RFC 4861 4.6). An option of unknown type, or of a length that its type does not have, is
-//! [`NdOption::Unknown`], which receivers pass over: so new options do no harm.
+//! Lengths count units of 8 octets, type and length included. A length of zero makes the whole
+//! message void (RFC 4861 4.6). An option of unknown type, or of a length that its type does not
+//! have, is [`NdOption::Unknown`], which receivers pass over: so new options do no harm.
 
 use super::link_address::LinkAddress;
 use super::list::{Item, List};

@@ -1,5 +1,6 @@
-//! The options of IPv4 and TCP, which have one shape (RFC 791 3.1, RFC 9293 3.1): a kind, a length that
-//! counts both, and data; with two kinds that are a single octet, no operation and the end of the list.
+//! The options of IPv4 and TCP, which have one shape (RFC 791 3.1, RFC 9293 3.1): a kind, a length
+//! that counts both, and data; with two kinds that are a single octet, no operation and the end of
+//! the list.
 
 use super::list::{self, Item};
 use super::put;

@@ -1,4 +1,5 @@
-//! TCP (RFC 9293 3.1; RFC 7323 for window scale and timestamps, RFC 2018 for SACK, RFC 3168 for ECN).
+//! TCP (RFC 9293 3.1; RFC 7323 for window scale and timestamps, RFC 2018 for SACK, RFC 3168 for
+//! ECN).
 
 use super::checksum::{self, PseudoHeader, Sum};
 use super::list::{Item, Items};
@@ -50,8 +51,8 @@ impl TcpHeader {
 
     const CHECKSUM_AT: usize = 16;
 
-    /// Writes the header of a segment with `options` and a payload of `payload_len` octets; gives the
-    /// room for that payload. The data offset is filled in, the checksum is zero until
+    /// Writes the header of a segment with `options` and a payload of `payload_len` octets; gives
+    /// the room for that payload. The data offset is filled in, the checksum is zero until
     /// [`fill_checksum`].
     pub fn write_segment<'a>(
         &self,
@@ -75,6 +76,7 @@ impl TcpHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpSegment<'a> {
     fixed: &'a [u8; TcpHeader::LEN],
+    options: &'a [u8],
     payload: &'a [u8],
     octets: &'a [u8],
 }
@@ -85,9 +87,10 @@ impl<'a> TcpSegment<'a> {
     pub fn parse(octets: &'a [u8]) -> Result<Self, WireError> {
         let (fixed, _) = split_header("TcpHeader", octets)?;
         let header_len = usize::from(TcpHeader::parse(fixed).data_offset) * 4;
-        match octets.get(header_len..) {
-            Some(payload) if header_len >= TcpHeader::LEN => Ok(Self { fixed, payload, octets }),
-            _ => Err(WireError::BadLength { format: "TcpSegment" }),
+        let parts = octets.split_at_checked(header_len);
+        match parts.and_then(|(head, payload)| Some((head.split_first_chunk()?, payload))) {
+            Some(((fixed, options), payload)) => Ok(Self { fixed, options, payload, octets }),
+            None => Err(WireError::BadLength { format: "TcpSegment" }),
         }
     }
 
@@ -100,7 +103,7 @@ impl<'a> TcpSegment<'a> {
     /// The options, which nobody checked so far.
     #[inline]
     pub fn options(&self) -> Items<'a, TcpOption<'a>> {
-        Items::new(&self.octets[TcpHeader::LEN..self.octets.len() - self.payload.len()])
+        Items::new(self.options)
     }
 
     /// What it carries.

@@ -21,8 +21,8 @@ layout! {
 impl UdpHeader {
     const CHECKSUM_AT: usize = 6;
 
-    /// Writes the header of a datagram with a payload of `payload_len` octets; gives the room for that
-    /// payload. The length is filled in, and the checksum is none until [`fill_checksum`].
+    /// Writes the header of a datagram with a payload of `payload_len` octets; gives the room for
+    /// that payload. The length is filled in, and the checksum is none until [`fill_checksum`].
     pub fn write_datagram<'a>(
         &self,
         payload_len: usize,
@@ -145,7 +145,7 @@ mod tests {
             assert!(UdpDatagram::parse(&other).is_err());
         }
         assert!(UdpDatagram::parse(&octets[..7]).is_err());
-        assert!(UdpHeader::default().write_datagram(65_528, &mut [0; 65_536]).is_err());
+        assert!(UdpHeader::default().write_datagram(65_528, &mut std::vec![0; 65_536]).is_err());
         assert!(fill_checksum(&mut [0; 7], &V4).is_err());
     }
 

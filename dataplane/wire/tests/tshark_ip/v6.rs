@@ -188,13 +188,17 @@ fn nd(name: &'static str, body: NdBody, options: &[NdOption<'_>], kind: Icmpv6Ty
         .expect("infiniband.grh.dgid", "ff12:601b:ffff::1")
 }
 
-/// tshark 4.0 takes the two zero octets before an address of 20 for its first two, and so prints 22.
+/// tshark 4.0 takes the two zero octets before an address of 20 for its first two, and so prints
+/// 22.
 fn printed(address: LinkAddress) -> String {
     format!("0000{}", hex(&emitted(address)))
 }
 
+const SOURCE: [NdOption<'_>; 1] = [NdOption::SourceLinkAddress(LINK_ADDRESS)];
+const TARGET: [NdOption<'_>; 1] = [NdOption::TargetLinkAddress(LINK_ADDRESS)];
+
 #[test]
-fn every_discovery_message_with_every_option() {
+fn router_advertisement_with_every_option() {
     let prefix = PrefixInformation {
         prefix_length: 64,
         on_link: true,
@@ -204,14 +208,14 @@ fn every_discovery_message_with_every_option() {
         prefix: Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0),
     };
     let servers = [HOST, V6];
-    let about_the_link = [
-        NdOption::SourceLinkAddress(LINK_ADDRESS),
+    let options = [
+        SOURCE[0],
         NdOption::Mtu(2044),
         NdOption::Prefix(prefix),
         NdOption::RecursiveDnsServers { lifetime_seconds: 600, servers: List::of(&servers) },
         NdOption::Unknown { kind: NdOptionType(253), body: &[0xff; 6] },
     ];
-    let advertisement = RouterAdvertisement {
+    let body = NdBody::RouterAdvertisement(RouterAdvertisement {
         cur_hop_limit: 64,
         managed: true,
         other_config: false,
@@ -219,29 +223,10 @@ fn every_discovery_message_with_every_option() {
         router_lifetime_seconds: 1800,
         reachable_time_ms: 30_000,
         retrans_timer_ms: 1000,
-    };
-    let source = [NdOption::SourceLinkAddress(LINK_ADDRESS)];
-    let target = [NdOption::TargetLinkAddress(LINK_ADDRESS)];
-    let answer =
-        NeighborAdvertisement { router: true, solicited: false, override_cached: true, target: V6 };
-    let mut original = [0; 64];
-    header(IpProtocol(253), V6).write_packet(24, &mut original).expect("it fits");
-    let better = [target[0], NdOption::RedirectedHeader(&original)];
-    let redirect = Redirect { target: HOST, destination: GROUP };
-    let address = printed(LINK_ADDRESS);
+    });
     judge(
-        "every_discovery_message_with_every_option",
-        &[
-            nd("RS", NdBody::RouterSolicitation, &source, Icmpv6Type::ROUTER_SOLICITATION)
-                .expect("icmpv6.opt.type", 1)
-                .expect("icmpv6.opt.length", 3)
-                .expect("icmpv6.opt.src_linkaddr", &address),
-            nd(
-                "RA",
-                NdBody::RouterAdvertisement(advertisement),
-                &about_the_link,
-                Icmpv6Type::ROUTER_ADVERTISEMENT,
-            )
+        "router_advertisement_with_every_option",
+        &[nd("RA", body, &options, Icmpv6Type::ROUTER_ADVERTISEMENT)
             .expect("icmpv6.nd.ra.cur_hop_limit", 64)
             .expect("icmpv6.nd.ra.flag.m", 1)
             .expect("icmpv6.nd.ra.flag.o", 0)
@@ -251,6 +236,7 @@ fn every_discovery_message_with_every_option() {
             .expect("icmpv6.nd.ra.retrans_timer", 1000)
             .expect("icmpv6.opt.type", "1,5,3,25,253")
             .expect("icmpv6.opt.length", "3,1,4,5,1")
+            .expect("icmpv6.opt.src_linkaddr", printed(LINK_ADDRESS))
             .expect("icmpv6.opt.mtu", 2044)
             .expect("icmpv6.opt.prefix.length", 64)
             .expect("icmpv6.opt.prefix.flag.l", 1)
@@ -259,28 +245,42 @@ fn every_discovery_message_with_every_option() {
             .expect("icmpv6.opt.prefix.preferred_lifetime", 3_600)
             .expect("icmpv6.opt.prefix", prefix.prefix)
             .expect("icmpv6.opt.rdnss.lifetime", 600)
-            .expect("icmpv6.opt.rdnss", format!("{HOST},{V6}")),
-            nd(
-                "NS",
-                NdBody::NeighborSolicitation(NeighborSolicitation { target: HOST }),
-                &source,
-                Icmpv6Type::NEIGHBOR_SOLICITATION,
-            )
-            .expect("icmpv6.nd.ns.target_address", HOST)
-            .expect("icmpv6.opt.src_linkaddr", &address),
-            nd(
-                "NA",
-                NdBody::NeighborAdvertisement(answer),
-                &target,
-                Icmpv6Type::NEIGHBOR_ADVERTISEMENT,
-            )
-            .expect("icmpv6.nd.na.flag.r", 1)
-            .expect("icmpv6.nd.na.flag.s", 0)
-            .expect("icmpv6.nd.na.flag.o", 1)
-            .expect("icmpv6.nd.na.target_address", V6)
-            .expect("icmpv6.opt.type", 2)
-            .expect("icmpv6.opt.target_linkaddr", &address),
-            nd("redirect", NdBody::Redirect(redirect), &better, Icmpv6Type::REDIRECT)
+            .expect("icmpv6.opt.rdnss", format!("{HOST},{V6}"))],
+    );
+}
+
+#[test]
+fn every_other_discovery_message() {
+    let solicitation = NdBody::NeighborSolicitation(NeighborSolicitation { target: HOST });
+    let advertisement = NdBody::NeighborAdvertisement(NeighborAdvertisement {
+        router: true,
+        solicited: false,
+        override_cached: true,
+        target: V6,
+    });
+    let redirect = NdBody::Redirect(Redirect { target: HOST, destination: GROUP });
+    let mut original = [0; 64];
+    header(IpProtocol(253), V6).write_packet(24, &mut original).expect("it fits");
+    let better = [TARGET[0], NdOption::RedirectedHeader(&original)];
+    let address = printed(LINK_ADDRESS);
+    judge(
+        "every_other_discovery_message",
+        &[
+            nd("RS", NdBody::RouterSolicitation, &SOURCE, Icmpv6Type::ROUTER_SOLICITATION)
+                .expect("icmpv6.opt.type", 1)
+                .expect("icmpv6.opt.length", 3)
+                .expect("icmpv6.opt.src_linkaddr", &address),
+            nd("NS", solicitation, &SOURCE, Icmpv6Type::NEIGHBOR_SOLICITATION)
+                .expect("icmpv6.nd.ns.target_address", HOST)
+                .expect("icmpv6.opt.src_linkaddr", &address),
+            nd("NA", advertisement, &TARGET, Icmpv6Type::NEIGHBOR_ADVERTISEMENT)
+                .expect("icmpv6.nd.na.flag.r", 1)
+                .expect("icmpv6.nd.na.flag.s", 0)
+                .expect("icmpv6.nd.na.flag.o", 1)
+                .expect("icmpv6.nd.na.target_address", V6)
+                .expect("icmpv6.opt.type", 2)
+                .expect("icmpv6.opt.target_linkaddr", &address),
+            nd("redirect", redirect, &better, Icmpv6Type::REDIRECT)
                 .expect("icmpv6.nd.rd.target_address", HOST)
                 .expect("icmpv6.rd.na.destination_address", GROUP)
                 .expect("icmpv6.opt.type", "2,4")
