@@ -150,7 +150,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::vec;
-    use std::vec::Vec;
 
     /// RFC 1071 as one would explain it: words in network order, carries at once.
     fn naive(octets: &[u8]) -> u16 {
@@ -220,12 +219,11 @@ mod tests {
         #[test]
         fn an_update_is_as_good_as_a_new_sum(
             mut octets in proptest::collection::vec(any::<u8>(), 8..40),
-            at in 0usize..3,
+            at in prop_oneof![Just(0usize), Just(2)],
             new: u32,
         ) {
             octets.truncate(octets.len() & !1);
             octets[7] |= 1;
-            let at = at * 2 % 4;
             let old = u32::from_be_bytes(octets[at..at + 4].try_into().unwrap());
             let before = Sum::of(&octets).checksum();
             octets[at..at + 4].copy_from_slice(&new.to_be_bytes());
@@ -251,11 +249,5 @@ mod tests {
                 prop_assert!(before.then(Sum::of(&octets)).is_ok());
             }
         }
-    }
-
-    #[test]
-    fn a_list_of_parts_may_be_empty() {
-        let none: Vec<u8> = Vec::new();
-        assert_eq!(Sum::of(&none), Sum::default());
     }
 }

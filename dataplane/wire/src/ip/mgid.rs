@@ -190,7 +190,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_gid_that_names_a_group_is_the_gid_of_that_group(mut octets: [u8; 16], like_ours: bool) {
+        fn a_gid_that_names_a_group_is_its_gid(mut octets: [u8; 16], like_ours: bool) {
             if like_ours {
                 let version = octets[2] & 0x20;
                 octets[..5].copy_from_slice(&[0xff, 0x12, 0x40 | version, 0x1b, 0x80]);

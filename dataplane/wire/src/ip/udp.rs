@@ -160,7 +160,8 @@ mod tests {
             }
             if let Ok(datagram) = UdpDatagram::parse(&octets) {
                 datagram.checksum_ok(&V4);
-                prop_assert_eq!(datagram.payload().len() + 8, usize::from(datagram.header().length));
+                let length = usize::from(datagram.header().length);
+                prop_assert_eq!(datagram.payload().len() + UdpHeader::LEN, length);
             }
         }
     }
