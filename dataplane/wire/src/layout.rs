@@ -1,9 +1,10 @@
 //! How a table of offsets becomes a type.
 //!
 //! Nearly every format in this crate is a fixed header: so many octets, each field at a known bit.
-//! The specification prints it as a table; [`layout!`] takes that table as it stands and makes of
-//! it a plain struct with `read`, `parse`, `write` and `emit`. So what can be wrong with a format
-//! is one number in one table, and the table is what the next reader sees first.
+//! The specification prints it as a table; [`layout!`](crate::layout!) takes that table as it
+//! stands and makes of it a plain struct with `read`, `parse`, `write` and `emit`. So what can be
+//! wrong with a format is one number in one table, and the table is what the next reader sees
+//! first.
 //!
 //! Why a macro and not hand-written accessors: there are about a hundred formats and a thousand
 //! fields, and the compiler refuses a table whose fields overlap or stick out. Offsets and widths
@@ -14,8 +15,6 @@
 //! A format with a variable part (options, segments, payload) has a hand-written *view* beside its
 //! fixed header: a struct that borrows the octets, made by one checked constructor, whose accessors
 //! cannot fail any more.
-//!
-//! [`layout!`]: crate::layout!
 
 use core::fmt;
 

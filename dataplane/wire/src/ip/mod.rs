@@ -1,1 +1,127 @@
 //! IP over InfiniBand and the IP family that it carries (RFC 4391, RFC 4755).
+//!
+//! From the link upwards: [`ipoib`] is the header before every packet, [`link_address`] who is
+//! meant on the link and [`mgid`] which group; [`arp`] and [`nd`] find link addresses; [`ipv4`] and
+//! [`ipv6`] carry [`icmpv4`], [`icmpv6`], [`igmp`], [`mld`], [`udp`] and [`tcp`]. [`list`] walks
+//! every list inside them and [`checksum`] sums all of them.
+//!
+//! Parsing checks lengths, versions and fixed fields; checksums are the business of whoever needs
+//! them, since a router forwards what only the receiver verifies. So each format that has one also
+//! has `checksum_ok` and `fill_checksum`.
+//!
+//! Where a header lies below another one of a fixed length (neighbour discovery in ICMPv6), its
+//! table keeps the octet numbers of the RFC's figure and leaves out what the lower header reads.
+
+pub mod arp;
+pub mod checksum;
+pub mod group_record;
+pub mod icmp;
+pub mod icmpv4;
+pub mod icmpv6;
+pub mod igmp;
+pub mod ipoib;
+pub mod ipv4;
+pub mod ipv6;
+pub mod ipv6_ext;
+pub mod link_address;
+pub mod list;
+pub mod mgid;
+pub mod mld;
+pub mod nd;
+pub mod nd_option;
+mod option;
+pub mod tcp;
+pub mod udp;
+
+use crate::layout::{Field, WireError};
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+codes! {
+    /// What follows an IPv4 header, an IPv6 header or one of its extensions (IANA protocol
+    /// numbers).
+    pub struct IpProtocol(u8) {
+        HOP_BY_HOP = 0,
+        ICMPV4 = 1,
+        IGMP = 2,
+        IPV4 = 4,
+        TCP = 6,
+        UDP = 17,
+        IPV6 = 41,
+        ROUTING = 43,
+        FRAGMENT = 44,
+        ESP = 50,
+        AUTHENTICATION = 51,
+        ICMPV6 = 58,
+        NO_NEXT_HEADER = 59,
+        DESTINATION_OPTIONS = 60,
+    }
+}
+
+macro_rules! address_field {
+    ($type:ty, $len:literal) => {
+        impl Field for $type {
+            const WIDTH_MAX: usize = $len * 8;
+            #[inline(always)]
+            fn load(octets: &[u8], bit: usize, _width: usize) -> Self {
+                let mut own = [0; $len];
+                own.copy_from_slice(&octets[bit / 8..bit / 8 + $len]);
+                Self::from(own)
+            }
+            #[inline(always)]
+            fn store(self, octets: &mut [u8], bit: usize, _width: usize) {
+                octets[bit / 8..bit / 8 + $len].copy_from_slice(&self.octets());
+            }
+        }
+    };
+}
+address_field!(Ipv4Addr, 4);
+address_field!(Ipv6Addr, 16);
+
+/// The first `count` octets and those behind them.
+#[inline(always)]
+fn split<'a>(
+    format: &'static str,
+    octets: &'a [u8],
+    count: usize,
+) -> Result<(&'a [u8], &'a [u8]), WireError> {
+    octets.split_at_checked(count).ok_or(WireError::Truncated {
+        format,
+        needed: count,
+        have: octets.len(),
+    })
+}
+
+/// The octets of a header, and those behind them.
+#[inline(always)]
+fn split_header<'a, const LEN: usize>(
+    format: &'static str,
+    octets: &'a [u8],
+) -> Result<(&'a [u8; LEN], &'a [u8]), WireError> {
+    octets.split_first_chunk().ok_or(WireError::Truncated {
+        format,
+        needed: LEN,
+        have: octets.len(),
+    })
+}
+
+/// The first `count` octets of an output and those behind them.
+#[inline(always)]
+fn split_mut<'a>(
+    format: &'static str,
+    out: &'a mut [u8],
+    count: usize,
+) -> Result<(&'a mut [u8], &'a mut [u8]), WireError> {
+    let have = out.len();
+    out.split_at_mut_checked(count).ok_or(WireError::NoRoom { format, needed: count, have })
+}
+
+/// Copies `octets` to the front of `out`; gives what follows.
+fn put<'a>(
+    format: &'static str,
+    octets: &[u8],
+    out: &'a mut [u8],
+) -> Result<&'a mut [u8], WireError> {
+    let (head, rest) = split_mut(format, out, octets.len())?;
+    head.copy_from_slice(octets);
+    Ok(rest)
+}

@@ -27,6 +27,26 @@ layout! {
     }
 }
 
+impl MadHeader {
+    /// The header of a request, or of a datagram that asks for no answer.
+    pub fn new(
+        mgmt_class: MgmtClass,
+        method: Method,
+        transaction_id: u64,
+        attribute_id: AttributeId,
+    ) -> Self {
+        Self {
+            base_version: 1,
+            mgmt_class,
+            class_version: mgmt_class.version(),
+            method,
+            transaction_id,
+            attribute_id,
+            ..Self::default()
+        }
+    }
+}
+
 codes! {
     /// Management classes (IBA 13.4.4).
     pub struct MgmtClass(u8) {
@@ -162,15 +182,8 @@ mod tests {
 
     #[test]
     fn header_of_a_path_query() {
-        let header = MadHeader {
-            base_version: 1,
-            mgmt_class: MgmtClass::SUBN_ADM,
-            class_version: MgmtClass::SUBN_ADM.version(),
-            method: Method::GET,
-            transaction_id: 0x0000_0012_0000_0034,
-            attribute_id: AttributeId(0x35),
-            ..MadHeader::default()
-        };
+        let (transaction_id, path_record) = (0x0000_0012_0000_0034, AttributeId(0x35));
+        let header = MadHeader::new(MgmtClass::SUBN_ADM, Method::GET, transaction_id, path_record);
         let octets =
             [1, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0x12, 0, 0, 0, 0x34, 0, 0x35, 0, 0, 0, 0, 0, 0];
         assert_eq!(header.emit(), octets);

@@ -14,7 +14,10 @@ pub mod notice;
 pub mod perf;
 pub mod rmpp;
 pub mod sa;
+pub mod service_id;
 pub mod smp;
+#[cfg(test)]
+mod vector;
 pub mod vendor;
 
 pub use attribute::Attribute;

@@ -58,14 +58,8 @@ fn plain(octets: &[u8]) -> String {
 
 fn header(mgmt_class: MgmtClass, method: Method, attribute_id: AttributeId) -> MadHeader {
     MadHeader {
-        base_version: 1,
-        mgmt_class,
-        class_version: mgmt_class.version(),
-        method,
-        transaction_id: 0x1122_3344_5566_7788,
-        attribute_id,
         attribute_modifier: 0x99aa_bbcc,
-        ..MadHeader::default()
+        ..MadHeader::new(mgmt_class, method, 0x1122_3344_5566_7788, attribute_id)
     }
 }
 

@@ -1,1 +1,230 @@
-//! Communication management: the messages that make and end connections (IBA 12.6).
+//! Connection management (IBA 12): how two queue pairs come to know each other.
+//!
+//! [`Req`], [`Rep`] and [`Rtu`] make a connection, [`Rej`] refuses it, [`Mra`] asks for patience,
+//! [`Dreq`] and [`Drep`] end it; [`Lap`] and [`Apr`] change its alternate path; [`SidrReq`] and
+//! [`SidrRep`] resolve a service to a datagram queue pair. [`ipoib`] is what IP puts into them.
+//!
+//! Each message is one datagram of which 232 octets follow the common header; whatever its fixed
+//! fields leave is the consumer's private data. [`CmMessage`] is any of them.
+
+mod dreq;
+pub mod ipoib;
+mod lap;
+mod mra;
+mod rej;
+mod rep;
+mod req;
+mod rtu;
+mod sidr;
+
+pub use dreq::{Drep, Dreq};
+pub use lap::{ApStatus, Apr, Lap};
+pub use mra::Mra;
+pub use rej::{Rej, RejectReason};
+pub use rep::Rep;
+pub use req::{Req, ReqPath};
+pub use rtu::Rtu;
+pub use sidr::{SidrRep, SidrReq, SidrStatus};
+
+use super::{Attribute, AttributeId, MAD_LEN, MadHeader, Method, MgmtClass};
+use crate::WireError;
+use core::fmt;
+
+/// Octets of every message, after the common header.
+pub const MESSAGE_LEN: usize = MAD_LEN - MadHeader::LEN;
+
+/// One side's name for a connection. A side chooses its own; 0 is none.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CommId(pub u32);
+
+impl fmt::Display for CommId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#010x}", self.0)
+    }
+}
+
+impl fmt::Debug for CommId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CommId({self})")
+    }
+}
+
+number_field!(CommId(u32));
+
+codes! {
+    /// What kind of queue pair is to be connected (IBA 12.6.5).
+    pub struct TransportService(u8) {
+        /// Reliable connection.
+        RC = 0,
+        /// Unreliable connection.
+        UC = 1,
+        /// Reliable datagram.
+        RD = 2,
+        /// As the extended transport type says.
+        EXTENDED = 3,
+    }
+}
+
+codes! {
+    /// Which message a rejection or a plea for patience is about (IBA 12.6.6, 12.6.7).
+    pub struct AnsweredMessage(u8) { REQ = 0, REP = 1, OTHER = 2 }
+}
+
+macro_rules! messages {
+    ($( $(#[$meta:meta])* $name:ident = $id:literal, )*) => {
+        $(
+            impl Attribute for $name {
+                const ID: AttributeId = AttributeId($id);
+            }
+        )*
+
+        /// Any message of connection management.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum CmMessage {
+            $( $(#[$meta])* $name($name), )*
+        }
+
+        impl CmMessage {
+            /// By which the common header announces it.
+            pub const fn attribute_id(&self) -> AttributeId {
+                match self {
+                    $( Self::$name(_) => $name::ID, )*
+                }
+            }
+
+            /// What follows a common header with this attribute.
+            pub fn parse(
+                attribute_id: AttributeId,
+                octets: &[u8; MESSAGE_LEN],
+            ) -> Result<Self, WireError> {
+                match attribute_id {
+                    $( $name::ID => Ok(Self::$name($name::parse(octets))), )*
+                    _ => Err(bad("attribute_id")),
+                }
+            }
+
+            /// Its octets, to follow a common header.
+            pub fn emit(&self) -> [u8; MESSAGE_LEN] {
+                match self {
+                    $( Self::$name(message) => message.emit(), )*
+                }
+            }
+        }
+    };
+}
+
+messages! {
+    /// A connection is asked for.
+    Req = 0x0010,
+    /// The answer will take a while.
+    Mra = 0x0011,
+    /// The connection is refused.
+    Rej = 0x0012,
+    /// The connection is accepted.
+    Rep = 0x0013,
+    /// The acceptance arrived.
+    Rtu = 0x0014,
+    /// The connection shall end.
+    Dreq = 0x0015,
+    /// It has.
+    Drep = 0x0016,
+    /// A service is looked for.
+    SidrReq = 0x0017,
+    /// Where it is.
+    SidrRep = 0x0018,
+    /// An alternate path is offered.
+    Lap = 0x0019,
+    /// What became of it.
+    Apr = 0x001a,
+}
+
+impl CmMessage {
+    /// Takes a whole datagram apart.
+    ///
+    /// Another class version is a [`WireError::BadValue`] of `class_version`, which deserves a
+    /// [`RejectReason::UNSUPPORTED_CLASS_VERSION`].
+    pub fn parse_mad(octets: &[u8; MAD_LEN]) -> Result<(MadHeader, Self), WireError> {
+        let (header, rest) = MadHeader::read(octets)?;
+        if header.mgmt_class != MgmtClass::COMM_MGT {
+            return Err(bad("mgmt_class"));
+        }
+        if header.class_version != MgmtClass::COMM_MGT.version() {
+            return Err(bad("class_version"));
+        }
+        if header.method != Method::SEND {
+            return Err(bad("method"));
+        }
+        let message = rest.first_chunk().ok_or(WireError::BadLength { format: "CmMessage" })?;
+        Ok((header, Self::parse(header.attribute_id, message)?))
+    }
+
+    /// The whole datagram.
+    pub fn emit_mad(&self, transaction_id: u64) -> [u8; MAD_LEN] {
+        let (class, method) = (MgmtClass::COMM_MGT, Method::SEND);
+        let header = MadHeader::new(class, method, transaction_id, self.attribute_id());
+        let mut octets = [0; MAD_LEN];
+        octets[..MadHeader::LEN].copy_from_slice(&header.emit());
+        octets[MadHeader::LEN..].copy_from_slice(&self.emit());
+        octets
+    }
+}
+
+const fn bad(field: &'static str) -> WireError {
+    WireError::BadValue { format: "CmMessage", field }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const KINDS: core::ops::RangeInclusive<u16> = 0x10..=0x1a;
+
+    #[test]
+    fn a_whole_datagram() {
+        let rtu = CmMessage::Rtu(Rtu { local_comm_id: CommId(0xa1a2_a3a4), ..Rtu::default() });
+        let octets = rtu.emit_mad(0x0102_0304_0506_0708);
+        assert_eq!(octets[..8], [1, 7, 2, 3, 0, 0, 0, 0]);
+        assert_eq!(octets[8..24], [1, 2, 3, 4, 5, 6, 7, 8, 0, 0x14, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(octets[24..28], [0xa1, 0xa2, 0xa3, 0xa4]);
+        let (header, parsed) = CmMessage::parse_mad(&octets).unwrap();
+        assert_eq!((header.transaction_id, parsed), (0x0102_0304_0506_0708, rtu));
+    }
+
+    #[test]
+    fn what_is_not_connection_management_is_refused_by_field() {
+        let good = CmMessage::Drep(Drep::default()).emit_mad(1);
+        for (octet, value, field) in [
+            (1, 4, "mgmt_class"),
+            (2, 1, "class_version"),
+            (3, 1, "method"),
+            (17, 9, "attribute_id"),
+        ] {
+            let mut octets = good;
+            octets[octet] = value;
+            assert_eq!(CmMessage::parse_mad(&octets), Err(bad(field)));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_octets_are_a_message_or_an_error(octets: [u8; 256]) {
+            let _ = CmMessage::parse_mad(&octets);
+        }
+
+        #[test]
+        fn emitting_keeps_all_that_parsing_found(
+            kind in KINDS,
+            octets in proptest::array::uniform32(any::<[u8; 8]>()),
+        ) {
+            let mut octets: [u8; 256] = core::array::from_fn(|i| octets[i / 8][i % 8]);
+            octets[1..4].copy_from_slice(&[7, 2, 3]);
+            octets[16..18].copy_from_slice(&kind.to_be_bytes());
+            let (header, message) = CmMessage::parse_mad(&octets).unwrap();
+            let emitted = message.emit_mad(header.transaction_id);
+            let again = CmMessage::parse_mad(&emitted).unwrap();
+            prop_assert_eq!((again.0.attribute_id, again.1), (AttributeId(kind), message));
+            prop_assert_eq!(again.1.emit_mad(header.transaction_id), emitted);
+        }
+    }
+}

@@ -1,1 +1,271 @@
-//! Subnet administration: records and their component masks (IBA 15.2).
+//! Subnet administration (IBA 15.2): questions about the subnet, and membership of groups.
+//!
+//! Every datagram is a [`SaMad`]: a question or an answer about one [`Record`]. A record comes with
+//! the mask by which a question says which of its components count. An answer of several records
+//! comes in segments (see [`rmpp`](super::rmpp)); joined together, they make a table for
+//! [`records`].
+//!
+//! Ordinary nodes use [`PathRecord`], [`McMemberRecord`] and [`InformInfo`]; the rest is what
+//! management tools ask for.
+
+mod inform_info;
+mod mc_member_record;
+mod multi_path_record;
+mod node_record;
+mod path_record;
+mod port_info_record;
+mod service_record;
+mod table_records;
+
+pub use inform_info::{InformInfo, InformInfoRecord, InformInfoRecordMask};
+pub use mc_member_record::{JoinState, McMemberRecord, McMemberRecordMask, Scope};
+pub use multi_path_record::{MultiPathRecord, MultiPathRecordMask};
+pub use node_record::{NodeRecord, NodeRecordMask};
+pub use path_record::{PathRecord, PathRecordMask};
+pub use port_info_record::{PortInfoRecord, PortInfoRecordMask};
+pub use service_record::{ServiceRecord, ServiceRecordMask};
+pub use table_records::{
+    GuidInfoRecord, GuidInfoRecordMask, LftRecord, LftRecordMask, LinkRecord, LinkRecordMask,
+    MftRecord, MftRecordMask, PKeyTableRecord, PKeyTableRecordMask, SlToVlRecord, SlToVlRecordMask,
+    SmInfoRecord, SmInfoRecordMask, SwitchInfoRecord, SwitchInfoRecordMask, VlArbRecord,
+    VlArbRecordMask,
+};
+
+use super::class_port_info::ClassPortInfo;
+use super::notice::NoticeReport;
+use super::rmpp::RmppHeader;
+use super::smp::SmKey;
+use super::{Attribute, MadHeader, Method, MgmtClass};
+use crate::WireError;
+
+layout! {
+    /// What subnet administration has behind the segmentation header (IBA 15.2.1).
+    pub struct SaHeader: 20 octets {
+        /// What the sender is trusted by; 0 is untrusted, which will do for most questions.
+        0:0   64  sm_key: SmKey,
+        /// From one record of a table to the next, in units of 8 octets.
+        8:0   16  attribute_offset: u16,
+        /// Which components of the record a question is about: a [`Record::Mask`].
+        12:0  64  component_mask: u64,
+    }
+}
+
+layout! {
+    /// A datagram of subnet administration, whole.
+    pub struct SaMad: 256 octets {
+        /// The common header.
+        0:0    192  header: MadHeader,
+        /// Zero unless the datagram is a segment.
+        24:0    96  rmpp: RmppHeader,
+        /// Administration's own header.
+        36:0   160  sa: SaHeader,
+        /// A record, or a segment of a table.
+        56:0  1600  data: [u8; 200],
+    }
+}
+
+codes! {
+    /// How a component of a question stands to that of an answer (IBA 15.2.5.16).
+    pub struct Selector(u8) {
+        GREATER_THAN = 0,
+        LESS_THAN = 1,
+        EXACTLY = 2,
+        /// The largest there is; of times the shortest.
+        BEST = 3,
+    }
+}
+
+/// What a datagram of subnet administration can be about.
+pub trait Record: Attribute {
+    /// Which of its components a question is about.
+    type Mask: From<u64> + Into<u64>;
+
+    /// Octets from one to the next in the tables that we send.
+    const STRIDE: usize = Self::LEN.next_multiple_of(8);
+
+    /// The [`SaHeader::attribute_offset`] of the tables that we send.
+    const ATTRIBUTE_OFFSET: u16 = (Self::STRIDE / 8) as u16;
+}
+
+impl SaMad {
+    /// An untrusted question about one record, or the answer to one.
+    pub fn new<R: Record>(method: Method, transaction_id: u64, mask: R::Mask, record: R) -> Self {
+        Self {
+            header: MadHeader::new(MgmtClass::SUBN_ADM, method, transaction_id, R::ID),
+            rmpp: RmppHeader::default(),
+            sa: SaHeader { component_mask: mask.into(), ..SaHeader::default() },
+            data: record.to_data(),
+        }
+    }
+
+    /// The record, and which of its components are meant; an error if it is about something else.
+    pub fn record<R: Record>(&self) -> Result<(R::Mask, R), WireError> {
+        if self.header.attribute_id != R::ID {
+            return Err(WireError::BadValue { format: R::NAME, field: "attribute_id" });
+        }
+        Ok((self.sa.component_mask.into(), R::from_data(&self.data)))
+    }
+}
+
+/// The records of a table whose segments were joined together.
+///
+/// What is left at the end and too short for a record is no record.
+pub fn records<R: Record>(
+    table: &[u8],
+    attribute_offset: u16,
+) -> Result<impl Iterator<Item = R>, WireError> {
+    let stride = usize::from(attribute_offset) * 8;
+    if stride < R::LEN && !table.is_empty() {
+        return Err(WireError::BadLength { format: R::NAME });
+    }
+    let rows = table.chunks(stride.max(R::LEN));
+    Ok(rows.map_while(|row| Some(R::read(row).ok()?.0)))
+}
+
+/// Writes a record of a table at the front of `out`, zeros behind it up to the next; gives what
+/// follows.
+pub fn write_record<R: Record>(record: R, out: &mut [u8]) -> Result<&mut [u8], WireError> {
+    let no_room = WireError::NoRoom { format: R::NAME, needed: R::STRIDE, have: out.len() };
+    let (row, rest) = out.split_at_mut_checked(R::STRIDE).ok_or(no_room)?;
+    record.write(row)?.fill(0);
+    Ok(rest)
+}
+
+/// Ties a record to its attribute id and to its mask.
+macro_rules! record {
+    ($record:ident = $id:literal, $mask:ident) => {
+        impl $crate::mad::Attribute for $record {
+            const ID: $crate::mad::AttributeId = $crate::mad::AttributeId($id);
+        }
+
+        impl $crate::mad::sa::Record for $record {
+            type Mask = $mask;
+        }
+
+        impl From<u64> for $mask {
+            fn from(bits: u64) -> Self {
+                Self(bits)
+            }
+        }
+
+        impl From<$mask> for u64 {
+            fn from(mask: $mask) -> Self {
+                mask.0
+            }
+        }
+    };
+}
+use record;
+
+/// Questions about it have no components.
+impl Record for ClassPortInfo {
+    type Mask = u64;
+}
+
+/// It is reported, not asked for.
+impl Record for NoticeReport {
+    type Mask = u64;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::{Gid, Lid};
+    use crate::mad::vector::{assert_octets, counting};
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn every_field_of_the_header_is_where_the_specification_has_it() {
+        let mad = SaMad {
+            header: MadHeader { base_version: 1, ..MadHeader::default() },
+            rmpp: RmppHeader { version: 1, ..RmppHeader::default() },
+            sa: SaHeader {
+                sm_key: SmKey(0x1112_1314_1516_1718),
+                attribute_offset: 0x2122,
+                component_mask: 0x3132_3334_3536_3738,
+            },
+            data: counting(0x41),
+        };
+        assert_octets(
+            &mad,
+            &[
+                (0, &[1]),
+                (24, &[1]),
+                (36, &counting::<8>(0x11)),
+                (44, &[0x21, 0x22]),
+                (48, &counting::<8>(0x31)),
+                (56, &counting::<200>(0x41)),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_path_query_as_linux_makes_it() {
+        let query = PathRecord { numb_path: 1, ..PathRecord::default() };
+        let mad = SaMad::new(Method::GET, 0x0102, PathRecordMask::LINUX_QUERY, query);
+        let octets = mad.emit();
+        assert_eq!(
+            octets[..24],
+            *b"\x01\x03\x02\x01\0\0\0\0\0\0\0\0\0\0\x01\x02\0\x35\0\0\0\0\0\0"
+        );
+        assert_eq!(octets[24..54], [0; 30]);
+        assert_eq!(octets[54..56], [0x34, 0x0c]);
+        assert_eq!(mad.record(), Ok((PathRecordMask::LINUX_QUERY, query)));
+        assert_eq!(
+            mad.record::<McMemberRecord>(),
+            Err(WireError::BadValue { format: "McMemberRecord", field: "attribute_id" })
+        );
+    }
+
+    const LINK: LinkRecord =
+        LinkRecord { from_lid: Lid(1), from_port: 2, to_port: 3, to_lid: Lid(4) };
+
+    #[test]
+    fn a_table_has_padding_between_its_records() {
+        let mut out = [0xff; 17];
+        let rest = write_record(LINK, &mut out).unwrap();
+        assert_eq!(write_record(LINK, rest).unwrap(), [0xff]);
+        assert_eq!(out[..16], [0, 1, 2, 3, 0, 4, 0, 0, 0, 1, 2, 3, 0, 4, 0, 0]);
+        assert_eq!(LinkRecord::ATTRIBUTE_OFFSET, 1);
+        assert_eq!(records(&out, 1).unwrap().collect::<Vec<LinkRecord>>(), [LINK, LINK]);
+        // The last record may come without its padding.
+        assert_eq!(records::<LinkRecord>(&out[..14], 1).unwrap().count(), 2);
+        assert_eq!(records::<LinkRecord>(&out[..13], 1).unwrap().count(), 1);
+        assert!(write_record(LINK, &mut out[..7]).is_err());
+    }
+
+    #[test]
+    fn records_can_stand_further_apart_than_we_set_them_but_not_closer() {
+        let mut table = [0; 96];
+        LINK.write(&mut table[24..]).unwrap();
+        let second = records::<LinkRecord>(&table, 3).unwrap().nth(1);
+        assert_eq!(second, Some(LINK));
+        assert!(records::<PathRecord>(&table, 7).is_err());
+        assert!(records::<PathRecord>(&table, 0).is_err());
+        assert_eq!(records::<PathRecord>(&[], 0).unwrap().count(), 0, "no records, no offset");
+    }
+
+    #[test]
+    fn masks_of_different_records_have_the_same_bits_on_the_wire() {
+        let mask = McMemberRecordMask::LINUX_LEAVE;
+        let leave = McMemberRecord { mgid: Gid(counting(1)), ..McMemberRecord::default() };
+        let mad = SaMad::new(Method::DELETE, 1, mask, leave);
+        assert_eq!(mad.emit()[48..56], [0, 0, 0, 0, 0, 1, 0, 3]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_table_gives_as_many_records_as_fit(
+            table in proptest::collection::vec(any::<u8>(), 0..600),
+            attribute_offset: u16,
+        ) {
+            if let Ok(rows) = records::<PathRecord>(&table, attribute_offset) {
+                let stride = usize::from(attribute_offset) * 8;
+                let fit = (0..table.len()).step_by(stride.max(1));
+                let fit = fit.filter(|start| start + PathRecord::LEN <= table.len());
+                prop_assert_eq!(rows.count(), fit.count());
+            }
+        }
+    }
+}

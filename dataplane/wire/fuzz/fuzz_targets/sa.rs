@@ -1,0 +1,29 @@
+//! Subnet administration: single records by attribute, and tables of them.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use pollux_wire::mad::sa::*;
+use pollux_wire_fuzz::survives;
+
+fn table<R: Record>(octets: &[u8], attribute_offset: u16) {
+    if let Ok(rows) = records::<R>(octets, attribute_offset) {
+        assert!(rows.count() <= octets.len() / R::LEN + 1);
+    }
+}
+
+fuzz_target!(|octets: &[u8]| {
+    survives!(octets, SaMad, PathRecord, MultiPathRecord, McMemberRecord, NodeRecord);
+    survives!(octets, PortInfoRecord, ServiceRecord, InformInfo, InformInfoRecord, LinkRecord);
+    let Ok((mad, rest)) = SaMad::read(octets) else { return };
+    let offset = mad.sa.attribute_offset;
+    table::<PathRecord>(rest, offset);
+    table::<NodeRecord>(rest, offset);
+    table::<McMemberRecord>(rest, offset);
+    if let Ok((mask, record)) = mad.record::<MultiPathRecord>() {
+        let _ = (format!("{mask:?}"), record.ends());
+    }
+    if let Ok((mask, record)) = mad.record::<PathRecord>() {
+        let again = SaMad::new(mad.header.method, mad.header.transaction_id, mask, record);
+        assert_eq!(again.record::<PathRecord>(), Ok((mask, record)));
+    }
+});

@@ -1,0 +1,34 @@
+//! Subnet and performance management: whole packets, every attribute, and what notices say.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use pollux_wire::mad::class_port_info::ClassPortInfo;
+use pollux_wire::mad::notice::{Notice, NoticeReport, TrapDetails, TrapNumber};
+use pollux_wire::mad::perf::{PerfMad, PortCounters, PortCountersExtended};
+use pollux_wire::mad::rmpp::RmppHeader;
+use pollux_wire::mad::smp::*;
+use pollux_wire::mad::vendor::VendorMad;
+use pollux_wire_fuzz::survives;
+
+fuzz_target!(|octets: &[u8]| {
+    survives!(octets, LidSmp, DirectedSmp, PerfMad, VendorMad, ClassPortInfo, NoticeReport);
+    survives!(octets, NodeInfo, NodeDescription, GuidInfo, PortInfo, SwitchInfo, PKeyTable, SmInfo);
+    survives!(octets, SlToVlMappingTable, VlArbitrationTable, LinearForwardingTable);
+    survives!(octets, RandomForwardingTable, MulticastForwardingTable);
+    survives!(octets, PortCounters, PortCountersExtended);
+    if let Ok((smp, _)) = DirectedSmp::read(octets) {
+        let _ = (smp.hop_pointer(), smp.hop_count(), smp.is_directed_all_the_way());
+        let _ = format!("{smp:?}");
+        let _ = NodeDescription::parse(&smp.data).text();
+    }
+    if let Ok((notice, _)) = Notice::read(octets) {
+        let details = notice.details();
+        let again = TrapDetails::parse(TrapNumber(notice.trap_number.0), &details.emit());
+        assert_eq!(again, details);
+    }
+    if let Ok((rmpp, _)) = RmppHeader::read(octets) {
+        for class_header_len in [0, 20] {
+            let _ = rmpp.data_len(class_header_len);
+        }
+    }
+});

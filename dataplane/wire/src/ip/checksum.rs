@@ -1,0 +1,253 @@
+//! The Internet checksum: the sum itself, pseudo headers, and updates (RFC 1071, 1624; 8200 8.1).
+//!
+//! Ones' complement addition does not care in which order octets of equal parity are added, nor in
+//! which byte order words are: so the sum is taken over native words, four octets in each half of a
+//! register, and is put into network order once at the end. It also lets parts be summed apart,
+//! with the one rule that a part which begins at an odd octet counts byte-swapped.
+
+use super::IpProtocol;
+use crate::layout::WireError;
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+/// The sum of some octets, to which more can be added.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    folded: u16,
+    /// Whether the octets so far were odd in number, so that the next one is the low half of a
+    /// word.
+    odd: bool,
+}
+
+impl Sum {
+    /// Sums `octets`; an odd last one counts as if a zero followed.
+    #[inline]
+    pub fn of(octets: &[u8]) -> Self {
+        Self {
+            folded: u16::from_be(fold(native_sum(octets))),
+            odd: !octets.len().is_multiple_of(2),
+        }
+    }
+
+    /// The sum of these octets with those of `next` behind them.
+    #[inline]
+    #[must_use]
+    pub const fn then(self, next: Self) -> Self {
+        let next_folded = if self.odd { next.folded.swap_bytes() } else { next.folded };
+        Self { folded: fold(self.folded as u64 + next_folded as u64), odd: self.odd != next.odd }
+    }
+
+    /// What the checksum field must hold, when it counted as zero in this sum.
+    #[inline]
+    pub const fn checksum(self) -> u16 {
+        !self.folded
+    }
+
+    /// Whether octets that contain their checksum arrived whole.
+    #[inline]
+    pub const fn is_ok(self) -> bool {
+        self.folded == u16::MAX
+    }
+}
+
+/// What a transport checksum covers beside the packet itself (RFC 768, RFC 9293 3.1, RFC 8200 8.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PseudoHeader {
+    /// Of a packet in IPv4.
+    V4 {
+        /// Who sends.
+        source: Ipv4Addr,
+        /// Who receives.
+        destination: Ipv4Addr,
+    },
+    /// Of a packet in IPv6.
+    V6 {
+        /// Who sends.
+        source: Ipv6Addr,
+        /// Who receives in the end, also where a routing header has other stops.
+        destination: Ipv6Addr,
+    },
+}
+
+impl PseudoHeader {
+    /// Its sum, for `len` octets of `protocol`.
+    ///
+    /// The two forms order and pad the last two fields differently, which a sum cannot tell.
+    #[inline]
+    pub fn sum(&self, protocol: IpProtocol, len: usize) -> Sum {
+        let addresses = match self {
+            Self::V4 { source, destination } => {
+                Sum::of(&source.octets()).then(Sum::of(&destination.octets()))
+            }
+            Self::V6 { source, destination } => {
+                Sum::of(&source.octets()).then(Sum::of(&destination.octets()))
+            }
+        };
+        let rest = u64::from(protocol.0) + len as u64;
+        addresses.then(Sum { folded: fold(rest), odd: false })
+    }
+}
+
+/// The checksum after a 16-bit field that it covers changed (RFC 1624 3, equation 3).
+#[inline]
+pub const fn update_u16(checksum: u16, old: u16, new: u16) -> u16 {
+    !fold(!checksum as u64 + !old as u64 + new as u64)
+}
+
+/// The checksum after a 32-bit field that it covers, at an even octet, changed.
+#[inline]
+pub const fn update_u32(checksum: u16, old: u32, new: u32) -> u16 {
+    !fold(!checksum as u64 + !old as u64 + new as u64)
+}
+
+/// Computes the checksum at octet `at` of `octets` and puts it there; `before` is what it covers
+/// beside them.
+pub(super) fn fill(
+    format: &'static str,
+    octets: &mut [u8],
+    at: usize,
+    before: Sum,
+) -> Result<u16, WireError> {
+    let have = octets.len();
+    let truncated = WireError::Truncated { format, needed: at + 2, have };
+    *octets[at.min(have)..].first_chunk_mut().ok_or(truncated)? = [0; 2];
+    let checksum = before.then(Sum::of(octets)).checksum();
+    octets[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+    Ok(checksum)
+}
+
+/// Sums words of native byte order. Cannot overflow below 2^34 octets, and no packet comes near.
+#[inline]
+fn native_sum(octets: &[u8]) -> u64 {
+    let (words, rest) = octets.as_chunks::<8>();
+    let (mut low, mut high) = (0, 0);
+    for word in words {
+        let word = u64::from_ne_bytes(*word);
+        low += word & 0xffff_ffff;
+        high += word >> 32;
+    }
+    // At most one of each is left: no loops, which a compiler would unroll for long inputs.
+    let (four, rest) = rest
+        .split_first_chunk()
+        .map_or((0, rest), |(own, rest)| (u64::from(u32::from_ne_bytes(*own)), rest));
+    let (two, rest) = rest
+        .split_first_chunk()
+        .map_or((0, rest), |(own, rest)| (u64::from(u16::from_ne_bytes(*own)), rest));
+    let one = rest.first().map_or(0, |&octet| u64::from(u16::from_ne_bytes([octet, 0])));
+    low + high + four + two + one
+}
+
+/// Adds the carries back until 16 bits are left.
+#[inline]
+const fn fold(sum: u64) -> u16 {
+    let sum = (sum >> 32) + (sum & 0xffff_ffff);
+    let sum = (sum >> 16) + (sum & 0xffff);
+    let sum = (sum >> 16) + (sum & 0xffff);
+    ((sum >> 16) + (sum & 0xffff)) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec;
+
+    /// RFC 1071 as one would explain it: words in network order, carries at once.
+    fn naive(octets: &[u8]) -> u16 {
+        octets.chunks(2).fold(0, |sum: u16, pair| {
+            let word = u16::from(pair[0]) << 8 | pair.get(1).map_or(0, |&low| u16::from(low));
+            let (sum, carry) = sum.overflowing_add(word);
+            sum + u16::from(carry)
+        })
+    }
+
+    #[test]
+    fn example_of_rfc_1071() {
+        let sum = Sum::of(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
+        assert_eq!((sum.folded, sum.checksum()), (0xddf2, 0x220d));
+        assert!(sum.then(Sum::of(&[0x22, 0x0d])).is_ok());
+    }
+
+    #[test]
+    fn example_of_rfc_1624() {
+        assert_eq!(update_u16(0xdd2f, 0x5555, 0x3285), 0x0000);
+    }
+
+    #[test]
+    fn no_carry_is_lost() {
+        let octets = vec![0xff; 65_535];
+        assert_eq!(Sum::of(&octets).folded, naive(&octets));
+    }
+
+    #[test]
+    fn pseudo_headers_are_the_sums_of_their_figures() {
+        let (source, destination) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+        let v4 = PseudoHeader::V4 { source, destination }.sum(IpProtocol::UDP, 0xfff0);
+        assert_eq!(v4.folded, naive(&[10, 0, 0, 1, 10, 0, 0, 2, 0, 17, 0xff, 0xf0]));
+
+        let (source, destination) =
+            (Ipv6Addr::LOCALHOST, Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 9));
+        let v6 = PseudoHeader::V6 { source, destination }.sum(IpProtocol::ICMPV6, 0x0001_2345);
+        let figure =
+            [&source.octets()[..], &destination.octets(), &[0, 1, 0x23, 0x45, 0, 0, 0, 58]];
+        assert_eq!(v6.folded, naive(&figure.concat()));
+    }
+
+    proptest! {
+        #[test]
+        fn sums_agree_with_the_oracle_at_every_alignment(
+            octets in proptest::collection::vec(any::<u8>(), 0..200),
+            skip in 0usize..9,
+        ) {
+            let octets = &octets[skip.min(octets.len())..];
+            prop_assert_eq!(Sum::of(octets).folded, naive(octets));
+        }
+
+        #[test]
+        fn parts_sum_to_the_whole(
+            octets in proptest::collection::vec(any::<u8>(), 0..100),
+            mut cuts in proptest::collection::vec(0usize..100, 0..5),
+        ) {
+            cuts.retain(|&cut| cut <= octets.len());
+            cuts.extend([0, octets.len()]);
+            cuts.sort_unstable();
+            let parts = cuts.windows(2).map(|cut| Sum::of(&octets[cut[0]..cut[1]]));
+            prop_assert_eq!(parts.fold(Sum::default(), Sum::then), Sum::of(&octets));
+        }
+
+        /// Of octets that are not all zero: an IP header never is, and ones' complement has two
+        /// zeros.
+        #[test]
+        fn an_update_is_as_good_as_a_new_sum(
+            mut octets in proptest::collection::vec(any::<u8>(), 8..40),
+            at in prop_oneof![Just(0usize), Just(2)],
+            new: u32,
+        ) {
+            octets.truncate(octets.len() & !1);
+            octets[7] |= 1;
+            let old = u32::from_be_bytes(octets[at..at + 4].try_into().unwrap());
+            let before = Sum::of(&octets).checksum();
+            octets[at..at + 4].copy_from_slice(&new.to_be_bytes());
+            prop_assert_eq!(update_u32(before, old, new), Sum::of(&octets).checksum());
+
+            let half: u16 = 0xbeef;
+            let before = Sum::of(&octets).checksum();
+            octets[at..at + 2].copy_from_slice(&half.to_be_bytes());
+            let old = (new >> 16) as u16;
+            prop_assert_eq!(update_u16(before, old, half), Sum::of(&octets).checksum());
+        }
+
+        #[test]
+        fn what_is_filled_in_is_found_ok(
+            mut octets in proptest::collection::vec(any::<u8>(), 0..60),
+            at in 0usize..20,
+        ) {
+            let before = Sum::of(&[1, 2]);
+            let at = at * 2;
+            let filled = fill("test", &mut octets, at, before);
+            prop_assert_eq!(filled.is_ok(), at + 2 <= octets.len());
+            if filled.is_ok() {
+                prop_assert!(before.then(Sum::of(&octets)).is_ok());
+            }
+        }
+    }
+}

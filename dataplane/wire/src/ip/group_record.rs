@@ -1,0 +1,182 @@
+//! What IGMPv3 and MLDv2 have in common: sources in queries, and records of groups (RFC 3376 4.1
+//! and 4.2, RFC 3810 5.1 and 5.2). Only the length of an address differs.
+
+use super::list::{Item, List};
+use crate::layout::WireError;
+
+layout! {
+    /// The second part of a query (RFC 3376 4.1, RFC 3810 5.1), behind the group.
+    pub struct QuerierHeader: 4 octets {
+        /// Routers that hear it do not update their timers.
+        0:4    1  suppress_router_processing: bool,
+        /// How many losses the querier expects to bear.
+        0:5    3  robustness: u8,
+        /// Seconds between queries, as a [`floating`] code.
+        1:0    8  interval_code: u8,
+        /// How many addresses follow.
+        2:0   16  source_count: u16,
+    }
+}
+
+/// Who queries, how often, and about which sources: what queries of IGMPv3 and MLDv2 add.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Querier<'a, A: Item<'a>> {
+    /// Routers that hear it do not update their timers.
+    pub suppress_router_processing: bool,
+    /// How many losses the querier expects to bear; 0 stands for more than 7.
+    pub robustness: u8,
+    /// Seconds between queries, as a [`floating`] code.
+    pub interval_code: u8,
+    /// Sources that are asked about; none asks about the group as such.
+    pub sources: List<'a, A>,
+}
+
+impl<'a, A: Item<'a>> Querier<'a, A> {
+    pub(super) fn read(octets: &'a [u8]) -> Result<Self, WireError> {
+        let (header, rest) = QuerierHeader::read(octets)?;
+        let (sources, _) = List::counted("Querier", rest, usize::from(header.source_count))?;
+        let QuerierHeader { suppress_router_processing, robustness, interval_code, .. } = header;
+        Ok(Self { suppress_router_processing, robustness, interval_code, sources })
+    }
+
+    pub(super) fn wire_len(&self) -> usize {
+        QuerierHeader::LEN + self.sources.wire_len()
+    }
+
+    pub(super) fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
+        let Self { suppress_router_processing, robustness, interval_code, sources } = *self;
+        let source_count = count("Querier", &sources)?;
+        let header =
+            QuerierHeader { suppress_router_processing, robustness, interval_code, source_count };
+        sources.write(header.write(out)?)
+    }
+}
+
+codes! {
+    /// What a record says (RFC 3376 4.2.12, RFC 3810 5.2.12).
+    pub struct RecordType(u8) {
+        MODE_IS_INCLUDE = 1,
+        MODE_IS_EXCLUDE = 2,
+        CHANGE_TO_INCLUDE_MODE = 3,
+        CHANGE_TO_EXCLUDE_MODE = 4,
+        ALLOW_NEW_SOURCES = 5,
+        BLOCK_OLD_SOURCES = 6,
+    }
+}
+
+layout! {
+    /// What a record begins with; the group follows, then its sources.
+    pub struct GroupRecordHeader: 4 octets {
+        /// What the record says.
+        0:0    8  kind: RecordType,
+        /// Length of further data at the end, in 32-bit words; none was ever defined.
+        1:0    8  auxiliary_words: u8,
+        /// How many sources follow the group.
+        2:0   16  source_count: u16,
+    }
+}
+
+/// What a node wants to hear of one group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupRecord<'a, A: Item<'a>> {
+    /// What the record says.
+    pub kind: RecordType,
+    /// Of which group.
+    pub group: A,
+    /// From whom.
+    pub sources: List<'a, A>,
+}
+
+impl<'a, A: Item<'a>> Item<'a> for GroupRecord<'a, A> {
+    fn read(octets: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
+        let format = "GroupRecord";
+        let (GroupRecordHeader { kind, auxiliary_words, source_count }, rest) =
+            GroupRecordHeader::read(octets)?;
+        let (group, rest) = read_group(format, rest)?;
+        let (sources, rest) = List::counted(format, rest, usize::from(source_count))?;
+        // Auxiliary data is ignored when received and never sent.
+        let (_, rest) = super::split(format, rest, usize::from(auxiliary_words) * 4)?;
+        Ok(Some((Self { kind, group, sources }, rest)))
+    }
+
+    fn wire_len(&self) -> usize {
+        GroupRecordHeader::LEN + self.group.wire_len() + self.sources.wire_len()
+    }
+
+    fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
+        let Self { kind, group, sources } = self;
+        let source_count = count("GroupRecord", sources)?;
+        let header = GroupRecordHeader { kind: *kind, auxiliary_words: 0, source_count };
+        sources.write(group.write(header.write(out)?)?)
+    }
+}
+
+layout! {
+    /// How a report of IGMPv3 or MLDv2 goes on behind type and checksum; the records follow.
+    pub struct ReportHeader: 8 octets {
+        /// How many records follow.
+        6:0   16  record_count: u16,
+    }
+}
+
+/// Reads the records of the report that fills `octets`.
+pub(super) fn read_report<'a, A: Item<'a>>(
+    octets: &'a [u8],
+) -> Result<List<'a, GroupRecord<'a, A>>, WireError> {
+    let (ReportHeader { record_count }, rest) = ReportHeader::read(octets)?;
+    Ok(List::counted("GroupRecord", rest, usize::from(record_count))?.0)
+}
+
+/// Writes a report of type `kind` without its checksum; gives what follows.
+pub(super) fn write_report<'a, 'o, A: Item<'a>>(
+    kind: u8,
+    records: &List<'a, GroupRecord<'a, A>>,
+    out: &'o mut [u8],
+) -> Result<&'o mut [u8], WireError> {
+    let mut header = ReportHeader { record_count: count("GroupRecord", records)? }.emit();
+    header[0] = kind;
+    records.write(super::put("ReportHeader", &header, out)?)
+}
+
+/// A code that is the value itself up to 127, and else has 3 bits of exponent and 4 of mantissa:
+/// IGMPv3's times and both protocols' query interval (RFC 3376 4.1.1, RFC 3810 5.1.9).
+pub const fn floating(code: u8) -> u32 {
+    if code < 0x80 { code as u32 } else { (code as u32 & 0x0f | 0x10) << ((code >> 4 & 7) + 3) }
+}
+
+/// The same with 16 bits: 3 of exponent and 12 of mantissa from 32,768 on; MLDv2's times (RFC 3810
+/// 5.1.3).
+pub const fn floating_16(code: u16) -> u32 {
+    if code < 0x8000 {
+        code as u32
+    } else {
+        (code as u32 & 0x0fff | 0x1000) << ((code >> 12 & 7) + 3)
+    }
+}
+
+fn read_group<'a, A: Item<'a>>(
+    format: &'static str,
+    octets: &'a [u8],
+) -> Result<(A, &'a [u8]), WireError> {
+    if octets.is_empty() {
+        return Err(WireError::BadLength { format });
+    }
+    A::read(octets)?.ok_or(WireError::BadLength { format })
+}
+
+fn count<'a, T: Item<'a>>(format: &'static str, list: &List<'a, T>) -> Result<u16, WireError> {
+    u16::try_from(list.iter().count()).map_err(|_| WireError::BadLength { format })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floating_codes_meet_the_plain_ones() {
+        assert_eq!((floating(127), floating(0x80), floating(0x8f)), (127, 128, 248));
+        assert_eq!((floating(0x90), floating(0xff)), (256, 31_744));
+        assert_eq!((floating_16(0x7fff), floating_16(0x8000)), (32_767, 32_768));
+        assert_eq!(floating_16(0xffff), 8_387_584);
+    }
+}

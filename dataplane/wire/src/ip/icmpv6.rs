@@ -1,0 +1,302 @@
+//! ICMPv6 (RFC 4443), and the door to neighbour discovery and listener discovery inside it.
+
+use super::IpProtocol;
+use super::checksum::{self, PseudoHeader, Sum};
+use super::icmp::{Echo, IcmpHeader};
+use super::mld::MldMessage;
+use super::nd::NdMessage;
+use super::put;
+use crate::layout::WireError;
+
+codes! {
+    /// Types of messages (IANA).
+    pub struct Icmpv6Type(u8) {
+        DESTINATION_UNREACHABLE = 1,
+        PACKET_TOO_BIG = 2,
+        TIME_EXCEEDED = 3,
+        PARAMETER_PROBLEM = 4,
+        ECHO_REQUEST = 128,
+        ECHO_REPLY = 129,
+        LISTENER_QUERY = 130,
+        LISTENER_REPORT = 131,
+        LISTENER_DONE = 132,
+        ROUTER_SOLICITATION = 133,
+        ROUTER_ADVERTISEMENT = 134,
+        NEIGHBOR_SOLICITATION = 135,
+        NEIGHBOR_ADVERTISEMENT = 136,
+        REDIRECT = 137,
+        LISTENER_REPORT_V2 = 143,
+    }
+}
+
+impl Icmpv6Type {
+    /// Whether messages of this type report errors, and so must not be answered by one (RFC 4443
+    /// 2.4).
+    pub const fn is_error(self) -> bool {
+        self.0 < 128
+    }
+}
+
+codes! {
+    /// Why a destination is unreachable (RFC 4443 3.1).
+    pub struct Icmpv6Unreachable(u8) {
+        NO_ROUTE = 0,
+        PROHIBITED = 1,
+        BEYOND_SCOPE = 2,
+        ADDRESS = 3,
+        PORT = 4,
+        SOURCE_POLICY = 5,
+        REJECT_ROUTE = 6,
+    }
+}
+
+codes! {
+    /// Which limit was exceeded (RFC 4443 3.3).
+    pub struct Icmpv6TimeExceeded(u8) {
+        HOP_LIMIT = 0,
+        REASSEMBLY = 1,
+    }
+}
+
+codes! {
+    /// What makes no sense (RFC 4443 3.4).
+    pub struct Icmpv6ParameterProblem(u8) {
+        HEADER_FIELD = 0,
+        NEXT_HEADER = 1,
+        OPTION = 2,
+    }
+}
+
+/// An ICMPv6 message. `original` is the front of the packet that it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Icmpv6Message<'a> {
+    /// A packet could not be delivered.
+    DestinationUnreachable {
+        /// Why.
+        code: Icmpv6Unreachable,
+        /// The packet's front.
+        original: &'a [u8],
+    },
+    /// A packet does not fit the next link.
+    PacketTooBig {
+        /// What would have fitted.
+        mtu: u32,
+        /// The packet's front.
+        original: &'a [u8],
+    },
+    /// A packet was too long on its way.
+    TimeExceeded {
+        /// Where.
+        code: Icmpv6TimeExceeded,
+        /// The packet's front.
+        original: &'a [u8],
+    },
+    /// A header makes no sense.
+    ParameterProblem {
+        /// What kind of nonsense.
+        code: Icmpv6ParameterProblem,
+        /// Octet of the packet that is wrong.
+        pointer: u32,
+        /// The packet's front.
+        original: &'a [u8],
+    },
+    /// Are you there?
+    EchoRequest(Echo<'a>),
+    /// I am.
+    EchoReply(Echo<'a>),
+    /// Neighbour discovery.
+    Nd(NdMessage<'a>),
+    /// Listener discovery.
+    Mld(MldMessage<'a>),
+    /// A message that nobody here acts upon.
+    Unknown {
+        /// Its type.
+        kind: Icmpv6Type,
+        /// Its code.
+        code: u8,
+        /// The second four octets.
+        rest: [u8; 4],
+        /// All others.
+        data: &'a [u8],
+    },
+}
+
+impl<'a> Icmpv6Message<'a> {
+    /// Reads the message that fills `octets`.
+    pub fn parse(octets: &'a [u8]) -> Result<Self, WireError> {
+        let (IcmpHeader { kind, code, rest, .. }, data) = IcmpHeader::read(octets)?;
+        Ok(match Icmpv6Type(kind) {
+            Icmpv6Type::DESTINATION_UNREACHABLE => {
+                Self::DestinationUnreachable { code: Icmpv6Unreachable(code), original: data }
+            }
+            Icmpv6Type::PACKET_TOO_BIG => {
+                Self::PacketTooBig { mtu: u32::from_be_bytes(rest), original: data }
+            }
+            Icmpv6Type::TIME_EXCEEDED => {
+                Self::TimeExceeded { code: Icmpv6TimeExceeded(code), original: data }
+            }
+            Icmpv6Type::PARAMETER_PROBLEM => Self::ParameterProblem {
+                code: Icmpv6ParameterProblem(code),
+                pointer: u32::from_be_bytes(rest),
+                original: data,
+            },
+            Icmpv6Type::ECHO_REQUEST => Self::EchoRequest(Echo::new(rest, data)),
+            Icmpv6Type::ECHO_REPLY => Self::EchoReply(Echo::new(rest, data)),
+            Icmpv6Type::LISTENER_QUERY
+            | Icmpv6Type::LISTENER_REPORT
+            | Icmpv6Type::LISTENER_DONE
+            | Icmpv6Type::LISTENER_REPORT_V2 => Self::Mld(MldMessage::parse(octets)?),
+            Icmpv6Type::ROUTER_SOLICITATION
+            | Icmpv6Type::ROUTER_ADVERTISEMENT
+            | Icmpv6Type::NEIGHBOR_SOLICITATION
+            | Icmpv6Type::NEIGHBOR_ADVERTISEMENT
+            | Icmpv6Type::REDIRECT => Self::Nd(NdMessage::parse(octets)?),
+            kind => Self::Unknown { kind, code, rest, data },
+        })
+    }
+
+    /// Octets that it has on the wire.
+    pub fn wire_len(&self) -> usize {
+        match self {
+            Self::Nd(message) => message.wire_len(),
+            Self::Mld(message) => message.wire_len(),
+            Self::DestinationUnreachable { original: data, .. }
+            | Self::PacketTooBig { original: data, .. }
+            | Self::TimeExceeded { original: data, .. }
+            | Self::ParameterProblem { original: data, .. }
+            | Self::EchoRequest(Echo { data, .. })
+            | Self::EchoReply(Echo { data, .. })
+            | Self::Unknown { data, .. } => IcmpHeader::LEN + data.len(),
+        }
+    }
+
+    /// Writes it at the front of `out` without its checksum; gives what follows.
+    pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
+        let (kind, code, rest, data) = match *self {
+            Self::Nd(message) => return message.write(out),
+            Self::Mld(message) => return message.write(out),
+            Self::DestinationUnreachable { code, original } => {
+                (Icmpv6Type::DESTINATION_UNREACHABLE, code.0, [0; 4], original)
+            }
+            Self::PacketTooBig { mtu, original } => {
+                (Icmpv6Type::PACKET_TOO_BIG, 0, mtu.to_be_bytes(), original)
+            }
+            Self::TimeExceeded { code, original } => {
+                (Icmpv6Type::TIME_EXCEEDED, code.0, [0; 4], original)
+            }
+            Self::ParameterProblem { code, pointer, original } => {
+                (Icmpv6Type::PARAMETER_PROBLEM, code.0, pointer.to_be_bytes(), original)
+            }
+            Self::EchoRequest(echo) => (Icmpv6Type::ECHO_REQUEST, 0, echo.rest(), echo.data),
+            Self::EchoReply(echo) => (Icmpv6Type::ECHO_REPLY, 0, echo.rest(), echo.data),
+            Self::Unknown { kind, code, rest, data } => (kind, code, rest, data),
+        };
+        put("IcmpHeader", data, IcmpHeader::new(kind.0, code, rest).write(out)?)
+    }
+}
+
+/// Whether the message that fills `octets` arrived whole.
+pub fn checksum_ok(octets: &[u8], pseudo: &PseudoHeader) -> bool {
+    pseudo.sum(IpProtocol::ICMPV6, octets.len()).then(Sum::of(octets)).is_ok()
+}
+
+/// Puts its checksum into the message that fills `octets`.
+pub fn fill_checksum(octets: &mut [u8], pseudo: &PseudoHeader) -> Result<(), WireError> {
+    let before = pseudo.sum(IpProtocol::ICMPV6, octets.len());
+    checksum::fill("IcmpHeader", octets, IcmpHeader::CHECKSUM_AT, before).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::Ipv6Addr;
+    use proptest::prelude::*;
+    use std::vec;
+
+    const PSEUDO: PseudoHeader = PseudoHeader::V6 {
+        source: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1),
+        destination: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2),
+    };
+
+    #[test]
+    fn echo_request_by_hand() {
+        let echo = Echo { identifier: 0x1234, sequence: 1, data: &[] };
+        let mut out = [0xff; 8];
+        Icmpv6Message::EchoRequest(echo).write(&mut out).unwrap();
+        fill_checksum(&mut out, &PSEUDO).unwrap();
+        // fe80 + 1 + fe80 + 2 + 8 + 3a + 8000 + 1234 + 1 = 28f7a, folded 8f7c, and its complement.
+        assert_eq!(out, [128, 0, 0x70, 0x83, 0x12, 0x34, 0, 1]);
+        assert!(checksum_ok(&out, &PSEUDO));
+        out[7] ^= 1;
+        assert!(!checksum_ok(&out, &PSEUDO));
+    }
+
+    #[test]
+    fn every_kind_survives_the_wire() {
+        let original = &[0x60; 48][..];
+        let messages = [
+            (
+                Icmpv6Message::DestinationUnreachable {
+                    code: Icmpv6Unreachable::ADDRESS,
+                    original,
+                },
+                [1, 3],
+            ),
+            (Icmpv6Message::PacketTooBig { mtu: 2044, original }, [2, 0]),
+            (Icmpv6Message::TimeExceeded { code: Icmpv6TimeExceeded::HOP_LIMIT, original }, [3, 0]),
+            (
+                Icmpv6Message::ParameterProblem {
+                    code: Icmpv6ParameterProblem::OPTION,
+                    pointer: 0x0001_0028,
+                    original,
+                },
+                [4, 2],
+            ),
+            (
+                Icmpv6Message::EchoReply(Echo { identifier: 1, sequence: 2, data: original }),
+                [129, 0],
+            ),
+            (
+                Icmpv6Message::Unknown {
+                    kind: Icmpv6Type(200),
+                    code: 7,
+                    rest: [1, 2, 3, 4],
+                    data: original,
+                },
+                [200, 7],
+            ),
+        ];
+        for (message, kind_and_code) in messages {
+            let mut out = vec![0; message.wire_len()];
+            assert!(message.write(&mut out).unwrap().is_empty());
+            assert_eq!(out[..2], kind_and_code);
+            assert_eq!(Icmpv6Message::parse(&out), Ok(message));
+        }
+        assert!(Icmpv6Type::PACKET_TOO_BIG.is_error() && !Icmpv6Type::ECHO_REPLY.is_error());
+    }
+
+    proptest! {
+        #[test]
+        fn any_octets_parse_or_not(
+            kind in prop_oneof![any::<u8>(), 1u8..5, 128u8..144],
+            plausible: bool,
+            mut octets in proptest::collection::vec(any::<u8>(), 28..120),
+        ) {
+            octets[0] = kind;
+            if plausible {
+                // No code, and counts of records and sources that can be true.
+                octets[1] = 0;
+                (octets[6], octets[7]) = (0, octets[7] & 3);
+                (octets[10], octets[11]) = (0, octets[11] & 3);
+                (octets[26], octets[27]) = (0, octets[27] & 3);
+            }
+            prop_assert!(Icmpv6Message::parse(&octets[..7]).is_err());
+            checksum_ok(&octets, &PSEUDO);
+            if let Ok(message) = Icmpv6Message::parse(&octets) {
+                let mut out = vec![0; message.wire_len()];
+                message.write(&mut out).unwrap();
+                prop_assert_eq!(Icmpv6Message::parse(&out), Ok(message));
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! IGMP, all three versions (RFC 1112 appendix I, RFC 2236, RFC 3376).
+//!
+//! One type number serves three queries: version 1 leaves the response time zero, version 3 is
+//! longer than 8 octets (RFC 3376 7.1).
+
+use super::checksum::{self, Sum};
+use super::group_record::{self, GroupRecord, Querier};
+use super::list::List;
+use crate::layout::WireError;
+use core::net::Ipv4Addr;
+
+layout! {
+    /// What messages begin with, but for reports of version 3 (RFC 2236 2).
+    pub struct IgmpHeader: 8 octets {
+        /// What the message is.
+        0:0    8  kind: IgmpType,
+        /// Tenths of a second within which to answer, in version 3 as a floating code.
+        1:0    8  max_response_code: u8,
+        /// Of the whole message.
+        2:0   16  checksum: u16,
+        /// Which group; zero in general queries.
+        4:0   32  group: Ipv4Addr,
+    }
+}
+
+impl IgmpHeader {
+    const CHECKSUM_AT: usize = 2;
+}
+
+codes! {
+    /// Types of messages (IANA).
+    pub struct IgmpType(u8) {
+        QUERY = 0x11,
+        REPORT_V1 = 0x12,
+        REPORT_V2 = 0x16,
+        LEAVE = 0x17,
+        REPORT_V3 = 0x22,
+    }
+}
+
+/// An IGMP message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IgmpMessage<'a> {
+    /// Who hears what?
+    QueryV1,
+    /// Who hears this group, or what?
+    QueryV2 {
+        /// When to answer; never zero.
+        max_response_tenths: u8,
+        /// The group, or zero.
+        group: Ipv4Addr,
+    },
+    /// Who hears this group from these sources?
+    QueryV3 {
+        /// When to answer, as a [`group_record::floating`] code of tenths of a second.
+        max_response_code: u8,
+        /// The group, or zero.
+        group: Ipv4Addr,
+        /// Who asks.
+        querier: Querier<'a, Ipv4Addr>,
+    },
+    /// I hear this group.
+    ReportV1(Ipv4Addr),
+    /// I hear this group.
+    ReportV2(Ipv4Addr),
+    /// I do not hear this group any more.
+    Leave(Ipv4Addr),
+    /// I hear these groups, and from whom.
+    ReportV3(List<'a, GroupRecord<'a, Ipv4Addr>>),
+}
+
+impl<'a> IgmpMessage<'a> {
+    /// Reads the message that fills `octets`.
+    pub fn parse(octets: &'a [u8]) -> Result<Self, WireError> {
+        let (IgmpHeader { kind, max_response_code, group, .. }, rest) = IgmpHeader::read(octets)?;
+        Ok(match kind {
+            IgmpType::QUERY if !rest.is_empty() => {
+                Self::QueryV3 { max_response_code, group, querier: Querier::read(rest)? }
+            }
+            IgmpType::QUERY if max_response_code == 0 => Self::QueryV1,
+            IgmpType::QUERY => Self::QueryV2 { max_response_tenths: max_response_code, group },
+            IgmpType::REPORT_V1 => Self::ReportV1(group),
+            IgmpType::REPORT_V2 => Self::ReportV2(group),
+            IgmpType::LEAVE => Self::Leave(group),
+            IgmpType::REPORT_V3 => Self::ReportV3(group_record::read_report(octets)?),
+            _ => return Err(WireError::BadValue { format: "IgmpMessage", field: "type" }),
+        })
+    }
+
+    /// Octets that it has on the wire.
+    pub fn wire_len(&self) -> usize {
+        IgmpHeader::LEN
+            + match self {
+                Self::QueryV3 { querier, .. } => querier.wire_len(),
+                Self::ReportV3(records) => records.wire_len(),
+                _ => 0,
+            }
+    }
+
+    /// Writes it at the front of `out` without its checksum; gives what follows.
+    pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
+        let (kind, max_response_code, group) = match *self {
+            Self::QueryV1 => (IgmpType::QUERY, 0, Ipv4Addr::UNSPECIFIED),
+            Self::QueryV2 { max_response_tenths, group } => {
+                (IgmpType::QUERY, max_response_tenths, group)
+            }
+            Self::QueryV3 { max_response_code, group, .. } => {
+                (IgmpType::QUERY, max_response_code, group)
+            }
+            Self::ReportV1(group) => (IgmpType::REPORT_V1, 0, group),
+            Self::ReportV2(group) => (IgmpType::REPORT_V2, 0, group),
+            Self::Leave(group) => (IgmpType::LEAVE, 0, group),
+            Self::ReportV3(records) => {
+                return group_record::write_report(IgmpType::REPORT_V3.0, &records, out);
+            }
+        };
+        let rest = IgmpHeader { kind, max_response_code, checksum: 0, group }.write(out)?;
+        match self {
+            Self::QueryV3 { querier, .. } => querier.write(rest),
+            _ => Ok(rest),
+        }
+    }
+}
+
+/// Whether the message that fills `octets` arrived whole.
+pub fn checksum_ok(octets: &[u8]) -> bool {
+    Sum::of(octets).is_ok()
+}
+
+/// Puts its checksum into the message that fills `octets`.
+pub fn fill_checksum(octets: &mut [u8]) -> Result<(), WireError> {
+    checksum::fill("IgmpHeader", octets, IgmpHeader::CHECKSUM_AT, Sum::default()).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ip::group_record::RecordType;
+    use proptest::prelude::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
+    const SOURCES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
+
+    fn written(message: &IgmpMessage<'_>) -> Vec<u8> {
+        let mut out = vec![0xff; message.wire_len()];
+        assert!(message.write(&mut out).unwrap().is_empty());
+        fill_checksum(&mut out).unwrap();
+        assert!(checksum_ok(&out));
+        out
+    }
+
+    #[test]
+    fn report_of_version_2_by_hand() {
+        let octets = [0x16, 0, 0xf8, 0xfa, 239, 1, 2, 3];
+        assert_eq!(written(&IgmpMessage::ReportV2(GROUP)), octets);
+        assert_eq!(IgmpMessage::parse(&octets), Ok(IgmpMessage::ReportV2(GROUP)));
+    }
+
+    #[test]
+    fn report_of_version_3_by_hand() {
+        let records = [
+            GroupRecord {
+                kind: RecordType::CHANGE_TO_EXCLUDE_MODE,
+                group: GROUP,
+                sources: List::of(&[]),
+            },
+            GroupRecord {
+                kind: RecordType::ALLOW_NEW_SOURCES,
+                group: GROUP,
+                sources: List::of(&SOURCES),
+            },
+        ];
+        let message = IgmpMessage::ReportV3(List::of(&records));
+        let mut octets = written(&message);
+        assert_eq!(octets[8..16], [4, 0, 0, 0, 239, 1, 2, 3]);
+        assert_eq!(octets[16..], [5, 0, 0, 2, 239, 1, 2, 3, 10, 0, 0, 1, 10, 0, 0, 2]);
+        assert_eq!((octets[0], &octets[4..8]), (0x22, &[0, 0, 0, 2][..]));
+        assert_eq!(IgmpMessage::parse(&octets), Ok(message));
+
+        // One word of auxiliary data in the first record.
+        octets[9] = 1;
+        octets.splice(16..16, [1, 2, 3, 4]);
+        assert_eq!(IgmpMessage::parse(&octets), Ok(message));
+    }
+
+    #[test]
+    fn every_kind_survives_the_wire() {
+        let querier = Querier {
+            suppress_router_processing: true,
+            robustness: 2,
+            interval_code: 125,
+            sources: List::of(&SOURCES),
+        };
+        let messages = [
+            IgmpMessage::QueryV1,
+            IgmpMessage::QueryV2 { max_response_tenths: 100, group: GROUP },
+            IgmpMessage::QueryV3 { max_response_code: 0, group: GROUP, querier },
+            IgmpMessage::ReportV1(GROUP),
+            IgmpMessage::ReportV2(GROUP),
+            IgmpMessage::Leave(GROUP),
+        ];
+        for message in messages {
+            assert_eq!(IgmpMessage::parse(&written(&message)), Ok(message));
+        }
+        assert_eq!(written(&messages[2])[8..12], [0x0a, 125, 0, 2]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_octets_parse_or_not(
+            kind in prop_oneof![any::<u8>(), Just(0x11), Just(0x22)],
+            few: bool,
+            mut octets in proptest::collection::vec(any::<u8>(), 12..80),
+        ) {
+            octets[0] = kind;
+            if few {
+                // Counts that can be true.
+                (octets[6], octets[7]) = (0, octets[7] & 3);
+                (octets[10], octets[11]) = (0, octets[11] & 3);
+            }
+            if let Ok(message) = IgmpMessage::parse(&octets) {
+                let mut out = vec![0; message.wire_len()];
+                message.write(&mut out).unwrap();
+                let again = IgmpMessage::parse(&out);
+                prop_assert_eq!(again, Ok(message));
+            }
+            prop_assert!(IgmpMessage::parse(&octets[..7]).is_err());
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The encapsulation header of IP over InfiniBand, and what it leaves of an MTU (RFC 4391 6,
+//! RFC 4755 4 and 5).
+//!
+//! It stands before every packet, on datagrams and on connections alike, and says only what
+//! follows.
+
+layout! {
+    /// What every packet of the link begins with (RFC 4391 6).
+    pub struct IpoibHeader: 4 octets {
+        /// What follows.
+        0:0   16  ether_type: EtherType,
+    }
+}
+
+codes! {
+    /// What a packet of the link is (RFC 4391 6).
+    pub struct EtherType(u16) {
+        IPV4 = 0x0800,
+        ARP = 0x0806,
+        RARP = 0x8035,
+        IPV6 = 0x86dd,
+    }
+}
+
+/// The longest IP packet in messages of at most `message_octets_max`: the MTU of the broadcast
+/// group for datagrams, a receive MTU for connections.
+#[inline]
+pub const fn ip_mtu(message_octets_max: u32) -> u32 {
+    message_octets_max.saturating_sub(IpoibHeader::LEN as u32)
+}
+
+/// The longest IP packet on a connection whose ends take messages of these sizes (RFC 4755 5.1).
+#[inline]
+pub const fn connection_ip_mtu(receive_mtu: u32, peer_receive_mtu: u32) -> u32 {
+    ip_mtu(if receive_mtu < peer_receive_mtu { receive_mtu } else { peer_receive_mtu })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // req: ud-encapsulation
+    #[test]
+    fn header_is_a_type_and_zeros_and_takes_four_octets_of_the_mtu() {
+        let codes = [
+            (EtherType::IPV4, [0x08, 0x00]),
+            (EtherType::IPV6, [0x86, 0xdd]),
+            (EtherType::ARP, [0x08, 0x06]),
+            (EtherType::RARP, [0x80, 0x35]),
+        ];
+        for (ether_type, [high, low]) in codes {
+            let header = IpoibHeader { ether_type };
+            assert_eq!(header.emit(), [high, low, 0, 0]);
+            let octets = [high, low, 0xde, 0xad, 1, 2];
+            let (read, packet) = IpoibHeader::read(&octets).unwrap();
+            assert_eq!((read, packet), (header, &[1, 2][..]), "reserved octets are ignored");
+        }
+        assert_eq!((ip_mtu(2048), ip_mtu(4096), ip_mtu(256)), (2044, 4092, 252));
+    }
+
+    #[test]
+    fn the_smaller_end_rules_a_connection() {
+        assert_eq!(connection_ip_mtu(65_524, 65_524), 65_520);
+        assert_eq!(connection_ip_mtu(65_524, 2048), 2044);
+        assert_eq!(connection_ip_mtu(4096, 65_524), 4092);
+        assert_eq!(connection_ip_mtu(3, 65_524), 0, "a peer that offers nothing gets nothing");
+    }
+
+    #[test]
+    fn fewer_than_four_octets_are_no_packet() {
+        assert!(IpoibHeader::read(&[8, 0, 0]).is_err());
+    }
+}

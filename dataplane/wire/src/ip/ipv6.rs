@@ -1,0 +1,163 @@
+//! IPv6 (RFC 8200).
+//!
+//! What follows the fixed header, extensions included, is the payload; [`super::ipv6_ext`] walks it
+//! to the upper layer. Jumbograms (RFC 2675) are not supported: no link here carries one.
+
+use super::IpProtocol;
+use super::checksum::PseudoHeader;
+use super::{split, split_header, split_mut};
+use crate::layout::WireError;
+use core::net::Ipv6Addr;
+
+/// The smallest MTU that a link for IPv6 can have (RFC 8200 5).
+pub const IPV6_MTU_MIN: u32 = 1280;
+
+layout! {
+    /// The fixed header (RFC 8200 3).
+    pub struct Ipv6Header: 40 octets {
+        /// 6.
+        0:0    4  version: u8,
+        /// How to treat the packet (RFC 2474).
+        0:4    6  dscp: u8,
+        /// Congestion experienced, or could be signalled (RFC 3168).
+        1:2    2  ecn: u8,
+        /// Packets with equal labels and addresses belong together (RFC 6437).
+        1:4   20  flow_label: u32,
+        /// Octets behind this header.
+        4:0   16  payload_length: u16,
+        /// What the payload begins with.
+        6:0    8  next_header: IpProtocol,
+        /// Routers that it may still pass.
+        7:0    8  hop_limit: u8,
+        /// Who sent it.
+        8:0  128  source: Ipv6Addr,
+        /// Who is to get it, at least next.
+        24:0 128  destination: Ipv6Addr,
+    }
+}
+
+impl Ipv6Header {
+    const HOP_LIMIT_AT: usize = 7;
+
+    /// What transport checksums of this packet cover besides, when no routing header says
+    /// otherwise.
+    #[inline]
+    pub const fn pseudo_header(&self) -> PseudoHeader {
+        PseudoHeader::V6 { source: self.source, destination: self.destination }
+    }
+
+    /// Writes the header of a packet with a payload of `payload_len` octets; gives the room for
+    /// that payload. Version and length are filled in.
+    pub fn write_packet<'a>(
+        &self,
+        payload_len: usize,
+        out: &'a mut [u8],
+    ) -> Result<&'a mut [u8], WireError> {
+        let payload_length = u16::try_from(payload_len)
+            .map_err(|_| WireError::BadLength { format: "Ipv6Header" })?;
+        let (packet, _) = split_mut("Ipv6Header", out, Self::LEN + payload_len)?;
+        Self { version: 6, payload_length, ..*self }.write(packet)
+    }
+
+    /// Takes one from the hop limit of a header in place; gives what is left. Whoever forwards has
+    /// looked before that it is more than one.
+    #[inline]
+    pub fn decrement_hop_limit(header: &mut [u8; Self::LEN]) -> u8 {
+        header[Self::HOP_LIMIT_AT] = header[Self::HOP_LIMIT_AT].saturating_sub(1);
+        header[Self::HOP_LIMIT_AT]
+    }
+}
+
+/// A packet whose length fits. It reads a field of its header when it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv6Packet<'a> {
+    fixed: &'a [u8; Ipv6Header::LEN],
+    payload: &'a [u8],
+}
+
+impl<'a> Ipv6Packet<'a> {
+    /// Looks at the packet that begins at the front of `octets`.
+    #[inline]
+    pub fn parse(octets: &'a [u8]) -> Result<Self, WireError> {
+        let (fixed, rest) = split_header("Ipv6Header", octets)?;
+        let header = Ipv6Header::parse(fixed);
+        if header.version != 6 {
+            return Err(WireError::BadValue { format: "Ipv6Packet", field: "version" });
+        }
+        let (payload, _) = split("Ipv6Packet", rest, usize::from(header.payload_length))?;
+        Ok(Self { fixed, payload })
+    }
+
+    /// The fixed header.
+    #[inline(always)]
+    pub fn header(&self) -> Ipv6Header {
+        Ipv6Header::parse(self.fixed)
+    }
+
+    /// Extension headers and what they carry, without padding of the link.
+    #[inline(always)]
+    pub const fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    fn packet() -> Vec<u8> {
+        let mut octets = std::vec![0x6a, 0xb1, 0x23, 0x45, 0, 4, 58, 255];
+        octets.extend("fe80::1".parse::<Ipv6Addr>().unwrap().octets());
+        octets.extend("ff02::2".parse::<Ipv6Addr>().unwrap().octets());
+        octets.extend([1, 2, 3, 4]);
+        octets
+    }
+
+    #[test]
+    fn fields_are_where_the_figure_has_them() {
+        let mut octets = packet();
+        octets.push(0xee);
+        let header = Ipv6Header {
+            version: 6,
+            dscp: 0x2a,
+            ecn: 3,
+            flow_label: 0x12345,
+            payload_length: 4,
+            next_header: IpProtocol::ICMPV6,
+            hop_limit: 255,
+            source: "fe80::1".parse().unwrap(),
+            destination: "ff02::2".parse().unwrap(),
+        };
+        let parsed = Ipv6Packet::parse(&octets).unwrap();
+        assert_eq!((parsed.header(), parsed.payload()), (header, &[1, 2, 3, 4][..]));
+
+        let mut out = [0; 50];
+        header.write_packet(4, &mut out).unwrap().copy_from_slice(parsed.payload());
+        assert_eq!(out[..44], packet());
+        assert_eq!(Ipv6Header::decrement_hop_limit(out.first_chunk_mut().unwrap()), 254);
+        assert_eq!(out[7], 254);
+    }
+
+    #[test]
+    fn lengths_and_versions_that_do_not_fit_are_refused() {
+        let octets = packet();
+        for len in 0..octets.len() {
+            assert!(Ipv6Packet::parse(&octets[..len]).is_err());
+        }
+        let mut other = octets;
+        other[0] = 0x45;
+        assert!(Ipv6Packet::parse(&other).is_err());
+        let header = Ipv6Header::default();
+        assert!(header.write_packet(65_536, &mut std::vec![0; 65_576]).is_err());
+        assert!(header.write_packet(1, &mut [0; 40]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_octets_parse_or_not(octets in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let _ = Ipv6Packet::parse(&octets);
+        }
+    }
+}

@@ -1,0 +1,452 @@
+//! Extension headers of IPv6, and the walk past them to the upper layer (RFC 8200 4).
+//!
+//! The walk has a limit, [`EXTENSIONS_MAX`]: a chain is cheap to send and costs its receiver. It
+//! ends at anything that is not hop-by-hop options, routing, fragment or destination options;
+//! encryption and authentication thus count as upper layers.
+
+use super::IpProtocol;
+use super::list::{Item, List};
+use super::{put, split};
+use crate::layout::WireError;
+
+/// Extension headers in one packet, at most. RFC 8200 4.1 gives a reason for six.
+pub const EXTENSIONS_MAX: usize = 8;
+
+layout! {
+    /// What extension headers of variable length begin with (RFC 8200 4.3, 4.4, 4.6).
+    pub struct ExtensionHeader: 2 octets {
+        /// What follows this extension.
+        0:0    8  next_header: IpProtocol,
+        /// Length in units of 8 octets, of which the first does not count.
+        1:0    8  length: u8,
+    }
+}
+
+layout! {
+    /// A part of a packet (RFC 8200 4.5).
+    pub struct FragmentHeader: 8 octets {
+        /// What the packet's fragmentable part begins with.
+        0:0    8  next_header: IpProtocol,
+        /// Where this part belongs, in units of 8 octets.
+        2:0   13  fragment_offset: u16,
+        /// Not the last part.
+        3:7    1  more_fragments: bool,
+        /// Tells the parts of one packet from those of another.
+        4:0   32  identification: u32,
+    }
+}
+
+/// Options for every router or for the destination (RFC 8200 4.3, 4.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OptionsHeader<'a> {
+    /// What follows it.
+    pub next_header: IpProtocol,
+    /// The options, without padding.
+    pub options: List<'a, Ipv6Option<'a>>,
+}
+
+/// Stops on the way (RFC 8200 4.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoutingHeader<'a> {
+    /// What follows it.
+    pub next_header: IpProtocol,
+    /// Which kind of routing.
+    pub routing_type: u8,
+    /// Stops still to come; a router that does not know the type must ignore it when zero.
+    pub segments_left: u8,
+    /// What the type makes of it; 4 octets more than a multiple of 8.
+    pub data: &'a [u8],
+}
+
+/// One extension header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extension<'a> {
+    /// For every router.
+    HopByHop(OptionsHeader<'a>),
+    /// Stops on the way.
+    Routing(RoutingHeader<'a>),
+    /// This is a part of a packet.
+    Fragment(FragmentHeader),
+    /// For the destination.
+    Destination(OptionsHeader<'a>),
+}
+
+impl<'a> Extension<'a> {
+    /// Reads the extension named `kind` off the front; `None` when that is no extension.
+    pub fn read(kind: IpProtocol, octets: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
+        if kind == IpProtocol::FRAGMENT {
+            let (header, rest) = FragmentHeader::read(octets)?;
+            return Ok(Some((Self::Fragment(header), rest)));
+        }
+        if !kind.is_extension() {
+            return Ok(None);
+        }
+        let (ExtensionHeader { next_header, length }, _) = ExtensionHeader::read(octets)?;
+        let (own, rest) = split("Extension", octets, (usize::from(length) + 1) * 8)?;
+        let body = &own[ExtensionHeader::LEN..];
+        let extension = match kind {
+            IpProtocol::ROUTING => Self::Routing(RoutingHeader {
+                next_header,
+                routing_type: body[0],
+                segments_left: body[1],
+                data: &body[2..],
+            }),
+            _ => {
+                let header = OptionsHeader { next_header, options: List::filling(body)? };
+                match kind {
+                    IpProtocol::HOP_BY_HOP => Self::HopByHop(header),
+                    _ => Self::Destination(header),
+                }
+            }
+        };
+        Ok(Some((extension, rest)))
+    }
+
+    /// What follows it.
+    pub const fn next_header(&self) -> IpProtocol {
+        match self {
+            Self::HopByHop(header) | Self::Destination(header) => header.next_header,
+            Self::Routing(header) => header.next_header,
+            Self::Fragment(header) => header.next_header,
+        }
+    }
+
+    /// Octets that it has on the wire.
+    pub fn wire_len(&self) -> usize {
+        let body = match self {
+            Self::HopByHop(header) | Self::Destination(header) => header.options.wire_len(),
+            Self::Routing(header) => 2 + header.data.len(),
+            Self::Fragment(_) => return FragmentHeader::LEN,
+        };
+        (ExtensionHeader::LEN + body).next_multiple_of(8)
+    }
+
+    /// Writes it at the front of `out`; gives what follows.
+    pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
+        let bad_length = WireError::BadLength { format: "Extension" };
+        let length = u8::try_from(self.wire_len() / 8 - 1).map_err(|_| bad_length)?;
+        let header = ExtensionHeader { next_header: self.next_header(), length };
+        match self {
+            Self::Fragment(header) => header.write(out),
+            Self::Routing(RoutingHeader { data, .. }) if data.len() % 8 != 4 => Err(bad_length),
+            Self::Routing(RoutingHeader { routing_type, segments_left, data, .. }) => {
+                let out =
+                    put("RoutingHeader", &[*routing_type, *segments_left], header.write(out)?)?;
+                put("RoutingHeader", data, out)
+            }
+            Self::HopByHop(OptionsHeader { options, .. })
+            | Self::Destination(OptionsHeader { options, .. }) => {
+                let padding = self.wire_len() - ExtensionHeader::LEN - options.wire_len();
+                pad(padding, options.write(header.write(out)?)?)
+            }
+        }
+    }
+}
+
+impl IpProtocol {
+    /// Whether the walk to the upper layer goes past it.
+    #[inline]
+    const fn is_extension(self) -> bool {
+        matches!(
+            self,
+            Self::HOP_BY_HOP | Self::ROUTING | Self::FRAGMENT | Self::DESTINATION_OPTIONS
+        )
+    }
+}
+
+/// The extension headers of a packet, one after the other; ends after the first error.
+#[derive(Clone, Copy, Debug)]
+pub struct Extensions<'a> {
+    next_header: IpProtocol,
+    rest: &'a [u8],
+    count: usize,
+}
+
+impl<'a> Extensions<'a> {
+    /// A walk from what the fixed header names.
+    #[inline]
+    pub const fn new(next_header: IpProtocol, payload: &'a [u8]) -> Self {
+        Self { next_header, rest: payload, count: 0 }
+    }
+
+    fn read_next(&mut self) -> Result<Option<Extension<'a>>, WireError> {
+        let Some((extension, rest)) = Extension::read(self.next_header, self.rest)? else {
+            return Ok(None);
+        };
+        // RFC 8200 4.1: hop-by-hop options come first or not at all.
+        if self.next_header == IpProtocol::HOP_BY_HOP && self.count > 0 {
+            return Err(WireError::BadValue { format: "Extensions", field: "next_header" });
+        }
+        if self.count == EXTENSIONS_MAX {
+            return Err(WireError::BadLength { format: "Extensions" });
+        }
+        self.count += 1;
+        self.rest = rest;
+        self.next_header = match extension {
+            // What follows is the middle of something, whatever the header calls it.
+            Extension::Fragment(header) if header.fragment_offset != 0 => {
+                IpProtocol::NO_NEXT_HEADER
+            }
+            _ => extension.next_header(),
+        };
+        Ok(Some(extension))
+    }
+}
+
+impl<'a> Iterator for Extensions<'a> {
+    type Item = Result<Extension<'a>, WireError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.read_next().transpose();
+        if matches!(next, Some(Err(_))) {
+            self.next_header = IpProtocol::NO_NEXT_HEADER;
+        }
+        next
+    }
+}
+
+/// What a packet carries, behind all extensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UpperLayer<'a> {
+    /// What it is.
+    pub protocol: IpProtocol,
+    /// Its octets; in a fragment that is not the first, some octets from its middle.
+    pub payload: &'a [u8],
+    /// Which part of the packet this is, when it is not all.
+    pub fragment: Option<FragmentHeader>,
+}
+
+impl<'a> UpperLayer<'a> {
+    /// Walks from what the fixed header names to the upper layer.
+    #[inline]
+    pub fn find(next_header: IpProtocol, payload: &'a [u8]) -> Result<Self, WireError> {
+        let mut found = Self { protocol: next_header, payload, fragment: None };
+        if next_header.is_extension() {
+            let mut extensions = Extensions::new(next_header, payload);
+            while let Some(extension) = extensions.next().transpose()? {
+                found.protocol = extension.next_header();
+                found.payload = extensions.rest;
+                if let Extension::Fragment(header) = extension {
+                    found.fragment = Some(header);
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+codes! {
+    /// Kinds of options in hop-by-hop and destination headers (IANA).
+    pub struct Ipv6OptionKind(u8) {
+        PAD1 = 0,
+        PADN = 1,
+        ROUTER_ALERT = 5,
+        JUMBO_PAYLOAD = 0xc2,
+    }
+}
+
+/// What a node does that does not know an option (RFC 8200 4.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnknownOptionAction {
+    /// Goes on with the next one.
+    Skip,
+    /// Drops the packet.
+    Drop,
+    /// Drops it and reports a parameter problem, also when the destination was a group.
+    Report,
+    /// Drops it and reports a parameter problem unless the destination was a group.
+    ReportUnicast,
+}
+
+impl Ipv6OptionKind {
+    /// What to do with a packet when this kind is unknown.
+    pub const fn unknown_action(self) -> UnknownOptionAction {
+        match self.0 >> 6 {
+            0 => UnknownOptionAction::Skip,
+            1 => UnknownOptionAction::Drop,
+            2 => UnknownOptionAction::Report,
+            _ => UnknownOptionAction::ReportUnicast,
+        }
+    }
+}
+
+/// An option that is not padding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv6Option<'a> {
+    /// Which one.
+    pub kind: Ipv6OptionKind,
+    /// What follows its kind and length.
+    pub data: &'a [u8],
+}
+
+impl Ipv6Option<'_> {
+    /// Asks every router to look at the packet (RFC 2711), value 0: for MLD, which carries it.
+    pub const ROUTER_ALERT_MLD: Self = Self { kind: Ipv6OptionKind::ROUTER_ALERT, data: &[0, 0] };
+}
+
+impl<'a> Item<'a> for Ipv6Option<'a> {
+    fn read(mut octets: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
+        loop {
+            let (&kind, rest) = match octets.split_first() {
+                None => return Ok(None),
+                Some((&0, rest)) => {
+                    octets = rest;
+                    continue;
+                }
+                Some(other) => other,
+            };
+            let with_len = rest.split_first();
+            let data = with_len.and_then(|(&len, rest)| rest.split_at_checked(usize::from(len)));
+            let (data, rest) = data.ok_or(WireError::BadLength { format: "Ipv6Option" })?;
+            octets = rest;
+            if Ipv6OptionKind(kind) != Ipv6OptionKind::PADN {
+                return Ok(Some((Self { kind: Ipv6OptionKind(kind), data }, rest)));
+            }
+        }
+    }
+
+    fn wire_len(&self) -> usize {
+        2 + self.data.len()
+    }
+
+    fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
+        let len = u8::try_from(self.data.len())
+            .map_err(|_| WireError::BadLength { format: "Ipv6Option" })?;
+        put("Ipv6Option", self.data, put("Ipv6Option", &[self.kind.0, len], out)?)
+    }
+}
+
+/// Writes padding of `len` octets, fewer than 8.
+fn pad(len: usize, out: &mut [u8]) -> Result<&mut [u8], WireError> {
+    match len {
+        0 => Ok(out),
+        1 => put("Ipv6Option", &[Ipv6OptionKind::PAD1.0], out),
+        _ => Ipv6Option { kind: Ipv6OptionKind::PADN, data: &[0; 8][..len - 2] }.write(out),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    fn chain(extensions: &[Extension<'_>], upper: &[u8]) -> Vec<u8> {
+        let len = extensions.iter().map(Extension::wire_len).sum::<usize>() + upper.len();
+        let mut octets = vec![0xff; len];
+        let rest = extensions.iter().fold(&mut octets[..], |out, ext| ext.write(out).unwrap());
+        rest.copy_from_slice(upper);
+        octets
+    }
+
+    #[test]
+    fn router_alert_of_a_listener_report() {
+        let options = [Ipv6Option::ROUTER_ALERT_MLD];
+        let next_header = IpProtocol::ICMPV6;
+        let header = OptionsHeader { next_header, options: List::of(&options) };
+        let octets = chain(&[Extension::HopByHop(header)], &[131]);
+        assert_eq!(octets, [58, 0, 5, 2, 0, 0, 1, 0, 131]);
+        let upper = UpperLayer::find(IpProtocol::HOP_BY_HOP, &octets).unwrap();
+        assert_eq!((upper.protocol, upper.payload), (IpProtocol::ICMPV6, &[131][..]));
+    }
+
+    #[test]
+    fn a_chain_of_every_kind_is_walked_to_its_end() {
+        let unknown = Ipv6Option { kind: Ipv6OptionKind(0x9e), data: &[1, 2, 3] };
+        let options = [Ipv6Option::ROUTER_ALERT_MLD, unknown];
+        let fragment = FragmentHeader {
+            next_header: IpProtocol::DESTINATION_OPTIONS,
+            fragment_offset: 0,
+            more_fragments: true,
+            identification: 0xdead_beef,
+        };
+        let extensions = [
+            Extension::HopByHop(OptionsHeader {
+                next_header: IpProtocol::ROUTING,
+                options: List::of(&options),
+            }),
+            Extension::Routing(RoutingHeader {
+                next_header: IpProtocol::FRAGMENT,
+                routing_type: 4,
+                segments_left: 1,
+                data: &[9; 20],
+            }),
+            Extension::Fragment(fragment),
+            Extension::Destination(OptionsHeader {
+                next_header: IpProtocol::UDP,
+                options: List::of(&options[1..]),
+            }),
+        ];
+        let octets = chain(&extensions, b"upper");
+        let walk = Extensions::new(IpProtocol::HOP_BY_HOP, &octets);
+        assert!(walk.eq(extensions.map(Ok)));
+        let upper = UpperLayer::find(IpProtocol::HOP_BY_HOP, &octets).unwrap();
+        let fragment = Some(fragment);
+        assert_eq!(upper, UpperLayer { protocol: IpProtocol::UDP, payload: b"upper", fragment });
+        assert_eq!(unknown.kind.unknown_action(), UnknownOptionAction::Report);
+    }
+
+    #[test]
+    fn the_middle_of_a_packet_is_not_taken_for_a_header() {
+        let fragment = FragmentHeader {
+            next_header: IpProtocol::DESTINATION_OPTIONS,
+            fragment_offset: 3,
+            more_fragments: false,
+            identification: 1,
+        };
+        let octets = chain(&[Extension::Fragment(fragment)], &[0xff; 9]);
+        assert_eq!(octets[..8], [60, 0, 0, 24, 0, 0, 0, 1]);
+        let upper = UpperLayer::find(IpProtocol::FRAGMENT, &octets).unwrap();
+        assert_eq!(upper.protocol, IpProtocol::DESTINATION_OPTIONS);
+        assert_eq!((upper.payload, upper.fragment), (&[0xff; 9][..], Some(fragment)));
+    }
+
+    #[test]
+    fn chains_too_long_or_out_of_order_are_refused() {
+        let link = [60, 0, 1, 4, 0, 0, 0, 0];
+        let last = [17, 0, 1, 4, 0, 0, 0, 0];
+        let longest = [&link.repeat(EXTENSIONS_MAX - 1)[..], &last].concat();
+        assert!(UpperLayer::find(IpProtocol::DESTINATION_OPTIONS, &longest).is_ok());
+        let longer = [&link[..], &longest].concat();
+        assert!(UpperLayer::find(IpProtocol::DESTINATION_OPTIONS, &longer).is_err());
+
+        let late = [[0, 0, 1, 4, 0, 0, 0, 0], last].concat();
+        assert!(UpperLayer::find(IpProtocol::DESTINATION_OPTIONS, &late).is_err());
+        assert!(UpperLayer::find(IpProtocol::ROUTING, &[17, 1, 0, 0, 0, 0, 0, 0]).is_err());
+        let odd = RoutingHeader {
+            next_header: IpProtocol::UDP,
+            routing_type: 0,
+            segments_left: 0,
+            data: &[0; 5],
+        };
+        assert!(Extension::Routing(odd).write(&mut [0; 64]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_octets_walk_or_not(
+            octets in proptest::collection::vec(
+                prop_oneof![any::<u8>(), Just(0), Just(43), Just(44), Just(60)], 0..200),
+            first in prop_oneof![Just(0u8), Just(43), Just(44), Just(60)],
+        ) {
+            let first = IpProtocol(first);
+            let walk: Vec<_> = Extensions::new(first, &octets).collect();
+            prop_assert!(walk.len() <= EXTENSIONS_MAX + 1);
+            let upper = UpperLayer::find(first, &octets);
+            prop_assert_eq!(upper.is_ok(), walk.iter().all(Result::is_ok));
+            for extension in walk.into_iter().flatten() {
+                // Padding may have been anywhere, so only the meaning comes back.
+                let mut out = vec![0; extension.wire_len()];
+                extension.write(&mut out).unwrap();
+                let kind = match extension {
+                    Extension::HopByHop(_) => IpProtocol::HOP_BY_HOP,
+                    Extension::Routing(_) => IpProtocol::ROUTING,
+                    Extension::Fragment(_) => IpProtocol::FRAGMENT,
+                    Extension::Destination(_) => IpProtocol::DESTINATION_OPTIONS,
+                };
+                prop_assert_eq!(Extension::read(kind, &out), Ok(Some((extension, &[][..]))));
+            }
+        }
+    }
+}

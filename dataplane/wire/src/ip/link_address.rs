@@ -1,0 +1,138 @@
+//! Link addresses: who is meant on an IP over InfiniBand link (RFC 4391 9.1.1, RFC 4755 3.1; draft
+//! of 2001, 3.3.2).
+//!
+//! A link address is only half of what a send needs: the path to its GID is asked from the subnet
+//! administrator. The draft of 2001 had it all in 26 octets instead; both are ARP hardware
+//! addresses.
+
+use crate::address::{Gid, Lid, Qpn};
+use crate::keys::QKey;
+
+layout! {
+    /// Address of an interface: how it can be talked to, its UD queue pair and its port (RFC 4755
+    /// 3.1).
+    pub struct LinkAddress: 20 octets {
+        /// Takes reliable connections.
+        0:0    1  rc: bool,
+        /// Takes unreliable connections.
+        0:1    1  uc: bool,
+        /// The UD queue pair, which every interface has.
+        1:0   24  qpn: Qpn,
+        /// The port, or a group.
+        4:0  128  gid: Gid,
+    }
+}
+
+impl LinkAddress {
+    /// The address of a multicast group: every queue pair that joined it.
+    pub const fn group(mgid: Gid) -> Self {
+        Self { rc: false, uc: false, qpn: Qpn::MULTICAST, gid: mgid }
+    }
+
+    /// The same interface with all flags zero.
+    #[must_use]
+    pub const fn without_flags(self) -> Self {
+        Self { rc: false, uc: false, ..self }
+    }
+
+    /// Whether both name one interface, whatever their flags: an interface may change what it
+    /// offers, and stays itself. Neighbours and connections are looked up so.
+    pub fn is_same_interface(&self, other: &Self) -> bool {
+        self.without_flags() == other.without_flags()
+    }
+
+    /// What decides between requests that cross: these octets as one number, without flags
+    /// (RFC 4755 3.3). Also a key for ordered maps of interfaces.
+    pub fn comparison_form(&self) -> [u8; Self::LEN] {
+        self.without_flags().emit()
+    }
+}
+
+layout! {
+    /// Address of an interface in the draft of 2001 (3.3.2): enough for a send without any query.
+    pub struct DraftLinkAddress: 26 octets {
+        /// The port within the subnet.
+        0:0   16  lid: Lid,
+        /// Takes unreliable connections.
+        2:0    1  uc: bool,
+        /// Takes reliable connections.
+        2:1    1  rc: bool,
+        /// Takes raw Ethertype datagrams.
+        2:2    1  raw_ethertype: bool,
+        /// Takes raw IPv6 datagrams.
+        2:3    1  raw_ipv6: bool,
+        /// Binds services to queue pairs of their own.
+        2:4    1  qpn_demultiplexing: bool,
+        /// The UD queue pair for everything else.
+        3:0   24  qpn: Qpn,
+        /// What datagrams to it must show.
+        6:0   32  q_key: QKey,
+        /// The port among subnets.
+        10:0 128  gid: Gid,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::Guid;
+
+    const GID: Gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x0002_c903_0000_1001));
+
+    // req: cm-flags-octet
+    #[test]
+    fn flags_are_the_two_upper_bits_of_the_first_octet() {
+        for (rc, uc, octet) in
+            [(false, false, 0), (true, false, 0x80), (false, true, 0x40), (true, true, 0xc0)]
+        {
+            let address = LinkAddress { rc, uc, qpn: Qpn(0x48), gid: GID };
+            let mut octets = address.emit();
+            assert_eq!(octets[..4], [octet, 0, 0, 0x48]);
+            octets[0] |= 0x3f;
+            assert_eq!(LinkAddress::parse(&octets), address, "reserved bits are ignored");
+        }
+    }
+
+    #[test]
+    fn an_interface_stays_itself_when_its_flags_change() {
+        let plain = LinkAddress { rc: false, uc: false, qpn: Qpn(0x48), gid: GID };
+        let connected = LinkAddress { rc: true, uc: true, ..plain };
+        assert_ne!(plain, connected);
+        assert!(plain.is_same_interface(&connected));
+        assert!(!plain.is_same_interface(&LinkAddress { qpn: Qpn(0x49), ..plain }));
+        assert!(!plain.is_same_interface(&LinkAddress { gid: Gid::NONE, ..plain }));
+    }
+
+    #[test]
+    fn comparison_goes_by_queue_pair_then_gid_and_never_by_flags() {
+        let low = LinkAddress { rc: true, uc: true, qpn: Qpn(0x48), gid: GID };
+        let high = LinkAddress { rc: false, uc: false, qpn: Qpn(0x49), gid: Gid::NONE };
+        assert!(low.comparison_form() < high.comparison_form());
+        assert_eq!(low.comparison_form(), low.without_flags().emit());
+    }
+
+    #[test]
+    fn draft_address_has_its_capabilities_in_the_third_octet() {
+        let none = DraftLinkAddress {
+            lid: Lid(0x1234),
+            qpn: Qpn(0x56_789a),
+            q_key: QKey(0x0b1b),
+            gid: GID,
+            ..DraftLinkAddress::default()
+        };
+        let capabilities = [
+            (DraftLinkAddress { uc: true, ..none }, 0x80),
+            (DraftLinkAddress { rc: true, ..none }, 0x40),
+            (DraftLinkAddress { raw_ethertype: true, ..none }, 0x20),
+            (DraftLinkAddress { raw_ipv6: true, ..none }, 0x10),
+            (DraftLinkAddress { qpn_demultiplexing: true, ..none }, 0x08),
+        ];
+        for (address, bit) in capabilities {
+            let mut octets = address.emit();
+            assert_eq!(octets[..10], [0x12, 0x34, bit, 0x56, 0x78, 0x9a, 0, 0, 0x0b, 0x1b]);
+            assert_eq!(octets[10..], GID.0);
+            octets[2] |= 0x07;
+            assert_eq!(DraftLinkAddress::parse(&octets), address, "unknown bits are ignored");
+        }
+    }
+}

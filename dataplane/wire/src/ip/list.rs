@@ -1,0 +1,207 @@
+//! Lists inside messages: options, addresses, group records.
+//!
+//! Every format of the family has some list of things that say themselves how long they are. They
+//! are walked here and nowhere else: an [`Item`] takes one thing off the front, [`Items`] repeats
+//! that on octets nobody looked at yet, and a [`List`] is a part of a message that was looked at.
+//!
+//! Why a `List` is octets *or* values: what was received borrows the packet, what is to be sent
+//! borrows an array of the sender. With one type for both, so is the message around it one type,
+//! and a test can say that parsing undoes writing.
+
+use crate::layout::WireError;
+use core::fmt;
+use core::iter::FusedIterator;
+use core::marker::PhantomData;
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+/// What a list is made of.
+pub trait Item<'a>: Copy {
+    /// Takes the next one off the front of `octets`, which are not empty; `None` when the rest is
+    /// padding. One that is given has consumed at least one octet, so every walk ends.
+    fn read(octets: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError>;
+    /// Octets that it has on the wire.
+    fn wire_len(&self) -> usize;
+    /// Writes it at the front of `out`; gives what follows.
+    fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError>;
+}
+
+/// A walk over octets that may not be what they should; ends after the first error.
+#[derive(Clone, Copy, Debug)]
+pub struct Items<'a, T> {
+    rest: &'a [u8],
+    item: PhantomData<T>,
+}
+
+impl<'a, T: Item<'a>> Items<'a, T> {
+    /// A walk from the front of `octets`.
+    pub const fn new(octets: &'a [u8]) -> Self {
+        Self { rest: octets, item: PhantomData }
+    }
+}
+
+impl<'a, T: Item<'a>> Iterator for Items<'a, T> {
+    type Item = Result<T, WireError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        match T::read(self.rest) {
+            Ok(Some((item, rest))) => {
+                self.rest = rest;
+                Some(Ok(item))
+            }
+            Ok(None) => {
+                self.rest = &[];
+                None
+            }
+            Err(error) => {
+                self.rest = &[];
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+impl<'a, T: Item<'a>> FusedIterator for Items<'a, T> {}
+
+/// A list that is known to be well-formed, as received or as to be sent.
+#[derive(Clone, Copy)]
+pub struct List<'a, T> {
+    source: Source<'a, T>,
+}
+
+#[derive(Clone, Copy)]
+enum Source<'a, T> {
+    Octets(&'a [u8]),
+    Values(&'a [T]),
+}
+
+impl<'a, T: Item<'a>> List<'a, T> {
+    /// A list to be sent.
+    pub const fn of(values: &'a [T]) -> Self {
+        Self { source: Source::Values(values) }
+    }
+
+    /// A received list that fills `octets`.
+    pub fn filling(octets: &'a [u8]) -> Result<Self, WireError> {
+        Items::<T>::new(octets).try_for_each(|item| item.map(drop))?;
+        Ok(Self { source: Source::Octets(octets) })
+    }
+
+    /// A received list of `count` items at the front of `octets`, and what follows it.
+    pub fn counted(
+        format: &'static str,
+        octets: &'a [u8],
+        count: usize,
+    ) -> Result<(Self, &'a [u8]), WireError> {
+        let mut items = Items::<T>::new(octets);
+        for _ in 0..count {
+            items.next().ok_or(WireError::BadLength { format })??;
+        }
+        let (list, rest) = octets.split_at(octets.len() - items.rest.len());
+        Ok((Self { source: Source::Octets(list) }, rest))
+    }
+
+    /// What is in it, in order.
+    pub fn iter(&self) -> impl Iterator<Item = T> + use<'a, T> {
+        let (octets, values) = match self.source {
+            Source::Octets(octets) => (octets, &[][..]),
+            Source::Values(values) => (&[][..], values),
+        };
+        Items::new(octets).filter_map(Result::ok).chain(values.iter().copied())
+    }
+
+    /// Octets that it has on the wire.
+    pub fn wire_len(&self) -> usize {
+        match self.source {
+            Source::Octets(octets) => octets.len(),
+            Source::Values(values) => wire_len(values),
+        }
+    }
+
+    /// Writes all of it at the front of `out`; gives what follows.
+    pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
+        match self.source {
+            Source::Octets(octets) => super::put("List", octets, out),
+            Source::Values(values) => write(values, out),
+        }
+    }
+}
+
+impl<'a, T: Item<'a> + fmt::Debug> fmt::Debug for List<'a, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl<'a, T: Item<'a> + PartialEq> PartialEq for List<'a, T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl<'a, T: Item<'a> + Eq> Eq for List<'a, T> {}
+
+/// Octets that `items` have together.
+pub(super) fn wire_len<'a, T: Item<'a>>(items: &[T]) -> usize {
+    items.iter().map(T::wire_len).sum()
+}
+
+/// Writes `items` one after the other; gives what follows.
+pub(super) fn write<'a, 'o, T: Item<'a>>(
+    items: &[T],
+    out: &'o mut [u8],
+) -> Result<&'o mut [u8], WireError> {
+    items.iter().try_fold(out, |out, item| item.write(out))
+}
+
+macro_rules! address_item {
+    ($type:ty, $len:literal) => {
+        impl<'a> Item<'a> for $type {
+            fn read(octets: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
+                match octets.split_first_chunk::<$len>() {
+                    Some((own, rest)) => Ok(Some((Self::from(*own), rest))),
+                    None => Err(WireError::BadLength { format: stringify!($type) }),
+                }
+            }
+            fn wire_len(&self) -> usize {
+                $len
+            }
+            fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
+                super::put(stringify!($type), &self.octets(), out)
+            }
+        }
+    };
+}
+address_item!(Ipv4Addr, 4);
+address_item!(Ipv6Addr, 16);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
+
+    #[test]
+    fn received_and_to_be_sent_are_equal_lists() {
+        let sent = List::of(&ADDRESSES);
+        let mut out = [0; 9];
+        assert_eq!(sent.write(&mut out).unwrap().len(), 1);
+        let (received, rest) = List::<Ipv4Addr>::counted("test", &out, 2).unwrap();
+        assert_eq!((received, rest), (sent, &[0][..]));
+        assert_eq!((received.wire_len(), sent.wire_len()), (8, 8));
+        assert_eq!(received.iter().collect::<Vec<_>>(), ADDRESSES);
+    }
+
+    #[test]
+    fn a_short_list_is_an_error_and_its_walk_ends() {
+        let octets = [10, 0, 0, 1, 10];
+        assert!(List::<Ipv4Addr>::filling(&octets).is_err());
+        assert!(List::<Ipv4Addr>::counted("test", &octets[..4], 2).is_err());
+        let walk: Vec<_> = Items::<Ipv4Addr>::new(&octets).collect();
+        assert_eq!(walk.len(), 2);
+        assert!(walk[0] == Ok(ADDRESSES[0]) && walk[1].is_err());
+    }
+}

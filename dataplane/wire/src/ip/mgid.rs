@@ -1,0 +1,204 @@
+//! Multicast GIDs of IP over InfiniBand: which group of the link an IP group is (RFC 4391 4).
+//!
+//! A group of the link is of one partition and has the scope of the link's broadcast group,
+//! whatever scope the IP group has. IPv4 groups survive whole; of an IPv6 group only the low 80
+//! bits do, so several IPv6 groups can share one group of the link.
+
+use crate::address::Gid;
+use crate::keys::PKey;
+use crate::layout::WireError;
+use core::net::{IpAddr, Ipv4Addr};
+
+layout! {
+    /// A multicast GID as the link uses it (RFC 4391 4, figure 1).
+    pub struct Mgid: 16 octets {
+        /// `0xff`: multicast.
+        0:0    8  multicast: u8,
+        /// 1: not a permanent group.
+        1:0    4  flags: u8,
+        /// How far it reaches.
+        1:4    4  scope: Scope,
+        /// Which IP version's.
+        2:0   16  signature: Signature,
+        /// The partition, its membership bit set.
+        4:0   16  p_key: PKey,
+        /// Which group.
+        6:0   80  group: [u8; 10],
+    }
+}
+
+codes! {
+    /// How far a group reaches (RFC 4291 2.7).
+    pub struct Scope(u8) {
+        INTERFACE_LOCAL = 1,
+        LINK_LOCAL = 2,
+        ADMIN_LOCAL = 4,
+        SITE_LOCAL = 5,
+        ORGANIZATION_LOCAL = 8,
+        GLOBAL = 14,
+    }
+}
+
+codes! {
+    /// What a multicast GID is used for (RFC 4391 4).
+    pub struct Signature(u16) {
+        IPV4 = 0x401b,
+        IPV6 = 0x601b,
+    }
+}
+
+/// What a link distinguishes of an IP group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum GroupId {
+    /// Everyone on the link: IPv4 limited broadcast, and ARP.
+    Broadcast,
+    /// An IPv4 group.
+    V4(Ipv4Addr),
+    /// The low 80 bits of IPv6 groups.
+    V6([u8; 10]),
+}
+
+impl GroupId {
+    const BROADCAST: [u8; 10] = [0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
+
+    /// The group to which packets for `destination` go; `None` for unicast.
+    pub fn of(destination: IpAddr) -> Option<Self> {
+        match destination {
+            IpAddr::V4(Ipv4Addr::BROADCAST) => Some(Self::Broadcast),
+            IpAddr::V4(group) => group.is_multicast().then_some(Self::V4(group)),
+            IpAddr::V6(group) => {
+                let [_, _, _, _, _, _, low @ ..] = group.octets();
+                group.is_multicast().then_some(Self::V6(low))
+            }
+        }
+    }
+}
+
+/// A group of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkGroup {
+    /// Which IP group it is.
+    pub id: GroupId,
+    /// The link's partition.
+    pub p_key: PKey,
+    /// The scope of the link's broadcast group.
+    pub scope: Scope,
+}
+
+impl LinkGroup {
+    const MULTICAST: u8 = 0xff;
+    const TRANSIENT: u8 = 1;
+
+    /// The GID to join and to send to.
+    pub fn mgid(&self) -> Gid {
+        let (signature, group) = match self.id {
+            GroupId::Broadcast => (Signature::IPV4, GroupId::BROADCAST),
+            GroupId::V4(address) => {
+                let [a, b, c, d] = address.octets();
+                (Signature::IPV4, [0, 0, 0, 0, 0, 0, a & 0x0f, b, c, d])
+            }
+            GroupId::V6(low) => (Signature::IPV6, low),
+        };
+        let mgid = Mgid {
+            multicast: Self::MULTICAST,
+            flags: Self::TRANSIENT,
+            scope: self.scope,
+            signature,
+            p_key: self.p_key.full(),
+            group,
+        };
+        Gid(mgid.emit())
+    }
+
+    /// The group whose GID this is.
+    pub fn from_mgid(mgid: Gid) -> Result<Self, WireError> {
+        let bad = |field| WireError::BadValue { format: "Mgid", field };
+        let Mgid { multicast, flags, scope, signature, p_key, group } = Mgid::parse(&mgid.0);
+        if multicast != Self::MULTICAST || flags != Self::TRANSIENT {
+            return Err(bad("flags"));
+        }
+        if !p_key.is_full() {
+            return Err(bad("p_key"));
+        }
+        let id = match (signature, group) {
+            (Signature::IPV4, GroupId::BROADCAST) => GroupId::Broadcast,
+            (Signature::IPV4, [0, 0, 0, 0, 0, 0, a @ 0..=0x0f, b, c, d]) => {
+                GroupId::V4(Ipv4Addr::new(a | 0xe0, b, c, d))
+            }
+            (Signature::IPV6, low) => GroupId::V6(low),
+            (Signature::IPV4, _) => return Err(bad("group")),
+            _ => return Err(bad("signature")),
+        };
+        Ok(Self { id, p_key, scope })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::Qpn;
+    use crate::ip::link_address::LinkAddress;
+    use proptest::prelude::*;
+    use std::format;
+
+    fn mgid(group: &str, p_key: u16, scope: Scope) -> Gid {
+        let id = GroupId::of(group.parse().unwrap()).unwrap();
+        LinkGroup { id, p_key: PKey(p_key), scope }.mgid()
+    }
+
+    // req: ud-mgid
+    #[test]
+    fn groups_have_the_gids_that_linux_gives_them() {
+        let vectors = [
+            ("255.255.255.255", 0xffff, "ff12:401b:ffff::ffff:ffff"),
+            ("224.0.0.1", 0xffff, "ff12:401b:ffff::1"),
+            ("239.1.2.3", 0xffff, "ff12:401b:ffff::f01:203"),
+            ("239.255.255.255", 0xffff, "ff12:401b:ffff::fff:ffff"),
+            ("ff02::1", 0xffff, "ff12:601b:ffff::1"),
+            ("ff02::1:ff00:1234", 0xffff, "ff12:601b:ffff::1:ff00:1234"),
+            ("ff0e:1:2:3:4:5:6:7", 0x8012, "ff12:601b:8012:3:4:5:6:7"),
+            ("224.0.0.1", 0x0012, "ff12:401b:8012::1"),
+        ];
+        for (group, p_key, gid) in vectors {
+            assert_eq!(format!("{}", mgid(group, p_key, Scope::LINK_LOCAL)), gid);
+        }
+        let site = mgid("ff02::1", 0xffff, Scope::SITE_LOCAL);
+        assert_eq!(format!("{site}"), "ff15:601b:ffff::1", "the scope is the link's");
+    }
+
+    #[test]
+    fn gids_of_other_users_are_not_groups_of_the_link() {
+        let group = LinkGroup { id: GroupId::Broadcast, p_key: PKey(0x8001), scope: Scope(2) };
+        assert_eq!(LinkGroup::from_mgid(group.mgid()), Ok(group));
+        for (octet, value) in [(0, 0xfe), (1, 0x02), (2, 0x50), (4, 0x00), (11, 1), (12, 0x1f)] {
+            let mut gid = group.mgid();
+            gid.0[octet] = value;
+            assert!(LinkGroup::from_mgid(gid).is_err(), "{gid}");
+        }
+        assert_eq!(GroupId::of("10.0.0.255".parse().unwrap()), None);
+        assert_eq!(GroupId::of("fe80::1".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn link_address_of_a_group_is_every_queue_pair_of_it() {
+        let broadcast = mgid("255.255.255.255", 0xffff, Scope::LINK_LOCAL);
+        let octets = LinkAddress::group(broadcast).emit();
+        assert_eq!(octets[..4], [0, 0xff, 0xff, 0xff]);
+        assert_eq!(octets[4..], broadcast.0);
+        assert_eq!(LinkAddress::parse(&octets).qpn, Qpn::MULTICAST);
+    }
+
+    proptest! {
+        #[test]
+        fn a_gid_that_names_a_group_is_its_gid(mut octets: [u8; 16], like_ours: bool) {
+            if like_ours {
+                let version = octets[2] & 0x20;
+                octets[..5].copy_from_slice(&[0xff, 0x12, 0x40 | version, 0x1b, 0x80]);
+                octets[6..12].fill(0);
+            }
+            if let Ok(group) = LinkGroup::from_mgid(Gid(octets)) {
+                prop_assert_eq!(group.mgid(), Gid(octets));
+            }
+        }
+    }
+}

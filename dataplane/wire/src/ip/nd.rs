@@ -1,0 +1,248 @@
+//! Neighbour discovery (RFC 4861 4; RFC 4191 2.2 for the router's preference).
+//!
+//! Like ARP it is received by whoever asks and answers for link addresses; unlike ARP it also tells
+//! hosts of routers. That a message came from the link (hop limit 255) is for the receiver to
+//! check, who has the IPv6 header; that its code is zero and its options are whole is checked here.
+
+use super::icmp::IcmpHeader;
+use super::icmpv6::Icmpv6Type;
+use super::list::List;
+use super::nd_option::NdOption;
+use super::put;
+use crate::layout::WireError;
+use core::net::Ipv6Addr;
+
+layout! {
+    /// What a router says of itself and its link (RFC 4861 4.2).
+    pub struct RouterAdvertisement: 16 octets {
+        /// Hop limit to send with; 0 says nothing.
+        4:0    8  cur_hop_limit: u8,
+        /// Addresses are given out by DHCPv6.
+        5:0    1  managed: bool,
+        /// Other things are given out by DHCPv6.
+        5:1    1  other_config: bool,
+        /// Over other routers: 1 high, 0 medium, 3 low (RFC 4191 2.1).
+        5:3    2  preference: u8,
+        /// How long it is a default router; 0 is not at all.
+        6:0   16  router_lifetime_seconds: u16,
+        /// How long neighbours count as reachable; 0 says nothing.
+        8:0   32  reachable_time_ms: u32,
+        /// Time between solicitations; 0 says nothing.
+        12:0  32  retrans_timer_ms: u32,
+    }
+}
+
+layout! {
+    /// What is your link address? (RFC 4861 4.3)
+    pub struct NeighborSolicitation: 24 octets {
+        /// Who is asked.
+        8:0  128  target: Ipv6Addr,
+    }
+}
+
+layout! {
+    /// This is my link address (RFC 4861 4.4).
+    pub struct NeighborAdvertisement: 24 octets {
+        /// The sender is a router.
+        4:0    1  router: bool,
+        /// Somebody asked.
+        4:1    1  solicited: bool,
+        /// An older link address is wrong.
+        4:2    1  override_cached: bool,
+        /// Whose address it is.
+        8:0  128  target: Ipv6Addr,
+    }
+}
+
+layout! {
+    /// Another first hop is better (RFC 4861 4.5).
+    pub struct Redirect: 40 octets {
+        /// The better first hop; the destination itself when that is a neighbour.
+        8:0  128  target: Ipv6Addr,
+        /// For packets to whom.
+        24:0 128  destination: Ipv6Addr,
+    }
+}
+
+/// The fixed part of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NdBody {
+    /// Which routers are there? (RFC 4861 4.1)
+    RouterSolicitation,
+    /// What a router says of itself and its link.
+    RouterAdvertisement(RouterAdvertisement),
+    /// What is your link address?
+    NeighborSolicitation(NeighborSolicitation),
+    /// This is my link address.
+    NeighborAdvertisement(NeighborAdvertisement),
+    /// Another first hop is better.
+    Redirect(Redirect),
+}
+
+impl NdBody {
+    fn read(octets: &[u8]) -> Result<(Self, &[u8]), WireError> {
+        let (IcmpHeader { kind, code, .. }, rest) = IcmpHeader::read(octets)?;
+        if code != 0 {
+            return Err(WireError::BadValue { format: "NdMessage", field: "code" });
+        }
+        match Icmpv6Type(kind) {
+            Icmpv6Type::ROUTER_SOLICITATION => Ok((Self::RouterSolicitation, rest)),
+            Icmpv6Type::ROUTER_ADVERTISEMENT => RouterAdvertisement::read(octets)
+                .map(|(body, rest)| (Self::RouterAdvertisement(body), rest)),
+            Icmpv6Type::NEIGHBOR_SOLICITATION => NeighborSolicitation::read(octets)
+                .map(|(body, rest)| (Self::NeighborSolicitation(body), rest)),
+            Icmpv6Type::NEIGHBOR_ADVERTISEMENT => NeighborAdvertisement::read(octets)
+                .map(|(body, rest)| (Self::NeighborAdvertisement(body), rest)),
+            Icmpv6Type::REDIRECT => {
+                Redirect::read(octets).map(|(body, rest)| (Self::Redirect(body), rest))
+            }
+            _ => Err(WireError::BadValue { format: "NdMessage", field: "type" }),
+        }
+    }
+
+    const fn wire_len(&self) -> usize {
+        match self {
+            Self::RouterSolicitation => IcmpHeader::LEN,
+            Self::RouterAdvertisement(_) => RouterAdvertisement::LEN,
+            Self::NeighborSolicitation(_) => NeighborSolicitation::LEN,
+            Self::NeighborAdvertisement(_) => NeighborAdvertisement::LEN,
+            Self::Redirect(_) => Redirect::LEN,
+        }
+    }
+
+    fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
+        // The tables have zeros where the common header is, so the type goes over them.
+        let with_type = |kind: Icmpv6Type, octets: &mut [u8], out: &'o mut [u8]| {
+            octets[0] = kind.0;
+            put("NdMessage", octets, out)
+        };
+        match self {
+            Self::RouterSolicitation => {
+                with_type(Icmpv6Type::ROUTER_SOLICITATION, &mut [0; IcmpHeader::LEN], out)
+            }
+            Self::RouterAdvertisement(body) => {
+                with_type(Icmpv6Type::ROUTER_ADVERTISEMENT, &mut body.emit(), out)
+            }
+            Self::NeighborSolicitation(body) => {
+                with_type(Icmpv6Type::NEIGHBOR_SOLICITATION, &mut body.emit(), out)
+            }
+            Self::NeighborAdvertisement(body) => {
+                with_type(Icmpv6Type::NEIGHBOR_ADVERTISEMENT, &mut body.emit(), out)
+            }
+            Self::Redirect(body) => with_type(Icmpv6Type::REDIRECT, &mut body.emit(), out),
+        }
+    }
+}
+
+/// A message of neighbour discovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NdMessage<'a> {
+    /// What it is about.
+    pub body: NdBody,
+    /// What it says besides.
+    pub options: List<'a, NdOption<'a>>,
+}
+
+impl<'a> NdMessage<'a> {
+    /// Reads the ICMPv6 message that fills `octets`.
+    pub fn parse(octets: &'a [u8]) -> Result<Self, WireError> {
+        let (body, options) = NdBody::read(octets)?;
+        Ok(Self { body, options: List::filling(options)? })
+    }
+
+    /// Octets that it has on the wire.
+    pub fn wire_len(&self) -> usize {
+        self.body.wire_len() + self.options.wire_len()
+    }
+
+    /// Writes it at the front of `out` without its checksum; gives what follows.
+    pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
+        self.options.write(self.body.write(out)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::{Gid, Guid, Qpn};
+    use crate::ip::link_address::LinkAddress;
+    use std::vec;
+    use std::vec::Vec;
+
+    fn written(message: &NdMessage<'_>) -> Vec<u8> {
+        let mut out = vec![0xff; message.wire_len()];
+        assert!(message.write(&mut out).unwrap().is_empty());
+        out
+    }
+
+    fn address() -> LinkAddress {
+        let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x0002_c903_0000_1001));
+        LinkAddress { rc: true, uc: false, qpn: Qpn(0x48), gid }
+    }
+
+    #[test]
+    fn advertisement_by_hand() {
+        let options = [NdOption::TargetLinkAddress(address())];
+        let target: Ipv6Addr = "fe80::202:c903:0:1001".parse().unwrap();
+        let body = NdBody::NeighborAdvertisement(NeighborAdvertisement {
+            router: false,
+            solicited: true,
+            override_cached: true,
+            target,
+        });
+        let message = NdMessage { body, options: List::of(&options) };
+        let octets = written(&message);
+        assert_eq!(octets[..8], [136, 0, 0, 0, 0x60, 0, 0, 0]);
+        assert_eq!(octets[8..24], target.octets());
+        assert_eq!((octets.len(), &octets[24..28]), (48, &[2, 3, 0, 0][..]));
+        assert_eq!(NdMessage::parse(&octets), Ok(message));
+    }
+
+    #[test]
+    fn every_kind_survives_the_wire() {
+        let options = [NdOption::SourceLinkAddress(address()), NdOption::Mtu(2044)];
+        let advertisement = RouterAdvertisement {
+            cur_hop_limit: 64,
+            managed: false,
+            other_config: true,
+            preference: 3,
+            router_lifetime_seconds: 1800,
+            reachable_time_ms: 30_000,
+            retrans_timer_ms: 1000,
+        };
+        let target = Ipv6Addr::LOCALHOST;
+        let bodies = [
+            (NdBody::RouterSolicitation, 133),
+            (NdBody::RouterAdvertisement(advertisement), 134),
+            (NdBody::NeighborSolicitation(NeighborSolicitation { target }), 135),
+            (
+                NdBody::Redirect(Redirect { target, destination: "2001:db8::1".parse().unwrap() }),
+                137,
+            ),
+        ];
+        for (body, kind) in bodies {
+            let message = NdMessage { body, options: List::of(&options) };
+            let octets = written(&message);
+            assert_eq!(octets[0], kind);
+            assert_eq!(NdMessage::parse(&octets), Ok(message));
+            assert!(NdMessage::parse(&octets[..body.wire_len() - 1]).is_err());
+            assert!(NdMessage::parse(&octets[..octets.len() - 1]).is_err());
+        }
+        assert_eq!(
+            advertisement.emit()[4..],
+            [64, 0x58, 0x07, 0x08, 0, 0, 0x75, 0x30, 0, 0, 0x03, 0xe8]
+        );
+    }
+
+    #[test]
+    fn other_codes_and_empty_options_void_a_message() {
+        let options = [NdOption::Mtu(2044)];
+        let body = NdBody::RouterSolicitation;
+        let octets = written(&NdMessage { body, options: List::of(&options) });
+        for (octet, value) in [(0, 1), (1, 1), (9, 0), (9, 2)] {
+            let mut other = octets.clone();
+            other[octet] = value;
+            assert!(NdMessage::parse(&other).is_err(), "octet {octet} is {value}");
+        }
+    }
+}

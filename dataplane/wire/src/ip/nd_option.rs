@@ -1,0 +1,295 @@
+//! Options of neighbour discovery (RFC 4861 4.6, RFC 8106 5.1; RFC 4391 9.3 for link addresses).
+//!
+//! Lengths count units of 8 octets, type and length included. A length of zero makes the whole
+//! message void (RFC 4861 4.6). An option of unknown type, or of a length that its type does not
+//! have, is [`NdOption::Unknown`], which receivers pass over: so new options do no harm.
+
+use super::link_address::LinkAddress;
+use super::list::{Item, List};
+use super::{put, split};
+use crate::layout::WireError;
+use core::net::Ipv6Addr;
+
+layout! {
+    /// What every option begins with (RFC 4861 4.6).
+    pub struct NdOptionHeader: 2 octets {
+        /// Which option.
+        0:0    8  kind: NdOptionType,
+        /// Its length in units of 8 octets.
+        1:0    8  length: u8,
+    }
+}
+
+codes! {
+    /// Types of options (IANA).
+    pub struct NdOptionType(u8) {
+        SOURCE_LINK_LAYER_ADDRESS = 1,
+        TARGET_LINK_LAYER_ADDRESS = 2,
+        PREFIX_INFORMATION = 3,
+        REDIRECTED_HEADER = 4,
+        MTU = 5,
+        RECURSIVE_DNS_SERVER = 25,
+    }
+}
+
+layout! {
+    /// A link address as an option (RFC 4391 9.3): two zero octets go before it.
+    pub struct LinkAddressOption: 24 octets {
+        /// Whose, the type says.
+        4:0  160  address: LinkAddress,
+    }
+}
+
+layout! {
+    /// A prefix of the link (RFC 4861 4.6.2).
+    pub struct PrefixInformation: 32 octets {
+        /// Bits of the prefix.
+        2:0    8  prefix_length: u8,
+        /// Its addresses are on this link.
+        3:0    1  on_link: bool,
+        /// Addresses may be made of it (RFC 4862).
+        3:1    1  autonomous: bool,
+        /// How long it is on the link; all ones is for ever.
+        4:0   32  valid_lifetime_seconds: u32,
+        /// How long addresses made of it are preferred; all ones is for ever.
+        8:0   32  preferred_lifetime_seconds: u32,
+        /// The prefix; bits behind its length mean nothing.
+        16:0 128  prefix: Ipv6Addr,
+    }
+}
+
+layout! {
+    /// The link's MTU (RFC 4861 4.6.4).
+    pub struct MtuOption: 8 octets {
+        /// What every node of the link can receive.
+        4:0   32  mtu: u32,
+    }
+}
+
+layout! {
+    /// What goes before the addresses of name servers (RFC 8106 5.1).
+    pub struct RecursiveDnsServerHeader: 8 octets {
+        /// How long the servers may be used.
+        4:0   32  lifetime_seconds: u32,
+    }
+}
+
+/// An option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NdOption<'a> {
+    /// Link address of the sender.
+    SourceLinkAddress(LinkAddress),
+    /// Link address of the target.
+    TargetLinkAddress(LinkAddress),
+    /// A prefix of the link.
+    Prefix(PrefixInformation),
+    /// The front of a packet that is redirected, padded to a multiple of 8 octets.
+    RedirectedHeader(&'a [u8]),
+    /// The link's MTU.
+    Mtu(u32),
+    /// Whom to ask for names (RFC 8106 5.1).
+    RecursiveDnsServers {
+        /// How long.
+        lifetime_seconds: u32,
+        /// At least one.
+        servers: List<'a, Ipv6Addr>,
+    },
+    /// Anything else, to be passed over.
+    Unknown {
+        /// Its type.
+        kind: NdOptionType,
+        /// What follows type and length: 2 octets less than a multiple of 8.
+        body: &'a [u8],
+    },
+}
+
+/// Octets before the packet in a redirected header option, reserved but for type and length.
+const REDIRECTED_HEADER_LEN: usize = 8;
+
+impl<'a> NdOption<'a> {
+    /// Makes sense of the option that fills `octets`, or does not.
+    fn known(kind: NdOptionType, octets: &'a [u8]) -> Option<Self> {
+        match kind {
+            NdOptionType::SOURCE_LINK_LAYER_ADDRESS | NdOptionType::TARGET_LINK_LAYER_ADDRESS => {
+                let LinkAddressOption { address } =
+                    LinkAddressOption::parse(octets.try_into().ok()?);
+                Some(match kind {
+                    NdOptionType::SOURCE_LINK_LAYER_ADDRESS => Self::SourceLinkAddress(address),
+                    _ => Self::TargetLinkAddress(address),
+                })
+            }
+            NdOptionType::PREFIX_INFORMATION => {
+                Some(Self::Prefix(PrefixInformation::parse(octets.try_into().ok()?)))
+            }
+            NdOptionType::REDIRECTED_HEADER => {
+                Some(Self::RedirectedHeader(&octets[REDIRECTED_HEADER_LEN..]))
+            }
+            NdOptionType::MTU => Some(Self::Mtu(MtuOption::parse(octets.try_into().ok()?).mtu)),
+            NdOptionType::RECURSIVE_DNS_SERVER => {
+                let (header, servers) = RecursiveDnsServerHeader::read(octets).ok()?;
+                let servers = List::filling(servers).ok().filter(|_| !servers.is_empty())?;
+                let RecursiveDnsServerHeader { lifetime_seconds } = header;
+                Some(Self::RecursiveDnsServers { lifetime_seconds, servers })
+            }
+            _ => None,
+        }
+    }
+
+    const fn kind(&self) -> NdOptionType {
+        match self {
+            Self::SourceLinkAddress(_) => NdOptionType::SOURCE_LINK_LAYER_ADDRESS,
+            Self::TargetLinkAddress(_) => NdOptionType::TARGET_LINK_LAYER_ADDRESS,
+            Self::Prefix(_) => NdOptionType::PREFIX_INFORMATION,
+            Self::RedirectedHeader(_) => NdOptionType::REDIRECTED_HEADER,
+            Self::Mtu(_) => NdOptionType::MTU,
+            Self::RecursiveDnsServers { .. } => NdOptionType::RECURSIVE_DNS_SERVER,
+            Self::Unknown { kind, .. } => *kind,
+        }
+    }
+}
+
+impl<'a> Item<'a> for NdOption<'a> {
+    fn read(octets: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
+        let (NdOptionHeader { kind, length }, _) = NdOptionHeader::read(octets)?;
+        if length == 0 {
+            return Err(WireError::BadLength { format: "NdOption" });
+        }
+        let (own, rest) = split("NdOption", octets, usize::from(length) * 8)?;
+        let unknown = Self::Unknown { kind, body: &own[NdOptionHeader::LEN..] };
+        Ok(Some((Self::known(kind, own).unwrap_or(unknown), rest)))
+    }
+
+    fn wire_len(&self) -> usize {
+        let len = match self {
+            Self::SourceLinkAddress(_) | Self::TargetLinkAddress(_) => LinkAddressOption::LEN,
+            Self::Prefix(_) => PrefixInformation::LEN,
+            Self::RedirectedHeader(packet) => REDIRECTED_HEADER_LEN + packet.len(),
+            Self::Mtu(_) => MtuOption::LEN,
+            Self::RecursiveDnsServers { servers, .. } => {
+                RecursiveDnsServerHeader::LEN + servers.wire_len()
+            }
+            Self::Unknown { body, .. } => NdOptionHeader::LEN + body.len(),
+        };
+        len.next_multiple_of(8)
+    }
+
+    fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
+        let format = "NdOption";
+        let length =
+            u8::try_from(self.wire_len() / 8).map_err(|_| WireError::BadLength { format })?;
+        let (own, after) = super::split_mut(format, out, self.wire_len())?;
+        own.fill(0);
+        match self {
+            Self::SourceLinkAddress(address) | Self::TargetLinkAddress(address) => {
+                LinkAddressOption { address: *address }.write(own)?;
+            }
+            Self::Prefix(prefix) => {
+                prefix.write(own)?;
+            }
+            Self::RedirectedHeader(packet) => {
+                put(format, packet, &mut own[REDIRECTED_HEADER_LEN..])?;
+            }
+            Self::Mtu(mtu) => {
+                MtuOption { mtu: *mtu }.write(own)?;
+            }
+            Self::RecursiveDnsServers { lifetime_seconds, servers } => {
+                let lifetime_seconds = *lifetime_seconds;
+                servers.write(RecursiveDnsServerHeader { lifetime_seconds }.write(own)?)?;
+            }
+            Self::Unknown { body, .. } => {
+                put(format, body, &mut own[NdOptionHeader::LEN..])?;
+            }
+        }
+        // Last, because the tables above have zeros here.
+        NdOptionHeader { kind: self.kind(), length }.write(own)?;
+        Ok(after)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::{Gid, Guid, Qpn};
+    use crate::ip::list::Items;
+    use proptest::prelude::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    fn written(option: &NdOption<'_>) -> Vec<u8> {
+        let mut out = vec![0xff; option.wire_len()];
+        assert!(option.write(&mut out).unwrap().is_empty());
+        out
+    }
+
+    // req: ud-nd-option
+    #[test]
+    fn link_address_option_has_three_units_and_two_zeros_before_the_address() {
+        let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x0002_c903_0000_1001));
+        let address = LinkAddress { rc: true, uc: false, qpn: Qpn(0x48), gid };
+        for (option, kind) in
+            [(NdOption::SourceLinkAddress(address), 1), (NdOption::TargetLinkAddress(address), 2)]
+        {
+            let octets = written(&option);
+            assert_eq!(octets[..8], [kind, 3, 0, 0, 0x80, 0, 0, 0x48]);
+            assert_eq!((octets.len(), &octets[8..]), (24, &gid.0[..]));
+            assert_eq!(NdOption::read(&octets), Ok(Some((option, &[][..]))));
+        }
+    }
+
+    #[test]
+    fn prefix_and_mtu_by_hand() {
+        let prefix = PrefixInformation {
+            prefix_length: 64,
+            on_link: true,
+            autonomous: true,
+            valid_lifetime_seconds: 0x0102_0304,
+            preferred_lifetime_seconds: 0x0506_0708,
+            prefix: "2001:db8::".parse().unwrap(),
+        };
+        let octets = written(&NdOption::Prefix(prefix));
+        assert_eq!(octets[..16], [3, 4, 64, 0xc0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0]);
+        assert_eq!(octets[16..], prefix.prefix.octets());
+        assert_eq!(written(&NdOption::Mtu(2044)), [5, 1, 0, 0, 0, 0, 0x07, 0xfc]);
+    }
+
+    #[test]
+    fn every_kind_survives_the_wire() {
+        let servers = [Ipv6Addr::LOCALHOST, Ipv6Addr::UNSPECIFIED];
+        let options = [
+            NdOption::Prefix(PrefixInformation::default()),
+            NdOption::RedirectedHeader(&[0x60; 48]),
+            NdOption::Mtu(2044),
+            NdOption::RecursiveDnsServers { lifetime_seconds: 60, servers: List::of(&servers) },
+            NdOption::Unknown { kind: NdOptionType(31), body: &[1, 2, 3, 4, 5, 6] },
+        ];
+        let mut out = vec![0; options.iter().map(NdOption::wire_len).sum()];
+        List::of(&options).write(&mut out).unwrap();
+        assert_eq!(List::filling(&out), Ok(List::of(&options)));
+        assert!(NdOption::RedirectedHeader(&[0; 2033]).write(&mut [0; 2048]).is_err());
+        assert_eq!(NdOption::RedirectedHeader(&[1; 3]).wire_len(), 16);
+    }
+
+    #[test]
+    fn known_types_of_other_lengths_are_passed_over_and_a_zero_is_fatal() {
+        // An Ethernet address: one unit.
+        let ethernet = [1, 1, 2, 0, 0, 0, 0, 1];
+        let (option, _) = NdOption::read(&ethernet).unwrap().unwrap();
+        assert!(matches!(option, NdOption::Unknown { kind: NdOptionType(1), .. }));
+        let (option, _) = NdOption::read(&[25, 1, 0, 0, 0, 0, 0, 1]).unwrap().unwrap();
+        assert!(matches!(option, NdOption::Unknown { .. }), "no server");
+        assert!(NdOption::read(&[1, 0, 0, 0, 0, 0, 0, 0]).is_err());
+        assert!(NdOption::read(&[1]).is_err() && NdOption::read(&[1, 3, 0, 0]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_octets_walk_to_their_end(
+            octets in proptest::collection::vec(prop_oneof![any::<u8>(), 0u8..6, Just(25)], 0..200),
+        ) {
+            for option in Items::<NdOption<'_>>::new(&octets).flatten() {
+                let again = written(&option);
+                prop_assert_eq!(NdOption::read(&again), Ok(Some((option, &[][..]))));
+            }
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The options of IPv4 and TCP, which have one shape (RFC 791 3.1, RFC 9293 3.1): a kind, a length
+//! that counts both, and data; with two kinds that are a single octet, no operation and the end of
+//! the list.
+
+use super::list::{self, Item};
+use super::put;
+use crate::layout::WireError;
+
+/// Ends the options, and pads the header behind them.
+const END: u8 = 0;
+/// Pads between options.
+const NO_OPERATION: u8 = 1;
+
+/// One option, before its kind has a meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RawOption<'a> {
+    pub(super) kind: u8,
+    pub(super) data: &'a [u8],
+}
+
+impl<'a> RawOption<'a> {
+    /// Takes the next option off the front; `None` when there is none before the end.
+    pub(super) fn read(
+        format: &'static str,
+        octets: &'a [u8],
+    ) -> Result<Option<(Self, &'a [u8])>, WireError> {
+        let padding = octets.iter().take_while(|&&kind| kind == NO_OPERATION).count();
+        let (&kind, rest) = match octets[padding..].split_first() {
+            None | Some((&END, _)) => return Ok(None),
+            Some(first) => first,
+        };
+        let own = rest.split_first().and_then(|(&len, rest)| {
+            rest.split_at_checked(usize::from(len).checked_sub(Self::PREFIX_LEN)?)
+        });
+        match own {
+            Some((data, rest)) => Ok(Some((Self { kind, data }, rest))),
+            None => Err(WireError::BadLength { format }),
+        }
+    }
+
+    /// Octets of kind and length.
+    pub(super) const PREFIX_LEN: usize = 2;
+
+    /// Writes it at the front of `out`; gives what follows.
+    pub(super) fn write<'o>(
+        &self,
+        format: &'static str,
+        out: &'o mut [u8],
+    ) -> Result<&'o mut [u8], WireError> {
+        let len = u8::try_from(Self::PREFIX_LEN + self.data.len())
+            .map_err(|_| WireError::BadLength { format })?;
+        put(format, self.data, put(format, &[self.kind, len], out)?)
+    }
+}
+
+/// Octets that `options` take in a header, which is made of 32-bit words.
+pub(super) fn padded_len<'a, T: Item<'a>>(options: &[T]) -> usize {
+    list::wire_len(options).next_multiple_of(4)
+}
+
+/// Fills `out`, the place for options in a header, with these.
+pub(super) fn write_padded<'a, T: Item<'a>>(
+    options: &[T],
+    out: &mut [u8],
+) -> Result<(), WireError> {
+    list::write(options, out)?.fill(END);
+    Ok(())
+}

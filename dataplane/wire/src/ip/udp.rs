@@ -1,0 +1,168 @@
+//! UDP (RFC 768; RFC 8200 8.1 for the checksum over IPv6).
+
+use super::checksum::{self, PseudoHeader, Sum};
+use super::{IpProtocol, split, split_header, split_mut};
+use crate::layout::WireError;
+
+layout! {
+    /// The header (RFC 768).
+    pub struct UdpHeader: 8 octets {
+        /// Port of the sender.
+        0:0   16  source_port: u16,
+        /// Port of the receiver.
+        2:0   16  destination_port: u16,
+        /// Octets of header and payload.
+        4:0   16  length: u16,
+        /// Zero when the sender made none.
+        6:0   16  checksum: u16,
+    }
+}
+
+impl UdpHeader {
+    const CHECKSUM_AT: usize = 6;
+
+    /// Writes the header of a datagram with a payload of `payload_len` octets; gives the room for
+    /// that payload. The length is filled in, and the checksum is none until [`fill_checksum`].
+    pub fn write_datagram<'a>(
+        &self,
+        payload_len: usize,
+        out: &'a mut [u8],
+    ) -> Result<&'a mut [u8], WireError> {
+        let length = u16::try_from(Self::LEN + payload_len)
+            .map_err(|_| WireError::BadLength { format: "UdpHeader" })?;
+        let (datagram, _) = split_mut("UdpHeader", out, usize::from(length))?;
+        Self { length, checksum: 0, ..*self }.write(datagram)
+    }
+}
+
+/// A datagram whose length fits. It reads a field of its header when it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpDatagram<'a> {
+    fixed: &'a [u8; UdpHeader::LEN],
+    payload: &'a [u8],
+    octets: &'a [u8],
+}
+
+impl<'a> UdpDatagram<'a> {
+    /// Looks at the datagram that begins at the front of `octets`.
+    #[inline]
+    pub fn parse(octets: &'a [u8]) -> Result<Self, WireError> {
+        let (fixed, _) = split_header("UdpHeader", octets)?;
+        let length = usize::from(UdpHeader::parse(fixed).length);
+        let (octets, _) = split("UdpDatagram", octets, length)?;
+        match octets.get(UdpHeader::LEN..) {
+            Some(payload) => Ok(Self { fixed, payload, octets }),
+            None => Err(WireError::BadLength { format: "UdpDatagram" }),
+        }
+    }
+
+    /// Its header.
+    #[inline(always)]
+    pub fn header(&self) -> UdpHeader {
+        UdpHeader::parse(self.fixed)
+    }
+
+    /// What it carries.
+    #[inline(always)]
+    pub const fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// Whether the datagram arrived whole, as far as its sender lets us know: over IPv4 it may have
+    /// made no checksum.
+    pub fn checksum_ok(&self, pseudo: &PseudoHeader) -> bool {
+        match (self.header().checksum, pseudo) {
+            (0, PseudoHeader::V4 { .. }) => true,
+            (0, PseudoHeader::V6 { .. }) => false,
+            _ => {
+                let before = pseudo.sum(IpProtocol::UDP, self.octets.len());
+                before.then(Sum::of(self.octets)).is_ok()
+            }
+        }
+    }
+}
+
+/// Puts its checksum into the datagram that fills `octets`.
+pub fn fill_checksum(octets: &mut [u8], pseudo: &PseudoHeader) -> Result<(), WireError> {
+    let before = pseudo.sum(IpProtocol::UDP, octets.len());
+    if checksum::fill("UdpHeader", octets, UdpHeader::CHECKSUM_AT, before)? == 0 {
+        // Zero would say that there is none; its other form sums to the same.
+        octets[UdpHeader::CHECKSUM_AT..UdpHeader::LEN].fill(0xff);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::{Ipv4Addr, Ipv6Addr};
+    use proptest::prelude::*;
+
+    const V4: PseudoHeader = PseudoHeader::V4 {
+        source: Ipv4Addr::new(10, 0, 0, 1),
+        destination: Ipv4Addr::new(10, 0, 0, 2),
+    };
+    const V6: PseudoHeader =
+        PseudoHeader::V6 { source: Ipv6Addr::LOCALHOST, destination: Ipv6Addr::LOCALHOST };
+
+    fn datagram(data: [u8; 2]) -> [u8; 10] {
+        let header =
+            UdpHeader { source_port: 0x1000, destination_port: 0x2000, ..UdpHeader::default() };
+        let mut out = [0xff; 10];
+        header.write_datagram(2, &mut out).unwrap().copy_from_slice(&data);
+        fill_checksum(&mut out, &V4).unwrap();
+        out
+    }
+
+    #[test]
+    fn datagram_by_hand() {
+        let octets = datagram(*b"hi");
+        // 0a00 + 1 + 0a00 + 2 + 11 + a + 1000 + 2000 + a + 6869 = ac91, and its complement.
+        assert_eq!(octets, [0x10, 0, 0x20, 0, 0, 10, 0x53, 0x6e, b'h', b'i']);
+        let longer = [&octets[..], &[0xee]].concat();
+        let parsed = UdpDatagram::parse(&longer).unwrap();
+        assert_eq!((parsed.payload(), parsed.header().length), (&b"hi"[..], 10));
+        assert!(parsed.checksum_ok(&V4) && !parsed.checksum_ok(&V6));
+    }
+
+    #[test]
+    fn a_sum_of_zero_is_sent_as_ones_and_zero_is_none() {
+        // What was left to all ones in the example above.
+        let mut octets = datagram([0xbb, 0xd7]);
+        assert_eq!(octets[6..8], [0xff, 0xff]);
+        assert!(UdpDatagram::parse(&octets).unwrap().checksum_ok(&V4));
+        octets[6..8].fill(0);
+        let none = UdpDatagram::parse(&octets).unwrap();
+        assert!(none.checksum_ok(&V4) && !none.checksum_ok(&V6));
+    }
+
+    #[test]
+    fn lengths_that_do_not_fit_are_refused() {
+        let octets = datagram(*b"hi");
+        for length in [0, 7, 11] {
+            let mut other = octets;
+            other[5] = length;
+            assert!(UdpDatagram::parse(&other).is_err());
+        }
+        assert!(UdpDatagram::parse(&octets[..7]).is_err());
+        assert!(UdpHeader::default().write_datagram(65_528, &mut std::vec![0; 65_536]).is_err());
+        assert!(fill_checksum(&mut [0; 7], &V4).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_octets_parse_or_not(
+            mut octets in proptest::collection::vec(any::<u8>(), 0..40),
+            short: bool,
+        ) {
+            if let (true, [_, _, _, _, high, ..]) = (short, &mut octets[..]) {
+                *high = 0;
+            }
+            if let Ok(datagram) = UdpDatagram::parse(&octets) {
+                datagram.checksum_ok(&V4);
+                let length = usize::from(datagram.header().length);
+                prop_assert_eq!(datagram.payload().len() + UdpHeader::LEN, length);
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The end of a connection that stands: the request (IBA 12.6.10) and its answer (IBA 12.6.11).
+
+use super::CommId;
+use crate::address::Qpn;
+
+layout! {
+    /// A request to disconnect (IBA 12.6.10).
+    pub struct Dreq: 232 octets {
+        /// The sender's name for the connection.
+        0:0     32  local_comm_id: CommId,
+        /// The receiver's name for it.
+        4:0     32  remote_comm_id: CommId,
+        /// The receiver's queue pair, so that a late request hits nobody else's.
+        8:0     24  remote_qpn: Qpn,
+        /// For the consumer.
+        12:0  1760  private_data: [u8; 220],
+    }
+}
+
+layout! {
+    /// The answer: disconnected, or never connected (IBA 12.6.11).
+    pub struct Drep: 232 octets {
+        /// The sender's name for the connection.
+        0:0    32  local_comm_id: CommId,
+        /// The receiver's name for it.
+        4:0    32  remote_comm_id: CommId,
+        /// For the consumer.
+        8:0  1792  private_data: [u8; 224],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mad::vector::{assert_octets, counting};
+
+    #[test]
+    fn every_field_is_where_the_specification_has_it() {
+        let dreq = Dreq {
+            local_comm_id: CommId(0x0102_0304),
+            remote_comm_id: CommId(0x0506_0708),
+            remote_qpn: Qpn(0x11_1213),
+            private_data: counting(0x21),
+        };
+        assert_octets(
+            &dreq,
+            &[(0, &[1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0]), (12, &counting::<220>(0x21))],
+        );
+        let drep = Drep {
+            local_comm_id: CommId(0x0102_0304),
+            remote_comm_id: CommId(0x0506_0708),
+            private_data: counting(0x41),
+        };
+        assert_octets(&drep, &[(0, &[1, 2, 3, 4, 5, 6, 7, 8]), (8, &counting::<224>(0x41))]);
+    }
+}

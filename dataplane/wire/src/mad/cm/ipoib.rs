@@ -1,0 +1,148 @@
+//! What IP over InfiniBand says in connection messages (RFC 4755 3.5 and 6).
+//!
+//! Linux listens on a service ID that begins with another octet than the RFC's, so there are two
+//! dialects; a node that wants to talk to everybody listens on both and tries both.
+
+use crate::address::Qpn;
+use crate::mad::service_id::ServiceId;
+
+layout! {
+    /// What private data begin with, in messages that make or refuse a connection (RFC 4755 6).
+    pub struct IpoibPrivateData: 8 octets {
+        /// The sender's datagram queue pair: with its GID, the link address that it is known by.
+        1:0  24  ud_qpn: Qpn,
+        /// The longest message that the sender can receive, encapsulation header included.
+        4:0  32  receive_mtu: u32,
+    }
+}
+
+impl IpoibPrivateData {
+    /// What Linux always says.
+    pub const RECEIVE_MTU_LINUX: u32 = 65_524;
+
+    /// As the private data of a message, zeros behind it.
+    pub fn padded<const N: usize>(&self) -> [u8; N] {
+        const { assert!(N >= Self::LEN, "no message has so little private data") };
+        let mut private_data = [0; N];
+        private_data[..Self::LEN].copy_from_slice(&self.emit());
+        private_data
+    }
+}
+
+/// Which first octet the service IDs of IP over InfiniBand have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Dialect {
+    /// Type 0 of the block that IBA gave to the IETF (RFC 4755 3.5).
+    Rfc,
+    /// What the Linux kernel uses and listens on instead.
+    Linux,
+}
+
+impl Dialect {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Rfc, Self::Linux];
+
+    const fn prefix(self) -> u64 {
+        match self {
+            Self::Rfc => 0x01 << 56,
+            Self::Linux => 0x10 << 56,
+        }
+    }
+
+    /// The service ID at which the interface with this datagram queue pair listens.
+    pub const fn service_id(self, ud_qpn: Qpn) -> ServiceId {
+        ServiceId(self.prefix() | (ud_qpn.0 & Qpn::MULTICAST.0) as u64)
+    }
+
+    /// The dialect and the listener's datagram queue pair, if the service ID is one of ours.
+    ///
+    /// The 32 bits between must be zero: listeners match all 64.
+    pub fn of(service_id: ServiceId) -> Option<(Self, Qpn)> {
+        let ud_qpn = Qpn(service_id.0 as u32 & Qpn::MULTICAST.0);
+        let dialect = Self::ALL.into_iter().find(|own| own.service_id(ud_qpn) == service_id)?;
+        Some((dialect, ud_qpn))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mad::cm::{CmMessage, Req};
+    use proptest::prelude::*;
+
+    const QPN: Qpn = Qpn(0x12_3456);
+
+    // req: cm-service-id
+    #[test]
+    fn service_id_of_the_rfc() {
+        assert_eq!(Dialect::Rfc.service_id(QPN), ServiceId(0x0100_0000_0012_3456));
+        assert_eq!(Dialect::of(ServiceId(0x0100_0000_0012_3456)), Some((Dialect::Rfc, QPN)));
+    }
+
+    #[test]
+    fn service_id_of_linux() {
+        assert_eq!(Dialect::Linux.service_id(QPN), ServiceId(0x1000_0000_0012_3456));
+        assert_eq!(Dialect::of(ServiceId(0x1000_0000_0012_3456)), Some((Dialect::Linux, QPN)));
+    }
+
+    #[test]
+    fn no_other_service_id_is_ours() {
+        for other in [
+            0x0101_0000_0012_3456, // another type of the IETF
+            0x0100_0000_0112_3456, // reserved bits
+            0x0100_8000_0012_3456,
+            0x1001_0000_0012_3456,
+            0x1100_0000_0012_3456, // both first octets in one
+            0x0000_0000_0012_3456,
+        ] {
+            assert_eq!(Dialect::of(ServiceId(other)), None, "{other:#x}");
+        }
+    }
+
+    // req: cm-private-data-layout
+    #[test]
+    fn private_data_is_queue_pair_and_receive_mtu() {
+        let ours = IpoibPrivateData { ud_qpn: QPN, receive_mtu: 0x0000_fff4 };
+        assert_eq!(ours.emit(), [0, 0x12, 0x34, 0x56, 0, 0, 0xff, 0xf4]);
+        let with_reserved = [0xff, 0x12, 0x34, 0x56, 0, 0, 0xff, 0xf4];
+        assert_eq!(IpoibPrivateData::parse(&with_reserved), ours, "reserved is ignored");
+        assert_eq!(ours.receive_mtu, IpoibPrivateData::RECEIVE_MTU_LINUX);
+    }
+
+    /// Of service ID and private data; the link address is tested where it is made.
+    // req: cm-reserved-zero
+    #[test]
+    fn reserved_bits_of_a_request_are_zero() {
+        // A queue pair number is a u32, so whoever makes one up can reach the reserved octets.
+        let too_wide = Qpn(0xff12_3456);
+        let private = IpoibPrivateData { ud_qpn: too_wide, receive_mtu: u32::MAX };
+        let req = CmMessage::Req(Req {
+            service_id: Dialect::Rfc.service_id(too_wide),
+            private_data: private.padded(),
+            ..Req::default()
+        });
+        let octets = req.emit();
+        assert_eq!(octets[8..16], [0x01, 0, 0, 0, 0, 0x12, 0x34, 0x56]);
+        assert_eq!(octets[140..148], [0, 0x12, 0x34, 0x56, 0xff, 0xff, 0xff, 0xff]);
+        assert_eq!(octets[148..], [0; 84]);
+    }
+
+    proptest! {
+        #[test]
+        fn service_ids_match_back(qpn in 0u32..1 << 24) {
+            for dialect in Dialect::ALL {
+                prop_assert_eq!(
+                    Dialect::of(dialect.service_id(Qpn(qpn))),
+                    Some((dialect, Qpn(qpn)))
+                );
+            }
+        }
+
+        #[test]
+        fn what_matches_is_what_we_would_build(id: u64) {
+            if let Some((dialect, qpn)) = Dialect::of(ServiceId(id)) {
+                prop_assert_eq!(dialect.service_id(qpn), ServiceId(id));
+            }
+        }
+    }
+}

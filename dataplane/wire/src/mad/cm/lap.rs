@@ -1,0 +1,144 @@
+//! Another alternate path for a connection that stands: the offer (IBA 12.8.1) and its answer
+//! (IBA 12.8.2).
+
+use super::CommId;
+use crate::address::{Gid, Lid, Qpn};
+use crate::units::{Rate, TimeCode};
+
+layout! {
+    /// An alternate path to load (IBA 12.8.1). Its fields are not in the order of a request's.
+    pub struct Lap: 232 octets {
+        /// The sender's name for the connection.
+        0:0     32  local_comm_id: CommId,
+        /// The receiver's name for it.
+        4:0     32  remote_comm_id: CommId,
+        /// The receiver's queue pair.
+        12:0    24  remote_qpn: Qpn,
+        /// How soon the sender expects an answer.
+        15:0     5  remote_cm_response_timeout: TimeCode,
+        /// The sender's port.
+        20:0    16  alternate_local_lid: Lid,
+        /// The receiver's port.
+        22:0    16  alternate_remote_lid: Lid,
+        /// The sender's port.
+        24:0   128  alternate_local_gid: Gid,
+        /// The receiver's port.
+        40:0   128  alternate_remote_gid: Gid,
+        /// For the global route header.
+        56:0    20  alternate_flow_label: u32,
+        /// For the global route header.
+        59:0     8  alternate_traffic_class: u8,
+        /// Hops that a packet may take between subnets.
+        60:0     8  alternate_hop_limit: u8,
+        /// The fastest that the sender may be sent to.
+        61:2     6  alternate_packet_rate: Rate,
+        /// Service level of packets to the sender.
+        62:0     4  alternate_sl: u8,
+        /// Whether both ports are in one subnet.
+        62:4     1  alternate_subnet_local: bool,
+        /// How long the receiver waits for the sender to acknowledge.
+        63:0     5  alternate_local_ack_timeout: TimeCode,
+        /// For the consumer.
+        64:0  1344  private_data: [u8; 168],
+    }
+}
+
+layout! {
+    /// What became of an alternate path (IBA 12.8.2).
+    pub struct Apr: 232 octets {
+        /// The sender's name for the connection.
+        0:0     32  local_comm_id: CommId,
+        /// The receiver's name for it.
+        4:0     32  remote_comm_id: CommId,
+        /// How many octets of [`Apr::additional_info`] mean something.
+        8:0      8  additional_info_len: u8,
+        /// Whether it was loaded, and if not, why.
+        9:0      8  status: ApStatus,
+        /// More about it, in a form that the status decides.
+        12:0   576  additional_info: [u8; 72],
+        /// For the consumer.
+        84:0  1184  private_data: [u8; 148],
+    }
+}
+
+codes! {
+    /// What became of an alternate path (IBA 12.8.2).
+    pub struct ApStatus(u8) {
+        LOADED = 0,
+        INVALID_COMM_ID = 1,
+        NOT_SUPPORTED = 2,
+        REJECTED = 3,
+        REDIRECT = 4,
+        IS_CURRENT_PATH = 5,
+        INVALID_QPN = 6,
+        INVALID_LID = 7,
+        INVALID_GID = 8,
+        INVALID_FLOW_LABEL = 9,
+        INVALID_TRAFFIC_CLASS = 10,
+        INVALID_HOP_LIMIT = 11,
+        INVALID_PACKET_RATE = 12,
+        INVALID_SL = 13,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mad::vector::{assert_octets, counting, counting_gid};
+    use std::format;
+
+    #[test]
+    fn every_field_of_the_offer_is_where_the_specification_has_it() {
+        let lap = Lap {
+            local_comm_id: CommId(0x0102_0304),
+            remote_comm_id: CommId(0x0506_0708),
+            remote_qpn: Qpn(0x11_1213),
+            remote_cm_response_timeout: TimeCode(20),
+            alternate_local_lid: Lid(0x2122),
+            alternate_remote_lid: Lid(0x3132),
+            alternate_local_gid: counting_gid(0x40),
+            alternate_remote_gid: counting_gid(0x60),
+            alternate_flow_label: 0xf_edcb,
+            alternate_traffic_class: 0x71,
+            alternate_hop_limit: 0x72,
+            alternate_packet_rate: Rate(0x2a),
+            alternate_sl: 9,
+            alternate_subnet_local: true,
+            alternate_local_ack_timeout: TimeCode(19),
+            private_data: counting(0x81),
+        };
+        assert_octets(
+            &lap,
+            &[
+                (0, &[1, 2, 3, 4, 5, 6, 7, 8]),
+                (12, &[0x11, 0x12, 0x13, 20 << 3]),
+                (20, &[0x21, 0x22, 0x31, 0x32]),
+                (24, &counting::<16>(0x40)),
+                (40, &counting::<16>(0x60)),
+                (56, &[0xfe, 0xdc, 0xb0, 0x71, 0x72, 0x2a, 9 << 4 | 1 << 3, 19 << 3]),
+                (64, &counting::<168>(0x81)),
+            ],
+        );
+    }
+
+    #[test]
+    fn every_field_of_the_answer_is_where_the_specification_has_it() {
+        let apr = Apr {
+            local_comm_id: CommId(0x0102_0304),
+            remote_comm_id: CommId(0x0506_0708),
+            additional_info_len: 0x11,
+            status: ApStatus::INVALID_SL,
+            additional_info: counting(0x20),
+            private_data: counting(0x81),
+        };
+        assert_octets(
+            &apr,
+            &[
+                (0, &[1, 2, 3, 4, 5, 6, 7, 8, 0x11, 13]),
+                (12, &counting::<72>(0x20)),
+                (84, &counting::<148>(0x81)),
+            ],
+        );
+        assert_eq!(format!("{}", apr.status), "INVALID_SL");
+    }
+}

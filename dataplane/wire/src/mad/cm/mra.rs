@@ -1,0 +1,41 @@
+//! The plea for patience (IBA 12.6.6): a message was received, the answer to it will take a while.
+
+use super::{AnsweredMessage, CommId};
+use crate::units::TimeCode;
+
+layout! {
+    /// An acknowledgement that a message was received (IBA 12.6.6).
+    pub struct Mra: 232 octets {
+        /// The sender's name for the connection.
+        0:0     32  local_comm_id: CommId,
+        /// The receiver's name for it.
+        4:0     32  remote_comm_id: CommId,
+        /// What was received; `OTHER` is a load of an alternate path.
+        8:0      2  message_mraed: AnsweredMessage,
+        /// How long the answer may take.
+        9:0      5  service_timeout: TimeCode,
+        /// For the consumer.
+        10:0  1776  private_data: [u8; 222],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mad::vector::{assert_octets, counting};
+
+    #[test]
+    fn every_field_is_where_the_specification_has_it() {
+        let mra = Mra {
+            local_comm_id: CommId(0x0102_0304),
+            remote_comm_id: CommId(0x0506_0708),
+            message_mraed: AnsweredMessage::REP,
+            service_timeout: TimeCode(21),
+            private_data: counting(0x41),
+        };
+        assert_octets(
+            &mra,
+            &[(0, &[1, 2, 3, 4, 5, 6, 7, 8, 0b01 << 6, 21 << 3]), (10, &counting::<222>(0x41))],
+        );
+    }
+}

@@ -1,0 +1,97 @@
+//! The acceptance of a connection request (IBA 12.6.8): the passive side's queue pair.
+
+use super::CommId;
+use crate::address::{Guid, Qpn};
+use crate::keys::QKey;
+use crate::psn::Psn;
+use crate::units::TimeCode;
+
+layout! {
+    /// A reply that accepts (IBA 12.6.8).
+    pub struct Rep: 232 octets {
+        /// The sender's name for the connection.
+        0:0     32  local_comm_id: CommId,
+        /// The receiver's name for it.
+        4:0     32  remote_comm_id: CommId,
+        /// Of the sender's queue pair, for reliable datagrams.
+        8:0     32  local_q_key: QKey,
+        /// The sender's queue pair.
+        12:0    24  local_qpn: Qpn,
+        /// First octet of [`Rep::vendor_id`].
+        15:0     8  vendor_id_23_16: u8,
+        /// The sender's end-to-end context, for reliable datagrams.
+        16:0    24  local_eecn: u32,
+        /// Second octet of [`Rep::vendor_id`].
+        19:0     8  vendor_id_15_8: u8,
+        /// The first packet that the sender expects to receive.
+        20:0    24  starting_psn: Psn,
+        /// Third octet of [`Rep::vendor_id`].
+        23:0     8  vendor_id_7_0: u8,
+        /// Reads and atomics that the sender can serve at once.
+        24:0     8  responder_resources: u8,
+        /// Reads and atomics that the sender would issue at once.
+        25:0     8  initiator_depth: u8,
+        /// How long the sender takes to acknowledge a packet.
+        26:0     5  target_ack_delay: TimeCode,
+        /// What became of the alternate path: 0 accepted, 1 not supported, 2 rejected.
+        26:5     2  failover_accepted: u8,
+        /// Whether the sender's acknowledgements carry credits.
+        26:7     1  end_to_end_flow_control: bool,
+        /// How often the receiver shall repeat after "receiver not ready"; 7 for ever.
+        27:0     3  rnr_retry_count: u8,
+        /// Whether the sender's receive queue is shared.
+        27:3     1  srq: bool,
+        /// The node that accepts.
+        28:0    64  local_ca_guid: Guid,
+        /// For the consumer.
+        36:0  1568  private_data: [u8; 196],
+    }
+}
+
+impl Rep {
+    /// Who defined the vendor options of the connection; 0 for none. The message has it in pieces.
+    pub const fn vendor_id(&self) -> u32 {
+        u32::from_be_bytes([0, self.vendor_id_23_16, self.vendor_id_15_8, self.vendor_id_7_0])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mad::vector::{assert_octets, counting};
+
+    #[test]
+    fn every_field_is_where_the_specification_has_it() {
+        let rep = Rep {
+            local_comm_id: CommId(0x0102_0304),
+            remote_comm_id: CommId(0x0506_0708),
+            local_q_key: QKey(0x1112_1314),
+            local_qpn: Qpn(0x21_2223),
+            vendor_id_23_16: 0xf1,
+            local_eecn: 0x31_3233,
+            vendor_id_15_8: 0xf2,
+            starting_psn: Psn::new(0x41_4243),
+            vendor_id_7_0: 0xf3,
+            responder_resources: 4,
+            initiator_depth: 5,
+            target_ack_delay: TimeCode(15),
+            failover_accepted: 2,
+            end_to_end_flow_control: true,
+            rnr_retry_count: 7,
+            srq: true,
+            local_ca_guid: Guid(0x0002_c903_0000_1000),
+            private_data: counting(0xb0),
+        };
+        assert_eq!(rep.vendor_id(), 0xf1_f2f3);
+        assert_octets(
+            &rep,
+            &[
+                (0, &[1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0x14]),
+                (12, &[0x21, 0x22, 0x23, 0xf1, 0x31, 0x32, 0x33, 0xf2, 0x41, 0x42, 0x43, 0xf3]),
+                (24, &[4, 5, 15 << 3 | 2 << 1 | 1, 7 << 5 | 1 << 4]),
+                (28, &[0, 2, 0xc9, 3, 0, 0, 0x10, 0]),
+                (36, &counting::<196>(0xb0)),
+            ],
+        );
+    }
+}

@@ -1,0 +1,116 @@
+//! Which datagram queue pair serves a service ID: the question and its answer (IBA 12.11).
+
+use super::CommId;
+use crate::address::Qpn;
+use crate::keys::{PKey, QKey};
+use crate::mad::service_id::ServiceId;
+
+layout! {
+    /// A service ID to resolve (IBA 12.11.1).
+    pub struct SidrReq: 232 octets {
+        /// The sender's name for the question.
+        0:0     32  request_id: CommId,
+        /// The partition in which it wants to talk.
+        4:0     16  p_key: PKey,
+        /// What it looks for.
+        8:0     64  service_id: ServiceId,
+        /// For the consumer.
+        16:0  1728  private_data: [u8; 216],
+    }
+}
+
+layout! {
+    /// What a service ID resolved to (IBA 12.11.2).
+    pub struct SidrRep: 232 octets {
+        /// The question's.
+        0:0     32  request_id: CommId,
+        /// Whether there is such a service.
+        4:0      8  status: SidrStatus,
+        /// How many octets of [`SidrRep::additional_info`] mean something.
+        5:0      8  additional_info_len: u8,
+        /// First two octets of [`SidrRep::vendor_id`].
+        6:0     16  vendor_id_23_8: u16,
+        /// The queue pair.
+        8:0     24  qpn: Qpn,
+        /// Third octet of [`SidrRep::vendor_id`].
+        11:0     8  vendor_id_7_0: u8,
+        /// The question's.
+        12:0    64  service_id: ServiceId,
+        /// What the queue pair wants to see in a datagram.
+        20:0    32  q_key: QKey,
+        /// More about it, in a form that the status decides.
+        24:0   576  additional_info: [u8; 72],
+        /// For the consumer.
+        96:0  1088  private_data: [u8; 136],
+    }
+}
+
+impl SidrRep {
+    /// Who defined the vendor options of the service; 0 for none. The message has it in pieces.
+    pub const fn vendor_id(&self) -> u32 {
+        (self.vendor_id_23_8 as u32) << 8 | self.vendor_id_7_0 as u32
+    }
+}
+
+codes! {
+    /// Whether a service ID was resolved (IBA 12.11.2).
+    pub struct SidrStatus(u8) {
+        VALID = 0,
+        UNSUPPORTED_SERVICE_ID = 1,
+        REJECTED = 2,
+        NO_QP = 3,
+        REDIRECT = 4,
+        UNSUPPORTED_VERSION = 5,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mad::vector::{assert_octets, counting};
+
+    #[test]
+    fn every_field_of_the_question_is_where_the_specification_has_it() {
+        let req = SidrReq {
+            request_id: CommId(0x0102_0304),
+            p_key: PKey(0x8123),
+            service_id: ServiceId(0x1112_1314_1516_1718),
+            private_data: counting(0x21),
+        };
+        assert_octets(
+            &req,
+            &[
+                (0, &[1, 2, 3, 4, 0x81, 0x23]),
+                (8, &counting::<8>(0x11)),
+                (16, &counting::<216>(0x21)),
+            ],
+        );
+    }
+
+    #[test]
+    fn every_field_of_the_answer_is_where_the_specification_has_it() {
+        let rep = SidrRep {
+            request_id: CommId(0x0102_0304),
+            status: SidrStatus::UNSUPPORTED_VERSION,
+            additional_info_len: 0x11,
+            vendor_id_23_8: 0xf1f2,
+            qpn: Qpn(0x21_2223),
+            vendor_id_7_0: 0xf3,
+            service_id: ServiceId(0x3132_3334_3536_3738),
+            q_key: QKey(0x4142_4344),
+            additional_info: counting(0x51),
+            private_data: counting(0xa1),
+        };
+        assert_eq!(rep.vendor_id(), 0xf1_f2f3);
+        assert_octets(
+            &rep,
+            &[
+                (0, &[1, 2, 3, 4, 5, 0x11, 0xf1, 0xf2, 0x21, 0x22, 0x23, 0xf3]),
+                (12, &counting::<8>(0x31)),
+                (20, &[0x41, 0x42, 0x43, 0x44]),
+                (24, &counting::<72>(0x51)),
+                (96, &counting::<136>(0xa1)),
+            ],
+        );
+    }
+}

@@ -1,0 +1,112 @@
+//! Subscriptions to notices (IBA 13.4.8.3), and the records of them (IBA 15.2.5.12).
+
+use super::{Record, record};
+use crate::address::{Gid, Lid, Qpn};
+use crate::mad::notice::{ProducerType, TrapNumber};
+use crate::mad::{Attribute, AttributeId};
+use crate::units::TimeCode;
+
+layout! {
+    /// Which notices somebody wants to hear of (IBA 13.4.8.3).
+    pub struct InformInfo: 36 octets {
+        /// The port whose notices are meant; none for the range of LIDs.
+        0:0   128  gid: Gid,
+        /// The first port whose notices are meant; permissive for all.
+        16:0   16  lid_range_begin: Lid,
+        /// The last one.
+        18:0   16  lid_range_end: Lid,
+        /// 1 for notices that the specification defines, 0 for a vendor's.
+        22:0    8  is_generic: u8,
+        /// 1 to subscribe, 0 to end it.
+        23:0    8  subscribe: u8,
+        /// Which type of notices; 0xffff for all.
+        24:0   16  notice_type: u16,
+        /// Which notices; 0xffff for all. Of a vendor's, the device.
+        26:0   16  trap_number: TrapNumber,
+        /// The subscriber's queue pair.
+        28:0   24  qpn: Qpn,
+        /// How soon the subscriber acknowledges a report.
+        31:3    5  resp_time_value: TimeCode,
+        /// Which kind of node; 0xffffff for all. Of a vendor's notices, the vendor.
+        33:0   24  producer: ProducerType,
+    }
+}
+
+layout! {
+    /// A subscription that somebody has (IBA 15.2.5.12).
+    pub struct InformInfoRecord: 60 octets {
+        /// Who has it.
+        0:0   128  subscriber_gid: Gid,
+        /// Which of theirs it is.
+        16:0   16  inform_info_enum: u16,
+        /// To what.
+        24:0  288  inform_info: InformInfo,
+    }
+}
+
+flags! {
+    /// Components of an [`InformInfoRecord`].
+    pub struct InformInfoRecordMask(u64) {
+        SUBSCRIBER_GID = 1 << 0,
+        ENUM = 1 << 1,
+        GID = 1 << 3,
+        LID_RANGE_BEGIN = 1 << 4,
+        LID_RANGE_END = 1 << 5,
+        IS_GENERIC = 1 << 7,
+        SUBSCRIBE = 1 << 8,
+        NOTICE_TYPE = 1 << 9,
+        TRAP_NUMBER = 1 << 10,
+        QPN = 1 << 11,
+        RESP_TIME_VALUE = 1 << 13,
+        PRODUCER = 1 << 15,
+    }
+}
+
+impl Attribute for InformInfo {
+    const ID: AttributeId = AttributeId::INFORM_INFO;
+}
+
+/// It is set as a whole.
+impl Record for InformInfo {
+    type Mask = u64;
+}
+
+record!(InformInfoRecord = 0x00f3, InformInfoRecordMask);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mad::vector::{assert_octets, counting, counting_gid};
+
+    #[test]
+    fn every_field_is_where_the_specification_has_it() {
+        let inform_info = InformInfo {
+            gid: counting_gid(0x10),
+            lid_range_begin: Lid(0x2122),
+            lid_range_end: Lid(0x2324),
+            is_generic: 0x25,
+            subscribe: 0x26,
+            notice_type: 0x2728,
+            trap_number: TrapNumber(0x292a),
+            qpn: Qpn(0x2b_2c2d),
+            resp_time_value: TimeCode(0x1e),
+            producer: ProducerType(0x2f_3031),
+        };
+        let octets: [(usize, &[u8]); 4] = [
+            (0, &counting::<16>(0x10)),
+            (16, &counting::<4>(0x21)),
+            (22, &[0x25, 0x26, 0x27, 0x28, 0x29, 0x2a, 0x2b, 0x2c, 0x2d, 0x1e]),
+            (33, &[0x2f, 0x30, 0x31]),
+        ];
+        assert_octets(&inform_info, &octets);
+
+        let record = InformInfoRecord {
+            subscriber_gid: counting_gid(0x40),
+            inform_info_enum: 0x5152,
+            inform_info,
+        };
+        let head: [(usize, &[u8]); 2] = [(0, &counting::<16>(0x40)), (16, &[0x51, 0x52])];
+        let tail = octets.map(|(offset, part)| (24 + offset, part));
+        assert_octets(&record, &[&head[..], &tail[..]].concat());
+    }
+}

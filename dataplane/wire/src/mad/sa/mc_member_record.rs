@@ -1,0 +1,163 @@
+//! Who is in a multicast group, and what the group is like (IBA 15.2.5.17).
+
+use super::{Selector, record};
+use crate::address::{Gid, Lid};
+use crate::keys::{PKey, QKey};
+use crate::units::{Mtu, Rate, TimeCode};
+
+layout! {
+    /// One port's membership of a group, and the group's properties (IBA 15.2.5.17).
+    pub struct McMemberRecord: 52 octets {
+        /// The group.
+        0:0   128  mgid: Gid,
+        /// The member.
+        16:0  128  port_gid: Gid,
+        /// The group's.
+        32:0   32  q_key: QKey,
+        /// Where packets to the group go.
+        36:0   16  mlid: Lid,
+        /// What about `mtu`.
+        38:0    2  mtu_selector: Selector,
+        /// Payload of a packet.
+        38:2    6  mtu: Mtu,
+        /// For the global route header.
+        39:0    8  traffic_class: u8,
+        /// The partition.
+        40:0   16  p_key: PKey,
+        /// What about `rate`.
+        42:0    2  rate_selector: Selector,
+        /// The fastest that the group may be sent to.
+        42:2    6  rate: Rate,
+        /// What about `packet_life_time`.
+        43:0    2  packet_life_time_selector: Selector,
+        /// How long a packet can be under way.
+        43:2    6  packet_life_time: TimeCode,
+        /// The service level.
+        44:0    4  sl: u8,
+        /// For the global route header.
+        44:4   20  flow_label: u32,
+        /// For the global route header.
+        47:0    8  hop_limit: u8,
+        /// How far the group reaches.
+        48:0    4  scope: Scope,
+        /// How the port takes part.
+        48:4    4  join_state: JoinState,
+        /// Whether somebody else asked on the member's behalf.
+        49:0    1  proxy_join: bool,
+    }
+}
+
+flags! {
+    /// How a port takes part in a group. It can join in several ways, and leave them one by one.
+    pub struct JoinState(u8) {
+        /// Sends and receives, and keeps the group alive.
+        FULL_MEMBER = 1,
+        /// Sends and receives.
+        NON_MEMBER = 2,
+        /// Sends.
+        SEND_ONLY_NON_MEMBER = 4,
+        /// Sends, and keeps the group alive; only where the administrator says that it knows this.
+        SEND_ONLY_FULL_MEMBER = 8,
+    }
+}
+
+codes! {
+    /// How far a group reaches (IBA 4.1.1); the same numbers as in IPv6.
+    pub struct Scope(u8) {
+        LINK_LOCAL = 0x2,
+        SITE_LOCAL = 0x5,
+        ORGANIZATION_LOCAL = 0x8,
+        GLOBAL = 0xe,
+    }
+}
+
+flags! {
+    /// Components of an [`McMemberRecord`].
+    pub struct McMemberRecordMask(u64) {
+        MGID = 1 << 0,
+        PORT_GID = 1 << 1,
+        Q_KEY = 1 << 2,
+        MLID = 1 << 3,
+        MTU_SELECTOR = 1 << 4,
+        MTU = 1 << 5,
+        TRAFFIC_CLASS = 1 << 6,
+        P_KEY = 1 << 7,
+        RATE_SELECTOR = 1 << 8,
+        RATE = 1 << 9,
+        PACKET_LIFE_TIME_SELECTOR = 1 << 10,
+        PACKET_LIFE_TIME = 1 << 11,
+        SL = 1 << 12,
+        FLOW_LABEL = 1 << 13,
+        HOP_LIMIT = 1 << 14,
+        SCOPE = 1 << 15,
+        JOIN_STATE = 1 << 16,
+        PROXY_JOIN = 1 << 17,
+    }
+}
+
+impl McMemberRecordMask {
+    /// What Linux leaves a group by.
+    pub const LINUX_LEAVE: Self = Self::MGID.with(Self::PORT_GID).with(Self::JOIN_STATE);
+    /// What Linux joins the broadcast group by. It does not say what the group shall be like, so
+    /// the group must be there already.
+    pub const LINUX_JOIN_BROADCAST: Self = Self::LINUX_LEAVE.with(Self::P_KEY);
+    /// What Linux joins any other group by: all that it takes to create one.
+    pub const LINUX_JOIN: Self = Self::LINUX_JOIN_BROADCAST
+        .with(Self::Q_KEY)
+        .with(Self::MTU_SELECTOR)
+        .with(Self::MTU)
+        .with(Self::TRAFFIC_CLASS)
+        .with(Self::RATE_SELECTOR)
+        .with(Self::RATE)
+        .with(Self::SL)
+        .with(Self::FLOW_LABEL)
+        .with(Self::HOP_LIMIT);
+}
+
+record!(McMemberRecord = 0x0038, McMemberRecordMask);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mad::vector::{assert_octets, counting, counting_gid};
+
+    #[test]
+    fn every_field_is_where_the_specification_has_it() {
+        let record = McMemberRecord {
+            mgid: counting_gid(0x10),
+            port_gid: counting_gid(0x20),
+            q_key: QKey(0x3132_3334),
+            mlid: Lid(0xc123),
+            mtu_selector: Selector::EXACTLY,
+            mtu: Mtu::OCTETS_2048,
+            traffic_class: 0x41,
+            p_key: PKey(0x8123),
+            rate_selector: Selector::LESS_THAN,
+            rate: Rate::GBPS_56,
+            packet_life_time_selector: Selector::BEST,
+            packet_life_time: TimeCode(18),
+            sl: 9,
+            flow_label: 0xf_edcb,
+            hop_limit: 0x42,
+            scope: Scope::SITE_LOCAL,
+            join_state: JoinState::SEND_ONLY_FULL_MEMBER.with(JoinState::NON_MEMBER),
+            proxy_join: true,
+        };
+        assert_octets(
+            &record,
+            &[
+                (0, &counting::<16>(0x10)),
+                (16, &counting::<16>(0x20)),
+                (32, &[0x31, 0x32, 0x33, 0x34, 0xc1, 0x23, 2 << 6 | 4, 0x41, 0x81, 0x23]),
+                (42, &[1 << 6 | 12, 3 << 6 | 18, 0x9f, 0xed, 0xcb, 0x42, 0x5a, 0x80]),
+            ],
+        );
+    }
+
+    #[test]
+    fn linux_joins_and_leaves_by_these_components() {
+        assert_eq!(McMemberRecordMask::LINUX_JOIN_BROADCAST.0, 0x1_0083);
+        assert_eq!(McMemberRecordMask::LINUX_JOIN.0, 0x1_73f7);
+        assert_eq!(McMemberRecordMask::LINUX_LEAVE.0, 0x1_0003);
+    }
+}

@@ -1,0 +1,143 @@
+//! How to send from one port to another (IBA 15.2.5.16).
+
+use super::{Selector, record};
+use crate::address::{Gid, Lid};
+use crate::keys::PKey;
+use crate::mad::service_id::ServiceId;
+use crate::units::{Mtu, Rate, TimeCode};
+
+layout! {
+    /// A path between two ports (IBA 15.2.5.16).
+    pub struct PathRecord: 64 octets {
+        /// The service that is wanted there, for the quality that it gets.
+        0:0    64  service_id: ServiceId,
+        /// Where to.
+        8:0   128  dgid: Gid,
+        /// Where from.
+        24:0  128  sgid: Gid,
+        /// Where to.
+        40:0   16  dlid: Lid,
+        /// Where from: one of the port's addresses, which chooses the path.
+        42:0   16  slid: Lid,
+        /// Whether it is for raw packets.
+        44:0    1  raw_traffic: bool,
+        /// For the global route header.
+        44:4   20  flow_label: u32,
+        /// More than 0 if packets must have a global route header.
+        47:0    8  hop_limit: u8,
+        /// For the global route header.
+        48:0    8  traffic_class: u8,
+        /// Whether it can be used backwards.
+        49:0    1  reversible: bool,
+        /// How many paths the answer may have.
+        49:1    7  numb_path: u8,
+        /// The partition.
+        50:0   16  p_key: PKey,
+        /// The quality that is wanted.
+        52:0   12  qos_class: u16,
+        /// The service level.
+        53:4    4  sl: u8,
+        /// What about `mtu`.
+        54:0    2  mtu_selector: Selector,
+        /// Payload of a packet.
+        54:2    6  mtu: Mtu,
+        /// What about `rate`.
+        55:0    2  rate_selector: Selector,
+        /// The speed of the slowest link.
+        55:2    6  rate: Rate,
+        /// What about `packet_life_time`.
+        56:0    2  packet_life_time_selector: Selector,
+        /// How long a packet can be under way.
+        56:2    6  packet_life_time: TimeCode,
+        /// Of several paths, the one to take first: the lowest.
+        57:0    8  preference: u8,
+    }
+}
+
+flags! {
+    /// Components of a [`PathRecord`].
+    pub struct PathRecordMask(u64) {
+        SERVICE_ID_8_MSB = 1 << 0,
+        SERVICE_ID_56_LSB = 1 << 1,
+        DGID = 1 << 2,
+        SGID = 1 << 3,
+        DLID = 1 << 4,
+        SLID = 1 << 5,
+        RAW_TRAFFIC = 1 << 6,
+        FLOW_LABEL = 1 << 8,
+        HOP_LIMIT = 1 << 9,
+        TRAFFIC_CLASS = 1 << 10,
+        REVERSIBLE = 1 << 11,
+        NUMB_PATH = 1 << 12,
+        P_KEY = 1 << 13,
+        QOS_CLASS = 1 << 14,
+        SL = 1 << 15,
+        MTU_SELECTOR = 1 << 16,
+        MTU = 1 << 17,
+        RATE_SELECTOR = 1 << 18,
+        RATE = 1 << 19,
+        PACKET_LIFE_TIME_SELECTOR = 1 << 20,
+        PACKET_LIFE_TIME = 1 << 21,
+        PREFERENCE = 1 << 22,
+    }
+}
+
+impl PathRecordMask {
+    /// What Linux's IP over InfiniBand asks by.
+    pub const LINUX_QUERY: Self = Self::DGID
+        .with(Self::SGID)
+        .with(Self::TRAFFIC_CLASS)
+        .with(Self::NUMB_PATH)
+        .with(Self::P_KEY);
+}
+
+record!(PathRecord = 0x0035, PathRecordMask);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mad::vector::{assert_octets, counting, counting_gid};
+
+    #[test]
+    fn every_field_is_where_the_specification_has_it() {
+        let record = PathRecord {
+            service_id: ServiceId(0x0102_0304_0506_0708),
+            dgid: counting_gid(0x10),
+            sgid: counting_gid(0x20),
+            dlid: Lid(0x3132),
+            slid: Lid(0x3334),
+            raw_traffic: true,
+            flow_label: 0xf_edcb,
+            hop_limit: 0x35,
+            traffic_class: 0x36,
+            reversible: true,
+            numb_path: 0x37,
+            p_key: PKey(0x8123),
+            qos_class: 0xabc,
+            sl: 9,
+            mtu_selector: Selector::EXACTLY,
+            mtu: Mtu::OCTETS_2048,
+            rate_selector: Selector::LESS_THAN,
+            rate: Rate::GBPS_56,
+            packet_life_time_selector: Selector::BEST,
+            packet_life_time: TimeCode(18),
+            preference: 0x38,
+        };
+        assert_octets(
+            &record,
+            &[
+                (0, &counting::<8>(1)),
+                (8, &counting::<16>(0x10)),
+                (24, &counting::<16>(0x20)),
+                (40, &[0x31, 0x32, 0x33, 0x34, 0x8f, 0xed, 0xcb, 0x35, 0x36, 0xb7]),
+                (50, &[0x81, 0x23, 0xab, 0xc9]),
+                (54, &[2 << 6 | 4, 1 << 6 | 12, 3 << 6 | 18, 0x38]),
+            ],
+        );
+    }
+
+    #[test]
+    fn linux_asks_by_these_components() {
+        assert_eq!(PathRecordMask::LINUX_QUERY.0, 0x340c);
+    }
+}

@@ -1,0 +1,99 @@
+//! The ports of the subnet (IBA 15.2.5.3).
+
+use super::record;
+use crate::address::Lid;
+use crate::mad::smp::PortInfo;
+
+layout! {
+    /// A port of a node (IBA 15.2.5.3).
+    pub struct PortInfoRecord: 68 octets {
+        /// The port; of a switch, any of its ports has that of port 0.
+        0:0   16  lid: Lid,
+        /// Its number in the node.
+        2:0    8  port_num: u8,
+        /// How the administrator shall match masks of bits; 0 for equal.
+        3:0    8  options: u8,
+        /// How it is set.
+        4:0  512  port_info: PortInfo,
+    }
+}
+
+flags! {
+    /// Components of a [`PortInfoRecord`].
+    pub struct PortInfoRecordMask(u64) {
+        LID = 1 << 0,
+        PORT_NUM = 1 << 1,
+        OPTIONS = 1 << 2,
+        M_KEY = 1 << 3,
+        GID_PREFIX = 1 << 4,
+        BASE_LID = 1 << 5,
+        MASTER_SM_LID = 1 << 6,
+        CAPABILITY_MASK = 1 << 7,
+        DIAG_CODE = 1 << 8,
+        M_KEY_LEASE_PERIOD = 1 << 9,
+        LOCAL_PORT_NUM = 1 << 10,
+        LINK_WIDTH_ENABLED = 1 << 11,
+        LINK_WIDTH_SUPPORTED = 1 << 12,
+        LINK_WIDTH_ACTIVE = 1 << 13,
+        LINK_SPEED_SUPPORTED = 1 << 14,
+        PORT_STATE = 1 << 15,
+        PORT_PHYSICAL_STATE = 1 << 16,
+        LINK_DOWN_DEFAULT_STATE = 1 << 17,
+        M_KEY_PROTECT_BITS = 1 << 18,
+        LMC = 1 << 20,
+        LINK_SPEED_ACTIVE = 1 << 21,
+        LINK_SPEED_ENABLED = 1 << 22,
+        NEIGHBOR_MTU = 1 << 23,
+        MASTER_SM_SL = 1 << 24,
+        VL_CAP = 1 << 25,
+        INIT_TYPE = 1 << 26,
+        VL_HIGH_LIMIT = 1 << 27,
+        VL_ARBITRATION_HIGH_CAP = 1 << 28,
+        VL_ARBITRATION_LOW_CAP = 1 << 29,
+        INIT_TYPE_REPLY = 1 << 30,
+        MTU_CAP = 1 << 31,
+        VL_STALL_COUNT = 1 << 32,
+        HOQ_LIFE = 1 << 33,
+        OPERATIONAL_VLS = 1 << 34,
+        PARTITION_ENFORCEMENT_INBOUND = 1 << 35,
+        PARTITION_ENFORCEMENT_OUTBOUND = 1 << 36,
+        FILTER_RAW_INBOUND = 1 << 37,
+        FILTER_RAW_OUTBOUND = 1 << 38,
+        M_KEY_VIOLATIONS = 1 << 39,
+        P_KEY_VIOLATIONS = 1 << 40,
+        Q_KEY_VIOLATIONS = 1 << 41,
+        GUID_CAP = 1 << 42,
+        CLIENT_REREGISTER = 1 << 43,
+        SUBNET_TIME_OUT = 1 << 45,
+        RESP_TIME_VALUE = 1 << 47,
+        LOCAL_PHY_ERRORS = 1 << 48,
+        OVERRUN_ERRORS = 1 << 49,
+        MAX_CREDIT_HINT = 1 << 50,
+        LINK_ROUND_TRIP_LATENCY = 1 << 52,
+        CAPABILITY_MASK2 = 1 << 53,
+        LINK_SPEED_EXT_ACTIVE = 1 << 54,
+        LINK_SPEED_EXT_SUPPORTED = 1 << 55,
+        LINK_SPEED_EXT_ENABLED = 1 << 57,
+    }
+}
+
+record!(PortInfoRecord = 0x0012, PortInfoRecordMask);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mad::vector::{assert_octets, counting};
+
+    #[test]
+    fn every_field_is_where_the_specification_has_it() {
+        let mut octets = [0; PortInfo::LEN];
+        octets[..34].copy_from_slice(&counting::<34>(0x11));
+        let record = PortInfoRecord {
+            lid: Lid(0x0102),
+            port_num: 3,
+            options: 4,
+            port_info: PortInfo::parse(&octets),
+        };
+        assert_octets(&record, &[(0, &[1, 2, 3, 4]), (4, &counting::<34>(0x11))]);
+    }
+}

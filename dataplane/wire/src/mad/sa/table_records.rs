@@ -1,0 +1,254 @@
+//! What management tools ask for beside nodes and ports: links, and the tables of ports and
+//! switches (IBA 15.2.5).
+//!
+//! Each record is an attribute of subnet management, or nothing, behind the words that say whose it
+//! is and which part of it; they are short, so they are in one file.
+
+use super::record;
+use crate::address::Lid;
+use crate::mad::smp::{
+    GuidInfo, LinearForwardingTable, MulticastForwardingTable, PKeyTable, SlToVlMappingTable,
+    SmInfo, SwitchInfo, VlArbitrationTable,
+};
+
+layout! {
+    /// A link between two ports (IBA 15.2.5.13). Each link is there twice, once from either end.
+    pub struct LinkRecord: 6 octets {
+        /// The node at one end.
+        0:0  16  from_lid: Lid,
+        /// Its port.
+        2:0   8  from_port: u8,
+        /// The other end's port.
+        3:0   8  to_port: u8,
+        /// The node at the other end.
+        4:0  16  to_lid: Lid,
+    }
+}
+
+layout! {
+    /// How a switch can forward, and does (IBA 15.2.5.5).
+    pub struct SwitchInfoRecord: 24 octets {
+        /// The switch.
+        0:0   16  lid: Lid,
+        /// How it forwards.
+        4:0  160  switch_info: SwitchInfo,
+    }
+}
+
+layout! {
+    /// A block of a switch's linear forwarding table (IBA 15.2.5.6).
+    pub struct LftRecord: 72 octets {
+        /// The switch.
+        0:0   16  lid: Lid,
+        /// The first entry is 64 times this.
+        2:0   16  block: u16,
+        /// The entries.
+        8:0  512  table: LinearForwardingTable,
+    }
+}
+
+layout! {
+    /// A block of a switch's multicast forwarding table (IBA 15.2.5.8).
+    pub struct MftRecord: 72 octets {
+        /// The switch.
+        0:0   16  lid: Lid,
+        /// The first port is 16 times this.
+        2:0    4  position: u8,
+        /// The first group is 32 times this, from [`Lid::MULTICAST_FIRST`] on.
+        2:7    9  block: u16,
+        /// The entries.
+        8:0  512  table: MulticastForwardingTable,
+    }
+}
+
+layout! {
+    /// A block of a port's partitions (IBA 15.2.5.11).
+    pub struct PKeyTableRecord: 72 octets {
+        /// The node.
+        0:0   16  lid: Lid,
+        /// The first entry is 32 times this.
+        2:0   16  block: u16,
+        /// The port; of a switch only.
+        4:0    8  port_num: u8,
+        /// The entries.
+        8:0  512  table: PKeyTable,
+    }
+}
+
+layout! {
+    /// A block of a port's GUIDs (IBA 15.2.5.18).
+    pub struct GuidInfoRecord: 72 octets {
+        /// The port.
+        0:0   16  lid: Lid,
+        /// The first entry is 8 times this.
+        2:0    8  block: u8,
+        /// The entries.
+        8:0  512  guid_info: GuidInfo,
+    }
+}
+
+layout! {
+    /// A subnet manager (IBA 15.2.5.10).
+    pub struct SmInfoRecord: 25 octets {
+        /// The port at which it runs.
+        0:0   16  lid: Lid,
+        /// What it is and does.
+        4:0  168  sm_info: SmInfo,
+    }
+}
+
+layout! {
+    /// Which lanes service levels take between two ports of a node (IBA 15.2.5.4).
+    pub struct SlToVlRecord: 16 octets {
+        /// The node.
+        0:0   16  lid: Lid,
+        /// Where packets come in; of a switch only.
+        2:0    8  input_port: u8,
+        /// Where packets go out; of a switch only.
+        3:0    8  output_port: u8,
+        /// The lanes.
+        8:0   64  table: SlToVlMappingTable,
+    }
+}
+
+layout! {
+    /// In what turns the lanes of a port send (IBA 15.2.5.9).
+    pub struct VlArbRecord: 72 octets {
+        /// The node.
+        0:0   16  lid: Lid,
+        /// Where packets go out; of a switch only.
+        2:0    8  output_port: u8,
+        /// Which half of which table: a [`VlPart`](crate::mad::smp::VlPart).
+        3:0    8  block: u8,
+        /// The entries.
+        8:0  512  table: VlArbitrationTable,
+    }
+}
+
+flags! {
+    /// Components of a [`LinkRecord`].
+    pub struct LinkRecordMask(u64) {
+        FROM_LID = 1 << 0,
+        FROM_PORT = 1 << 1,
+        TO_PORT = 1 << 2,
+        TO_LID = 1 << 3,
+    }
+}
+
+flags! {
+    /// Components of a [`SwitchInfoRecord`] that choose it.
+    pub struct SwitchInfoRecordMask(u64) { LID = 1 << 0 }
+}
+
+flags! {
+    /// Components of an [`LftRecord`] that choose it.
+    pub struct LftRecordMask(u64) { LID = 1 << 0, BLOCK = 1 << 1 }
+}
+
+flags! {
+    /// Components of an [`MftRecord`] that choose it.
+    pub struct MftRecordMask(u64) { LID = 1 << 0, POSITION = 1 << 1, BLOCK = 1 << 3 }
+}
+
+flags! {
+    /// Components of a [`PKeyTableRecord`] that choose it.
+    pub struct PKeyTableRecordMask(u64) { LID = 1 << 0, BLOCK = 1 << 1, PORT_NUM = 1 << 2 }
+}
+
+flags! {
+    /// Components of a [`GuidInfoRecord`].
+    pub struct GuidInfoRecordMask(u64) {
+        LID = 1 << 0,
+        BLOCK = 1 << 1,
+        /// The first of eight, of which each has a bit.
+        GUID_0 = 1 << 4,
+    }
+}
+
+flags! {
+    /// Components of an [`SmInfoRecord`].
+    pub struct SmInfoRecordMask(u64) {
+        LID = 1 << 0,
+        GUID = 1 << 2,
+        SM_KEY = 1 << 3,
+        ACT_COUNT = 1 << 4,
+        PRIORITY = 1 << 5,
+        STATE = 1 << 6,
+    }
+}
+
+flags! {
+    /// Components of an [`SlToVlRecord`] that choose it.
+    pub struct SlToVlRecordMask(u64) { LID = 1 << 0, INPUT_PORT = 1 << 1, OUTPUT_PORT = 1 << 2 }
+}
+
+flags! {
+    /// Components of a [`VlArbRecord`] that choose it.
+    pub struct VlArbRecordMask(u64) { LID = 1 << 0, OUTPUT_PORT = 1 << 1, BLOCK = 1 << 2 }
+}
+
+record!(SlToVlRecord = 0x0013, SlToVlRecordMask);
+record!(SwitchInfoRecord = 0x0014, SwitchInfoRecordMask);
+record!(LftRecord = 0x0015, LftRecordMask);
+record!(MftRecord = 0x0017, MftRecordMask);
+record!(SmInfoRecord = 0x0018, SmInfoRecordMask);
+record!(LinkRecord = 0x0020, LinkRecordMask);
+record!(GuidInfoRecord = 0x0030, GuidInfoRecordMask);
+record!(PKeyTableRecord = 0x0033, PKeyTableRecordMask);
+record!(VlArbRecord = 0x0036, VlArbRecordMask);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Layout;
+    use crate::mad::vector::{assert_octets, counting};
+
+    const LID: Lid = Lid(0x0102);
+
+    /// An attribute whose octets count up as far as they are not reserved.
+    fn filled<T: Layout>() -> T {
+        T::read(&counting::<64>(0x11)).unwrap().0
+    }
+
+    #[test]
+    fn links() {
+        let record = LinkRecord { from_lid: LID, from_port: 3, to_port: 4, to_lid: Lid(0x0506) };
+        assert_octets(&record, &[(0, &[1, 2, 3, 4, 5, 6])]);
+    }
+
+    #[test]
+    fn switches() {
+        let switch_info: SwitchInfo = filled();
+        let record = SwitchInfoRecord { lid: LID, switch_info };
+        assert_octets(&record, &[(0, &[1, 2]), (4, &switch_info.emit())]);
+    }
+
+    #[test]
+    fn tables_of_switches() {
+        let octets: [u8; 64] = counting(0x11);
+        let record = LftRecord { lid: LID, block: 0x0304, table: filled() };
+        assert_octets(&record, &[(0, &[1, 2, 3, 4]), (8, &octets)]);
+        let record = MftRecord { lid: LID, position: 0xa, block: 0x1bc, table: filled() };
+        assert_octets(&record, &[(0, &[1, 2, 0xa1, 0xbc]), (8, &octets)]);
+    }
+
+    #[test]
+    fn tables_of_ports() {
+        let octets: [u8; 64] = counting(0x11);
+        let record = PKeyTableRecord { lid: LID, block: 0x0304, port_num: 5, table: filled() };
+        assert_octets(&record, &[(0, &[1, 2, 3, 4, 5]), (8, &octets)]);
+        let record = GuidInfoRecord { lid: LID, block: 3, guid_info: filled() };
+        assert_octets(&record, &[(0, &[1, 2, 3]), (8, &octets)]);
+        let record = SlToVlRecord { lid: LID, input_port: 3, output_port: 4, table: filled() };
+        assert_octets(&record, &[(0, &[1, 2, 3, 4]), (8, &octets[..8])]);
+        let table: VlArbitrationTable = filled();
+        let record = VlArbRecord { lid: LID, output_port: 3, block: 4, table };
+        assert_octets(&record, &[(0, &[1, 2, 3, 4]), (8, &table.emit())]);
+    }
+
+    #[test]
+    fn subnet_managers() {
+        let record = SmInfoRecord { lid: LID, sm_info: filled() };
+        assert_octets(&record, &[(0, &[1, 2]), (4, &counting::<21>(0x11))]);
+    }
+}
