@@ -3,11 +3,22 @@
 //! ```text
 //! cargo bench -p pollux-wire --bench times
 //! ```
+//!
+//! On two cores of a virtual machine (Xeon with AVX-512, 2.3 GHz by its clock, others' load beside):
+//!
+//! | what | time | octets a clock cycle |
+//! |---|---|---|
+//! | `parse` | 9 ns | |
+//! | `emit` | 4 ns | |
+//! | `icrc` of a packet with 2 KiB of payload | 74 to 93 ns | 10 to 12 |
+//! | `vcrc` of the same | 1.1 us | 0.8 |
+//! | `ipv4 checksum update`, each waiting for the one before | 14 ns | |
 
 mod frame;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use frame::Flow;
+use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::packet::{Packet, crc};
 use std::hint::black_box;
 
@@ -18,7 +29,7 @@ fn headers(criterion: &mut Criterion) {
     });
     let mut out = [0; frame::LEN];
     criterion.bench_function("emit", |bencher| {
-        bencher.iter(|| black_box(&Flow::BROADCAST).headers().write(60, &mut out).is_ok());
+        bencher.iter(|| black_box(&Flow::BROADCAST).write_headers(&mut out));
     });
 }
 
@@ -36,5 +47,12 @@ fn crcs(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(times, headers, crcs);
+fn checksum_update(criterion: &mut Criterion) {
+    let mut header = Ipv4Header { ttl: 64, ..Ipv4Header::default() }.emit();
+    criterion.bench_function("ipv4 checksum update", |bencher| {
+        bencher.iter(|| Ipv4Header::decrement_ttl(black_box(&mut header)));
+    });
+}
+
+criterion_group!(times, headers, crcs, checksum_update);
 criterion_main!(times);

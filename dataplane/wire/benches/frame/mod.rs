@@ -1,6 +1,7 @@
 //! The packet that both benches take apart and put together: a broadcast ARP request.
 
 use pollux_wire::address::{Gid, Lid, Qpn};
+use pollux_wire::ip::ipoib::{EtherType, IpoibHeader};
 use pollux_wire::keys::{PKey, QKey};
 use pollux_wire::packet::{Bth, Deth, Extended, Grh, Headers, Lrh, Opcode, Packet};
 use pollux_wire::psn::Psn;
@@ -22,6 +23,7 @@ pub struct Flow {
     pub src_qp: Qpn,
     pub qkey: QKey,
     pub psn: Psn,
+    pub ether_type: EtherType,
 }
 
 impl Flow {
@@ -38,6 +40,7 @@ impl Flow {
         src_qp: Qpn(0x48),
         qkey: QKey::IPOIB_OPENSM,
         psn: Psn::new(7),
+        ether_type: EtherType::ARP,
     };
 
     /// The headers of its next datagram.
@@ -82,15 +85,27 @@ impl Flow {
             src_qp: deth.src_qp,
             qkey: deth.qkey,
             psn: bth.psn,
+            ether_type: IpoibHeader::read(packet.payload()).ok()?.0.ether_type,
         })
     }
 
     /// Its whole packet.
     pub fn packet(&self) -> [u8; LEN] {
         let mut out = [0; LEN];
-        let mut arp = [0; 60];
-        arp[..2].copy_from_slice(&[0x08, 0x06]);
-        self.headers().emit(&arp, &mut out).expect("it fits");
+        let arp = [0; 56];
+        let encapsulated = |room: &mut [u8]| {
+            let room = IpoibHeader { ether_type: self.ether_type }.write(room).expect("it fits");
+            room.copy_from_slice(&arp);
+        };
+        self.headers().emit_with(60, &mut out, encapsulated).expect("it fits");
         out
+    }
+
+    /// Its headers alone, with that of the encapsulation, for an ARP request.
+    #[inline]
+    pub fn write_headers(&self, out: &mut [u8]) -> Option<()> {
+        let out = self.headers().write(60, out).ok()?;
+        IpoibHeader { ether_type: self.ether_type }.write(out).ok()?;
+        Some(())
     }
 }

@@ -10,3 +10,18 @@ macro_rules! survives {
         }
     )+};
 }
+
+/// For each message: if it can be parsed, what is written of it parses the same.
+#[macro_export]
+macro_rules! comes_back {
+    ($octets:expr, $($message:ty),+) => {$(
+        if let Ok(message) = <$message>::parse($octets) {
+            let _ = format!("{message:?}");
+            // Padding may be added, so there is more room than there were octets.
+            let mut out = vec![0; $octets.len() + 64];
+            let room = out.len();
+            let left = message.write(&mut out).expect("there is room").len();
+            assert_eq!(<$message>::parse(&out[..room - left]), Ok(message));
+        }
+    )+};
+}

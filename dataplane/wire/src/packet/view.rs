@@ -26,7 +26,23 @@ impl<'a> Packet<'a> {
     /// Looks at a frame that begins with a packet. The frame may be longer: PktLen rules.
     #[inline]
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
-        let (lrh, grh, rest) = split_routes(frame)?;
+        let (lrh, _) = split::<{ Lrh::LEN }>(frame, "Lrh")?;
+        let Lrh { lver, lnh, .. } = Lrh::parse(lrh);
+        if lver != 0 {
+            return Err(WireError::BadValue { format: "Lrh", field: "lver" });
+        }
+        let covered_len = Lrh::parse(lrh).packet_octets();
+        let (needed, have) = (covered_len + crc::VCRC_LEN, frame.len());
+        let octets =
+            frame.get(..needed).ok_or(WireError::Truncated { format: "Packet", needed, have })?;
+        let bad_length = WireError::BadLength { format: "Packet" };
+        let rest = octets.get(Lrh::LEN..).ok_or(bad_length)?;
+        let (grh, rest) = split_grh(lnh, rest)?;
+        if let Some(grh) = grh
+            && usize::from(Grh::parse(grh).pay_len) + Lrh::LEN + Grh::LEN != covered_len
+        {
+            return Err(bad_length);
+        }
         let (bth, rest) = split::<{ Bth::LEN }>(rest, "Bth")?;
         let Bth { opcode, tver, pad_cnt, .. } = Bth::parse(bth);
         if tver != 0 {
@@ -35,25 +51,11 @@ impl<'a> Packet<'a> {
         let Some(kind) = opcode.extended() else {
             return Err(WireError::BadValue { format: "Bth", field: "opcode" });
         };
-        let extended_len = opcode.extended_len();
-
-        let covered_len = Lrh::parse(lrh).packet_octets();
-        let needed = covered_len + crc::VCRC_LEN;
-        if needed > frame.len() {
-            return Err(WireError::Truncated { format: "Packet", needed, have: frame.len() });
-        }
-        let bad_length = WireError::BadLength { format: "Packet" };
-        let headers_len = frame.len() - rest.len() + extended_len;
-        let trailer_len = usize::from(pad_cnt) + crc::ICRC_LEN;
-        let payload_len = covered_len.checked_sub(headers_len + trailer_len).ok_or(bad_length)?;
-        if let Some(grh) = grh
-            && usize::from(Grh::parse(grh).pay_len) + Lrh::LEN + Grh::LEN != covered_len
-        {
-            return Err(bad_length);
-        }
-        let (extended, rest) = rest.split_at_checked(extended_len).ok_or(bad_length)?;
-        let payload = rest.get(..payload_len).ok_or(bad_length)?;
-        Ok(Self { lrh, grh, bth, kind, extended, payload, octets: &frame[..needed] })
+        let split = rest.split_at_checked(opcode.extended_len());
+        let (extended, rest) = split.ok_or(bad_length)?;
+        let trailer_len = usize::from(pad_cnt) + TRAILER_LEN;
+        let payload_len = rest.len().checked_sub(trailer_len).ok_or(bad_length)?;
+        Ok(Self { lrh, grh, bth, kind, extended, payload: &rest[..payload_len], octets })
     }
 
     /// Local route header.
@@ -137,20 +139,15 @@ impl<'a> Packet<'a> {
     }
 }
 
-type Routes<'a> = (&'a [u8; Lrh::LEN], Option<&'a [u8; Grh::LEN]>, &'a [u8]);
+type GrhAndRest<'a> = (Option<&'a [u8; Grh::LEN]>, &'a [u8]);
 
-/// The headers by which a packet finds its way, checked, and what follows them.
+/// The GRH, if there is one, checked; and what follows.
 #[inline]
-fn split_routes(frame: &[u8]) -> Result<Routes<'_>, WireError> {
-    let (lrh, rest) = split::<{ Lrh::LEN }>(frame, "Lrh")?;
-    let Lrh { lver, lnh, .. } = Lrh::parse(lrh);
-    if lver != 0 {
-        return Err(WireError::BadValue { format: "Lrh", field: "lver" });
-    }
+fn split_grh(lnh: Lnh, octets: &[u8]) -> Result<GrhAndRest<'_>, WireError> {
     match lnh {
-        Lnh::LOCAL => Ok((lrh, None, rest)),
+        Lnh::LOCAL => Ok((None, octets)),
         Lnh::GLOBAL => {
-            let (grh, rest) = split::<{ Grh::LEN }>(rest, "Grh")?;
+            let (grh, rest) = split::<{ Grh::LEN }>(octets, "Grh")?;
             let Grh { ip_ver, nxt_hdr, .. } = Grh::parse(grh);
             if ip_ver != Grh::IP_VER {
                 return Err(WireError::BadValue { format: "Grh", field: "ip_ver" });
@@ -158,7 +155,7 @@ fn split_routes(frame: &[u8]) -> Result<Routes<'_>, WireError> {
             if nxt_hdr != Grh::NXT_HDR_IBA {
                 return Err(WireError::BadValue { format: "Grh", field: "nxt_hdr" });
             }
-            Ok((lrh, Some(grh), rest))
+            Ok((Some(grh), rest))
         }
         _ => Err(WireError::BadValue { format: "Lrh", field: "lnh" }),
     }

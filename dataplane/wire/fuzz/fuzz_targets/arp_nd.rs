@@ -1,0 +1,22 @@
+//! Address resolution: ARP with either hardware address, neighbour discovery, link addresses, groups.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use pollux_wire::address::Gid;
+use pollux_wire::ip::arp::ArpPacket;
+use pollux_wire::ip::icmpv6::Icmpv6Message;
+use pollux_wire::ip::link_address::{DraftLinkAddress, LinkAddress};
+use pollux_wire::ip::mgid::LinkGroup;
+use pollux_wire::ip::mld::MldMessage;
+use pollux_wire::ip::nd::NdMessage;
+use pollux_wire_fuzz::comes_back;
+
+fuzz_target!(|octets: &[u8]| {
+    comes_back!(octets, ArpPacket::<LinkAddress>, ArpPacket::<DraftLinkAddress>);
+    comes_back!(octets, NdMessage, MldMessage, Icmpv6Message);
+    if let Some(&gid) = octets.first_chunk()
+        && let Ok(group) = LinkGroup::from_mgid(Gid(gid))
+    {
+        assert_eq!(LinkGroup::from_mgid(group.mgid()), Ok(group));
+    }
+});

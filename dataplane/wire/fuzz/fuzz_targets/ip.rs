@@ -1,0 +1,35 @@
+//! IPv4 and IPv6 with all that follows: options, extension headers, ICMP, IGMP, UDP, TCP.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use pollux_wire::ip::icmpv4::Icmpv4Message;
+use pollux_wire::ip::igmp::IgmpMessage;
+use pollux_wire::ip::ipv4::Ipv4Packet;
+use pollux_wire::ip::ipv6::Ipv6Packet;
+use pollux_wire::ip::ipv6_ext::UpperLayer;
+use pollux_wire::ip::tcp::TcpSegment;
+use pollux_wire::ip::udp::UdpDatagram;
+use pollux_wire_fuzz::comes_back;
+
+fn upper(octets: &[u8]) {
+    comes_back!(octets, Icmpv4Message, IgmpMessage);
+    if let Ok(segment) = TcpSegment::parse(octets) {
+        let _ = (segment.header(), segment.options().count());
+    }
+    if let Ok(datagram) = UdpDatagram::parse(octets) {
+        let _ = datagram.header();
+    }
+}
+
+fuzz_target!(|octets: &[u8]| {
+    upper(octets);
+    if let Ok(packet) = Ipv4Packet::parse(octets) {
+        let _ = (packet.checksum_ok(), packet.options().count());
+        upper(packet.payload());
+    }
+    if let Ok(packet) = Ipv6Packet::parse(octets)
+        && let Ok(found) = UpperLayer::find(packet.header().next_header, packet.payload())
+    {
+        upper(found.payload);
+    }
+});
