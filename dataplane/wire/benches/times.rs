@@ -4,7 +4,7 @@
 //! cargo bench -p pollux-wire --bench times
 //! ```
 //!
-//! On two cores of a virtual machine (Xeon with AVX-512, 2.3 GHz by its clock, others' load beside):
+//! On two cores of a virtual machine (Xeon with AVX-512, clock of 2.3 GHz, others' load beside):
 //!
 //! | what | time | octets a clock cycle |
 //! |---|---|---|
