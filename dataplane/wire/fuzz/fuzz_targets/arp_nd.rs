@@ -1,4 +1,4 @@
-//! Address resolution: ARP with either hardware address, neighbour discovery, link addresses, groups.
+//! Address resolution: ARP with either hardware address, ND, link addresses and their groups.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
