@@ -1,4 +1,5 @@
-//! Address resolution: ARP with either hardware address, neighbour discovery, link addresses, groups.
+//! Address resolution: ARP with either hardware address, neighbour discovery, link addresses and
+//! groups.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
