@@ -114,6 +114,13 @@ pub trait Field: Copy {
     fn load(octets: &[u8], bit: usize, width: usize) -> Self;
     /// Puts the value into `octets`, cut to `width` bits; neighbouring bits stay.
     fn store(self, octets: &mut [u8], bit: usize, width: usize);
+    /// Sets the bits that values have in such a field: all, unless the type is a table with
+    /// reserved bits of its own. For checks that compare tables with what is kept of octets.
+    fn occupy(octets: &mut [u8], bit: usize, width: usize) {
+        for bit in bit..bit + width {
+            store_bits(octets, bit, 1, 1);
+        }
+    }
 }
 
 /// A fixed format, as [`layout!`](crate::layout!) makes it.
@@ -268,6 +275,12 @@ impl<T: Field + Default, const N: usize> Field for [T; N] {
             one.store(octets, bit + i * (width / N), width / N);
         }
     }
+    fn occupy(octets: &mut [u8], bit: usize, width: usize) {
+        assert!(width.is_multiple_of(N), "{width} bits are not {N} values");
+        for i in 0..N {
+            T::occupy(octets, bit + i * (width / N), width / N);
+        }
+    }
 }
 
 /// Makes a type of a table of offsets.
@@ -404,6 +417,11 @@ macro_rules! layout {
             #[inline(always)]
             fn store(self, octets: &mut [u8], bit: usize, _width: usize) {
                 octets[bit / 8..bit / 8 + $len].copy_from_slice(&self.emit());
+            }
+            fn occupy(octets: &mut [u8], bit: usize, _width: usize) {
+                $( <$type as $crate::layout::Field>::occupy(
+                    octets, bit + $octet * 8 + $bit, $width,
+                ); )*
             }
         }
     };
