@@ -229,6 +229,19 @@ pub const fn check_table(fields: &[FieldSpec], len: usize) {
     }
 }
 
+/// The octets of a header, and those behind them.
+#[inline(always)]
+pub(crate) fn split_header<'a, const LEN: usize>(
+    format: &'static str,
+    octets: &'a [u8],
+) -> Result<(&'a [u8; LEN], &'a [u8]), WireError> {
+    octets.split_first_chunk().ok_or(WireError::Truncated {
+        format,
+        needed: LEN,
+        have: octets.len(),
+    })
+}
+
 macro_rules! unsigned_field {
     ($($type:ty),*) => {$(
         impl Field for $type {
