@@ -18,7 +18,7 @@ mod service_record;
 mod table_records;
 
 pub use inform_info::{InformInfo, InformInfoRecord, InformInfoRecordMask};
-pub use mc_member_record::{JoinState, McMemberRecord, McMemberRecordMask, Scope};
+pub use mc_member_record::{JoinState, McMemberRecord, McMemberRecordMask};
 pub use multi_path_record::{MultiPathRecord, MultiPathRecordMask};
 pub use node_record::{NodeRecord, NodeRecordMask};
 pub use path_record::{PathRecord, PathRecordMask};
