@@ -1,4 +1,4 @@
-//! Who is who on a fabric: LIDs, GUIDs, GIDs and queue pair numbers (IBA 4.1).
+//! Who is who on a fabric: LIDs, GUIDs, GIDs and their scopes, queue pair numbers (IBA 4.1).
 
 use core::fmt;
 
@@ -147,6 +147,19 @@ impl fmt::Display for Gid {
 impl fmt::Debug for Gid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Gid({self})")
+    }
+}
+
+codes! {
+    /// How far a multicast group reaches: four bits of its GID (IBA 4.1.1), and the same in IPv6
+    /// (RFC 4291 2.7).
+    pub struct Scope(u8) {
+        INTERFACE_LOCAL = 1,
+        LINK_LOCAL = 2,
+        ADMIN_LOCAL = 4,
+        SITE_LOCAL = 5,
+        ORGANIZATION_LOCAL = 8,
+        GLOBAL = 14,
     }
 }
 

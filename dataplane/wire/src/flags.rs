@@ -1,7 +1,7 @@
 //! A field whose bits have names: capabilities, widths, which counters are meant.
 //!
-//! The sibling of [`codes!`](crate::codes): there one value has a name, here each bit. Bits that
-//! have none survive parsing, printing and emitting all the same.
+//! The sibling of [`mod@crate::codes`]: there one value has a name, here each bit. Bits that have
+//! none survive parsing, printing and emitting all the same.
 
 /// Makes a type of a list of bits.
 ///

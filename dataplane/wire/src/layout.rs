@@ -114,6 +114,13 @@ pub trait Field: Copy {
     fn load(octets: &[u8], bit: usize, width: usize) -> Self;
     /// Puts the value into `octets`, cut to `width` bits; neighbouring bits stay.
     fn store(self, octets: &mut [u8], bit: usize, width: usize);
+    /// Sets the bits that values have in such a field: all, unless the type is a table with
+    /// reserved bits of its own. For checks that compare tables with what is kept of octets.
+    fn occupy(octets: &mut [u8], bit: usize, width: usize) {
+        for bit in bit..bit + width {
+            store_bits(octets, bit, 1, 1);
+        }
+    }
 }
 
 /// A fixed format, as [`layout!`](crate::layout!) makes it.
@@ -222,6 +229,19 @@ pub const fn check_table(fields: &[FieldSpec], len: usize) {
     }
 }
 
+/// The octets of a header, and those behind them.
+#[inline(always)]
+pub(crate) fn split_header<'a, const LEN: usize>(
+    format: &'static str,
+    octets: &'a [u8],
+) -> Result<(&'a [u8; LEN], &'a [u8]), WireError> {
+    octets.split_first_chunk().ok_or(WireError::Truncated {
+        format,
+        needed: LEN,
+        have: octets.len(),
+    })
+}
+
 macro_rules! unsigned_field {
     ($($type:ty),*) => {$(
         impl Field for $type {
@@ -266,6 +286,12 @@ impl<T: Field + Default, const N: usize> Field for [T; N] {
     fn store(self, octets: &mut [u8], bit: usize, width: usize) {
         for (i, one) in self.into_iter().enumerate() {
             one.store(octets, bit + i * (width / N), width / N);
+        }
+    }
+    fn occupy(octets: &mut [u8], bit: usize, width: usize) {
+        assert!(width.is_multiple_of(N), "{width} bits are not {N} values");
+        for i in 0..N {
+            T::occupy(octets, bit + i * (width / N), width / N);
         }
     }
 }
@@ -405,66 +431,12 @@ macro_rules! layout {
             fn store(self, octets: &mut [u8], bit: usize, _width: usize) {
                 octets[bit / 8..bit / 8 + $len].copy_from_slice(&self.emit());
             }
-        }
-    };
-}
-
-/// A field whose values have names, where any other value is still a value.
-///
-/// A peer may send a code that we do not know; it must survive parsing, printing and emitting. So
-/// this is a number with named constants, which match as patterns, and not an enum.
-///
-/// ```
-/// pollux_wire::codes! {
-///     /// State of a port's link (IBA 14.2.5.6).
-///     pub struct State(u8) { DOWN = 1, ACTIVE = 4 }
-/// }
-/// assert_eq!(format!("{} {}", State::ACTIVE, State(9)), "ACTIVE 9");
-/// ```
-#[macro_export]
-macro_rules! codes {
-    (
-        $(#[$meta:meta])*
-        pub struct $name:ident($repr:ty) {
-            $( $(#[$code_meta:meta])* $code:ident = $value:expr ),* $(,)?
-        }
-    ) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(pub $repr);
-
-        impl $name {
-            $(
-                #[doc = concat!("`", stringify!($code), "`")]
-                $(#[$code_meta])*
-                pub const $code: Self = Self($value);
-            )*
-            /// Every value that has a name.
-            pub const ALL: &'static [Self] = &[$( Self::$code ),*];
-
-            /// The specification's name of this value, if it has one.
-            pub const fn name(self) -> Option<&'static str> {
-                $( if self.0 == Self::$code.0 { return Some(stringify!($code)); } )*
-                None
+            fn occupy(octets: &mut [u8], bit: usize, _width: usize) {
+                $( <$type as $crate::layout::Field>::occupy(
+                    octets, bit + $octet * 8 + $bit, $width,
+                ); )*
             }
         }
-
-        impl core::fmt::Display for $name {
-            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                match self.name() {
-                    Some(name) => f.pad(name),
-                    None => core::fmt::Display::fmt(&self.0, f),
-                }
-            }
-        }
-
-        impl core::fmt::Debug for $name {
-            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                write!(f, "{}({})", stringify!($name), self)
-            }
-        }
-
-        $crate::number_field!($name($repr));
     };
 }
 

@@ -5,7 +5,8 @@
 //!
 //! Read in this order:
 //!
-//! 1. [`mod@layout`], [`mod@flags`]: how a table of offsets becomes a type, once for all formats;
+//! 1. [`mod@layout`]: how a table of offsets becomes a type, once for all formats; [`mod@codes`]
+//!    and [`mod@flags`]: fields whose values, or bits, have names;
 //! 2. [`address`], [`keys`], [`psn`], [`units`]: the nouns that all formats share;
 //! 3. [`packet`]: what is on a link, LRH to VCRC;
 //! 4. [`mad`]: management datagrams: subnet management, administration, performance, connections;
@@ -19,6 +20,8 @@ extern crate std;
 
 #[macro_use]
 pub mod layout;
+#[macro_use]
+pub mod codes;
 #[macro_use]
 pub mod flags;
 

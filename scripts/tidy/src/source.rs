@@ -37,7 +37,10 @@ pub fn length(tree: &Tree) -> Vec<Finding> {
 
 /// The lines of a file above its test module.
 pub fn before_tests(lines: &[Line]) -> &[Line] {
-    let is_module = |line: &Line| line.code.split_whitespace().any(|word| word == "mod");
+    // One with a body: `mod vector;` only names a file that tests share, and code follows it.
+    let is_module = |line: &Line| {
+        line.code.split_whitespace().any(|word| word == "mod") && line.code.contains('{')
+    };
     let tests = lines
         .windows(2)
         .position(|pair| pair[0].code.trim() == "#[cfg(test)]" && is_module(&pair[1]));
@@ -148,6 +151,8 @@ mod tests {
         assert_eq!(found(length, "a/src/b.rs", &format!("//! b\n{body}{tests}")), [0]);
         let early = format!("#[cfg(test)]\nextern crate std;\n{body}{tests}");
         assert_eq!(found(length, "a/src/b.rs", &early), [0], "not every cfg(test) is the tests");
+        let early = format!("#[cfg(test)]\nmod vector;\n{body}{tests}");
+        assert_eq!(found(length, "a/src/b.rs", &early), [0], "nor is every module");
         assert_eq!(found(length, "a/tests/b.rs", &format!("{body}{body}")), []);
     }
 

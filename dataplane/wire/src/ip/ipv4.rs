@@ -7,8 +7,8 @@ use super::IpProtocol;
 use super::checksum::{PseudoHeader, Sum, update_u16};
 use super::list::{Item, Items};
 use super::option::{self, RawOption};
-use super::{split, split_header, split_mut};
-use crate::layout::WireError;
+use super::{split, split_mut};
+use crate::layout::{WireError, split_header};
 use core::net::Ipv4Addr;
 
 /// The smallest MTU that a link for IPv4 can have (RFC 791 3.2).

@@ -5,8 +5,8 @@
 
 use super::IpProtocol;
 use super::checksum::PseudoHeader;
-use super::{split, split_header, split_mut};
-use crate::layout::WireError;
+use super::{split, split_mut};
+use crate::layout::{WireError, split_header};
 use core::net::Ipv6Addr;
 
 /// The smallest MTU that a link for IPv6 can have (RFC 8200 5).

@@ -4,7 +4,7 @@
 //! whatever scope the IP group has. IPv4 groups survive whole; of an IPv6 group only the low 80
 //! bits do, so several IPv6 groups can share one group of the link.
 
-use crate::address::Gid;
+use crate::address::{Gid, Scope};
 use crate::keys::PKey;
 use crate::layout::WireError;
 use core::net::{IpAddr, Ipv4Addr};
@@ -24,18 +24,6 @@ layout! {
         4:0   16  p_key: PKey,
         /// Which group.
         6:0   80  group: [u8; 10],
-    }
-}
-
-codes! {
-    /// How far a group reaches (RFC 4291 2.7).
-    pub struct Scope(u8) {
-        INTERFACE_LOCAL = 1,
-        LINK_LOCAL = 2,
-        ADMIN_LOCAL = 4,
-        SITE_LOCAL = 5,
-        ORGANIZATION_LOCAL = 8,
-        GLOBAL = 14,
     }
 }
 

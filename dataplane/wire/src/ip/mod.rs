@@ -91,19 +91,6 @@ fn split<'a>(
     })
 }
 
-/// The octets of a header, and those behind them.
-#[inline(always)]
-fn split_header<'a, const LEN: usize>(
-    format: &'static str,
-    octets: &'a [u8],
-) -> Result<(&'a [u8; LEN], &'a [u8]), WireError> {
-    octets.split_first_chunk().ok_or(WireError::Truncated {
-        format,
-        needed: LEN,
-        have: octets.len(),
-    })
-}
-
 /// The first `count` octets of an output and those behind them.
 #[inline(always)]
 fn split_mut<'a>(

@@ -4,8 +4,8 @@
 use super::checksum::{self, PseudoHeader, Sum};
 use super::list::{Item, Items};
 use super::option::{self, RawOption};
-use super::{IpProtocol, split_header, split_mut};
-use crate::layout::WireError;
+use super::{IpProtocol, split_mut};
+use crate::layout::{WireError, split_header};
 
 layout! {
     /// The fixed part of the header (RFC 9293 3.1).

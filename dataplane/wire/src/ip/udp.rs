@@ -1,8 +1,8 @@
 //! UDP (RFC 768; RFC 8200 8.1 for the checksum over IPv6).
 
 use super::checksum::{self, PseudoHeader, Sum};
-use super::{IpProtocol, split, split_header, split_mut};
-use crate::layout::WireError;
+use super::{IpProtocol, split, split_mut};
+use crate::layout::{WireError, split_header};
 
 layout! {
     /// The header (RFC 768).

@@ -13,7 +13,7 @@ layout! {
     }
 }
 
-/// What an acknowledgement says (IBA table 45): three bits of kind, five of value.
+/// What an acknowledgement says (IBA 9.3.5): three bits of kind, five of value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
     /// Done, up to this packet, with so many receives left.

@@ -1,9 +1,9 @@
-//! Datagram extended transport header: the key of the queue pair, and who asks (IBA 9.3.1).
+//! Datagram extended transport header: the key of the queue pair, and who asks (IBA 9.3.2).
 
 use crate::{address::Qpn, keys::QKey};
 
 layout! {
-    /// In every packet of UD, and in the requests of RD (IBA 9.3.1).
+    /// In every packet of UD, and in the requests of RD (IBA 9.3.2).
     pub struct Deth: 8 octets {
         /// Must be that of the receiving queue pair.
         0:0   32  qkey: QKey,

@@ -295,6 +295,54 @@ mod tests {
         assert_eq!(count(Transport::XRC) + count(Transport::CNP) + count(Transport(0xe0)), 0);
     }
 
+    /// Octets of headers behind the BTH, and the payload, by operation.
+    const OPERATIONS: [(usize, PayloadRule); 24] = {
+        use PayloadRule::*;
+        [
+            (0, ExactlyMtu), // SEND
+            (0, ExactlyMtu),
+            (0, OneToMtu),
+            (4, OneToMtu),
+            (0, UpToMtu),
+            (4, UpToMtu),
+            (16, ExactlyMtu), // RDMA WRITE
+            (0, ExactlyMtu),
+            (0, OneToMtu),
+            (4, OneToMtu),
+            (16, UpToMtu),
+            (20, UpToMtu),
+            (16, Empty), // RDMA READ
+            (4, ExactlyMtu),
+            (0, ExactlyMtu),
+            (4, OneToMtu),
+            (4, UpToMtu),
+            (4, Empty), // acknowledgements and atomics
+            (12, Empty),
+            (28, Empty),
+            (28, Empty),
+            (0, Empty),    // RESYNC
+            (4, OneToMtu), // SEND with invalidate
+            (4, UpToMtu),
+        ]
+    };
+
+    #[test]
+    fn every_operation_has_its_headers_and_payload() {
+        for (operation, (len, payload)) in (0..).map(Operation).zip(OPERATIONS) {
+            assert_eq!(operation.payload(), payload, "{operation}");
+            for transport in [Transport::RC, Transport::UC, Transport::RD] {
+                let opcode = Opcode::new(transport, operation);
+                // RDETH, and in all but answers DETH.
+                let rd_len = if opcode.is_request() { 4 + 8 } else { 4 };
+                let rd_len = if transport == Transport::RD { rd_len } else { 0 };
+                let expected = opcode.extended().map_or(0, |_| rd_len + len);
+                assert_eq!(opcode.extended_len(), expected, "{opcode}");
+            }
+        }
+        assert_eq!(Opcode::UD_SEND_ONLY.extended_len(), 8);
+        assert_eq!(Opcode::UD_SEND_ONLY_IMM.extended_len(), 12);
+    }
+
     #[test]
     fn numbers_are_the_specifications() {
         assert_eq!(Opcode::UD_SEND_ONLY.0, 0x64);

@@ -21,7 +21,7 @@ pub enum RawHeader {
     Ipv6(Grh),
 }
 
-/// A whole raw packet whose lengths agree.
+/// A whole raw packet whose headers fit. Whether an IPv6 header is right is for IPv6 to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawPacket<'a> {
     /// Local route.

@@ -1,7 +1,7 @@
-//! Reliable datagram extended transport header (IBA 9.3.2).
+//! Reliable datagram extended transport header (IBA 9.3.1).
 
 layout! {
-    /// In every packet of RD: the end-to-end context that makes it reliable (IBA 9.3.2).
+    /// In every packet of RD: the end-to-end context that makes it reliable (IBA 9.3.1).
     pub struct Rdeth: 4 octets {
         /// Number of the receiver's end-to-end context.
         1:0   24  ee_context: u32,

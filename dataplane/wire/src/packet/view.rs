@@ -3,6 +3,7 @@
 use super::opcode::{ExtendedKind, Transport};
 use super::{Bth, Deth, Extended, Grh, Headers, Lnh, Lrh, RdHeaders, TRAILER_LEN, crc};
 use crate::WireError;
+use crate::layout::split_header;
 
 /// A whole packet of InfiniBand transport whose versions, headers and lengths agree.
 ///
@@ -26,7 +27,7 @@ impl<'a> Packet<'a> {
     /// Looks at a frame that begins with a packet. The frame may be longer: PktLen rules.
     #[inline]
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
-        let (lrh, _) = split::<{ Lrh::LEN }>(frame, "Lrh")?;
+        let (lrh, _) = split_header::<{ Lrh::LEN }>("Lrh", frame)?;
         let Lrh { lver, lnh, .. } = Lrh::parse(lrh);
         if lver != 0 {
             return Err(WireError::BadValue { format: "Lrh", field: "lver" });
@@ -43,7 +44,7 @@ impl<'a> Packet<'a> {
         {
             return Err(bad_length);
         }
-        let (bth, rest) = split::<{ Bth::LEN }>(rest, "Bth")?;
+        let (bth, rest) = split_header::<{ Bth::LEN }>("Bth", rest)?;
         let Bth { opcode, tver, pad_cnt, .. } = Bth::parse(bth);
         if tver != 0 {
             return Err(WireError::BadValue { format: "Bth", field: "tver" });
@@ -147,7 +148,7 @@ fn split_grh(lnh: Lnh, octets: &[u8]) -> Result<GrhAndRest<'_>, WireError> {
     match lnh {
         Lnh::LOCAL => Ok((None, octets)),
         Lnh::GLOBAL => {
-            let (grh, rest) = split::<{ Grh::LEN }>(octets, "Grh")?;
+            let (grh, rest) = split_header::<{ Grh::LEN }>("Grh", octets)?;
             let Grh { ip_ver, nxt_hdr, .. } = Grh::parse(grh);
             if ip_ver != Grh::IP_VER {
                 return Err(WireError::BadValue { format: "Grh", field: "ip_ver" });
@@ -159,18 +160,6 @@ fn split_grh(lnh: Lnh, octets: &[u8]) -> Result<GrhAndRest<'_>, WireError> {
         }
         _ => Err(WireError::BadValue { format: "Lrh", field: "lnh" }),
     }
-}
-
-#[inline(always)]
-fn split<'a, const LEN: usize>(
-    octets: &'a [u8],
-    format: &'static str,
-) -> Result<(&'a [u8; LEN], &'a [u8]), WireError> {
-    octets.split_first_chunk().ok_or(WireError::Truncated {
-        format,
-        needed: LEN,
-        have: octets.len(),
-    })
 }
 
 #[cfg(test)]

@@ -67,6 +67,8 @@ impl Dialect {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address::Gid;
+    use crate::ip::link_address::LinkAddress;
     use crate::mad::cm::{CmMessage, Req};
     use proptest::prelude::*;
 
@@ -109,10 +111,9 @@ mod tests {
         assert_eq!(ours.receive_mtu, IpoibPrivateData::RECEIVE_MTU_LINUX);
     }
 
-    /// Of service ID and private data; the link address is tested where it is made.
     // req: cm-reserved-zero
     #[test]
-    fn reserved_bits_of_a_request_are_zero() {
+    fn reserved_bits_of_a_request_and_of_a_link_address_are_zero() {
         // A queue pair number is a u32, so whoever makes one up can reach the reserved octets.
         let too_wide = Qpn(0xff12_3456);
         let private = IpoibPrivateData { ud_qpn: too_wide, receive_mtu: u32::MAX };
@@ -125,6 +126,9 @@ mod tests {
         assert_eq!(octets[8..16], [0x01, 0, 0, 0, 0, 0x12, 0x34, 0x56]);
         assert_eq!(octets[140..148], [0, 0x12, 0x34, 0x56, 0xff, 0xff, 0xff, 0xff]);
         assert_eq!(octets[148..], [0; 84]);
+
+        let address = LinkAddress { rc: true, uc: true, qpn: too_wide, gid: Gid([0xff; 16]) };
+        assert_eq!(address.emit()[..4], [0xc0, 0x12, 0x34, 0x56]);
     }
 
     proptest! {

@@ -48,7 +48,7 @@ flags! {
     /// Components of an [`InformInfoRecord`].
     pub struct InformInfoRecordMask(u64) {
         SUBSCRIBER_GID = 1 << 0,
-        ENUM = 1 << 1,
+        INFORM_INFO_ENUM = 1 << 1,
         GID = 1 << 3,
         LID_RANGE_BEGIN = 1 << 4,
         LID_RANGE_END = 1 << 5,

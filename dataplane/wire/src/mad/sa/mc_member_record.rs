@@ -1,7 +1,7 @@
 //! Who is in a multicast group, and what the group is like (IBA 15.2.5.17).
 
 use super::{Selector, record};
-use crate::address::{Gid, Lid};
+use crate::address::{Gid, Lid, Scope};
 use crate::keys::{PKey, QKey};
 use crate::units::{Mtu, Rate, TimeCode};
 
@@ -58,16 +58,6 @@ flags! {
         SEND_ONLY_NON_MEMBER = 4,
         /// Sends, and keeps the group alive; only where the administrator says that it knows this.
         SEND_ONLY_FULL_MEMBER = 8,
-    }
-}
-
-codes! {
-    /// How far a group reaches (IBA 4.1.1); the same numbers as in IPv6.
-    pub struct Scope(u8) {
-        LINK_LOCAL = 0x2,
-        SITE_LOCAL = 0x5,
-        ORGANIZATION_LOCAL = 0x8,
-        GLOBAL = 0xe,
     }
 }
 

@@ -18,7 +18,7 @@ mod service_record;
 mod table_records;
 
 pub use inform_info::{InformInfo, InformInfoRecord, InformInfoRecordMask};
-pub use mc_member_record::{JoinState, McMemberRecord, McMemberRecordMask, Scope};
+pub use mc_member_record::{JoinState, McMemberRecord, McMemberRecordMask};
 pub use multi_path_record::{MultiPathRecord, MultiPathRecordMask};
 pub use node_record::{NodeRecord, NodeRecordMask};
 pub use path_record::{PathRecord, PathRecordMask};
@@ -171,8 +171,11 @@ impl Record for NoticeReport {
 mod tests {
     use super::*;
     use crate::address::{Gid, Lid};
+    use crate::layout::FieldSpec;
+    use crate::mad::smp::{NodeInfo, PortInfo, SmInfo};
     use crate::mad::vector::{assert_octets, counting};
     use proptest::prelude::*;
+    use std::string::String;
     use std::vec::Vec;
 
     #[test]
@@ -252,6 +255,60 @@ mod tests {
         let leave = McMemberRecord { mgid: Gid(counting(1)), ..McMemberRecord::default() };
         let mad = SaMad::new(Method::DELETE, 1, mask, leave);
         assert_eq!(mad.emit()[48..56], [0, 0, 0, 0, 0, 1, 0, 3]);
+    }
+
+    /// Components are numbered as the table has them: fields, and reserved bits between fields.
+    fn components(fields: &[FieldSpec]) -> Vec<String> {
+        let mut components = Vec::new();
+        let mut end = 0;
+        for field in fields {
+            if field.bit > end {
+                components.push(String::new());
+            }
+            components.push(field.name.to_uppercase());
+            end = field.bit + field.width;
+        }
+        components
+    }
+
+    fn assert_numbered<M: Copy + Into<u64>>(mask: &[(M, &str)], components: &[String]) {
+        for &(bits, name) in mask {
+            let bits: u64 = bits.into();
+            assert_eq!(
+                (bits.count_ones(), &*components[bits.trailing_zeros() as usize]),
+                (1, name)
+            );
+        }
+        let named = components.iter().filter(|component| !component.is_empty());
+        assert_eq!(mask.len(), named.count(), "{components:?}");
+    }
+
+    #[test]
+    fn masks_number_the_components_as_the_tables_have_them() {
+        assert_numbered(McMemberRecordMask::NAMES, &components(McMemberRecord::FIELDS));
+        assert_numbered(LinkRecordMask::NAMES, &components(LinkRecord::FIELDS));
+
+        let mut path = components(PathRecord::FIELDS);
+        path.splice(..1, ["SERVICE_ID_8_MSB".into(), "SERVICE_ID_56_LSB".into()]);
+        assert_numbered(PathRecordMask::NAMES, &path);
+        let mut paths = components(MultiPathRecord::FIELDS);
+        assert_eq!(paths.pop().as_deref(), Some("GIDS"), "the counts stand for them");
+        assert_numbered(MultiPathRecordMask::NAMES, &paths);
+
+        // Attributes within records are not components; their fields are.
+        let mut node = components(NodeRecord::FIELDS);
+        node.splice(2..3, components(NodeInfo::FIELDS));
+        assert_numbered(NodeRecordMask::NAMES, &node);
+        let mut port = components(PortInfoRecord::FIELDS);
+        port.splice(3.., components(PortInfo::FIELDS));
+        port[5] = "BASE_LID".into();
+        assert_numbered(PortInfoRecordMask::NAMES, &port);
+        let mut sm = components(SmInfoRecord::FIELDS);
+        sm.splice(2.., components(SmInfo::FIELDS));
+        assert_numbered(SmInfoRecordMask::NAMES, &sm);
+        let mut subscription = components(InformInfoRecord::FIELDS);
+        subscription.splice(3.., components(InformInfo::FIELDS));
+        assert_numbered(InformInfoRecordMask::NAMES, &subscription);
     }
 
     proptest! {
