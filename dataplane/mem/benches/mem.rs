@@ -1,21 +1,25 @@
 //! What the parts of `pollux-mem` cost, beside what the machine asks for the same.
 //!
-//! `round_trip` is between two threads pinned to two cores, so two hops. Its yardstick is
-//! `cache_line`: the same over two bare words, as quick as two cores can tell each other anything.
-//! All else is on one thread, per element, warm.
+//! `hop` is half a round trip between two threads pinned to two cores. Its yardstick is `cache_line`: the
+//! same over two bare words, as quick as two cores can tell each other anything. All else is on one
+//! thread, warm; `x32` counts 32 elements there and 32 back.
 #![allow(missing_docs, reason = "criterion's macros make public functions")]
+#![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use pollux_mem::counters::Counters;
 use pollux_mem::shared_ring::{SharedConsumer, SharedProducer, SharedRing};
 use pollux_mem::snapshot::Publisher;
-use pollux_mem::{Buf, CachePadded, Pool, PoolConfig, Words, mpsc, spsc};
-use std::hint::{black_box, spin_loop};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use pollux_mem::{CachePadded, Pool, PoolConfig, Words, mpsc, spsc};
+use std::hint::black_box;
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
+use std::time::Instant;
 
-/// A shared entry the size of a cache line: a descriptor with room for a small inline packet.
-type Entry = [u64; 8];
+/// A shared entry that fills a cache line together with its turn.
+type Entry = [u64; 7];
 
 const ENTRIES: usize = 256;
 const BATCH: usize = 32;
@@ -23,8 +27,8 @@ const CONFIG: PoolConfig = PoolConfig { buffers: 4096, buffer_octets: 2048, head
 
 fn shared() -> (SharedProducer<Entry>, SharedConsumer<Entry>) {
     let words = Words::private(SharedRing::<Entry>::words(ENTRIES).unwrap()).unwrap();
-    let producer = SharedRing::create(words.clone(), ENTRIES).unwrap().producer().unwrap();
-    (producer, SharedRing::open(words).unwrap().consumer().unwrap())
+    let producer = SharedRing::create(words.clone(), ENTRIES).unwrap().producer();
+    (producer, SharedRing::open(words).unwrap().consumer())
 }
 
 fn wait<T>(mut poll: impl FnMut() -> Option<T>) -> T {
@@ -32,90 +36,128 @@ fn wait<T>(mut poll: impl FnMut() -> Option<T>) -> T {
         if let Some(value) = poll() {
             return value;
         }
-        spin_loop();
     }
 }
 
-/// Measures `ask`, which is a whole round trip, while `answer` is called without end on another core.
-fn round_trip(
-    criterion: &mut Criterion,
-    name: &str,
-    mut ask: impl FnMut(),
-    mut answer: impl FnMut() + Send,
-) {
-    let cores = core_affinity::get_core_ids().unwrap_or_default();
-    let (Some(&ours), Some(&theirs)) = (cores.first(), cores.get(1)) else {
-        return println!("SKIP round_trip/{name}: needs two cores");
+/// Two sides of a round trip: one that starts it and waits, one that is called without end.
+struct Pair {
+    name: &'static str,
+    ask: Box<dyn FnMut()>,
+    answer: Box<dyn FnMut() + Send>,
+    /// Nanoseconds a hop, one figure a slice.
+    hops_ns: Vec<f64>,
+}
+
+impl Pair {
+    fn new(
+        name: &'static str,
+        ask: impl FnMut() + 'static,
+        answer: impl FnMut() + Send + 'static,
+    ) -> Self {
+        Self { name, ask: Box::new(ask), answer: Box::new(answer), hops_ns: Vec::new() }
+    }
+
+    /// The hop that so many of 100 slices did not exceed.
+    fn percentile(&self, rank: usize) -> f64 {
+        self.hops_ns[self.hops_ns.len() * rank / 100]
+    }
+}
+
+fn cache_line() -> Pair {
+    let lines = Arc::new([CachePadded(AtomicU64::new(0)), CachePadded(AtomicU64::new(0))]);
+    let (mut count, mut last, theirs) = (0, 0, lines.clone());
+    let ask = move || {
+        count += 1;
+        lines[0].store(count, Ordering::Release);
+        wait(|| (lines[1].load(Ordering::Acquire) == count).then_some(()));
     };
-    let done = AtomicBool::new(false);
+    let answer = move || {
+        let now = theirs[0].load(Ordering::Acquire);
+        if now != last {
+            last = now;
+            theirs[1].store(now, Ordering::Release);
+        }
+    };
+    Pair::new("cache_line", ask, answer)
+}
+
+fn spsc<T: Send + 'static>(name: &'static str, first: T) -> Pair {
+    let (mut out, mut there) = spsc::ring(ENTRIES).unwrap();
+    let (mut back, mut inward) = spsc::ring(ENTRIES).unwrap();
+    let mut travelling = Some(first);
+    let ask = move || {
+        assert!(out.push(travelling.take().unwrap()).is_ok());
+        travelling = Some(wait(|| inward.pop()));
+    };
+    let answer =
+        move || there.pop().into_iter().for_each(|value| assert!(back.push(value).is_ok()));
+    Pair::new(name, ask, answer)
+}
+
+fn shared_ring() -> Pair {
+    let ((mut out, mut there), (mut back, mut inward)) = (shared(), shared());
+    let ask = move || {
+        assert!(out.push(&[1; 7]));
+        black_box(wait(|| inward.pop()));
+    };
+    let answer = move || there.pop().iter().for_each(|entry| assert!(back.push(entry)));
+    Pair::new("shared_56_octets", ask, answer)
+}
+
+fn mpsc() -> Pair {
+    let (out, mut there) = mpsc::ring(ENTRIES).unwrap();
+    let (back, mut inward) = mpsc::ring(ENTRIES).unwrap();
+    let ask = move || {
+        out.push(1u64).unwrap();
+        black_box(wait(|| inward.pop()));
+    };
+    let answer = move || there.pop().into_iter().for_each(|value| back.push(value).unwrap());
+    Pair::new("mpsc_u64", ask, answer)
+}
+
+/// Hops between two pinned threads. The kinds take turns in slices far shorter than a time slice of the
+/// scheduler, so what else the machine does hits all of them alike and few slices of each.
+fn hops(_: &mut Criterion) {
+    const SLICES: usize = 2000;
+    const TRIPS: u32 = 200;
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    let &[ours, theirs, ..] = &cores[..] else { return println!("SKIP hop: needs two cores") };
+    let pool = Pool::new(CONFIG).unwrap();
+    let buf = pool.alloc().unwrap();
+    let mut pairs =
+        [cache_line(), spsc("spsc_u64", 1u64), spsc("spsc_buf", buf), shared_ring(), mpsc()];
+    let mut answers: Vec<_> =
+        pairs.iter_mut().map(|pair| mem::replace(&mut pair.answer, Box::new(|| ()))).collect();
+    let turn = &AtomicUsize::new(0);
     thread::scope(|scope| {
-        scope.spawn(|| {
+        scope.spawn(move || {
             core_affinity::set_for_current(theirs);
-            while !done.load(Ordering::Relaxed) {
+            while let Some(answer) = answers.get_mut(turn.load(Ordering::Relaxed)) {
                 answer();
             }
         });
         core_affinity::set_for_current(ours);
-        criterion.bench_function(&format!("round_trip/{name}"), |bencher| bencher.iter(&mut ask));
-        done.store(true, Ordering::Relaxed);
-    });
-}
-
-fn round_trips(criterion: &mut Criterion) {
-    let lines = [CachePadded(AtomicU64::new(0)), CachePadded(AtomicU64::new(0))];
-    let [ping, pong] = &lines;
-    let mut count = 0;
-    let ask = || {
-        count += 1;
-        ping.store(count, Ordering::Release);
-        wait(|| (pong.load(Ordering::Acquire) == count).then_some(()));
-    };
-    let mut last = 0;
-    let answer = || {
-        let now = ping.load(Ordering::Acquire);
-        if now != last {
-            last = now;
-            pong.store(now, Ordering::Release);
+        for _ in 0..SLICES {
+            for (index, pair) in pairs.iter_mut().enumerate() {
+                turn.store(index, Ordering::Relaxed);
+                (pair.ask)();
+                let start = Instant::now();
+                (0..TRIPS).for_each(|_| (pair.ask)());
+                pair.hops_ns.push(start.elapsed().as_nanos() as f64 / f64::from(2 * TRIPS));
+            }
         }
-    };
-    round_trip(criterion, "cache_line", ask, answer);
-
-    let (mut out, mut there) = spsc::ring::<u64>(ENTRIES).unwrap();
-    let (mut back, mut inward) = spsc::ring::<u64>(ENTRIES).unwrap();
-    let ask = || {
-        out.push(1).unwrap();
-        black_box(wait(|| inward.pop()));
-    };
-    let answer = || drop(there.pop().map(|value| back.push(value).unwrap()));
-    round_trip(criterion, "spsc_u64", ask, answer);
-
-    let pool = Pool::new(CONFIG).unwrap();
-    let mut travelling = pool.alloc();
-    let (mut out, mut there) = spsc::ring::<Buf>(ENTRIES).unwrap();
-    let (mut back, mut inward) = spsc::ring::<Buf>(ENTRIES).unwrap();
-    let ask = || {
-        out.push(travelling.take().unwrap()).unwrap();
-        travelling = Some(wait(|| inward.pop()));
-    };
-    let answer = || drop(there.pop().map(|buf| back.push(buf).unwrap()));
-    round_trip(criterion, "spsc_buf", ask, answer);
-
-    let ((mut out, mut there), (mut back, mut inward)) = (shared(), shared());
-    let ask = || {
-        assert!(out.push(&[1; 8]));
-        black_box(wait(|| inward.pop()));
-    };
-    let answer = || drop(there.pop().map(|entry| assert!(back.push(&entry))));
-    round_trip(criterion, "shared_64_octets", ask, answer);
-
-    let (out, mut there) = mpsc::ring::<u64>(ENTRIES).unwrap();
-    let (back, mut inward) = mpsc::ring::<u64>(ENTRIES).unwrap();
-    let ask = || {
-        out.push(1).unwrap();
-        black_box(wait(|| inward.pop()));
-    };
-    let answer = || drop(there.pop().map(|value| back.push(value).unwrap()));
-    round_trip(criterion, "mpsc_u64", ask, answer);
+        turn.store(usize::MAX, Ordering::Relaxed);
+    });
+    pairs.iter_mut().for_each(|pair| pair.hops_ns.sort_by(f64::total_cmp));
+    for pair in &pairs {
+        let [low, median] = [10, 50].map(|rank| pair.percentile(rank));
+        let [low_ratio, ratio] =
+            [10, 50].map(|rank| pair.percentile(rank) / pairs[0].percentile(rank));
+        let name = pair.name;
+        println!(
+            "hop/{name:18} p10 {low:7.1} ns ({low_ratio:.2} x)  median {median:7.1} ns ({ratio:.2} x)"
+        );
+    }
 }
 
 fn rings(criterion: &mut Criterion) {
@@ -126,7 +168,7 @@ fn rings(criterion: &mut Criterion) {
     group.bench_function("spsc_u64_one_by_one_x32", |bencher| {
         bencher.iter(|| {
             (0..BATCH as u64).for_each(|value| producer.push(value).unwrap());
-            (0..BATCH).for_each(|_| drop(black_box(consumer.pop())));
+            (0..BATCH).for_each(|_| assert!(black_box(consumer.pop()).is_some()));
         });
     });
     let (values, mut out) = ([7u64; BATCH], [0u64; BATCH]);
@@ -137,8 +179,8 @@ fn rings(criterion: &mut Criterion) {
         });
     });
     let (mut producer, mut consumer) = shared();
-    let (values, mut out) = ([[7; 8]; BATCH], [[0; 8]; BATCH]);
-    group.bench_function("shared_64_octets_batch_x32", |bencher| {
+    let (values, mut out) = ([[7; 7]; BATCH], [[0; 7]; BATCH]);
+    group.bench_function("shared_56_octets_batch_x32", |bencher| {
         bencher.iter(|| {
             producer.push_slice(black_box(&values));
             consumer.pop_into(black_box(&mut out))
@@ -148,7 +190,7 @@ fn rings(criterion: &mut Criterion) {
     group.bench_function("mpsc_u64_x32", |bencher| {
         bencher.iter(|| {
             (0..BATCH as u64).for_each(|value| sender.push(value).unwrap());
-            (0..BATCH).for_each(|_| drop(black_box(receiver.pop())));
+            (0..BATCH).for_each(|_| assert!(black_box(receiver.pop()).is_some()));
         });
     });
 }
@@ -204,6 +246,6 @@ fn published(criterion: &mut Criterion) {
 criterion_group! {
     name = benches;
     config = Criterion::default().without_plots();
-    targets = round_trips, rings, pools, published
+    targets = hops, rings, pools, published
 }
 criterion_main!(benches);

@@ -1,8 +1,8 @@
 //! A ring from many threads to one: commands to a worker, punted packets to the control thread.
 //!
-//! Every slot has a number that says whose turn it is. A slot that awaits the value of position `p` shows
-//! `p`; with the value in it, `p + 1`; emptied, `p + entries`, the position it awaits next. Producers
-//! agree on positions by one compare-and-swap on the tail, the consumer needs none.
+//! Turns say here whose a slot is (see `cursor.rs`): awaiting the value of position `p` it shows `p`, with
+//! the value in it `p + 1`, emptied `p + entries`, the next position that it awaits. Producers share out
+//! positions by one compare-and-swap on the tail; the consumer needs none.
 //!
 //! Why it cannot wedge: a producer that claimed a position and never filled it would stop the consumer
 //! there for ever. Between claim and filling stands only the move of the value, which cannot panic, and
@@ -12,7 +12,7 @@
 //! A producer that is preempted right there delays what others pushed after it until it runs again. The
 //! consumer sees an empty ring meanwhile and does not wait.
 
-use crate::cursor::{START, is_capacity};
+use crate::cursor::{START, filled, first_turn, is_capacity};
 use crate::pad::CachePadded;
 use crate::sync::{Arc, AtomicU64, Ordering, UnsafeCell};
 use std::mem::MaybeUninit;
@@ -51,17 +51,14 @@ pub fn ring<T>(entries: usize) -> Option<(Sender<T>, Receiver<T>)> {
     if !is_capacity(entries) || entries < 2 {
         return None;
     }
-    let mask = entries as u64 - 1;
-    // The slot of index i awaits the first position from START on that falls to it.
-    let turn = |index: u64| START.wrapping_add(index.wrapping_sub(START) & mask);
-    let slots = (0..entries as u64).map(|index| Slot {
-        turn: AtomicU64::new(turn(index)),
+    let slot = |index| Slot {
+        turn: AtomicU64::new(first_turn(index, entries)),
         value: UnsafeCell::new(MaybeUninit::uninit()),
-    });
+    };
     let ring = Arc::new(Ring {
         tail: CachePadded(AtomicU64::new(START)),
         head: CachePadded(AtomicU64::new(START)),
-        slots: slots.collect(),
+        slots: (0..entries).map(slot).collect(),
     });
     Some((Sender { ring: ring.clone() }, Receiver { ring }))
 }
@@ -105,7 +102,7 @@ impl<T> Ring<T> {
         let position = self.head.load(Ordering::Relaxed);
         let slot = self.slot(position);
         // Acquire, with the release in `push`: the value is there.
-        if slot.turn.load(Ordering::Acquire) != position.wrapping_add(1) {
+        if slot.turn.load(Ordering::Acquire) != filled(position) {
             return None;
         }
         // SAFETY: the turn says that the slot holds a value and is the consumer's, who is the caller;
@@ -126,7 +123,7 @@ impl<T> Sender<T> {
         // SAFETY: the claim made this slot ours alone until the turn below; it holds no value, because
         // the consumer took the last one before it set the turn that was claimed.
         slot.value.with_mut(|place| unsafe { (*place).write(value) });
-        slot.turn.store(position.wrapping_add(1), Ordering::Release);
+        slot.turn.store(filled(position), Ordering::Release);
         Ok(())
     }
 }

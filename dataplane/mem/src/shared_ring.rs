@@ -8,22 +8,23 @@
 //! word 0      what it is            written by its maker, checked by who opens it
 //!      1      entries               and copied then: later changes have no effect
 //!      2      words of an entry
-//!     16      tail                  written by the producer alone
-//!     32      head                  written by the consumer alone
-//!     48 ...  entries
+//!     16      head                  written by the consumer alone
+//!     32 ...  slots: each a turn and then an entry, written by the producer alone
 //! ```
 //!
-//! A peer killed at any instant wedges nobody. An entry counts once the tail is stored, one atomic store
+//! So an entry of 7 words fills a cache line together with its turn and travels in one.
+//!
+//! A peer killed at any instant wedges nobody. An entry counts once its turn is stored, one atomic store
 //! after the entry is whole; whoever dies before that has not sent it. A consumer that dies before it
 //! stores the head has not taken the entries, and its successor gets them again.
 //!
-//! A peer that lies can stop the flow ([`SharedProducer::is_broken`]), drop entries or deliver rubbish:
-//! the entries it sends are to be judged like a packet. It cannot do more.
+//! A peer that lies can stop the flow, drop entries or deliver rubbish: the entries it sends are to be
+//! judged like a packet. It cannot do more.
 //!
 //! Why one producer only: with several, one that dies between claiming a slot and filling it would stop
 //! all. Give every process a ring of its own.
 
-use crate::cursor::{Cursor, START, is_capacity};
+use crate::cursor::{ProducerCursor, START, filled, first_turn, is_capacity};
 use crate::sync::{AtomicU64, Ordering};
 use crate::words::{self, LINE_WORDS, Plain, Words};
 use std::fmt;
@@ -35,13 +36,12 @@ const IDENTITY: u64 = u64::from_be_bytes(*b"PLXRING1");
 const IDENTITY_WORD: usize = 0;
 const ENTRIES_WORD: usize = 1;
 const ENTRY_WORDS_WORD: usize = 2;
-const TAIL_WORD: usize = LINE_WORDS;
-const HEAD_WORD: usize = 2 * LINE_WORDS;
-const SLOTS_WORD: usize = 3 * LINE_WORDS;
+const HEAD_WORD: usize = LINE_WORDS;
+const SLOTS_WORD: usize = 2 * LINE_WORDS;
 
 const _: () = {
-    assert!(ENTRY_WORDS_WORD < TAIL_WORD);
-    assert!(TAIL_WORD == 16 && HEAD_WORD == 32 && SLOTS_WORD == 48);
+    assert!(ENTRY_WORDS_WORD < HEAD_WORD);
+    assert!(HEAD_WORD == 16 && SLOTS_WORD == 32);
 };
 
 /// Why memory is not the ring that it was taken for.
@@ -65,8 +65,6 @@ pub enum RingError {
         /// Words of an entry there.
         words: u64,
     },
-    /// The two positions do not fit each other. Whose ring it is must reset it.
-    BadPositions,
 }
 
 impl fmt::Display for RingError {
@@ -79,9 +77,6 @@ impl fmt::Display for RingError {
             Self::NotARing => f.write_str("no ring there; the peer must create it before we open"),
             Self::BadEntry { words } => {
                 write!(f, "the ring's entries have {words} words; do both sides have one version?")
-            }
-            Self::BadPositions => {
-                f.write_str("the ring's positions contradict each other; reset it")
             }
         }
     }
@@ -98,12 +93,15 @@ pub struct SharedRing<T> {
 }
 
 impl<T: Plain> SharedRing<T> {
+    /// From one slot to the next: a turn and an entry.
+    const SLOT_WORDS: usize = 1 + T::WORDS;
+
     /// How many words a ring of `entries` takes. `None` if it can have no such number.
     pub fn words(entries: usize) -> Option<usize> {
         if !is_capacity(entries) {
             return None;
         }
-        entries.checked_mul(T::WORDS)?.checked_add(SLOTS_WORD)
+        entries.checked_mul(Self::SLOT_WORDS)?.checked_add(SLOTS_WORD)
     }
 
     /// Makes an empty ring. To be done before the peer is told of the memory.
@@ -135,25 +133,34 @@ impl<T: Plain> SharedRing<T> {
         Self::fit(words, entries)
     }
 
-    /// Empties the ring and forgets what its positions were. For the survivor, when the peer is known
-    /// to be dead and before another is given the memory. A peer that lives after all sees positions
-    /// jump and stands still.
+    /// Empties the ring. For the survivor, when the peer is known to be dead and before another is given
+    /// the memory. A peer that lives after all finds its positions gone and stands still.
     pub fn reset(&self) {
-        let at = self.words.as_slice();
-        at[TAIL_WORD].store(START, Ordering::Release);
-        at[HEAD_WORD].store(START, Ordering::Release);
+        for index in 0..self.entries {
+            self.turn(index as u64).store(first_turn(index, self.entries), Ordering::Relaxed);
+        }
+        // Release: a producer that finds room finds the turns in order.
+        self.head().store(START, Ordering::Release);
     }
 
-    /// The producing side. It goes on where the last one of this ring stopped.
-    pub fn producer(self) -> Result<SharedProducer<T>, RingError> {
-        let (tail, _) = self.positions()?;
-        Ok(SharedProducer { cursor: Cursor::of_producer(tail, self.entries), ring: self })
+    /// The producing side. It goes on where the last one of this ring stopped: behind the entries from
+    /// the head on that are there.
+    pub fn producer(self) -> SharedProducer<T> {
+        // A consumer that moves on meanwhile does no harm: slots keep their turns until overwritten.
+        let mut tail = self.head().load(Ordering::Acquire);
+        for _ in 0..self.entries {
+            // Acquire: what the last producer did with the slots comes before what we do.
+            if self.turn(tail).load(Ordering::Acquire) != filled(tail) {
+                break;
+            }
+            tail = tail.wrapping_add(1);
+        }
+        SharedProducer { cursor: ProducerCursor::new(tail, self.entries), ring: self }
     }
 
     /// The consuming side. It begins with the entries that the last one of this ring did not release.
-    pub fn consumer(self) -> Result<SharedConsumer<T>, RingError> {
-        let (_, head) = self.positions()?;
-        Ok(SharedConsumer { cursor: Cursor::of_consumer(head, self.entries), ring: self })
+    pub fn consumer(self) -> SharedConsumer<T> {
+        SharedConsumer { position: self.head().load(Ordering::Acquire), ring: self }
     }
 
     fn fit(words: Words, entries: u64) -> Result<Self, RingError> {
@@ -165,31 +172,20 @@ impl<T: Plain> SharedRing<T> {
         Ok(Self { words, entries: entries as usize, entry: PhantomData })
     }
 
-    fn positions(&self) -> Result<(u64, u64), RingError> {
-        // Acquire: a successor in the same role must not touch slots before its predecessor's last use.
-        let tail = self.tail().load(Ordering::Acquire);
-        let head = self.head().load(Ordering::Acquire);
-        let filled = tail.wrapping_sub(head);
-        if filled > self.entries as u64 {
-            return Err(RingError::BadPositions);
-        }
-        Ok((tail, head))
-    }
-
-    #[inline(always)]
-    fn tail(&self) -> &AtomicU64 {
-        &self.words.as_slice()[TAIL_WORD]
-    }
-
     #[inline(always)]
     fn head(&self) -> &AtomicU64 {
         &self.words.as_slice()[HEAD_WORD]
     }
 
     #[inline(always)]
+    fn turn(&self, position: u64) -> &AtomicU64 {
+        &self.slot(position)[0]
+    }
+
+    #[inline(always)]
     fn slot(&self, position: u64) -> &[AtomicU64] {
         let index = position as usize & (self.entries - 1);
-        &self.words.as_slice()[SLOTS_WORD + index * T::WORDS..]
+        &self.words.as_slice()[SLOTS_WORD + index * Self::SLOT_WORDS..][..Self::SLOT_WORDS]
     }
 }
 
@@ -197,39 +193,47 @@ impl<T: Plain> SharedRing<T> {
 /// else.
 pub struct SharedProducer<T> {
     ring: SharedRing<T>,
-    cursor: Cursor,
+    cursor: ProducerCursor,
 }
 
 impl<T: Plain> SharedProducer<T> {
-    /// How many entries there is room for now, at least.
+    /// How many entries there is room for now; more may become free at any time.
     pub fn room(&mut self) -> usize {
-        self.cursor.available(u64::MAX, self.ring.head()) as usize
+        self.cursor.room(u64::MAX, self.ring.head()) as usize
     }
 
     /// Appends an entry; says whether there was room.
     #[inline]
     #[must_use]
     pub fn push(&mut self, value: &T) -> bool {
-        self.push_slice(std::slice::from_ref(value)) == 1
+        if self.cursor.room(1, self.ring.head()) == 0 {
+            return false;
+        }
+        self.write(value);
+        true
     }
 
-    /// Appends what there is room for from the front of `values`, all shown at once; says how many.
+    /// Appends what there is room for from the front of `values`; says how many.
     #[inline]
     pub fn push_slice(&mut self, values: &[T]) -> usize {
-        let room = self.cursor.available(values.len() as u64, self.ring.head());
+        let room = self.cursor.room(values.len() as u64, self.ring.head());
         let count = values.len().min(room as usize);
-        if count == 0 {
-            return 0;
-        }
-        for value in &values[..count] {
-            words::store(self.ring.slot(self.cursor.position()), value);
-            self.cursor.advance(1);
-        }
-        self.cursor.publish(self.ring.tail());
+        values[..count].iter().for_each(|value| self.write(value));
         count
     }
 
-    /// Whether the peer showed an impossible position. From then on there is no room: reset and reopen.
+    /// Writes one entry that is known to have room.
+    #[inline(always)]
+    fn write(&mut self, value: &T) {
+        let position = self.cursor.position();
+        let slot = self.ring.slot(position);
+        words::store(&slot[1..], value);
+        // Release: who sees this turn sees the whole entry.
+        slot[0].store(filled(position), Ordering::Release);
+        self.cursor.advance();
+    }
+
+    /// Whether the peer showed an impossible head. From then on there is no room: reset and reopen.
     pub fn is_broken(&self) -> bool {
         self.cursor.is_broken()
     }
@@ -244,52 +248,52 @@ impl<T: Plain> SharedProducer<T> {
 /// nothing else.
 pub struct SharedConsumer<T> {
     ring: SharedRing<T>,
-    cursor: Cursor,
+    position: u64,
 }
 
 impl<T: Plain> SharedConsumer<T> {
-    /// How many entries there are now, at least.
-    pub fn ready(&mut self) -> usize {
-        self.cursor.available(u64::MAX, self.ring.tail()) as usize
-    }
-
     /// Takes the oldest entry. `None` when the ring is empty.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         let value = self.peek()?;
-        self.cursor.advance(1);
-        self.cursor.publish(self.ring.head());
+        self.release(1);
         Some(value)
     }
 
     /// A copy of the oldest entry, which stays. A hostile peer may show another one next time.
     #[inline]
     pub fn peek(&mut self) -> Option<T> {
-        if self.cursor.available(1, self.ring.tail()) == 0 {
-            return None;
-        }
-        Some(words::load(self.ring.slot(self.cursor.position())))
+        self.read(self.position)
     }
 
     /// Moves the oldest entries to the front of `out` and releases them at once; says how many.
     #[inline]
     pub fn pop_into(&mut self, out: &mut [T]) -> usize {
-        let ready = self.cursor.available(out.len() as u64, self.ring.tail());
-        let count = out.len().min(ready as usize);
-        if count == 0 {
-            return 0;
+        let mut count = 0;
+        for place in out {
+            let Some(value) = self.read(self.position.wrapping_add(count)) else { break };
+            *place = value;
+            count += 1;
         }
-        for value in &mut out[..count] {
-            *value = words::load(self.ring.slot(self.cursor.position()));
-            self.cursor.advance(1);
-        }
-        self.cursor.publish(self.ring.head());
-        count
+        self.release(count);
+        count as usize
     }
 
-    /// Whether the peer showed an impossible position. From then on there is nothing: reset and reopen.
-    pub fn is_broken(&self) -> bool {
-        self.cursor.is_broken()
+    /// The entry of `position`, if it is there.
+    #[inline(always)]
+    fn read(&self, position: u64) -> Option<T> {
+        let slot = self.ring.slot(position);
+        // Acquire, with the release in `write`: the entry is there, whole.
+        let there = slot[0].load(Ordering::Acquire) == filled(position);
+        there.then(|| words::load(&slot[1..]))
+    }
+
+    /// Gives the slots of the next `count` entries back to the producer.
+    #[inline(always)]
+    fn release(&mut self, count: u64) {
+        self.position = self.position.wrapping_add(count);
+        // Release, with the acquire in `ProducerCursor`: the entries before are read.
+        self.ring.head().store(self.position, Ordering::Release);
     }
 
     /// Gives up the side, for a reset or another process.

@@ -1,14 +1,15 @@
 //! A ring from one thread to one other, for any values.
 //!
-//! An entry costs a write into a slot and a store of the position; a batch costs one store for all of
-//! it. Positions are cached on both sides (see `cursor.rs`), each on a line of its own. There is no
-//! read-modify-write operation and no fence that x86 would have to execute.
+//! A push writes a value and its slot's turn, both on one line; a pop reads them and stores the head,
+//! which the producer looks at once in a round (see `cursor.rs`). There is no read-modify-write operation
+//! and no fence that x86 would have to execute. A value can be popped as soon as it is pushed, also
+//! in the middle of a batch; what a batch of pops saves is the stores of the head.
 //!
 //! Ownership: what is pushed belongs to the ring until popped; what is left when both ends are gone is
-//! dropped. A slot belongs to the producer from `tail` on and to the consumer from `head` to `tail`; a
-//! position is published after the slot was used and never before.
+//! dropped. A slot belongs to the consumer from the moment its turn says so, and to the producer from
+//! the moment the head is past it.
 
-use crate::cursor::{Cursor, START, is_capacity};
+use crate::cursor::{ProducerCursor, START, filled, first_turn, is_capacity};
 use crate::pad::CachePadded;
 use crate::sync::{Arc, AtomicU64, Ordering, UnsafeCell};
 use std::mem::MaybeUninit;
@@ -16,22 +17,26 @@ use std::mem::MaybeUninit;
 /// The end that pushes.
 pub struct Producer<T> {
     ring: Arc<Ring<T>>,
-    cursor: Cursor,
+    cursor: ProducerCursor,
 }
 
 /// The end that pops.
 pub struct Consumer<T> {
     ring: Arc<Ring<T>>,
-    cursor: Cursor,
+    position: u64,
 }
 
 struct Ring<T> {
-    tail: CachePadded<AtomicU64>,
     head: CachePadded<AtomicU64>,
-    slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
+    slots: Box<[Slot<T>]>,
 }
 
-// SAFETY: a slot is reached by one side at a time, as the positions hand it over with release and
+struct Slot<T> {
+    turn: AtomicU64,
+    value: UnsafeCell<MaybeUninit<T>>,
+}
+
+// SAFETY: a value is reached by one side at a time, as turn and head hand its slot over with release and
 // acquire; so values only move from one thread to another.
 unsafe impl<T: Send> Sync for Ring<T> {}
 // SAFETY: the ring owns its values.
@@ -42,70 +47,72 @@ pub fn ring<T>(entries: usize) -> Option<(Producer<T>, Consumer<T>)> {
     if !is_capacity(entries) {
         return None;
     }
+    let slot = |index| Slot {
+        turn: AtomicU64::new(first_turn(index, entries)),
+        value: UnsafeCell::new(MaybeUninit::uninit()),
+    };
     let ring = Arc::new(Ring {
-        tail: CachePadded(AtomicU64::new(START)),
         head: CachePadded(AtomicU64::new(START)),
-        slots: (0..entries).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect(),
+        slots: (0..entries).map(slot).collect(),
     });
-    let producer = Producer { ring: ring.clone(), cursor: Cursor::of_producer(START, entries) };
-    let consumer = Consumer { ring, cursor: Cursor::of_consumer(START, entries) };
-    Some((producer, consumer))
+    let producer = Producer { ring: ring.clone(), cursor: ProducerCursor::new(START, entries) };
+    Some((producer, Consumer { ring, position: START }))
 }
 
 impl<T> Ring<T> {
     #[inline(always)]
-    fn slot(&self, position: u64) -> &UnsafeCell<MaybeUninit<T>> {
+    fn slot(&self, position: u64) -> &Slot<T> {
         &self.slots[position as usize & (self.slots.len() - 1)]
     }
 
-    /// # Safety
-    /// The slot is the producer's, and the caller is that.
+    /// The slot of `position`, if its value is there.
     #[inline(always)]
-    unsafe fn write(&self, position: u64, value: T) {
-        // SAFETY: by the contract nobody else reaches the slot now. It holds no value: it was never
-        // used, or what it held was moved out before the consumer published its head.
-        self.slot(position).with_mut(|slot| unsafe { (*slot).write(value) });
+    fn filled_slot(&self, position: u64) -> Option<&Slot<T>> {
+        let slot = self.slot(position);
+        // Acquire, with the release in `write`: the value is there.
+        (slot.turn.load(Ordering::Acquire) == filled(position)).then_some(slot)
     }
 
+    /// Moves out the value of `position`, if it is there.
+    ///
     /// # Safety
-    /// The slot is the consumer's, the caller is that, and moves each value out once.
+    /// The caller is the only consumer, and takes no position twice.
     #[inline(always)]
-    unsafe fn take(&self, position: u64) -> T {
-        // SAFETY: by the contract nobody else reaches the slot now, and it holds the value that was
-        // written before the producer published its tail.
-        self.slot(position).with_mut(|slot| unsafe { (*slot).assume_init_read() })
+    unsafe fn take(&self, position: u64) -> Option<T> {
+        let slot = self.filled_slot(position)?;
+        // SAFETY: the turn says that the slot holds this position's value and is the consumer's, who
+        // is the caller, until the head is past it. The value is not moved out again.
+        Some(slot.value.with_mut(|value| unsafe { (*value).assume_init_read() }))
     }
 }
 
 impl<T> Producer<T> {
-    /// How many entries there is room for now, at least; more may become free at any time.
+    /// How many entries there is room for now; more may become free at any time.
     pub fn room(&mut self) -> usize {
-        self.cursor.available(u64::MAX, &self.ring.head) as usize
+        self.cursor.room(u64::MAX, &self.ring.head) as usize
     }
 
     /// Appends a value, or gives it back when the ring is full.
     #[inline]
     pub fn push(&mut self, value: T) -> Result<(), T> {
-        if self.cursor.available(1, &self.ring.head) == 0 {
+        if self.cursor.room(1, &self.ring.head) == 0 {
             return Err(value);
         }
         self.write(value);
-        self.cursor.publish(&self.ring.tail);
         Ok(())
     }
 
-    /// Appends values as long as there are any and there is room, and shows them all at once; says how
-    /// many. The iterator is not asked for a value that has no room.
+    /// Appends values as long as there are any and there is room; says how many. The iterator is not
+    /// asked for a value that has no room.
     #[inline]
     pub fn push_from(&mut self, values: impl IntoIterator<Item = T>) -> usize {
         let mut values = values.into_iter();
         let mut count = 0;
-        while self.cursor.available(1, &self.ring.head) > 0 {
+        while self.cursor.room(1, &self.ring.head) > 0 {
             let Some(value) = values.next() else { break };
             self.write(value);
             count += 1;
         }
-        self.cursor.publish(&self.ring.tail);
         count
     }
 
@@ -118,51 +125,48 @@ impl<T> Producer<T> {
         self.push_from(values.iter().copied())
     }
 
-    /// Writes one value that is known to have room. If a caller's iterator panics between this and the
-    /// publication, what was written shows with the next push.
+    /// Writes one value that is known to have room.
     #[inline(always)]
     fn write(&mut self, value: T) {
-        // SAFETY: this is the only producer, and `available` said that this slot is ours.
-        unsafe { self.ring.write(self.cursor.position(), value) };
-        self.cursor.advance(1);
+        let position = self.cursor.position();
+        let slot = self.ring.slot(position);
+        // SAFETY: this is the only producer, and there is room, so the head is past the slot's last
+        // value, which was moved out, and the consumer reaches the slot only by the turn below.
+        slot.value.with_mut(|place| unsafe { (*place).write(value) });
+        slot.turn.store(filled(position), Ordering::Release);
+        self.cursor.advance();
     }
 }
 
 impl<T> Consumer<T> {
-    /// How many entries there are now, at least; more may come at any time.
-    pub fn ready(&mut self) -> usize {
-        self.cursor.available(u64::MAX, &self.ring.tail) as usize
+    /// Whether there is nothing to pop. Something may come at any time.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.ring.filled_slot(self.position).is_none()
     }
 
     /// Takes the oldest value. `None` when the ring is empty.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
-        if self.cursor.available(1, &self.ring.tail) == 0 {
-            return None;
-        }
-        let value = self.take();
-        self.cursor.publish(&self.ring.head);
+        let value = self.take()?;
+        self.publish();
         Some(value)
     }
 
     /// Looks at the oldest value and leaves it.
     #[inline]
     pub fn peek(&mut self) -> Option<&T> {
-        if self.cursor.available(1, &self.ring.tail) == 0 {
-            return None;
-        }
-        let slot = self.ring.slot(self.cursor.position());
-        // SAFETY: this is the only consumer, `available` said that this slot is ours and so holds a
-        // value, and it stays while `self` is borrowed, because taking it needs `&mut self`.
-        Some(slot.with(|slot| unsafe { (*slot).assume_init_ref() }))
+        let slot = self.ring.filled_slot(self.position)?;
+        // SAFETY: this is the only consumer and the slot holds a value, which stays while `self` is
+        // borrowed, because taking it needs `&mut self`.
+        Some(slot.value.with(|value| unsafe { (*value).assume_init_ref() }))
     }
 
-    /// The oldest values, at most `count_max`. Their slots go back to the producer all at once when the
-    /// iterator is dropped; values not asked for stay in the ring.
+    /// The oldest values as they come, at most `count_max`. Their slots go back to the producer all at
+    /// once when the iterator is dropped; values not asked for stay in the ring.
     #[inline]
     pub fn drain(&mut self, count_max: usize) -> Drain<'_, T> {
-        let ready = self.cursor.available(count_max as u64, &self.ring.tail) as usize;
-        Drain { left: ready.min(count_max), consumer: self }
+        Drain { consumer: self, left: count_max }
     }
 
     /// Moves the oldest values to the front of `out`; says how many.
@@ -171,21 +175,26 @@ impl<T> Consumer<T> {
     where
         T: Copy,
     {
-        let values = self.drain(out.len());
-        let count = values.left;
-        for (place, value) in out.iter_mut().zip(values) {
+        let mut count = 0;
+        for (place, value) in out.iter_mut().zip(self.drain(usize::MAX)) {
             *place = value;
+            count += 1;
         }
         count
     }
 
     #[inline(always)]
-    fn take(&mut self) -> T {
-        // SAFETY: this is the only consumer, `available` said that this slot is ours, and the position
-        // goes on, so the value is not moved out twice.
-        let value = unsafe { self.ring.take(self.cursor.position()) };
-        self.cursor.advance(1);
-        value
+    fn take(&mut self) -> Option<T> {
+        // SAFETY: this is the only consumer, and the position goes on below.
+        let value = unsafe { self.ring.take(self.position) }?;
+        self.position = self.position.wrapping_add(1);
+        Some(value)
+    }
+
+    #[inline(always)]
+    fn publish(&self) {
+        // Release, with the acquire in `ProducerCursor`: the slots before are emptied.
+        self.ring.head.store(self.position, Ordering::Release);
     }
 }
 
@@ -201,46 +210,31 @@ impl<T> Iterator for Drain<'_, T> {
     #[inline(always)]
     fn next(&mut self) -> Option<T> {
         self.left = self.left.checked_sub(1)?;
-        Some(self.consumer.take())
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.left, Some(self.left))
+        self.consumer.take()
     }
 }
-
-impl<T> ExactSizeIterator for Drain<'_, T> {}
 
 impl<T> Drop for Drain<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.consumer.cursor.publish(&self.consumer.ring.head);
+        self.consumer.publish();
     }
 }
 
 impl<T> Drop for Consumer<T> {
-    /// A `Drain` that was forgotten took values whose positions it did not publish.
+    /// A `Drain` that was forgotten took values and did not publish it.
     fn drop(&mut self) {
-        self.cursor.publish(&self.ring.head);
-    }
-}
-
-impl<T> Drop for Producer<T> {
-    /// After a panic in `push_from`, values may be written and not published.
-    fn drop(&mut self) {
-        self.cursor.publish(&self.ring.tail);
+        self.publish();
     }
 }
 
 impl<T> Drop for Ring<T> {
     fn drop(&mut self) {
-        let tail = self.tail.load(Ordering::Relaxed);
-        let mut head = self.head.load(Ordering::Relaxed);
-        while head != tail {
-            // SAFETY: both ends are gone, so the slots from head to tail are ours alone, and each
-            // holds a value that was written and not taken.
-            drop(unsafe { self.take(head) });
-            head = head.wrapping_add(1);
+        let mut position = self.head.load(Ordering::Relaxed);
+        // SAFETY: both ends are gone, so this is the only consumer; positions before the head were
+        // taken and those after it were not.
+        while unsafe { self.take(position) }.is_some() {
+            position = position.wrapping_add(1);
         }
     }
 }

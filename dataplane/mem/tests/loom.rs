@@ -1,7 +1,7 @@
 //! Every interleaving, and every stale value that the memory model allows, of the algorithms here.
 //!
 //! Run by `RUSTFLAGS="--cfg loom" cargo test -p pollux-mem --test loom --release`; without that this file
-//! is empty. The rings of `spsc` and `shared_ring` have their positions from one module; both are
+//! is empty. The rings of `spsc` and `shared_ring` are one algorithm; both are
 //! modelled, as the one checks access to slots and the other the order of relaxed words. The
 //! snapshot is not: its atomics are arc-swap's, which loom does not see.
 #![cfg(loom)]
@@ -63,10 +63,10 @@ fn spsc_drops_what_is_left() {
 #[test]
 fn shared_ring_hands_over_whole_values_in_order() {
     loom::model(|| {
-        let words = Words::private(1).unwrap().take(52).unwrap();
+        let words = Words::private(1).unwrap().take(38).unwrap();
         let ring = SharedRing::<[u64; 2]>::create(words.clone(), 2).unwrap();
-        let mut producer = ring.producer().unwrap();
-        let mut consumer = SharedRing::<[u64; 2]>::open(words).unwrap().consumer().unwrap();
+        let mut producer = ring.producer();
+        let mut consumer = SharedRing::<[u64; 2]>::open(words).unwrap().consumer();
         let pushing =
             thread::spawn(move || (0..3).take_while(|&n| producer.push(&[n, !n])).count() as u64);
         let mut seen = Vec::new();
@@ -75,7 +75,6 @@ fn shared_ring_hands_over_whole_values_in_order() {
         let pushed = pushing.join().unwrap();
         seen.extend(std::iter::from_fn(|| consumer.pop()));
         assert_eq!(seen, (0..pushed).map(|n| [n, !n]).collect::<Vec<_>>());
-        assert!(!consumer.is_broken());
     });
 }
 

@@ -102,7 +102,6 @@ proptest! {
                 }
                 RingOp::Peek => prop_assert_eq!(consumer.peek(), model.queue.front()),
             }
-            prop_assert_eq!(consumer.ready(), model.queue.len());
             prop_assert_eq!(producer.room(), entries - model.queue.len());
         }
     }
@@ -111,8 +110,8 @@ proptest! {
     fn shared_ring_is_a_bounded_queue(entries in entries(), ops in vec(ring_op(), 0..200)) {
         let words = Words::private(SharedRing::<Entry>::words(entries).unwrap()).unwrap();
         let ring = SharedRing::<Entry>::create(words.clone(), entries).unwrap();
-        let mut producer = ring.producer().unwrap();
-        let mut consumer = SharedRing::<Entry>::open(words).unwrap().consumer().unwrap();
+        let mut producer = ring.producer();
+        let mut consumer = SharedRing::<Entry>::open(words).unwrap().consumer();
         let mut model = Model::new(entries);
         let all = |numbers: &[u64]| numbers.iter().copied().map(entry).collect::<Vec<_>>();
         for op in ops {
@@ -135,7 +134,6 @@ proptest! {
                     prop_assert_eq!(consumer.peek(), model.queue.front().map(|&n| entry(n)));
                 }
             }
-            prop_assert_eq!(consumer.ready(), model.queue.len());
             prop_assert_eq!(producer.room(), entries - model.queue.len());
         }
     }
@@ -175,8 +173,8 @@ proptest! {
     ) {
         let words = Words::private(SharedRing::<Entry>::words(8).unwrap()).unwrap();
         let open = || SharedRing::<Entry>::open(words.clone());
-        let mut producer = SharedRing::<Entry>::create(words.clone(), 8)?.producer()?;
-        let mut consumer = open()?.consumer()?;
+        let mut producer = SharedRing::<Entry>::create(words.clone(), 8)?.producer();
+        let mut consumer = open()?.consumer();
         for (op, (place, value, near)) in ops.into_iter().zip(lies) {
             let word = &words.as_slice()[place % words.as_slice().len()];
             let old = word.load(Ordering::Relaxed);
@@ -190,7 +188,7 @@ proptest! {
                 RingOp::PopBatch(count) => prop_assert!(consumer.pop_into(&mut vec![entry(0); count]) <= 8),
                 RingOp::Peek => drop(consumer.peek()),
             }
-            prop_assert!(consumer.ready() <= 8 && producer.room() <= 8);
+            prop_assert!(producer.room() <= 8);
             // Whoever joins such a ring gets it or an error.
             if let Ok(ring) = open() {
                 drop(ring.producer());
@@ -198,8 +196,8 @@ proptest! {
         }
         // And the memory is good for a new ring at any time.
         let ring = SharedRing::<Entry>::create(words.clone(), 8)?;
-        prop_assert!(ring.producer()?.push(&entry(5)));
-        prop_assert_eq!(open()?.consumer()?.pop(), Some(entry(5)));
+        prop_assert!(ring.producer().push(&entry(5)));
+        prop_assert_eq!(open()?.consumer().pop(), Some(entry(5)));
     }
 
     #[test]
@@ -271,11 +269,7 @@ fn rings_refuse_what_they_cannot_be() {
     SharedRing::<u64>::create(fresh.clone(), 8).unwrap();
     assert_eq!(open(&fresh).unwrap_err(), RingError::BadEntry { words: 1 });
     create(fresh.clone(), 8).unwrap();
-    fresh.as_slice()[16].store(1, Ordering::Relaxed);
-    let refused = open(&fresh).unwrap().producer().map(|_| ());
-    assert_eq!(refused, Err(RingError::BadPositions));
-    open(&fresh).unwrap().reset();
-    assert!(open(&fresh).unwrap().producer().is_ok());
+    assert!(open(&fresh).is_ok());
 }
 
 #[test]

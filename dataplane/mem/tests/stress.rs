@@ -54,8 +54,8 @@ fn spsc_in_order_through_every_operation() {
 fn shared_ring_in_order_and_whole() {
     let words = Words::private(SharedRing::<[u64; 4]>::words(64).unwrap()).unwrap();
     let ring = SharedRing::<[u64; 4]>::create(words.clone(), 64).unwrap();
-    let mut producer = ring.producer().unwrap();
-    let mut consumer = SharedRing::<[u64; 4]>::open(words).unwrap().consumer().unwrap();
+    let mut producer = ring.producer();
+    let mut consumer = SharedRing::<[u64; 4]>::open(words).unwrap().consumer();
     let entry = |n: u64| [n, !n, n << 1, n.rotate_left(32)];
     scope(|scope| {
         scope.spawn(move || {
