@@ -1,17 +1,17 @@
 //! A buffer of a pool: its owner's handle, sixteen octets that move by value.
 //!
-//! A buffer has a *window*, the octets that are the packet. In front of it lies headroom for headers to
-//! come, behind it tailroom. Both bounds travel in the handle and not in the buffer, so stripping a
-//! header touches no memory.
+//! A buffer has a *window*, the octets that are the packet. In front of it lies headroom for
+//! headers to come, behind it tailroom. Both bounds travel in the handle and not in the buffer, so
+//! stripping a header touches no memory.
 //!
 //! ```text
 //! |<- headroom ->|<- window: len ->|<- tailroom ->|
 //! 0              offset            offset + len   buffer_octets
 //! ```
 //!
-//! Why octets are lent as `&[u8]` although a device writes them: it does so only while the buffer is
-//! posted, and then the device's queue owns the `Buf` and lends nothing. The memory is zeroed when
-//! mapped, so any octet is initialised whatever was or was not received.
+//! Why octets are lent as `&[u8]` although a device writes them: it does so only while the buffer
+//! is posted, and then the device's queue owns the `Buf` and lends nothing. The memory is zeroed
+//! when mapped, so any octet is initialised whatever was or was not received.
 
 use crate::pool::Core;
 use std::fmt;
@@ -33,8 +33,8 @@ const _: () = {
     assert!(size_of::<Option<Buf>>() == 16);
 };
 
-// SAFETY: a buffer has one owner, who alone reaches its octets, and it holds a reference to its pool,
-// which any thread may use and may take down.
+// SAFETY: a buffer has one owner, who alone reaches its octets, and it holds a reference to its
+// pool, which any thread may use and may take down.
 unsafe impl Send for Buf {}
 // SAFETY: a shared reference gives out the octets for reading only.
 unsafe impl Sync for Buf {}
@@ -43,8 +43,8 @@ impl Buf {
     /// An empty window behind the pool's headroom.
     ///
     /// # Safety
-    /// `index` is below the pool's count, no other `Buf` stands for it and no list holds it, and its
-    /// reference to the pool passes to the result.
+    /// `index` is below the pool's count, no other `Buf` stands for it and no list holds it, and
+    /// its reference to the pool passes to the result.
     #[inline(always)]
     pub(crate) unsafe fn new(core: NonNull<Core>, index: u32) -> Self {
         // SAFETY: alive by the reference that passes to us.
@@ -55,9 +55,10 @@ impl Buf {
     /// The packet.
     #[inline]
     pub fn octets(&self) -> &[u8] {
-        // SAFETY: the window lies within the buffer, as every change of it checks, and the buffer within
-        // the region, which our reference keeps mapped. The octets are initialised. No other `Buf`
-        // has this index, and nobody can write while `self` is borrowed: that takes `&mut self`.
+        // SAFETY: the window lies within the buffer, as every change of it checks, and the buffer
+        // within the region, which our reference keeps mapped. The octets are initialised. No other
+        // `Buf` has this index, and nobody can write while `self` is borrowed: that takes `&mut
+        // self`.
         unsafe { slice::from_raw_parts(self.address().as_ptr(), self.len()) }
     }
 
@@ -73,8 +74,8 @@ impl Buf {
     pub fn address(&self) -> NonNull<u8> {
         let core = self.pool_core();
         let distance = self.index as usize * core.stride + usize::from(self.offset);
-        // SAFETY: index < count and offset <= buffer_octets <= stride, so this stays within the region,
-        // whose length was checked against count * stride.
+        // SAFETY: index < count and offset <= buffer_octets <= stride, so this stays within the
+        // region, whose length was checked against count * stride.
         unsafe { core.base.add(distance) }
     }
 
@@ -115,8 +116,8 @@ impl Buf {
         self.index
     }
 
-    /// Puts the window where the packet lies, as a device reports it. `None`, and no change, when that
-    /// is not inside the buffer.
+    /// Puts the window where the packet lies, as a device reports it. `None`, and no change, when
+    /// that is not inside the buffer.
     #[inline]
     #[must_use]
     pub fn set_window(&mut self, offset: usize, len: usize) -> Option<&mut [u8]> {
@@ -138,8 +139,8 @@ impl Buf {
         Some(&mut window[..count])
     }
 
-    /// Grows the window by `count` octets at the end and lends those. `None`, and no change, when the
-    /// tailroom is smaller.
+    /// Grows the window by `count` octets at the end and lends those. `None`, and no change, when
+    /// the tailroom is smaller.
     #[inline]
     #[must_use]
     pub fn push_back(&mut self, count: usize) -> Option<&mut [u8]> {
@@ -148,8 +149,8 @@ impl Buf {
         Some(&mut window[len..])
     }
 
-    /// Takes `count` octets off the front, a header that was read. `None`, and no change, when the packet
-    /// is shorter.
+    /// Takes `count` octets off the front, a header that was read. `None`, and no change, when the
+    /// packet is shorter.
     #[inline]
     #[must_use]
     pub fn pull_front(&mut self, count: usize) -> Option<()> {
@@ -164,9 +165,9 @@ impl Buf {
         self.len = self.len().min(len) as u16;
     }
 
-    /// Gives the buffer away as a bare number: to a device's ring or to another process. It stays out
-    /// until [`Pool::claim`](crate::Pool::claim) takes the number back. The window is not kept: send
-    /// it along.
+    /// Gives the buffer away as a bare number: to a device's ring or to another process. It stays
+    /// out until [`Pool::claim`](crate::Pool::claim) takes the number back. The window is not kept:
+    /// send it along.
     #[inline]
     pub fn into_raw(self) -> u32 {
         self.pool_core().surrender(self.index);
@@ -186,8 +187,8 @@ impl Buf {
 
     #[inline(always)]
     fn pool_core(&self) -> &Core {
-        // SAFETY: alive, because this buffer holds a reference; nobody has it exclusively before the
-        // last reference is gone.
+        // SAFETY: alive, because this buffer holds a reference; nobody has it exclusively before
+        // the last reference is gone.
         unsafe { self.core.as_ref() }
     }
 }

@@ -1,11 +1,12 @@
 //! Counters in shared memory: one owner counts, anyone looks, and nobody waits.
 //!
-//! Why a load and a store and not an atomic add: there is one owner, so nothing can come between, and a
-//! locked instruction costs twenty times as much. Why each owner has a place of its own: two that
-//! count on one line would take it from each other with every packet; [`Words::take`] sees to it.
+//! Why a load and a store and not an atomic add: there is one owner, so nothing can come between,
+//! and a locked instruction costs twenty times as much. Why each owner has a place of its own: two
+//! that count on one line would take it from each other with every packet; [`Words::take`] sees to
+//! it.
 //!
-//! Each counter is read whole, but two of them need not be of the same instant. Where they must agree, a
-//! [`seq_cell`](crate::seq_cell) holds them. Which counter means what is agreed elsewhere.
+//! Each counter is read whole, but two of them need not be of the same instant. Where they must
+//! agree, a [`seq_cell`](crate::seq_cell) holds them. Which counter means what is agreed elsewhere.
 
 use crate::sync::Ordering;
 use crate::words::Words;

@@ -1,16 +1,17 @@
 //! What the rings have in common: positions, turns, and how a producer knows that there is room.
 //!
 //! Positions only count up; the entry of position `p` lies in slot `p mod entries`. Each slot has a
-//! *turn*: `p + 1` says that the entry of position `p` is in it. The consumer knows its next position,
-//! so one look at one turn tells it whether there is an entry, and the entry lies beside it.
+//! *turn*: `p + 1` says that the entry of position `p` is in it. The consumer knows its next
+//! position, so one look at one turn tells it whether there is an entry, and the entry lies beside
+//! it.
 //!
-//! Why a turn in each slot and not one tail that all entries share: an entry then travels from core to
-//! core in one cache line. With a tail, the consumer first misses the line of the tail and, knowing it,
-//! the line of the entry, one after the other. Measured, the hop took 2.4 times as long as a bare
-//! cache line then; the bench has the figure of now.
+//! Why a turn in each slot and not one tail that all entries share: an entry then travels from core
+//! to core in one cache line. With a tail, the consumer first misses the line of the tail and,
+//! knowing it, the line of the entry, one after the other. Measured, the hop took 2.4 times as long
+//! as a bare cache line then; the bench has the figure of now.
 //!
-//! Room is known the other way: the consumer publishes how far it is as one `head`, and the producer
-//! looks at that only when the room that it last saw is used up, so seldom.
+//! Room is known the other way: the consumer publishes how far it is as one `head`, and the
+//! producer looks at that only when the room that it last saw is used up, so seldom.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -52,8 +53,8 @@ impl ProducerCursor {
         Self { position, limit: position, entries: entries as u64, broken: false }
     }
 
-    /// How many entries may be written now. Looks at the consumer's head only if fewer than `wanted`
-    /// are known.
+    /// How many entries may be written now. Looks at the consumer's head only if fewer than
+    /// `wanted` are known.
     #[inline(always)]
     pub(crate) fn room(&mut self, wanted: u64, head: &AtomicU64) -> u64 {
         let known = self.limit.wrapping_sub(self.position);

@@ -1,12 +1,14 @@
 //! A list of free indices that any number of threads share without a lock.
 //!
-//! It is a stack linked through an array: `next[i]` is the index below `i`. Whole chains go on and come
-//! off with one compare-and-swap, so a worker that refills 32 buffers touches the shared line once.
+//! It is a stack linked through an array: `next[i]` is the index below `i`. Whole chains go on and
+//! come off with one compare-and-swap, so a worker that refills 32 buffers touches the shared line
+//! once.
 //!
-//! Why the head carries a tag: between reading the head and swapping it, others may pop the same index
-//! and push it back with another chain below it. Every swap counts the tag up, so a head that compares
-//! equal has not moved, and the chain below it is the one that was walked. The tag has 40 bits: it
-//! would deceive only a thread that stood still there for exactly 2^40 swaps, some six hours of them.
+//! Why the head carries a tag: between reading the head and swapping it, others may pop the same
+//! index and push it back with another chain below it. Every swap counts the tag up, so a head that
+//! compares equal has not moved, and the chain below it is the one that was walked. The tag has 40
+//! bits: it would deceive only a thread that stood still there for exactly 2^40 swaps, some six
+//! hours of them.
 //!
 //! Why a stack and not a queue: what was freed last is still in some cache.
 
@@ -115,7 +117,8 @@ impl FreeList {
         loop {
             let head = Head::unpack(word);
             bottom.store(head.index, Ordering::Relaxed);
-            // Release: the links above, and all that the caller did with what the indices stand for.
+            // Release: the links above, and all that the caller did with what the indices stand
+            // for.
             match self.head.compare_exchange_weak(
                 word,
                 head.followed_by(first),

@@ -6,14 +6,14 @@
 //! 1. [`region`], [`segment`]: pages from the kernel, private or shared between processes;
 //! 2. [`pool`], [`buf`], [`free_list`]: fixed-size buffers in a region, owned by value;
 //! 3. [`spsc`], [`mpsc`]: rings between threads of one process, which trust each other;
-//! 4. [`words`], [`shared_ring`], [`seq_cell`], [`counters`]: what two processes share, where neither
-//!    trusts the other. All of it is atomic words, so these four hold no `unsafe` but the one that
+//! 4. [`words`], [`shared_ring`], [`seq_cell`], [`counters`]: what two processes share, where
+//!    neither trusts the other. All of it is atomic words, so these four hold no `unsafe` but the one that
 //!    makes words out of a region;
 //! 5. [`snapshot`]: tables that one thread publishes and others read without waiting.
 //!
-//! Three rules run through all of it. Full and empty are answers, not errors. No hot operation takes a
-//! lock, a system call or an allocation. What another process writes may stop the flow but never
-//! makes this one read or write out of bounds.
+//! Three rules run through all of it. Full and empty are answers, not errors. No hot operation
+//! takes a lock, a system call or an allocation. What another process writes may stop the flow but
+//! never makes this one read or write out of bounds.
 #![allow(unsafe_code, reason = "raw pages, slots that are written before they are values")]
 #![deny(unsafe_op_in_unsafe_fn)]
 

@@ -1,16 +1,16 @@
 //! A ring from many threads to one: commands to a worker, punted packets to the control thread.
 //!
-//! Turns say here whose a slot is (see `cursor.rs`): awaiting the value of position `p` it shows `p`, with
-//! the value in it `p + 1`, emptied `p + entries`, the next position that it awaits. Producers share out
-//! positions by one compare-and-swap on the tail; the consumer needs none.
+//! Turns say here whose a slot is (see `cursor.rs`): awaiting the value of position `p` it shows
+//! `p`, with the value in it `p + 1`, emptied `p + entries`, the next position that it awaits.
+//! Producers share out positions by one compare-and-swap on the tail; the consumer needs none.
 //!
-//! Why it cannot wedge: a producer that claimed a position and never filled it would stop the consumer
-//! there for ever. Between claim and filling stands only the move of the value, which cannot panic, and
-//! a thread of ours cannot be killed alone. A process can be, so between processes there is only
-//! [`shared_ring`](crate::shared_ring).
+//! Why it cannot wedge: a producer that claimed a position and never filled it would stop the
+//! consumer there for ever. Between claim and filling stands only the move of the value, which
+//! cannot panic, and a thread of ours cannot be killed alone. A process can be, so between
+//! processes there is only [`shared_ring`](crate::shared_ring).
 //!
-//! A producer that is preempted right there delays what others pushed after it until it runs again. The
-//! consumer sees an empty ring meanwhile and does not wait.
+//! A producer that is preempted right there delays what others pushed after it until it runs again.
+//! The consumer sees an empty ring meanwhile and does not wait.
 
 use crate::cursor::{START, filled, first_turn, is_capacity};
 use crate::pad::CachePadded;
@@ -45,8 +45,8 @@ unsafe impl<T: Send> Sync for Ring<T> {}
 // SAFETY: the ring owns its values.
 unsafe impl<T: Send> Send for Ring<T> {}
 
-/// A ring of `entries` entries, which must be a power of two from 2 to 2^31; `None` otherwise. (With
-/// one slot, "filled" and "awaits the next" would be the same number.)
+/// A ring of `entries` entries, which must be a power of two from 2 to 2^31; `None` otherwise.
+/// (With one slot, "filled" and "awaits the next" would be the same number.)
 pub fn ring<T>(entries: usize) -> Option<(Sender<T>, Receiver<T>)> {
     if !is_capacity(entries) || entries < 2 {
         return None;
@@ -84,7 +84,8 @@ impl<T> Ring<T> {
                 position = self.tail.load(Ordering::Relaxed);
                 continue;
             }
-            // Relaxed: the tail only shares out numbers; what it stands for is handed over by turns.
+            // Relaxed: the tail only shares out numbers; what it stands for is handed over by
+            // turns.
             let next = position.wrapping_add(1);
             let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
             match self.tail.compare_exchange_weak(position, next, success, failure) {
@@ -105,8 +106,8 @@ impl<T> Ring<T> {
         if slot.turn.load(Ordering::Acquire) != filled(position) {
             return None;
         }
-        // SAFETY: the turn says that the slot holds a value and is the consumer's, who is the caller;
-        // the turn goes on below, so the value is moved out once.
+        // SAFETY: the turn says that the slot holds a value and is the consumer's, who is the
+        // caller; the turn goes on below, so the value is moved out once.
         let value = slot.value.with_mut(|value| unsafe { (*value).assume_init_read() });
         slot.turn.store(position.wrapping_add(self.slots.len() as u64), Ordering::Release);
         self.head.store(position.wrapping_add(1), Ordering::Relaxed);
@@ -120,8 +121,8 @@ impl<T> Sender<T> {
     pub fn push(&self, value: T) -> Result<(), T> {
         let Some(position) = self.ring.claim() else { return Err(value) };
         let slot = self.ring.slot(position);
-        // SAFETY: the claim made this slot ours alone until the turn below; it holds no value, because
-        // the consumer took the last one before it set the turn that was claimed.
+        // SAFETY: the claim made this slot ours alone until the turn below; it holds no value,
+        // because the consumer took the last one before it set the turn that was claimed.
         slot.value.with_mut(|place| unsafe { (*place).write(value) });
         slot.turn.store(filled(position), Ordering::Release);
         Ok(())
@@ -135,8 +136,8 @@ impl<T> Clone for Sender<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Takes the oldest value. `None` when there is none, or when the one whose turn it is has not yet
-    /// been written.
+    /// Takes the oldest value. `None` when there is none, or when the one whose turn it is has not
+    /// yet been written.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         // SAFETY: there is one receiver, and `&mut self` keeps it to one caller.
@@ -152,7 +153,8 @@ impl<T> Receiver<T> {
 
 impl<T> Drop for Ring<T> {
     fn drop(&mut self) {
-        // SAFETY: all ends are gone, so this is the only consumer, and every claimed slot is filled.
+        // SAFETY: all ends are gone, so this is the only consumer, and every claimed slot is
+        // filled.
         while unsafe { self.take() }.is_some() {}
     }
 }

@@ -1,8 +1,9 @@
 //! A value on cache lines of its own.
 //!
-//! Why 128 octets where a line has 64: the adjacent-line prefetcher of x86 fetches lines in pairs, so a
-//! neighbour 64 octets away still makes two cores fight over it. Why not the same type of
-//! crossbeam-utils: its alignment follows the target, and here it is part of layouts that we assert.
+//! Why 128 octets where a line has 64: the adjacent-line prefetcher of x86 fetches lines in pairs,
+//! so a neighbour 64 octets away still makes two cores fight over it. Why not the same type of
+//! crossbeam-utils: its alignment follows the target, and here it is part of layouts that we
+//! assert.
 
 use std::ops::{Deref, DerefMut};
 

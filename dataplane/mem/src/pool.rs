@@ -1,26 +1,27 @@
 //! A pool of fixed-size buffers in one region, and the cache through which a worker uses it.
 //!
-//! A worker allocates from and frees to its own [`Cache`], a stack of indices that nobody else sees. Only
-//! when that runs empty or over does it exchange half of it with the shared [`FreeList`], by one swap. So
-//! the hot path touches no shared line, whoever allocates and wherever the buffer ends.
+//! A worker allocates from and frees to its own [`Cache`], a stack of indices that nobody else
+//! sees. Only when that runs empty or over does it exchange half of it with the shared
+//! [`FreeList`], by one swap. So the hot path touches no shared line, whoever allocates and
+//! wherever the buffer ends.
 //!
-//! A buffer is a [`Buf`]: one owner, moved by value, given back when dropped. A double free cannot be
-//! written. What can be written is a buffer kept too long, so the pool counts what is away
+//! A buffer is a [`Buf`]: one owner, moved by value, given back when dropped. A double free cannot
+//! be written. What can be written is a buffer kept too long, so the pool counts what is away
 //! ([`Pool::outstanding`]) and [`Pool::close`] reports it.
 //!
-//! Why the memory cannot go before the last buffer: each index that is not on the shared list holds one
-//! reference to the pool, taken and returned in the batches in which indices leave and return. That
-//! gives every buffer a safe address without an atomic operation per buffer. A buffer that is never
-//! returned keeps the memory mapped for ever, which is a leak and not a fault.
+//! Why the memory cannot go before the last buffer: each index that is not on the shared list holds
+//! one reference to the pool, taken and returned in the batches in which indices leave and return.
+//! That gives every buffer a safe address without an atomic operation per buffer. A buffer that is
+//! never returned keeps the memory mapped for ever, which is a leak and not a fault.
 //!
-//! Why the stride is an odd number of cache lines: with a power of two, the headers of all buffers fall
-//! into the same few sets of the first-level cache (at 2 KiB, two of 64), where a batch evicts itself.
-//! An odd stride walks through all of them.
+//! Why the stride is an odd number of cache lines: with a power of two, the headers of all buffers
+//! fall into the same few sets of the first-level cache (at 2 KiB, two of 64), where a batch evicts
+//! itself. An odd stride walks through all of them.
 
 use crate::buf::Buf;
 use crate::free_list::{FreeList, INDICES_MAX};
 use crate::pad::CachePadded;
-use crate::region::{MapError, Region};
+use crate::region::{Backing, MapError, Region};
 use crate::sync::{AtomicU8, AtomicUsize, Ordering, fence};
 use std::fmt;
 use std::ptr::NonNull;
@@ -100,8 +101,8 @@ impl fmt::Display for PoolError {
 
 impl std::error::Error for PoolError {}
 
-/// Buffers that were not given back when their pool was closed. Their memory stays mapped until they
-/// are.
+/// Buffers that were not given back when their pool was closed. Their memory stays mapped until
+/// they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leak {
     /// How many.
@@ -121,8 +122,8 @@ pub struct Pool {
     core: NonNull<Core>,
 }
 
-/// What the handles, the caches and the buffers of one pool have in common. The first group of fields is
-/// written once and then read by all; what changes lies on lines of its own.
+/// What the handles, the caches and the buffers of one pool have in common. The first group of
+/// fields is written once and then read by all; what changes lies on lines of its own.
 pub(crate) struct Core {
     pub(crate) base: NonNull<u8>,
     pub(crate) stride: usize,
@@ -133,7 +134,8 @@ pub(crate) struct Core {
     free: FreeList,
     /// Handles, plus indices that are not on `free`.
     references: CachePadded<AtomicUsize>,
-    handles: AtomicUsize,
+    /// Handles alone, for reports.
+    handles: CachePadded<AtomicUsize>,
 }
 
 /// A buffer's octet in [`Core::raw`] while a [`Buf`] or a free index stands for it.
@@ -141,9 +143,9 @@ const HELD: u8 = 0;
 /// The octet while the bare number stands for it.
 const RAW: u8 = 1;
 
-// SAFETY: a handle is a counted reference to a `Core`, which any thread may use and may take down: its
-// octets are reached only through a `Buf`, of which there is at most one an index, and all else in
-// it is atomic or never written again.
+// SAFETY: a handle is a counted reference to a `Core`, which any thread may use and may take down:
+// its octets are reached only through a `Buf`, of which there is at most one an index, and all else
+// in it is atomic or never written again.
 unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}
@@ -158,8 +160,8 @@ impl Pool {
 
     /// A pool in the memory given: of a segment, say, so that another process can copy from it.
     ///
-    /// A process that can write the segment can also write buffers at any time. What must not change
-    /// after it was judged, such as a length, is to be copied out of the buffer first.
+    /// A process that can write the segment can also write buffers at any time. What must not
+    /// change after it was judged, such as a length, is to be copied out of the buffer first.
     pub fn in_region(region: Region, config: PoolConfig) -> Result<Self, PoolError> {
         config.check()?;
         let (octets, needed) = (region.octets(), config.region_octets());
@@ -174,7 +176,7 @@ impl Pool {
             raw: (0..config.buffers).map(|_| AtomicU8::new(HELD)).collect(),
             free: FreeList::full(config.buffers).ok_or(PoolError::BadConfig(config))?,
             references: CachePadded(AtomicUsize::new(1)),
-            handles: AtomicUsize::new(1),
+            handles: CachePadded(AtomicUsize::new(1)),
         });
         Ok(Self { core: NonNull::from(Box::leak(core)) })
     }
@@ -184,9 +186,14 @@ impl Pool {
         self.core().config
     }
 
-    /// The memory, to be registered with a device.
-    pub fn region(&self) -> &Region {
-        &self.core().region
+    /// Where its memory begins and how long it is, to be registered with a device.
+    pub fn memory(&self) -> (NonNull<u8>, usize) {
+        (self.core().base, self.core().region.octets())
+    }
+
+    /// What pages it lies on.
+    pub fn backing(&self) -> Backing {
+        self.core().region.backing()
     }
 
     /// A cache for one worker, which keeps up to `buffers_max` (at least 2) buffers at hand.
@@ -203,8 +210,8 @@ impl Pool {
         (self.core().lease(&mut index, 1) == 1).then(|| self.buf(index[0]))
     }
 
-    /// How many buffers are away from the shared list: in somebody's hands, raw, or in a cache. Once the
-    /// caches are dropped, this is how many are not given back.
+    /// How many buffers are away from the shared list: in somebody's hands, raw, or in a cache.
+    /// Once the caches are dropped, this is how many are not given back.
     ///
     /// While others allocate it is a figure of the recent past.
     pub fn outstanding(&self) -> usize {
@@ -220,10 +227,10 @@ impl Pool {
         }
     }
 
-    /// Takes back the buffer whose index was given away by [`Buf::into_raw`]. `None` when that index is
-    /// not away: never given, taken back before, or no index at all. So the number may come from
-    /// a device or a peer which is wrong or lies, and claiming each index below `config().buffers`
-    /// recovers all that a dead peer held.
+    /// Takes back the buffer whose index was given away by [`Buf::into_raw`]. `None` when that
+    /// index is not away: never given, taken back before, or no index at all. So the number may
+    /// come from a device or a peer which is wrong or lies, and claiming each index below
+    /// `config().buffers` recovers all that a dead peer held.
     ///
     /// The buffer comes back empty, with the headroom of a fresh one and its octets as they are.
     pub fn claim(&self, raw: u32) -> Option<Buf> {
@@ -238,8 +245,9 @@ impl Pool {
     #[inline(always)]
     fn buf(&self, index: u32) -> Buf {
         // SAFETY: each caller has just got `index` from the free list with its lease, from a cache
-        // that keeps it with its lease, or out of the raw state, to which only a `Buf` given up with
-        // its lease leads. All of them hand an index out once, so no other `Buf` stands for it.
+        // that keeps it with its lease, or out of the raw state, to which only a `Buf` given up
+        // with its lease leads. All of them hand an index out once, so no other `Buf` stands for
+        // it.
         unsafe { Buf::new(self.core, index) }
     }
 
@@ -272,7 +280,7 @@ impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool")
             .field("config", &self.config())
-            .field("backing", &self.region().backing())
+            .field("backing", &self.backing())
             .field("outstanding", &self.outstanding())
             .finish()
     }
@@ -324,22 +332,26 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty buffer with the pool's headroom, or `None` when none is free. Its octets are whatever
-    /// they were.
+    /// An empty buffer with the pool's headroom, or `None` when none is free. Its octets are
+    /// whatever they were.
     #[inline]
     pub fn alloc(&mut self) -> Option<Buf> {
-        let index = match self.indices.pop() {
-            Some(index) => index,
-            None => self.refill()?,
-        };
-        Some(self.pool.buf(index))
+        if self.indices.is_empty() && !self.refill() {
+            return None;
+        }
+        self.indices.pop().map(|index| self.pool.buf(index))
     }
 
     /// Appends up to `count_max` buffers to `out`; says how many.
-    pub fn alloc_batch(&mut self, out: &mut impl Extend<Buf>, count_max: usize) -> usize {
-        let mut count = 0;
-        out.extend((0..count_max).map_while(|_| self.alloc()).inspect(|_| count += 1));
-        count
+    pub fn alloc_batch(&mut self, out: &mut Vec<Buf>, count_max: usize) -> usize {
+        let mut left = count_max;
+        while left > 0 && (!self.indices.is_empty() || self.refill()) {
+            let kept = self.indices.len().saturating_sub(left);
+            left -= self.indices.len() - kept;
+            let pool = &self.pool;
+            out.extend(self.indices.drain(kept..).map(|index| pool.buf(index)));
+        }
+        count_max - left
     }
 
     /// Takes a buffer back. One of another pool goes home to that one.
@@ -370,14 +382,14 @@ impl Cache {
         self.indices.is_empty()
     }
 
-    /// Takes half of what fits from the shared list; gives one of them.
+    /// Takes half of what fits from the shared list; says whether it got any.
     #[cold]
-    fn refill(&mut self) -> Option<u32> {
-        self.pool.core().lease(&mut self.indices, self.buffers_max / 2);
-        self.indices.pop()
+    fn refill(&mut self) -> bool {
+        self.pool.core().lease(&mut self.indices, self.buffers_max / 2) > 0
     }
 
-    /// Gives the `count` indices that have lain here longest to the shared list: the others are warm.
+    /// Gives the `count` indices that have lain here longest to the shared list: the others are
+    /// warm.
     #[cold]
     fn spill(&mut self, count: usize) {
         self.pool.core().put_back(&self.indices[..count]);

@@ -1,14 +1,15 @@
 //! Page-aligned memory from the kernel, on the largest pages that can be had.
 //!
-//! Why huge pages: a pool of 64 Ki buffers spans some 150 MB, which is 37,000 small pages and 74 of
-//! 2 MiB. The TLB holds about two thousand entries, so small pages cost a page walk per packet.
+//! Why huge pages: a pool of 64 Ki buffers of 2 KiB spans 138 MB, which is 34,000 small pages or 66
+//! of 2 MiB. The TLB holds about two thousand entries, so small pages cost a page walk per packet.
 //!
-//! Why never fail for want of them: a machine that reserves none must still run, slower. So there are
-//! three steps, and [`Region::backing`] says which one was reached, as the kernel reports it and not
-//! as we wished: pages reserved for huge use, pages that the kernel makes huge by itself, plain ones.
+//! Why never fail for want of them: a machine that reserves none must still run, slower. So there
+//! are three steps, and [`Region::backing`] says which one was reached, as the kernel reports it
+//! and not as we wished: pages reserved for huge use, pages that the kernel makes huge by itself,
+//! plain ones.
 //!
-//! Why fault everything in at once: the first touch of a page is an exception of microseconds, which
-//! does not belong in a breath. It also makes the report true.
+//! Why fault everything in at once: the first touch of a page is an exception of microseconds,
+//! which does not belong in a breath. It also makes the report true.
 
 use crate::segment::Segment;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -97,7 +98,8 @@ impl std::error::Error for MapError {}
 /// A mapping that this value alone owns: unmapped when dropped.
 ///
 /// Its octets are never lent as a slice, because a device or another process may write them at any
-/// time. Give the region to a [`Pool`](crate::Pool) or to [`Words`](crate::Words), or copy in and out.
+/// time. Give the region to a [`Pool`](crate::Pool) or to [`Words`](crate::Words), or copy in and
+/// out.
 #[derive(Debug)]
 pub struct Region {
     address: NonNull<u8>,
@@ -191,10 +193,11 @@ impl Region {
     #[must_use]
     pub fn copy_out(&self, offset: usize, out: &mut [u8]) -> bool {
         let Some(source) = self.at(offset, out.len()) else { return false };
-        // SAFETY: `at` checked that the source lies within the mapping, which lives as long as `self`;
-        // `out` is ordinary memory and so cannot overlap it. In this process nobody writes the
-        // source meanwhile (that takes `&mut self`). Another process may: that is the case of memory
-        // written by a device, outside what the compiler reasons about, and any octet is a valid u8.
+        // SAFETY: `at` checked that the source lies within the mapping, which lives as long as
+        // `self`; `out` is ordinary memory and so cannot overlap it. In this process nobody writes
+        // the source meanwhile (that takes `&mut self`). Another process may: that is the case of
+        // memory written by a device, outside what the compiler reasons about, and any octet is a
+        // valid u8.
         unsafe { ptr::copy_nonoverlapping(source, out.as_mut_ptr(), out.len()) };
         true
     }
@@ -241,8 +244,8 @@ fn unmap(address: *mut c_void, octets: usize) {
     if octets == 0 {
         return;
     }
-    // SAFETY: every caller passes pages that it mapped itself and whose only owner it is. The kernel
-    // refuses only arguments that are not pages, so there is nothing to tell of.
+    // SAFETY: every caller passes pages that it mapped itself and whose only owner it is. The
+    // kernel refuses only arguments that are not pages, so there is nothing to tell of.
     let _ = unsafe { munmap(address, octets) };
 }
 

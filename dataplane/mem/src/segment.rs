@@ -1,12 +1,13 @@
 //! Memory that two processes map: an anonymous file (memfd) that is known by its descriptor alone.
 //!
-//! Why sealed: a peer that shortened the file would turn our next access into SIGBUS. With shrinking
-//! and growing sealed the kernel refuses it, and [`Segment::from_fd`] accepts nothing less. A peer
-//! that seals writing as well makes our mapping fail, which is an error and not a signal.
+//! Why sealed: a peer that shortened the file would turn our next access into SIGBUS. With
+//! shrinking and growing sealed the kernel refuses it, and [`Segment::from_fd`] accepts nothing
+//! less. A peer that seals writing as well makes our mapping fail, which is an error and not a
+//! signal.
 //!
-//! Why not on reserved huge pages: a peer may punch holes into the file. On ordinary shared memory a
-//! hole reads as zero; where pages are reserved, touching it when none is left is SIGBUS again. The
-//! kernel may still use transparent ones, which [`Region::backing`] then tells.
+//! Why not on reserved huge pages: a peer may punch holes into the file. On ordinary shared memory
+//! a hole reads as zero; where pages are reserved, touching it when none is left is SIGBUS again.
+//! The kernel may still use transparent ones, which [`Region::backing`] then tells.
 //!
 //! Why an upper limit on what a peer sends: all of it is faulted in, at the expense of who maps it.
 //!
@@ -71,8 +72,8 @@ impl Segment {
         self.octets
     }
 
-    /// Maps the whole of it. Each mapping is a region of its own over the same memory: what is written
-    /// in one appears in the others, as if another process had written it.
+    /// Maps the whole of it. Each mapping is a region of its own over the same memory: what is
+    /// written in one appears in the others, as if another process had written it.
     pub fn map(&self) -> Result<Region, MapError> {
         Region::of_segment(self)
     }

@@ -1,11 +1,11 @@
 //! A small value in shared memory, written by one and read whole by any number, who never delay it.
 //!
-//! A sequence number frames each writing: odd while it goes on, even before and after. A reader copies
-//! the value between two looks at the number and discards the copy if they differ. So the writer
-//! pays two stores, whoever reads, and a reader costs the writer nothing but the line.
+//! A sequence number frames each writing: odd while it goes on, even before and after. A reader
+//! copies the value between two looks at the number and discards the copy if they differ. So the
+//! writer pays two stores, whoever reads, and a reader costs the writer nothing but the line.
 //!
-//! Why reading gives up: a writer killed while it wrote leaves the number odd until a successor writes,
-//! and a hostile one may write for ever.
+//! Why reading gives up: a writer killed while it wrote leaves the number odd until a successor
+//! writes, and a hostile one may write for ever.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 use crate::words::{self, Plain, Words};
@@ -53,8 +53,8 @@ pub const fn words_needed<T: Plain>() -> usize {
 impl<T: Plain> SeqWriter<T> {
     /// The writer of the cell in `words`, which begins as zero. `None` when they are too few.
     ///
-    /// One that succeeds a writer which died goes on from there; what that one left half-written stays
-    /// hidden until the next write.
+    /// One that succeeds a writer which died goes on from there; what that one left half-written
+    /// stays hidden until the next write.
     pub fn new(words: Words) -> Option<Self> {
         let cell = Cell::new(words)?;
         let sequence = cell.sequence().load(Ordering::Relaxed);

@@ -1,8 +1,9 @@
 //! The ring between two processes, of which neither trusts the other.
 //!
-//! The algorithm is that of [`spsc`](crate::spsc) with three differences. Entries are [`Plain`] values,
-//! copied word by word. A side's own position is never read back, and the peer's is checked, so
-//! nothing that a peer writes moves us out of bounds. And the whole lies at fixed places:
+//! The algorithm is that of [`spsc`](crate::spsc) with three differences. Entries are [`Plain`]
+//! values, copied word by word. A side's own position is never read back, and the peer's is
+//! checked, so nothing that a peer writes moves us out of bounds. And the whole lies at fixed
+//! places:
 //!
 //! ```text
 //! word 0      what it is            written by its maker, checked by who opens it
@@ -14,15 +15,15 @@
 //!
 //! So an entry of 7 words fills a cache line together with its turn and travels in one.
 //!
-//! A peer killed at any instant wedges nobody. An entry counts once its turn is stored, one atomic store
-//! after the entry is whole; whoever dies before that has not sent it. A consumer that dies before it
-//! stores the head has not taken the entries, and its successor gets them again.
+//! A peer killed at any instant wedges nobody. An entry counts once its turn is stored, one atomic
+//! store after the entry is whole; whoever dies before that has not sent it. A consumer that dies
+//! before it stores the head has not taken the entries, and its successor gets them again.
 //!
-//! A peer that lies can stop the flow, drop entries or deliver rubbish: the entries it sends are to be
-//! judged like a packet. It cannot do more.
+//! A peer that lies can stop the flow, drop entries or deliver rubbish: the entries it sends are to
+//! be judged like a packet. It cannot do more.
 //!
-//! Why one producer only: with several, one that dies between claiming a slot and filling it would stop
-//! all. Give every process a ring of its own.
+//! Why one producer only: with several, one that dies between claiming a slot and filling it would
+//! stop all. Give every process a ring of its own.
 
 use crate::cursor::{ProducerCursor, START, filled, first_turn, is_capacity};
 use crate::sync::{AtomicU64, Ordering};
@@ -133,8 +134,8 @@ impl<T: Plain> SharedRing<T> {
         Self::fit(words, entries)
     }
 
-    /// Empties the ring. For the survivor, when the peer is known to be dead and before another is given
-    /// the memory. A peer that lives after all finds its positions gone and stands still.
+    /// Empties the ring. For the survivor, when the peer is known to be dead and before another is
+    /// given the memory. A peer that lives after all finds its positions gone and stands still.
     pub fn reset(&self) {
         for index in 0..self.entries {
             self.turn(index as u64).store(first_turn(index, self.entries), Ordering::Relaxed);
@@ -143,10 +144,11 @@ impl<T: Plain> SharedRing<T> {
         self.head().store(START, Ordering::Release);
     }
 
-    /// The producing side. It goes on where the last one of this ring stopped: behind the entries from
-    /// the head on that are there.
+    /// The producing side. It goes on where the last one of this ring stopped: behind the entries
+    /// from the head on that are there.
     pub fn producer(self) -> SharedProducer<T> {
-        // A consumer that moves on meanwhile does no harm: slots keep their turns until overwritten.
+        // A consumer that moves on meanwhile does no harm: slots keep their turns until
+        // overwritten.
         let mut tail = self.head().load(Ordering::Acquire);
         for _ in 0..self.entries {
             // Acquire: what the last producer did with the slots comes before what we do.
@@ -158,7 +160,8 @@ impl<T: Plain> SharedRing<T> {
         SharedProducer { cursor: ProducerCursor::new(tail, self.entries), ring: self }
     }
 
-    /// The consuming side. It begins with the entries that the last one of this ring did not release.
+    /// The consuming side. It begins with the entries that the last one of this ring did not
+    /// release.
     pub fn consumer(self) -> SharedConsumer<T> {
         SharedConsumer { position: self.head().load(Ordering::Acquire), ring: self }
     }

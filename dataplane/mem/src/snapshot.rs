@@ -1,18 +1,19 @@
-//! Tables that one thread publishes and workers read without waiting: routes, neighbours, connections.
+//! Tables that one thread publishes and workers read without waiting: routes, neighbours,
+//! connections.
 //!
 //! A worker holds a reference to the version it uses. Once a breath it compares one pointer
 //! ([`Snapshot::refresh`]); as long as nothing was published, that is a load of a line that nobody
 //! writes. No packet costs an atomic operation, and all packets of a breath see one version.
 //!
-//! Why arc-swap underneath: its cache does exactly this, and its swap settles what readers are in the
-//! middle of. The pointer compare cannot be fooled by an address that is used again, because the cache
-//! keeps the old version alive.
+//! Why arc-swap underneath: its cache does exactly this, and its swap settles what readers are in
+//! the middle of. The pointer compare cannot be fooled by an address that is used again, because
+//! the cache keeps the old version alive.
 //!
-//! Why the publisher keeps what it replaced: else the last worker to move on would free the old table
-//! in the middle of a breath, and a route table takes milliseconds to free. [`Publisher::reclaim`] drops
-//! a version once nobody else has it. So a value's `Drop` runs on the publisher's thread, and that a
-//! version is gone proves that no worker uses it: the moment to destroy the connections that only it
-//! named.
+//! Why the publisher keeps what it replaced: else the last worker to move on would free the old
+//! table in the middle of a breath, and a route table takes milliseconds to free.
+//! [`Publisher::reclaim`] drops a version once nobody else has it. So, while the publisher lives, a
+//! value's `Drop` runs on its thread, and that a version is gone proves that no worker uses it: the moment to
+//! destroy the connections that only it named.
 
 use arc_swap::{ArcSwap, Cache};
 use std::sync::Arc;

@@ -1,13 +1,14 @@
 //! A ring from one thread to one other, for any values.
 //!
-//! A push writes a value and its slot's turn, both on one line; a pop reads them and stores the head,
-//! which the producer looks at once in a round (see `cursor.rs`). There is no read-modify-write operation
-//! and no fence that x86 would have to execute. A value can be popped as soon as it is pushed, also
-//! in the middle of a batch; what a batch of pops saves is the stores of the head.
+//! A push writes a value and its slot's turn, both on one line; a pop reads them and stores the
+//! head, which the producer looks at once in a round (see `cursor.rs`). There is no
+//! read-modify-write operation and no fence that x86 would have to execute. A value can be popped
+//! as soon as it is pushed, also in the middle of a batch; what a batch of pops saves is the stores
+//! of the head.
 //!
-//! Ownership: what is pushed belongs to the ring until popped; what is left when both ends are gone is
-//! dropped. A slot belongs to the consumer from the moment its turn says so, and to the producer from
-//! the moment the head is past it.
+//! Ownership: what is pushed belongs to the ring until popped; what is left when both ends are gone
+//! is dropped. A slot belongs to the consumer from the moment its turn says so, and to the producer
+//! from the moment the head is past it.
 
 use crate::cursor::{ProducerCursor, START, filled, first_turn, is_capacity};
 use crate::pad::CachePadded;
@@ -36,8 +37,8 @@ struct Slot<T> {
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: a value is reached by one side at a time, as turn and head hand its slot over with release and
-// acquire; so values only move from one thread to another.
+// SAFETY: a value is reached by one side at a time, as turn and head hand its slot over with
+// release and acquire; so values only move from one thread to another.
 unsafe impl<T: Send> Sync for Ring<T> {}
 // SAFETY: the ring owns its values.
 unsafe impl<T: Send> Send for Ring<T> {}
@@ -80,8 +81,8 @@ impl<T> Ring<T> {
     #[inline(always)]
     unsafe fn take(&self, position: u64) -> Option<T> {
         let slot = self.filled_slot(position)?;
-        // SAFETY: the turn says that the slot holds this position's value and is the consumer's, who
-        // is the caller, until the head is past it. The value is not moved out again.
+        // SAFETY: the turn says that the slot holds this position's value and is the consumer's,
+        // who is the caller, until the head is past it. The value is not moved out again.
         Some(slot.value.with_mut(|value| unsafe { (*value).assume_init_read() }))
     }
 }
@@ -102,8 +103,8 @@ impl<T> Producer<T> {
         Ok(())
     }
 
-    /// Appends values as long as there are any and there is room; says how many. The iterator is not
-    /// asked for a value that has no room.
+    /// Appends values as long as there are any and there is room; says how many. The iterator is
+    /// not asked for a value that has no room.
     #[inline]
     pub fn push_from(&mut self, values: impl IntoIterator<Item = T>) -> usize {
         let mut values = values.into_iter();
@@ -162,8 +163,8 @@ impl<T> Consumer<T> {
         Some(slot.value.with(|value| unsafe { (*value).assume_init_ref() }))
     }
 
-    /// The oldest values as they come, at most `count_max`. Their slots go back to the producer all at
-    /// once when the iterator is dropped; values not asked for stay in the ring.
+    /// The oldest values as they come, at most `count_max`. Their slots go back to the producer all
+    /// at once when the iterator is dropped; values not asked for stay in the ring.
     #[inline]
     pub fn drain(&mut self, count_max: usize) -> Drain<'_, T> {
         Drain { consumer: self, left: count_max }

@@ -1,5 +1,5 @@
-//! The primitives that the algorithms here are written in: those of `std`, or loom's when built with
-//! `--cfg loom`, so that what is modelled is what runs.
+//! The primitives that the algorithms here are written in: those of `std`, or loom's when built
+//! with `--cfg loom`, so that what is modelled is what runs.
 
 #[cfg(loom)]
 pub(crate) use loom::{

@@ -1,13 +1,13 @@
 //! Memory as atomic words: the only form in which two processes share data here.
 //!
-//! A peer may write at any instant, be killed halfway through, or mean harm. If its octets were read as
-//! ordinary memory, the compiler could read them twice and find two values, and the language would
-//! call it undefined. A relaxed load of an aligned word costs the same instruction and is defined
-//! whatever the peer does. So a value is copied word by word into our own memory first and judged
-//! there, and everything built on words (rings, cells, counters) is safe code.
+//! A peer may write at any instant, be killed halfway through, or mean harm. If its octets were
+//! read as ordinary memory, the compiler could read them twice and find two values, and the
+//! language would call it undefined. A relaxed load of an aligned word costs the same instruction
+//! and is defined whatever the peer does. So a value is copied word by word into our own memory
+//! first and judged there, and everything built on words (rings, cells, counters) is safe code.
 //!
-//! Why [`Plain`]: any words a peer leaves behind must be a value of the type, and a value must have no
-//! padding, which would leak our memory into its. Both are zerocopy's to check.
+//! Why [`Plain`]: any words a peer leaves behind must be a value of the type, and a value must have
+//! no padding, which would leak our memory into its. Both are zerocopy's to check.
 
 use crate::pad::LINE_OCTETS;
 use crate::region::{MapError, Region};
@@ -22,10 +22,11 @@ const _: () = {
     assert!(align_of::<AtomicU64>() == 8 || cfg!(loom));
 };
 
-/// Values that may lie in shared memory: of any octets, without padding, a multiple of 8 octets long.
+/// Values that may lie in shared memory: of any octets, without padding, a multiple of 8 octets
+/// long.
 ///
-/// Derive zerocopy's `FromBytes`, `IntoBytes` and `Immutable` and this follows. A wrong length is refused
-/// when the use is compiled.
+/// Derive zerocopy's `FromBytes`, `IntoBytes` and `Immutable` and this follows. A wrong length is
+/// refused when the use is compiled.
 pub trait Plain: FromBytes + IntoBytes + Immutable + Copy + 'static {
     /// How many words a value takes.
     const WORDS: usize = {

@@ -1,8 +1,8 @@
 //! Processes that share rings and are killed with SIGKILL in the middle of it.
 //!
-//! The test starts itself again as the peer, which gets the segment as its standard input. It is killed
-//! when the survivor has seen a certain number of entries, other in each round, so anywhere in its
-//! loop; never after a certain time.
+//! The test starts itself again as the peer, which gets the segment as its standard input. It is
+//! killed when the survivor has seen a certain number of entries, other in each round, so anywhere
+//! in its loop; never after a certain time.
 #![cfg(not(loom))]
 #![forbid(unsafe_code)]
 
@@ -139,8 +139,8 @@ fn consume(segment: &Segment, waiting: impl Fn()) {
     }
 }
 
-/// A consumer that sees one producer after the other die. In every second round it resets the ring, in
-/// the others the next producer goes on where the dead one stopped.
+/// A consumer that sees one producer after the other die. In every second round it resets the ring,
+/// in the others the next producer goes on where the dead one stopped.
 #[test]
 fn consumer_survives_its_producers() {
     let segment = segment();
@@ -173,8 +173,8 @@ fn consumer_survives_its_producers() {
     }
 }
 
-/// A producer that sees one consumer after the other die. Each begins with the first entry that the one
-/// before did not release, so that in the end none is missing.
+/// A producer that sees one consumer after the other die. Each begins with the first entry that the
+/// one before did not release, so that in the end none is missing.
 #[test]
 fn producer_survives_its_consumers() {
     let segment = segment();

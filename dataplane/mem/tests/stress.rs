@@ -107,7 +107,8 @@ fn mpsc_loses_nothing_and_keeps_each_order() {
     });
 }
 
-/// Buffers go around three workers by rings; each writes its mark and finds the mark of the one before.
+/// Buffers go around three workers by rings; each writes its mark and finds the mark of the one
+/// before.
 #[test]
 fn buffers_cross_threads_and_come_home() {
     const WORKERS: usize = 3;
