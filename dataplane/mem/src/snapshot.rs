@@ -12,8 +12,8 @@
 //! Why the publisher keeps what it replaced: else the last worker to move on would free the old
 //! table in the middle of a breath, and a route table takes milliseconds to free.
 //! [`Publisher::reclaim`] drops a version once nobody else has it. So, while the publisher lives, a
-//! value's `Drop` runs on its thread, and that a version is gone proves that no worker uses it: the moment to
-//! destroy the connections that only it named.
+//! value's `Drop` runs on its thread, and that a version is gone proves that no worker uses it: the
+//! moment to destroy the connections that only it named.
 
 use arc_swap::{ArcSwap, Cache};
 use std::sync::Arc;
