@@ -7,8 +7,8 @@
 //! 2. [`pool`], [`buf`], [`free_list`]: fixed-size buffers in a region, owned by value;
 //! 3. [`spsc`], [`mpsc`]: rings between threads of one process, which trust each other;
 //! 4. [`words`], [`shared_ring`], [`seq_cell`], [`counters`]: what two processes share, where
-//!    neither trusts the other. All of it is atomic words, so these four hold no `unsafe` but the one that
-//!    makes words out of a region;
+//!    neither trusts the other. All of it is atomic words, so these four hold no `unsafe` but the
+//!    one that makes words out of a region;
 //! 5. [`snapshot`]: tables that one thread publishes and others read without waiting.
 //!
 //! Three rules run through all of it. Full and empty are answers, not errors. No hot operation
