@@ -1,0 +1,319 @@
+//! A buffer of a pool: its owner's handle, sixteen octets that move by value.
+//!
+//! A buffer has a *window*, the octets that are the packet. In front of it lies headroom for
+//! headers to come, behind it tailroom. Both bounds travel in the handle and not in the buffer, so
+//! stripping a header touches no memory.
+//!
+//! ```text
+//! |<- headroom ->|<- window: len ->|<- tailroom ->|
+//! 0              offset            offset + len   buffer_octets
+//! ```
+//!
+//! Why octets are lent as `&[u8]` although a device writes them: it does so only while the buffer
+//! is posted, and then the device's queue owns the `Buf` and lends nothing. The memory is zeroed
+//! when mapped, so any octet is initialised whatever was or was not received.
+
+use crate::pool::Core;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::slice;
+
+/// One buffer, owned. Dropping it gives it back to the pool's shared list; a worker gives it to its
+/// [`Cache`](crate::Cache) instead, which is cheaper.
+pub struct Buf {
+    core: NonNull<Core>,
+    index: u32,
+    offset: u16,
+    len: u16,
+}
+
+const _: () = {
+    assert!(size_of::<Buf>() == 16);
+    assert!(size_of::<Option<Buf>>() == 16);
+};
+
+// SAFETY: a buffer has one owner, who alone reaches its octets, and it holds a reference to its
+// pool, which any thread may use and may take down.
+unsafe impl Send for Buf {}
+// SAFETY: a shared reference gives out the octets for reading only.
+unsafe impl Sync for Buf {}
+
+impl Buf {
+    /// An empty window behind the pool's headroom.
+    ///
+    /// # Safety
+    /// `index` is below the pool's count, no other `Buf` stands for it and no list holds it, and
+    /// its reference to the pool passes to the result.
+    #[inline(always)]
+    pub(crate) unsafe fn new(core: NonNull<Core>, index: u32) -> Self {
+        // SAFETY: alive by the reference that passes to us.
+        let offset = unsafe { core.as_ref() }.config.headroom_octets;
+        Self { core, index, offset, len: 0 }
+    }
+
+    /// The packet.
+    #[inline]
+    pub fn octets(&self) -> &[u8] {
+        // SAFETY: the window lies within the buffer, as every change of it checks, and the buffer
+        // within the region, which our reference keeps mapped. The octets are initialised. No other
+        // `Buf` has this index, and nobody can write while `self` is borrowed: that takes `&mut
+        // self`.
+        unsafe { slice::from_raw_parts(self.address().as_ptr(), self.len()) }
+    }
+
+    /// The packet, to be written.
+    #[inline]
+    pub fn octets_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `octets`, and `&mut self` makes the borrow exclusive.
+        unsafe { slice::from_raw_parts_mut(self.address().as_ptr(), self.len()) }
+    }
+
+    /// Where the window begins: what a scatter/gather entry names, valid while the buffer is owned.
+    #[inline]
+    pub fn address(&self) -> NonNull<u8> {
+        let core = self.pool_core();
+        let distance = self.index as usize * core.stride + usize::from(self.offset);
+        // SAFETY: index < count and offset <= buffer_octets <= stride, so this stays within the
+        // region, whose length was checked against count * stride.
+        unsafe { core.base.add(distance) }
+    }
+
+    /// How long the packet is.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        usize::from(self.len)
+    }
+
+    /// Whether there is no packet.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many octets are free before the window.
+    #[inline(always)]
+    pub fn headroom(&self) -> usize {
+        usize::from(self.offset)
+    }
+
+    /// How many octets the window can still grow by at its end.
+    #[inline]
+    pub fn tailroom(&self) -> usize {
+        let behind = self.capacity() - self.headroom() - self.len();
+        behind.min(usize::from(u16::MAX - self.len))
+    }
+
+    /// How long the whole buffer is.
+    #[inline(always)]
+    pub fn capacity(&self) -> usize {
+        self.pool_core().config.buffer_octets as usize
+    }
+
+    /// Which buffer of its pool it is.
+    #[inline(always)]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Puts the window where the packet lies, as a device reports it. `None`, and no change, when
+    /// that is not inside the buffer.
+    #[inline]
+    #[must_use]
+    pub fn set_window(&mut self, offset: usize, len: usize) -> Option<&mut [u8]> {
+        if offset.checked_add(len)? > self.capacity() {
+            return None;
+        }
+        let window = (u16::try_from(offset).ok()?, u16::try_from(len).ok()?);
+        (self.offset, self.len) = window;
+        Some(self.octets_mut())
+    }
+
+    /// Grows the window by `count` octets at the front and lends those, for a header to be written.
+    /// `None`, and no change, when the headroom is smaller.
+    #[inline]
+    #[must_use]
+    pub fn push_front(&mut self, count: usize) -> Option<&mut [u8]> {
+        let offset = self.headroom().checked_sub(count)?;
+        let window = self.set_window(offset, self.len().checked_add(count)?)?;
+        Some(&mut window[..count])
+    }
+
+    /// Grows the window by `count` octets at the end and lends those. `None`, and no change, when
+    /// the tailroom is smaller.
+    #[inline]
+    #[must_use]
+    pub fn push_back(&mut self, count: usize) -> Option<&mut [u8]> {
+        let len = self.len();
+        let window = self.set_window(self.headroom(), len.checked_add(count)?)?;
+        Some(&mut window[len..])
+    }
+
+    /// Takes `count` octets off the front, a header that was read. `None`, and no change, when the
+    /// packet is shorter.
+    #[inline]
+    #[must_use]
+    pub fn pull_front(&mut self, count: usize) -> Option<()> {
+        let len = self.len().checked_sub(count)?;
+        self.set_window(self.headroom() + count, len).map(|_| ())
+    }
+
+    /// Cuts the packet to `len` octets if it is longer.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        // What is cut to fits in 16 bits, because the present length does.
+        self.len = self.len().min(len) as u16;
+    }
+
+    /// Gives the buffer away as a bare number: to a device's ring or to another process. It stays
+    /// out until [`Pool::claim`](crate::Pool::claim) takes the number back. The window is not kept:
+    /// send it along.
+    #[inline]
+    pub fn into_raw(self) -> u32 {
+        self.pool_core().surrender(self.index);
+        self.into_index()
+    }
+
+    /// Ends the handle without giving the buffer back: index and reference are the caller's now.
+    #[inline(always)]
+    pub(crate) fn into_index(self) -> u32 {
+        ManuallyDrop::new(self).index
+    }
+
+    #[inline(always)]
+    pub(crate) fn core(&self) -> NonNull<Core> {
+        self.core
+    }
+
+    #[inline(always)]
+    fn pool_core(&self) -> &Core {
+        // SAFETY: alive, because this buffer holds a reference; nobody has it exclusively before
+        // the last reference is gone.
+        unsafe { self.core.as_ref() }
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        self.pool_core().put_back(&[self.index]);
+        // SAFETY: the reference of this buffer, whose index is on the list now.
+        unsafe { Core::release(self.core, 1) };
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { index, offset, len, .. } = self;
+        write!(f, "Buf {{ index: {index}, offset: {offset}, len: {len} }}")
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::pool::{BUFFER_OCTETS_MAX, Leak, Pool, PoolConfig, PoolError};
+
+    const CONFIG: PoolConfig = PoolConfig { buffers: 8, buffer_octets: 256, headroom_octets: 64 };
+
+    #[test]
+    fn window_moves_within_the_buffer() {
+        let pool = Pool::new(CONFIG).unwrap();
+        let mut buf = pool.alloc().unwrap();
+        assert_eq!((buf.headroom(), buf.len(), buf.tailroom()), (64, 0, 192));
+        buf.push_back(4).unwrap().copy_from_slice(b"data");
+        buf.push_front(2).unwrap().copy_from_slice(b"h:");
+        assert_eq!(buf.octets(), b"h:data");
+        assert_eq!(buf.pull_front(7), None);
+        assert_eq!(buf.pull_front(2), Some(()));
+        assert_eq!(buf.octets(), b"data");
+        assert_eq!(buf.push_front(65), None);
+        assert_eq!(buf.push_back(189), None);
+        assert_eq!(buf.push_back(usize::MAX), None);
+        assert_eq!(buf.set_window(250, 7), None);
+        assert_eq!(buf.set_window(usize::MAX, 2), None);
+        assert_eq!(buf.octets(), b"data", "a refusal changes nothing");
+        buf.truncate(9);
+        buf.truncate(3);
+        assert_eq!(buf.octets(), b"dat");
+        assert_eq!(buf.set_window(0, 256).map(|window| window.len()), Some(256));
+    }
+
+    #[test]
+    fn longest_buffer_can_be_filled_from_any_offset() {
+        let config =
+            PoolConfig { buffers: 2, buffer_octets: BUFFER_OCTETS_MAX, headroom_octets: 0 };
+        let pool = Pool::new(config).unwrap();
+        let mut buf = pool.alloc().unwrap();
+        assert_eq!(buf.tailroom(), 0xffff);
+        assert!(buf.set_window(0xffff, 0xffff).is_some());
+        assert_eq!(buf.tailroom(), 0);
+        assert_eq!(buf.push_back(1), None);
+        assert_eq!(buf.set_window(0x1_0000, 0), None);
+    }
+
+    #[test]
+    fn a_raw_index_is_claimed_once() {
+        let pool = Pool::new(CONFIG).unwrap();
+        let mut buf = pool.alloc().unwrap();
+        let index = buf.index();
+        assert!(pool.claim(index).is_none(), "held");
+        buf.push_back(1).unwrap()[0] = 42;
+        let raw = buf.into_raw();
+        assert_eq!((raw, pool.outstanding()), (index, 1));
+        let mut again = pool.claim(raw).unwrap();
+        assert_eq!(again.push_back(1).unwrap(), [42]);
+        assert!(pool.claim(raw).is_none(), "claimed before");
+        assert!((0..=u32::MAX).step_by(0x10_0001).all(|guess| pool.claim(guess).is_none()));
+        drop(again);
+        assert!(pool.claim(raw).is_none(), "free");
+        assert_eq!(pool.close(), Ok(()));
+    }
+
+    #[test]
+    fn buffers_outlive_their_pool_and_are_reported() {
+        let pool = Pool::new(CONFIG).unwrap();
+        let mut cache = pool.cache(4);
+        let mut buf = cache.alloc().unwrap();
+        assert_eq!((cache.len(), pool.outstanding()), (1, 2));
+        drop(cache);
+        assert_eq!(pool.close(), Err(Leak { outstanding: 1 }));
+        buf.push_back(3).unwrap().copy_from_slice(b"yes");
+        assert_eq!(buf.octets(), b"yes");
+    }
+
+    #[test]
+    fn exhaustion_is_an_answer_and_ends() {
+        let pool = Pool::new(CONFIG).unwrap();
+        let (mut one, mut other) = (pool.cache(4), pool.cache(4));
+        let mut bufs = Vec::new();
+        assert_eq!(one.alloc_batch(&mut bufs, 9), 8);
+        assert!(one.alloc().is_none() && other.alloc().is_none() && pool.alloc().is_none());
+        bufs.drain(..3).for_each(|buf| other.free(buf));
+        assert!(one.alloc().is_none(), "what another cache keeps is not to be had");
+        bufs.drain(..).for_each(|buf| other.free(buf));
+        assert!(one.alloc().is_some());
+    }
+
+    #[test]
+    fn a_cache_sends_strangers_home() {
+        let (pool, stranger) = (Pool::new(CONFIG).unwrap(), Pool::new(CONFIG).unwrap());
+        let mut cache = pool.cache(4);
+        cache.free(stranger.alloc().unwrap());
+        assert_eq!((cache.len(), stranger.outstanding()), (0, 0));
+    }
+
+    #[test]
+    fn bad_configurations_are_refused() {
+        for config in [
+            PoolConfig { buffers: 0, ..CONFIG },
+            PoolConfig { buffers: u32::MAX, ..CONFIG },
+            PoolConfig { buffer_octets: 0, headroom_octets: 0, ..CONFIG },
+            PoolConfig { buffer_octets: u32::MAX, ..CONFIG },
+            PoolConfig { headroom_octets: 257, ..CONFIG },
+        ] {
+            assert!(matches!(Pool::new(config), Err(PoolError::BadConfig(bad)) if bad == config));
+        }
+        let region = crate::Region::anonymous(1).unwrap();
+        let error = Pool::in_region(region, PoolConfig { buffers: 1000, ..CONFIG }).unwrap_err();
+        assert!(matches!(error, PoolError::RegionTooSmall { .. }));
+    }
+}

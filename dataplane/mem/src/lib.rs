@@ -1,0 +1,44 @@
+//! Memory that packets live in, and the ways by which threads and processes hand it to each other.
+//!
+//! Nothing here knows a packet, a clock or a device. What it knows is who owns which octets, and in
+//! which order writes become visible. Read in this order:
+//!
+//! 1. [`region`], [`segment`]: pages from the kernel, private or shared between processes;
+//! 2. [`pool`], [`buf`], [`free_list`]: fixed-size buffers in a region, owned by value;
+//! 3. [`spsc`], [`mpsc`]: rings between threads of one process, which trust each other;
+//! 4. [`words`], [`shared_ring`], [`seq_cell`], [`counters`]: what two processes share, where
+//!    neither trusts the other. All of it is atomic words, so these four hold no `unsafe` but the
+//!    one that makes words out of a region;
+//! 5. [`snapshot`]: tables that one thread publishes and others read without waiting.
+//!
+//! Three rules run through all of it. Full and empty are answers, not errors. No hot operation
+//! takes a lock, a system call or an allocation. What another process writes may stop the flow but
+//! never makes this one read or write out of bounds.
+#![allow(unsafe_code, reason = "raw pages, slots that are written before they are values")]
+#![deny(unsafe_op_in_unsafe_fn)]
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("pollux-mem assumes 64-bit addresses");
+
+pub mod buf;
+pub mod counters;
+mod cursor;
+pub mod free_list;
+pub mod mpsc;
+pub mod pad;
+pub mod pool;
+pub mod region;
+pub mod segment;
+pub mod seq_cell;
+pub mod shared_ring;
+pub mod snapshot;
+pub mod spsc;
+mod sync;
+pub mod words;
+
+pub use buf::Buf;
+pub use pad::CachePadded;
+pub use pool::{Cache, Pool, PoolConfig};
+pub use region::{Backing, Region};
+pub use segment::Segment;
+pub use words::{Plain, Words};

@@ -1,0 +1,412 @@
+//! A pool of fixed-size buffers in one region, and the cache through which a worker uses it.
+//!
+//! A worker allocates from and frees to its own [`Cache`], a stack of indices that nobody else
+//! sees. Only when that runs empty or over does it exchange half of it with the shared
+//! [`FreeList`], by one swap. So the hot path touches no shared line, whoever allocates and
+//! wherever the buffer ends.
+//!
+//! A buffer is a [`Buf`]: one owner, moved by value, given back when dropped. A double free cannot
+//! be written. What can be written is a buffer kept too long, so the pool counts what is away
+//! ([`Pool::outstanding`]) and [`Pool::close`] reports it.
+//!
+//! Why the memory cannot go before the last buffer: each index that is not on the shared list holds
+//! one reference to the pool, taken and returned in the batches in which indices leave and return.
+//! That gives every buffer a safe address without an atomic operation per buffer. A buffer that is
+//! never returned keeps the memory mapped for ever, which is a leak and not a fault.
+//!
+//! Why the stride is an odd number of cache lines: with a power of two, the headers of all buffers
+//! fall into the same few sets of the first-level cache (at 2 KiB, two of 64), where a batch evicts
+//! itself. An odd stride walks through all of them.
+
+use crate::buf::Buf;
+use crate::free_list::{FreeList, INDICES_MAX};
+use crate::pad::CachePadded;
+use crate::region::{Backing, MapError, Region};
+use crate::sync::{AtomicU8, AtomicUsize, Ordering, fence};
+use std::fmt;
+use std::ptr::NonNull;
+
+/// How many buffers a pool can have.
+pub const BUFFERS_MAX: u32 = INDICES_MAX;
+/// How long a buffer can be: a window begins and measures at most 2^16 - 1 octets each.
+pub const BUFFER_OCTETS_MAX: u32 = 2 * u16::MAX as u32;
+
+const LINE: u32 = 64;
+
+/// What a pool consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// How many buffers, from 1 to [`BUFFERS_MAX`].
+    pub buffers: u32,
+    /// How long each is with its headroom, from 1 to [`BUFFER_OCTETS_MAX`].
+    pub buffer_octets: u32,
+    /// How much of it a fresh buffer leaves free in front, for headers.
+    pub headroom_octets: u16,
+}
+
+impl PoolConfig {
+    /// From one buffer to the next: an odd number of cache lines.
+    fn stride(&self) -> usize {
+        ((self.buffer_octets.div_ceil(LINE) | 1) * LINE) as usize
+    }
+
+    /// How much memory it takes.
+    pub fn region_octets(&self) -> usize {
+        self.buffers as usize * self.stride()
+    }
+
+    fn check(&self) -> Result<(), PoolError> {
+        let buffers = (1..=BUFFERS_MAX).contains(&self.buffers);
+        let octets = (1..=BUFFER_OCTETS_MAX).contains(&self.buffer_octets);
+        if buffers && octets && u32::from(self.headroom_octets) <= self.buffer_octets {
+            Ok(())
+        } else {
+            Err(PoolError::BadConfig(*self))
+        }
+    }
+}
+
+/// Why there is no pool.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// A number out of its range.
+    BadConfig(PoolConfig),
+    /// No memory.
+    Map(MapError),
+    /// The region given is too small.
+    RegionTooSmall {
+        /// What it has.
+        octets: usize,
+        /// What the buffers need.
+        needed: usize,
+    },
+}
+
+impl fmt::Display for PoolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadConfig(PoolConfig { buffers, buffer_octets, headroom_octets }) => write!(
+                f,
+                "no pool of {buffers} buffers of {buffer_octets} octets, {headroom_octets} of them \
+                 headroom: at most {BUFFERS_MAX} buffers of {BUFFER_OCTETS_MAX} octets, none empty",
+            ),
+            Self::Map(error) => write!(f, "no memory for the pool: {error}"),
+            Self::RegionTooSmall { octets, needed } => {
+                write!(f, "the pool needs {needed} octets and its region has {octets}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PoolError {}
+
+/// Buffers that were not given back when their pool was closed. Their memory stays mapped until
+/// they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leak {
+    /// How many.
+    pub outstanding: usize,
+}
+
+impl fmt::Display for Leak {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} buffers are still out; drain the queues that hold them", self.outstanding)
+    }
+}
+
+impl std::error::Error for Leak {}
+
+/// A handle on a pool. Clones are handles on the same one.
+pub struct Pool {
+    core: NonNull<Core>,
+}
+
+/// What the handles, the caches and the buffers of one pool have in common. The first group of
+/// fields is written once and then read by all; what changes lies on lines of its own.
+pub(crate) struct Core {
+    pub(crate) base: NonNull<u8>,
+    pub(crate) stride: usize,
+    pub(crate) config: PoolConfig,
+    region: Region,
+    /// One octet a buffer: whether its index is out raw.
+    raw: Box<[AtomicU8]>,
+    free: FreeList,
+    /// Handles, plus indices that are not on `free`.
+    references: CachePadded<AtomicUsize>,
+    /// Handles alone, for reports.
+    handles: CachePadded<AtomicUsize>,
+}
+
+/// A buffer's octet in [`Core::raw`] while a [`Buf`] or a free index stands for it.
+const HELD: u8 = 0;
+/// The octet while the bare number stands for it.
+const RAW: u8 = 1;
+
+// SAFETY: a handle is a counted reference to a `Core`, which any thread may use and may take down:
+// its octets are reached only through a `Buf`, of which there is at most one an index, and all else
+// in it is atomic or never written again.
+unsafe impl Send for Pool {}
+// SAFETY: as above.
+unsafe impl Sync for Pool {}
+
+impl Pool {
+    /// A pool in private memory of its own.
+    pub fn new(config: PoolConfig) -> Result<Self, PoolError> {
+        config.check()?;
+        let region = Region::anonymous(config.region_octets()).map_err(PoolError::Map)?;
+        Self::in_region(region, config)
+    }
+
+    /// A pool in the memory given: of a segment, say, so that another process can copy from it.
+    ///
+    /// A process that can write the segment can also write buffers at any time. What must not
+    /// change after it was judged, such as a length, is to be copied out of the buffer first.
+    pub fn in_region(region: Region, config: PoolConfig) -> Result<Self, PoolError> {
+        config.check()?;
+        let (octets, needed) = (region.octets(), config.region_octets());
+        if octets < needed {
+            return Err(PoolError::RegionTooSmall { octets, needed });
+        }
+        let core = Box::new(Core {
+            base: region.address(),
+            stride: config.stride(),
+            config,
+            region,
+            raw: (0..config.buffers).map(|_| AtomicU8::new(HELD)).collect(),
+            free: FreeList::full(config.buffers).ok_or(PoolError::BadConfig(config))?,
+            references: CachePadded(AtomicUsize::new(1)),
+            handles: CachePadded(AtomicUsize::new(1)),
+        });
+        Ok(Self { core: NonNull::from(Box::leak(core)) })
+    }
+
+    /// What it was made of.
+    pub fn config(&self) -> PoolConfig {
+        self.core().config
+    }
+
+    /// Where its memory begins and how long it is, to be registered with a device.
+    pub fn memory(&self) -> (NonNull<u8>, usize) {
+        (self.core().base, self.core().region.octets())
+    }
+
+    /// What pages it lies on.
+    pub fn backing(&self) -> Backing {
+        self.core().region.backing()
+    }
+
+    /// A cache for one worker, which keeps up to `buffers_max` (at least 2) buffers at hand.
+    ///
+    /// What caches keep, others cannot have: size the pool for the sum of them and the queues.
+    pub fn cache(&self, buffers_max: usize) -> Cache {
+        let buffers_max = buffers_max.max(2);
+        Cache { pool: self.clone(), indices: Vec::with_capacity(buffers_max), buffers_max }
+    }
+
+    /// One buffer without a cache, for a slow path. `None` when none is free.
+    pub fn alloc(&self) -> Option<Buf> {
+        let mut index = Vec::with_capacity(1);
+        (self.core().lease(&mut index, 1) == 1).then(|| self.buf(index[0]))
+    }
+
+    /// How many buffers are away from the shared list: in somebody's hands, raw, or in a cache.
+    /// Once the caches are dropped, this is how many are not given back.
+    ///
+    /// While others allocate it is a figure of the recent past.
+    pub fn outstanding(&self) -> usize {
+        let references = self.core().references.load(Ordering::Relaxed);
+        references.saturating_sub(self.core().handles.load(Ordering::Relaxed))
+    }
+
+    /// Gives up this handle and reports what is still out. For the last handle, after the caches.
+    pub fn close(self) -> Result<(), Leak> {
+        match self.outstanding() {
+            0 => Ok(()),
+            outstanding => Err(Leak { outstanding }),
+        }
+    }
+
+    /// Takes back the buffer whose index was given away by [`Buf::into_raw`]. `None` when that
+    /// index is not away: never given, taken back before, or no index at all. So the number may
+    /// come from a device or a peer which is wrong or lies, and claiming each index below
+    /// `config().buffers` recovers all that a dead peer held.
+    ///
+    /// The buffer comes back empty, with the headroom of a fresh one and its octets as they are.
+    pub fn claim(&self, raw: u32) -> Option<Buf> {
+        let state = self.core().raw.get(raw as usize)?;
+        // One swap decides between all that claim the same index. Acquire, with the release in
+        // `surrender`: what the former owner wrote is there.
+        state.compare_exchange(RAW, HELD, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        Some(self.buf(raw))
+    }
+
+    /// The buffer of an index whose lease the caller holds and hands over.
+    #[inline(always)]
+    fn buf(&self, index: u32) -> Buf {
+        // SAFETY: each caller has just got `index` from the free list with its lease, from a cache
+        // that keeps it with its lease, or out of the raw state, to which only a `Buf` given up
+        // with its lease leads. All of them hand an index out once, so no other `Buf` stands for
+        // it.
+        unsafe { Buf::new(self.core, index) }
+    }
+
+    #[inline(always)]
+    fn core(&self) -> &Core {
+        // SAFETY: this handle holds a reference, so the core is alive; nobody has it exclusively
+        // before the last reference is gone.
+        unsafe { self.core.as_ref() }
+    }
+}
+
+impl Clone for Pool {
+    fn clone(&self) -> Self {
+        self.core().handles.fetch_add(1, Ordering::Relaxed);
+        // Relaxed: the new reference comes from one that we hold.
+        self.core().references.fetch_add(1, Ordering::Relaxed);
+        Self { core: self.core }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.core().handles.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: the reference of this handle, which is not used after this.
+        unsafe { Core::release(self.core, 1) };
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("config", &self.config())
+            .field("backing", &self.backing())
+            .field("outstanding", &self.outstanding())
+            .finish()
+    }
+}
+
+impl Core {
+    /// Takes indices off the shared list, each with a reference to the pool.
+    fn lease(&self, out: &mut Vec<u32>, count_max: usize) -> usize {
+        let count = self.free.pop(out, count_max);
+        // Relaxed: whoever calls this holds a reference, so the count is not at its end.
+        self.references.fetch_add(count, Ordering::Relaxed);
+        count
+    }
+
+    /// Puts indices back on the shared list. Their references are the caller's to release.
+    pub(crate) fn put_back(&self, indices: &[u32]) {
+        self.free.push(indices);
+    }
+
+    /// Marks an index as out raw.
+    pub(crate) fn surrender(&self, index: u32) {
+        // Release: who claims it sees what we wrote into the buffer.
+        self.raw[index as usize].store(RAW, Ordering::Release);
+    }
+
+    /// Gives back `count` references and takes the pool down with the last.
+    ///
+    /// # Safety
+    /// The caller holds that many references and touches the pool through none of them any more.
+    pub(crate) unsafe fn release(core: NonNull<Self>, count: usize) {
+        // SAFETY: alive, because the caller's references are not given back before this line.
+        let references = unsafe { &core.as_ref().references };
+        // Release, and acquire in who comes last: all use of the pool, by whomever, is over before
+        // it goes.
+        if references.fetch_sub(count, Ordering::Release) == count {
+            fence(Ordering::Acquire);
+            // SAFETY: that was the last reference and the box was leaked in `Pool::in_region`.
+            drop(unsafe { Box::from_raw(core.as_ptr()) });
+        }
+    }
+}
+
+/// A worker's own stock of free buffers.
+pub struct Cache {
+    pool: Pool,
+    /// Free indices, each with its reference to the pool.
+    indices: Vec<u32>,
+    buffers_max: usize,
+}
+
+impl Cache {
+    /// An empty buffer with the pool's headroom, or `None` when none is free. Its octets are
+    /// whatever they were.
+    #[inline]
+    pub fn alloc(&mut self) -> Option<Buf> {
+        if self.indices.is_empty() && !self.refill() {
+            return None;
+        }
+        self.indices.pop().map(|index| self.pool.buf(index))
+    }
+
+    /// Appends up to `count_max` buffers to `out`; says how many.
+    pub fn alloc_batch(&mut self, out: &mut Vec<Buf>, count_max: usize) -> usize {
+        let mut left = count_max;
+        while left > 0 && (!self.indices.is_empty() || self.refill()) {
+            let kept = self.indices.len().saturating_sub(left);
+            left -= self.indices.len() - kept;
+            let pool = &self.pool;
+            out.extend(self.indices.drain(kept..).map(|index| pool.buf(index)));
+        }
+        count_max - left
+    }
+
+    /// Takes a buffer back. One of another pool goes home to that one.
+    #[inline]
+    pub fn free(&mut self, buf: Buf) {
+        if buf.core() != self.pool.core {
+            drop(buf);
+            return;
+        }
+        if self.indices.len() == self.buffers_max {
+            self.spill(self.buffers_max / 2);
+        }
+        self.indices.push(buf.into_index());
+    }
+
+    /// The pool behind it.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// How many buffers it has at hand.
+    pub fn len(&self) -> usize {
+        self.indices.len()
+    }
+
+    /// Whether it has none at hand; the pool may still have some.
+    pub fn is_empty(&self) -> bool {
+        self.indices.is_empty()
+    }
+
+    /// Takes half of what fits from the shared list; says whether it got any.
+    #[cold]
+    fn refill(&mut self) -> bool {
+        self.pool.core().lease(&mut self.indices, self.buffers_max / 2) > 0
+    }
+
+    /// Gives the `count` indices that have lain here longest to the shared list: the others are
+    /// warm.
+    #[cold]
+    fn spill(&mut self, count: usize) {
+        self.pool.core().put_back(&self.indices[..count]);
+        self.indices.drain(..count);
+        // SAFETY: the references of those indices, which are on the list now.
+        unsafe { Core::release(self.pool.core, count) };
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        self.spill(self.indices.len());
+    }
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache").field("pool", &self.pool).field("len", &self.len()).finish()
+    }
+}

@@ -1,0 +1,137 @@
+//! Memory that two processes map: an anonymous file (memfd) that is known by its descriptor alone.
+//!
+//! Why sealed: a peer that shortened the file would turn our next access into SIGBUS. With
+//! shrinking and growing sealed the kernel refuses it, and [`Segment::from_fd`] accepts nothing
+//! less. A peer that seals writing as well makes our mapping fail, which is an error and not a
+//! signal.
+//!
+//! Why not on reserved huge pages: a peer may punch holes into the file. On ordinary shared memory
+//! a hole reads as zero; where pages are reserved, touching it when none is left is SIGBUS again.
+//! The kernel may still use transparent ones, which [`Region::backing`] then tells.
+//!
+//! Why an upper limit on what a peer sends: all of it is faulted in, at the expense of who maps it.
+//!
+//! How the descriptor reaches the peer (SCM_RIGHTS, inheritance) is the caller's affair.
+
+use crate::region::{MapError, Region};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals};
+use rustix::fs::{fstat, fstatfs, ftruncate};
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// What a segment must be sealed against.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
+/// What `fstatfs` calls ordinary shared memory (TMPFS_MAGIC in Linux's magic.h).
+const ORDINARY: u64 = 0x0102_1994;
+
+/// Memory that can be mapped by every process which holds its descriptor. Its size never changes.
+#[derive(Debug)]
+pub struct Segment {
+    fd: OwnedFd,
+    octets: usize,
+}
+
+impl Segment {
+    /// At least `octets` of zeroed memory. The name shows in `/proc` and need not be unique.
+    pub fn create(name: &str, octets: usize) -> Result<Self, MapError> {
+        let page = rustix::param::page_size();
+        let octets = match octets.checked_next_multiple_of(page) {
+            Some(rounded) if rounded > 0 => rounded,
+            _ => return Err(MapError::BadSize { octets }),
+        };
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create(name, flags).map_err(MapError::system("memfd_create"))?;
+        ftruncate(&fd, octets as u64).map_err(MapError::system("ftruncate"))?;
+        fcntl_add_seals(&fd, SEALS).map_err(MapError::system("F_ADD_SEALS"))?;
+        Ok(Self { fd, octets })
+    }
+
+    /// The segment that a peer sent, if it is sealed, ordinary and of a length within `octets`.
+    pub fn from_fd(fd: OwnedFd, octets: RangeInclusive<usize>) -> Result<Self, MapError> {
+        // Seals first: a length that is not sealed yet means nothing.
+        let seals = fcntl_get_seals(&fd).map_err(|_| MapError::NotSealed)?;
+        let kind = fstatfs(&fd).map_err(MapError::system("fstatfs"))?.f_type as u64;
+        if !seals.contains(SEALS) || kind != ORDINARY {
+            return Err(MapError::NotSealed);
+        }
+        let have = fstat(&fd).map_err(MapError::system("fstat"))?.st_size as u64;
+        match usize::try_from(have) {
+            Ok(have) if have > 0 && octets.contains(&have) => Ok(Self { fd, octets: have }),
+            _ => Err(MapError::BadLength { octets: have, allowed: octets }),
+        }
+    }
+
+    /// The descriptor, to be sent to a peer. Mappings stay.
+    pub fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
+    /// How long it is: what was asked for, rounded up to whole pages by who made it.
+    pub fn octets(&self) -> usize {
+        self.octets
+    }
+
+    /// Maps the whole of it. Each mapping is a region of its own over the same memory: what is
+    /// written in one appears in the others, as if another process had written it.
+    pub fn map(&self) -> Result<Region, MapError> {
+        Region::of_segment(self)
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsFd for Segment {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_mappings_show_the_same_octets() {
+        let segment = Segment::create("test", 10_000).unwrap();
+        let mut ours = segment.map().unwrap();
+        let received = Segment::from_fd(segment.into_fd(), 10_000..=1 << 20).unwrap();
+        let theirs = received.map().unwrap();
+        assert!(ours.copy_in(9_000, b"here"));
+        let mut out = [0; 4];
+        assert!(theirs.copy_out(9_000, &mut out));
+        assert_eq!(&out, b"here");
+    }
+
+    #[test]
+    fn no_peer_can_resize_it() {
+        let fd = Segment::create("test", 4096).unwrap().into_fd();
+        assert!(ftruncate(&fd, 0).is_err());
+        assert!(ftruncate(&fd, 1 << 20).is_err());
+    }
+
+    #[test]
+    fn what_could_be_resized_is_refused() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create("test", flags).unwrap();
+        ftruncate(&fd, 4096).unwrap();
+        assert!(matches!(Segment::from_fd(fd, 1..=4096), Err(MapError::NotSealed)));
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(matches!(Segment::from_fd(file.into(), 1..=4096), Err(MapError::NotSealed)));
+    }
+
+    #[test]
+    fn lengths_out_of_range_are_refused() {
+        let fd = Segment::create("test", 4096).unwrap().into_fd();
+        let again = fd.try_clone().unwrap();
+        let refused = |result| matches!(result, Err(MapError::BadLength { octets: 4096, .. }));
+        assert!(refused(Segment::from_fd(fd, 4097..=8192)));
+        assert!(refused(Segment::from_fd(again, 1..=4095)));
+        let empty = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+        fcntl_add_seals(&empty, SEALS).unwrap();
+        assert!(matches!(Segment::from_fd(empty, 0..=1), Err(MapError::BadLength { .. })));
+        assert!(matches!(Segment::create("test", 0), Err(MapError::BadSize { .. })));
+    }
+}

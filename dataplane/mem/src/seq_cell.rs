@@ -1,0 +1,134 @@
+//! A small value in shared memory, written by one and read whole by any number, who never delay it.
+//!
+//! A sequence number frames each writing: odd while it goes on, even before and after. A reader
+//! copies the value between two looks at the number and discards the copy if they differ. So the
+//! writer pays two stores, whoever reads, and a reader costs the writer nothing but the line.
+//!
+//! Why reading gives up: a writer killed while it wrote leaves the number odd until a successor
+//! writes, and a hostile one may write for ever.
+
+use crate::sync::{AtomicU64, Ordering, fence};
+use crate::words::{self, Plain, Words};
+use std::marker::PhantomData;
+
+const SEQUENCE_WORD: usize = 0;
+const VALUE_WORD: usize = 1;
+
+/// The side that writes. One process has it at a time.
+pub struct SeqWriter<T> {
+    cell: Cell<T>,
+    sequence: u64,
+}
+
+/// A side that reads.
+pub struct SeqReader<T> {
+    cell: Cell<T>,
+}
+
+struct Cell<T> {
+    words: Words,
+    value: PhantomData<T>,
+}
+
+impl<T: Plain> Cell<T> {
+    fn new(words: Words) -> Option<Self> {
+        (words.as_slice().len() >= words_needed::<T>())
+            .then_some(Self { words, value: PhantomData })
+    }
+
+    fn sequence(&self) -> &AtomicU64 {
+        &self.words.as_slice()[SEQUENCE_WORD]
+    }
+
+    fn value(&self) -> &[AtomicU64] {
+        &self.words.as_slice()[VALUE_WORD..]
+    }
+}
+
+/// How many words a cell of `T` takes.
+pub const fn words_needed<T: Plain>() -> usize {
+    VALUE_WORD + T::WORDS
+}
+
+impl<T: Plain> SeqWriter<T> {
+    /// The writer of the cell in `words`, which begins as zero. `None` when they are too few.
+    ///
+    /// One that succeeds a writer which died goes on from there; what that one left half-written
+    /// stays hidden until the next write.
+    pub fn new(words: Words) -> Option<Self> {
+        let cell = Cell::new(words)?;
+        let sequence = cell.sequence().load(Ordering::Relaxed);
+        Some(Self { cell, sequence })
+    }
+
+    /// Publishes a value.
+    #[inline]
+    pub fn write(&mut self, value: &T) {
+        let writing = self.sequence | 1;
+        self.cell.sequence().store(writing, Ordering::Relaxed);
+        // Release fence: who sees any word of the new value, and then passes the acquire fence in
+        // `try_read`, sees an odd number or a later one.
+        fence(Ordering::Release);
+        words::store(self.cell.value(), value);
+        self.sequence = writing.wrapping_add(1);
+        // Release: who sees the even number sees all of the value.
+        self.cell.sequence().store(self.sequence, Ordering::Release);
+    }
+}
+
+impl<T: Plain> SeqReader<T> {
+    /// A reader of the cell in `words`. `None` when they are too few.
+    pub fn new(words: Words) -> Option<Self> {
+        Cell::new(words).map(|cell| Self { cell })
+    }
+
+    /// The value, unless a write is going on.
+    #[inline]
+    pub fn try_read(&self) -> Option<T> {
+        let before = self.cell.sequence().load(Ordering::Acquire);
+        let value = words::load(self.cell.value());
+        // The words above are loaded before the number below: an acquire load would order only what
+        // comes after it.
+        fence(Ordering::Acquire);
+        let after = self.cell.sequence().load(Ordering::Relaxed);
+        (before == after && before.is_multiple_of(2)).then_some(value)
+    }
+
+    /// The value, after at most `tries` attempts.
+    pub fn read(&self, tries: usize) -> Option<T> {
+        (0..tries).find_map(|_| self.try_read())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::Segment;
+
+    fn cell() -> (SeqWriter<[u64; 4]>, SeqReader<[u64; 4]>, Words) {
+        let segment = Segment::create("cell", 4096).unwrap();
+        let place = || Words::over(segment.map().unwrap());
+        let writer = SeqWriter::new(place()).unwrap();
+        (writer, SeqReader::new(place()).unwrap(), place())
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let (mut writer, reader, _) = cell();
+        assert_eq!(reader.try_read(), Some([0; 4]));
+        writer.write(&[1, 2, 3, 4]);
+        assert_eq!(reader.read(1), Some([1, 2, 3, 4]));
+    }
+
+    #[test]
+    fn a_writer_that_died_hides_its_half_until_a_successor_writes() {
+        let (mut writer, reader, words) = cell();
+        writer.write(&[1; 4]);
+        words.as_slice()[SEQUENCE_WORD].fetch_add(1, Ordering::Relaxed);
+        assert_eq!(reader.read(1000), None);
+        let mut successor = SeqWriter::<[u64; 4]>::new(words).unwrap();
+        assert_eq!(reader.try_read(), None);
+        successor.write(&[2; 4]);
+        assert_eq!(reader.try_read(), Some([2; 4]));
+    }
+}

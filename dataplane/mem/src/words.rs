@@ -1,0 +1,169 @@
+//! Memory as atomic words: the only form in which two processes share data here.
+//!
+//! A peer may write at any instant, be killed halfway through, or mean harm. If its octets were
+//! read as ordinary memory, the compiler could read them twice and find two values, and the
+//! language would call it undefined. A relaxed load of an aligned word costs the same instruction
+//! and is defined whatever the peer does. So a value is copied word by word into our own memory
+//! first and judged there, and everything built on words (rings, cells, counters) is safe code.
+//!
+//! Why [`Plain`]: any words a peer leaves behind must be a value of the type, and a value must have
+//! no padding, which would leak our memory into its. Both are zerocopy's to check.
+
+use crate::pad::LINE_OCTETS;
+use crate::region::{MapError, Region};
+use crate::sync::{AtomicU64, Ordering};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Words from one place of its own to the next, so that owners share no cache line.
+pub const LINE_WORDS: usize = LINE_OCTETS / size_of::<u64>();
+
+const _: () = {
+    assert!(size_of::<AtomicU64>() == 8 || cfg!(loom));
+    assert!(align_of::<AtomicU64>() == 8 || cfg!(loom));
+};
+
+/// Values that may lie in shared memory: of any octets, without padding, a multiple of 8 octets
+/// long.
+///
+/// Derive zerocopy's `FromBytes`, `IntoBytes` and `Immutable` and this follows. A wrong length is
+/// refused when the use is compiled.
+pub trait Plain: FromBytes + IntoBytes + Immutable + Copy + 'static {
+    /// How many words a value takes.
+    const WORDS: usize = {
+        let octets = size_of::<Self>();
+        assert!(octets > 0 && octets.is_multiple_of(8), "a shared value is some whole words long");
+        octets / 8
+    };
+}
+
+impl<T: FromBytes + IntoBytes + Immutable + Copy + 'static> Plain for T {}
+
+/// A range of words on cache lines of its own. A clone is another handle on the same words.
+#[derive(Clone, Debug)]
+pub struct Words {
+    memory: memory::Shared,
+    first: usize,
+    count: usize,
+}
+
+impl Words {
+    /// All of `region` that is whole lines.
+    pub fn over(region: Region) -> Self {
+        let count = region.octets() / LINE_OCTETS * LINE_WORDS;
+        Self { memory: memory::shared(region), first: 0, count }
+    }
+
+    /// At least `count` zeroed words that no other process sees.
+    pub fn private(count: usize) -> Result<Self, MapError> {
+        let octets = count.checked_mul(8).ok_or(MapError::BadSize { octets: count })?;
+        Region::anonymous(octets).map(Self::over)
+    }
+
+    /// Cuts a place of at least `count` words off the front. `None` when so many are not left.
+    ///
+    /// Two processes that cut the same segment in the same order get the same places.
+    #[must_use]
+    pub fn take(&mut self, count: usize) -> Option<Self> {
+        let count = count.checked_next_multiple_of(LINE_WORDS)?;
+        let rest = self.count.checked_sub(count)?;
+        let taken = Self { memory: self.memory.clone(), first: self.first, count };
+        (self.first, self.count) = (self.first + count, rest);
+        Some(taken)
+    }
+
+    /// The words.
+    #[inline(always)]
+    pub fn as_slice(&self) -> &[AtomicU64] {
+        &memory::words(&self.memory)[self.first..self.first + self.count]
+    }
+}
+
+/// Writes a value as relaxed words. What orders them is the caller's.
+#[inline(always)]
+pub(crate) fn store<T: Plain>(words: &[AtomicU64], value: &T) {
+    for (word, octets) in words[..T::WORDS].iter().zip(value.as_bytes().chunks_exact(8)) {
+        let octets = octets.try_into().expect("chunks of 8 octets");
+        word.store(u64::from_ne_bytes(octets), Ordering::Relaxed);
+    }
+}
+
+/// Reads relaxed words as a value, each of them once.
+#[inline(always)]
+pub(crate) fn load<T: Plain>(words: &[AtomicU64]) -> T {
+    let mut value = T::new_zeroed();
+    for (word, octets) in words[..T::WORDS].iter().zip(value.as_mut_bytes().chunks_exact_mut(8)) {
+        octets.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+    }
+    value
+}
+
+#[cfg(not(loom))]
+mod memory {
+    //! Words in a region.
+
+    use crate::region::Region;
+    use crate::sync::{Arc, AtomicU64};
+    use std::slice;
+
+    pub(super) type Shared = Arc<Region>;
+
+    pub(super) fn shared(region: Region) -> Shared {
+        Arc::new(region)
+    }
+
+    #[inline(always)]
+    pub(super) fn words(region: &Shared) -> &[AtomicU64] {
+        // SAFETY: a region is page-aligned, so aligned for words; it is mapped for reading and
+        // writing for as long as it lives, which the borrow of it covers; fresh pages are zero and
+        // later ones whatever was stored, and any octets are a word. The region was moved in here
+        // and is shared only as words, so this process reaches this mapping by atomic operations
+        // alone. Other mappings of the same segment count as other processes (see `region`).
+        unsafe { slice::from_raw_parts(region.address().as_ptr().cast(), region.octets() / 8) }
+    }
+}
+
+#[cfg(loom)]
+mod memory {
+    //! Words that loom watches. It cannot watch a mapping, so the region lends only its size.
+
+    use crate::region::Region;
+    use crate::sync::{Arc, AtomicU64};
+
+    pub(super) type Shared = Arc<Vec<AtomicU64>>;
+
+    /// Enough for a model; loom allows no more than a few thousand tracked objects.
+    const WORDS: usize = 64;
+
+    pub(super) fn shared(_: Region) -> Shared {
+        Arc::new((0..WORDS).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    pub(super) fn words(words: &Shared) -> &[AtomicU64] {
+        words
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_cut_on_lines_until_none_is_left() {
+        let mut words = Words::private(4096 / 8).unwrap();
+        let (one, two) = (words.take(1).unwrap(), words.take(17).unwrap());
+        assert_eq!((one.as_slice().len(), two.as_slice().len()), (16, 32));
+        let distance = two.as_slice().as_ptr().addr() - one.as_slice().as_ptr().addr();
+        assert_eq!(distance, LINE_OCTETS);
+        assert!(words.take(usize::MAX).is_none() && words.take(4096 / 8 - 47).is_none());
+        assert_eq!(words.take(4096 / 8 - 48).unwrap().as_slice().len(), 4096 / 8 - 48);
+        assert!(words.take(1).is_none());
+    }
+
+    #[test]
+    fn values_come_back_as_they_went() {
+        let words = Words::private(3).unwrap();
+        let value: [u32; 6] = [1, 2, 3, 4, 5, u32::MAX];
+        store(words.as_slice(), &value);
+        assert_eq!(load::<[u32; 6]>(words.as_slice()), value);
+    }
+}

@@ -1,0 +1,299 @@
+//! Each ring and the pool against a model that is too simple to be wrong, under generated
+//! operations. `forbid` also shows that the types of a ring's entries need no unsafe of their
+//! owner.
+#![cfg(not(loom))]
+#![forbid(unsafe_code)]
+
+use pollux_mem::shared_ring::{RingError, SharedRing};
+use pollux_mem::{Buf, Pool, PoolConfig, Words, mpsc, spsc};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::atomic::Ordering;
+
+#[derive(Clone, Copy, Debug)]
+enum RingOp {
+    Push,
+    PushBatch(usize),
+    Pop,
+    PopBatch(usize),
+    Peek,
+}
+
+fn ring_op() -> impl Strategy<Value = RingOp> {
+    prop_oneof![
+        3 => Just(RingOp::Push),
+        2 => (0..12usize).prop_map(RingOp::PushBatch),
+        3 => Just(RingOp::Pop),
+        2 => (0..12usize).prop_map(RingOp::PopBatch),
+        1 => Just(RingOp::Peek),
+    ]
+}
+
+fn entries() -> impl Strategy<Value = usize> {
+    (0..5u32).prop_map(|log| 1 << log)
+}
+
+/// What a ring must do. `next` numbers the values, so that order and loss show.
+struct Model {
+    queue: VecDeque<u64>,
+    entries: usize,
+    next: u64,
+}
+
+impl Model {
+    fn new(entries: usize) -> Self {
+        Self { queue: VecDeque::new(), entries, next: 0 }
+    }
+
+    /// The values to be pushed, and how many of them fit.
+    fn push(&mut self, count: usize) -> (Vec<u64>, usize) {
+        let values: Vec<u64> = (self.next..).take(count).collect();
+        let fit = count.min(self.entries - self.queue.len());
+        self.queue.extend(&values[..fit]);
+        self.next += fit as u64;
+        (values, fit)
+    }
+
+    fn pop(&mut self, count: usize) -> Vec<u64> {
+        self.queue.drain(..count.min(self.queue.len())).collect()
+    }
+}
+
+/// An entry whose words belong together.
+#[derive(
+    Clone, Copy, Debug, PartialEq, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable,
+)]
+#[repr(C)]
+struct Entry {
+    number: u64,
+    inverse: [u32; 2],
+}
+
+fn entry(number: u64) -> Entry {
+    Entry { number, inverse: [!number as u32, (!number >> 32) as u32] }
+}
+
+proptest! {
+    #[test]
+    fn spsc_is_a_bounded_queue(entries in entries(), ops in vec(ring_op(), 0..200)) {
+        let (mut producer, mut consumer) = spsc::ring::<u64>(entries).unwrap();
+        let mut model = Model::new(entries);
+        for op in ops {
+            match op {
+                RingOp::Push => {
+                    let (values, fit) = model.push(1);
+                    let expected = if fit == 1 { Ok(()) } else { Err(values[0]) };
+                    prop_assert_eq!(producer.push(values[0]), expected);
+                }
+                RingOp::PushBatch(count) => {
+                    let (values, fit) = model.push(count);
+                    prop_assert_eq!(producer.push_slice(&values), fit);
+                }
+                RingOp::Pop => prop_assert_eq!(consumer.pop(), model.pop(1).pop()),
+                RingOp::PopBatch(count) if count % 2 == 0 => {
+                    let mut out = vec![0; count];
+                    let popped = consumer.pop_into(&mut out);
+                    prop_assert_eq!(&out[..popped], &model.pop(count)[..]);
+                }
+                RingOp::PopBatch(count) => {
+                    // Half of what it is offered, the rest stays.
+                    let taken: Vec<u64> = consumer.drain(count).take(count / 2).collect();
+                    prop_assert_eq!(taken, model.pop(count / 2));
+                }
+                RingOp::Peek => prop_assert_eq!(consumer.peek(), model.queue.front()),
+            }
+            prop_assert_eq!(producer.room(), entries - model.queue.len());
+        }
+    }
+
+    #[test]
+    fn shared_ring_is_a_bounded_queue(entries in entries(), ops in vec(ring_op(), 0..200)) {
+        let words = Words::private(SharedRing::<Entry>::words(entries).unwrap()).unwrap();
+        let ring = SharedRing::<Entry>::create(words.clone(), entries).unwrap();
+        let mut producer = ring.producer();
+        let mut consumer = SharedRing::<Entry>::open(words).unwrap().consumer();
+        let mut model = Model::new(entries);
+        let all = |numbers: &[u64]| numbers.iter().copied().map(entry).collect::<Vec<_>>();
+        for op in ops {
+            match op {
+                RingOp::Push => {
+                    let (values, fit) = model.push(1);
+                    prop_assert_eq!(producer.push(&entry(values[0])), fit == 1);
+                }
+                RingOp::PushBatch(count) => {
+                    let (values, fit) = model.push(count);
+                    prop_assert_eq!(producer.push_slice(&all(&values)), fit);
+                }
+                RingOp::Pop => prop_assert_eq!(consumer.pop(), model.pop(1).pop().map(entry)),
+                RingOp::PopBatch(count) => {
+                    let mut out = vec![entry(0); count];
+                    let popped = consumer.pop_into(&mut out);
+                    prop_assert_eq!(&out[..popped], &all(&model.pop(count))[..]);
+                }
+                RingOp::Peek => {
+                    prop_assert_eq!(consumer.peek(), model.queue.front().map(|&n| entry(n)));
+                }
+            }
+            prop_assert_eq!(producer.room(), entries - model.queue.len());
+        }
+    }
+
+    #[test]
+    fn mpsc_is_a_bounded_queue(entries in 1..5u32, ops in vec(ring_op(), 0..200)) {
+        let entries = 1 << entries;
+        let (sender, mut receiver) = mpsc::ring::<u64>(entries).unwrap();
+        let senders = [sender.clone(), sender];
+        let mut model = Model::new(entries);
+        for op in ops {
+            match op {
+                RingOp::Push | RingOp::Peek => {
+                    let (values, fit) = model.push(1);
+                    let sender = &senders[values[0] as usize % 2];
+                    prop_assert_eq!(sender.push(values[0]).is_ok(), fit == 1);
+                }
+                RingOp::PushBatch(count) => {
+                    let (values, fit) = model.push(count);
+                    let pushed = values.iter().filter(|&&n| senders[0].push(n).is_ok()).count();
+                    prop_assert_eq!(pushed, fit);
+                }
+                RingOp::Pop => prop_assert_eq!(receiver.pop(), model.pop(1).pop()),
+                RingOp::PopBatch(count) => {
+                    let popped: Vec<u64> = receiver.drain(count).collect();
+                    prop_assert_eq!(popped, model.pop(count));
+                }
+            }
+        }
+    }
+
+    /// A peer that writes anything anywhere, between any two operations of ours.
+    #[test]
+    fn no_peer_can_make_a_ring_panic(
+        lies in vec((0..80usize, any::<u64>(), -40..40i64), 0..60),
+        ops in vec(ring_op(), 60),
+    ) {
+        let words = Words::private(SharedRing::<Entry>::words(8).unwrap()).unwrap();
+        let open = || SharedRing::<Entry>::open(words.clone());
+        let mut producer = SharedRing::<Entry>::create(words.clone(), 8)?.producer();
+        let mut consumer = open()?.consumer();
+        for (op, (place, value, near)) in ops.into_iter().zip(lies) {
+            let word = &words.as_slice()[place % words.as_slice().len()];
+            let old = word.load(Ordering::Relaxed);
+            // Half of the lies are plausible.
+            let lie = if value % 2 == 0 { value } else { old.wrapping_add_signed(near) };
+            word.store(lie, Ordering::Relaxed);
+            match op {
+                RingOp::Push => drop(producer.room() > 0 && producer.push(&entry(1))),
+                RingOp::PushBatch(count) => {
+                    prop_assert!(producer.push_slice(&vec![entry(1); count]) <= 8);
+                }
+                RingOp::Pop => drop(consumer.pop()),
+                RingOp::PopBatch(count) => {
+                    prop_assert!(consumer.pop_into(&mut vec![entry(0); count]) <= count);
+                }
+                RingOp::Peek => drop(consumer.peek()),
+            }
+            prop_assert!(producer.room() <= 8);
+            // Whoever joins such a ring gets it or an error.
+            if let Ok(ring) = open() {
+                drop(ring.producer());
+            }
+        }
+        // And the memory is good for a new ring at any time.
+        let ring = SharedRing::<Entry>::create(words.clone(), 8)?;
+        prop_assert!(ring.producer().push(&entry(5)));
+        prop_assert_eq!(open()?.consumer().pop(), Some(entry(5)));
+    }
+
+    #[test]
+    fn pool_conserves_its_buffers(
+        ops in vec((0..7u8, 0..40usize), 0..300),
+        cache_max in 1..9usize,
+    ) {
+        let config = PoolConfig { buffers: 24, buffer_octets: 100, headroom_octets: 10 };
+        let pool = Pool::new(config).unwrap();
+        let mut caches = [pool.cache(cache_max), pool.cache(cache_max)];
+        let mut held: Vec<Buf> = Vec::new();
+        let mut raw: Vec<u32> = Vec::new();
+        for (op, number) in ops {
+            let cache = &mut caches[number % 2];
+            match op {
+                0 | 1 => held.extend(cache.alloc().map(marked)),
+                2 => held.extend(pool.alloc().map(marked)),
+                3 if !held.is_empty() => cache.free(held.swap_remove(number % held.len())),
+                4 if !held.is_empty() => drop(held.swap_remove(number % held.len())),
+                5 if !held.is_empty() => raw.push(held.swap_remove(number % held.len()).into_raw()),
+                6 if raw.is_empty() => prop_assert!(pool.claim(number as u32).is_none()),
+                6 => {
+                    let index = raw.swap_remove(number % raw.len());
+                    held.push(marked(pool.claim(index).unwrap()));
+                    prop_assert!(pool.claim(index).is_none());
+                }
+                _ => {}
+            }
+            let cached: usize = caches.iter().map(|cache| cache.len()).sum();
+            prop_assert_eq!(pool.outstanding(), held.len() + raw.len() + cached);
+            let out: BTreeSet<u32> =
+                held.iter().map(Buf::index).chain(raw.iter().copied()).collect();
+            prop_assert_eq!(out.len(), held.len() + raw.len(), "an index is out twice");
+            prop_assert!(held.iter().all(|buf| buf.octets() == mark(buf.index())));
+        }
+        drop(caches);
+        // All that is not out can be had, and no more.
+        let out = held.len() + raw.len();
+        held.extend(std::iter::from_fn(|| pool.alloc()));
+        prop_assert_eq!(held.len() + raw.len(), 24);
+        prop_assert!(held.len() >= 24 - out);
+        drop(held);
+        prop_assert_eq!((0..24).filter_map(|index| pool.claim(index)).count(), raw.len());
+        prop_assert_eq!(pool.close(), Ok(()));
+    }
+}
+
+fn mark(index: u32) -> [u8; 90] {
+    [index as u8 + 1; 90]
+}
+
+/// Fills a buffer up with what only it should hold: overlapping buffers would show.
+fn marked(mut buf: Buf) -> Buf {
+    assert_eq!((buf.headroom(), buf.len()), (10, 0));
+    let index = buf.index();
+    buf.push_back(90).unwrap().copy_from_slice(&mark(index));
+    buf
+}
+
+#[test]
+fn rings_refuse_what_they_cannot_be() {
+    assert!([0, 3, 1 << 32].iter().all(|&entries| spsc::ring::<u8>(entries).is_none()));
+    assert!([0, 1, 6, 1 << 32].iter().all(|&entries| mpsc::ring::<u8>(entries).is_none()));
+    let words = || Words::private(512).unwrap();
+    let create = |words, entries| SharedRing::<Entry>::create(words, entries).map(|_| ());
+    assert_eq!(create(words(), 3), Err(RingError::BadCapacity { entries: 3 }));
+    assert_eq!(create(words(), 256), Err(RingError::TooSmall { words: 512 }));
+    let fresh = words();
+    let open = |words: &Words| SharedRing::<Entry>::open(words.clone());
+    assert_eq!(open(&fresh).unwrap_err(), RingError::NotARing);
+    assert_eq!(open(&words().take(1).unwrap()).unwrap_err(), RingError::TooSmall { words: 16 });
+    SharedRing::<u64>::create(fresh.clone(), 8).unwrap();
+    assert_eq!(open(&fresh).unwrap_err(), RingError::BadEntry { words: 1 });
+    create(fresh.clone(), 8).unwrap();
+    assert!(open(&fresh).is_ok());
+}
+
+#[test]
+fn rings_drop_what_is_left_in_them() {
+    let value = std::sync::Arc::new(());
+    let (mut producer, mut consumer) = spsc::ring(4).unwrap();
+    assert_eq!(producer.push_from(vec![value.clone(); 9]), 4);
+    drop(consumer.pop());
+    // A forgotten iterator has moved one value out; it must not be dropped again.
+    let mut forgotten = consumer.drain(3);
+    let moved = forgotten.next();
+    std::mem::forget(forgotten);
+    drop((producer, consumer, moved));
+    let (sender, mut receiver) = mpsc::ring(4).unwrap();
+    (0..4).for_each(|_| sender.push(value.clone()).unwrap());
+    assert!(sender.push(value.clone()).is_err());
+    drop((receiver.pop(), sender, receiver));
+    assert_eq!(std::sync::Arc::strong_count(&value), 1);
+}
