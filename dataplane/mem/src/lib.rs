@@ -9,7 +9,8 @@
 //! 4. [`words`], [`shared_ring`], [`seq_cell`], [`counters`]: what two processes share, where
 //!    neither trusts the other. All of it is atomic words, so these four hold no `unsafe` but the
 //!    one that makes words out of a region;
-//! 5. [`snapshot`]: tables that one thread publishes and others read without waiting.
+//! 5. [`memory`]: words as octets, for what adapters and their peers may write at any time;
+//! 6. [`snapshot`]: tables that one thread publishes and others read without waiting.
 //!
 //! Three rules run through all of it. Full and empty are answers, not errors. No hot operation
 //! takes a lock, a system call or an allocation. What another process writes may stop the flow but
@@ -24,6 +25,7 @@ pub mod buf;
 pub mod counters;
 mod cursor;
 pub mod free_list;
+pub mod memory;
 pub mod mpsc;
 pub mod pad;
 pub mod pool;
@@ -37,6 +39,7 @@ mod sync;
 pub mod words;
 
 pub use buf::Buf;
+pub use memory::Memory;
 pub use pad::CachePadded;
 pub use pool::{Cache, Pool, PoolConfig};
 pub use region::{Backing, Region};

@@ -163,6 +163,42 @@ impl Opcode {
 }
 
 impl Operation {
+    /// Whether it is part of a message into a receive.
+    #[inline]
+    pub const fn is_send(self) -> bool {
+        matches!(self.0, 0x00..=0x05 | 0x16 | 0x17)
+    }
+
+    /// Whether it is part of a message into memory.
+    #[inline]
+    pub const fn is_write(self) -> bool {
+        matches!(self.0, 0x06..=0x0b)
+    }
+
+    /// Whether a message, or a request without one, begins with it.
+    #[inline]
+    pub const fn begins(self) -> bool {
+        !matches!(
+            self,
+            Self::SEND_MIDDLE
+                | Self::SEND_LAST
+                | Self::SEND_LAST_IMM
+                | Self::SEND_LAST_INVALIDATE
+                | Self::WRITE_MIDDLE
+                | Self::WRITE_LAST
+                | Self::WRITE_LAST_IMM
+        )
+    }
+
+    /// Whether a message ends with it.
+    #[inline]
+    pub const fn ends(self) -> bool {
+        !matches!(
+            self,
+            Self::SEND_FIRST | Self::SEND_MIDDLE | Self::WRITE_FIRST | Self::WRITE_MIDDLE
+        )
+    }
+
     /// How much payload its packets have.
     pub const fn payload(self) -> PayloadRule {
         match self {

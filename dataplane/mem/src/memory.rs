@@ -1,0 +1,237 @@
+//! Memory that adapters and their peers read and write at any time, as registered memory is.
+//!
+//! A peer may write into it by RDMA while its owner reads: what comes out then is torn, and that is
+//! the program's affair. But it must never be undefined, so this memory is reached by relaxed
+//! atomic words only ([`Words`]), and nobody ever holds a slice of it.
+//!
+//! Places are counted in octets. A copy whose ends are not on words changes the neighbours' octets
+//! in no way: partial words go in by compare and swap.
+
+use crate::region::{MapError, Region};
+use crate::sync::{AtomicU64, Ordering};
+use crate::words::Words;
+
+/// A stretch of memory that an adapter may be told of. A clone is another handle on the same one.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    words: Words,
+}
+
+const WORD: usize = size_of::<u64>();
+
+impl Memory {
+    /// At least `octets` of zeroed memory of this process.
+    pub fn private(octets: usize) -> Result<Self, MapError> {
+        Region::anonymous(octets).map(Self::over)
+    }
+
+    /// All of `region`.
+    pub fn over(region: Region) -> Self {
+        Self { words: Words::over(region) }
+    }
+
+    /// Where it begins in this process, as adapters in hardware count.
+    pub fn address(&self) -> u64 {
+        self.words.as_slice().as_ptr() as u64
+    }
+
+    /// How long it is.
+    #[inline]
+    pub fn octets(&self) -> usize {
+        self.words.as_slice().len() * WORD
+    }
+
+    /// Copies octets from `at` on into `out`; says whether the memory reaches that far.
+    #[must_use]
+    #[inline]
+    pub fn read(&self, at: usize, out: &mut [u8]) -> bool {
+        if !self.holds(at, out.len()) {
+            return false;
+        }
+        let words = &self.words.as_slice()[at / WORD..];
+        let (head, body) = out.split_at_mut(head_len(at, out.len()));
+        if let Some(first) = words.first() {
+            let octets = load(first).to_ne_bytes();
+            head.copy_from_slice(&octets[at % WORD..][..head.len()]);
+        }
+        let words = &words[usize::from(!head.is_empty())..];
+        let (whole, tail) = body.as_chunks_mut::<WORD>();
+        for (octets, word) in whole.iter_mut().zip(words) {
+            *octets = load(word).to_ne_bytes();
+        }
+        if !tail.is_empty() {
+            let octets = load(&words[whole.len()]).to_ne_bytes();
+            tail.copy_from_slice(&octets[..tail.len()]);
+        }
+        true
+    }
+
+    /// Copies `octets` to `at` on; says whether the memory reaches that far.
+    #[must_use]
+    #[inline]
+    pub fn write(&self, at: usize, octets: &[u8]) -> bool {
+        if !self.holds(at, octets.len()) {
+            return false;
+        }
+        let words = &self.words.as_slice()[at / WORD..];
+        let (head, body) = octets.split_at(head_len(at, octets.len()));
+        if !head.is_empty() {
+            blend(&words[0], at % WORD, head);
+        }
+        let words = &words[usize::from(!head.is_empty())..];
+        let (whole, tail) = body.as_chunks::<WORD>();
+        for (octets, word) in whole.iter().zip(words) {
+            word.store(u64::from_ne_bytes(*octets), Ordering::Relaxed);
+        }
+        if !tail.is_empty() {
+            blend(&words[whole.len()], 0, tail);
+        }
+        true
+    }
+
+    /// Copies `octets` of `from`, from `from_at` on, to `at` on; says whether both reach that far.
+    /// Where the two overlap, the result is any mixture.
+    #[must_use]
+    pub fn copy(&self, at: usize, from: &Self, from_at: usize, octets: usize) -> bool {
+        if !self.holds(at, octets) || !from.holds(from_at, octets) {
+            return false;
+        }
+        if at % WORD == from_at % WORD {
+            self.copy_aligned(at, from, from_at, octets);
+        } else {
+            self.copy_shifted(at, from, from_at, octets);
+        }
+        true
+    }
+
+    /// Word by word, with at most one partial word at each end.
+    fn copy_aligned(&self, at: usize, from: &Self, from_at: usize, octets: usize) {
+        let head = head_len(at, octets);
+        let body = (octets - head) / WORD * WORD;
+        let tail = octets - head - body;
+        self.copy_part(at, from, from_at, head);
+        let targets = &self.words.as_slice()[(at + head) / WORD..][..body / WORD];
+        let sources = &from.words.as_slice()[(from_at + head) / WORD..][..body / WORD];
+        for (target, source) in targets.iter().zip(sources) {
+            target.store(load(source), Ordering::Relaxed);
+        }
+        self.copy_part(at + head + body, from, from_at + head + body, tail);
+    }
+
+    /// By way of a buffer that stays in the first cache: the words do not match up.
+    fn copy_shifted(&self, at: usize, from: &Self, from_at: usize, octets: usize) {
+        let mut done = 0;
+        let mut buffer = [0; 1024];
+        while done < octets {
+            let part = &mut buffer[..1024.min(octets - done)];
+            let both = from.read(from_at + done, part) && self.write(at + done, part);
+            debug_assert!(both, "our caller checked both ends");
+            done += part.len();
+        }
+    }
+
+    /// Less than a word.
+    fn copy_part(&self, at: usize, from: &Self, from_at: usize, octets: usize) {
+        if octets > 0 {
+            let mut part = [0; WORD];
+            let both = from.read(from_at, &mut part[..octets]) && self.write(at, &part[..octets]);
+            debug_assert!(both, "our caller checked both ends");
+        }
+    }
+
+    /// Changes the eight octets at `at` in one step and gives what they were; `None` if `at` is not
+    /// a multiple of eight or the memory does not reach that far.
+    #[must_use]
+    pub fn update(&self, at: usize, change: impl Fn(u64) -> u64) -> Option<u64> {
+        if !at.is_multiple_of(WORD) || !self.holds(at, WORD) {
+            return None;
+        }
+        let word = &self.words.as_slice()[at / WORD];
+        word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| Some(change(old))).ok()
+    }
+
+    #[inline]
+    fn holds(&self, at: usize, octets: usize) -> bool {
+        at.checked_add(octets).is_some_and(|end| end <= self.octets())
+    }
+}
+
+/// How many of `octets` come before the first whole word.
+#[inline(always)]
+fn head_len(at: usize, octets: usize) -> usize {
+    if at.is_multiple_of(WORD) { 0 } else { octets.min(WORD - at % WORD) }
+}
+
+#[inline(always)]
+fn load(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Relaxed)
+}
+
+/// Puts less than a word into a word, and leaves its other octets to whoever writes them meanwhile.
+fn blend(word: &AtomicU64, first: usize, part: &[u8]) {
+    let put = |old: u64| {
+        let mut octets = old.to_ne_bytes();
+        octets[first..first + part.len()].copy_from_slice(part);
+        Some(u64::from_ne_bytes(octets))
+    };
+    word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, put).expect("put always gives a word");
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const OCTETS: usize = 4096;
+
+    fn filled(seed: u8) -> (Memory, Vec<u8>) {
+        let memory = Memory::private(OCTETS).unwrap();
+        let content: Vec<u8> = (0..memory.octets()).map(|i| (i as u8).wrapping_mul(seed)).collect();
+        assert!(memory.write(0, &content));
+        (memory, content)
+    }
+
+    fn all(memory: &Memory) -> Vec<u8> {
+        let mut out = vec![0; memory.octets()];
+        assert!(memory.read(0, &mut out));
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn a_vector_of_octets_agrees(
+            at in 0..OCTETS, from_at in 0..OCTETS, octets in 0usize..3000, put in any::<Vec<u8>>(),
+        ) {
+            let ((memory, mut model), (other, other_model)) = (filled(3), filled(7));
+            let fits = |at: usize, octets: usize| at + octets <= model.len();
+            prop_assert_eq!(memory.write(at, &put), fits(at, put.len()));
+            if fits(at, put.len()) {
+                model[at..at + put.len()].copy_from_slice(&put);
+            }
+            prop_assert_eq!(&all(&memory), &model);
+
+            let fits = at.max(from_at) + octets <= model.len();
+            prop_assert_eq!(memory.copy(at, &other, from_at, octets), fits);
+            if fits {
+                model[at..at + octets].copy_from_slice(&other_model[from_at..from_at + octets]);
+            }
+            prop_assert_eq!(&all(&memory), &model);
+
+            let mut out = vec![0; octets];
+            prop_assert_eq!(memory.read(at, &mut out), at + octets <= model.len());
+            if at + octets <= model.len() {
+                prop_assert_eq!(&out[..], &model[at..at + octets]);
+            }
+        }
+    }
+
+    #[test]
+    fn updates_are_whole_and_aligned() {
+        let memory = Memory::private(OCTETS).unwrap();
+        assert!(memory.write(8, &7u64.to_ne_bytes()));
+        assert_eq!(memory.update(8, |old| old + 1), Some(7));
+        assert_eq!(memory.update(8, |old| old), Some(8));
+        assert_eq!(memory.update(4, |old| old), None);
+        assert_eq!(memory.update(memory.octets(), |old| old), None);
+    }
+}
