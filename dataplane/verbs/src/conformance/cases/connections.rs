@@ -1,0 +1,212 @@
+//! What a connection is set up with, and that it keeps to it (IBA 9.7.1, 9.7.7, 9.4.4.1): sequence
+//! numbers that wrap, packet sizes, and how many reads may be under way.
+
+use super::prelude::*;
+use pollux_wire::units::Mtu;
+
+macro_rules! each_mtu {
+    ($($octets:literal $mtu:ident;)*) => {
+        &[$(
+            Case::new(concat!("rc-send-mtu-", $octets), "IBA 9.7.7", &[], |cx| {
+                send(cx, &Setup { path_mtu: Some(Mtu::$mtu), ..Setup::RC })
+            }),
+            Case::new(concat!("rc-write-mtu-", $octets), "IBA 9.7.7", &[], |cx| {
+                write(cx, &Setup { path_mtu: Some(Mtu::$mtu), ..Setup::RC })
+            }),
+            Case::new(concat!("rc-read-mtu-", $octets), "IBA 9.7.7", &[], |cx| {
+                read(cx, &Setup { path_mtu: Some(Mtu::$mtu), ..Setup::RC })
+            }),
+            Case::new(concat!("uc-send-mtu-", $octets), "IBA 9.7.7", UC, |cx| {
+                send(cx, &Setup { path_mtu: Some(Mtu::$mtu), ..Setup::UC })
+            }),
+        )*]
+    };
+}
+
+/// With every packet size.
+pub const MTUS: &[Case] = each_mtu![
+    "256" OCTETS_256;
+    "512" OCTETS_512;
+    "1024" OCTETS_1024;
+    "2048" OCTETS_2048;
+    "4096" OCTETS_4096;
+];
+
+/// The rest.
+pub const CASES: &[Case] = &[
+    Case::new("rc-send-psn-wraps", "IBA 9.7.1", &[], |cx| send(cx, &wrapping(QpType::Rc))),
+    Case::new("rc-write-psn-wraps", "IBA 9.7.1", &[], |cx| write(cx, &wrapping(QpType::Rc))),
+    Case::new("rc-read-psn-wraps", "IBA 9.7.1", &[], |cx| read(cx, &wrapping(QpType::Rc))),
+    Case::new("uc-send-psn-wraps", "IBA 9.7.1", UC, |cx| send(cx, &wrapping(QpType::Uc))),
+    Case::new("rc-psn-starts-at-zero", "IBA 9.7.1", &[], |cx| {
+        send(cx, &Setup { psn_a: 0, psn_b: 0, ..Setup::RC })
+    }),
+    Case::new("psn-wraps-with-many-messages", "IBA 9.7.1", &[], many_messages),
+    Case::new("more-reads-than-depth", "IBA 9.4.4.1", &[], |cx| many_reads(cx, 1)),
+    Case::new("more-reads-than-deeper", "IBA 9.4.4.1", &[], |cx| many_reads(cx, 4)),
+    Case::new("depth-zero-has-no-reads", "IBA 9.4.4.1", &[], depth_zero),
+    Case::new("more-reads-than-responder-holds", "IBA 9.7.4.1.8", &[], more_than_the_responder),
+    Case::new("no-responder-resources", "IBA 9.7.4.1.8", &[], no_responder_resources),
+    Case::new("uc-wrong-first-psn-recovers", "IBA 9.8.2.2.1", UC, uc_wrong_first_psn),
+    Case::new("with-a-grh", "IBA 8.3", &[], with_a_grh),
+];
+
+const UC: &[Need] = &[Need::Uc, Need::Lossless];
+
+/// Messages of several packets and a bit.
+const OCTETS: usize = 10_001;
+
+fn wrapping(qp_type: QpType) -> Setup {
+    Setup { psn_a: 0xff_fffe, psn_b: 0xff_ffff, ..Setup::new(qp_type) }
+}
+
+/// A pair of this setup, if the ports carry its packets.
+fn pair(cx: &mut Context<'_>, setup: &Setup) -> Result<(End, End), Stop> {
+    let max = cx.mtu()?;
+    match setup.path_mtu {
+        Some(mtu) if mtu > max => skip(format!("the ports carry at most {max:?}")),
+        _ => cx.pair(setup),
+    }
+}
+
+fn send(cx: &mut Context<'_>, setup: &Setup) -> Result<(), Stop> {
+    let (a, b) = pair(cx, setup)?;
+    for octets in [OCTETS, 0, 1, 256, 4096] {
+        cx.exchange(&a, &b, octets)?;
+    }
+    Ok(())
+}
+
+fn write(cx: &mut Context<'_>, setup: &Setup) -> Result<(), Stop> {
+    let (a, b) = pair(cx, setup)?;
+    let source = cx.source(&a, OCTETS, 191)?;
+    let target = cx.shared(&b, OCTETS)?;
+    for octets in [0, 1, 257, OCTETS] {
+        let op = SendOp::Write(target.remote(0));
+        cx.carry_out(&a, request(1, op, &[source.sge(0, octets)]))?;
+        same(&source, 0, &target, 0, octets)?;
+        target.is_untouched(octets, OCTETS - octets)?;
+    }
+    Ok(())
+}
+
+fn read(cx: &mut Context<'_>, setup: &Setup) -> Result<(), Stop> {
+    let (a, b) = pair(cx, setup)?;
+    let target = cx.shared(&b, OCTETS)?;
+    target.put(0, &pattern(192, OCTETS));
+    let sink = cx.sink(&a, OCTETS)?;
+    for octets in [0, 1, 257, OCTETS] {
+        let op = SendOp::Read(target.remote(0));
+        cx.carry_out(&a, request(1, op, &[sink.sge(0, octets)]))?;
+        same(&target, 0, &sink, 0, octets)?;
+        sink.is_untouched(octets, OCTETS - octets)?;
+    }
+    Ok(())
+}
+
+fn many_messages(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = cx.pair(&Setup { psn_a: 0xff_fff8, psn_b: 0xff_fff8, ..Setup::RC })?;
+    for _ in 0..16 {
+        cx.exchange(&a, &b, 1)?;
+        cx.exchange(&b, &a, 1)?;
+    }
+    Ok(())
+}
+
+fn many_reads(cx: &mut Context<'_>, initiator_depth: u8) -> Result<(), Stop> {
+    let (a, b) = cx.pair(&Setup { initiator_depth, ..Setup::RC })?;
+    let target = cx.shared(&b, 16 * 3000)?;
+    target.put(0, &pattern(193, 16 * 3000));
+    let sink = cx.sink(&a, 16 * 3000)?;
+    // More than may be under way: the rest waits its turn, and nothing is lost.
+    for nth in 0..16 {
+        let op = SendOp::Read(target.remote(3000 * nth));
+        cx.post(&a, request(nth as u64, op, &[sink.sge(3000 * nth, 3000)]))?;
+    }
+    for nth in 0..16 {
+        cx.done(&a, CompletionKind::Read, nth)?;
+    }
+    same(&target, 0, &sink, 0, 16 * 3000)
+}
+
+fn depth_zero(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = cx.pair(&Setup { initiator_depth: 0, ..Setup::RC })?;
+    let target = cx.shared(&b, 8)?;
+    let sink = cx.sink(&a, 8)?;
+    let op = SendOp::Read(target.remote(0));
+    let answer = cx.device(Side::A).post_send(a.qp, &[request(1, op, &[sink.sge(0, 8)])]);
+    match answer {
+        // Known when it is posted ...
+        Err(_) => post_refused("a read", answer, 0, &[PostRefusal::BadOperation]),
+        // ... or when the adapter gets to it.
+        Ok(()) => cx.breaks(&a, Queue::Send, 1, &[LocalQpOperation]),
+    }
+}
+
+fn more_than_the_responder(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = cx.pair(&Setup { initiator_depth: 4, responder_resources: 1, ..Setup::RC })?;
+    let target = cx.shared(&b, 4 * 3000)?;
+    target.put(0, &pattern(194, 4 * 3000));
+    let sink = cx.sink(&a, 4 * 3000)?;
+    for nth in 0..4 {
+        let op = SendOp::Read(target.remote(3000 * nth));
+        cx.post(&a, request(nth as u64, op, &[sink.sge(3000 * nth, 3000)]))?;
+    }
+    // The peer breaks its word. A responder may find that invalid, or be quick enough to serve it;
+    // what it serves is right, and what follows the first refusal is flushed.
+    for nth in 0..4 {
+        let ends = [Success, RemoteInvalidRequest];
+        let found = cx.ended(&a, Queue::Send, nth as u64, &ends)?;
+        if found.status != Success {
+            cx.flushed(&a, Queue::Send, nth as u64 + 1..4)?;
+            cx.in_state(&b, QpState::Err)?;
+            return cx.tolerate(Side::B, &[AsyncEvent::QpRequestError(b.qp)]);
+        }
+        same(&target, 3000 * nth, &sink, 3000 * nth, 3000)?;
+    }
+    Ok(())
+}
+
+fn no_responder_resources(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = cx.pair(&Setup { responder_resources: 0, ..Setup::RC })?;
+    let target = cx.shared(&b, 8)?;
+    let sink = cx.sink(&a, 8)?;
+    cx.post(&a, request(1, SendOp::Read(target.remote(0)), &[sink.sge(0, 8)]))?;
+    let found = cx.ended(&a, Queue::Send, 1, &[RemoteInvalidRequest, Success])?;
+    if found.status == Success {
+        // Adapters round the number up; then the read has to be right.
+        return same(&target, 0, &sink, 0, 8);
+    }
+    cx.in_state(&a, QpState::Err)?;
+    cx.in_state(&b, QpState::Err)?;
+    cx.tolerate(Side::B, &[AsyncEvent::QpRequestError(b.qp)])
+}
+
+fn uc_wrong_first_psn(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
+    let a = cx.create(&place_a, &Setup::UC)?;
+    let b = cx.create(&place_b, &Setup::UC)?;
+    // B expects another first number: as if messages had been lost, which UC gets over.
+    let expects = Setup { psn_a: Setup::UC.psn_a - 1000, ..Setup::UC };
+    cx.advance(&a, QpState::Rts, &b, &Setup::UC)?;
+    cx.advance(&b, QpState::Rts, &a, &expects)?;
+    cx.exchange(&a, &b, OCTETS)?;
+    cx.exchange(&a, &b, 1)
+}
+
+fn with_a_grh(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
+    let a = cx.create(&place_a, &Setup::RC)?;
+    let b = cx.create(&place_b, &Setup::RC)?;
+    for (end, peer) in [(&a, &b), (&b, &a)] {
+        cx.advance(end, QpState::Init, peer, &Setup::RC)?;
+        let path = cx.global_path(end.side(), peer.side())?;
+        let change = cx.change(end, QpState::Rtr, peer, &Setup::RC)?;
+        let change = QpAttributes { path: Some(path), ..change };
+        cx.device(end.side()).modify_qp(end.qp, &change)?;
+        let change = cx.change(end, QpState::Rts, peer, &Setup::RC)?;
+        cx.device(end.side()).modify_qp(end.qp, &change)?;
+    }
+    cx.exchange(&a, &b, OCTETS)?;
+    cx.exchange(&b, &a, OCTETS)
+}

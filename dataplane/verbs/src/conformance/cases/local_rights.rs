@@ -1,0 +1,186 @@
+//! What a queue pair may not do to our own memory (IBA 10.6.3.1, 10.7.2.2, 9.9.2.3): keys, bounds,
+//! rights and domains of the entries that requests are made of.
+
+use super::prelude::*;
+
+/// What is wrong with the entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wrong {
+    /// A key that nobody gave out.
+    Key,
+    /// One octet beyond the region.
+    Over,
+    /// One octet before the region.
+    Before,
+    /// The region is of another domain.
+    Domain,
+    /// The region is no more.
+    Gone,
+    /// The adapter may not write there.
+    ReadOnly,
+}
+
+/// The cases.
+pub const CASES: &[Case] = &[
+    Case::new("send-unknown-key", "IBA 10.6.3", &[], |cx| send(cx, Wrong::Key)),
+    Case::new("send-over-by-one", "IBA 10.6.3", &[], |cx| send(cx, Wrong::Over)),
+    Case::new("send-before", "IBA 10.6.3", &[], |cx| send(cx, Wrong::Before)),
+    Case::new("send-other-domain", "IBA 10.6.3", &[], |cx| send(cx, Wrong::Domain)),
+    Case::new("send-region-gone", "IBA 10.6.3", &[], |cx| send(cx, Wrong::Gone)),
+    Case::new("send-second-entry-wrong", "IBA 10.6.3", &[], second_entry_wrong),
+    Case::new("recv-unknown-key", "IBA 10.6.3", &[], |cx| recv(cx, Wrong::Key)),
+    Case::new("recv-over-by-one", "IBA 10.6.3", &[], |cx| recv(cx, Wrong::Over)),
+    Case::new("recv-before", "IBA 10.6.3", &[], |cx| recv(cx, Wrong::Before)),
+    Case::new("recv-other-domain", "IBA 10.6.3", &[], |cx| recv(cx, Wrong::Domain)),
+    Case::new("recv-region-gone", "IBA 10.6.3", &[], |cx| recv(cx, Wrong::Gone)),
+    Case::new("recv-read-only", "IBA 10.6.3.1", &[], |cx| recv(cx, Wrong::ReadOnly)),
+    Case::new("read-unknown-key", "IBA 10.6.3", &[], |cx| read(cx, Wrong::Key)),
+    Case::new("read-over-by-one", "IBA 10.6.3", &[], |cx| read(cx, Wrong::Over)),
+    Case::new("read-other-domain", "IBA 10.6.3", &[], |cx| read(cx, Wrong::Domain)),
+    Case::new("read-read-only", "IBA 10.6.3.1", &[], |cx| read(cx, Wrong::ReadOnly)),
+    Case::new("atomic-read-only", "IBA 10.6.3.1", &[Need::Atomics], atomic_read_only),
+    Case::new("write-unknown-key", "IBA 10.6.3", &[], write_unknown_key),
+    Case::new("uc-send-unknown-key", "IBA 10.3.1", &[Need::Uc], |cx| error_state(cx, QpType::Uc)),
+    Case::new("ud-send-unknown-key", "IBA 10.3.1", &[], |cx| error_state(cx, QpType::Ud)),
+    Case::new("rights-that-go-not-together", "IBA 10.6.3.1", &[], inconsistent_rights),
+    Case::new("send-needs-no-rights", "IBA 10.6.3.1", &[], send_needs_no_rights),
+    Case::new("two-regions-of-one-memory", "IBA 10.6.3", &[], two_regions_of_one_memory),
+];
+
+impl Wrong {
+    /// An entry of eight octets that is wrong in this way.
+    fn entry(self, cx: &mut Context<'_>, end: &End) -> Result<Sge, Stop> {
+        let side = end.side();
+        let elsewhere = cx.device(side).create_pd()?;
+        let pd = if self == Self::Domain { elsewhere } else { end.place.pd };
+        let access = if self == Self::ReadOnly { Access::NONE } else { Access::LOCAL_WRITE };
+        let buffer = cx.buffer(&Place { pd, ..end.place }, 64, access)?;
+        if self == Self::Gone {
+            cx.device(side).deregister(buffer.region.lkey)?;
+        }
+        let right = buffer.sge(0, 8);
+        Ok(match self {
+            Self::Key => Sge { lkey: LKey(!right.lkey.0), ..right },
+            Self::Over => buffer.sge(buffer.octets() - 7, 8),
+            Self::Before => Sge { address: right.address - 1, ..right },
+            Self::Domain | Self::Gone | Self::ReadOnly => right,
+        })
+    }
+}
+
+fn send(cx: &mut Context<'_>, wrong: Wrong) -> Result<(), Stop> {
+    let (a, b) = cx.connected(QpType::Rc)?;
+    let sink = cx.sink(&b, 8)?;
+    cx.recv(&b, 1, &[sink.sge(0, 8)])?;
+    let entry = wrong.entry(cx, &a)?;
+    cx.post(&a, request(2, SendOp::Send, &[entry]))?;
+    cx.breaks(&a, Queue::Send, 2, &[LocalProtection])?;
+    // The peer never heard of it.
+    cx.still_in(&b, QpState::Rts)?;
+    sink.is_untouched(0, 8)
+}
+
+fn second_entry_wrong(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = cx.connected(QpType::Rc)?;
+    let source = cx.source(&a, 8, 81)?;
+    let sink = cx.sink(&b, 16)?;
+    cx.recv(&b, 1, &[sink.sge(0, 16)])?;
+    let entry = Wrong::Key.entry(cx, &a)?;
+    cx.post(&a, request(2, SendOp::Send, &[source.sge(0, 8), entry]))?;
+    cx.breaks(&a, Queue::Send, 2, &[LocalProtection])
+}
+
+fn recv(cx: &mut Context<'_>, wrong: Wrong) -> Result<(), Stop> {
+    let (a, b) = cx.connected(QpType::Rc)?;
+    let source = cx.source(&a, 8, 82)?;
+    let entry = wrong.entry(cx, &b)?;
+    cx.recv(&b, 1, &[entry])?;
+    cx.post(&a, request(2, SendOp::Send, &[source.sge(0, 8)]))?;
+    // The fault is the responder's own, and it says so (IBA 9.9.3.1: NAK, remote operational
+    // error).
+    cx.breaks(&a, Queue::Send, 2, &[RemoteOperation])?;
+    cx.breaks(&b, Queue::Recv, 1, &[LocalProtection])
+}
+
+fn read(cx: &mut Context<'_>, wrong: Wrong) -> Result<(), Stop> {
+    let (a, b) = cx.connected(QpType::Rc)?;
+    let target = cx.shared(&b, 8)?;
+    let entry = wrong.entry(cx, &a)?;
+    cx.post(&a, request(1, SendOp::Read(target.remote(0)), &[entry]))?;
+    cx.breaks(&a, Queue::Send, 1, &[LocalProtection])?;
+    cx.still_in(&b, QpState::Rts)
+}
+
+fn atomic_read_only(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = cx.connected(QpType::Rc)?;
+    let target = cx.shared(&b, 8)?;
+    let entry = Wrong::ReadOnly.entry(cx, &a)?;
+    let add = SendOp::FetchAdd { remote: target.remote(0), add: 1 };
+    cx.post(&a, request(1, add, &[entry]))?;
+    // Whether the peer's memory has changed then is open: the answer is what could not be written.
+    cx.breaks(&a, Queue::Send, 1, &[LocalProtection])
+}
+
+fn write_unknown_key(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = cx.connected(QpType::Rc)?;
+    let target = cx.shared(&b, 8)?;
+    let entry = Wrong::Key.entry(cx, &a)?;
+    cx.post(&a, request(1, SendOp::Write(target.remote(0)), &[entry]))?;
+    cx.breaks(&a, Queue::Send, 1, &[LocalProtection])?;
+    cx.still_in(&b, QpState::Rts)?;
+    target.is_untouched(0, 8)
+}
+
+/// On an unreliable queue pair only the send queue breaks, and can be mended: SQE (IBA 10.3.1.7).
+fn error_state(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
+    let (a, b) = cx.connected(qp_type)?;
+    let op = match qp_type {
+        QpType::Ud => SendOp::Datagram(cx.destination(&a, &b)?),
+        _ => SendOp::Send,
+    };
+    let entry = Wrong::Key.entry(cx, &a)?;
+    cx.post(&a, request(1, op, &[entry]))?;
+    cx.ended(&a, Queue::Send, 1, &[LocalProtection])?;
+    cx.in_state(&a, QpState::Sqe)?;
+    // What is posted meanwhile is flushed, and receives stay.
+    cx.post(&a, request(2, op, &[]))?;
+    cx.flushed(&a, Queue::Send, [2])?;
+    cx.go(&a, QpState::Rts)?;
+    let source = cx.source(&a, 8, 83)?;
+    cx.carry_out(&a, request(3, op, &[source.sge(0, 8)])).map(drop)
+}
+
+fn inconsistent_rights(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let place = cx.place(Side::A)?;
+    let memory = cx.buffer(&place, 64, Access::NONE)?.memory;
+    for access in [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC, REMOTE] {
+        let answer = cx.device(Side::A).register(place.pd, &memory, access);
+        invalid(&format!("a region with {access:?}"), answer)?;
+    }
+    Ok(())
+}
+
+fn send_needs_no_rights(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = cx.connected(QpType::Rc)?;
+    let source = cx.buffer(&a.place, 64, Access::NONE)?;
+    let sink = cx.buffer(&b.place, 64, Access::LOCAL_WRITE)?;
+    source.put(0, &pattern(84, 64));
+    cx.recv(&b, 1, &[sink.sge(0, 64)])?;
+    cx.carry_out(&a, request(2, SendOp::Send, &[source.sge(0, 64)]))?;
+    cx.received(&b, 1, 64)?;
+    same(&source, 0, &sink, 0, 64)
+}
+
+fn two_regions_of_one_memory(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = cx.connected(QpType::Rc)?;
+    let source = cx.source(&a, 16, 85)?;
+    let sink = cx.sink(&b, 16)?;
+    let again = cx.device(Side::B).register(b.place.pd, &sink.memory, Access::LOCAL_WRITE)?;
+    let again = Buffer { memory: sink.memory.clone(), region: again };
+    cx.device(Side::B).deregister(sink.region.lkey)?;
+    // One is gone, the other is not.
+    cx.recv(&b, 1, &[again.sge(0, 16)])?;
+    cx.carry_out(&a, request(2, SendOp::Send, &[source.sge(0, 16)]))?;
+    cx.received(&b, 1, 16)?;
+    same(&source, 0, &again, 0, 16)
+}

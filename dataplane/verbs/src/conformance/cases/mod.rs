@@ -1,0 +1,96 @@
+//! The cases, a theme a file.
+
+mod atomics;
+mod completions;
+mod connections;
+mod datagrams;
+mod drain;
+mod flush;
+mod handles;
+mod inline;
+mod lengths;
+mod limits;
+mod local_rights;
+mod multicast;
+mod operations;
+mod ordering;
+mod partitions;
+mod posting;
+mod remote_rights;
+mod retries;
+mod scatter;
+mod shared_receive;
+mod signalling;
+mod sizes;
+mod states;
+mod windows;
+
+use super::Theme;
+
+/// What the files of cases are written with.
+mod prelude {
+    pub(super) use crate::address::{AddressVector, GlobalRoute};
+    pub(super) use crate::completion::CompletionStatus::{self, *};
+    pub(super) use crate::completion::{Completion, CompletionKind, With};
+    pub(super) use crate::conformance::adapters::{Group, Side, Turn};
+    pub(super) use crate::conformance::buffer::{Buffer, pattern};
+    pub(super) use crate::conformance::context::{Context, NO_COMPLETION};
+    pub(super) use crate::conformance::expect::{Queue, fenced, inline, request, same, silent};
+    pub(super) use crate::conformance::peers::{End, Place, REMOTE, Setup};
+    pub(super) use crate::conformance::verdict::{
+        Stop, busy, equal, fail, invalid, limited, no_such, post_refused, refused, skip,
+    };
+    pub(super) use crate::conformance::{Case, Need};
+    pub(super) use crate::device::Arm;
+    pub(super) use crate::error::{PostRefusal, VerbsError};
+    pub(super) use crate::event::AsyncEvent;
+    pub(super) use crate::memory::{Access, Cq, LKey, RKey, Srq};
+    pub(super) use crate::qp::{QpAttributes, QpState, QpType, Retries};
+    pub(super) use crate::work::{
+        Bind, Data, Destination, MESSAGE_OCTETS_MAX, RecvRequest, Remote, SendFlags, SendOp,
+        SendRequest, Sge,
+    };
+    pub(super) use pollux_wire::packet::Grh;
+
+    /// What a requester learns of a request that the peer does not allow. IBA 9.7.4.1.2 and
+    /// 9.7.4.1.5 draw the line between the two finely, and adapters in the field draw it
+    /// differently.
+    pub(super) const REMOTE_REFUSALS: &[CompletionStatus] = &[RemoteAccess, RemoteInvalidRequest];
+}
+
+/// All themes, in the order to read them.
+pub const THEMES: &[Theme] = &[
+    // What works.
+    Theme { name: "operation", cases: operations::CASES },
+    Theme { name: "size", cases: sizes::CONNECTED },
+    Theme { name: "size", cases: sizes::DATAGRAMS },
+    Theme { name: "size", cases: sizes::LONGEST },
+    Theme { name: "scatter", cases: scatter::CASES },
+    Theme { name: "inline", cases: inline::CASES },
+    Theme { name: "signalling", cases: signalling::CASES },
+    Theme { name: "completion", cases: completions::CASES },
+    Theme { name: "ordering", cases: ordering::CASES },
+    Theme { name: "connection", cases: connections::CASES },
+    Theme { name: "connection", cases: connections::MTUS },
+    Theme { name: "atomic", cases: atomics::CASES },
+    Theme { name: "window", cases: windows::CASES },
+    Theme { name: "shared-receive", cases: shared_receive::CASES },
+    Theme { name: "datagram", cases: datagrams::CASES },
+    Theme { name: "partition", cases: partitions::CASES },
+    Theme { name: "multicast", cases: multicast::CASES },
+    Theme { name: "drain", cases: drain::CASES },
+    // What fails, and how.
+    Theme { name: "not-ready", cases: retries::RNR },
+    Theme { name: "absent", cases: retries::ABSENT },
+    Theme { name: "length", cases: lengths::CASES },
+    Theme { name: "local-rights", cases: local_rights::CASES },
+    Theme { name: "remote-rights", cases: remote_rights::CASES },
+    Theme { name: "remote-rights", cases: remote_rights::WRONGS },
+    Theme { name: "flush", cases: flush::CASES },
+    // What is refused.
+    Theme { name: "posting", cases: posting::CASES },
+    Theme { name: "state", cases: states::TABLE },
+    Theme { name: "state", cases: states::CASES },
+    Theme { name: "handle", cases: handles::CASES },
+    Theme { name: "limit", cases: limits::CASES },
+];

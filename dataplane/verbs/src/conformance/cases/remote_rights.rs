@@ -1,0 +1,280 @@
+//! What a peer may not do to our memory (IBA 9.7.4.1.5, 10.6.3, 9.9.3): every way to be wrong, with
+//! every operation that touches remote memory.
+//!
+//! Each time the requester learns of it in the completion, both queue pairs are in the error state,
+//! the responder has an event, and the memory is as it was.
+
+use super::prelude::*;
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wrong {
+    /// A key that nobody gave out.
+    Key,
+    /// One octet beyond the region.
+    Over,
+    /// One octet before the region.
+    Before,
+    /// So far up that adding the length comes round to zero.
+    Wraps,
+    /// The region does not allow it.
+    RegionRight,
+    /// The queue pair does not allow it.
+    QpRight,
+    /// The region is of another domain than the queue pair.
+    Domain,
+    /// The region is no more.
+    Gone,
+}
+
+/// With what it is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Op {
+    Write,
+    WriteImm,
+    Read,
+    FetchAdd,
+    CompareSwap,
+}
+
+macro_rules! wrongs {
+    ($($op_name:literal $op:ident $needs:expr;)*) => {
+        &[$(
+            case(concat!($op_name, "-unknown-key"), $needs, |cx| refusal(cx, Op::$op, Wrong::Key)),
+            case(concat!($op_name, "-over-by-one"), $needs, |cx| refusal(cx, Op::$op, Wrong::Over)),
+            case(concat!($op_name, "-before"), $needs, |cx| refusal(cx, Op::$op, Wrong::Before)),
+            case(concat!($op_name, "-wraps"), $needs, |cx| refusal(cx, Op::$op, Wrong::Wraps)),
+            case(concat!($op_name, "-not-in-region"), $needs, |cx| {
+                refusal(cx, Op::$op, Wrong::RegionRight)
+            }),
+            case(concat!($op_name, "-not-in-qp"), $needs, |cx| {
+                refusal(cx, Op::$op, Wrong::QpRight)
+            }),
+            case(concat!($op_name, "-other-domain"), $needs, |cx| {
+                refusal(cx, Op::$op, Wrong::Domain)
+            }),
+            case(concat!($op_name, "-region-gone"), $needs, |cx| refusal(cx, Op::$op, Wrong::Gone)),
+        )*]
+    };
+}
+
+const ATOMICS: &[Need] = &[Need::Atomics];
+
+const fn case(
+    name: &'static str,
+    needs: &'static [Need],
+    run: fn(&mut Context<'_>) -> Result<(), Stop>,
+) -> Case {
+    Case::new(name, "IBA 9.7.4.1.5", needs, run)
+}
+
+/// Every operation, wrong in every way.
+pub const WRONGS: &[Case] = wrongs![
+    "write" Write &[];
+    "write-imm" WriteImm &[];
+    "read" Read &[];
+    "fetch-add" FetchAdd ATOMICS;
+    "compare-swap" CompareSwap ATOMICS;
+];
+
+/// What is just right, and what a broken connection leaves alone.
+pub const CASES: &[Case] = &[
+    Case::new("write-to-the-last-octet", "IBA 10.6.3", &[], write_to_the_last_octet),
+    Case::new("read-to-the-last-octet", "IBA 10.6.3", &[], read_to_the_last_octet),
+    Case::new("empty-write-needs-no-key", "IBA C9-88", &[], empty_write_needs_no_key),
+    Case::new("empty-read-needs-no-key", "IBA C9-88", &[], empty_read_needs_no_key),
+    Case::new("what-came-before-is-done", "IBA 9.9.2.2", &[], what_came_before_is_done),
+    Case::new("long-write-stops-at-the-end", "IBA 9.7.4.1.5", &[], long_write),
+    Case::new("uc-write-unknown-key", "IBA 9.9.3.2", UC, uc_write_unknown_key),
+    Case::new("other-queue-pairs-go-on", "IBA 9.9", &[], other_queue_pairs_go_on),
+];
+
+const UC: &[Need] = &[Need::Uc, Need::Lossless];
+
+impl Op {
+    /// The right without which it is not allowed.
+    fn right(self) -> Access {
+        match self {
+            Self::Write | Self::WriteImm => Access::REMOTE_WRITE,
+            Self::Read => Access::REMOTE_READ,
+            Self::FetchAdd | Self::CompareSwap => Access::REMOTE_ATOMIC,
+        }
+    }
+
+    fn on(self, remote: Remote) -> SendOp {
+        match self {
+            Self::Write => SendOp::Write(remote),
+            Self::WriteImm => SendOp::WriteImm(remote, 1),
+            Self::Read => SendOp::Read(remote),
+            Self::FetchAdd => SendOp::FetchAdd { remote, add: 1 },
+            Self::CompareSwap => {
+                SendOp::CompareSwap { remote, compare: u64::from_ne_bytes([0xee; 8]), swap: 0 }
+            }
+        }
+    }
+}
+
+/// All rights but this one, and only such as go together.
+fn all_but(right: Access) -> Access {
+    let rest = [Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC];
+    let rest = rest.into_iter().filter(|&one| one != right);
+    rest.fold(Access::LOCAL_WRITE, |all, one| all | one)
+}
+
+fn refusal(cx: &mut Context<'_>, op: Op, wrong: Wrong) -> Result<(), Stop> {
+    let lacking = if wrong == Wrong::QpRight { all_but(op.right()).remote() } else { REMOTE };
+    let (a, b) = cx.pair(&Setup { access: lacking, ..Setup::RC })?;
+    let local = cx.shared(&a, 8)?;
+    let elsewhere = cx.device(Side::B).create_pd()?;
+    let place = if wrong == Wrong::Domain { Place { pd: elsewhere, ..b.place } } else { b.place };
+    let allowed = if wrong == Wrong::RegionRight { all_but(op.right()) } else { Access::ALL };
+    let target = cx.buffer(&place, 64, allowed)?;
+    let sink = cx.sink(&b, 8)?;
+    cx.recv(&b, 1, &[sink.sge(0, 8)])?;
+    if wrong == Wrong::Gone {
+        cx.device(Side::B).deregister(target.region.lkey)?;
+    }
+    cx.post(&a, request(2, op.on(wrong.place(op, &target)), &[local.sge(0, 8)]))?;
+    cx.breaks(&a, Queue::Send, 2, wrong.statuses())?;
+    cx.in_state(&b, QpState::Err)?;
+    target.is_untouched(0, target.octets())?;
+    local.is_untouched(0, 8)?;
+    receive_is_returned(cx, &b, op)?;
+    event_came(cx, &b, op, wrong)
+}
+
+impl Wrong {
+    /// Where the request goes.
+    fn place(self, op: Op, target: &Buffer) -> Remote {
+        let aligned = if op.right() == Access::REMOTE_ATOMIC { 8 } else { 1 };
+        let right = target.remote(0);
+        match self {
+            Self::Key => Remote { rkey: RKey(!right.rkey.0), ..right },
+            // Atomics keep to multiples of eight, so that the place is all that is wrong.
+            Self::Over => target.remote(target.octets() - 8 + aligned),
+            Self::Before => Remote { address: right.address - aligned as u64, ..right },
+            Self::Wraps => Remote { address: u64::MAX - 7 + (8 - aligned as u64), ..right },
+            Self::RegionRight | Self::QpRight | Self::Domain | Self::Gone => right,
+        }
+    }
+
+    fn statuses(self) -> &'static [CompletionStatus] {
+        match self {
+            // Some responders find a request invalid that their queue pair does not allow at all,
+            // since they look at that before they look at the key.
+            Self::QpRight => REMOTE_REFUSALS,
+            _ => &[RemoteAccess],
+        }
+    }
+}
+
+/// A write with immediate may have taken the receive already when it failed; all others leave it to
+/// be flushed.
+fn receive_is_returned(cx: &mut Context<'_>, b: &End, op: Op) -> Result<(), Stop> {
+    let taken = [Flushed, LocalAccess, LocalQpOperation, LocalProtection];
+    let statuses = if op == Op::WriteImm { &taken[..] } else { &taken[..1] };
+    cx.ended(b, Queue::Recv, 1, statuses).map(drop)
+}
+
+/// The responder's program hears of it, unless a receive told it already.
+fn event_came(cx: &mut Context<'_>, b: &End, op: Op, wrong: Wrong) -> Result<(), Stop> {
+    let access = AsyncEvent::QpAccessError(b.qp);
+    if wrong == Wrong::QpRight || op == Op::WriteImm {
+        return cx.tolerate(b.side(), &[access, AsyncEvent::QpRequestError(b.qp)]);
+    }
+    cx.event(b.side(), access)
+}
+
+fn write_to_the_last_octet(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = cx.connected(QpType::Rc)?;
+    let source = cx.source(&a, 9, 71)?;
+    let target = cx.shared(&b, 64)?;
+    let write = SendOp::Write(target.remote(target.octets() - 9));
+    cx.carry_out(&a, request(1, write, &[source.sge(0, 9)]))?;
+    same(&source, 0, &target, target.octets() - 9, 9)
+}
+
+fn read_to_the_last_octet(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = cx.connected(QpType::Rc)?;
+    let sink = cx.sink(&a, 9)?;
+    let target = cx.shared(&b, 64)?;
+    let last = target.octets() - 9;
+    target.put(last, &pattern(72, 9));
+    cx.carry_out(&a, request(1, SendOp::Read(target.remote(last)), &[sink.sge(0, 9)]))?;
+    same(&target, last, &sink, 0, 9)
+}
+
+fn empty_write_needs_no_key(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = cx.connected(QpType::Rc)?;
+    let nowhere = Remote { address: 0, rkey: RKey(0xdead_beef) };
+    cx.carry_out(&a, request(1, SendOp::Write(nowhere), &[]))?;
+    cx.exchange(&a, &b, 8)
+}
+
+fn empty_read_needs_no_key(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = cx.connected(QpType::Rc)?;
+    let nowhere = Remote { address: 0, rkey: RKey(0xdead_beef) };
+    cx.carry_out(&a, request(1, SendOp::Read(nowhere), &[]))?;
+    cx.exchange(&a, &b, 8)
+}
+
+fn what_came_before_is_done(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = cx.connected(QpType::Rc)?;
+    let source = cx.source(&a, 64, 73)?;
+    let target = cx.shared(&b, 64)?;
+    let wrong = Remote { rkey: RKey(!target.region.rkey.0), ..target.remote(0) };
+    cx.post(&a, request(1, SendOp::Write(target.remote(0)), &[source.sge(0, 8)]))?;
+    // One answer tells of the first write and of the second. Where that may be lost the first is
+    // waited for: its peer, in the error state, would not say again that it was done.
+    let lossy = cx.is_lossy();
+    if lossy {
+        cx.done(&a, CompletionKind::Write, 1)?;
+    }
+    cx.post(&a, request(2, SendOp::Write(wrong), &[source.sge(8, 8)]))?;
+    cx.post(&a, request(3, SendOp::Write(target.remote(16)), &[source.sge(16, 8)]))?;
+    if !lossy {
+        cx.done(&a, CompletionKind::Write, 1)?;
+    }
+    cx.breaks(&a, Queue::Send, 2, &[RemoteAccess])?;
+    cx.flushed(&a, Queue::Send, [3])?;
+    cx.event(b.side(), AsyncEvent::QpAccessError(b.qp))?;
+    same(&source, 0, &target, 0, 8)?;
+    target.is_untouched(8, 56)
+}
+
+fn long_write(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = cx.connected(QpType::Rc)?;
+    let target = cx.shared(&b, 8192)?;
+    let source = cx.source(&a, target.octets() + 1, 74)?;
+    // The length is in the first packet, so not even that may be written (IBA 9.7.4.1.5).
+    let sges = [source.sge(0, target.octets() + 1)];
+    cx.post(&a, request(1, SendOp::Write(target.remote(0)), &sges))?;
+    cx.breaks(&a, Queue::Send, 1, &[RemoteAccess])?;
+    cx.in_state(&b, QpState::Err)?;
+    cx.event(b.side(), AsyncEvent::QpAccessError(b.qp))?;
+    target.is_untouched(0, target.octets())
+}
+
+fn uc_write_unknown_key(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = cx.connected(QpType::Uc)?;
+    let source = cx.source(&a, 8, 75)?;
+    let target = cx.shared(&b, 8)?;
+    let wrong = Remote { rkey: RKey(!target.region.rkey.0), ..target.remote(0) };
+    // Nobody tells the sender. The responder drops the message, and IBA lets it break off or not.
+    cx.carry_out(&a, request(1, SendOp::Write(wrong), &[source.sge(0, 8)]))?;
+    cx.tolerate(b.side(), &[AsyncEvent::QpAccessError(b.qp)])?;
+    cx.still_in(&a, QpState::Rts)?;
+    target.is_untouched(0, 8)
+}
+
+fn other_queue_pairs_go_on(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let places = (cx.place(Side::A)?, cx.place(Side::B)?);
+    let (a, b) = cx.pair_at(&places.0, &places.1, &Setup::RC)?;
+    let (other_a, other_b) = cx.pair_at(&places.0, &places.1, &Setup::RC)?;
+    let source = cx.source(&a, 8, 76)?;
+    let nowhere = Remote { address: 64, rkey: RKey(0xdead_beef) };
+    cx.post(&a, request(1, SendOp::Write(nowhere), &[source.sge(0, 8)]))?;
+    cx.breaks(&a, Queue::Send, 1, &[RemoteAccess])?;
+    cx.event(b.side(), AsyncEvent::QpAccessError(b.qp))?;
+    cx.exchange(&other_a, &other_b, 100)
+}

@@ -1,0 +1,195 @@
+//! Messages of every size that is next to a boundary: of words, of inline and cache-line sizes, of
+//! packets, of pages and of 16-bit lengths.
+//!
+//! Each lands between two stretches that nobody may touch, at a place that is on no word's
+//! boundary.
+
+use super::prelude::*;
+
+/// How long a message is.
+#[derive(Clone, Copy)]
+enum Size {
+    Octets(usize),
+    /// So many packets' worth, and a little more or less.
+    Packets(usize, isize),
+}
+use Size::{Octets, Packets};
+
+/// Octets before and after the message that have to stay as they are; no multiple of a word.
+const MARGIN: usize = 37;
+
+impl Size {
+    fn octets(self, cx: &mut Context<'_>) -> Result<usize, Stop> {
+        match self {
+            Octets(octets) => Ok(octets),
+            Packets(count, more) => Ok((cx.mtu_octets()? * count).saturating_add_signed(more)),
+        }
+    }
+}
+
+const LOSSLESS_UC: &[Need] = &[Need::Uc, Need::Lossless];
+
+macro_rules! connected {
+    ($($name:literal $size:expr),* $(,)?) => {
+        &[$(
+            Case::new(concat!("rc-send-", $name), "IBA 9.7.4", &[], |cx| {
+                send(cx, QpType::Rc, $size)
+            }),
+            Case::new(concat!("rc-write-", $name), "IBA 9.4.3", &[], |cx| {
+                write(cx, QpType::Rc, $size)
+            }),
+            Case::new(concat!("rc-read-", $name), "IBA 9.4.4", &[], |cx| read(cx, $size)),
+            Case::new(concat!("uc-send-", $name), "IBA 9.8.2", LOSSLESS_UC, |cx| {
+                send(cx, QpType::Uc, $size)
+            }),
+            Case::new(concat!("uc-write-", $name), "IBA 9.8.2", LOSSLESS_UC, |cx| {
+                write(cx, QpType::Uc, $size)
+            }),
+        )*]
+    };
+}
+
+macro_rules! datagrams {
+    ($($name:literal $size:expr),* $(,)?) => {
+        &[$(Case::new(concat!("ud-send-", $name), "IBA 9.8.3", &[Need::Lossless], |cx| {
+            datagram(cx, $size)
+        }),)*]
+    };
+}
+
+/// Of connections.
+pub const CONNECTED: &[Case] = connected![
+    "0" Octets(0),
+    "1" Octets(1),
+    "2" Octets(2),
+    "3" Octets(3),
+    "4" Octets(4),
+    "5" Octets(5),
+    "63" Octets(63),
+    "64" Octets(64),
+    "65" Octets(65),
+    "255" Octets(255),
+    "256" Octets(256),
+    "257" Octets(257),
+    "mtu-less-1" Packets(1, -1),
+    "mtu" Packets(1, 0),
+    "mtu-and-1" Packets(1, 1),
+    "mtu-twice" Packets(2, 0),
+    "4095" Octets(4095),
+    "4096" Octets(4096),
+    "65520" Octets(65520),
+    "65535" Octets(65535),
+    "65536" Octets(65536),
+    "1MiB" Octets(1 << 20),
+];
+
+/// Of datagrams, which have one packet.
+pub const DATAGRAMS: &[Case] = datagrams![
+    "0" Octets(0),
+    "1" Octets(1),
+    "2" Octets(2),
+    "3" Octets(3),
+    "4" Octets(4),
+    "5" Octets(5),
+    "63" Octets(63),
+    "64" Octets(64),
+    "65" Octets(65),
+    "255" Octets(255),
+    "256" Octets(256),
+    "mtu-less-1" Packets(1, -1),
+    "mtu" Packets(1, 0),
+];
+
+/// The longest message there is, and one octet more.
+pub const LONGEST: &[Case] = &[
+    Case::new("rc-write-2GiB", "IBA 9.7.7.1.1", &[], longest),
+    Case::new("rc-send-over-2GiB", "IBA 9.7.7.1.1", &[], too_long),
+];
+
+fn send(cx: &mut Context<'_>, qp_type: QpType, size: Size) -> Result<(), Stop> {
+    let octets = size.octets(cx)?;
+    let (a, b) = cx.connected(qp_type)?;
+    let source = cx.source(&a, octets + 1, 11)?;
+    let sink = cx.sink(&b, octets + 2 * MARGIN)?;
+    cx.recv(&b, 1, &[sink.sge(MARGIN, octets)])?;
+    cx.carry_out(&a, request(2, SendOp::Send, &[source.sge(1, octets)]))?;
+    cx.received(&b, 1, octets)?;
+    same(&source, 1, &sink, MARGIN, octets)?;
+    margins_are_untouched(&sink, octets)
+}
+
+fn write(cx: &mut Context<'_>, qp_type: QpType, size: Size) -> Result<(), Stop> {
+    let octets = size.octets(cx)?;
+    let (a, b) = cx.connected(qp_type)?;
+    let source = cx.source(&a, octets + 3, 12)?;
+    let target = cx.shared(&b, octets + 2 * MARGIN)?;
+    let write = SendOp::Write(target.remote(MARGIN));
+    cx.carry_out(&a, request(1, write, &[source.sge(3, octets)]))?;
+    // That a UC write is done says nothing of the other end: a message behind it does.
+    cx.exchange(&a, &b, 1)?;
+    same(&source, 3, &target, MARGIN, octets)?;
+    margins_are_untouched(&target, octets)
+}
+
+fn read(cx: &mut Context<'_>, size: Size) -> Result<(), Stop> {
+    let octets = size.octets(cx)?;
+    let (a, b) = cx.connected(QpType::Rc)?;
+    let target = cx.shared(&b, octets + 5)?;
+    target.put(0, &pattern(13, octets + 5));
+    let sink = cx.sink(&a, octets + 2 * MARGIN)?;
+    let read = SendOp::Read(target.remote(5));
+    let found = cx.carry_out(&a, request(1, read, &[sink.sge(MARGIN, octets)]))?;
+    equal("octets read", found.octets as usize, octets)?;
+    same(&target, 5, &sink, MARGIN, octets)?;
+    margins_are_untouched(&sink, octets)
+}
+
+fn datagram(cx: &mut Context<'_>, size: Size) -> Result<(), Stop> {
+    let octets = size.octets(cx)?;
+    let (a, b) = cx.connected(QpType::Ud)?;
+    let to = cx.destination(&a, &b)?;
+    let source = cx.source(&a, octets + 1, 14)?;
+    let sink = cx.sink(&b, Grh::LEN + octets + 2 * MARGIN)?;
+    cx.recv(&b, 1, &[sink.sge(MARGIN, Grh::LEN + octets)])?;
+    cx.carry_out(&a, request(2, SendOp::Datagram(to), &[source.sge(1, octets)]))?;
+    cx.received(&b, 1, Grh::LEN + octets)?;
+    same(&source, 1, &sink, MARGIN + Grh::LEN, octets)?;
+    margins_are_untouched(&sink, Grh::LEN + octets)
+}
+
+fn margins_are_untouched(sink: &Buffer, octets: usize) -> Result<(), Stop> {
+    sink.is_untouched(0, MARGIN)?;
+    sink.is_untouched(MARGIN + octets, MARGIN)
+}
+
+fn longest(cx: &mut Context<'_>) -> Result<(), Stop> {
+    cx.needs_memory(2 * MESSAGE_OCTETS_MAX)?;
+    let octets = MESSAGE_OCTETS_MAX as usize;
+    let (a, b) = cx.connected(QpType::Rc)?;
+    let source = cx.buffer(&a.place, octets, Access::NONE)?;
+    let target = cx.shared(&b, octets)?;
+    // Octets that tell where they belong, at each end and where a 31-bit count would wrap.
+    let marks = [0, octets / 2 - 4, octets - 8];
+    for (mark, at) in marks.into_iter().enumerate() {
+        source.put_u64(at, mark as u64);
+    }
+    let write = SendOp::Write(target.remote(0));
+    cx.carry_out(&a, request(1, write, &[source.sge(0, octets)]))?;
+    for (mark, at) in marks.into_iter().enumerate() {
+        target.holds(at, &(mark as u64).to_ne_bytes())?;
+    }
+    Ok(())
+}
+
+fn too_long(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, _) = cx.connected(QpType::Rc)?;
+    let source = cx.source(&a, 64, 1)?;
+    let half = Sge { octets: 1 << 31, ..source.sge(0, 0) };
+    let answer = cx.device(Side::A).post_send(a.qp, &[request(1, SendOp::Send, &[half, half])]);
+    match answer {
+        // The length is wrong whatever the memory is, and so it may be said at once ...
+        Err(_) => post_refused("2^32 octets", answer, 0, &[PostRefusal::TooLong]),
+        // ... or when the adapter gets to it: hardware checks length and keys then.
+        Ok(()) => cx.breaks(&a, Queue::Send, 1, &[LocalLength, LocalProtection]),
+    }
+}

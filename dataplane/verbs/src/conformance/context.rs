@@ -1,0 +1,236 @@
+//! What a case works with: the two devices, what has come from them, and the passage of time.
+
+use super::adapters::{Adapters, Group, Side, Turn};
+use super::verdict::{Stop, fail, skip};
+use crate::address::{AddressVector, GlobalRoute};
+use crate::completion::{Completion, CompletionKind, CompletionStatus, With};
+use crate::device::{Device, Limits};
+use crate::event::AsyncEvent;
+use crate::memory::Cq;
+use pollux_mem::Memory;
+use pollux_wire::address::Qpn;
+use pollux_wire::keys::PKey;
+use pollux_wire::units::Mtu;
+use std::collections::{BTreeMap, VecDeque};
+
+/// How often a case polls to see that nothing comes. In virtual time that covers every timer that
+/// is running; on a clock it is a glance only, and never a reason to fail an adapter that is right.
+const QUIET_ROUNDS: usize = 256;
+
+/// Completions taken in one poll.
+const POLL_BATCH: usize = 16;
+
+/// A completion that no device has written yet.
+pub(super) const NO_COMPLETION: Completion = Completion {
+    id: 0,
+    status: CompletionStatus::General,
+    kind: CompletionKind::Send,
+    qpn: Qpn(0),
+    octets: 0,
+    with: With::Nothing,
+    from: None,
+};
+
+/// A case's hold on its adapters.
+pub struct Context<'a> {
+    adapters: &'a mut dyn Adapters,
+    is_lossy: bool,
+    /// What came and was not asked for yet, of every queue that is polled.
+    pub(super) inbox: BTreeMap<(Side, Cq), VecDeque<Completion>>,
+    pub(super) events: Vec<(Side, AsyncEvent)>,
+    /// Memory that adapters know of outlives the case.
+    pub(super) memories: Vec<Memory>,
+}
+
+impl<'a> Context<'a> {
+    pub(super) fn new(adapters: &'a mut dyn Adapters, is_lossy: bool) -> Self {
+        let inbox = BTreeMap::new();
+        Self { adapters, is_lossy, inbox, events: Vec::new(), memories: Vec::new() }
+    }
+
+    /// Whether the wire loses packets.
+    pub fn is_lossy(&self) -> bool {
+        self.is_lossy
+    }
+
+    /// One of the devices.
+    pub fn device(&mut self, side: Side) -> &mut dyn Device {
+        self.adapters.device(side)
+    }
+
+    /// The side under which what belongs to `side` is kept: one device is side A twice.
+    pub(super) fn owner(&self, side: Side) -> Side {
+        if self.adapters.is_one_device() { Side::A } else { side }
+    }
+
+    /// The port that a side uses.
+    pub fn port(&self, side: Side) -> u8 {
+        self.adapters.port(side)
+    }
+
+    /// What both devices can: the lesser of each limit that cases ask for.
+    pub fn limits(&mut self) -> Limits {
+        let a = self.device(Side::A).attributes().limits;
+        let b = self.device(Side::B).attributes().limits;
+        Limits {
+            requests_max: a.requests_max.min(b.requests_max),
+            completions_max: a.completions_max.min(b.completions_max),
+            sges_max: a.sges_max.min(b.sges_max),
+            inline_octets_max: a.inline_octets_max.min(b.inline_octets_max),
+            qps_max: a.qps_max.min(b.qps_max),
+            srq_requests_max: a.srq_requests_max.min(b.srq_requests_max),
+            responder_resources_max: a.responder_resources_max.min(b.responder_resources_max),
+            initiator_depth_max: a.initiator_depth_max.min(b.initiator_depth_max),
+            ..a
+        }
+    }
+
+    /// The largest packet that both ports carry.
+    pub fn mtu(&mut self) -> Result<Mtu, Stop> {
+        let mut mtus = Side::BOTH.map(|side| (side, Mtu::OCTETS_4096));
+        for (side, mtu) in &mut mtus {
+            let port = self.port(*side);
+            *mtu = self.device(*side).port(port)?.mtu;
+        }
+        Ok(mtus[0].1.min(mtus[1].1))
+    }
+
+    /// The same in octets.
+    pub fn mtu_octets(&mut self) -> Result<usize, Stop> {
+        let mtu = self.mtu()?;
+        mtu.octets().ok_or_else(|| Stop::Fail(format!("the ports' MTU has no size: {mtu:?}")))
+    }
+
+    /// The way from one side's port to another's.
+    pub fn path(&mut self, from: Side, to: Side) -> Result<AddressVector, Stop> {
+        let to_port = self.port(to);
+        let dlid = self.device(to).port(to_port)?.lid;
+        let dgid = self.device(to).gid(to_port, 0)?;
+        let by_lid = self.adapters.is_one_subnet() && self.device(from).attributes().can.subnet;
+        let route = GlobalRoute { dgid, hop_limit: 64, ..GlobalRoute::default() };
+        let port = self.port(from);
+        Ok(AddressVector { dlid, port, grh: (!by_lid).then_some(route), ..Default::default() })
+    }
+
+    /// The same with a GRH in any case.
+    pub fn global_path(&mut self, from: Side, to: Side) -> Result<AddressVector, Stop> {
+        let to_port = self.port(to);
+        let dgid = self.device(to).gid(to_port, 0)?;
+        let grh = GlobalRoute { dgid, hop_limit: 64, ..GlobalRoute::default() };
+        Ok(AddressVector { grh: Some(grh), ..self.path(from, to)? })
+    }
+
+    /// A multicast group, or the end of the case.
+    pub fn group(&mut self, nth: u8) -> Result<Group, Stop> {
+        match self.adapters.group(nth) {
+            Some(group) => Ok(group),
+            None => skip("no multicast group could be made"),
+        }
+    }
+
+    /// Sets the beginning of both P_Key tables, or ends the case.
+    pub fn set_pkeys(&mut self, a: &[PKey], b: &[PKey]) -> Result<(), Stop> {
+        if self.adapters.set_pkeys(Side::A, a) && self.adapters.set_pkeys(Side::B, b) {
+            return Ok(());
+        }
+        skip("the P_Key tables cannot be set")
+    }
+
+    /// Ends the case unless it may use this much memory.
+    pub fn needs_memory(&self, octets: u64) -> Result<(), Stop> {
+        let max = self.adapters.memory_octets_max();
+        if octets <= max {
+            return Ok(());
+        }
+        skip(format!("it takes {octets} octets of memory, and {max} are allowed"))
+    }
+
+    /// Polls everything once; says whether anything came.
+    pub(super) fn breathe(&mut self) -> Result<bool, Stop> {
+        let mut came = false;
+        for ((side, cq), inbox) in &mut self.inbox {
+            let mut batch = [NO_COMPLETION; POLL_BATCH];
+            let count = self.adapters.device(*side).poll(*cq, &mut batch)?;
+            if count > POLL_BATCH {
+                return fail(format!("poll: expected at most {POLL_BATCH}, found {count}"));
+            }
+            inbox.extend(&batch[..count]);
+            came |= count > 0;
+        }
+        for side in Side::BOTH {
+            while let Some(event) = self.adapters.device(side).async_event() {
+                let side = if self.adapters.is_one_device() { Side::A } else { side };
+                self.events.push((side, event));
+                came = true;
+            }
+        }
+        Ok(came)
+    }
+
+    /// Polls until `find` has found something; if that cannot come, the case has failed.
+    pub(super) fn until<T>(
+        &mut self,
+        what: &dyn Fn() -> String,
+        mut find: impl FnMut(&mut Self) -> Result<Option<T>, Stop>,
+    ) -> Result<T, Stop> {
+        loop {
+            if let Some(found) = find(self)? {
+                return Ok(found);
+            }
+            if !self.breathe()? && self.turn() == Turn::GiveUp {
+                return fail(format!("expected {}, found that nothing came", what()));
+            }
+        }
+    }
+
+    /// Lets time pass.
+    pub fn turn(&mut self) -> Turn {
+        self.adapters.turn()
+    }
+
+    /// Lets everything happen that is under way, as far as one can know.
+    pub fn settle(&mut self) -> Result<(), Stop> {
+        for _ in 0..QUIET_ROUNDS {
+            if !self.breathe()? && self.turn() == Turn::GiveUp {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// What holds at the end of every case: nothing has come that it did not take.
+    pub(super) fn finish(mut self) -> Result<(), Stop> {
+        self.settle()?;
+        for ((side, cq), inbox) in &self.inbox {
+            if let Some(left) = inbox.front() {
+                return fail(format!(
+                    "at the end: expected no more completions, found {} in {cq:?} of {side:?}, \
+                     first {left:?}",
+                    inbox.len(),
+                ));
+            }
+        }
+        match self.events.iter().find(|(_, event)| !is_incidental(event)) {
+            None => Ok(()),
+            Some((side, event)) => {
+                fail(format!("at the end: expected no more events, found {event:?} at {side:?}"))
+            }
+        }
+    }
+}
+
+/// Whether an event may come at any time: the port's own affairs, and the notice that a connection
+/// has its first packet, which adapters give or not (IBA 11.6.3.1).
+fn is_incidental(event: &AsyncEvent) -> bool {
+    use AsyncEvent::*;
+    matches!(
+        event,
+        ConnectionEstablished(_)
+            | PortActive(_)
+            | LidChange(_)
+            | PkeyChange(_)
+            | GidChange(_)
+            | SmChange(_)
+            | ClientReregister(_)
+    )
+}

@@ -1,0 +1,235 @@
+//! What cases do to queue pairs, and what they expect of them.
+
+use super::adapters::Side;
+use super::buffer::Buffer;
+use super::context::Context;
+use super::peers::End;
+use super::verdict::{Stop, equal, fail};
+use crate::completion::{Completion, CompletionKind, CompletionStatus};
+use crate::event::AsyncEvent;
+use crate::memory::{Cq, Srq};
+use crate::qp::{QpAttributes, QpState};
+use crate::work::{Data, RecvRequest, SendFlags, SendOp, SendRequest, Sge};
+
+/// One of the two queues of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// Requests of ours.
+    Send,
+    /// Room for messages of the peer.
+    Recv,
+}
+
+/// A signalled request.
+pub fn request<'a>(id: u64, op: SendOp, sges: &'a [Sge]) -> SendRequest<'a> {
+    SendRequest { id, op, flags: SendFlags::SIGNALED, data: Data::Sges(sges) }
+}
+
+/// A signalled request with its octets inline.
+pub fn inline<'a>(id: u64, op: SendOp, octets: &'a [u8]) -> SendRequest<'a> {
+    SendRequest { id, op, flags: SendFlags::SIGNALED, data: Data::Inline(octets) }
+}
+
+/// A request that completes silently if all goes well.
+pub fn silent<'a>(id: u64, op: SendOp, sges: &'a [Sge]) -> SendRequest<'a> {
+    SendRequest { flags: SendFlags::NONE, ..request(id, op, sges) }
+}
+
+/// A signalled request that waits for the reads and atomics before it.
+pub fn fenced<'a>(id: u64, op: SendOp, sges: &'a [Sge]) -> SendRequest<'a> {
+    SendRequest { flags: SendFlags::SIGNALED | SendFlags::FENCE, ..request(id, op, sges) }
+}
+
+/// What kind of completion a request has.
+pub fn kind_of(op: &SendOp) -> CompletionKind {
+    match op {
+        SendOp::Send
+        | SendOp::SendImm(_)
+        | SendOp::SendInvalidate(_)
+        | SendOp::Datagram(_)
+        | SendOp::DatagramImm(..) => CompletionKind::Send,
+        SendOp::Write(_) | SendOp::WriteImm(..) => CompletionKind::Write,
+        SendOp::Read(_) => CompletionKind::Read,
+        SendOp::CompareSwap { .. } => CompletionKind::CompareSwap,
+        SendOp::FetchAdd { .. } => CompletionKind::FetchAdd,
+        SendOp::Bind(_) => CompletionKind::Bind,
+        SendOp::LocalInvalidate(_) => CompletionKind::LocalInvalidate,
+    }
+}
+
+impl Context<'_> {
+    /// Posts one request.
+    pub fn post(&mut self, end: &End, request: SendRequest<'_>) -> Result<(), Stop> {
+        Ok(self.device(end.side()).post_send(end.qp, &[request])?)
+    }
+
+    /// Posts one request and expects that it succeeds.
+    pub fn carry_out(&mut self, end: &End, request: SendRequest<'_>) -> Result<Completion, Stop> {
+        self.post(end, request)?;
+        self.done(end, kind_of(&request.op), request.id)
+    }
+
+    /// Posts one receive, to the shared queue if there is one.
+    pub fn recv(&mut self, end: &End, id: u64, sges: &[Sge]) -> Result<(), Stop> {
+        match end.place.srq {
+            Some(srq) => self.recv_shared(end.side(), srq, id, sges),
+            None => Ok(self.device(end.side()).post_recv(end.qp, &[RecvRequest { id, sges }])?),
+        }
+    }
+
+    /// Posts one receive to a shared queue.
+    pub fn recv_shared(&mut self, side: Side, srq: Srq, id: u64, sges: &[Sge]) -> Result<(), Stop> {
+        Ok(self.device(side).post_srq_recv(srq, &[RecvRequest { id, sges }])?)
+    }
+
+    /// The next completion of a completion queue.
+    pub fn next(&mut self, side: Side, cq: Cq) -> Result<Completion, Stop> {
+        self.take(side, cq, &|| format!("a completion at {side:?}"))
+    }
+
+    /// The same, by the name of what is expected.
+    fn take(&mut self, side: Side, cq: Cq, what: &dyn Fn() -> String) -> Result<Completion, Stop> {
+        let key = (self.owner(side), cq);
+        self.until(what, |cx| Ok(cx.inbox.get_mut(&key).and_then(|inbox| inbox.pop_front())))
+    }
+
+    /// Expects the next completion of one of the queues, with this id and one of these statuses.
+    pub fn ended(
+        &mut self,
+        end: &End,
+        queue: Queue,
+        id: u64,
+        statuses: &[CompletionStatus],
+    ) -> Result<Completion, Stop> {
+        let cq = if queue == Queue::Send { end.place.send_cq } else { end.place.recv_cq };
+        let what = || format!("the {queue:?} {id} of {:?} to end with {statuses:?}", end.side());
+        let found = self.take(end.side(), cq, &what)?;
+        let is_status = statuses.contains(&found.status)
+            || self.is_lossy() && is_lost_answer(statuses, found.status);
+        if found.id != id || found.qpn != end.qpn || !is_status {
+            return fail(format!("expected {} on {}, found {found:?}", what(), end.qpn));
+        }
+        Ok(found)
+    }
+
+    /// Expects the next completion to be a success of this kind.
+    pub fn done(&mut self, end: &End, kind: CompletionKind, id: u64) -> Result<Completion, Stop> {
+        let queue = if kind.is_recv() { Queue::Recv } else { Queue::Send };
+        let found = self.ended(end, queue, id, &[CompletionStatus::Success])?;
+        equal("the kind of the completion", found.kind, kind)?;
+        Ok(found)
+    }
+
+    /// Expects the next receive to hold this many octets.
+    pub fn received(&mut self, end: &End, id: u64, octets: usize) -> Result<Completion, Stop> {
+        let found = self.done(end, CompletionKind::Recv, id)?;
+        equal("octets received", found.octets as usize, octets)?;
+        Ok(found)
+    }
+
+    /// Expects these requests to be flushed, in this order.
+    pub fn flushed(
+        &mut self,
+        end: &End,
+        queue: Queue,
+        ids: impl IntoIterator<Item = u64>,
+    ) -> Result<(), Stop> {
+        for id in ids {
+            self.ended(end, queue, id, &[CompletionStatus::Flushed])?;
+        }
+        Ok(())
+    }
+
+    /// Expects a request to fail, and its queue pair to go to ERR for it.
+    pub fn breaks(
+        &mut self,
+        end: &End,
+        queue: Queue,
+        id: u64,
+        statuses: &[CompletionStatus],
+    ) -> Result<(), Stop> {
+        self.ended(end, queue, id, statuses)?;
+        self.in_state(end, QpState::Err)
+    }
+
+    /// Expects that nothing more completes on this queue pair's completion queues.
+    pub fn nothing_more(&mut self, end: &End) -> Result<(), Stop> {
+        self.settle()?;
+        let owner = self.owner(end.side());
+        for cq in [end.place.send_cq, end.place.recv_cq] {
+            if let Some(found) = self.inbox.get(&(owner, cq)).and_then(|inbox| inbox.front()) {
+                return fail(format!("expected no more completions, found {found:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Expects a queue pair to come to a state. Not at once: the peer's failure may still be under
+    /// way when our side of it is known.
+    pub fn in_state(&mut self, end: &End, state: QpState) -> Result<(), Stop> {
+        self.until(&|| format!("the queue pair of {:?} in {state}", end.side()), |cx| {
+            let (found, _) = cx.device(end.side()).query_qp(end.qp)?;
+            Ok((found == state).then_some(()))
+        })
+    }
+
+    /// Expects a queue pair to be in a state now.
+    pub fn still_in(&mut self, end: &End, state: QpState) -> Result<(), Stop> {
+        let (found, _) = self.device(end.side()).query_qp(end.qp)?;
+        equal("the state of the queue pair", found, state)
+    }
+
+    /// Changes only the state.
+    pub fn go(&mut self, end: &End, state: QpState) -> Result<(), Stop> {
+        let change = QpAttributes { state: Some(state), ..QpAttributes::default() };
+        Ok(self.device(end.side()).modify_qp(end.qp, &change)?)
+    }
+
+    /// Expects an event.
+    pub fn event(&mut self, side: Side, event: AsyncEvent) -> Result<(), Stop> {
+        let wanted = (self.owner(side), event);
+        self.until(&|| format!("the event {event:?} at {side:?}"), |cx| {
+            let at = cx.events.iter().position(|found| *found == wanted);
+            Ok(at.map(|at| {
+                cx.events.remove(at);
+            }))
+        })
+    }
+
+    /// Takes events that an adapter may or may not raise.
+    pub fn tolerate(&mut self, side: Side, events: &[AsyncEvent]) -> Result<(), Stop> {
+        self.settle()?;
+        let owner = self.owner(side);
+        self.events.retain(|(of, event)| *of != owner || !events.contains(event));
+        Ok(())
+    }
+
+    /// Sends `octets` octets from `a` to `b` and compares them: the pair works.
+    pub fn exchange(&mut self, a: &End, b: &End, octets: usize) -> Result<(), Stop> {
+        let source = self.source(a, octets, 77)?;
+        let sink = self.sink(b, octets)?;
+        self.recv(b, 9001, &[sink.sge(0, octets)])?;
+        self.carry_out(a, request(9002, SendOp::Send, &[source.sge(0, octets)]))?;
+        self.received(b, 9001, octets)?;
+        same(&source, 0, &sink, 0, octets)
+    }
+}
+
+/// Whether this is a refusal of the peer's that got lost. The peer goes to the error state when it
+/// refuses, answers nothing from then on, and so cannot say it again (IBA 9.9.3).
+fn is_lost_answer(expected: &[CompletionStatus], found: CompletionStatus) -> bool {
+    use CompletionStatus::{RemoteAccess, RemoteInvalidRequest, RemoteOperation, RetryExceeded};
+    let refusals = [RemoteAccess, RemoteInvalidRequest, RemoteOperation];
+    found == RetryExceeded && expected.iter().any(|status| refusals.contains(status))
+}
+
+/// Expects the same octets in two places.
+pub fn same(
+    source: &Buffer,
+    source_at: usize,
+    sink: &Buffer,
+    sink_at: usize,
+    octets: usize,
+) -> Result<(), Stop> {
+    sink.holds(sink_at, &source.octets_at(source_at, octets))
+}

@@ -1,0 +1,180 @@
+//! The suite that every adapter must pass: what the contract says, as programs.
+//!
+//! A case is a short program over one or two devices. It makes queue pairs, posts, polls, and says
+//! what has to come out, down to the status of each completion, the state of both queue pairs and
+//! the asynchronous events. What a case did not say must not happen either: completions or events
+//! that are left over fail it.
+//!
+//! The suite has no clock and no thread. It polls both devices in turn and asks the
+//! [`Adapters`] for a turn whenever nothing came, so the same cases run in virtual time, between
+//! threads' clocks and on hardware.
+//!
+//! Read in this order:
+//!
+//! 1. [`adapters`]: what a backend provides to be judged;
+//! 2. [`context`] and [`expect`]: the words that cases are written in;
+//! 3. [`peers`] and [`buffer`]: queue pairs and memory for them;
+//! 4. [`mod@cases`]: the cases, a theme a file; `operations` is a good one to begin with;
+//! 5. [`sabotage`]: broken devices, which show that the cases see what they claim to see.
+//!
+//! Why statuses are sometimes a choice: where IBA leaves one to the adapter, or adapters in the
+//! field are known to differ, a case accepts each answer by name and says why beside it.
+
+pub mod adapters;
+pub mod buffer;
+pub mod cases;
+pub mod context;
+pub mod expect;
+pub mod peers;
+pub mod sabotage;
+pub mod verdict;
+
+pub use adapters::{Adapters, Factory, Group, Side, Turn};
+pub use cases::THEMES;
+pub use context::Context;
+pub use verdict::{Outcome, Report, Stop, Summary};
+
+use crate::device::Capabilities;
+
+/// Cases that are about one thing.
+#[derive(Debug)]
+pub struct Theme {
+    /// Its name, the first part of its cases' names.
+    pub name: &'static str,
+    /// The cases, in the order to read and run them.
+    pub cases: &'static [Case],
+}
+
+/// One program, and what it is about.
+#[derive(Debug)]
+pub struct Case {
+    /// Unique within its theme.
+    pub name: &'static str,
+    /// The clause of the specification, or of the contract, that it pins down.
+    pub about: &'static str,
+    /// What the adapters must be able to do; a case is skipped on others.
+    pub needs: &'static [Need],
+    /// The program.
+    pub run: fn(&mut Context<'_>) -> Result<(), Stop>,
+}
+
+impl Case {
+    const fn new(
+        name: &'static str,
+        about: &'static str,
+        needs: &'static [Need],
+        run: fn(&mut Context<'_>) -> Result<(), Stop>,
+    ) -> Self {
+        Self { name, about, needs, run }
+    }
+}
+
+/// What not every pair of adapters has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Queue pairs of unreliable connections.
+    Uc,
+    /// Shared receive queues for those.
+    UcSrq,
+    /// Compare-and-swap, fetch-and-add.
+    Atomics,
+    /// Memory windows.
+    Windows,
+    /// Send with invalidate.
+    SendInvalidate,
+    /// The limit event of shared receive queues.
+    SrqLimit,
+    /// Multicast.
+    Multicast,
+    /// The SQD state and its event.
+    Drain,
+    /// Addresses that are LIDs, so that a GRH is optional.
+    Subnet,
+    /// A wire that loses nothing: for transports that do not repeat.
+    Lossless,
+}
+
+impl Need {
+    /// What is missing, if this is.
+    fn missing(self, can: &Capabilities, lossy: bool) -> Option<&'static str> {
+        let (has, what) = match self {
+            Self::Uc => (can.uc, "no UC"),
+            Self::UcSrq => (can.uc && can.uc_srq, "no shared receive queue for UC"),
+            Self::Atomics => (can.atomics, "no atomic operations"),
+            Self::Windows => (can.windows, "no memory windows"),
+            Self::SendInvalidate => (can.send_invalidate, "no send with invalidate"),
+            Self::SrqLimit => (can.srq_limit, "no limit event"),
+            Self::Multicast => (can.multicast, "no multicast"),
+            Self::Drain => (can.drain, "no SQD state"),
+            Self::Subnet => (can.subnet, "every packet has a GRH"),
+            Self::Lossless => (!lossy, "the wire loses packets, and this transport repeats none"),
+        };
+        (!has).then_some(what)
+    }
+}
+
+/// Every case, with its theme.
+pub fn cases() -> impl Iterator<Item = (&'static Theme, &'static Case)> {
+    THEMES.iter().flat_map(|theme| theme.cases.iter().map(move |case| (theme, case)))
+}
+
+/// Runs the cases whose `theme/name` contains `filter`, each on adapters of its own.
+pub fn run(factory: &mut dyn Factory, filter: &str, report: &mut dyn FnMut(&Report)) -> Summary {
+    let mut summary = Summary::default();
+    for (theme, case) in cases() {
+        let name = format!("{}/{}", theme.name, case.name);
+        if !name.contains(filter) {
+            continue;
+        }
+        let outcome = match attempt(factory, case) {
+            Ok(()) => Outcome::Passed,
+            Err(Stop::Skip(reason)) => Outcome::Skipped(reason),
+            Err(Stop::Fail(text)) => Outcome::Failed(text),
+        };
+        let one = Report { name, about: case.about, outcome };
+        summary.count(&one);
+        report(&one);
+    }
+    summary
+}
+
+/// One case, and the check that it left nothing behind.
+fn attempt(factory: &mut dyn Factory, case: &Case) -> Result<(), Stop> {
+    let lossy = factory.is_lossy();
+    let mut adapters = factory.adapters()?;
+    for side in Side::BOTH {
+        let can = adapters.device(side).attributes().can;
+        if let Some(missing) = case.needs.iter().find_map(|need| need.missing(&can, lossy)) {
+            return Err(Stop::Skip(missing.into()));
+        }
+    }
+    let mut context = Context::new(adapters.as_mut(), lossy);
+    (case.run)(&mut context)?;
+    context.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sabotage::SABOTAGES;
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn names() -> BTreeSet<String> {
+        cases().map(|(theme, case)| format!("{}/{}", theme.name, case.name)).collect()
+    }
+
+    #[test]
+    fn every_case_has_a_name_of_its_own() {
+        assert_eq!(names().len(), cases().count());
+        let is_plain =
+            |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '/'));
+        assert!(names().iter().all(|name| is_plain(name)), "{:?}", names());
+    }
+
+    #[test]
+    fn sabotage_names_cases_that_exist() {
+        for case in SABOTAGES.iter().flat_map(|(_, cases)| *cases) {
+            assert!(names().contains(*case), "{case}");
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Queue pairs for cases, and what they hang on.
+
+use super::adapters::Side;
+use super::buffer::{Buffer, UNTOUCHED};
+use super::context::Context;
+use super::verdict::Stop;
+use crate::memory::{Access, Cq, Pd, Qp, Srq};
+use crate::qp::{QpAttributes, QpInit, QpState, QpType, Retries};
+use crate::work::Destination;
+use pollux_mem::Memory;
+use pollux_wire::address::Qpn;
+use pollux_wire::keys::QKey;
+use pollux_wire::packet::RnrTimer;
+use pollux_wire::psn::Psn;
+use pollux_wire::units::{Mtu, TimeCode};
+
+/// What peers may do, all of it.
+pub const REMOTE: Access = Access::ALL.remote();
+
+/// Where queue pairs hang on: their domain, and where they complete.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Whose.
+    pub side: Side,
+    /// The protection domain.
+    pub pd: Pd,
+    /// Of sends.
+    pub send_cq: Cq,
+    /// Of receives.
+    pub recv_cq: Cq,
+    /// Where receives come from, if not from the queue pair's own queue.
+    pub srq: Option<Srq>,
+}
+
+/// One queue pair.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    /// What it hangs on.
+    pub place: Place,
+    /// Its handle.
+    pub qp: Qp,
+    /// Its number.
+    pub qpn: Qpn,
+    /// Its service.
+    pub qp_type: QpType,
+}
+
+impl End {
+    /// Whose it is.
+    pub fn side(&self) -> Side {
+        self.place.side
+    }
+}
+
+/// How a pair of queue pairs is made. A case changes what it is about.
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "the fields are those of `QpInit` and `QpAttributes`")]
+pub struct Setup {
+    pub qp_type: QpType,
+    /// `None`: the largest that both ports carry.
+    pub path_mtu: Option<Mtu>,
+    pub access: Access,
+    pub retry_count: u8,
+    pub rnr_retry: u8,
+    pub timeout: TimeCode,
+    pub min_rnr_timer: RnrTimer,
+    pub initiator_depth: u8,
+    pub responder_resources: u8,
+    /// The first PSN that A sends.
+    pub psn_a: u32,
+    /// The first PSN that B sends.
+    pub psn_b: u32,
+    pub requests_max: u32,
+    pub sges_max: u32,
+    pub inline_octets_max: u32,
+    pub signal_all: bool,
+    pub qkey: QKey,
+    pub pkey_index: u16,
+}
+
+impl Setup {
+    /// What most cases use: patient with a wire that loses packets, quick to give up without one.
+    pub const fn new(qp_type: QpType) -> Self {
+        Self {
+            qp_type,
+            path_mtu: None,
+            access: REMOTE,
+            retry_count: 7,
+            rnr_retry: 7,
+            timeout: TimeCode(12),
+            min_rnr_timer: RnrTimer(1),
+            initiator_depth: 4,
+            responder_resources: 4,
+            psn_a: 0x12_3456,
+            psn_b: 0x65_4321,
+            requests_max: 16,
+            sges_max: 4,
+            inline_octets_max: 0,
+            signal_all: false,
+            qkey: QKey(0x1234_5678),
+            pkey_index: 0,
+        }
+    }
+
+    /// What a reliable connection uses.
+    pub const RC: Self = Self::new(QpType::Rc);
+    /// What an unreliable connection uses.
+    pub const UC: Self = Self::new(QpType::Uc);
+    /// What datagrams use.
+    pub const UD: Self = Self::new(QpType::Ud);
+}
+
+impl Context<'_> {
+    /// A domain and two completion queues; cases poll them from now on.
+    pub fn place(&mut self, side: Side) -> Result<Place, Stop> {
+        let room = self.limits().completions_max.min(256);
+        let pd = self.device(side).create_pd()?;
+        let send_cq = self.cq(side, room)?;
+        let recv_cq = self.cq(side, room)?;
+        Ok(Place { side, pd, send_cq, recv_cq, srq: None })
+    }
+
+    /// The same with a shared receive queue.
+    pub fn place_with_srq(&mut self, side: Side, requests_max: u32) -> Result<Place, Stop> {
+        let place = self.place(side)?;
+        let srq = self.device(side).create_srq(place.pd, requests_max, 1)?;
+        Ok(Place { srq: Some(srq), ..place })
+    }
+
+    /// A completion queue that is polled from now on.
+    pub fn cq(&mut self, side: Side, completions_max: u32) -> Result<Cq, Stop> {
+        let cq = self.device(side).create_cq(completions_max)?;
+        let owner = self.owner(side);
+        self.inbox.entry((owner, cq)).or_default();
+        Ok(cq)
+    }
+
+    /// Polls this queue no longer.
+    pub fn leave_cq(&mut self, side: Side, cq: Cq) {
+        let owner = self.owner(side);
+        self.inbox.remove(&(owner, cq));
+    }
+
+    /// What a queue pair of this setup is created with.
+    pub fn qp_init(&mut self, place: &Place, setup: &Setup) -> QpInit {
+        let limits = self.limits();
+        QpInit {
+            qp_type: setup.qp_type,
+            pd: place.pd,
+            send_cq: place.send_cq,
+            recv_cq: place.recv_cq,
+            srq: place.srq,
+            send_requests_max: setup.requests_max.min(limits.requests_max),
+            recv_requests_max: setup.requests_max.min(limits.requests_max),
+            send_sges_max: setup.sges_max.min(limits.sges_max),
+            recv_sges_max: setup.sges_max.min(limits.sges_max),
+            inline_octets_max: setup.inline_octets_max.min(limits.inline_octets_max),
+            signal_all: setup.signal_all,
+        }
+    }
+
+    /// A queue pair, in RESET.
+    pub fn create(&mut self, place: &Place, setup: &Setup) -> Result<End, Stop> {
+        let init = self.qp_init(place, setup);
+        let qp = self.device(place.side).create_qp(&init)?;
+        let qpn = self.device(place.side).qpn(qp)?;
+        Ok(End { place: *place, qp, qpn, qp_type: setup.qp_type })
+    }
+
+    /// The change that brings `end` from the state before `to` there, with all that it needs.
+    pub fn change(
+        &mut self,
+        end: &End,
+        to: QpState,
+        peer: &End,
+        setup: &Setup,
+    ) -> Result<QpAttributes, Stop> {
+        let (own_psn, its_psn) = match end.side() {
+            Side::A => (setup.psn_a, setup.psn_b),
+            Side::B => (setup.psn_b, setup.psn_a),
+        };
+        let change = match to {
+            QpState::Init => self.init_change(end, setup),
+            QpState::Rtr if setup.qp_type != QpType::Ud => {
+                self.rtr_change(end, peer, setup, its_psn)?
+            }
+            QpState::Rts => self.rts_change(setup, own_psn),
+            _ => QpAttributes::default(),
+        };
+        Ok(QpAttributes { state: Some(to), ..change })
+    }
+
+    fn init_change(&mut self, end: &End, setup: &Setup) -> QpAttributes {
+        let is_ud = setup.qp_type == QpType::Ud;
+        QpAttributes {
+            pkey_index: Some(setup.pkey_index),
+            port: Some(self.port(end.side())),
+            access: (!is_ud).then_some(setup.access),
+            qkey: is_ud.then_some(setup.qkey),
+            ..QpAttributes::default()
+        }
+    }
+
+    fn rtr_change(
+        &mut self,
+        end: &End,
+        peer: &End,
+        setup: &Setup,
+        its_psn: u32,
+    ) -> Result<QpAttributes, Stop> {
+        let is_rc = setup.qp_type == QpType::Rc;
+        let resources = setup.responder_resources.min(self.limits().responder_resources_max);
+        Ok(QpAttributes {
+            path: Some(self.path(end.side(), peer.side())?),
+            path_mtu: Some(setup.path_mtu.unwrap_or(self.mtu()?)),
+            dest_qp: Some(peer.qpn),
+            rq_psn: Some(Psn::new(its_psn)),
+            responder_resources: is_rc.then_some(resources),
+            min_rnr_timer: is_rc.then_some(setup.min_rnr_timer),
+            ..QpAttributes::default()
+        })
+    }
+
+    fn rts_change(&mut self, setup: &Setup, own_psn: u32) -> QpAttributes {
+        let sends = QpAttributes { sq_psn: Some(Psn::new(own_psn)), ..QpAttributes::default() };
+        if setup.qp_type != QpType::Rc {
+            return sends;
+        }
+        let depth = setup.initiator_depth.min(self.limits().initiator_depth_max);
+        QpAttributes {
+            timeout: Some(setup.timeout),
+            retry_count: Retries::new(setup.retry_count),
+            rnr_retry: Retries::new(setup.rnr_retry),
+            initiator_depth: Some(depth),
+            ..sends
+        }
+    }
+
+    /// Takes `end` through INIT, RTR and RTS, as far as `last`.
+    pub fn advance(
+        &mut self,
+        end: &End,
+        last: QpState,
+        peer: &End,
+        setup: &Setup,
+    ) -> Result<(), Stop> {
+        for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            if to <= last {
+                let change = self.change(end, to, peer, setup)?;
+                self.device(end.side()).modify_qp(end.qp, &change)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes two queue pairs to RTS, each other's peers.
+    pub fn connect(&mut self, a: &End, b: &End, setup: &Setup) -> Result<(), Stop> {
+        self.advance(a, QpState::Rtr, b, setup)?;
+        self.advance(b, QpState::Rtr, a, setup)?;
+        for (end, peer) in [(a, b), (b, a)] {
+            let change = self.change(end, QpState::Rts, peer, setup)?;
+            self.device(end.side()).modify_qp(end.qp, &change)?;
+        }
+        Ok(())
+    }
+
+    /// A pair of queue pairs in RTS, each with a place of its own.
+    pub fn pair(&mut self, setup: &Setup) -> Result<(End, End), Stop> {
+        let places = (self.place(Side::A)?, self.place(Side::B)?);
+        self.pair_at(&places.0, &places.1, setup)
+    }
+
+    /// The same at places that exist.
+    pub fn pair_at(&mut self, a: &Place, b: &Place, setup: &Setup) -> Result<(End, End), Stop> {
+        let a = self.create(a, setup)?;
+        let b = self.create(b, setup)?;
+        self.connect(&a, &b, setup)?;
+        Ok((a, b))
+    }
+
+    /// A pair as most cases use it.
+    pub fn connected(&mut self, qp_type: QpType) -> Result<(End, End), Stop> {
+        self.pair(&Setup::new(qp_type))
+    }
+
+    /// Where datagrams from `from` to `to` go, both of the usual setup.
+    pub fn destination(&mut self, from: &End, to: &End) -> Result<Destination, Stop> {
+        let path = self.path(from.side(), to.side())?;
+        let ah = self.device(from.side()).create_ah(from.place.pd, &path)?;
+        Ok(Destination { ah, qpn: to.qpn, qkey: Setup::UD.qkey })
+    }
+
+    /// Registered memory in `place`'s domain, untouched.
+    pub fn buffer(&mut self, place: &Place, octets: usize, access: Access) -> Result<Buffer, Stop> {
+        let memory = Memory::private(octets.max(1))
+            .map_err(|error| Stop::Skip(format!("no memory for the case: {error}")))?;
+        let blank = [UNTOUCHED; 4096];
+        for at in (0..memory.octets()).step_by(blank.len()) {
+            let part = blank.len().min(memory.octets() - at);
+            assert!(memory.write(at, &blank[..part]), "it is the memory's own length");
+        }
+        let region = self.device(place.side).register(place.pd, &memory, access)?;
+        self.memories.push(memory.clone());
+        Ok(Buffer { memory, region })
+    }
+
+    /// Memory to send from, that holds the pattern of `seed`.
+    pub fn source(&mut self, end: &End, octets: usize, seed: u8) -> Result<Buffer, Stop> {
+        let buffer = self.buffer(&end.place, octets, Access::NONE)?;
+        buffer.put(0, &super::buffer::pattern(seed, octets));
+        Ok(buffer)
+    }
+
+    /// Memory to receive into.
+    pub fn sink(&mut self, end: &End, octets: usize) -> Result<Buffer, Stop> {
+        self.buffer(&end.place, octets, Access::LOCAL_WRITE)
+    }
+
+    /// Memory that peers may use in every way.
+    pub fn shared(&mut self, end: &End, octets: usize) -> Result<Buffer, Stop> {
+        self.buffer(&end.place, octets, Access::ALL)
+    }
+}

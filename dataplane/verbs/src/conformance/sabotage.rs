@@ -1,0 +1,389 @@
+//! Broken devices: any device behind a wrapper that gets one thing wrong.
+//!
+//! A suite is worth what it finds. [`SABOTAGES`] names cases that have to fail for each fault, and
+//! a backend's test shows that they do, over the very device that passes without the fault.
+
+use super::adapters::{Adapters, Factory, Group, Side, Turn};
+use crate::address::AddressVector;
+use crate::completion::{Completion, CompletionStatus, With};
+use crate::device::{Arm, Device, DeviceAttributes, PortAttributes};
+use crate::error::{PostError, VerbsError};
+use crate::event::AsyncEvent;
+use crate::memory::{Access, Ah, Cq, LKey, MemoryRegion, MemoryWindow, Pd, Qp, RKey, Srq};
+use crate::qp::{QpAttributes, QpInit, QpState};
+use crate::work::{RecvRequest, SendFlags, SendRequest, Sge};
+use pollux_mem::Memory;
+use pollux_wire::address::{Gid, Lid, Qpn};
+use pollux_wire::keys::PKey;
+use std::cell::{RefCell, RefMut};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// What a device gets wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Of two completions in one poll, the later comes first.
+    SwapCompletions,
+    /// Every fourth completion never comes.
+    LoseCompletions,
+    /// Every completion comes twice.
+    RepeatCompletions,
+    /// One bit of what was received is another.
+    CorruptOctet,
+    /// A receive is told one octet longer than it is.
+    MisstateLength,
+    /// Immediate data gets lost.
+    LoseImmediate,
+    /// All failures are called the same.
+    BlurStatus,
+    /// Asynchronous events get lost.
+    LoseEvents,
+    /// Rights of regions and queue pairs are not looked at.
+    IgnoreRights,
+    /// Fences are not looked at.
+    IgnoreFences,
+    /// Every completion is taken for a solicited one.
+    IgnoreSolicited,
+    /// Every send is signalled.
+    SignalEverything,
+    /// A refused post is told to have come further than it did.
+    MiscountAccepted,
+    /// A queue pair always says that it is ready to send.
+    ForgetState,
+}
+
+/// Every fault, and cases that fail under it.
+pub const SABOTAGES: &[(Fault, &[&str])] = &[
+    (Fault::SwapCompletions, &["flush/receives-rc", "ordering/rc-messages-in-order"]),
+    (Fault::LoseCompletions, &["flush/receives-rc", "ordering/full-queues-for-long"]),
+    (Fault::RepeatCompletions, &["operation/rc-send", "flush/posted-in-err-rc"]),
+    (Fault::CorruptOctet, &["operation/rc-send", "size/rc-send-1", "scatter/scatter-odd"]),
+    (Fault::MisstateLength, &["size/rc-send-65536", "scatter/a-receive-may-be-longer"]),
+    (Fault::LoseImmediate, &["operation/rc-send-imm", "operation/rc-write-imm-empty"]),
+    (Fault::BlurStatus, &["remote-rights/write-unknown-key", "not-ready/no-retry-left"]),
+    (Fault::LoseEvents, &["remote-rights/read-over-by-one", "shared-receive/last-receive-event"]),
+    (
+        Fault::IgnoreRights,
+        &[
+            "remote-rights/write-not-in-region",
+            "remote-rights/read-not-in-qp",
+            "local-rights/recv-read-only",
+            "local-rights/rights-that-go-not-together",
+        ],
+    ),
+    (Fault::IgnoreFences, &["ordering/fence-after-read"]),
+    (Fault::IgnoreSolicited, &["signalling/solicited-arm-sleeps-on"]),
+    (Fault::SignalEverything, &["signalling/silent-sends-complete-silently"]),
+    (Fault::MiscountAccepted, &["posting/send-in-init", "posting/bad-in-the-middle-of-a-batch"]),
+    (Fault::ForgetState, &["state/rc-from-init", "state/created-in-reset"]),
+];
+
+/// A factory whose devices are another's, with a fault.
+pub struct SabotagedFactory<'a> {
+    inner: &'a mut dyn Factory,
+    fault: Fault,
+}
+
+impl<'a> SabotagedFactory<'a> {
+    /// Breaks what `inner` makes.
+    pub fn new(inner: &'a mut dyn Factory, fault: Fault) -> Self {
+        Self { inner, fault }
+    }
+}
+
+impl Factory for SabotagedFactory<'_> {
+    fn name(&self) -> String {
+        format!("{} with the fault {:?}", self.inner.name(), self.fault)
+    }
+
+    fn adapters(&mut self) -> Result<Box<dyn Adapters>, VerbsError> {
+        let inner = Rc::new(RefCell::new(self.inner.adapters()?));
+        let devices = Side::BOTH.map(|side| Sabotaged {
+            adapters: inner.clone(),
+            side,
+            fault: self.fault,
+            regions: BTreeMap::new(),
+            receives: BTreeMap::new(),
+            completions: 0,
+        });
+        Ok(Box::new(SabotagedAdapters { inner, devices }))
+    }
+
+    fn is_lossy(&self) -> bool {
+        self.inner.is_lossy()
+    }
+}
+
+type Shared = Rc<RefCell<Box<dyn Adapters>>>;
+
+struct SabotagedAdapters {
+    inner: Shared,
+    devices: [Sabotaged; 2],
+}
+
+impl Adapters for SabotagedAdapters {
+    fn device(&mut self, side: Side) -> &mut dyn Device {
+        let side = if self.is_one_device() { Side::A } else { side };
+        &mut self.devices[side as usize]
+    }
+
+    fn port(&self, side: Side) -> u8 {
+        self.inner.borrow().port(side)
+    }
+
+    fn is_one_device(&self) -> bool {
+        self.inner.borrow().is_one_device()
+    }
+
+    fn is_one_subnet(&self) -> bool {
+        self.inner.borrow().is_one_subnet()
+    }
+
+    fn turn(&mut self) -> Turn {
+        self.inner.borrow_mut().turn()
+    }
+
+    fn group(&mut self, nth: u8) -> Option<Group> {
+        self.inner.borrow_mut().group(nth)
+    }
+
+    fn set_pkeys(&mut self, side: Side, pkeys: &[PKey]) -> bool {
+        self.inner.borrow_mut().set_pkeys(side, pkeys)
+    }
+
+    fn memory_octets_max(&self) -> u64 {
+        self.inner.borrow().memory_octets_max()
+    }
+}
+
+/// One device with a fault. It shares the adapters with its sibling, and borrows them verb by verb.
+struct Sabotaged {
+    adapters: Shared,
+    side: Side,
+    fault: Fault,
+    /// Where regions are, to spoil what is received there.
+    regions: BTreeMap<LKey, (Memory, MemoryRegion)>,
+    /// Where receives go, by the caller's own numbers.
+    receives: BTreeMap<u64, Sge>,
+    completions: u64,
+}
+
+impl Sabotaged {
+    fn adapters(&self) -> RefMut<'_, Box<dyn Adapters>> {
+        self.adapters.borrow_mut()
+    }
+
+    fn note_receives(&mut self, batch: &[RecvRequest<'_>]) {
+        for recv in batch {
+            if let Some(sge) = recv.sges.iter().find(|sge| sge.octets > 0) {
+                self.receives.insert(recv.id, *sge);
+            }
+        }
+    }
+
+    /// Flips a bit of the first octet that a receive was given.
+    fn corrupt(&self, id: u64) {
+        let Some(sge) = self.receives.get(&id) else { return };
+        let Some((memory, region)) = self.regions.get(&sge.lkey) else { return };
+        let at = sge.address.wrapping_sub(region.address) as usize;
+        let mut octet = [0];
+        if memory.read(at, &mut octet) {
+            let written = memory.write(at, &[octet[0] ^ 0x10]);
+            debug_assert!(written, "what can be read can be written");
+        }
+    }
+
+    /// Spoils one completion; says whether it comes at all.
+    fn spoil(&mut self, completion: &mut Completion) -> bool {
+        self.completions += 1;
+        let succeeded = completion.status == CompletionStatus::Success;
+        let received = succeeded && completion.kind.is_recv();
+        match self.fault {
+            Fault::LoseCompletions => return !self.completions.is_multiple_of(4),
+            Fault::BlurStatus if !succeeded => completion.status = CompletionStatus::General,
+            Fault::MisstateLength if received => completion.octets += 1,
+            Fault::LoseImmediate => completion.with = With::Nothing,
+            Fault::CorruptOctet if received && completion.octets > 0 => self.corrupt(completion.id),
+            _ => {}
+        }
+        true
+    }
+
+    fn miscount(&self, answer: Result<(), PostError>) -> Result<(), PostError> {
+        let wrong = usize::from(self.fault == Fault::MiscountAccepted);
+        answer.map_err(|error| PostError { accepted: error.accepted + wrong, ..error })
+    }
+}
+
+impl Device for Sabotaged {
+    fn attributes(&self) -> DeviceAttributes {
+        self.adapters().device(self.side).attributes()
+    }
+
+    fn port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
+        self.adapters().device(self.side).port(port)
+    }
+
+    fn gid(&self, port: u8, index: u8) -> Result<Gid, VerbsError> {
+        self.adapters().device(self.side).gid(port, index)
+    }
+
+    fn pkey(&self, port: u8, index: u16) -> Result<PKey, VerbsError> {
+        self.adapters().device(self.side).pkey(port, index)
+    }
+
+    fn create_pd(&mut self) -> Result<Pd, VerbsError> {
+        self.adapters().device(self.side).create_pd()
+    }
+
+    fn destroy_pd(&mut self, pd: Pd) -> Result<(), VerbsError> {
+        self.adapters().device(self.side).destroy_pd(pd)
+    }
+
+    fn register(
+        &mut self,
+        pd: Pd,
+        memory: &Memory,
+        access: Access,
+    ) -> Result<MemoryRegion, VerbsError> {
+        let access = if self.fault == Fault::IgnoreRights { Access::ALL } else { access };
+        let region = self.adapters().device(self.side).register(pd, memory, access)?;
+        self.regions.insert(region.lkey, (memory.clone(), region));
+        Ok(region)
+    }
+
+    fn deregister(&mut self, region: LKey) -> Result<(), VerbsError> {
+        self.adapters().device(self.side).deregister(region)
+    }
+
+    fn create_window(&mut self, pd: Pd) -> Result<MemoryWindow, VerbsError> {
+        self.adapters().device(self.side).create_window(pd)
+    }
+
+    fn destroy_window(&mut self, window: RKey) -> Result<(), VerbsError> {
+        self.adapters().device(self.side).destroy_window(window)
+    }
+
+    fn create_cq(&mut self, completions_max: u32) -> Result<Cq, VerbsError> {
+        self.adapters().device(self.side).create_cq(completions_max)
+    }
+
+    fn destroy_cq(&mut self, cq: Cq) -> Result<(), VerbsError> {
+        self.adapters().device(self.side).destroy_cq(cq)
+    }
+
+    fn create_srq(&mut self, pd: Pd, requests_max: u32, sges_max: u32) -> Result<Srq, VerbsError> {
+        self.adapters().device(self.side).create_srq(pd, requests_max, sges_max)
+    }
+
+    fn set_srq_limit(&mut self, srq: Srq, limit: u32) -> Result<(), VerbsError> {
+        self.adapters().device(self.side).set_srq_limit(srq, limit)
+    }
+
+    fn destroy_srq(&mut self, srq: Srq) -> Result<(), VerbsError> {
+        self.adapters().device(self.side).destroy_srq(srq)
+    }
+
+    fn create_qp(&mut self, init: &QpInit) -> Result<Qp, VerbsError> {
+        let signal_all = init.signal_all || self.fault == Fault::SignalEverything;
+        self.adapters().device(self.side).create_qp(&QpInit { signal_all, ..*init })
+    }
+
+    fn qpn(&self, qp: Qp) -> Result<Qpn, VerbsError> {
+        self.adapters().device(self.side).qpn(qp)
+    }
+
+    fn modify_qp(&mut self, qp: Qp, change: &QpAttributes) -> Result<(), VerbsError> {
+        let mut change = *change;
+        if self.fault == Fault::IgnoreRights {
+            change.access = change.access.map(|_| Access::ALL);
+        }
+        self.adapters().device(self.side).modify_qp(qp, &change)
+    }
+
+    fn query_qp(&self, qp: Qp) -> Result<(QpState, QpAttributes), VerbsError> {
+        let (state, attributes) = self.adapters().device(self.side).query_qp(qp)?;
+        let forgets = self.fault == Fault::ForgetState;
+        Ok((if forgets { QpState::Rts } else { state }, attributes))
+    }
+
+    fn destroy_qp(&mut self, qp: Qp) -> Result<(), VerbsError> {
+        self.adapters().device(self.side).destroy_qp(qp)
+    }
+
+    fn create_ah(&mut self, pd: Pd, address: &AddressVector) -> Result<Ah, VerbsError> {
+        self.adapters().device(self.side).create_ah(pd, address)
+    }
+
+    fn destroy_ah(&mut self, ah: Ah) -> Result<(), VerbsError> {
+        self.adapters().device(self.side).destroy_ah(ah)
+    }
+
+    fn attach_multicast(&mut self, qp: Qp, mgid: Gid, mlid: Lid) -> Result<(), VerbsError> {
+        self.adapters().device(self.side).attach_multicast(qp, mgid, mlid)
+    }
+
+    fn detach_multicast(&mut self, qp: Qp, mgid: Gid, mlid: Lid) -> Result<(), VerbsError> {
+        self.adapters().device(self.side).detach_multicast(qp, mgid, mlid)
+    }
+
+    fn post_send(&mut self, qp: Qp, batch: &[SendRequest<'_>]) -> Result<(), PostError> {
+        let mut batch = batch.to_vec();
+        if self.fault == Fault::IgnoreFences {
+            for request in batch.iter_mut().filter(|request| request.flags.has(SendFlags::FENCE)) {
+                request.flags = SendFlags::SIGNALED;
+            }
+        }
+        let answer = self.adapters().device(self.side).post_send(qp, &batch);
+        self.miscount(answer)
+    }
+
+    fn post_recv(&mut self, qp: Qp, batch: &[RecvRequest<'_>]) -> Result<(), PostError> {
+        self.note_receives(batch);
+        let answer = self.adapters().device(self.side).post_recv(qp, batch);
+        self.miscount(answer)
+    }
+
+    fn post_srq_recv(&mut self, srq: Srq, batch: &[RecvRequest<'_>]) -> Result<(), PostError> {
+        self.note_receives(batch);
+        let answer = self.adapters().device(self.side).post_srq_recv(srq, batch);
+        self.miscount(answer)
+    }
+
+    fn poll(&mut self, cq: Cq, completions: &mut [Completion]) -> Result<usize, VerbsError> {
+        // Half the room, so that what is repeated fits.
+        let room = completions.len().div_ceil(2);
+        let count = self.adapters().device(self.side).poll(cq, &mut completions[..room])?;
+        let mut kept = 0;
+        for at in 0..count {
+            let mut completion = completions[at];
+            if self.spoil(&mut completion) {
+                completions[kept] = completion;
+                kept += 1;
+            }
+        }
+        if self.fault == Fault::SwapCompletions && kept >= 2 {
+            completions.swap(0, 1);
+        }
+        if self.fault == Fault::RepeatCompletions && 2 * kept <= completions.len() {
+            completions.copy_within(..kept, kept);
+            kept *= 2;
+        }
+        Ok(kept)
+    }
+
+    fn arm(&mut self, cq: Cq, arm: Arm) -> Result<(), VerbsError> {
+        let arm = if self.fault == Fault::IgnoreSolicited { Arm::Any } else { arm };
+        self.adapters().device(self.side).arm(cq, arm)
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<Option<Cq>, VerbsError> {
+        self.adapters().device(self.side).wait(timeout)
+    }
+
+    fn async_event(&mut self) -> Option<AsyncEvent> {
+        let event = self.adapters().device(self.side).async_event();
+        event.filter(|_| self.fault != Fault::LoseEvents)
+    }
+}

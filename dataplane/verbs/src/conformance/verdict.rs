@@ -1,0 +1,163 @@
+//! How cases end, and how that is told.
+
+use crate::error::{PostError, PostRefusal, VerbsError};
+use std::fmt;
+
+/// Why a case ended early.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The adapters cannot do what it is about.
+    Skip(String),
+    /// They did something else than they should: what was expected, and what was found.
+    Fail(String),
+}
+
+impl From<VerbsError> for Stop {
+    fn from(error: VerbsError) -> Self {
+        Self::Fail(format!("expected the verb to succeed, found: {error}"))
+    }
+}
+
+impl From<PostError> for Stop {
+    fn from(error: PostError) -> Self {
+        Self::Fail(format!("expected the post to succeed, found: {error}"))
+    }
+}
+
+/// How a case ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All was as it should be.
+    Passed,
+    /// It could not be tried, for this reason.
+    Skipped(String),
+    /// Something was not as it should be.
+    Failed(String),
+}
+
+/// One case that was run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// `theme/name`.
+    pub name: String,
+    /// The clause.
+    pub about: &'static str,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.outcome {
+            Outcome::Passed => write!(f, "pass {}", self.name),
+            Outcome::Skipped(reason) => write!(f, "SKIP {}: {reason}", self.name),
+            Outcome::Failed(text) => write!(f, "FAIL {} ({}): {text}", self.name, self.about),
+        }
+    }
+}
+
+/// How many ended how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each counts what it is named after")]
+pub struct Summary {
+    pub passed: u32,
+    pub skipped: u32,
+    pub failed: u32,
+}
+
+impl Summary {
+    pub(super) fn count(&mut self, report: &Report) {
+        match report.outcome {
+            Outcome::Passed => self.passed += 1,
+            Outcome::Skipped(_) => self.skipped += 1,
+            Outcome::Failed(_) => self.failed += 1,
+        }
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} skipped, {} failed", self.passed, self.skipped, self.failed)
+    }
+}
+
+/// Ends a case that went wrong.
+pub(super) fn fail<T>(text: impl Into<String>) -> Result<T, Stop> {
+    Err(Stop::Fail(text.into()))
+}
+
+/// Ends a case that cannot be tried.
+pub(super) fn skip<T>(reason: impl Into<String>) -> Result<T, Stop> {
+    Err(Stop::Skip(reason.into()))
+}
+
+/// Ends the case unless `found` is `expected`.
+pub(super) fn equal<T: PartialEq + fmt::Debug>(
+    what: &str,
+    found: T,
+    expected: T,
+) -> Result<(), Stop> {
+    if found == expected {
+        return Ok(());
+    }
+    fail(format!("{what}: expected {expected:?}, found {found:?}"))
+}
+
+/// Ends the case unless the verb refused, and for a reason that `fits`.
+pub(super) fn refused<T: fmt::Debug>(
+    what: &str,
+    answer: Result<T, VerbsError>,
+    fits: impl Fn(&VerbsError) -> bool,
+) -> Result<(), Stop> {
+    match answer {
+        Err(error) if fits(&error) => Ok(()),
+        Err(error) => fail(format!("{what}: refused as it should be, but for: {error}")),
+        Ok(made) => fail(format!("{what}: expected a refusal, found {made:?}")),
+    }
+}
+
+/// Ends the case unless the verb found no such thing.
+pub(super) fn no_such<T: fmt::Debug>(
+    what: &str,
+    answer: Result<T, VerbsError>,
+) -> Result<(), Stop> {
+    refused(what, answer, |error| matches!(error, VerbsError::NoSuch { .. }))
+}
+
+/// Ends the case unless the verb found an argument invalid.
+pub(super) fn invalid<T: fmt::Debug>(
+    what: &str,
+    answer: Result<T, VerbsError>,
+) -> Result<(), Stop> {
+    refused(what, answer, |error| matches!(error, VerbsError::Invalid { .. }))
+}
+
+/// Ends the case unless the verb found the thing still in use.
+pub(super) fn busy<T: fmt::Debug>(what: &str, answer: Result<T, VerbsError>) -> Result<(), Stop> {
+    refused(what, answer, |error| matches!(error, VerbsError::Busy { .. }))
+}
+
+/// Ends the case unless the verb ran into a limit.
+pub(super) fn limited<T: fmt::Debug>(
+    what: &str,
+    answer: Result<T, VerbsError>,
+) -> Result<(), Stop> {
+    refused(what, answer, |error| matches!(error, VerbsError::Limit { .. }))
+}
+
+/// Ends the case unless the post was refused at request number `accepted` of its batch, for one of
+/// these reasons.
+pub(super) fn post_refused(
+    what: &str,
+    answer: Result<(), PostError>,
+    accepted: usize,
+    refusals: &[PostRefusal],
+) -> Result<(), Stop> {
+    match answer {
+        Ok(()) => fail(format!("{what}: expected a refusal with {refusals:?}, found none")),
+        Err(PostError { refusal, .. }) if !refusals.contains(&refusal) => {
+            fail(format!("{what}: expected {refusals:?}, found {refusal:?}"))
+        }
+        Err(error) => equal("requests accepted", error.accepted, accepted),
+    }
+}
