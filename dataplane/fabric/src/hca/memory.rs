@@ -1,0 +1,272 @@
+//! What the adapter may touch: regions, windows, and the checks before every access (IBA 10.6).
+//!
+//! A key is the number of a table's place, with its generation in the low eight bits: those are the
+//! ones that a bind may change, so window keys keep their upper 24 bits for life.
+
+use crate::table::Table;
+use pollux_mem::Memory;
+use pollux_verbs::work::Bind;
+use pollux_verbs::{Access, LKey, MemoryRegion, Pd, RKey, Sge, VerbsError};
+use std::collections::BTreeMap;
+
+/// Regions and windows of one adapter.
+#[derive(Debug)]
+pub(crate) struct MemoryTable {
+    regions: Table<Region>,
+    /// By the upper 24 bits of their keys.
+    windows: BTreeMap<u32, Window>,
+    window_last: u32,
+    windows_max: u32,
+}
+
+#[derive(Debug)]
+struct Region {
+    pd: Pd,
+    memory: Memory,
+    access: Access,
+    /// Windows bound to it, which keep it from being deregistered.
+    windows: u32,
+}
+
+#[derive(Debug)]
+struct Window {
+    pd: Pd,
+    key: u8,
+    bound: Option<Bound>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    region: u32,
+    address: u64,
+    octets: u64,
+    access: Access,
+}
+
+/// A stretch of memory that a check has allowed.
+#[derive(Clone, Debug)]
+pub(crate) struct Piece {
+    pub(crate) memory: Memory,
+    pub(crate) at: usize,
+    pub(crate) octets: usize,
+}
+
+/// Why an access is not allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Denied;
+
+/// Window keys have this bit, and those of regions do not.
+const WINDOW: u32 = 0x8000_0000;
+
+impl MemoryTable {
+    pub(crate) fn new(regions_max: u32, windows_max: u32) -> Self {
+        Self {
+            regions: Table::new(regions_max),
+            windows: BTreeMap::new(),
+            window_last: 0,
+            windows_max,
+        }
+    }
+
+    pub(crate) fn register(
+        &mut self,
+        pd: Pd,
+        memory: &Memory,
+        access: Access,
+        regions_max: u32,
+    ) -> Result<MemoryRegion, VerbsError> {
+        if !access.is_consistent() {
+            let reason = "what peers may write, the owner must: add Access::LOCAL_WRITE".into();
+            return Err(VerbsError::Invalid { verb: "register", argument: "access", reason });
+        }
+        let region = Region { pd, memory: memory.clone(), access, windows: 0 };
+        let limit = |_| VerbsError::Limit {
+            verb: "register",
+            limit: "regions_max",
+            max: regions_max.into(),
+        };
+        let key = key_of(self.regions.insert(region).map_err(limit)?);
+        let (address, octets) = (memory.address(), memory.octets() as u64);
+        Ok(MemoryRegion { address, octets, lkey: LKey(key), rkey: RKey(key) })
+    }
+
+    pub(crate) fn deregister(&mut self, key: LKey) -> Result<(), VerbsError> {
+        let number = number_of(key.0);
+        let none = VerbsError::NoSuch { verb: "deregister", what: "region" };
+        let region = self.regions.get(number).ok_or(none)?;
+        if region.windows > 0 {
+            return Err(VerbsError::Busy { verb: "deregister", by: "a window bound to it" });
+        }
+        self.regions.remove(number);
+        Ok(())
+    }
+
+    pub(crate) fn create_window(&mut self, pd: Pd) -> Result<RKey, VerbsError> {
+        if self.windows.len() as u32 >= self.windows_max {
+            let (limit, max) = ("windows_max", self.windows_max.into());
+            return Err(VerbsError::Limit { verb: "create_window", limit, max });
+        }
+        // Fewer windows than numbers, so a free one is found.
+        loop {
+            self.window_last = (self.window_last + 1) % (1 << 23);
+            if !self.windows.contains_key(&self.window_last) {
+                break;
+            }
+        }
+        self.windows.insert(self.window_last, Window { pd, key: 0, bound: None });
+        Ok(RKey(WINDOW | self.window_last << 8))
+    }
+
+    pub(crate) fn destroy_window(&mut self, key: RKey) -> Result<(), VerbsError> {
+        let none = VerbsError::NoSuch { verb: "destroy_window", what: "window with this key" };
+        let window = self.window(key).ok_or(none)?;
+        let bound = window.bound.take();
+        self.unbind(bound);
+        self.windows.remove(&window_number(key));
+        Ok(())
+    }
+
+    /// Whether anything is in the domain.
+    pub(crate) fn uses(&self, pd: Pd) -> bool {
+        self.regions.iter().any(|(_, region)| region.pd == pd)
+            || self.windows.values().any(|window| window.pd == pd)
+    }
+
+    /// Binds a window to part of a region (IBA 10.6.7.2).
+    pub(crate) fn bind(&mut self, pd: Pd, bind: &Bind) -> Result<(), Denied> {
+        let region_number = number_of(bind.region.0);
+        let region = self.regions.get(region_number).ok_or(Denied)?;
+        // What peers may write through the window, the region must let its owner write.
+        let owners = region.access.has(Access::LOCAL_WRITE);
+        let consistent = owners || bind.access.is_consistent();
+        let in_reach = region.reaches(bind.address, bind.octets);
+        let allowed = region.pd == pd
+            && (bind.octets == 0 || region.access.has(Access::BIND) && in_reach)
+            && consistent
+            && bind.rkey.0 >> 8 == bind.window.0 >> 8;
+        let window = self.window(bind.window).ok_or(Denied)?;
+        if !allowed || window.pd != pd {
+            return Err(Denied);
+        }
+        let before = window.bound.take();
+        window.key = bind.rkey.0 as u8;
+        if bind.octets > 0 {
+            let (address, octets, access) = (bind.address, bind.octets, bind.access);
+            window.bound = Some(Bound { region: region_number, address, octets, access });
+            if let Some(region) = self.regions.get_mut(region_number) {
+                region.windows += 1;
+            }
+        }
+        self.unbind(before);
+        Ok(())
+    }
+
+    /// Ends a window's key, for its owner or for a peer's message.
+    pub(crate) fn invalidate(&mut self, pd: Pd, key: RKey) -> Result<(), Denied> {
+        let window = self.window(key).filter(|window| window.pd == pd).ok_or(Denied)?;
+        let bound = window.bound.take().ok_or(Denied)?;
+        self.unbind(Some(bound));
+        Ok(())
+    }
+
+    fn unbind(&mut self, bound: Option<Bound>) {
+        if let Some(region) = bound.and_then(|bound| self.regions.get_mut(bound.region)) {
+            region.windows -= 1;
+        }
+    }
+
+    fn window(&mut self, key: RKey) -> Option<&mut Window> {
+        let window = self.windows.get_mut(&window_number(key));
+        window.filter(|window| key.0 & WINDOW != 0 && window.key == key.0 as u8)
+    }
+
+    /// The pieces that a request's entries name, after all checks. Nothing is asked of entries
+    /// without octets.
+    pub(crate) fn local(
+        &self,
+        pd: Pd,
+        sges: &[Sge],
+        write: bool,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<(), Denied> {
+        pieces.clear();
+        for sge in sges.iter().filter(|sge| sge.octets > 0) {
+            let region = self.regions.get(number_of(sge.lkey.0)).ok_or(Denied)?;
+            let octets = u64::from(sge.octets);
+            let rights = !write || region.access.has(Access::LOCAL_WRITE);
+            if region.pd != pd || !rights || !region.reaches(sge.address, octets) {
+                return Err(Denied);
+            }
+            pieces.push(region.piece(sge.address, octets));
+        }
+        Ok(())
+    }
+
+    /// The piece that a peer's request names, after all checks. Nothing is asked of requests
+    /// without octets (IBA 9.7.4.1.4).
+    pub(crate) fn remote(
+        &self,
+        pd: Pd,
+        key: RKey,
+        address: u64,
+        octets: u64,
+        need: Access,
+    ) -> Result<Option<Piece>, Denied> {
+        if octets == 0 {
+            return Ok(None);
+        }
+        if key.0 & WINDOW != 0 {
+            return self.through_window(pd, key, address, octets, need).map(Some);
+        }
+        let region = self.regions.get(number_of(key.0)).ok_or(Denied)?;
+        if region.pd != pd || !region.access.has(need) || !region.reaches(address, octets) {
+            return Err(Denied);
+        }
+        Ok(Some(region.piece(address, octets)))
+    }
+
+    fn through_window(
+        &self,
+        pd: Pd,
+        key: RKey,
+        address: u64,
+        octets: u64,
+        need: Access,
+    ) -> Result<Piece, Denied> {
+        let window = self.windows.get(&window_number(key)).ok_or(Denied)?;
+        let bound = window.bound.as_ref().ok_or(Denied)?;
+        let end = address.checked_add(octets).ok_or(Denied)?;
+        let inside = address >= bound.address && end <= bound.address + bound.octets;
+        if window.pd != pd || window.key != key.0 as u8 || !inside || !bound.access.has(need) {
+            return Err(Denied);
+        }
+        let region = self.regions.get(bound.region).ok_or(Denied)?;
+        Ok(region.piece(address, octets))
+    }
+}
+
+impl Region {
+    fn reaches(&self, address: u64, octets: u64) -> bool {
+        let base = self.memory.address();
+        let end = address.checked_add(octets);
+        address >= base && end.is_some_and(|end| end <= base + self.memory.octets() as u64)
+    }
+
+    fn piece(&self, address: u64, octets: u64) -> Piece {
+        let at = (address - self.memory.address()) as usize;
+        Piece { memory: self.memory.clone(), at, octets: octets as usize }
+    }
+}
+
+/// A table's number with its generation moved to the low eight bits.
+const fn key_of(number: u32) -> u32 {
+    number.rotate_left(8) & !WINDOW
+}
+
+const fn number_of(key: u32) -> u32 {
+    key.rotate_right(8)
+}
+
+const fn window_number(key: RKey) -> u32 {
+    (key.0 & !WINDOW) >> 8
+}

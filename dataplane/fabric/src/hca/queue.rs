@@ -1,0 +1,191 @@
+//! Queues of work and of completions (IBA 10.2.5, 10.2.6, 10.8).
+
+use pollux_verbs::work::SendOp;
+use pollux_verbs::{
+    AddressVector, Arm, Completion, CompletionStatus, Data, Pd, SendFlags, SendRequest, Sge,
+};
+use pollux_wire::psn::Psn;
+use std::collections::VecDeque;
+
+/// Octets that a send may carry inline: with its header it fits two cache lines' pair.
+pub(crate) const INLINE_OCTETS_MAX: usize = 188;
+
+/// What a send sends, kept until it is done: it may have to be sent again.
+#[derive(Clone, Debug)]
+pub(crate) enum Kept {
+    /// Copied when it was posted; the request knows how much of it counts.
+    Inline([u8; INLINE_OCTETS_MAX]),
+    /// In the owner's memory. One entry is the usual case and costs no allocation.
+    One(Sge),
+    /// The same, more or fewer of them.
+    Many(Box<[Sge]>),
+}
+
+impl Kept {
+    pub(crate) fn of(data: &Data<'_>) -> Self {
+        match *data {
+            Data::Sges(&[sge]) => Self::One(sge),
+            Data::Sges(sges) => Self::Many(sges.into()),
+            Data::Inline(octets) => {
+                let mut data = [0; INLINE_OCTETS_MAX];
+                data[..octets.len()].copy_from_slice(octets);
+                Self::Inline(data)
+            }
+        }
+    }
+
+    /// The entries; none if the data is inline.
+    pub(crate) fn sges(&self) -> &[Sge] {
+        match self {
+            Self::Inline(_) => &[],
+            Self::One(sge) => std::slice::from_ref(sge),
+            Self::Many(sges) => sges,
+        }
+    }
+}
+
+/// A request in a send queue.
+#[derive(Clone, Debug)]
+pub(crate) struct SendWork {
+    pub(crate) id: u64,
+    pub(crate) op: SendOp,
+    pub(crate) flags: SendFlags,
+    pub(crate) kept: Kept,
+    /// Of a datagram: its way, as it was when it was posted.
+    pub(crate) path: AddressVector,
+    /// Octets that are sent, or asked for.
+    pub(crate) octets: u64,
+    /// First of its sequence numbers, once it has been begun.
+    pub(crate) psn: Psn,
+    /// How many sequence numbers it takes; 0 for what never leaves the adapter.
+    pub(crate) packets: u32,
+    /// Its place among all messages of the queue pair, for credits.
+    pub(crate) ssn: Psn,
+    /// Octets of the answer that have come, and in how many packets.
+    pub(crate) answered: u64,
+    pub(crate) answered_packets: u32,
+    /// It cannot be sent, and completes so when all before it are done.
+    pub(crate) broken: Option<CompletionStatus>,
+    /// The answer to a read or an atomic is complete, or a local operation is done.
+    pub(crate) done: bool,
+}
+
+impl SendWork {
+    pub(crate) fn new(request: &SendRequest<'_>, path: AddressVector) -> Self {
+        Self {
+            id: request.id,
+            op: request.op,
+            flags: request.flags,
+            kept: Kept::of(&request.data),
+            path,
+            octets: request.data.octets(),
+            psn: Psn::default(),
+            packets: 0,
+            ssn: Psn::default(),
+            answered: 0,
+            answered_packets: 0,
+            broken: None,
+            done: false,
+        }
+    }
+
+    /// Whether only an answer with data can complete it.
+    pub(crate) const fn needs_answer(&self) -> bool {
+        matches!(self.op, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
+    }
+
+    /// Whether it never leaves the adapter.
+    pub(crate) const fn is_local(&self) -> bool {
+        matches!(self.op, SendOp::Bind(_) | SendOp::LocalInvalidate(_))
+    }
+
+    /// Whether it uses up a receive at the peer.
+    pub(crate) const fn takes_recv(&self) -> bool {
+        matches!(
+            self.op,
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInvalidate(_) | SendOp::WriteImm(..)
+        )
+    }
+
+    /// The number behind its last one.
+    pub(crate) const fn end(&self) -> Psn {
+        self.psn.plus(self.packets)
+    }
+}
+
+/// A request in a receive queue.
+#[derive(Clone, Debug)]
+pub(crate) struct RecvWork {
+    pub(crate) id: u64,
+    pub(crate) sges: Kept,
+    pub(crate) octets: u64,
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct SharedQueue {
+    pub(crate) pd: Pd,
+    pub(crate) requests: VecDeque<RecvWork>,
+    pub(crate) requests_max: usize,
+    pub(crate) sges_max: usize,
+    /// When fewer are left, an event tells; 0: never.
+    pub(crate) limit: u32,
+    pub(crate) qps: u32,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct CompletionQueue {
+    completions: VecDeque<Completion>,
+    completions_max: usize,
+    armed: Option<Arm>,
+    /// It was armed, and what it was armed for has come.
+    pub(crate) rung: bool,
+    pub(crate) qps: u32,
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(completions_max: u32) -> Self {
+        Self {
+            completions: VecDeque::with_capacity(completions_max.min(4096) as usize),
+            completions_max: completions_max as usize,
+            armed: None,
+            rung: false,
+            qps: 0,
+        }
+    }
+
+    /// Appends a completion; says whether there was room.
+    #[inline]
+    pub(crate) fn push(&mut self, completion: Completion, solicited: bool) -> bool {
+        if self.completions.len() >= self.completions_max {
+            return false;
+        }
+        let wakes = match self.armed {
+            None => false,
+            Some(Arm::Any) => true,
+            Some(Arm::Solicited) => solicited || completion.status != CompletionStatus::Success,
+        };
+        if wakes {
+            self.armed = None;
+            self.rung = true;
+        }
+        self.completions.push_back(completion);
+        true
+    }
+
+    /// Takes the oldest ones.
+    #[inline]
+    pub(crate) fn take(&mut self, out: &mut [Completion]) -> usize {
+        let count = out.len().min(self.completions.len());
+        for (slot, completion) in out.iter_mut().zip(self.completions.drain(..count)) {
+            *slot = completion;
+        }
+        count
+    }
+
+    pub(crate) fn arm(&mut self, arm: Arm) {
+        self.armed = Some(arm);
+        self.rung = false;
+    }
+}

@@ -1,0 +1,184 @@
+//! What the requester makes of answers: acknowledgements, refusals, data (IBA 9.7.5.1, 9.9.2).
+
+use super::*;
+
+impl Requester {
+    /// An answer has come (IBA 9.7.5.1, 9.9.2).
+    pub(crate) fn handle(
+        &mut self,
+        common: &Common,
+        shared: &mut Shared,
+        now: Time,
+        arrival: &Arrival<'_>,
+    ) -> Result<(), Drop> {
+        let psn = arrival.bth.psn;
+        if !psn.is_before(self.psn) {
+            return Err(Drop::Sequence);
+        }
+        match (arrival.bth.opcode.operation(), arrival.extended) {
+            (Operation::ACKNOWLEDGE, Extended::Aeth(aeth)) => {
+                self.take_credits(aeth.syndrome, aeth.msn);
+                if psn.is_before(self.acked) {
+                    return Ok(());
+                }
+                self.handle_ack(common, shared, now, psn, aeth.syndrome)
+            }
+            (Operation::ATOMIC_ACKNOWLEDGE, Extended::AethAtomicAckEth(aeth, original)) => {
+                self.take_credits(aeth.syndrome, aeth.msn);
+                let octets = original.original.to_ne_bytes();
+                self.handle_data(common, shared, now, arrival, Answer::Atomic(octets))
+            }
+            (_, extended) => {
+                if let Extended::Aeth(aeth) = extended {
+                    self.take_credits(aeth.syndrome, aeth.msn);
+                }
+                self.handle_data(common, shared, now, arrival, Answer::Read)
+            }
+        }
+    }
+
+    fn take_credits(&mut self, syndrome: Syndrome, msn: Psn) {
+        // A wire that lets packets overtake may bring old news last.
+        if let Syndrome::Ack(credits) = syndrome
+            && !msn.is_before(self.msn_told)
+        {
+            self.msn_told = msn;
+            self.ssn_allowed = credits.count().map(|count| msn.plus(count.into()));
+        }
+    }
+
+    fn handle_ack(
+        &mut self,
+        common: &Common,
+        shared: &mut Shared,
+        now: Time,
+        psn: Psn,
+        syndrome: Syndrome,
+    ) -> Result<(), Drop> {
+        match syndrome {
+            Syndrome::Ack(_) => {
+                // It says nothing of answers with data that have not come: those are lost.
+                let lost = self.first_unanswered().filter(|lost| !psn.is_before(*lost));
+                self.progress(common, shared, now, lost.unwrap_or(psn.plus(1)));
+                if let Some(lost) = lost {
+                    self.ask_again(lost);
+                }
+            }
+            Syndrome::RnrNak(timer) => {
+                self.progress(common, shared, now, psn);
+                self.wait_for_receiver(now, psn, timer);
+            }
+            Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR) => {
+                self.progress(common, shared, now, psn);
+                self.retry(psn);
+            }
+            Syndrome::Nak(code) => {
+                self.progress(common, shared, now, psn);
+                self.failed = Some(match code {
+                    NakCode::REMOTE_ACCESS_ERROR => CompletionStatus::RemoteAccess,
+                    NakCode::REMOTE_OPERATIONAL_ERROR => CompletionStatus::RemoteOperation,
+                    _ => CompletionStatus::RemoteInvalidRequest,
+                });
+            }
+            Syndrome::Reserved(_) => return Err(Drop::Opcode),
+        }
+        Ok(())
+    }
+
+    fn wait_for_receiver(&mut self, now: Time, psn: Psn, timer: RnrTimer) {
+        match self.rnr_retries_left {
+            0 => {
+                self.failed = Some(CompletionStatus::RnrRetryExceeded);
+                return;
+            }
+            7 => {}
+            _ => self.rnr_retries_left -= 1,
+        }
+        self.rnr_until = Some(now + timer.duration());
+        self.ack_deadline = None;
+        self.go_back(psn);
+    }
+
+    /// The number of the first answer with data that is still to come.
+    fn first_unanswered(&self) -> Option<Psn> {
+        self.unanswered().map(|work| work.psn.plus(work.answered_packets))
+    }
+
+    fn unanswered(&self) -> Option<&SendWork> {
+        self.queue.iter().take(self.next + 1).find(|w| w.needs_answer() && !w.done && w.packets > 0)
+    }
+
+    /// Answers are missing from `psn` on: asks for them, once until something comes of it.
+    fn ask_again(&mut self, psn: Psn) {
+        if !self.asked_again {
+            self.asked_again = true;
+            self.retry(psn);
+        }
+    }
+
+    /// Part of the answer to a read has come, or the answer to an atomic.
+    fn handle_data(
+        &mut self,
+        common: &Common,
+        shared: &mut Shared,
+        now: Time,
+        arrival: &Arrival<'_>,
+        answer: Answer,
+    ) -> Result<(), Drop> {
+        let psn = arrival.bth.psn;
+        let index = self.queue.iter().position(|w| w.needs_answer() && !w.done && w.packets > 0);
+        let Some(work) = index.and_then(|index| self.queue.get_mut(index)) else {
+            return Err(Drop::Sequence);
+        };
+        let expected = work.psn.plus(work.answered_packets);
+        if psn.is_before(expected) {
+            return Err(Drop::Sequence);
+        }
+        if psn != expected {
+            self.ask_again(expected);
+            return Ok(());
+        }
+        if !answer.fits(work, common, arrival) {
+            self.progress(common, shared, now, psn);
+            self.failed = Some(CompletionStatus::BadResponse);
+            return Ok(());
+        }
+        let (pd, skip) = (common.init.pd, work.answered as usize);
+        if shared.memory.local(pd, work.kept.sges(), true, &mut self.pieces).is_err() {
+            self.progress(common, shared, now, psn);
+            self.failed = Some(CompletionStatus::LocalProtection);
+            return Ok(());
+        }
+        match answer {
+            Answer::Read => arrival.payload.copy_to(&self.pieces, skip),
+            Answer::Atomic(octets) => Source::Octets(&octets).copy_to(&self.pieces, 0),
+        }
+        work.answered += arrival.payload.octets() as u64;
+        work.answered_packets += arrival.packets;
+        work.done = work.answered_packets == work.packets;
+        self.progress(common, shared, now, psn.plus(arrival.packets));
+        Ok(())
+    }
+}
+
+/// What kind of data an answer brings.
+enum Answer {
+    Read,
+    Atomic([u8; 8]),
+}
+
+impl Answer {
+    /// Whether the answer is one to this request, and as long as it must be.
+    fn fits(&self, work: &SendWork, common: &Common, arrival: &Arrival<'_>) -> bool {
+        let is_read = matches!(work.op, SendOp::Read(_));
+        let Self::Read = self else { return !is_read };
+        let left = work.octets - work.answered;
+        let octets = arrival.payload.octets() as u64;
+        let operation = arrival.bth.opcode.operation();
+        let ends =
+            matches!(operation, Operation::READ_RESPONSE_LAST | Operation::READ_RESPONSE_ONLY);
+        let due = if arrival.is_message { left } else { left.min(common.mtu() as u64) };
+        let due_end = arrival.packets == work.packets - work.answered_packets;
+        is_read && octets == due && ends == due_end
+    }
+}

@@ -1,0 +1,288 @@
+//! The sending half of a connection: requests out, acknowledgements in (IBA 9.7.7, 9.9.2).
+//!
+//! ```text
+//!            begin          last packet sent          acknowledged
+//!   posted --------> sending ---------------> waiting ------------> completed
+//!                      ^                         |
+//!                      |   go back to a PSN:     |
+//!                      +-------------------------+
+//!                          time-out, NAK 0, RNR NAK, a gap in the answers
+//! ```
+//!
+//! The queue holds the requests in their order; `next` and `packet` say what is sent next, `acked`
+//! up to which number all is acknowledged. Going back only moves `next` and `packet`, so what is
+//! sent again is made again from the memory, as hardware does. An unreliable connection waits for
+//! nothing: its requests complete with their last packet.
+
+mod answers;
+mod sending;
+
+use super::Shared;
+use super::qp::{Common, kind_of, message, packet};
+use super::queue::{Kept, SendWork};
+use crate::frame::{Arrival, Frame, Payload, Source, gather};
+use crate::hca::memory::Piece;
+use crate::hca::port::Drop;
+use crate::time::Time;
+use pollux_verbs::work::{Remote, SendOp};
+use pollux_verbs::{
+    AsyncEvent, Completion, CompletionStatus, QpAttributes, QpState, QpType, SendFlags, With,
+};
+use pollux_wire::packet::{
+    AtomicEth, Extended, Headers, Ieth, ImmDt, NakCode, Operation, Reth, RnrTimer, Syndrome,
+};
+use pollux_wire::psn::Psn;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Packets that may be unacknowledged: enough to fill a link, few enough to send again.
+const UNACKED_PACKETS_MAX: u32 = 256;
+/// An acknowledgement is asked for at the end of a message, and within it this often.
+const PACKETS_PER_ACK: u32 = 64;
+/// What an atomic operation works on.
+const ATOMIC_OCTETS: u64 = 8;
+
+#[derive(Debug, Default)]
+pub(crate) struct Requester {
+    queue: VecDeque<SendWork>,
+    /// Which request is sent next, and how many of its packets were sent.
+    next: usize,
+    packet: u32,
+    /// The number that the next new packet gets.
+    psn: Psn,
+    /// All before it is acknowledged.
+    acked: Psn,
+    /// The place of the next message among all.
+    ssn: Psn,
+    /// The last message that the peer's credits allow; none if they are not counted.
+    ssn_allowed: Option<Psn>,
+    /// How many messages the peer has said to have completed.
+    msn_told: Psn,
+    reads_outstanding: u32,
+    retries_left: u8,
+    rnr_retries_left: u8,
+    /// No sending before: the peer had no receive.
+    rnr_until: Option<Time>,
+    /// An answer is due.
+    ack_deadline: Option<Time>,
+    /// Why the oldest request has failed.
+    failed: Option<CompletionStatus>,
+    /// Draining, and whether to tell when done.
+    draining: Option<bool>,
+    /// Lost answers have been asked for again, and nothing has come of it yet.
+    asked_again: bool,
+    pieces: Vec<Piece>,
+}
+
+impl Requester {
+    /// The queue pair may send from now on.
+    pub(crate) fn start(&mut self, attributes: &QpAttributes) {
+        self.psn = attributes.sq_psn.unwrap_or_default();
+        self.acked = self.psn;
+        self.restore_retries(attributes);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(crate) fn post(&mut self, work: SendWork) {
+        self.queue.push_back(work);
+    }
+
+    /// Begins nothing new; tells when what was begun is done, if asked to.
+    pub(crate) fn drain(&mut self, common: &Common, shared: &mut Shared, tell: bool) {
+        self.draining = Some(tell);
+        self.retire(common, shared);
+    }
+
+    pub(crate) fn resume(&mut self) {
+        self.draining = None;
+    }
+
+    /// The oldest request.
+    pub(crate) fn front(&self) -> Option<&SendWork> {
+        self.queue.front()
+    }
+
+    /// The number of the next packet.
+    pub(crate) fn psn(&self) -> Psn {
+        self.psn
+    }
+
+    /// The oldest request has failed.
+    pub(crate) fn fail(&mut self, status: CompletionStatus) {
+        self.failed = Some(status);
+    }
+
+    /// The oldest request, a datagram, is on its way: nothing more will be heard of it.
+    pub(crate) fn finish_datagram(&mut self, common: &Common, shared: &mut Shared) {
+        self.psn = self.psn.plus(1);
+        if let Some(work) = self.queue.pop_front() {
+            complete(common, shared, &work, CompletionStatus::Success);
+        }
+    }
+
+    /// When something is to be done, if nothing comes before.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.rnr_until.or(self.ack_deadline)
+    }
+
+    /// Whether the oldest request has failed, and the queue pair with it.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// All requests end.
+    pub(crate) fn flush(&mut self, common: &Common, shared: &mut Shared) {
+        let mut status = self.failed.take().unwrap_or(CompletionStatus::Flushed);
+        while let Some(work) = self.queue.pop_front() {
+            complete(common, shared, &work, status);
+            status = CompletionStatus::Flushed;
+        }
+        let pieces = std::mem::take(&mut self.pieces);
+        *self = Self { pieces, ..Self::default() };
+    }
+
+    fn restore_retries(&mut self, attributes: &QpAttributes) {
+        self.retries_left = attributes.retry_count.map_or(0, |count| count.get());
+        self.rnr_retries_left = attributes.rnr_retry.map_or(0, |count| count.get());
+    }
+
+    /// Does at `next` what never leaves the adapter.
+    fn carry_out_local(&mut self, common: &Common, shared: &mut Shared) {
+        let work = &mut self.queue[self.next];
+        if !work.done {
+            let outcome = match &work.op {
+                SendOp::Bind(bind) => shared.memory.bind(common.init.pd, bind),
+                SendOp::LocalInvalidate(rkey) => shared.memory.invalidate(common.init.pd, *rkey),
+                _ => Ok(()),
+            };
+            if outcome.is_err() {
+                let is_bind = matches!(work.op, SendOp::Bind(_));
+                let status = if is_bind {
+                    CompletionStatus::WindowBind
+                } else {
+                    CompletionStatus::LocalProtection
+                };
+                self.break_off(common, status);
+                return;
+            }
+            work.done = true;
+        }
+        self.next += 1;
+        self.retire(common, shared);
+    }
+
+    /// Completes what is done, in order.
+    fn retire(&mut self, common: &Common, shared: &mut Shared) {
+        while self.next > 0 {
+            let Some(work) = self.queue.front() else { break };
+            let acknowledged = work.is_local() || !self.acked.is_before(work.end());
+            let answered = work.done || !work.needs_answer();
+            if !acknowledged || !answered {
+                break;
+            }
+            complete(common, shared, work, CompletionStatus::Success);
+            self.queue.pop_front();
+            self.next -= 1;
+        }
+        if self.next == 0 && self.packet == 0 {
+            let broken = self.queue.front().and_then(|work| work.broken);
+            self.failed = self.failed.or(broken);
+            if self.draining == Some(true) {
+                self.draining = Some(false);
+                shared.events.push_back(AsyncEvent::SendQueueDrained(common.handle));
+            }
+        }
+    }
+
+    fn start_timer(&mut self, common: &Common, now: Time) {
+        let outstanding = self.acked != self.psn;
+        let timeout = common.attributes.timeout.and_then(|code| ack_timeout(code.0));
+        self.ack_deadline = timeout.filter(|_| outstanding).map(|timeout| now + timeout);
+    }
+
+    /// All before `upto` is acknowledged.
+    fn progress(&mut self, common: &Common, shared: &mut Shared, now: Time, upto: Psn) {
+        if !self.acked.is_before(upto) {
+            return;
+        }
+        self.acked = upto;
+        self.asked_again = false;
+        self.restore_retries(&common.attributes);
+        self.start_timer(common, now);
+        // What was to be sent again may have been acknowledged meanwhile.
+        if let Some(work) = self.queue.get(self.next)
+            && work.packets > 0
+            && work.psn.plus(self.packet).is_before(upto)
+        {
+            self.go_back(upto);
+        }
+        self.retire(common, shared);
+    }
+
+    /// Everything from `psn` on is sent again.
+    fn go_back(&mut self, psn: Psn) {
+        for (index, work) in self.queue.iter().enumerate() {
+            if work.packets > 0 && psn.is_before(work.end()) {
+                self.next = index;
+                self.packet = psn.since(work.psn).max(0) as u32;
+                return;
+            }
+            if work.packets == 0 && !work.is_local() {
+                self.next = index;
+                self.packet = 0;
+                return;
+            }
+        }
+        self.next = self.queue.len();
+        self.packet = 0;
+    }
+
+    /// Sends again from `psn` on, if that may be done once more.
+    fn retry(&mut self, psn: Psn) {
+        if self.retries_left == 0 {
+            self.failed = Some(CompletionStatus::RetryExceeded);
+            return;
+        }
+        self.retries_left -= 1;
+        self.ack_deadline = None;
+        self.go_back(psn);
+    }
+
+    /// Looks at the clock: an answer may be overdue.
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
+        // A wait that is over must not stay the deadline, or the timer fires at it for ever.
+        if self.rnr_until.is_some_and(|until| until <= now) {
+            self.rnr_until = None;
+            return;
+        }
+        if self.ack_deadline.is_some_and(|deadline| deadline <= now) && self.rnr_until.is_none() {
+            self.retry(self.acked);
+        }
+    }
+}
+
+/// 4.096 us * 2^code; code 0 is for ever (IBA 9.7.6.1.3).
+fn ack_timeout(code: u8) -> Option<Duration> {
+    let code = code & 31;
+    (code > 0).then(|| Duration::from_nanos(4096 << code))
+}
+
+fn complete(common: &Common, shared: &mut Shared, work: &SendWork, status: CompletionStatus) {
+    let good = status == CompletionStatus::Success;
+    if good && !common.init.signal_all && !work.flags.has(SendFlags::SIGNALED) {
+        return;
+    }
+    let completion = Completion {
+        id: work.id,
+        status,
+        kind: kind_of(&work.op),
+        qpn: common.qpn,
+        octets: if work.needs_answer() { work.octets as u32 } else { 0 },
+        with: With::Nothing,
+        from: None,
+    };
+    common.complete(shared, common.init.send_cq, completion, false);
+}

@@ -1,0 +1,223 @@
+//! How the responder carries out requests: into receives, into memory, out of memory (IBA 9.7.4).
+
+use super::*;
+
+impl Responder {
+    pub(super) fn execute_send(
+        &mut self,
+        common: &mut Common,
+        shared: &mut Shared,
+        arrival: &Arrival<'_>,
+    ) -> Result<(), Refusal> {
+        let (work, done) = match std::mem::take(&mut self.within) {
+            Within::Send { work, octets } => (work, octets),
+            _ => (common.take_recv(shared).ok_or(Refusal::NotReady)?, 0),
+        };
+        let octets = arrival.payload.octets();
+        if (done + octets) as u64 > work.octets {
+            let reliable = common.init.qp_type == QpType::Rc;
+            return self.spoil(
+                common,
+                shared,
+                work,
+                reliable.then_some(CompletionStatus::LocalLength),
+            );
+        }
+        let pd = common.recv_pd(shared);
+        if shared.memory.local(pd, work.sges.sges(), true, &mut self.pieces).is_err() {
+            common.complete_recv(shared, &work, CompletionStatus::LocalProtection);
+            return Err(Refusal::Told(NakCode::REMOTE_OPERATIONAL_ERROR));
+        }
+        arrival.payload.copy_to(&self.pieces, done);
+        self.expected = self.expected.plus(arrival.packets);
+        if !arrival.bth.opcode.operation().ends() {
+            self.within = Within::Send { work, octets: done + octets };
+            return Ok(());
+        }
+        let with = match arrival.extended {
+            Extended::Imm(imm) => With::Imm(imm.data),
+            Extended::Ieth(ieth) => {
+                let rkey = RKey(ieth.rkey);
+                if shared.memory.invalidate(common.init.pd, rkey).is_err() {
+                    common.complete_recv(shared, &work, CompletionStatus::LocalAccess);
+                    return Err(Refusal::Told(NakCode::REMOTE_ACCESS_ERROR));
+                }
+                With::Invalidated(rkey)
+            }
+            _ => With::Nothing,
+        };
+        self.msn = self.msn.plus(1);
+        let total = (done + octets) as u32;
+        finish_recv(common, shared, &work, CompletionKind::Recv, total, with, arrival.bth.se);
+        Ok(())
+    }
+
+    /// The message is too long for its receive: on a reliable connection that ends both; otherwise
+    /// the receive waits for the next.
+    fn spoil(
+        &mut self,
+        common: &mut Common,
+        shared: &mut Shared,
+        work: RecvWork,
+        status: Option<CompletionStatus>,
+    ) -> Result<(), Refusal> {
+        match status {
+            Some(status) => common.complete_recv(shared, &work, status),
+            None => common.give_back_recv(shared, work),
+        }
+        Err(Refusal::Told(NakCode::INVALID_REQUEST))
+    }
+
+    pub(super) fn execute_write(
+        &mut self,
+        common: &mut Common,
+        shared: &mut Shared,
+        arrival: &Arrival<'_>,
+    ) -> Result<(), Refusal> {
+        let invalid = Refusal::Fatal(NakCode::INVALID_REQUEST);
+        let (reth, done) = match (&self.within, arrival.extended) {
+            (Within::Write { reth, octets }, _) => (*reth, *octets),
+            (_, Extended::Reth(reth) | Extended::RethImm(reth, _)) => (reth, 0),
+            _ => return Err(invalid),
+        };
+        let octets = arrival.payload.octets() as u64;
+        let ends = arrival.bth.opcode.operation().ends();
+        let left = u64::from(reth.dma_len).checked_sub(done + octets);
+        if !common.allows(Access::REMOTE_WRITE) || left.is_none_or(|left| (left == 0) != ends) {
+            return Err(invalid);
+        }
+        let (pd, rkey) = (common.init.pd, RKey(reth.rkey));
+        // The whole stretch is looked at when the message begins, so that nothing is written of one
+        // that reaches too far.
+        let (at, length) = if done == 0 { (0, reth.dma_len.into()) } else { (done, octets) };
+        let denied = Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR);
+        let address = reth.va.checked_add(at).ok_or(denied)?;
+        let need = Access::REMOTE_WRITE;
+        let piece = shared.memory.remote(pd, rkey, address, length, need);
+        let piece = piece.map_err(|_| Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR))?;
+        let imm = match arrival.extended {
+            Extended::Imm(imm) | Extended::RethImm(_, imm) => Some(imm.data),
+            _ => None,
+        };
+        if imm.is_some() && !common.has_recv(&shared.srqs) {
+            return Err(Refusal::NotReady);
+        }
+        arrival.payload.copy_to(piece.as_slice(), 0);
+        self.expected = self.expected.plus(arrival.packets);
+        if !ends {
+            self.within = Within::Write { reth, octets: done + octets };
+            return Ok(());
+        }
+        self.within = Within::Nothing;
+        self.msn = self.msn.plus(1);
+        if let Some((data, work)) = imm.zip(imm.and_then(|_| common.take_recv(shared))) {
+            let (kind, with) = (CompletionKind::RecvWriteImm, With::Imm(data));
+            finish_recv(common, shared, &work, kind, reth.dma_len, with, arrival.bth.se);
+        }
+        Ok(())
+    }
+
+    pub(super) fn execute_read(
+        &mut self,
+        common: &mut Common,
+        shared: &mut Shared,
+        psn: Psn,
+        reth: &Reth,
+    ) -> Result<(), Refusal> {
+        self.check_resources(common, Access::REMOTE_READ)?;
+        self.answer_read(common, shared, psn, reth)?;
+        let packets = common.packets(reth.dma_len.into());
+        self.remember(common, Executed { psn, packets, original: None });
+        Ok(())
+    }
+
+    /// Queues the answer to a read, if the peer may have it.
+    pub(super) fn answer_read(
+        &mut self,
+        common: &Common,
+        shared: &Shared,
+        psn: Psn,
+        reth: &Reth,
+    ) -> Result<(), Refusal> {
+        if u64::from(reth.dma_len) > MESSAGE_OCTETS_MAX {
+            return Err(Refusal::Fatal(NakCode::INVALID_REQUEST));
+        }
+        let (pd, rkey, octets) = (common.init.pd, RKey(reth.rkey), u64::from(reth.dma_len));
+        let piece = shared.memory.remote(pd, rkey, reth.va, octets, Access::REMOTE_READ);
+        let piece = piece.map_err(|_| Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR))?;
+        let packets = common.packets(octets);
+        let octets = octets as usize;
+        self.answers.push_back(Answer::Read { psn, piece, octets, packet: 0, packets });
+        Ok(())
+    }
+
+    pub(super) fn execute_atomic(
+        &mut self,
+        common: &mut Common,
+        shared: &mut Shared,
+        arrival: &Arrival<'_>,
+        atomic: &AtomicEth,
+    ) -> Result<(), Refusal> {
+        self.check_resources(common, Access::REMOTE_ATOMIC)?;
+        if !atomic.va.is_multiple_of(8) {
+            return Err(Refusal::Fatal(NakCode::INVALID_REQUEST));
+        }
+        let (pd, rkey, need) = (common.init.pd, RKey(atomic.rkey), Access::REMOTE_ATOMIC);
+        let piece = shared.memory.remote(pd, rkey, atomic.va, 8, need).ok().flatten();
+        let swaps = arrival.bth.opcode.operation() == Operation::COMPARE_SWAP;
+        let original = piece.and_then(|piece| {
+            piece.memory.update(piece.at, |old| match (swaps, old == atomic.compare) {
+                (true, true) => atomic.swap_or_add,
+                (true, false) => old,
+                (false, _) => old.wrapping_add(atomic.swap_or_add),
+            })
+        });
+        let original = original.ok_or(Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR))?;
+        let psn = arrival.bth.psn;
+        self.answers.push_back(Answer::Atomic { psn, original });
+        self.remember(common, Executed { psn, packets: 1, original: Some(original) });
+        Ok(())
+    }
+
+    /// Whether one more read or atomic may be carried out.
+    fn check_resources(&self, common: &Common, need: Access) -> Result<(), Refusal> {
+        let resources = usize::from(common.attributes.responder_resources.unwrap_or(0));
+        let waiting = self.answers.iter().filter(|a| !matches!(a, Answer::Ack { .. })).count();
+        if !common.allows(need) || waiting >= resources {
+            return Err(Refusal::Fatal(NakCode::INVALID_REQUEST));
+        }
+        Ok(())
+    }
+
+    fn remember(&mut self, common: &Common, executed: Executed) {
+        let resources = usize::from(common.attributes.responder_resources.unwrap_or(0));
+        while self.executed.len() >= resources.max(1) {
+            self.executed.pop_front();
+        }
+        self.executed.push_back(executed);
+        self.expected = executed.end();
+        self.msn = self.msn.plus(1);
+    }
+}
+
+/// A message is complete.
+fn finish_recv(
+    common: &Common,
+    shared: &mut Shared,
+    work: &RecvWork,
+    kind: CompletionKind,
+    octets: u32,
+    with: With,
+    solicited: bool,
+) {
+    let completion = Completion {
+        id: work.id,
+        status: CompletionStatus::Success,
+        kind,
+        qpn: common.qpn,
+        octets,
+        with,
+        from: None,
+    };
+    common.complete(shared, common.init.recv_cq, completion, solicited);
+}

@@ -1,0 +1,482 @@
+//! The verbs of the adapter: what its owner asks for, checked (IBA 11.2, 11.4).
+
+use super::queue::{CompletionQueue, Kept, RecvWork, SendWork, SharedQueue};
+use super::{Adapter, LIMITS, Member, QueuePair, qpn_of};
+use pollux_mem::Memory;
+use pollux_verbs::work::{MESSAGE_OCTETS_MAX, SendOp};
+use pollux_verbs::{
+    Access, AddressVector, Ah, Arm, AsyncEvent, Completion, Cq, Data, LKey, MemoryRegion,
+    MemoryWindow, Pd, PostError, PostRefusal, Qp, QpAttributes, QpInit, QpState, QpType, RKey,
+    RecvRequest, SendRequest, Srq, VerbsError, transition,
+};
+use pollux_wire::address::{Gid, Lid, Qpn};
+
+const fn none(verb: &'static str, what: &'static str) -> VerbsError {
+    VerbsError::NoSuch { verb, what }
+}
+
+fn over(verb: &'static str, limit: &'static str, max: u32) -> VerbsError {
+    VerbsError::Limit { verb, limit, max: max.into() }
+}
+
+fn invalid(verb: &'static str, argument: &'static str, reason: impl Into<String>) -> VerbsError {
+    VerbsError::Invalid { verb, argument, reason: reason.into() }
+}
+
+/// Refuses a number above its limit, and none at all.
+fn within(verb: &'static str, limit: &'static str, asked: u32, max: u32) -> Result<(), VerbsError> {
+    if asked > max { Err(over(verb, limit, max)) } else { Ok(()) }
+}
+
+impl Adapter {
+    pub(crate) fn create_pd(&mut self) -> Result<Pd, VerbsError> {
+        let kept = self.shared.pds.insert(());
+        kept.map(Pd).map_err(|()| over("create_pd", "pds_max", LIMITS.pds_max))
+    }
+
+    pub(crate) fn destroy_pd(&mut self, pd: Pd) -> Result<(), VerbsError> {
+        const VERB: &str = "destroy_pd";
+        self.check_pd(VERB, pd)?;
+        let by = if self.shared.memory.uses(pd) {
+            "memory"
+        } else if self.qps.iter().any(|(_, qp)| qp.common.init.pd == pd) {
+            "a queue pair"
+        } else if self.shared.srqs.iter().any(|(_, srq)| srq.pd == pd) {
+            "a shared receive queue"
+        } else if self.shared.ahs.iter().any(|(_, (of, _))| *of == pd) {
+            "an address handle"
+        } else {
+            self.shared.pds.remove(pd.0);
+            return Ok(());
+        };
+        Err(VerbsError::Busy { verb: VERB, by })
+    }
+
+    fn check_pd(&self, verb: &'static str, pd: Pd) -> Result<(), VerbsError> {
+        self.shared.pds.get(pd.0).copied().ok_or(none(verb, "protection domain"))
+    }
+
+    pub(crate) fn register(
+        &mut self,
+        pd: Pd,
+        memory: &Memory,
+        access: Access,
+    ) -> Result<MemoryRegion, VerbsError> {
+        self.check_pd("register", pd)?;
+        self.shared.memory.register(pd, memory, access, LIMITS.regions_max)
+    }
+
+    pub(crate) fn deregister(&mut self, region: LKey) -> Result<(), VerbsError> {
+        self.shared.memory.deregister(region)
+    }
+
+    pub(crate) fn create_window(&mut self, pd: Pd) -> Result<MemoryWindow, VerbsError> {
+        self.check_pd("create_window", pd)?;
+        self.shared.memory.create_window(pd).map(|rkey| MemoryWindow { rkey })
+    }
+
+    pub(crate) fn destroy_window(&mut self, window: RKey) -> Result<(), VerbsError> {
+        self.shared.memory.destroy_window(window)
+    }
+
+    pub(crate) fn create_cq(&mut self, completions_max: u32) -> Result<Cq, VerbsError> {
+        const VERB: &str = "create_cq";
+        if completions_max == 0 {
+            return Err(invalid(VERB, "completions_max", "a queue has room for one at least"));
+        }
+        within(VERB, "completions_max", completions_max, LIMITS.completions_max)?;
+        let kept = self.shared.cqs.insert(CompletionQueue::new(completions_max));
+        kept.map(Cq).map_err(|_| over(VERB, "cqs_max", LIMITS.cqs_max))
+    }
+
+    pub(crate) fn destroy_cq(&mut self, cq: Cq) -> Result<(), VerbsError> {
+        const VERB: &str = "destroy_cq";
+        let queue = self.shared.cqs.get(cq.0).ok_or(none(VERB, "completion queue"))?;
+        if queue.qps > 0 {
+            return Err(VerbsError::Busy { verb: VERB, by: "a queue pair" });
+        }
+        self.shared.cqs.remove(cq.0);
+        Ok(())
+    }
+
+    pub(crate) fn create_srq(
+        &mut self,
+        pd: Pd,
+        requests_max: u32,
+        sges_max: u32,
+    ) -> Result<Srq, VerbsError> {
+        const VERB: &str = "create_srq";
+        self.check_pd(VERB, pd)?;
+        within(VERB, "srq_requests_max", requests_max, LIMITS.srq_requests_max)?;
+        within(VERB, "sges_max", sges_max, LIMITS.sges_max)?;
+        let queue = SharedQueue {
+            pd,
+            requests: std::collections::VecDeque::new(),
+            requests_max: requests_max as usize,
+            sges_max: sges_max as usize,
+            limit: 0,
+            qps: 0,
+        };
+        let kept = self.shared.srqs.insert(queue);
+        kept.map(Srq).map_err(|_| over(VERB, "srqs_max", LIMITS.srqs_max))
+    }
+
+    pub(crate) fn set_srq_limit(&mut self, srq: Srq, limit: u32) -> Result<(), VerbsError> {
+        const VERB: &str = "set_srq_limit";
+        let queue = self.shared.srqs.get_mut(srq.0).ok_or(none(VERB, "shared receive queue"))?;
+        if limit as usize > queue.requests_max {
+            return Err(invalid(VERB, "limit", "more than the queue has room for"));
+        }
+        queue.limit = limit;
+        Ok(())
+    }
+
+    pub(crate) fn destroy_srq(&mut self, srq: Srq) -> Result<(), VerbsError> {
+        const VERB: &str = "destroy_srq";
+        let queue = self.shared.srqs.get(srq.0).ok_or(none(VERB, "shared receive queue"))?;
+        if queue.qps > 0 {
+            return Err(VerbsError::Busy { verb: VERB, by: "a queue pair" });
+        }
+        self.shared.srqs.remove(srq.0);
+        Ok(())
+    }
+
+    pub(crate) fn create_qp(&mut self, init: &QpInit) -> Result<Qp, VerbsError> {
+        const VERB: &str = "create_qp";
+        self.check_pd(VERB, init.pd)?;
+        for cq in [init.send_cq, init.recv_cq] {
+            self.shared.cqs.get(cq.0).ok_or(none(VERB, "completion queue"))?;
+        }
+        if let Some(srq) = init.srq {
+            self.shared.srqs.get(srq.0).ok_or(none(VERB, "shared receive queue"))?;
+        }
+        for requests in [init.send_requests_max, init.recv_requests_max] {
+            within(VERB, "requests_max", requests, LIMITS.requests_max)?;
+        }
+        for sges in [init.send_sges_max, init.recv_sges_max] {
+            within(VERB, "sges_max", sges, LIMITS.sges_max)?;
+        }
+        let inline = init.inline_octets_max;
+        within(VERB, "inline_octets_max", inline, LIMITS.inline_octets_max)?;
+        // The handle is known only once the place is.
+        let kept = self.qps.insert(QueuePair::new(Qp(0), Qpn(0), *init));
+        let number = kept.map_err(|_| over(VERB, "qps_max", LIMITS.qps_max))?;
+        if let Some(qp) = self.qps.get_mut(number) {
+            (qp.common.handle, qp.common.qpn) = (Qp(number), qpn_of(number));
+        }
+        self.count_qp(init, 1);
+        Ok(Qp(number))
+    }
+
+    /// Counts a queue pair at the queues that it uses.
+    fn count_qp(&mut self, init: &QpInit, change: i32) {
+        for cq in [init.send_cq, init.recv_cq] {
+            if let Some(queue) = self.shared.cqs.get_mut(cq.0) {
+                queue.qps = queue.qps.wrapping_add_signed(change);
+            }
+        }
+        if let Some(queue) = init.srq.and_then(|srq| self.shared.srqs.get_mut(srq.0)) {
+            queue.qps = queue.qps.wrapping_add_signed(change);
+        }
+    }
+
+    fn qp(&self, verb: &'static str, qp: Qp) -> Result<&QueuePair, VerbsError> {
+        self.qps.get(qp.0).ok_or(none(verb, "queue pair"))
+    }
+
+    pub(crate) fn qpn(&self, qp: Qp) -> Result<Qpn, VerbsError> {
+        self.qp("qpn", qp).map(|qp| qp.common.qpn)
+    }
+
+    pub(crate) fn modify_qp(&mut self, qp: Qp, change: &QpAttributes) -> Result<(), VerbsError> {
+        const VERB: &str = "modify_qp";
+        let kept = self.qp(VERB, qp)?;
+        let to = transition::check(kept.common.init.qp_type, kept.common.state, change)?;
+        self.check_attributes(change)?;
+        if let Some(kept) = self.qps.get_mut(qp.0) {
+            kept.change(to, change, &mut self.shared);
+        }
+        self.touch(qp.0);
+        Ok(())
+    }
+
+    /// What an attribute may be, whatever the state.
+    fn check_attributes(&self, change: &QpAttributes) -> Result<(), VerbsError> {
+        const VERB: &str = "modify_qp";
+        let port = &self.shared.port;
+        if change.port.is_some_and(|port| port != 1) {
+            return Err(invalid(VERB, "port", "the adapter has one port, number 1"));
+        }
+        if change.pkey_index.is_some_and(|index| usize::from(index) >= port.pkeys.len()) {
+            let reason = format!("the port's table has {} entries", port.pkeys.len());
+            return Err(invalid(VERB, "pkey_index", reason));
+        }
+        for path in [&change.path, &change.alternate_path].into_iter().flatten() {
+            self.check_path(VERB, path)?;
+        }
+        if change.path_mtu.is_some_and(|mtu| mtu.octets().is_none() || mtu > port.mtu) {
+            return Err(invalid(VERB, "path_mtu", format!("the port carries {}", port.mtu)));
+        }
+        let depth_max = LIMITS.initiator_depth_max;
+        for (argument, depth) in [
+            ("responder_resources", change.responder_resources),
+            ("initiator_depth", change.initiator_depth),
+        ] {
+            if depth.is_some_and(|depth| depth > depth_max) {
+                return Err(invalid(VERB, argument, format!("the adapter has {depth_max}")));
+            }
+        }
+        if change.dest_qp.is_some_and(|qpn| qpn.0 > 0xff_ffff) {
+            return Err(invalid(VERB, "dest_qp", "a queue pair number has 24 bits"));
+        }
+        Ok(())
+    }
+
+    fn check_path(&self, verb: &'static str, path: &AddressVector) -> Result<(), VerbsError> {
+        let gids = self.shared.port.gids.len();
+        if path.grh.is_some_and(|grh| usize::from(grh.sgid_index) >= gids) {
+            let reason = format!("the port's GID table has {gids} entries");
+            return Err(invalid(verb, "sgid_index", reason));
+        }
+        if path.sl > 15 {
+            return Err(invalid(verb, "sl", "there are service levels 0 to 15"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn query_qp(&self, qp: Qp) -> Result<(QpState, QpAttributes), VerbsError> {
+        self.qp("query_qp", qp).map(|qp| (qp.common.state, qp.common.attributes))
+    }
+
+    pub(crate) fn destroy_qp(&mut self, qp: Qp) -> Result<(), VerbsError> {
+        const VERB: &str = "destroy_qp";
+        self.qp(VERB, qp)?;
+        if self.shared.groups.iter().any(|member| member.qp == qp) {
+            return Err(VerbsError::Busy { verb: VERB, by: "a multicast group" });
+        }
+        if let Some(kept) = self.qps.remove(qp.0) {
+            self.count_qp(&kept.common.init, -1);
+            if let Some(due) = kept.timer {
+                self.timers.remove(&(due, qp.0));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn create_ah(&mut self, pd: Pd, path: &AddressVector) -> Result<Ah, VerbsError> {
+        const VERB: &str = "create_ah";
+        self.check_pd(VERB, pd)?;
+        if path.port != 1 {
+            return Err(invalid(VERB, "port", "the adapter has one port, number 1"));
+        }
+        if path.dlid.is_multicast() && path.grh.is_none() {
+            return Err(invalid(VERB, "grh", "what goes to a group has a GRH"));
+        }
+        self.check_path(VERB, path)?;
+        let kept = self.shared.ahs.insert((pd, *path));
+        kept.map(Ah).map_err(|_| over(VERB, "ahs_max", LIMITS.ahs_max))
+    }
+
+    pub(crate) fn destroy_ah(&mut self, ah: Ah) -> Result<(), VerbsError> {
+        let gone = self.shared.ahs.remove(ah.0);
+        gone.map(|_| ()).ok_or(none("destroy_ah", "address handle"))
+    }
+
+    pub(crate) fn attach_multicast(
+        &mut self,
+        qp: Qp,
+        mgid: Gid,
+        mlid: Lid,
+    ) -> Result<(), VerbsError> {
+        const VERB: &str = "attach_multicast";
+        if self.qp(VERB, qp)?.common.init.qp_type != QpType::Ud {
+            return Err(invalid(VERB, "qp", "only datagrams go to groups"));
+        }
+        if !mgid.is_multicast() {
+            return Err(invalid(VERB, "mgid", format!("{mgid} is no group")));
+        }
+        if !mlid.is_multicast() {
+            return Err(invalid(VERB, "mlid", format!("{mlid} is no group")));
+        }
+        let member = Member { mgid, mlid, qp };
+        if self.shared.groups.contains(&member) {
+            return Ok(());
+        }
+        if self.shared.groups.len() >= LIMITS.multicast_attachments_max as usize {
+            let max = LIMITS.multicast_attachments_max;
+            return Err(over(VERB, "multicast_attachments_max", max));
+        }
+        self.shared.groups.push(member);
+        Ok(())
+    }
+
+    pub(crate) fn detach_multicast(
+        &mut self,
+        qp: Qp,
+        mgid: Gid,
+        mlid: Lid,
+    ) -> Result<(), VerbsError> {
+        let member = Member { mgid, mlid, qp };
+        let place = self.shared.groups.iter().position(|kept| *kept == member);
+        let place = place.ok_or(none("detach_multicast", "membership"))?;
+        self.shared.groups.remove(place);
+        Ok(())
+    }
+
+    pub(crate) fn post_send(&mut self, qp: Qp, batch: &[SendRequest<'_>]) -> Result<(), PostError> {
+        let mut posted = Ok(());
+        for (accepted, request) in batch.iter().enumerate() {
+            if let Err(refusal) = self.post_one_send(qp, request) {
+                posted = Err(PostError { accepted, refusal });
+                break;
+            }
+        }
+        self.touch(qp.0);
+        posted
+    }
+
+    fn post_one_send(&mut self, qp: Qp, request: &SendRequest<'_>) -> Result<(), PostRefusal> {
+        let kept = self.qps.get_mut(qp.0).ok_or(PostRefusal::NoSuchQueue)?;
+        let init = &kept.common.init;
+        let state = kept.common.state;
+        if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
+            return Err(PostRefusal::State(state));
+        }
+        let is_read = matches!(
+            request.op,
+            SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
+        );
+        match request.data {
+            Data::Inline(_) if is_read => return Err(PostRefusal::BadOperation),
+            Data::Inline(octets) if octets.len() > init.inline_octets_max as usize => {
+                return Err(PostRefusal::InlineTooLong);
+            }
+            Data::Sges(sges) if sges.len() > init.send_sges_max as usize => {
+                return Err(PostRefusal::TooManySges);
+            }
+            _ => {}
+        }
+        if !has_operation(init.qp_type, &request.op) {
+            return Err(PostRefusal::BadOperation);
+        }
+        if request.data.octets() > MESSAGE_OCTETS_MAX {
+            return Err(PostRefusal::TooLong);
+        }
+        if kept.requester.len() >= init.send_requests_max as usize {
+            return Err(PostRefusal::Full);
+        }
+        let path = match request.op {
+            SendOp::Datagram(to) | SendOp::DatagramImm(to, _) => {
+                let ah = self.shared.ahs.get(to.ah.0).filter(|(pd, _)| *pd == init.pd);
+                ah.ok_or(PostRefusal::BadOperation)?.1
+            }
+            _ => AddressVector::default(),
+        };
+        kept.requester.post(SendWork::new(request, path));
+        if matches!(state, QpState::Err | QpState::Sqe) {
+            kept.requester.flush(&kept.common, &mut self.shared);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn post_recv(&mut self, qp: Qp, batch: &[RecvRequest<'_>]) -> Result<(), PostError> {
+        for (accepted, request) in batch.iter().enumerate() {
+            self.post_one_recv(qp, request).map_err(|refusal| PostError { accepted, refusal })?;
+        }
+        Ok(())
+    }
+
+    fn post_one_recv(&mut self, qp: Qp, request: &RecvRequest<'_>) -> Result<(), PostRefusal> {
+        let kept = self.qps.get_mut(qp.0).ok_or(PostRefusal::NoSuchQueue)?;
+        let common = &mut kept.common;
+        if common.state == QpState::Reset {
+            return Err(PostRefusal::State(common.state));
+        }
+        if common.init.srq.is_some() {
+            return Err(PostRefusal::BadOperation);
+        }
+        if request.sges.len() > common.init.recv_sges_max as usize {
+            return Err(PostRefusal::TooManySges);
+        }
+        if common.receives.len() >= common.init.recv_requests_max as usize {
+            return Err(PostRefusal::Full);
+        }
+        let work = recv_work(request);
+        if common.state == QpState::Err {
+            let status = pollux_verbs::CompletionStatus::Flushed;
+            common.complete_recv(&mut self.shared, &work, status);
+        } else {
+            common.receives.push_back(work);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn post_srq_recv(
+        &mut self,
+        srq: Srq,
+        batch: &[RecvRequest<'_>],
+    ) -> Result<(), PostError> {
+        for (accepted, request) in batch.iter().enumerate() {
+            let refused = |refusal| PostError { accepted, refusal };
+            let queue = self.shared.srqs.get_mut(srq.0);
+            let queue = queue.ok_or(refused(PostRefusal::NoSuchQueue))?;
+            if request.sges.len() > queue.sges_max {
+                return Err(refused(PostRefusal::TooManySges));
+            }
+            if queue.requests.len() >= queue.requests_max {
+                return Err(refused(PostRefusal::Full));
+            }
+            queue.requests.push_back(recv_work(request));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn poll(&mut self, cq: Cq, out: &mut [Completion]) -> Result<usize, VerbsError> {
+        let queue = self.shared.cqs.get_mut(cq.0).ok_or(none("poll", "completion queue"))?;
+        Ok(queue.take(out))
+    }
+
+    pub(crate) fn arm(&mut self, cq: Cq, arm: Arm) -> Result<(), VerbsError> {
+        let queue = self.shared.cqs.get_mut(cq.0).ok_or(none("arm", "completion queue"))?;
+        queue.arm(arm);
+        Ok(())
+    }
+
+    /// A completion queue that has what it was armed for.
+    pub(crate) fn take_rung(&mut self) -> Option<Cq> {
+        let rung =
+            self.shared.cqs.iter().find(|(_, queue)| queue.rung).map(|(number, _)| number)?;
+        self.shared.cqs.get_mut(rung)?.rung = false;
+        Some(Cq(rung))
+    }
+
+    pub(crate) fn has_event(&self) -> bool {
+        !self.shared.events.is_empty()
+    }
+
+    pub(crate) fn async_event(&mut self) -> Option<AsyncEvent> {
+        self.shared.events.pop_front()
+    }
+}
+
+fn recv_work(request: &RecvRequest<'_>) -> RecvWork {
+    let data = Data::Sges(request.sges);
+    RecvWork { id: request.id, sges: Kept::of(&data), octets: data.octets() }
+}
+
+/// Whether a transport has the operation (IBA table 37).
+const fn has_operation(qp_type: QpType, op: &SendOp) -> bool {
+    match op {
+        SendOp::Datagram(_) | SendOp::DatagramImm(..) => matches!(qp_type, QpType::Ud),
+        SendOp::Send
+        | SendOp::SendImm(_)
+        | SendOp::Write(_)
+        | SendOp::WriteImm(..)
+        | SendOp::Bind(_)
+        | SendOp::LocalInvalidate(_) => matches!(qp_type, QpType::Rc | QpType::Uc),
+        SendOp::SendInvalidate(_)
+        | SendOp::Read(_)
+        | SendOp::CompareSwap { .. }
+        | SendOp::FetchAdd { .. } => matches!(qp_type, QpType::Rc),
+    }
+}

@@ -1,0 +1,115 @@
+//! Faults of a link, by rule and seed: loss, duplication, reordering, corruption, delay.
+//!
+//! A rule is a chance for each kind. All of it comes from one seed, so a run that failed runs
+//! again.
+
+use std::time::Duration;
+
+/// Random numbers for faults and choices of schedule: SplitMix64, which needs no crate and no more
+/// quality than this.
+#[derive(Clone, Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    /// Dice that fall the same for the same seed.
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Any number.
+    pub fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// A number below `end`; 0 if that is 0.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.roll().checked_rem(end).unwrap_or(0)
+    }
+
+    /// Whether something happens that happens so many times in a million.
+    pub fn happens(&mut self, per_million: u32) -> bool {
+        per_million > 0 && self.below(1_000_000) < u64::from(per_million)
+    }
+}
+
+/// What goes wrong on a link, and how often in a million packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Packets that vanish.
+    pub loss: u32,
+    /// Packets that come twice.
+    pub duplication: u32,
+    /// Packets that come late, behind others.
+    pub reordering: u32,
+    /// Packets in which a bit flips.
+    pub corruption: u32,
+    /// How late a late packet comes, at the most.
+    pub delay_max: Duration,
+}
+
+/// What becomes of one packet: each copy that arrives, and how late.
+#[derive(Debug, Default)]
+pub struct Fate {
+    /// The bit that flips, counted from the first octet's.
+    pub flipped_bit: Option<usize>,
+    /// How late it comes; not at all, once, or twice.
+    pub delays: Vec<Duration>,
+}
+
+impl Faults {
+    /// None: the link asks for packets only if something is.
+    pub const fn are_none(&self) -> bool {
+        self.loss | self.duplication | self.reordering | self.corruption == 0
+    }
+
+    /// Decides about a packet of so many octets.
+    pub fn decide(&self, dice: &mut Dice, octets: usize) -> Fate {
+        if dice.happens(self.loss) {
+            return Fate::default();
+        }
+        let flips = dice.happens(self.corruption);
+        let flipped_bit = flips.then(|| dice.below(octets as u64 * 8) as usize);
+        let late = |dice: &mut Dice, happens: bool| {
+            let max = self.delay_max.as_nanos() as u64;
+            if happens { Duration::from_nanos(dice.below(max.max(1))) } else { Duration::ZERO }
+        };
+        let reordered = dice.happens(self.reordering);
+        let mut delays = vec![late(dice, reordered)];
+        if dice.happens(self.duplication) {
+            delays.push(late(dice, true));
+        }
+        Fate { flipped_bit, delays }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_gives_the_same_faults() {
+        let faults = Faults { loss: 300_000, corruption: 300_000, ..Faults::default() };
+        let run = |seed| {
+            let mut dice = Dice::new(seed);
+            (0..50).map(|_| format!("{:?}", faults.decide(&mut dice, 100))).collect::<Vec<_>>()
+        };
+        assert_eq!(run(7), run(7));
+        assert_ne!(run(7), run(8));
+    }
+
+    #[test]
+    fn chances_are_what_they_say() {
+        let faults = Faults { loss: 100_000, duplication: 50_000, ..Faults::default() };
+        let mut dice = Dice::new(1);
+        let mut copies = [0; 3];
+        for _ in 0..100_000 {
+            copies[faults.decide(&mut dice, 64).delays.len()] += 1;
+        }
+        assert!((9_500..10_500).contains(&copies[0]), "{copies:?}");
+        assert!((4_100..4_900).contains(&copies[2]), "{copies:?}");
+    }
+}

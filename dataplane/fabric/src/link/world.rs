@@ -1,0 +1,191 @@
+//! Adapters joined in one thread and virtual time.
+//!
+//! A world is a heap of frames on their way, and a clock that only moves when nobody has anything
+//! to do: then to the next arrival, or to the next moment that an adapter waits for. So hours of
+//! time-outs pass in no time, and a seed replays a run.
+//!
+//! The two ends of a link share the world by reference count and cell: all of it is one thread's.
+
+use super::Link;
+use super::fault::{Dice, Faults};
+use crate::frame::Frame;
+use crate::time::Time;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How a link is.
+#[derive(Clone, Copy, Debug)]
+pub struct Wire {
+    /// What goes wrong on it, in both directions.
+    pub faults: Faults,
+    /// How long a frame travels.
+    pub latency: Duration,
+    /// Packets even where messages might go in one piece.
+    pub packets_only: bool,
+}
+
+impl Default for Wire {
+    /// A perfect one, as fast as the fabric goes.
+    fn default() -> Self {
+        Self { faults: Faults::default(), latency: Duration::from_nanos(500), packets_only: false }
+    }
+}
+
+/// Who is told of every packet: when, which end sent it, and its octets, LRH to VCRC.
+pub type Tap = Box<dyn FnMut(Time, usize, &[u8])>;
+
+/// Two ends of a link, and the time between them.
+#[derive(Clone)]
+pub struct World {
+    inner: Rc<RefCell<Inner>>,
+}
+
+struct Inner {
+    now: Time,
+    dice: Dice,
+    wire: Wire,
+    tap: Option<Tap>,
+    /// On their way, by arrival and then by the order of their sending, each with its receiver.
+    travelling: BTreeMap<(Time, u64), (usize, Frame)>,
+    sent: u64,
+    deadlines: [Option<Time>; 2],
+    is_cut: bool,
+}
+
+/// One end of the link of a world.
+pub struct WorldLink {
+    world: World,
+    end: usize,
+}
+
+impl World {
+    /// Two joined ends.
+    pub fn new(seed: u64, wire: Wire) -> (Self, [WorldLink; 2]) {
+        let inner = Inner {
+            now: Time::START,
+            dice: Dice::new(seed),
+            wire,
+            tap: None,
+            travelling: BTreeMap::new(),
+            sent: 0,
+            deadlines: [None; 2],
+            is_cut: false,
+        };
+        let world = Self { inner: Rc::new(RefCell::new(inner)) };
+        let link = |end| WorldLink { world: world.clone(), end };
+        let links = [link(0), link(1)];
+        (world, links)
+    }
+
+    /// What time it is.
+    pub fn now(&self) -> Time {
+        self.inner.borrow().now
+    }
+
+    /// Whether anything is on its way.
+    pub fn is_quiet(&self) -> bool {
+        self.inner.borrow().travelling.is_empty()
+    }
+
+    /// Changes the wire. What is on its way arrives as it was to.
+    pub fn set_wire(&self, wire: Wire) {
+        self.inner.borrow_mut().wire = wire;
+    }
+
+    /// Cuts the link, or mends it. What is on its way is lost.
+    pub fn set_cut(&self, is_cut: bool) {
+        let mut inner = self.inner.borrow_mut();
+        inner.is_cut = is_cut;
+        if is_cut {
+            inner.travelling.clear();
+        }
+    }
+
+    /// Shows every packet to `tap`. Messages are then sent as packets.
+    pub fn set_tap(&self, tap: Tap) {
+        self.inner.borrow_mut().tap = Some(tap);
+    }
+
+    /// Moves the clock to the next thing that is to happen; says whether there is any.
+    pub fn step(&self) -> bool {
+        let mut inner = self.inner.borrow_mut();
+        let arrival = inner.travelling.keys().next().map(|&(at, _)| at);
+        let due = inner.deadlines.iter().flatten().min().copied();
+        let next = [arrival, due].into_iter().flatten().min();
+        let Some(next) = next else { return false };
+        inner.now = inner.now.max(next);
+        true
+    }
+}
+
+impl Link for WorldLink {
+    fn now(&self) -> Time {
+        self.world.now()
+    }
+
+    fn is_virtual(&self) -> bool {
+        true
+    }
+
+    fn send(&mut self, frame: Frame) -> Result<(), Frame> {
+        let mut inner = self.world.inner.borrow_mut();
+        if !inner.is_cut {
+            inner.send(self.end, frame);
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Option<Frame> {
+        let mut inner = self.world.inner.borrow_mut();
+        let arrived = inner.travelling.iter();
+        let mut arrived = arrived.take_while(|((at, _), _)| *at <= inner.now);
+        let key = arrived.find(|(_, (to, _))| *to == self.end).map(|(key, _)| *key)?;
+        inner.travelling.remove(&key).map(|(_, frame)| frame)
+    }
+
+    fn wants_packets(&self) -> bool {
+        let inner = self.world.inner.borrow();
+        inner.wire.packets_only || inner.tap.is_some() || !inner.wire.faults.are_none()
+    }
+
+    fn set_deadline(&mut self, deadline: Option<Time>) {
+        self.world.inner.borrow_mut().deadlines[self.end] = deadline;
+    }
+
+    fn idle(&mut self, end: Time) {
+        let mut inner = self.world.inner.borrow_mut();
+        let arrival = inner.travelling.keys().next().map(|&(at, _)| at);
+        let own = inner.deadlines[self.end];
+        let next = [arrival, own, Some(end)].into_iter().flatten().min();
+        inner.now = inner.now.max(next.unwrap_or(end)).max(inner.now + Duration::from_nanos(1));
+    }
+}
+
+impl Inner {
+    fn send(&mut self, from: usize, frame: Frame) {
+        let to = 1 - from;
+        let octets = match frame {
+            Frame::Packet(octets) => octets,
+            message @ Frame::Message(_) => return self.put(to, Duration::ZERO, message),
+        };
+        if let Some(tap) = &mut self.tap {
+            tap(self.now, from, &octets);
+        }
+        let fate = self.wire.faults.decide(&mut self.dice, octets.len());
+        for delay in fate.delays {
+            let mut copy = octets.clone();
+            if let Some(bit) = fate.flipped_bit {
+                copy[bit / 8] ^= 0x80 >> (bit % 8);
+            }
+            self.put(to, delay, Frame::Packet(copy));
+        }
+    }
+
+    fn put(&mut self, to: usize, delay: Duration, frame: Frame) {
+        let at = self.now + self.wire.latency + delay;
+        self.sent += 1;
+        self.travelling.insert((at, self.sent), (to, frame));
+    }
+}

@@ -1,0 +1,42 @@
+//! Time as the fabric knows it: nanoseconds since it began, passed in and never read.
+
+use std::fmt;
+use std::ops::Add;
+use std::time::Duration;
+
+/// A moment.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(u64);
+
+impl Time {
+    /// When the fabric began.
+    pub const START: Self = Self(0);
+
+    /// The moment so many nanoseconds after the start.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since the start.
+    pub const fn nanos(self) -> u64 {
+        self.0
+    }
+
+    /// How long after the start.
+    pub const fn since_start(self) -> Duration {
+        Duration::from_nanos(self.0)
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Self;
+    fn add(self, after: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(after.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl fmt::Debug for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.since_start())
+    }
+}

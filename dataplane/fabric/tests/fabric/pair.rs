@@ -1,0 +1,170 @@
+//! Two adapters at a link, each with one connection to the other, in virtual time.
+
+use pollux_fabric::link::world::{Wire, World, WorldLink};
+use pollux_fabric::{Adapter, Port, SoftDevice};
+use pollux_mem::Memory;
+use pollux_verbs::*;
+use pollux_wire::address::{Guid, Lid, Qpn};
+use pollux_wire::packet::RnrTimer;
+use pollux_wire::psn::Psn;
+use pollux_wire::units::{Mtu, TimeCode};
+
+/// One of the two.
+pub struct Side {
+    pub device: SoftDevice<WorldLink>,
+    pub cq: Cq,
+    pub qp: Qp,
+    pub memory: Memory,
+    pub region: MemoryRegion,
+}
+
+/// How the connection is to be.
+#[derive(Clone, Copy)]
+pub struct Connection {
+    pub qp_type: QpType,
+    pub mtu: Mtu,
+    /// The first sequence number, both ways.
+    pub psn: u32,
+    pub memory_octets: usize,
+    pub retries: Retries,
+    pub timeout: TimeCode,
+}
+
+impl Default for Connection {
+    fn default() -> Self {
+        Self {
+            qp_type: QpType::Rc,
+            mtu: Mtu::OCTETS_1024,
+            psn: 0xff_fff0,
+            memory_octets: 1 << 16,
+            retries: Retries::SEVEN,
+            timeout: TimeCode(10),
+        }
+    }
+}
+
+/// Both, connected.
+pub struct Pair {
+    pub world: World,
+    pub sides: [Side; 2],
+}
+
+impl Pair {
+    pub fn new(seed: u64, wire: Wire, connection: &Connection) -> Self {
+        let (world, [link_a, link_b]) = World::new(seed, wire);
+        let mut sides = [side(link_a, 1, connection), side(link_b, 2, connection)];
+        let qpns = [0, 1].map(|i| sides[i].device.qpn(sides[i].qp).unwrap());
+        connect(&mut sides[0], qpns[1], 2, connection);
+        connect(&mut sides[1], qpns[0], 1, connection);
+        Self { world, sides }
+    }
+
+    /// Lets both sides do what they can, and time pass when they can do nothing.
+    pub fn step(&mut self) -> bool {
+        for side in &mut self.sides {
+            side.device.progress();
+        }
+        self.world.step()
+    }
+
+    /// What has completed at a side.
+    pub fn poll(&mut self, side: usize) -> Option<Completion> {
+        let mut out = [NOTHING];
+        let Side { device, cq, .. } = &mut self.sides[side];
+        (device.poll(*cq, &mut out).unwrap() == 1).then_some(out[0])
+    }
+
+    /// The next completion at a side, however long it takes.
+    pub fn wait(&mut self, side: usize) -> Completion {
+        loop {
+            if let Some(completion) = self.poll(side) {
+                return completion;
+            }
+            assert!(self.step(), "nothing will ever happen");
+        }
+    }
+}
+
+impl Side {
+    /// An entry that names part of the side's memory.
+    pub fn sge(&self, at: u64, octets: u32) -> Sge {
+        Sge { address: self.region.address + at, octets, lkey: self.region.lkey }
+    }
+
+    /// The same for the peer.
+    pub fn remote(&self, at: u64) -> Remote {
+        Remote { address: self.region.address + at, rkey: self.region.rkey }
+    }
+
+    pub fn state(&self) -> QpState {
+        self.device.query_qp(self.qp).unwrap().0
+    }
+}
+
+const NOTHING: Completion = Completion {
+    id: 0,
+    status: CompletionStatus::General,
+    kind: CompletionKind::Send,
+    qpn: Qpn(0),
+    octets: 0,
+    with: With::Nothing,
+    from: None,
+};
+
+fn side(link: WorldLink, lid: u16, connection: &Connection) -> Side {
+    let port = Port::active(Lid(lid), Guid(u64::from(lid)));
+    let mut device = SoftDevice::new("soft", Adapter::new(port), link);
+    let pd = device.create_pd().unwrap();
+    let cq = device.create_cq(1024).unwrap();
+    let memory = Memory::private(connection.memory_octets).unwrap();
+    let region = device.register(pd, &memory, Access::ALL).unwrap();
+    let init = QpInit {
+        qp_type: connection.qp_type,
+        pd,
+        send_cq: cq,
+        recv_cq: cq,
+        srq: None,
+        send_requests_max: 256,
+        recv_requests_max: 256,
+        send_sges_max: 4,
+        recv_sges_max: 4,
+        inline_octets_max: 64,
+        signal_all: false,
+    };
+    let qp = device.create_qp(&init).unwrap();
+    Side { device, cq, qp, memory, region }
+}
+
+fn connect(side: &mut Side, peer: Qpn, peer_lid: u16, connection: &Connection) {
+    let reliable = connection.qp_type == QpType::Rc;
+    let path = AddressVector { dlid: Lid(peer_lid), port: 1, ..AddressVector::default() };
+    let init = QpAttributes {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        port: Some(1),
+        access: Some(Access::ALL),
+        ..QpAttributes::default()
+    };
+    let rtr = QpAttributes {
+        state: Some(QpState::Rtr),
+        path: Some(path),
+        path_mtu: Some(connection.mtu),
+        dest_qp: Some(peer),
+        rq_psn: Some(Psn::new(connection.psn)),
+        responder_resources: reliable.then_some(4),
+        min_rnr_timer: reliable.then_some(RnrTimer(1)),
+        ..QpAttributes::default()
+    };
+    let rts = QpAttributes {
+        state: Some(QpState::Rts),
+        sq_psn: Some(Psn::new(connection.psn)),
+        timeout: reliable.then_some(connection.timeout),
+        retry_count: reliable.then_some(connection.retries),
+        rnr_retry: reliable.then_some(Retries::SEVEN),
+        initiator_depth: reliable.then_some(4),
+        ..QpAttributes::default()
+    };
+    for change in [init, rtr, rts] {
+        side.device.modify_qp(side.qp, &change).unwrap();
+    }
+}
