@@ -77,12 +77,14 @@ impl<L: Link> SoftDevice<L> {
 
     fn transmit(&mut self) {
         let shortcut = !self.link.wants_packets();
-        while let Some(frame) =
-            self.stalled.take().or_else(|| self.adapter.poll_transmit(self.now, shortcut))
+        if let Some(frame) = self.stalled.take() {
+            self.stalled = self.link.send(frame).err();
+        }
+        while self.stalled.is_none()
+            && let Some(frame) = self.adapter.poll_transmit(self.now, shortcut)
         {
             if let Err(frame) = self.link.send(frame) {
                 self.stalled = Some(frame);
-                break;
             }
         }
         self.link.set_deadline(self.adapter.deadline());

@@ -92,7 +92,7 @@ impl QueuePair {
             return Err(Drop::Length);
         }
         let (pd, mut pieces) = (self.common.recv_pd(shared), Vec::new());
-        if shared.memory.local(pd, work.sges.sges(), true, &mut pieces).is_err() {
+        if shared.memory.local(pd, work.entries.as_slice(), true, &mut pieces).is_err() {
             self.common.complete_recv(shared, &work, CompletionStatus::LocalProtection);
             return Err(Drop::Access);
         }

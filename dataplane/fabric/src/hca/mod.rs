@@ -24,7 +24,7 @@ use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::mad::smp::PortState;
 use pollux_wire::packet::Packet;
 use port::{Drop, Port};
-use qp::{Common, QueuePair};
+use qp::QueuePair;
 pub(crate) use queue::INLINE_OCTETS_MAX;
 use queue::{CompletionQueue, SharedQueue};
 use std::collections::{BTreeSet, VecDeque};
@@ -82,13 +82,6 @@ pub(crate) struct Member {
     pub(crate) mgid: Gid,
     pub(crate) mlid: Lid,
     pub(crate) qp: Qp,
-}
-
-impl Shared {
-    /// The port of a queue pair.
-    pub(crate) fn port(&self, _of: &Common) -> &Port {
-        &self.port
-    }
 }
 
 impl Adapter {
@@ -213,9 +206,13 @@ impl Adapter {
                 None => self.watch(number),
                 Some(frame) => {
                     self.touch(number);
-                    if let Some(frame) = self.loop_back(frame) {
-                        return Some(frame);
+                    let (port, dlid) = (&self.shared.port, frame.dlid());
+                    if port.lid.covers(port.lmc, dlid) {
+                        self.looped.push_back(frame);
+                        continue;
                     }
+                    self.loop_to_group(&frame, dlid);
+                    return Some(frame);
                 }
             }
         }
@@ -226,18 +223,11 @@ impl Adapter {
         self.timers.first().map(|&(due, _)| due)
     }
 
-    /// Keeps what goes to this very port; gives what goes out by the link.
-    fn loop_back(&mut self, frame: Frame) -> Option<Frame> {
-        let dlid = frame.dlid();
-        let port = &self.shared.port;
-        if port.lid.covers(port.lmc, dlid) {
-            self.looped.push_back(frame);
-            return None;
-        }
+    /// Takes a copy of what goes to a group that somebody here is in too.
+    fn loop_to_group(&mut self, frame: &Frame, dlid: Lid) {
         if dlid.is_multicast() && !self.shared.groups.is_empty() {
             self.looped.push_back(frame.duplicate());
         }
-        Some(frame)
     }
 
     /// A queue pair may have something to send now, and other timers.

@@ -10,22 +10,44 @@ use std::collections::VecDeque;
 /// Octets that a send may carry inline: with its header it fits two cache lines' pair.
 pub(crate) const INLINE_OCTETS_MAX: usize = 188;
 
+/// Stretches of the owner's memory. One is the usual case, and costs no allocation.
+#[derive(Clone, Debug)]
+pub(crate) enum Entries {
+    One(Sge),
+    /// More of them, or none.
+    Many(Box<[Sge]>),
+}
+
+impl Entries {
+    pub(crate) fn of(sges: &[Sge]) -> Self {
+        match sges {
+            &[sge] => Self::One(sge),
+            sges => Self::Many(sges.into()),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[Sge] {
+        match self {
+            Self::One(sge) => std::slice::from_ref(sge),
+            Self::Many(sges) => sges,
+        }
+    }
+}
+
 /// What a send sends, kept until it is done: it may have to be sent again.
 #[derive(Clone, Debug)]
 pub(crate) enum Kept {
     /// Copied when it was posted; the request knows how much of it counts.
     Inline([u8; INLINE_OCTETS_MAX]),
-    /// In the owner's memory. One entry is the usual case and costs no allocation.
-    One(Sge),
-    /// The same, more or fewer of them.
-    Many(Box<[Sge]>),
+    /// In the owner's memory.
+    Sges(Entries),
 }
 
 impl Kept {
     pub(crate) fn of(data: &Data<'_>) -> Self {
         match *data {
-            Data::Sges(&[sge]) => Self::One(sge),
-            Data::Sges(sges) => Self::Many(sges.into()),
+            Data::Sges(sges) => Self::Sges(Entries::of(sges)),
             Data::Inline(octets) => {
                 let mut data = [0; INLINE_OCTETS_MAX];
                 data[..octets.len()].copy_from_slice(octets);
@@ -35,11 +57,11 @@ impl Kept {
     }
 
     /// The entries; none if the data is inline.
+    #[inline]
     pub(crate) fn sges(&self) -> &[Sge] {
         match self {
             Self::Inline(_) => &[],
-            Self::One(sge) => std::slice::from_ref(sge),
-            Self::Many(sges) => sges,
+            Self::Sges(entries) => entries.as_slice(),
         }
     }
 }
@@ -117,7 +139,7 @@ impl SendWork {
 #[derive(Clone, Debug)]
 pub(crate) struct RecvWork {
     pub(crate) id: u64,
-    pub(crate) sges: Kept,
+    pub(crate) entries: Entries,
     pub(crate) octets: u64,
 }
 

@@ -1,6 +1,6 @@
 //! The verbs of the adapter: what its owner asks for, checked (IBA 11.2, 11.4).
 
-use super::queue::{CompletionQueue, Kept, RecvWork, SendWork, SharedQueue};
+use super::queue::{CompletionQueue, Entries, RecvWork, SendWork, SharedQueue};
 use super::{Adapter, LIMITS, Member, QueuePair, qpn_of};
 use pollux_mem::Memory;
 use pollux_verbs::work::{MESSAGE_OCTETS_MAX, SendOp};
@@ -460,8 +460,8 @@ impl Adapter {
 }
 
 fn recv_work(request: &RecvRequest<'_>) -> RecvWork {
-    let data = Data::Sges(request.sges);
-    RecvWork { id: request.id, sges: Kept::of(&data), octets: data.octets() }
+    let octets = Data::Sges(request.sges).octets();
+    RecvWork { id: request.id, entries: Entries::of(request.sges), octets }
 }
 
 /// Whether a transport has the operation (IBA table 37).

@@ -118,8 +118,9 @@ impl Requester {
     /// The oldest request, a datagram, is on its way: nothing more will be heard of it.
     pub(crate) fn finish_datagram(&mut self, common: &Common, shared: &mut Shared) {
         self.psn = self.psn.plus(1);
-        if let Some(work) = self.queue.pop_front() {
-            complete(common, shared, &work, CompletionStatus::Success);
+        if let Some(work) = self.queue.front() {
+            complete(common, shared, work, CompletionStatus::Success);
+            self.queue.drain(..1);
         }
     }
 
@@ -184,7 +185,8 @@ impl Requester {
                 break;
             }
             complete(common, shared, work, CompletionStatus::Success);
-            self.queue.pop_front();
+            // In place: a request is too large to be handed out only to be dropped.
+            self.queue.drain(..1);
             self.next -= 1;
         }
         if self.next == 0 && self.packet == 0 {

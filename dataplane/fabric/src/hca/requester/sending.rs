@@ -112,7 +112,7 @@ impl Requester {
     /// Makes the packet, or the whole message, at the present place.
     fn emit(&self, common: &Common, shared: &Shared, whole: bool, shortcut: bool) -> Frame {
         let work = &self.queue[self.next];
-        let port = shared.port(common);
+        let port = &shared.port;
         let psn = work.psn.plus(self.packet);
         let (operation, extended) = self.operation(common, whole);
         let mut headers = common.headers(port, operation, psn, extended);

@@ -24,7 +24,7 @@ impl Responder {
             );
         }
         let pd = common.recv_pd(shared);
-        if shared.memory.local(pd, work.sges.sges(), true, &mut self.pieces).is_err() {
+        if shared.memory.local(pd, work.entries.as_slice(), true, &mut self.pieces).is_err() {
             common.complete_recv(shared, &work, CompletionStatus::LocalProtection);
             return Err(Refusal::Told(NakCode::REMOTE_OPERATIONAL_ERROR));
         }

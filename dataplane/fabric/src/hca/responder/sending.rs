@@ -12,7 +12,7 @@ impl Responder {
     ) -> Option<Frame> {
         let aeth = |syndrome| Aeth { syndrome, msn: self.msn };
         let good = aeth(Syndrome::Ack(common.credits()));
-        let port = shared.port(common);
+        let port = &shared.port;
         let (psn, operation, extended) = match self.answers.front_mut()? {
             Answer::Ack { psn, syndrome: Syndrome::Ack(_) } => {
                 (*psn, Operation::ACKNOWLEDGE, Extended::Aeth(good))
