@@ -1,11 +1,14 @@
 //! Things kept under numbers, where an old number never finds a new thing.
 
+use std::collections::VecDeque;
+
 /// Things under numbers of 32 bits: 24 of place, 8 of generation, which counts how often the place
 /// was used before. So a handle outlives its thing by 255 others at the same place.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     places: Vec<Place<T>>,
-    free: Vec<u32>,
+    /// Oldest first, so that a number comes back as late as can be.
+    free: VecDeque<u32>,
     places_max: u32,
 }
 
@@ -22,14 +25,14 @@ impl<T> Table<T> {
     pub(crate) fn new(places_max: u32) -> Self {
         Self {
             places: Vec::new(),
-            free: Vec::new(),
+            free: VecDeque::new(),
             places_max: places_max.min((1 << PLACE_BITS) - 1),
         }
     }
 
     /// Keeps a thing; its number, or the thing back if there is no room.
     pub(crate) fn insert(&mut self, thing: T) -> Result<u32, T> {
-        let place = match self.free.pop() {
+        let place = match self.free.pop_front() {
             Some(place) => place,
             None if self.places.len() < self.places_max as usize => {
                 // Numbers start at 1, so that 0 is nobody's.
@@ -64,7 +67,7 @@ impl<T> Table<T> {
         }
         let thing = kept.thing.take()?;
         kept.generation = kept.generation.wrapping_add(1);
-        self.free.push(place as u32);
+        self.free.push_back(place as u32);
         Some(thing)
     }
 

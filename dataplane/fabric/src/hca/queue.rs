@@ -121,6 +121,11 @@ impl SendWork {
         matches!(self.op, SendOp::Bind(_) | SendOp::LocalInvalidate(_))
     }
 
+    /// Whether nothing of it has been begun.
+    pub(crate) const fn is_untouched(&self) -> bool {
+        self.packets == 0 && !self.done
+    }
+
     /// Whether it uses up a receive at the peer.
     pub(crate) const fn takes_recv(&self) -> bool {
         matches!(

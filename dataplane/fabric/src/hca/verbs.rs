@@ -238,6 +238,9 @@ impl Adapter {
             let reason = format!("the port's GID table has {gids} entries");
             return Err(invalid(verb, "sgid_index", reason));
         }
+        if u16::from(path.src_path_bits) >> self.shared.port.lmc != 0 {
+            return Err(invalid(verb, "src_path_bits", "beyond the port's LIDs"));
+        }
         if path.sl > 15 {
             return Err(invalid(verb, "sl", "there are service levels 0 to 15"));
         }

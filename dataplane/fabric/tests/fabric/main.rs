@@ -5,3 +5,4 @@ mod first_words;
 mod hostile;
 mod pair;
 mod scenarios;
+mod threads;

@@ -1,5 +1,6 @@
 //! Two adapters at a link, each with one connection to the other, in virtual time.
 
+use pollux_fabric::link::Link;
 use pollux_fabric::link::world::{Wire, World, WorldLink};
 use pollux_fabric::{Adapter, Port, SoftDevice};
 use pollux_mem::Memory;
@@ -10,8 +11,8 @@ use pollux_wire::psn::Psn;
 use pollux_wire::units::{Mtu, TimeCode};
 
 /// One of the two.
-pub struct Side {
-    pub device: SoftDevice<WorldLink>,
+pub struct Side<L> {
+    pub device: SoftDevice<L>,
     pub cq: Cq,
     pub qp: Qp,
     pub memory: Memory,
@@ -46,17 +47,13 @@ impl Default for Connection {
 /// Both, connected.
 pub struct Pair {
     pub world: World,
-    pub sides: [Side; 2],
+    pub sides: [Side<WorldLink>; 2],
 }
 
 impl Pair {
     pub fn new(seed: u64, wire: Wire, connection: &Connection) -> Self {
-        let (world, [link_a, link_b]) = World::new(seed, wire);
-        let mut sides = [side(link_a, 1, connection), side(link_b, 2, connection)];
-        let qpns = [0, 1].map(|i| sides[i].device.qpn(sides[i].qp).unwrap());
-        connect(&mut sides[0], qpns[1], 2, connection);
-        connect(&mut sides[1], qpns[0], 1, connection);
-        Self { world, sides }
+        let (world, links) = World::new(seed, wire);
+        Self { world, sides: connected(links, connection) }
     }
 
     /// Lets both sides do what they can, and time pass when they can do nothing.
@@ -69,9 +66,7 @@ impl Pair {
 
     /// What has completed at a side.
     pub fn poll(&mut self, side: usize) -> Option<Completion> {
-        let mut out = [NOTHING];
-        let Side { device, cq, .. } = &mut self.sides[side];
-        (device.poll(*cq, &mut out).unwrap() == 1).then_some(out[0])
+        self.sides[side].poll()
     }
 
     /// The next completion at a side, however long it takes.
@@ -85,7 +80,22 @@ impl Pair {
     }
 }
 
-impl Side {
+/// Two sides at these links, connected.
+pub fn connected<L: Link>([link_a, link_b]: [L; 2], connection: &Connection) -> [Side<L>; 2] {
+    let mut sides = [side(link_a, 1, connection), side(link_b, 2, connection)];
+    let qpns = [0, 1].map(|i| sides[i].device.qpn(sides[i].qp).unwrap());
+    connect(&mut sides[0], qpns[1], 2, connection);
+    connect(&mut sides[1], qpns[0], 1, connection);
+    sides
+}
+
+impl<L: Link> Side<L> {
+    /// What has completed.
+    pub fn poll(&mut self) -> Option<Completion> {
+        let mut out = [NOTHING];
+        (self.device.poll(self.cq, &mut out).unwrap() == 1).then_some(out[0])
+    }
+
     /// An entry that names part of the side's memory.
     pub fn sge(&self, at: u64, octets: u32) -> Sge {
         Sge { address: self.region.address + at, octets, lkey: self.region.lkey }
@@ -111,7 +121,7 @@ const NOTHING: Completion = Completion {
     from: None,
 };
 
-fn side(link: WorldLink, lid: u16, connection: &Connection) -> Side {
+fn side<L: Link>(link: L, lid: u16, connection: &Connection) -> Side<L> {
     let port = Port::active(Lid(lid), Guid(u64::from(lid)));
     let mut device = SoftDevice::new("soft", Adapter::new(port), link);
     let pd = device.create_pd().unwrap();
@@ -135,7 +145,7 @@ fn side(link: WorldLink, lid: u16, connection: &Connection) -> Side {
     Side { device, cq, qp, memory, region }
 }
 
-fn connect(side: &mut Side, peer: Qpn, peer_lid: u16, connection: &Connection) {
+fn connect<L: Link>(side: &mut Side<L>, peer: Qpn, peer_lid: u16, connection: &Connection) {
     let reliable = connection.qp_type == QpType::Rc;
     let path = AddressVector { dlid: Lid(peer_lid), port: 1, ..AddressVector::default() };
     let init = QpAttributes {

@@ -66,11 +66,11 @@ impl Requester {
             }
             Syndrome::RnrNak(timer) => {
                 self.progress(common, shared, now, psn);
-                self.wait_for_receiver(now, psn, timer);
+                self.wait_for_receiver(now, timer);
             }
             Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR) => {
                 self.progress(common, shared, now, psn);
-                self.retry(psn);
+                self.retry(self.acked);
             }
             Syndrome::Nak(code) => {
                 self.progress(common, shared, now, psn);
@@ -85,7 +85,7 @@ impl Requester {
         Ok(())
     }
 
-    fn wait_for_receiver(&mut self, now: Time, psn: Psn, timer: RnrTimer) {
+    fn wait_for_receiver(&mut self, now: Time, timer: RnrTimer) {
         match self.rnr_retries_left {
             0 => {
                 self.failed = Some(CompletionStatus::RnrRetryExceeded);
@@ -96,16 +96,16 @@ impl Requester {
         }
         self.rnr_until = Some(now + timer.duration());
         self.ack_deadline = None;
-        self.go_back(psn);
+        self.go_back(self.acked);
     }
 
     /// The number of the first answer with data that is still to come.
-    fn first_unanswered(&self) -> Option<Psn> {
+    pub(super) fn first_unanswered(&self) -> Option<Psn> {
         self.unanswered().map(|work| work.psn.plus(work.answered_packets))
     }
 
     fn unanswered(&self) -> Option<&SendWork> {
-        self.queue.iter().take(self.next + 1).find(|w| w.needs_answer() && !w.done && w.packets > 0)
+        self.queue.iter().find(|work| work.needs_answer() && !work.done && work.packets > 0)
     }
 
     /// Answers are missing from `psn` on: asks for them, once until something comes of it.
@@ -157,6 +157,8 @@ impl Requester {
         work.answered_packets += arrival.packets;
         work.done = work.answered_packets == work.packets;
         self.progress(common, shared, now, psn.plus(arrival.packets));
+        // What came may have been the last thing that requests acknowledged before waited for.
+        self.retire(common, shared);
         Ok(())
     }
 }

@@ -141,8 +141,15 @@ impl Requester {
             complete(common, shared, &work, status);
             status = CompletionStatus::Flushed;
         }
-        let pieces = std::mem::take(&mut self.pieces);
-        *self = Self { pieces, ..Self::default() };
+        // Numbers and budgets go on where a queue pair recovers from its error (IBA 10.3.1.6).
+        *self = Self {
+            psn: self.psn,
+            acked: self.psn,
+            retries_left: self.retries_left,
+            rnr_retries_left: self.rnr_retries_left,
+            pieces: std::mem::take(&mut self.pieces),
+            ..Self::default()
+        };
     }
 
     fn restore_retries(&mut self, attributes: &QpAttributes) {
@@ -179,9 +186,11 @@ impl Requester {
     fn retire(&mut self, common: &Common, shared: &mut Shared) {
         while self.next > 0 {
             let Some(work) = self.queue.front() else { break };
-            let acknowledged = work.is_local() || !self.acked.is_before(work.end());
-            let answered = work.done || !work.needs_answer();
-            if !acknowledged || !answered {
+            let is_over = match (work.is_local(), work.needs_answer()) {
+                (true, _) => work.done,
+                (false, answer) => !self.acked.is_before(work.end()) && (work.done || !answer),
+            };
+            if !is_over {
                 break;
             }
             complete(common, shared, work, CompletionStatus::Success);
@@ -192,10 +201,10 @@ impl Requester {
         if self.next == 0 && self.packet == 0 {
             let broken = self.queue.front().and_then(|work| work.broken);
             self.failed = self.failed.or(broken);
-            if self.draining == Some(true) {
-                self.draining = Some(false);
-                shared.events.push_back(AsyncEvent::SendQueueDrained(common.handle));
-            }
+        }
+        if self.draining == Some(true) && self.queue.front().is_none_or(SendWork::is_untouched) {
+            self.draining = Some(false);
+            shared.events.push_back(AsyncEvent::SendQueueDrained(common.handle));
         }
     }
 
@@ -205,8 +214,11 @@ impl Requester {
         self.ack_deadline = timeout.filter(|_| outstanding).map(|timeout| now + timeout);
     }
 
-    /// All before `upto` is acknowledged.
+    /// All before `upto` is acknowledged, but for answers with data that have not come: of those an
+    /// answer to something later only says that they are lost (IBA 9.9.2.2).
     fn progress(&mut self, common: &Common, shared: &mut Shared, now: Time, upto: Psn) {
+        let lost = self.first_unanswered().filter(|lost| lost.is_before(upto));
+        let upto = lost.unwrap_or(upto);
         if !self.acked.is_before(upto) {
             return;
         }
@@ -232,7 +244,7 @@ impl Requester {
                 self.packet = psn.since(work.psn).max(0) as u32;
                 return;
             }
-            if work.packets == 0 && !work.is_local() {
+            if work.packets == 0 && !work.done {
                 self.next = index;
                 self.packet = 0;
                 return;
@@ -261,6 +273,7 @@ impl Requester {
             return;
         }
         if self.ack_deadline.is_some_and(|deadline| deadline <= now) && self.rnr_until.is_none() {
+            self.asked_again = false;
             self.retry(self.acked);
         }
     }

@@ -52,7 +52,7 @@ impl Requester {
             return false;
         }
         // Going back during a drain sends again what was sent; only the new waits.
-        let is_new = self.packet == 0 && self.queue[self.next].packets == 0;
+        let is_new = self.packet == 0 && self.queue[self.next].is_untouched();
         if self.draining.is_some() && is_new {
             return false;
         }
@@ -102,6 +102,7 @@ impl Requester {
 
     /// The request at `next` cannot be sent. Those before it go on.
     pub(super) fn break_off(&mut self, common: &Common, status: CompletionStatus) {
+        self.packet = 0;
         if self.next == 0 || common.init.qp_type == QpType::Uc {
             self.failed = Some(status);
         } else {

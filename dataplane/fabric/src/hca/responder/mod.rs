@@ -49,6 +49,9 @@ pub(crate) struct Responder {
     pieces: Vec<Piece>,
 }
 
+/// Answers that may wait; beyond that, duplicates find none.
+const ANSWERS_MAX: usize = 64;
+
 /// The message in progress.
 #[derive(Debug, Default)]
 enum Within {
@@ -100,8 +103,11 @@ impl Responder {
         if let Within::Send { work, .. } = std::mem::take(&mut self.within) {
             common.complete_recv(shared, &work, CompletionStatus::Flushed);
         }
-        // What has been decided is still told: the peer has to learn why.
-        self.answers.retain(|answer| matches!(answer, Answer::Ack { .. }));
+        // What has been decided is still told: the peer has to learn why, and, where it was its own
+        // request that ended all, what was done before.
+        if !self.failed {
+            self.answers.retain(|answer| matches!(answer, Answer::Ack { .. }));
+        }
     }
 
     // ---------------------------------------------------------------- reliable
@@ -170,6 +176,9 @@ impl Responder {
         arrival: &Arrival<'_>,
     ) -> Result<(), Drop> {
         let psn = arrival.bth.psn;
+        if self.answers.len() >= ANSWERS_MAX {
+            return Err(Drop::Sequence);
+        }
         let known = self.executed.iter().find(|e| !psn.is_before(e.psn) && psn.is_before(e.end()));
         let known = known.copied();
         match arrival.extended {
