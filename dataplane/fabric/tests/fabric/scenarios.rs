@@ -18,11 +18,17 @@ use std::time::Duration;
 const SLOT: u64 = 16 << 10;
 const SLOTS: u64 = 16;
 
-/// One message that is to go from side 0 to side 1.
+/// One request of side 0's: a message to side 1, or a read of what lies there.
 struct Message {
     octets: u32,
     imm: u32,
+    is_read: bool,
 }
+
+/// Behind the slots of side 1 lies what reads ask for.
+const READ_AT: u64 = SLOT * SLOTS;
+/// Which content that is.
+const READ: usize = 99;
 
 struct Scenario {
     pair: Pair,
@@ -59,15 +65,23 @@ impl Scenario {
             qp_type,
             mtu: mtus[dice.below(4) as usize],
             psn: 0xff_ffff - dice.below(40) as u32,
-            memory_octets: (SLOT * SLOTS) as usize,
+            memory_octets: (READ_AT + SLOT) as usize,
             retries: Retries::SEVEN,
             timeout: TimeCode(8),
         };
         let wire = wire(&mut dice);
         let count = 1 + dice.below(24) as u32;
-        let messages = (0..count).map(|imm| Message { octets: size(&mut dice), imm }).collect();
+        let reliable = qp_type == QpType::Rc;
+        let mut message = |imm| {
+            let is_read = reliable && dice.below(3) == 0;
+            Message { octets: size(&mut dice), imm, is_read }
+        };
+        let messages = (0..count).map(&mut message).collect();
+        let pair = Pair::new(dice.roll(), wire, &connection);
+        let there = content(READ, SLOT as u32);
+        assert!(pair.sides[1].memory.write(READ_AT as usize, &there));
         Self {
-            pair: Pair::new(dice.roll(), wire, &connection),
+            pair,
             dice,
             qp_type,
             keeps_order: wire.faults.duplication | wire.faults.reordering == 0,
@@ -85,13 +99,18 @@ impl Scenario {
         if self.posted >= self.done.len() + SLOTS as usize {
             return;
         }
+        let remote = self.pair.sides[1].remote(READ_AT);
         let side = &mut self.pair.sides[0];
         let at = self.posted as u64 % SLOTS * SLOT;
         assert!(side.memory.write(at as usize, &content(self.posted, message.octets)));
+        let op = match message.is_read {
+            true => SendOp::Read(remote),
+            false => SendOp::SendImm(message.imm),
+        };
         let sges = [side.sge(at, message.octets)];
         let request = SendRequest {
             id: self.posted as u64,
-            op: SendOp::SendImm(message.imm),
+            op,
             flags: SendFlags::SIGNALED,
             data: Data::Sges(&sges),
         };
@@ -114,12 +133,23 @@ impl Scenario {
         while let Some(done) = self.pair.poll(0) {
             assert_eq!(done.status, CompletionStatus::Success, "a send fails");
             assert_eq!(done.id, self.done.len() as u64, "sends complete in order, once");
+            self.check_read(done.id as usize);
             self.done.push_back(done.id as usize);
         }
         while let Some(came) = self.pair.poll(1) {
             assert_eq!(came.status, CompletionStatus::Success, "a receive fails");
             assert_eq!(came.id, self.received.len() as u64, "receives complete in order, once");
             self.check_content(&came);
+        }
+    }
+
+    fn check_read(&self, which: usize) {
+        let message = &self.messages[which];
+        if message.is_read {
+            let mut octets = vec![0; message.octets as usize];
+            let at = which as u64 % SLOTS * SLOT;
+            assert!(self.pair.sides[0].memory.read(at as usize, &mut octets));
+            assert_eq!(octets, content(READ, message.octets), "read {which}");
         }
     }
 
@@ -142,7 +172,8 @@ impl Scenario {
 
     fn is_over(&self) -> bool {
         let all = self.messages.len();
-        let came = self.qp_type == QpType::Uc || self.received.len() == all;
+        let sent = self.messages.iter().filter(|message| !message.is_read).count();
+        let came = self.qp_type == QpType::Uc || self.received.len() == sent;
         self.done.len() == all && came
     }
 
