@@ -23,7 +23,7 @@ fn invalid(verb: &'static str, argument: &'static str, reason: impl Into<String>
     VerbsError::Invalid { verb, argument, reason: reason.into() }
 }
 
-/// Refuses a number above its limit, and none at all.
+/// Refuses a number above its limit.
 fn within(verb: &'static str, limit: &'static str, asked: u32, max: u32) -> Result<(), VerbsError> {
     if asked > max { Err(over(verb, limit, max)) } else { Ok(()) }
 }

@@ -58,7 +58,6 @@ pub(crate) struct Requester {
     ssn_allowed: Option<Psn>,
     /// How many messages the peer has said to have completed.
     msn_told: Psn,
-    reads_outstanding: u32,
     retries_left: u8,
     rnr_retries_left: u8,
     /// No sending before: the peer had no receive.

@@ -81,9 +81,9 @@ impl Requester {
             return true;
         }
         let reads = self.queue.iter().take(self.next).filter(|w| w.needs_answer() && !w.done);
-        self.reads_outstanding = reads.count() as u32;
-        let must_wait = work.flags.has(SendFlags::FENCE) && self.reads_outstanding > 0
-            || is_read && self.reads_outstanding >= depth
+        let reads_outstanding = reads.count() as u32;
+        let must_wait = work.flags.has(SendFlags::FENCE) && reads_outstanding > 0
+            || is_read && reads_outstanding >= depth
             || work.takes_recv() && self.ssn_allowed.is_some_and(|last| last.is_before(self.ssn));
         if must_wait {
             return false;
