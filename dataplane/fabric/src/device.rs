@@ -3,7 +3,6 @@
 //! It makes its progress where it is called: a post sends what it can, a poll takes what has come,
 //! sees to what is due, and sends. Two callers that poll need no thread between them.
 
-use crate::frame::Frame;
 use crate::hca::{Adapter, LIMITS};
 use crate::link::Link;
 use crate::time::Time;
@@ -23,12 +22,10 @@ const FRAMES_PER_TURN: usize = 64;
 
 /// A channel adapter in software, at a link.
 #[derive(Debug)]
-pub struct SoftDevice<L> {
+pub struct SoftDevice<L: Link> {
     name: String,
     adapter: Adapter,
     link: L,
-    /// What the link had no room for.
-    stalled: Option<Frame>,
     /// What time it was when the clock was last read, and how many turns ago that is.
     now: Time,
     turns: u32,
@@ -40,9 +37,10 @@ const TURNS_PER_CLOCK: u32 = 16;
 
 impl<L: Link> SoftDevice<L> {
     /// Puts an adapter to a link.
-    pub fn new(name: impl Into<String>, adapter: Adapter, link: L) -> Self {
+    pub fn new(name: impl Into<String>, adapter: Adapter, mut link: L) -> Self {
+        link.attach(adapter.lender());
         let now = link.now();
-        Self { name: name.into(), adapter, link, stalled: None, now, turns: 0 }
+        Self { name: name.into(), adapter, link, now, turns: 0 }
     }
 
     /// The adapter, for whoever manages it.
@@ -57,35 +55,31 @@ impl<L: Link> SoftDevice<L> {
 
     /// Takes what has come, sees to what is due, and sends what may be sent.
     pub fn progress(&mut self) {
-        let mut came = false;
+        self.receive();
+        self.transmit();
+    }
+
+    #[inline]
+    fn receive(&mut self) {
         for _ in 0..FRAMES_PER_TURN {
-            let Some(frame) = self.link.receive() else { break };
-            self.adapter.handle(self.now, &frame);
-            came = true;
+            if !self.link.receive(self.now, &mut self.adapter) {
+                break;
+            }
         }
         self.turns += 1;
         if self.turns >= TURNS_PER_CLOCK || self.link.is_virtual() {
             self.turns = 0;
             self.now = self.link.now();
             self.adapter.handle_timeouts(self.now);
-            came = true;
-        }
-        if came || self.stalled.is_some() {
-            self.transmit();
         }
     }
 
+    #[inline]
     fn transmit(&mut self) {
         let shortcut = !self.link.wants_packets();
-        if let Some(frame) = self.stalled.take() {
-            self.stalled = self.link.send(frame).err();
-        }
-        while self.stalled.is_none()
-            && let Some(frame) = self.adapter.poll_transmit(self.now, shortcut)
-        {
-            if let Err(frame) = self.link.send(frame) {
-                self.stalled = Some(frame);
-            }
+        if self.adapter.is_active() {
+            let link = &mut self.link;
+            self.adapter.transmit(self.now, shortcut, &mut |outgoing| link.send(outgoing));
         }
         self.link.set_deadline(self.adapter.deadline());
     }
@@ -96,6 +90,13 @@ impl<L: Link> SoftDevice<L> {
         }
         let reason = format!("{} has one port, number 1", self.name);
         Err(VerbsError::Invalid { verb, argument: "port", reason })
+    }
+}
+
+impl<L: Link> Drop for SoftDevice<L> {
+    /// Answers that were to leave with the next call leave with this one.
+    fn drop(&mut self) {
+        self.transmit();
     }
 }
 
@@ -257,8 +258,15 @@ impl<L: Link> Device for SoftDevice<L> {
     }
 
     fn poll(&mut self, cq: Cq, completions: &mut [Completion]) -> Result<usize, VerbsError> {
-        self.progress();
-        self.adapter.poll(cq, completions)
+        // What the caller waits for goes first: answers to what comes now leave with its next
+        // call, and those that are ready leave now.
+        self.transmit();
+        self.receive();
+        let count = self.adapter.poll(cq, completions)?;
+        if count == 0 {
+            self.transmit();
+        }
+        Ok(count)
     }
 
     fn arm(&mut self, cq: Cq, arm: Arm) -> Result<(), VerbsError> {

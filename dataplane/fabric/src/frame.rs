@@ -1,24 +1,151 @@
-//! What travels on a link of the fabric: packets, or whole messages that take a shortcut.
+//! What travels on a link of the fabric: packets, or messages that take a shortcut.
 //!
-//! A message may go from one adapter to another in one piece, without segmentation and without
-//! CRCs, as long as nothing on its way asks for packets. It is the same message: same opcodes
-//! (those of a message in one packet), same sequence numbers (as many as it would have packets),
-//! same answers. So an adapter handles both by one code, and a connection may go from one to the
-//! other between two messages.
+//! A message may go from one adapter to another without CRCs, and in one piece, as long as nothing
+//! on its way asks for packets. It is the same message: same opcodes (those of a message in one
+//! packet), same sequence numbers (as many as it would have packets), same answers. So an adapter
+//! handles both by one code, and a connection may go from one to the other between two messages.
+//!
+//! A short message carries its octets, a long one of a reliable connection says where they are
+//! ([`lend`](crate::lend)). [`Outgoing`] is what an adapter hands to its link, which writes it where
+//! it belongs; [`Arrival`] what the adapter at the other end decides by. [`Frame`] is one that has
+//! to wait in between.
 
-use crate::hca::INLINE_OCTETS_MAX;
-use crate::hca::memory::Piece;
-use pollux_wire::address::Lid;
-use pollux_wire::packet::{Bth, Extended, Grh, Headers, Lrh, Packet};
+use crate::hca::memory::Pieces;
+use crate::head::{Head, WORDS_MAX};
+use crate::lend::{Leave, Lender};
+use pollux_mem::lane::Entry;
+use pollux_verbs::{LKey, Sge};
+use pollux_wire::address::{Lid, Qpn};
+use pollux_wire::packet::{Extended, Grh, Lrh, PACKET_LEN_MAX, Packet};
 
-/// What a link carries.
-#[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "messages are the usual case; a box costs more")]
+/// Octets that a message carries itself; a longer one of a reliable connection lends them.
+pub(crate) const COPY_OCTETS_MAX: usize = 512;
+
+/// Something to be sent.
+pub struct Outgoing<'a> {
+    pub(crate) head: Head,
+    pub(crate) grh: Option<Grh>,
+    pub(crate) extended: Extended,
+    pub(crate) payload: Payload<'a>,
+    /// As a packet, with its CRCs.
+    pub(crate) as_packet: bool,
+}
+
+/// What something to be sent carries.
+#[derive(Clone, Copy)]
+pub(crate) enum Payload<'a> {
+    /// These octets.
+    Octets(&'a [u8]),
+    /// So many octets of the sender's memory, by copy.
+    Copied { pieces: Pieces<'a>, skip: usize, octets: usize },
+    /// All of these pieces of the sender's memory, lent.
+    Lent { pieces: Pieces<'a>, leave: Leave },
+}
+
+impl Payload<'_> {
+    pub(crate) const NONE: Self = Self::Octets(&[]);
+
+    /// Octets that travel.
+    #[inline(always)]
+    fn octets(&self) -> usize {
+        match self {
+            Self::Octets(octets) => octets.len(),
+            Self::Copied { octets, .. } => *octets,
+            Self::Lent { pieces, .. } => (1 + 2 * pieces.sges().count()) * 8,
+        }
+    }
+
+    /// Writes the octets from `done` on that travel.
+    #[inline(always)]
+    fn fill(&self, done: usize, out: &mut [u8]) {
+        match self {
+            Self::Octets(octets) => out.copy_from_slice(&octets[done..done + out.len()]),
+            Self::Copied { pieces, skip, .. } => pieces.read(skip + done, out),
+            Self::Lent { pieces, leave } => {
+                let sges = pieces.sges().flat_map(|sge| {
+                    [sge.address, u64::from(sge.lkey.0) | u64::from(sge.octets) << 32]
+                });
+                let first = u64::from(leave.qpn.0) | u64::from(leave.epoch) << 32;
+                let words = std::iter::once(first).chain(sges).skip(done / 8);
+                for (octets, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+                    *octets = word.to_le_bytes();
+                }
+            }
+        }
+    }
+}
+
+impl Outgoing<'_> {
+    /// Where it goes.
+    #[inline(always)]
+    pub fn dlid(&self) -> Lid {
+        self.head.dlid
+    }
+
+    /// Whether it is to be a packet.
+    #[inline(always)]
+    pub fn is_packet(&self) -> bool {
+        self.as_packet
+    }
+
+    /// Writes the packet, LRH to VCRC, in place of what `out` had.
+    pub fn write_packet(&self, out: &mut Vec<u8>) {
+        let octets = self.payload.octets();
+        out.clear();
+        out.resize(octets + (PACKET_LEN_MAX - 4096), 0);
+        let headers = self.head.headers(self.grh, self.extended);
+        let len = headers.emit_with(octets, out, |room| self.payload.fill(0, room));
+        out.truncate(len.expect("a payload of at most an MTU fits"));
+    }
+
+    /// Puts it where `put` says: a tag, words and octets, which the last argument writes part by
+    /// part.
+    #[inline(always)]
+    pub(crate) fn write<R>(
+        &self,
+        put: impl FnOnce(&[u64], usize, &mut dyn FnMut(&mut [u8])) -> R,
+    ) -> R {
+        let mut words = [0; WORDS_MAX];
+        let count = self.head.write(self.grh.as_ref(), &self.extended, &mut words);
+        let mut done = 0;
+        put(&words[..count], self.payload.octets(), &mut |part| {
+            self.payload.fill(done, part);
+            done += part.len();
+        })
+    }
+
+    /// The same, to be kept.
+    pub fn to_frame(&self) -> Frame {
+        if self.as_packet {
+            let mut octets = Vec::new();
+            self.write_packet(&mut octets);
+            return Frame::Packet(octets);
+        }
+        self.write(|words, octets, fill| {
+            let mut payload = vec![0; octets];
+            fill(&mut payload);
+            let mut head = [0; WORDS_MAX];
+            head[..words.len()].copy_from_slice(words);
+            Frame::Message(Message { head, words: words.len(), payload })
+        })
+    }
+}
+
+/// Something on its way.
+#[derive(Clone, Debug)]
 pub enum Frame {
     /// LRH to VCRC.
     Packet(Vec<u8>),
-    /// A message in one piece.
+    /// A message by the shortcut.
     Message(Message),
+}
+
+/// A message by the shortcut, kept.
+#[derive(Clone, Debug)]
+pub struct Message {
+    head: [u64; WORDS_MAX],
+    words: usize,
+    payload: Vec<u8>,
 }
 
 impl Frame {
@@ -26,218 +153,117 @@ impl Frame {
     pub fn dlid(&self) -> Lid {
         match self {
             Self::Packet(octets) => Lrh::read(octets).map_or(Lid::NONE, |(lrh, _)| lrh.dlid),
-            Self::Message(message) => message.headers.lrh.dlid,
+            Self::Message(message) => Lid((message.head[1] >> 32) as u16),
         }
-    }
-
-    /// The same once more, for a second receiver.
-    pub fn duplicate(&self) -> Self {
-        match self {
-            Self::Packet(octets) => Self::Packet(octets.clone()),
-            Self::Message(message) => Self::Message(message.clone()),
-        }
-    }
-}
-
-/// A message in one piece.
-#[derive(Clone, Debug)]
-pub struct Message {
-    pub(crate) headers: Headers,
-    /// How many sequence numbers it takes: the packets that it would be.
-    pub(crate) packets: u32,
-    pub(crate) payload: Payload,
-}
-
-/// What a message carries.
-#[derive(Clone, Debug)]
-pub(crate) enum Payload {
-    /// A few octets of its own, which travel with it: the usual case, and no allocation.
-    Small(Small),
-    /// More of them.
-    Octets(Box<[u8]>),
-    /// Memory of the sender, which copies nothing: the receiver takes it from there.
-    Pieces(Vec<Piece>),
-}
-
-/// A few octets.
-#[derive(Clone, Debug)]
-pub(crate) struct Small {
-    octets: u8,
-    data: [u8; SMALL_OCTETS_MAX],
-}
-
-/// What travels with a message itself. More than that costs more to copy than to share.
-pub(crate) const SMALL_OCTETS_MAX: usize = INLINE_OCTETS_MAX;
-
-impl Small {
-    /// So many octets, which `fill` writes.
-    #[inline]
-    fn with(octets: usize, fill: impl FnOnce(&mut [u8])) -> Self {
-        let mut data = [0; SMALL_OCTETS_MAX];
-        fill(&mut data[..octets]);
-        Self { octets: octets as u8, data }
-    }
-
-    #[inline]
-    fn as_slice(&self) -> &[u8] {
-        &self.data[..usize::from(self.octets)]
-    }
-}
-
-impl Payload {
-    /// None.
-    #[inline]
-    pub(crate) fn empty() -> Self {
-        Self::small(&[])
-    }
-
-    /// A copy of a few octets.
-    #[inline]
-    pub(crate) fn small(octets: &[u8]) -> Self {
-        Self::Small(Small::with(octets.len(), |room| room.copy_from_slice(octets)))
-    }
-
-    /// All of `pieces`, `octets` in all: by copy if they are few.
-    #[inline]
-    pub(crate) fn of(pieces: &[Piece], octets: usize) -> Self {
-        if octets > SMALL_OCTETS_MAX {
-            Self::Pieces(pieces.to_vec())
-        } else {
-            Self::copy(pieces, octets)
-        }
-    }
-
-    /// A copy of all of `pieces`, `octets` in all.
-    #[inline]
-    pub(crate) fn copy(pieces: &[Piece], octets: usize) -> Self {
-        if octets <= SMALL_OCTETS_MAX {
-            return Self::Small(Small::with(octets, |room| gather(pieces, 0, room)));
-        }
-        let mut copied = vec![0; octets];
-        gather(pieces, 0, &mut copied);
-        Self::Octets(copied.into())
     }
 }
 
 /// Something that has come, whichever way.
-pub(crate) struct Arrival<'a> {
-    pub(crate) lrh: Lrh,
+pub struct Arrival<'a> {
+    pub(crate) head: Head,
     pub(crate) grh: Option<Grh>,
-    pub(crate) bth: Bth,
     pub(crate) extended: Extended,
-    /// How many sequence numbers it takes.
-    pub(crate) packets: u32,
-    /// Whether it is a whole message, which may be longer than the path MTU.
-    pub(crate) is_message: bool,
     pub(crate) payload: Source<'a>,
 }
 
 /// Where the payload of an arrival is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) enum Source<'a> {
     Octets(&'a [u8]),
-    Pieces(&'a [Piece]),
+    /// In a lane.
+    Entry(&'a Entry<'a>),
+    /// In the sender's memory; these octets say where.
+    Lent {
+        wheres: &'a [u8],
+        octets: usize,
+        lender: &'a Lender,
+    },
 }
 
 impl<'a> Arrival<'a> {
     pub(crate) fn of_packet(packet: &Packet<'a>) -> Self {
         Self {
-            lrh: packet.lrh(),
+            head: Head::of_packet(packet),
             grh: packet.grh(),
-            bth: packet.bth(),
             extended: packet.extended(),
-            packets: 1,
-            is_message: false,
             payload: Source::Octets(packet.payload()),
         }
     }
 
-    pub(crate) fn of_message(message: &'a Message) -> Self {
-        let Headers { lrh, grh, bth, extended, .. } = message.headers;
-        let payload = match &message.payload {
-            Payload::Small(small) => Source::Octets(small.as_slice()),
-            Payload::Octets(octets) => Source::Octets(octets),
-            Payload::Pieces(pieces) => Source::Pieces(pieces),
+    /// That of words and octets; none if they make no sense.
+    pub(crate) fn of_message(message: &'a Message, lender: Option<&'a Lender>) -> Option<Self> {
+        let (head, grh, extended) = Head::read(message.words, |index| message.head[index])?;
+        let payload = match head.lent {
+            false => Source::Octets(&message.payload),
+            true => Source::lent(&message.payload, lender?),
         };
-        Self { lrh, grh, bth, extended, packets: message.packets, is_message: true, payload }
+        Some(Self { head, grh, extended, payload })
+    }
+
+    /// That of an entry of a lane; `room` is for where a long message is.
+    #[inline(always)]
+    pub(crate) fn of_entry(
+        entry: &'a Entry<'a>,
+        lender: Option<&'a Lender>,
+        room: &'a mut Vec<u8>,
+    ) -> Option<Self> {
+        let (head, grh, extended) = Head::read(entry.head_words(), |index| entry.head(index))?;
+        let payload = match head.lent {
+            false => Source::Entry(entry),
+            true => {
+                room.clear();
+                entry.read(|part| room.extend_from_slice(part));
+                Source::lent(room, lender?)
+            }
+        };
+        Some(Self { head, grh, extended, payload })
     }
 }
 
-impl Source<'_> {
+impl<'a> Source<'a> {
+    fn lent(wheres: &'a [u8], lender: &'a Lender) -> Self {
+        let octets = sges_of(wheres).map(|sge| sge.octets as usize).sum();
+        Self::Lent { wheres, octets, lender }
+    }
+
+    #[inline(always)]
     pub(crate) fn octets(&self) -> usize {
         match self {
             Self::Octets(octets) => octets.len(),
-            Self::Pieces(pieces) => pieces.iter().map(|piece| piece.octets).sum(),
+            Self::Entry(entry) => entry.octets(),
+            Self::Lent { octets, .. } => *octets,
         }
     }
 
-    /// Copies all of it into `targets`, from their `skip`-th octet on. The targets are long enough,
-    /// and their reach was checked when they were made.
-    pub(crate) fn copy_to(&self, targets: &[Piece], skip: usize) {
-        let mut targets = Cursor::new(targets, skip);
+    /// Copies all of it to `targets`, from their `skip`-th octet on; the targets are long enough.
+    /// Says whether it was there to be copied: what was lent may have been taken back.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) fn copy_to(&self, targets: &Pieces<'_>, skip: usize) -> bool {
         match self {
-            Self::Octets(octets) => {
-                let mut rest = *octets;
-                while !rest.is_empty() {
-                    let Some((piece, at, room)) = targets.next(rest.len()) else { return };
-                    let (part, later) = rest.split_at(room);
-                    let reached = piece.memory.write(at, part);
-                    debug_assert!(reached, "a piece was checked when it was made");
-                    rest = later;
-                }
+            Self::Octets(octets) => targets.write(skip, octets),
+            Self::Entry(entry) => {
+                let mut at = skip;
+                entry.read(|part| {
+                    targets.write(at, part);
+                    at += part.len();
+                });
             }
-            Self::Pieces(pieces) => {
-                for source in *pieces {
-                    let mut done = 0;
-                    while done < source.octets {
-                        let Some((piece, at, room)) = targets.next(source.octets - done) else {
-                            return;
-                        };
-                        let reached = piece.memory.copy(at, &source.memory, source.at + done, room);
-                        debug_assert!(reached, "a piece was checked when it was made");
-                        done += room;
-                    }
-                }
+            Self::Lent { wheres, lender, .. } => {
+                let word = wheres.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+                let leave = Leave { qpn: Qpn(word as u32), epoch: (word >> 32) as u32 };
+                return lender.copy(leave, sges_of(wheres), targets, skip);
             }
         }
+        true
     }
 }
 
-/// A place in a list of pieces.
-struct Cursor<'a> {
-    pieces: &'a [Piece],
-    skip: usize,
-}
-
-impl<'a> Cursor<'a> {
-    fn new(pieces: &'a [Piece], skip: usize) -> Self {
-        Self { pieces, skip }
-    }
-
-    /// The next stretch of at most `octets`: its piece, its place there, and its length.
-    fn next(&mut self, octets: usize) -> Option<(&'a Piece, usize, usize)> {
-        loop {
-            let piece = self.pieces.first()?;
-            if self.skip < piece.octets {
-                let length = octets.min(piece.octets - self.skip);
-                let at = piece.at + self.skip;
-                self.skip += length;
-                return Some((piece, at, length));
-            }
-            self.skip -= piece.octets;
-            self.pieces = &self.pieces[1..];
-        }
-    }
-}
-
-/// Copies `out.len()` octets out of `sources`, from their `skip`-th octet on.
-pub(crate) fn gather(sources: &[Piece], skip: usize, out: &mut [u8]) {
-    let mut cursor = Cursor::new(sources, skip);
-    let mut done = 0;
-    while done < out.len() {
-        let Some((piece, at, length)) = cursor.next(out.len() - done) else { return };
-        let reached = piece.memory.read(at, &mut out[done..done + length]);
-        debug_assert!(reached, "a piece was checked when it was made");
-        done += length;
-    }
+/// What a lent payload names.
+fn sges_of(wheres: &[u8]) -> impl Iterator<Item = Sge> {
+    wheres.get(8..).unwrap_or_default().as_chunks::<16>().0.iter().map(|sge| {
+        let word = |at: usize| sge[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+        let rest = word(8);
+        Sge { address: word(0), octets: (rest >> 32) as u32, lkey: LKey(rest as u32) }
+    })
 }

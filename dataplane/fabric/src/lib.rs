@@ -13,6 +13,8 @@
 pub mod device;
 pub mod frame;
 pub mod hca;
+mod head;
+mod lend;
 pub mod link;
 mod table;
 pub mod time;

@@ -40,6 +40,7 @@ pub(crate) fn filled(position: u64) -> u64 {
 }
 
 /// A single producer's position and how far it may go.
+#[derive(Debug)]
 pub(crate) struct ProducerCursor {
     position: u64,
     /// The position that would overwrite an entry not yet read, as last seen.
@@ -86,7 +87,13 @@ impl ProducerCursor {
     /// Goes on by one entry, for which there was room.
     #[inline(always)]
     pub(crate) fn advance(&mut self) {
-        self.position = self.position.wrapping_add(1);
+        self.advance_by(1);
+    }
+
+    /// Goes on by several slots, for which there was room.
+    #[inline(always)]
+    pub(crate) fn advance_by(&mut self, slots: u64) {
+        self.position = self.position.wrapping_add(slots);
     }
 
     /// Whether the consumer ever showed an impossible head.

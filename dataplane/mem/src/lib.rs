@@ -6,8 +6,8 @@
 //! 1. [`region`], [`segment`]: pages from the kernel, private or shared between processes;
 //! 2. [`pool`], [`buf`], [`free_list`]: fixed-size buffers in a region, owned by value;
 //! 3. [`spsc`], [`mpsc`]: rings between threads of one process, which trust each other;
-//! 4. [`words`], [`shared_ring`], [`seq_cell`], [`counters`]: what two processes share, where
-//!    neither trusts the other. All of it is atomic words, so these four hold no `unsafe` but the
+//! 4. [`words`], [`shared_ring`], [`lane`], [`seq_cell`], [`counters`]: what two processes share,
+//!    where neither trusts the other. All of it is atomic words, so these hold no `unsafe` but the
 //!    one that makes words out of a region;
 //! 5. [`memory`]: words as octets, for what adapters and their peers may write at any time;
 //! 6. [`snapshot`]: tables that one thread publishes and others read without waiting.
@@ -25,6 +25,7 @@ pub mod buf;
 pub mod counters;
 mod cursor;
 pub mod free_list;
+pub mod lane;
 pub mod memory;
 pub mod mpsc;
 pub mod pad;

@@ -2,77 +2,85 @@
 
 use super::Shared;
 use super::port::Drop;
-use super::qp::{QueuePair, message, packet, route};
+use super::qp::{Common, QueuePair, Sent, To};
 use super::queue::{Kept, SendWork};
-use crate::frame::{Arrival, Frame, Payload, Source, gather};
+use super::requester::Requester;
+use crate::frame::{Arrival, Outgoing, Payload};
+use crate::head::Head;
 use pollux_verbs::work::SendOp;
 use pollux_verbs::{
     Completion, CompletionKind, CompletionStatus, QpState, SendFlags, Source as From, With,
 };
-use pollux_wire::packet::{Bth, Deth, Extended, Grh, Headers, ImmDt, Opcode};
+use pollux_wire::packet::{Deth, Extended, Grh, ImmDt, Opcode};
 
 /// Octets at the front of every receive for the GRH.
 const GRH_OCTETS: usize = Grh::LEN;
 
-impl QueuePair {
-    /// The next datagram, if one is posted.
-    pub(super) fn poll_datagram(&mut self, shared: &mut Shared, shortcut: bool) -> Option<Frame> {
-        while self.common.state == QpState::Rts {
-            let work = self.requester.front()?;
-            if work.octets as usize > shared.port.mtu.octets().unwrap_or(256) {
-                // Nothing leaves, and nothing is said: what is too long for the wire is lost on it
-                // (IBA C10-93.1.1).
-                self.requester.finish_datagram(&self.common, shared);
-                continue;
-            }
-            let sges = work.kept.sges();
-            let mut pieces = Vec::new();
-            if shared.memory.local(self.common.init.pd, sges, false, &mut pieces).is_err() {
-                self.requester.fail(CompletionStatus::LocalProtection);
-                self.settle(shared);
-                return None;
-            }
-            let headers = self.datagram_headers(shared, work);
-            let octets = work.octets as usize;
-            let frame = match (&work.kept, shortcut) {
-                (Kept::Inline(data), true) => message(headers, 1, Payload::small(&data[..octets])),
-                (Kept::Inline(data), false) => {
-                    packet(&headers, octets, |room| room.copy_from_slice(&data[..octets]))
-                }
-                (_, true) => message(headers, 1, Payload::copy(&pieces, octets)),
-                (_, false) => packet(&headers, octets, |room| gather(&pieces, 0, room)),
-            };
-            self.requester.finish_datagram(&self.common, shared);
-            return Some(frame);
+impl Requester {
+    /// Sends the next datagram, if one is posted.
+    #[inline]
+    pub(super) fn transmit_datagram(
+        &mut self,
+        common: &Common,
+        shared: &mut Shared,
+        shortcut: bool,
+        send: &mut impl FnMut(&Outgoing<'_>) -> bool,
+    ) -> Sent {
+        if common.state != QpState::Rts {
+            return Sent::All;
         }
-        None
+        let Some(work) = self.front() else { return Sent::All };
+        let octets = work.octets as usize;
+        if octets > shared.port.mtu.octets().unwrap_or(256) {
+            // Nothing leaves, and nothing is said: what is too long for the wire is lost on it
+            // (IBA C10-93.1.1).
+            self.finish_datagram(common, shared);
+            return Sent::More;
+        }
+        let Ok(pieces) = shared.memory.local(common.init.pd, work.kept.sges(), false) else {
+            self.fail(CompletionStatus::LocalProtection);
+            return Sent::All;
+        };
+        let payload = match work.kept {
+            Kept::Inline(slot) => Payload::Octets(self.inline(slot, octets)),
+            Kept::Sges(_) => Payload::Copied { pieces, skip: 0, octets },
+        };
+        let (head, grh, extended) = self.datagram_head(common, shared, work);
+        if !send(&Outgoing { head, grh, extended, payload, as_packet: !shortcut }) {
+            return Sent::Stalled;
+        }
+        self.finish_datagram(common, shared);
+        Sent::More
     }
 
-    fn datagram_headers(&self, shared: &Shared, work: &SendWork) -> Headers {
+    #[inline(always)]
+    fn datagram_head(
+        &self,
+        common: &Common,
+        shared: &Shared,
+        work: &SendWork,
+    ) -> (Head, Option<Grh>, Extended) {
         let (to, imm) = match work.op {
             SendOp::DatagramImm(to, data) => (to, Some(ImmDt { data })),
             SendOp::Datagram(to) => (to, None),
             _ => unreachable!("posting takes only datagrams on this service"),
         };
-        let own = self.common.attributes.qkey.unwrap_or_default();
+        let own = common.attributes.qkey.unwrap_or_default();
         let qkey = if to.qkey.is_privileged() { own } else { to.qkey };
-        let deth = Deth { qkey, src_qp: self.common.qpn };
+        let deth = Deth { qkey, src_qp: common.qpn };
         let (opcode, extended) = match imm {
             Some(imm) => (Opcode::UD_SEND_ONLY_IMM, Extended::DethImm(deth, imm)),
             None => (Opcode::UD_SEND_ONLY, Extended::Deth(deth)),
         };
-        let bth = Bth {
-            opcode,
-            se: work.flags.has(SendFlags::SOLICITED),
-            mig_req: true,
-            pkey: self.common.pkey(&shared.port),
-            dest_qp: to.qpn,
-            psn: self.requester.psn(),
-            ..Bth::default()
-        };
-        route(&shared.port, &work.path, bth, extended)
+        let pkey = common.pkey(&shared.port);
+        let to = To { path: &work.path, pkey, dest_qp: to.qpn };
+        let (mut head, grh) = to.head(&shared.port, opcode, self.psn());
+        head.se = work.flags.has(SendFlags::SOLICITED);
+        (head, grh, extended)
     }
+}
 
+impl QueuePair {
     /// A datagram has come, for this queue pair or for a group that it is in.
     pub(super) fn receive(
         &mut self,
@@ -91,15 +99,18 @@ impl QueuePair {
             self.common.give_back_recv(shared, work);
             return Err(Drop::Length);
         }
-        let (pd, mut pieces) = (self.common.recv_pd(shared), Vec::new());
-        if shared.memory.local(pd, work.entries.as_slice(), true, &mut pieces).is_err() {
+        let pd = self.common.recv_pd(shared);
+        let Ok(pieces) = shared.memory.local(pd, work.entries.as_slice(), true) else {
             self.common.complete_recv(shared, &work, CompletionStatus::LocalProtection);
             return Err(Drop::Access);
-        }
+        };
         if let Some(grh) = arrival.grh {
-            Source::Octets(&grh.emit()).copy_to(&pieces, 0);
+            pieces.write(0, &grh.emit());
         }
-        arrival.payload.copy_to(&pieces, GRH_OCTETS);
+        if !arrival.payload.copy_to(&pieces, GRH_OCTETS) {
+            self.common.give_back_recv(shared, work);
+            return Err(Drop::Revoked);
+        }
         let with = match arrival.extended {
             Extended::DethImm(_, imm) => With::Imm(imm.data),
             _ => With::Nothing,
@@ -114,14 +125,14 @@ impl QueuePair {
             with,
             from: Some(From {
                 src_qp: deth.src_qp,
-                slid: arrival.lrh.slid,
-                sl: arrival.lrh.sl,
-                dlid_path_bits: (arrival.lrh.dlid.0 & ((1 << port.lmc) - 1)) as u8,
-                pkey_index: port.pkey_index(arrival.bth.pkey).unwrap_or(0),
+                slid: arrival.head.slid,
+                sl: arrival.head.sl,
+                dlid_path_bits: (arrival.head.dlid.0 & ((1 << port.lmc) - 1)) as u8,
+                pkey_index: port.pkey_index(arrival.head.pkey).unwrap_or(0),
                 has_grh: arrival.grh.is_some(),
             }),
         };
-        self.common.complete(shared, self.common.init.recv_cq, completion, arrival.bth.se);
+        self.common.complete(shared, self.common.init.recv_cq, completion, arrival.head.se);
         Ok(())
     }
 }

@@ -3,11 +3,13 @@
 //! A key is the number of a table's place, with its generation in the low eight bits: those are the
 //! ones that a bind may change, so window keys keep their upper 24 bits for life.
 
+use crate::lend::Lender;
 use crate::table::Table;
 use pollux_mem::Memory;
 use pollux_verbs::work::Bind;
 use pollux_verbs::{Access, LKey, MemoryRegion, Pd, RKey, Sge, VerbsError};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Regions and windows of one adapter.
 #[derive(Debug)]
@@ -17,6 +19,7 @@ pub(crate) struct MemoryTable {
     windows: BTreeMap<u32, Window>,
     window_last: u32,
     windows_max: u32,
+    lender: Arc<Lender>,
 }
 
 #[derive(Debug)]
@@ -43,12 +46,11 @@ struct Bound {
     access: Access,
 }
 
-/// A stretch of memory that a check has allowed.
-#[derive(Clone, Debug)]
-pub(crate) struct Piece {
-    pub(crate) memory: Memory,
-    pub(crate) at: usize,
-    pub(crate) octets: usize,
+/// Memory that a check has allowed to be used, piece by piece.
+#[derive(Clone, Copy)]
+pub(crate) struct Pieces<'a> {
+    table: &'a MemoryTable,
+    sges: &'a [Sge],
 }
 
 /// Why an access is not allowed.
@@ -65,7 +67,13 @@ impl MemoryTable {
             windows: BTreeMap::new(),
             window_last: 0,
             windows_max,
+            lender: Arc::default(),
         }
+    }
+
+    /// What of it peers may take long messages from.
+    pub(crate) fn lender(&self) -> &Arc<Lender> {
+        &self.lender
     }
 
     pub(crate) fn register(
@@ -86,6 +94,7 @@ impl MemoryTable {
             max: regions_max.into(),
         };
         let key = key_of(self.regions.insert(region).map_err(limit)?);
+        self.lender.lend(LKey(key), memory);
         let (address, octets) = (memory.address(), memory.octets() as u64);
         Ok(MemoryRegion { address, octets, lkey: LKey(key), rkey: RKey(key) })
     }
@@ -98,6 +107,7 @@ impl MemoryTable {
             return Err(VerbsError::Busy { verb: "deregister", by: "a window bound to it" });
         }
         self.regions.remove(number);
+        self.lender.end(key);
         Ok(())
     }
 
@@ -182,47 +192,58 @@ impl MemoryTable {
 
     /// The pieces that a request's entries name, after all checks. Nothing is asked of entries
     /// without octets.
-    pub(crate) fn local(
-        &self,
+    #[inline(always)]
+    pub(crate) fn local<'a>(
+        &'a self,
         pd: Pd,
-        sges: &[Sge],
+        sges: &'a [Sge],
         write: bool,
-        pieces: &mut Vec<Piece>,
-    ) -> Result<(), Denied> {
-        pieces.clear();
+    ) -> Result<Pieces<'a>, Denied> {
+        let need = if write { Access::LOCAL_WRITE } else { Access::NONE };
         for sge in sges.iter().filter(|sge| sge.octets > 0) {
-            let region = self.regions.get(number_of(sge.lkey.0)).ok_or(Denied)?;
-            let octets = u64::from(sge.octets);
-            let rights = !write || region.access.has(Access::LOCAL_WRITE);
-            if region.pd != pd || !rights || !region.reaches(sge.address, octets) {
-                return Err(Denied);
-            }
-            pieces.push(region.piece(sge.address, octets));
+            self.region(pd, sge.lkey.0, sge.address, sge.octets.into(), need)?;
         }
-        Ok(())
+        Ok(self.pieces(sges))
     }
 
-    /// The piece that a peer's request names, after all checks. Nothing is asked of requests
-    /// without octets (IBA 9.7.4.1.4).
+    /// What a peer's request names, after all checks: which part of which region that is. Nothing
+    /// is asked of requests without octets (IBA 9.7.4.1.4).
     pub(crate) fn remote(
         &self,
         pd: Pd,
         key: RKey,
         address: u64,
+        octets: u32,
+        need: Access,
+    ) -> Result<Sge, Denied> {
+        let lkey = match key.0 & WINDOW {
+            _ if octets == 0 => LKey(0),
+            0 => self.region(pd, key.0, address, octets.into(), need).map(|_| LKey(key.0))?,
+            _ => self.through_window(pd, key, address, octets.into(), need)?,
+        };
+        Ok(Sge { address, octets, lkey })
+    }
+
+    /// What entries name that a check has allowed.
+    #[inline(always)]
+    pub(crate) fn pieces<'a>(&'a self, sges: &'a [Sge]) -> Pieces<'a> {
+        Pieces { table: self, sges }
+    }
+
+    #[inline(always)]
+    fn region(
+        &self,
+        pd: Pd,
+        key: u32,
+        address: u64,
         octets: u64,
         need: Access,
-    ) -> Result<Option<Piece>, Denied> {
-        if octets == 0 {
-            return Ok(None);
-        }
-        if key.0 & WINDOW != 0 {
-            return self.through_window(pd, key, address, octets, need).map(Some);
-        }
-        let region = self.regions.get(number_of(key.0)).ok_or(Denied)?;
+    ) -> Result<&Region, Denied> {
+        let region = self.regions.get(number_of(key)).ok_or(Denied)?;
         if region.pd != pd || !region.access.has(need) || !region.reaches(address, octets) {
             return Err(Denied);
         }
-        Ok(Some(region.piece(address, octets)))
+        Ok(region)
     }
 
     fn through_window(
@@ -232,7 +253,7 @@ impl MemoryTable {
         address: u64,
         octets: u64,
         need: Access,
-    ) -> Result<Piece, Denied> {
+    ) -> Result<LKey, Denied> {
         let window = self.windows.get(&window_number(key)).ok_or(Denied)?;
         let bound = window.bound.as_ref().ok_or(Denied)?;
         let end = address.checked_add(octets).ok_or(Denied)?;
@@ -240,22 +261,88 @@ impl MemoryTable {
         if window.pd != pd || window.key != key.0 as u8 || !inside || !bound.access.has(need) {
             return Err(Denied);
         }
-        let region = self.regions.get(bound.region).ok_or(Denied)?;
-        Ok(region.piece(address, octets))
+        Ok(LKey(key_of(bound.region)))
     }
 }
 
 impl Region {
+    #[inline(always)]
     fn reaches(&self, address: u64, octets: u64) -> bool {
         let base = self.memory.address();
         let end = address.checked_add(octets);
         address >= base && end.is_some_and(|end| end <= base + self.memory.octets() as u64)
     }
+}
 
-    fn piece(&self, address: u64, octets: u64) -> Piece {
-        let at = (address - self.memory.address()) as usize;
-        Piece { memory: self.memory.clone(), at, octets: octets as usize }
+impl<'a> Pieces<'a> {
+    /// The pieces that have octets.
+    pub(crate) fn sges(&self) -> impl Iterator<Item = &'a Sge> + use<'a> {
+        self.sges.iter().filter(|sge| sge.octets > 0)
     }
+
+    /// Copies octets from the `skip`-th on into `out`.
+    #[inline(always)]
+    pub(crate) fn read(&self, skip: usize, out: &mut [u8]) {
+        self.walk(skip, out.len(), |memory, at, done, octets| {
+            memory.read(at, &mut out[done..done + octets])
+        });
+    }
+
+    /// Copies `octets` to the `skip`-th on.
+    #[inline(always)]
+    pub(crate) fn write(&self, skip: usize, octets: &[u8]) {
+        self.walk(skip, octets.len(), |memory, at, done, count| {
+            memory.write(at, &octets[done..done + count])
+        });
+    }
+
+    /// Copies octets of another memory to the `skip`-th on; says whether both reach that far.
+    pub(crate) fn copy_from(&self, skip: usize, from: &Memory, at: usize, octets: usize) -> bool {
+        self.walk(skip, octets, |memory, to, done, count| memory.copy(to, from, at + done, count))
+    }
+
+    /// Changes the eight octets that are the first piece.
+    pub(crate) fn update(&self, change: impl Fn(u64) -> u64) -> Option<u64> {
+        let sge = self.sges.first()?;
+        let region = self.table.regions.get(number_of(sge.lkey.0))?;
+        region.memory.update((sge.address - region.memory.address()) as usize, change)
+    }
+
+    /// Shows `octets` from the `skip`-th on, stretch by stretch: the memory, the place in it, how
+    /// many came before, and how many these are. Says whether `each` always agreed.
+    #[inline(always)]
+    fn walk(
+        &self,
+        mut skip: usize,
+        octets: usize,
+        mut each: impl FnMut(&Memory, usize, usize, usize) -> bool,
+    ) -> bool {
+        let mut done = 0;
+        for sge in self.sges {
+            if done == octets {
+                return true;
+            }
+            let length = sge.octets as usize;
+            if skip >= length {
+                skip -= length;
+                continue;
+            }
+            let Some(region) = self.table.regions.get(number_of(sge.lkey.0)) else { return false };
+            let at = (sge.address - region.memory.address()) as usize + skip;
+            let count = (length - skip).min(octets - done);
+            if !each(&region.memory, at, done, count) {
+                return false;
+            }
+            done += count;
+            skip = 0;
+        }
+        done == octets
+    }
+}
+
+/// The place of a region in its adapter's table.
+pub(crate) const fn region_of(key: LKey) -> usize {
+    number_of(key.0) as usize & 0xff_ffff
 }
 
 /// A table's number with its generation moved to the low eight bits.

@@ -14,7 +14,8 @@ mod requester;
 mod responder;
 mod verbs;
 
-use crate::frame::{Arrival, Frame};
+use crate::frame::{Arrival, Frame, Outgoing};
+use crate::lend::Lender;
 use crate::table::Table;
 use crate::time::Time;
 use memory::MemoryTable;
@@ -24,10 +25,11 @@ use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::mad::smp::PortState;
 use pollux_wire::packet::Packet;
 use port::{Drop, Port};
-use qp::QueuePair;
+use qp::{QueuePair, Sent};
 pub(crate) use queue::INLINE_OCTETS_MAX;
 use queue::{CompletionQueue, SharedQueue};
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// Limits of the adapter; none of them is reserved ahead.
 pub const LIMITS: Limits = Limits {
@@ -115,18 +117,42 @@ impl Adapter {
         &mut self.shared.port
     }
 
-    /// Something has come by the link. Bad packets are counted drops.
-    pub fn handle(&mut self, now: Time, frame: &Frame) {
-        let outcome = match frame {
-            Frame::Packet(octets) => self.handle_packet(now, octets),
-            Frame::Message(message) => self.handle_arrival(now, &Arrival::of_message(message)),
+    /// A packet has come by the link, LRH to VCRC. Bad ones are counted drops.
+    pub fn handle_packet(&mut self, now: Time, octets: &[u8]) {
+        let outcome = self
+            .check_packet(octets)
+            .and_then(|packet| self.handle_arrival(now, &Arrival::of_packet(&packet)));
+        self.count(outcome);
+    }
+
+    /// A message has come by the link, or what should have been one.
+    #[inline]
+    pub fn handle_message(&mut self, now: Time, arrival: Option<&Arrival<'_>>) {
+        let outcome = match arrival {
+            Some(arrival) => self.handle_arrival(now, arrival),
+            None => Err(Drop::Malformed("message")),
         };
+        self.count(outcome);
+    }
+
+    /// Either has waited, and comes now.
+    pub fn handle(&mut self, now: Time, frame: &Frame, lender: Option<&Lender>) {
+        match frame {
+            Frame::Packet(octets) => self.handle_packet(now, octets),
+            Frame::Message(message) => {
+                self.handle_message(now, Arrival::of_message(message, lender).as_ref());
+            }
+        }
+    }
+
+    #[inline]
+    fn count(&mut self, outcome: Result<(), Drop>) {
         if let Err(reason) = outcome {
             self.shared.port.drops.count(reason);
         }
     }
 
-    fn handle_packet(&mut self, now: Time, octets: &[u8]) -> Result<(), Drop> {
+    fn check_packet<'a>(&self, octets: &'a [u8]) -> Result<Packet<'a>, Drop> {
         let packet = Packet::parse(octets)?;
         if !packet.vcrc_ok() || !packet.icrc_ok() {
             return Err(Drop::Crc);
@@ -134,7 +160,7 @@ impl Adapter {
         if packet.rd().is_some() {
             return Err(Drop::Transport);
         }
-        self.handle_arrival(now, &Arrival::of_packet(&packet))
+        Ok(packet)
     }
 
     fn handle_arrival(&mut self, now: Time, arrival: &Arrival<'_>) -> Result<(), Drop> {
@@ -142,7 +168,7 @@ impl Adapter {
         if port.state != PortState::ACTIVE {
             return Err(Drop::PortDown);
         }
-        let dlid = arrival.lrh.dlid;
+        let dlid = arrival.head.dlid;
         if dlid.is_multicast() {
             return self.handle_multicast(arrival);
         }
@@ -152,7 +178,7 @@ impl Adapter {
         if arrival.grh.is_some_and(|grh| !port.has_gid(grh.dgid)) {
             return Err(Drop::Grh);
         }
-        let number = number_of(arrival.bth.dest_qp).ok_or(Drop::NoQp)?;
+        let number = number_of(arrival.head.dest_qp).ok_or(Drop::NoQp)?;
         let qp = self.qps.get_mut(number).ok_or(Drop::NoQp)?;
         qp.admit(&self.shared, arrival)?;
         let outcome = qp.handle(&mut self.shared, now, arrival);
@@ -162,9 +188,9 @@ impl Adapter {
 
     fn handle_multicast(&mut self, arrival: &Arrival<'_>) -> Result<(), Drop> {
         let grh = arrival.grh.ok_or(Drop::Grh)?;
-        let of_group = |m: &&Member| m.mgid == grh.dgid && m.mlid == arrival.lrh.dlid;
+        let of_group = |m: &&Member| m.mgid == grh.dgid && m.mlid == arrival.head.dlid;
         let members: Vec<Qp> = self.shared.groups.iter().filter(of_group).map(|m| m.qp).collect();
-        if members.is_empty() || arrival.bth.dest_qp != Qpn::MULTICAST {
+        if members.is_empty() || arrival.head.dest_qp != Qpn::MULTICAST {
             return Err(Drop::NoMember);
         }
         for member in members {
@@ -191,43 +217,63 @@ impl Adapter {
         }
     }
 
-    /// The next thing to send. With `shortcut`, a message goes in one piece.
-    pub fn poll_transmit(&mut self, now: Time, shortcut: bool) -> Option<Frame> {
+    /// Hands what may be sent now to `send`, which says whether the link had room for it. With
+    /// `shortcut`, messages go as such.
+    #[inline]
+    pub fn transmit(
+        &mut self,
+        now: Time,
+        shortcut: bool,
+        send: &mut impl FnMut(&Outgoing<'_>) -> bool,
+    ) {
         loop {
-            if let Some(frame) = self.looped.pop_front() {
-                self.handle(now, &frame);
-                continue;
-            }
-            let number = self.active.pop_front()?;
-            let Some(qp) = self.qps.get_mut(number) else { continue };
-            qp.is_active = false;
-            let frame = qp.poll_transmit(&mut self.shared, now, shortcut);
-            match frame {
-                None => self.watch(number),
-                Some(frame) => {
-                    self.touch(number);
-                    let (port, dlid) = (&self.shared.port, frame.dlid());
-                    if port.lid.covers(port.lmc, dlid) {
-                        self.looped.push_back(frame);
-                        continue;
+            while let Some(number) = self.active.pop_front() {
+                let Some(qp) = self.qps.get_mut(number) else { continue };
+                let (lid, lmc) = (self.shared.port.lid, self.shared.port.lmc);
+                let (looped, groups) = (&mut self.looped, !self.shared.groups.is_empty());
+                let sent = qp.transmit(&mut self.shared, now, shortcut, &mut |outgoing| {
+                    let dlid = outgoing.dlid();
+                    if lid.covers(lmc, dlid) {
+                        looped.push_back(outgoing.to_frame());
+                        return true;
                     }
-                    self.loop_to_group(&frame, dlid);
-                    return Some(frame);
+                    let went = send(outgoing);
+                    if went && groups && dlid.is_multicast() {
+                        // Somebody here may be in the group too.
+                        looped.push_back(outgoing.to_frame());
+                    }
+                    went
+                });
+                qp.is_active = false;
+                match sent {
+                    Sent::All => self.watch(number),
+                    Sent::More => self.touch(number),
+                    Sent::Stalled => {
+                        self.touch(number);
+                        return;
+                    }
                 }
             }
+            let Some(frame) = self.looped.pop_front() else { return };
+            let lender = self.shared.memory.lender().clone();
+            self.handle(now, &frame, Some(&lender));
         }
+    }
+
+    /// Whether anything waits to be sent.
+    #[inline]
+    pub fn is_active(&self) -> bool {
+        !self.active.is_empty()
+    }
+
+    /// What peers may take long messages from.
+    pub fn lender(&self) -> &Arc<Lender> {
+        self.shared.memory.lender()
     }
 
     /// When something will be due; never, if nothing is.
     pub fn deadline(&self) -> Option<Time> {
         self.timers.first().map(|&(due, _)| due)
-    }
-
-    /// Takes a copy of what goes to a group that somebody here is in too.
-    fn loop_to_group(&mut self, frame: &Frame, dlid: Lid) {
-        if dlid.is_multicast() && !self.shared.groups.is_empty() {
-            self.looped.push_back(frame.duplicate());
-        }
     }
 
     /// A queue pair may have something to send now, and other timers.
@@ -263,20 +309,20 @@ impl QueuePair {
     /// Whether a packet may enter the queue pair at all (IBA 9.6.1).
     fn admit(&self, shared: &Shared, arrival: &Arrival<'_>) -> Result<(), Drop> {
         let common = &self.common;
-        if arrival.bth.opcode.transport() != common.transport() {
+        if arrival.head.opcode.transport() != common.transport() {
             return Err(Drop::Transport);
         }
         if !matches!(common.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
             return Err(Drop::QpState);
         }
-        if !arrival.bth.pkey.matches(common.pkey(&shared.port)) {
+        if !arrival.head.pkey.matches(common.pkey(&shared.port)) {
             return Err(Drop::PKey);
         }
         if common.init.qp_type == QpType::Ud {
             return Ok(());
         }
         let path = common.attributes.path.unwrap_or_default();
-        if arrival.lrh.slid != path.dlid {
+        if arrival.head.slid != path.dlid {
             return Err(Drop::Slid);
         }
         match (arrival.grh, path.grh) {
@@ -296,7 +342,7 @@ impl QueuePair {
             return self.receive(shared, arrival);
         }
         self.tell_established(shared);
-        let outcome = if !arrival.bth.opcode.is_request() {
+        let outcome = if !arrival.head.opcode.is_request() {
             self.requester.handle(&self.common, shared, now, arrival)
         } else if self.common.init.qp_type == QpType::Rc {
             self.responder.handle_reliable(&mut self.common, shared, arrival)

@@ -97,6 +97,8 @@ pub enum Drop {
     Access,
     /// The port is down.
     PortDown,
+    /// A message by the shortcut whose sender took back the memory that it is in.
+    Revoked,
 }
 
 impl From<WireError> for Drop {
@@ -125,6 +127,7 @@ impl fmt::Display for Drop {
             Self::NoMember => "no_member",
             Self::Access => "access",
             Self::PortDown => "port_down",
+            Self::Revoked => "revoked",
         })
     }
 }

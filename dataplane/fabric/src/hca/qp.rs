@@ -5,19 +5,18 @@ use super::port::Port;
 use super::queue::{RecvWork, SharedQueue};
 use super::requester::Requester;
 use super::responder::Responder;
-use crate::frame::{Frame, Message, Payload};
+use crate::frame::Outgoing;
+use crate::head::Head;
 use crate::table::Table;
 use crate::time::Time;
 use pollux_verbs::work::SendOp;
 use pollux_verbs::{
-    Access, AddressVector, AsyncEvent, Completion, CompletionKind, CompletionStatus, Cq, Pd, Qp,
-    QpAttributes, QpInit, QpState, QpType, With,
+    Access, AddressVector, AsyncEvent, Completion, CompletionKind, CompletionStatus, Cq,
+    GlobalRoute, Pd, Qp, QpAttributes, QpInit, QpState, QpType, With,
 };
-use pollux_wire::address::Qpn;
+use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::keys::PKey;
-use pollux_wire::packet::{
-    Bth, Credits, Extended, Grh, Headers, Lrh, Opcode, Operation, PACKET_LEN_MAX, Transport,
-};
+use pollux_wire::packet::{Credits, Grh, Opcode, Operation, Transport};
 use pollux_wire::psn::Psn;
 use std::collections::VecDeque;
 
@@ -78,6 +77,7 @@ impl QueuePair {
         match to {
             QpState::Reset => {
                 let Common { handle, qpn, init, .. } = self.common;
+                shared.memory.lender().revoke(qpn);
                 let (is_active, timer) = (self.is_active, self.timer);
                 *self = Self { is_active, timer, ..Self::new(handle, qpn, init) };
             }
@@ -120,23 +120,40 @@ impl QueuePair {
         }
     }
 
-    /// The next thing to send, if anything may be sent now.
-    pub(crate) fn poll_transmit(
+    /// Sends what may be sent now, but no more than its turn allows; says how that ended.
+    pub(crate) fn transmit(
         &mut self,
         shared: &mut Shared,
         now: Time,
         shortcut: bool,
-    ) -> Option<Frame> {
-        if self.common.init.qp_type == QpType::Ud {
-            return self.poll_datagram(shared, shortcut);
+        send: &mut impl FnMut(&Outgoing<'_>) -> bool,
+    ) -> Sent {
+        let mut sent = Sent::More;
+        for _ in 0..SENT_PER_TURN {
+            sent = self.transmit_one(shared, now, shortcut, send);
+            if !matches!(sent, Sent::More) {
+                break;
+            }
         }
-        let Self { common, requester, responder, .. } = self;
-        if let Some(frame) = responder.poll_transmit(common, shared, shortcut) {
-            return Some(frame);
-        }
-        let frame = requester.poll_transmit(common, shared, now, shortcut);
         self.settle(shared);
-        frame
+        sent
+    }
+
+    fn transmit_one(
+        &mut self,
+        shared: &mut Shared,
+        now: Time,
+        shortcut: bool,
+        send: &mut impl FnMut(&Outgoing<'_>) -> bool,
+    ) -> Sent {
+        let Self { common, requester, responder, .. } = self;
+        if common.init.qp_type == QpType::Ud {
+            return requester.transmit_datagram(common, shared, shortcut, send);
+        }
+        match responder.transmit(common, shared, shortcut, send) {
+            Sent::All => requester.transmit(common, shared, now, shortcut, send),
+            other => other,
+        }
     }
 
     /// Goes to the state that a failed request demands: an unreliable queue pair goes on receiving
@@ -183,20 +200,15 @@ impl Common {
         }
     }
 
-    /// Headers of a packet to the peer of a connection.
-    pub(crate) fn headers(&self, port: &Port, op: Operation, psn: Psn, ext: Extended) -> Headers {
-        let path = self.attributes.path.unwrap_or_default();
-        let opcode = Opcode::new(self.transport(), op);
-        let dest = self.attributes.dest_qp.unwrap_or_default();
-        let bth = Bth {
-            opcode,
-            mig_req: true,
+    /// What a packet to the peer of a connection has, and its GRH.
+    #[inline(always)]
+    pub(crate) fn head(&self, port: &Port, op: Operation, psn: Psn) -> (Head, Option<Grh>) {
+        let to = To {
+            path: self.attributes.path.as_ref().unwrap_or(&NO_PATH),
             pkey: self.pkey(port),
-            dest_qp: dest,
-            psn,
-            ..Bth::default()
+            dest_qp: self.attributes.dest_qp.unwrap_or_default(),
         };
-        route(port, &path, bth, ext)
+        to.head(port, Opcode::new(self.transport(), op), psn)
     }
 
     /// How many packets a message of so many octets is: one at least.
@@ -285,38 +297,64 @@ impl Common {
     }
 }
 
-/// Headers of a packet that takes this path.
-pub(crate) fn route(port: &Port, path: &AddressVector, bth: Bth, extended: Extended) -> Headers {
-    let lrh = Lrh {
-        sl: path.sl,
-        dlid: path.dlid,
-        slid: pollux_wire::address::Lid(port.lid.0 | u16::from(path.src_path_bits)),
-        ..Lrh::default()
-    };
-    let grh = path.grh.map(|grh| Grh {
+/// How sending ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// There may be more to send.
+    More,
+    /// Nothing more may be sent now.
+    All,
+    /// The link has no room now.
+    Stalled,
+}
+
+/// Packets or messages that a queue pair sends before others have their turn.
+const SENT_PER_TURN: u32 = 16;
+
+const NO_PATH: AddressVector =
+    AddressVector { dlid: Lid::NONE, sl: 0, src_path_bits: 0, static_rate: 0, port: 0, grh: None };
+
+/// Where something goes.
+pub(crate) struct To<'a> {
+    pub(crate) path: &'a AddressVector,
+    pub(crate) pkey: PKey,
+    pub(crate) dest_qp: Qpn,
+}
+
+impl To<'_> {
+    /// What one packet there has, and its GRH.
+    #[inline(always)]
+    pub(crate) fn head(&self, port: &Port, opcode: Opcode, psn: Psn) -> (Head, Option<Grh>) {
+        let head = Head {
+            opcode,
+            se: false,
+            ack_req: false,
+            whole: false,
+            lent: false,
+            pkey: self.pkey,
+            dest_qp: self.dest_qp,
+            psn,
+            packets: 1,
+            dlid: self.path.dlid,
+            slid: Lid(port.lid.0 | u16::from(self.path.src_path_bits)),
+            sl: self.path.sl,
+        };
+        (head, self.path.grh.as_ref().map(|route| grh(port, route)))
+    }
+}
+
+#[cold]
+fn grh(port: &Port, route: &GlobalRoute) -> Grh {
+    Grh {
         ip_ver: Grh::IP_VER,
-        tclass: grh.traffic_class,
-        flow_label: grh.flow_label,
+        tclass: route.traffic_class,
+        flow_label: route.flow_label,
         nxt_hdr: Grh::NXT_HDR_IBA,
-        hop_lmt: grh.hop_limit,
-        sgid: port.gids.get(usize::from(grh.sgid_index)).copied().unwrap_or_default(),
-        dgid: grh.dgid,
+        hop_lmt: route.hop_limit,
+        sgid: port.gids.get(usize::from(route.sgid_index)).copied().unwrap_or_default(),
+        dgid: route.dgid,
         ..Grh::default()
-    });
-    Headers { lrh, grh, bth, rd: None, extended }
-}
-
-/// A packet around what `fill` puts in place.
-pub(crate) fn packet(headers: &Headers, octets: usize, fill: impl FnOnce(&mut [u8])) -> Frame {
-    let mut out = vec![0; octets + (PACKET_LEN_MAX - 4096)];
-    let len = headers.emit_with(octets, &mut out, fill);
-    out.truncate(len.expect("a payload of at most an MTU fits"));
-    Frame::Packet(out)
-}
-
-/// A message in one piece.
-pub(crate) fn message(headers: Headers, packets: u32, payload: Payload) -> Frame {
-    Frame::Message(Message { headers, packets, payload })
+    }
 }
 
 /// What kind of completion a request ends in.

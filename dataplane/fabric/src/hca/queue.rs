@@ -2,7 +2,7 @@
 
 use pollux_verbs::work::SendOp;
 use pollux_verbs::{
-    AddressVector, Arm, Completion, CompletionStatus, Data, Pd, SendFlags, SendRequest, Sge,
+    AddressVector, Arm, Completion, CompletionStatus, Data, Pd, QpInit, SendFlags, SendRequest, Sge,
 };
 use pollux_wire::psn::Psn;
 use std::collections::VecDeque;
@@ -38,24 +38,13 @@ impl Entries {
 /// What a send sends, kept until it is done: it may have to be sent again.
 #[derive(Clone, Debug)]
 pub(crate) enum Kept {
-    /// Copied when it was posted; the request knows how much of it counts.
-    Inline([u8; INLINE_OCTETS_MAX]),
+    /// Copied when it was posted, to this slot; the request knows how much of it counts.
+    Inline(u32),
     /// In the owner's memory.
     Sges(Entries),
 }
 
 impl Kept {
-    pub(crate) fn of(data: &Data<'_>) -> Self {
-        match *data {
-            Data::Sges(sges) => Self::Sges(Entries::of(sges)),
-            Data::Inline(octets) => {
-                let mut data = [0; INLINE_OCTETS_MAX];
-                data[..octets.len()].copy_from_slice(octets);
-                Self::Inline(data)
-            }
-        }
-    }
-
     /// The entries; none if the data is inline.
     #[inline]
     pub(crate) fn sges(&self) -> &[Sge] {
@@ -63,6 +52,37 @@ impl Kept {
             Self::Inline(_) => &[],
             Self::Sges(entries) => entries.as_slice(),
         }
+    }
+}
+
+/// Where inline data of a send queue is kept: a slot for every request that the queue has room for,
+/// used in turn.
+#[derive(Debug, Default)]
+pub(crate) struct InlineSlots {
+    octets: Box<[u8]>,
+    stride: usize,
+    next: u32,
+}
+
+impl InlineSlots {
+    /// Keeps data of a queue with room for `requests`, each with at most `stride` octets of it.
+    #[inline]
+    fn keep(&mut self, data: &[u8], requests: u32, stride: u32) -> u32 {
+        if self.octets.is_empty() {
+            // Once: a queue that sends nothing inline needs nothing.
+            self.stride = stride as usize;
+            self.octets = vec![0; self.stride * requests as usize].into();
+        }
+        let slot = self.next;
+        self.next = if slot + 1 == requests { 0 } else { slot + 1 };
+        let at = slot as usize * self.stride;
+        self.octets[at..at + data.len()].copy_from_slice(data);
+        slot
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, slot: u32, octets: usize) -> &[u8] {
+        &self.octets[slot as usize * self.stride..][..octets]
     }
 }
 
@@ -93,12 +113,24 @@ pub(crate) struct SendWork {
 }
 
 impl SendWork {
-    pub(crate) fn new(request: &SendRequest<'_>, path: AddressVector) -> Self {
+    #[inline(always)]
+    pub(crate) fn new(
+        request: &SendRequest<'_>,
+        path: AddressVector,
+        inline: &mut InlineSlots,
+        init: &QpInit,
+    ) -> Self {
+        let kept = match request.data {
+            Data::Sges(sges) => Kept::Sges(Entries::of(sges)),
+            Data::Inline(octets) => {
+                Kept::Inline(inline.keep(octets, init.send_requests_max, init.inline_octets_max))
+            }
+        };
         Self {
             id: request.id,
             op: request.op,
             flags: request.flags,
-            kept: Kept::of(&request.data),
+            kept,
             path,
             octets: request.data.octets(),
             psn: Psn::default(),

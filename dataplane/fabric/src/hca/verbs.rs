@@ -1,6 +1,6 @@
 //! The verbs of the adapter: what its owner asks for, checked (IBA 11.2, 11.4).
 
-use super::queue::{CompletionQueue, Entries, RecvWork, SendWork, SharedQueue};
+use super::queue::{CompletionQueue, Entries, RecvWork, SharedQueue};
 use super::{Adapter, LIMITS, Member, QueuePair, qpn_of};
 use pollux_mem::Memory;
 use pollux_verbs::work::{MESSAGE_OCTETS_MAX, SendOp};
@@ -259,6 +259,7 @@ impl Adapter {
         }
         if let Some(kept) = self.qps.remove(qp.0) {
             self.count_qp(&kept.common.init, -1);
+            self.shared.memory.lender().revoke(kept.common.qpn);
             if let Some(due) = kept.timer {
                 self.timers.remove(&(due, qp.0));
             }
@@ -375,7 +376,7 @@ impl Adapter {
             }
             _ => AddressVector::default(),
         };
-        kept.requester.post(SendWork::new(request, path));
+        kept.requester.post(request, path, &kept.common.init);
         if matches!(state, QpState::Err | QpState::Sqe) {
             kept.requester.flush(&kept.common, &mut self.shared);
         }

@@ -7,8 +7,11 @@ pub mod fault;
 pub mod threads;
 pub mod world;
 
-use crate::frame::Frame;
+use crate::frame::Outgoing;
+use crate::hca::Adapter;
+use crate::lend::Lender;
 use crate::time::Time;
+use std::sync::Arc;
 
 /// One end of a link.
 pub trait Link {
@@ -16,13 +19,14 @@ pub trait Link {
     fn now(&self) -> Time;
     /// Whether time moves only when nobody has anything to do, and is cheap to ask for.
     fn is_virtual(&self) -> bool;
-    /// Sends a frame, or gives it back when the link has no room now.
-    #[expect(clippy::result_large_err, reason = "a refused frame goes back to its owner")]
-    fn send(&mut self, frame: Frame) -> Result<(), Frame>;
-    /// The next frame that has come.
-    fn receive(&mut self) -> Option<Frame>;
     /// Whether anything on the way looks at packets: then messages must not take the shortcut.
     fn wants_packets(&self) -> bool;
+    /// Tells the other end what this one's adapter lends.
+    fn attach(&mut self, lender: &Arc<Lender>);
+    /// Sends, or says that there is no room now.
+    fn send(&mut self, outgoing: &Outgoing<'_>) -> bool;
+    /// Hands the next thing that has come to the adapter; says whether there was any.
+    fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool;
     /// When the adapter wants to be called again, if nothing comes before.
     fn set_deadline(&mut self, deadline: Option<Time>);
     /// Lets time pass, until `end` at the most.

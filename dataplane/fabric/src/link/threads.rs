@@ -1,33 +1,60 @@
-//! Two adapters in two threads of one process, joined by a ring each way.
+//! Two adapters in two threads of one process, joined by a lane each way.
 
 use super::Link;
-use crate::frame::Frame;
+use crate::frame::{Arrival, Outgoing};
+use crate::hca::Adapter;
+use crate::lend::Lender;
 use crate::time::Time;
-use pollux_mem::spsc::{self, Consumer, Producer};
-use std::sync::Arc;
+use pollux_mem::lane::{Lane, LaneReceiver, LaneSender};
+use std::sync::{Arc, OnceLock};
 
-/// Frames that a ring holds: a burst, and no more than the caches do.
-const RING_FRAMES: usize = 1024;
+/// Slots of a lane: a burst, and no more than the caches hold.
+const SLOTS: usize = 1024;
+
+/// What an entry of a lane is.
+const MESSAGE: u8 = 0;
+const PACKET: u8 = 1;
 
 /// What tells the time to links between threads; given by whoever may read a clock.
 pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 
 /// One end of a link between threads.
 pub struct ThreadLink {
-    to: Producer<Frame>,
-    from: Consumer<Frame>,
+    to: LaneSender,
+    from: LaneReceiver,
     clock: Clock,
+    /// What this end lends, for the other; and what the other one lends.
+    lends: Arc<OnceLock<Arc<Lender>>>,
+    borrows: Arc<OnceLock<Arc<Lender>>>,
+    /// For what lies in a lane in parts, and is needed in one.
+    room: Vec<u8>,
+    packets_only: bool,
 }
 
 /// Two joined ends.
 ///
 /// # Panics
-/// Never: the ring's size is a power of two.
+/// When the process has no memory for the lanes.
 pub fn pair(clock: &Clock) -> [ThreadLink; 2] {
-    let ring = || spsc::ring(RING_FRAMES).expect("a power of two");
-    let ((to_b, from_a), (to_a, from_b)) = (ring(), ring());
-    let link = |to, from| ThreadLink { to, from, clock: clock.clone() };
-    [link(to_b, from_b), link(to_a, from_a)]
+    let lane = || Lane::private(SLOTS).expect("there is memory for a lane");
+    let lanes = [lane(), lane()];
+    let lenders = [Arc::default(), Arc::default()];
+    [0, 1].map(|end| ThreadLink {
+        to: lanes[end].other_side().sender(),
+        from: lanes[1 - end].other_side().receiver(),
+        clock: clock.clone(),
+        lends: Arc::clone(&lenders[end]),
+        borrows: Arc::clone(&lenders[1 - end]),
+        room: Vec::new(),
+        packets_only: false,
+    })
+}
+
+impl ThreadLink {
+    /// Real packets, with their CRCs, even where messages might take the shortcut. For both ends.
+    pub fn set_packets_only(&mut self) {
+        self.packets_only = true;
+    }
 }
 
 impl Link for ThreadLink {
@@ -39,16 +66,41 @@ impl Link for ThreadLink {
         false
     }
 
-    fn send(&mut self, frame: Frame) -> Result<(), Frame> {
-        self.to.push(frame)
-    }
-
-    fn receive(&mut self) -> Option<Frame> {
-        self.from.pop()
-    }
-
     fn wants_packets(&self) -> bool {
-        false
+        self.packets_only
+    }
+
+    fn attach(&mut self, lender: &Arc<Lender>) {
+        // An end has one adapter for life.
+        let _ = self.lends.set(lender.clone());
+    }
+
+    #[inline]
+    fn send(&mut self, outgoing: &Outgoing<'_>) -> bool {
+        if outgoing.is_packet() {
+            outgoing.write_packet(&mut self.room);
+            let mut rest = self.room.as_slice();
+            return self.to.send(PACKET, &[], rest.len(), |part| {
+                let (now, later) = rest.split_at(part.len());
+                part.copy_from_slice(now);
+                rest = later;
+            });
+        }
+        outgoing.write(|words, octets, fill| self.to.send(MESSAGE, words, octets, fill))
+    }
+
+    #[inline]
+    fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool {
+        let (room, lender) = (&mut self.room, self.borrows.get().map(|lender| &**lender));
+        self.from.receive(|entry| {
+            if entry.tag() == PACKET {
+                room.clear();
+                entry.read(|part| room.extend_from_slice(part));
+                adapter.handle_packet(now, room);
+            } else {
+                adapter.handle_message(now, Arrival::of_entry(entry, lender, room).as_ref());
+            }
+        })
     }
 
     fn set_deadline(&mut self, _: Option<Time>) {}

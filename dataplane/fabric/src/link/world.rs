@@ -8,11 +8,14 @@
 
 use super::Link;
 use super::fault::{Dice, Faults};
-use crate::frame::Frame;
+use crate::frame::{Frame, Outgoing};
+use crate::hca::Adapter;
+use crate::lend::Lender;
 use crate::time::Time;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How a link is.
@@ -52,6 +55,8 @@ struct Inner {
     sent: u64,
     deadlines: [Option<Time>; 2],
     is_cut: bool,
+    /// What the adapters at both ends lend.
+    lenders: [Option<Arc<Lender>>; 2],
 }
 
 /// One end of the link of a world.
@@ -72,6 +77,7 @@ impl World {
             sent: 0,
             deadlines: [None; 2],
             is_cut: false,
+            lenders: [None, None],
         };
         let world = Self { inner: Rc::new(RefCell::new(inner)) };
         let link = |end| WorldLink { world: world.clone(), end };
@@ -129,20 +135,30 @@ impl Link for WorldLink {
         true
     }
 
-    fn send(&mut self, frame: Frame) -> Result<(), Frame> {
-        let mut inner = self.world.inner.borrow_mut();
-        if !inner.is_cut {
-            inner.send(self.end, frame);
-        }
-        Ok(())
+    fn attach(&mut self, lender: &Arc<Lender>) {
+        self.world.inner.borrow_mut().lenders[self.end] = Some(lender.clone());
     }
 
-    fn receive(&mut self) -> Option<Frame> {
+    fn send(&mut self, outgoing: &Outgoing<'_>) -> bool {
+        let mut inner = self.world.inner.borrow_mut();
+        if !inner.is_cut {
+            inner.send(self.end, outgoing.to_frame());
+        }
+        true
+    }
+
+    fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool {
         let mut inner = self.world.inner.borrow_mut();
         let arrived = inner.travelling.iter();
         let mut arrived = arrived.take_while(|((at, _), _)| *at <= inner.now);
-        let key = arrived.find(|(_, (to, _))| *to == self.end).map(|(key, _)| *key)?;
-        inner.travelling.remove(&key).map(|(_, frame)| frame)
+        let key = arrived.find(|(_, (to, _))| *to == self.end).map(|(key, _)| *key);
+        let Some((_, frame)) = key.and_then(|key| inner.travelling.remove(&key)) else {
+            return false;
+        };
+        let lender = inner.lenders[1 - self.end].clone();
+        drop(inner);
+        adapter.handle(now, &frame, lender.as_deref());
+        true
     }
 
     fn wants_packets(&self) -> bool {

@@ -3,7 +3,7 @@
 use crate::pair::{Connection, Pair};
 use pollux_fabric::link::fault::Dice;
 use pollux_fabric::link::world::Wire;
-use pollux_fabric::{Drop, Frame, Time};
+use pollux_fabric::{Drop, Time};
 use pollux_verbs::*;
 use pollux_wire::packet::seal;
 use proptest::prelude::*;
@@ -29,8 +29,8 @@ proptest! {
         }
         let mut pair = Pair::new(1, Wire::default(), &Connection::default());
         let device = &mut pair.sides[1].device;
-        device.adapter_mut().handle(Time::START, &Frame::Packet(octets));
-        while device.adapter_mut().poll_transmit(Time::START, false).is_some() {}
+        device.adapter_mut().handle_packet(Time::START, &octets);
+        device.adapter_mut().transmit(Time::START, false, &mut |_| true);
     }
 }
 
@@ -63,7 +63,7 @@ fn packets_with_a_changed_octet_harm_nobody_else() {
             changed[at] = dice.roll() as u8;
             seal(&mut changed);
             let side = &mut victim.sides[1];
-            side.device.adapter_mut().handle(Time::START, &Frame::Packet(changed));
+            side.device.adapter_mut().handle_packet(Time::START, &changed);
             assert_eq!(side.device.query_qp(other).unwrap().0, QpState::Init);
         }
     }
@@ -108,12 +108,12 @@ fn drops_are_counted_by_reason() {
     good.truncate(26);
     good[5] = 6;
     seal(&mut good);
-    adapter.handle(Time::START, &Frame::Packet(good.clone()));
+    adapter.handle_packet(Time::START, &good);
     assert_eq!(adapter.port().drops.of(Drop::NoQp), 1);
     good[20] ^= 1;
-    adapter.handle(Time::START, &Frame::Packet(good));
+    adapter.handle_packet(Time::START, &good);
     assert_eq!(adapter.port().drops.of(Drop::Crc), 1);
-    adapter.handle(Time::START, &Frame::Packet(vec![1, 2, 3]));
+    adapter.handle_packet(Time::START, &[1, 2, 3]);
     assert_eq!(adapter.port().drops.of(Drop::Malformed("truncated")), 1);
     assert_eq!(adapter.port().drops.iter().map(|(_, count)| count).sum::<u64>(), 3);
 }

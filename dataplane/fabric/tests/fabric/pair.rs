@@ -11,7 +11,7 @@ use pollux_wire::psn::Psn;
 use pollux_wire::units::{Mtu, TimeCode};
 
 /// One of the two.
-pub struct Side<L> {
+pub struct Side<L: Link> {
     pub device: SoftDevice<L>,
     pub cq: Cq,
     pub qp: Qp,

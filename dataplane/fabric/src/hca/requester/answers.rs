@@ -11,11 +11,11 @@ impl Requester {
         now: Time,
         arrival: &Arrival<'_>,
     ) -> Result<(), Drop> {
-        let psn = arrival.bth.psn;
+        let psn = arrival.head.psn;
         if !psn.is_before(self.psn) {
             return Err(Drop::Sequence);
         }
-        match (arrival.bth.opcode.operation(), arrival.extended) {
+        match (arrival.head.opcode.operation(), arrival.extended) {
             (Operation::ACKNOWLEDGE, Extended::Aeth(aeth)) => {
                 self.take_credits(aeth.syndrome, aeth.msn);
                 if psn.is_before(self.acked) {
@@ -125,7 +125,7 @@ impl Requester {
         arrival: &Arrival<'_>,
         answer: Answer,
     ) -> Result<(), Drop> {
-        let psn = arrival.bth.psn;
+        let psn = arrival.head.psn;
         let index = self.queue.iter().position(|w| w.needs_answer() && !w.done && w.packets > 0);
         let Some(work) = index.and_then(|index| self.queue.get_mut(index)) else {
             return Err(Drop::Sequence);
@@ -144,19 +144,22 @@ impl Requester {
             return Ok(());
         }
         let (pd, skip) = (common.init.pd, work.answered as usize);
-        if shared.memory.local(pd, work.kept.sges(), true, &mut self.pieces).is_err() {
+        let Ok(pieces) = shared.memory.local(pd, work.kept.sges(), true) else {
             self.progress(common, shared, now, psn);
             self.failed = Some(CompletionStatus::LocalProtection);
             return Ok(());
-        }
-        match answer {
-            Answer::Read => arrival.payload.copy_to(&self.pieces, skip),
-            Answer::Atomic(octets) => Source::Octets(&octets).copy_to(&self.pieces, 0),
+        };
+        let came = match answer {
+            Answer::Read => arrival.payload.copy_to(&pieces, skip),
+            Answer::Atomic(octets) => Source::Octets(&octets).copy_to(&pieces, 0),
+        };
+        if !came {
+            return Err(Drop::Revoked);
         }
         work.answered += arrival.payload.octets() as u64;
-        work.answered_packets += arrival.packets;
+        work.answered_packets += arrival.head.packets;
         work.done = work.answered_packets == work.packets;
-        self.progress(common, shared, now, psn.plus(arrival.packets));
+        self.progress(common, shared, now, psn.plus(arrival.head.packets));
         // What came may have been the last thing that requests acknowledged before waited for.
         self.retire(common, shared);
         Ok(())
@@ -176,11 +179,11 @@ impl Answer {
         let Self::Read = self else { return !is_read };
         let left = work.octets - work.answered;
         let octets = arrival.payload.octets() as u64;
-        let operation = arrival.bth.opcode.operation();
+        let operation = arrival.head.opcode.operation();
         let ends =
             matches!(operation, Operation::READ_RESPONSE_LAST | Operation::READ_RESPONSE_ONLY);
-        let due = if arrival.is_message { left } else { left.min(common.mtu() as u64) };
-        let due_end = arrival.packets == work.packets - work.answered_packets;
+        let due = if arrival.head.whole { left } else { left.min(common.mtu() as u64) };
+        let due_end = arrival.head.packets == work.packets - work.answered_packets;
         is_read && octets == due && ends == due_end
     }
 }

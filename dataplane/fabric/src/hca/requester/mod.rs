@@ -18,18 +18,19 @@ mod answers;
 mod sending;
 
 use super::Shared;
-use super::qp::{Common, kind_of, message, packet};
-use super::queue::{Kept, SendWork};
-use crate::frame::{Arrival, Frame, Payload, Source, gather};
-use crate::hca::memory::Piece;
+use super::qp::{Common, Sent, kind_of};
+use super::queue::{InlineSlots, Kept, SendWork};
+use crate::frame::{Arrival, COPY_OCTETS_MAX, Outgoing, Payload, Source};
+use crate::hca::memory::Pieces;
 use crate::hca::port::Drop;
 use crate::time::Time;
 use pollux_verbs::work::{Remote, SendOp};
 use pollux_verbs::{
-    AsyncEvent, Completion, CompletionStatus, QpAttributes, QpState, QpType, SendFlags, With,
+    AddressVector, AsyncEvent, Completion, CompletionStatus, QpAttributes, QpInit, QpState, QpType,
+    SendFlags, SendRequest, With,
 };
 use pollux_wire::packet::{
-    AtomicEth, Extended, Headers, Ieth, ImmDt, NakCode, Operation, Reth, RnrTimer, Syndrome,
+    AtomicEth, Extended, Ieth, ImmDt, NakCode, Operation, Reth, RnrTimer, Syndrome,
 };
 use pollux_wire::psn::Psn;
 use std::collections::VecDeque;
@@ -70,7 +71,7 @@ pub(crate) struct Requester {
     draining: Option<bool>,
     /// Lost answers have been asked for again, and nothing has come of it yet.
     asked_again: bool,
-    pieces: Vec<Piece>,
+    inline: InlineSlots,
 }
 
 impl Requester {
@@ -85,8 +86,9 @@ impl Requester {
         self.queue.len()
     }
 
-    pub(crate) fn post(&mut self, work: SendWork) {
-        self.queue.push_back(work);
+    #[inline(always)]
+    pub(crate) fn post(&mut self, request: &SendRequest<'_>, path: AddressVector, init: &QpInit) {
+        self.queue.push_back(SendWork::new(request, path, &mut self.inline, init));
     }
 
     /// Begins nothing new; tells when what was begun is done, if asked to.
@@ -102,6 +104,12 @@ impl Requester {
     /// The oldest request.
     pub(crate) fn front(&self) -> Option<&SendWork> {
         self.queue.front()
+    }
+
+    /// What was posted inline to this slot.
+    #[inline]
+    pub(crate) fn inline(&self, slot: u32, octets: usize) -> &[u8] {
+        self.inline.get(slot, octets)
     }
 
     /// The number of the next packet.
@@ -135,6 +143,9 @@ impl Requester {
 
     /// All requests end.
     pub(crate) fn flush(&mut self, common: &Common, shared: &mut Shared) {
+        if !self.queue.is_empty() {
+            shared.memory.lender().revoke(common.qpn);
+        }
         let mut status = self.failed.take().unwrap_or(CompletionStatus::Flushed);
         while let Some(work) = self.queue.pop_front() {
             complete(common, shared, &work, status);
@@ -146,7 +157,7 @@ impl Requester {
             acked: self.psn,
             retries_left: self.retries_left,
             rnr_retries_left: self.rnr_retries_left,
-            pieces: std::mem::take(&mut self.pieces),
+            inline: std::mem::take(&mut self.inline),
             ..Self::default()
         };
     }

@@ -4,14 +4,16 @@
 use super::*;
 
 impl Requester {
-    /// The next packet or message, if one may be sent now.
-    pub(crate) fn poll_transmit(
+    /// Sends the next packet or message, if one may be sent now.
+    #[inline]
+    pub(crate) fn transmit(
         &mut self,
         common: &Common,
         shared: &mut Shared,
         now: Time,
         shortcut: bool,
-    ) -> Option<Frame> {
+        send: &mut impl FnMut(&Outgoing<'_>) -> bool,
+    ) -> Sent {
         while self.may_send(common, now) {
             if self.queue[self.next].is_local() {
                 self.carry_out_local(common, shared);
@@ -21,17 +23,26 @@ impl Requester {
                 break;
             }
             let work = &self.queue[self.next];
-            let (pd, sges, writes) = (common.init.pd, work.kept.sges(), work.needs_answer());
-            if shared.memory.local(pd, sges, writes, &mut self.pieces).is_err() {
+            let (pd, writes) = (common.init.pd, work.needs_answer());
+            let Ok(pieces) = shared.memory.local(pd, work.kept.sges(), writes) else {
                 self.break_off(common, CompletionStatus::LocalProtection);
                 break;
+            };
+            let whole = work.needs_answer() || shortcut && self.goes_whole(common, work);
+            if !send(&self.outgoing(common, shared, pieces, whole, shortcut)) {
+                return Sent::Stalled;
             }
-            let whole = work.needs_answer() || shortcut && self.packet == 0;
-            let frame = self.emit(common, shared, whole, shortcut);
             self.sent(common, shared, now, whole);
-            return Some(frame);
+            return Sent::More;
         }
-        None
+        Sent::All
+    }
+
+    /// Whether the shortcut carries the request in one piece. What lends its memory needs an
+    /// acknowledgement, before which its owner keeps it as it is; others go packet by packet.
+    fn goes_whole(&self, common: &Common, work: &SendWork) -> bool {
+        self.packet == 0
+            && (common.init.qp_type == QpType::Rc || work.octets as usize <= COPY_OCTETS_MAX)
     }
 
     /// Whether anything may be sent now at all.
@@ -110,31 +121,48 @@ impl Requester {
         }
     }
 
-    /// Makes the packet, or the whole message, at the present place.
-    fn emit(&self, common: &Common, shared: &Shared, whole: bool, shortcut: bool) -> Frame {
+    /// The packet, or the whole message, at the present place.
+    #[inline(always)]
+    fn outgoing<'a>(
+        &'a self,
+        common: &Common,
+        shared: &'a Shared,
+        pieces: Pieces<'a>,
+        whole: bool,
+        shortcut: bool,
+    ) -> Outgoing<'a> {
         let work = &self.queue[self.next];
-        let port = &shared.port;
         let psn = work.psn.plus(self.packet);
         let (operation, extended) = self.operation(common, whole);
-        let mut headers = common.headers(port, operation, psn, extended);
+        let (mut head, grh) = common.head(&shared.port, operation, psn);
         let last = whole || self.packet + 1 == work.packets;
-        headers.bth.se = last && work.flags.has(SendFlags::SOLICITED) && work.takes_recv();
-        headers.bth.ack_req = common.init.qp_type == QpType::Rc
+        head.se = last && work.flags.has(SendFlags::SOLICITED) && work.takes_recv();
+        head.ack_req = common.init.qp_type == QpType::Rc
             && (last || (self.packet + 1).is_multiple_of(PACKETS_PER_ACK));
-        if work.needs_answer() {
-            return request_frame(headers, work.packets - self.packet, shortcut);
-        }
+        head.whole = whole;
         if whole {
-            let payload = whole_payload(common, work, &self.pieces);
-            return message(headers, work.packets, payload);
+            head.packets = work.packets - self.packet;
         }
         let mtu = common.mtu();
-        let at = self.packet as usize * mtu;
-        let octets = (work.octets as usize - at).min(mtu);
-        packet(&headers, octets, |room| match &work.kept {
-            Kept::Inline(data) => room.copy_from_slice(&data[at..at + octets]),
-            _ => gather(&self.pieces, at, room),
-        })
+        let skip = self.packet as usize * mtu;
+        let octets = work.octets as usize;
+        let payload = match work.kept {
+            _ if work.needs_answer() => Payload::NONE,
+            Kept::Inline(slot) if whole => Payload::Octets(self.inline.get(slot, octets)),
+            Kept::Inline(slot) => {
+                let octets = self.inline.get(slot, octets);
+                Payload::Octets(&octets[skip..octets.len().min(skip + mtu)])
+            }
+            Kept::Sges(_) if whole && octets <= COPY_OCTETS_MAX => {
+                Payload::Copied { pieces, skip: 0, octets }
+            }
+            Kept::Sges(_) if whole => {
+                head.lent = true;
+                Payload::Lent { pieces, leave: shared.memory.lender().leave(common.qpn) }
+            }
+            Kept::Sges(_) => Payload::Copied { pieces, skip, octets: (octets - skip).min(mtu) },
+        };
+        Outgoing { head, grh, extended, payload, as_packet: !shortcut }
     }
 
     /// Operation and extended headers of the packet at the present place.
@@ -203,24 +231,6 @@ impl Requester {
             self.start_timer(common, now);
         }
     }
-}
-
-/// A request for an answer, which has no payload of its own.
-fn request_frame(headers: Headers, packets: u32, shortcut: bool) -> Frame {
-    if shortcut { message(headers, packets, Payload::empty()) } else { packet(&headers, 0, |_| {}) }
-}
-
-/// The payload of a message in one piece. Without an acknowledgement to wait for, its owner may
-/// change the memory at once, so then it goes by copy.
-fn whole_payload(common: &Common, work: &SendWork, pieces: &[Piece]) -> Payload {
-    let octets = work.octets as usize;
-    if let Kept::Inline(data) = &work.kept {
-        return Payload::small(&data[..octets]);
-    }
-    if common.init.qp_type == QpType::Rc {
-        return Payload::of(pieces, octets);
-    }
-    Payload::copy(pieces, octets)
 }
 
 /// The header of an RDMA request that skips what is done already.

@@ -24,13 +24,16 @@ impl Responder {
             );
         }
         let pd = common.recv_pd(shared);
-        if shared.memory.local(pd, work.entries.as_slice(), true, &mut self.pieces).is_err() {
+        let Ok(pieces) = shared.memory.local(pd, work.entries.as_slice(), true) else {
             common.complete_recv(shared, &work, CompletionStatus::LocalProtection);
             return Err(Refusal::Told(NakCode::REMOTE_OPERATIONAL_ERROR));
+        };
+        if !arrival.payload.copy_to(&pieces, done) {
+            common.give_back_recv(shared, work);
+            return Err(Refusal::Revoked);
         }
-        arrival.payload.copy_to(&self.pieces, done);
-        self.expected = self.expected.plus(arrival.packets);
-        if !arrival.bth.opcode.operation().ends() {
+        self.expected = self.expected.plus(arrival.head.packets);
+        if !arrival.head.opcode.operation().ends() {
             self.within = Within::Send { work, octets: done + octets };
             return Ok(());
         }
@@ -48,7 +51,7 @@ impl Responder {
         };
         self.msn = self.msn.plus(1);
         let total = (done + octets) as u32;
-        finish_recv(common, shared, &work, CompletionKind::Recv, total, with, arrival.bth.se);
+        finish_recv(common, shared, &work, CompletionKind::Recv, total, with, arrival.head.se);
         Ok(())
     }
 
@@ -81,7 +84,7 @@ impl Responder {
             _ => return Err(invalid),
         };
         let octets = arrival.payload.octets() as u64;
-        let ends = arrival.bth.opcode.operation().ends();
+        let ends = arrival.head.opcode.operation().ends();
         let left = u64::from(reth.dma_len).checked_sub(done + octets);
         if !common.allows(Access::REMOTE_WRITE) || left.is_none_or(|left| (left == 0) != ends) {
             return Err(invalid);
@@ -89,12 +92,12 @@ impl Responder {
         let (pd, rkey) = (common.init.pd, RKey(reth.rkey));
         // The whole stretch is looked at when the message begins, so that nothing is written of one
         // that reaches too far.
-        let (at, length) = if done == 0 { (0, reth.dma_len.into()) } else { (done, octets) };
+        let (at, length) = if done == 0 { (0, reth.dma_len) } else { (done, octets as u32) };
         let denied = Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR);
         let address = reth.va.checked_add(at).ok_or(denied)?;
         let need = Access::REMOTE_WRITE;
         let piece = shared.memory.remote(pd, rkey, address, length, need);
-        let piece = piece.map_err(|_| Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR))?;
+        let piece = [piece.map_err(|_| Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR))?];
         let imm = match arrival.extended {
             Extended::Imm(imm) | Extended::RethImm(_, imm) => Some(imm.data),
             _ => None,
@@ -102,8 +105,10 @@ impl Responder {
         if imm.is_some() && !common.has_recv(&shared.srqs) {
             return Err(Refusal::NotReady);
         }
-        arrival.payload.copy_to(piece.as_slice(), 0);
-        self.expected = self.expected.plus(arrival.packets);
+        if !arrival.payload.copy_to(&shared.memory.pieces(&piece), 0) {
+            return Err(Refusal::Revoked);
+        }
+        self.expected = self.expected.plus(arrival.head.packets);
         if !ends {
             self.within = Within::Write { reth, octets: done + octets };
             return Ok(());
@@ -112,7 +117,7 @@ impl Responder {
         self.msn = self.msn.plus(1);
         if let Some((data, work)) = imm.zip(imm.and_then(|_| common.take_recv(shared))) {
             let (kind, with) = (CompletionKind::RecvWriteImm, With::Imm(data));
-            finish_recv(common, shared, &work, kind, reth.dma_len, with, arrival.bth.se);
+            finish_recv(common, shared, &work, kind, reth.dma_len, with, arrival.head.se);
         }
         Ok(())
     }
@@ -142,12 +147,11 @@ impl Responder {
         if u64::from(reth.dma_len) > MESSAGE_OCTETS_MAX {
             return Err(Refusal::Fatal(NakCode::INVALID_REQUEST));
         }
-        let (pd, rkey, octets) = (common.init.pd, RKey(reth.rkey), u64::from(reth.dma_len));
-        let piece = shared.memory.remote(pd, rkey, reth.va, octets, Access::REMOTE_READ);
-        let piece = piece.map_err(|_| Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR))?;
-        let packets = common.packets(octets);
-        let octets = octets as usize;
-        self.answers.push_back(Answer::Read { psn, piece, octets, packet: 0, packets });
+        let (pd, rkey, need) = (common.init.pd, RKey(reth.rkey), Access::REMOTE_READ);
+        let allowed = shared.memory.remote(pd, rkey, reth.va, reth.dma_len, need);
+        allowed.map_err(|_| Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR))?;
+        let packets = common.packets(reth.dma_len.into());
+        self.answers.push_back(Answer::Read(ReadAnswer { psn, reth: *reth, packet: 0, packets }));
         Ok(())
     }
 
@@ -163,17 +167,17 @@ impl Responder {
             return Err(Refusal::Fatal(NakCode::INVALID_REQUEST));
         }
         let (pd, rkey, need) = (common.init.pd, RKey(atomic.rkey), Access::REMOTE_ATOMIC);
-        let piece = shared.memory.remote(pd, rkey, atomic.va, 8, need).ok().flatten();
-        let swaps = arrival.bth.opcode.operation() == Operation::COMPARE_SWAP;
+        let piece = shared.memory.remote(pd, rkey, atomic.va, 8, need).ok();
+        let swaps = arrival.head.opcode.operation() == Operation::COMPARE_SWAP;
         let original = piece.and_then(|piece| {
-            piece.memory.update(piece.at, |old| match (swaps, old == atomic.compare) {
+            shared.memory.pieces(&[piece]).update(|old| match (swaps, old == atomic.compare) {
                 (true, true) => atomic.swap_or_add,
                 (true, false) => old,
                 (false, _) => old.wrapping_add(atomic.swap_or_add),
             })
         });
         let original = original.ok_or(Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR))?;
-        let psn = arrival.bth.psn;
+        let psn = arrival.head.psn;
         self.answers.push_back(Answer::Atomic { psn, original });
         self.remember(common, Executed { psn, packets: 1, original: Some(original) });
         Ok(())

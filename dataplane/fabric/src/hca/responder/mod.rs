@@ -18,17 +18,15 @@ mod sending;
 
 use super::Shared;
 use super::port::Drop;
-use super::qp::{Common, message, packet};
+use super::qp::{Common, Sent};
 use super::queue::RecvWork;
-use crate::frame::{Arrival, Frame, Payload, gather};
-use crate::hca::memory::Piece;
+use crate::frame::{Arrival, COPY_OCTETS_MAX, Outgoing, Payload};
 use pollux_verbs::work::MESSAGE_OCTETS_MAX;
 use pollux_verbs::{
     Access, AsyncEvent, Completion, CompletionKind, CompletionStatus, QpType, RKey, With,
 };
 use pollux_wire::packet::{
-    Aeth, AtomicAckEth, AtomicEth, Credits, Extended, Headers, NakCode, Operation, Reth, RnrTimer,
-    Syndrome,
+    Aeth, AtomicAckEth, AtomicEth, Credits, Extended, NakCode, Operation, Reth, RnrTimer, Syndrome,
 };
 use pollux_wire::psn::Psn;
 use std::collections::VecDeque;
@@ -46,7 +44,6 @@ pub(crate) struct Responder {
     executed: VecDeque<Executed>,
     /// A peer asked for what ends the queue pair.
     failed: bool,
-    pieces: Vec<Piece>,
 }
 
 /// Answers that may wait; beyond that, duplicates find none.
@@ -68,10 +65,19 @@ enum Within {
 enum Answer {
     /// An acknowledgement of any kind.
     Ack { psn: Psn, syndrome: Syndrome },
-    /// The answer to a read, of which `packet` packets were sent.
-    Read { psn: Psn, piece: Option<Piece>, octets: usize, packet: u32, packets: u32 },
+    /// The answer to a read.
+    Read(ReadAnswer),
     /// The answer to an atomic.
     Atomic { psn: Psn, original: u64 },
+}
+
+/// The answer to a read, of which `packet` packets were sent.
+#[derive(Debug)]
+struct ReadAnswer {
+    psn: Psn,
+    reth: Reth,
+    packet: u32,
+    packets: u32,
 }
 
 /// A read or an atomic that may be asked for again.
@@ -91,6 +97,8 @@ enum Refusal {
     Told(NakCode),
     /// There is no receive.
     NotReady,
+    /// Its sender took back what it lent: it is as lost on the way.
+    Revoked,
 }
 
 impl Responder {
@@ -119,7 +127,7 @@ impl Responder {
         shared: &mut Shared,
         arrival: &Arrival<'_>,
     ) -> Result<(), Drop> {
-        let psn = arrival.bth.psn;
+        let psn = arrival.head.psn;
         let ahead = psn.since(self.expected);
         if ahead < 0 {
             return self.handle_duplicate(common, shared, arrival);
@@ -136,7 +144,7 @@ impl Responder {
         let executed = self.execute(common, shared, arrival);
         match executed {
             Ok(()) => {
-                if arrival.bth.ack_req && !wants_data(arrival) {
+                if arrival.head.ack_req && !wants_data(arrival) {
                     self.acknowledge();
                 }
                 Ok(())
@@ -148,6 +156,7 @@ impl Responder {
                 self.gap_told = true;
                 Err(Drop::NoRecv)
             }
+            Err(Refusal::Revoked) => Err(Drop::Revoked),
             Err(Refusal::Told(code)) => {
                 self.fail(psn, code);
                 Err(Drop::Access)
@@ -175,7 +184,7 @@ impl Responder {
         shared: &mut Shared,
         arrival: &Arrival<'_>,
     ) -> Result<(), Drop> {
-        let psn = arrival.bth.psn;
+        let psn = arrival.head.psn;
         if self.answers.len() >= ANSWERS_MAX {
             return Err(Drop::Sequence);
         }
@@ -230,7 +239,7 @@ impl Responder {
         shared: &mut Shared,
         arrival: &Arrival<'_>,
     ) -> Result<(), Drop> {
-        let psn = arrival.bth.psn;
+        let psn = arrival.head.psn;
         let gap = psn != self.expected;
         if gap {
             self.abandon(common, shared);
@@ -239,10 +248,11 @@ impl Responder {
         let executed = self.execute(common, shared, arrival);
         if executed.is_err() {
             self.abandon(common, shared);
-            self.expected = psn.plus(arrival.packets);
+            self.expected = psn.plus(arrival.head.packets);
         }
         executed.map_err(|refusal| match refusal {
             Refusal::NotReady => Drop::NoRecv,
+            Refusal::Revoked => Drop::Revoked,
             Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR) => Drop::Access,
             Refusal::Fatal(_) | Refusal::Told(_) => Drop::Sequence,
         })
@@ -264,9 +274,9 @@ impl Responder {
         shared: &mut Shared,
         arrival: &Arrival<'_>,
     ) -> Result<(), Refusal> {
-        let operation = arrival.bth.opcode.operation();
+        let operation = arrival.head.opcode.operation();
         let octets = arrival.payload.octets();
-        let fits = arrival.is_message || operation.payload().allows(octets, common.mtu());
+        let fits = arrival.head.whole || operation.payload().allows(octets, common.mtu());
         let in_order = match &self.within {
             Within::Nothing => operation.begins(),
             Within::Send { .. } => operation.is_send() && !operation.begins(),
@@ -277,7 +287,7 @@ impl Responder {
         }
         match arrival.extended {
             Extended::Reth(reth) if operation == Operation::READ_REQUEST => {
-                self.execute_read(common, shared, arrival.bth.psn, &reth)
+                self.execute_read(common, shared, arrival.head.psn, &reth)
             }
             Extended::AtomicEth(atomic) => self.execute_atomic(common, shared, arrival, &atomic),
             _ if operation.is_send() => self.execute_send(common, shared, arrival),
@@ -295,7 +305,7 @@ impl Executed {
 /// Whether the answer to a request is more than an acknowledgement.
 fn wants_data(arrival: &Arrival<'_>) -> bool {
     matches!(
-        arrival.bth.opcode.operation(),
+        arrival.head.opcode.operation(),
         Operation::READ_REQUEST | Operation::COMPARE_SWAP | Operation::FETCH_ADD
     )
 }

@@ -3,58 +3,99 @@
 use super::*;
 
 impl Responder {
-    /// The next answer, or the next packet of it.
-    pub(crate) fn poll_transmit(
+    /// Sends the next answer, or the next packet of it.
+    #[inline]
+    pub(crate) fn transmit(
         &mut self,
         common: &Common,
-        shared: &Shared,
+        shared: &mut Shared,
         shortcut: bool,
-    ) -> Option<Frame> {
+        send: &mut impl FnMut(&Outgoing<'_>) -> bool,
+    ) -> Sent {
         let aeth = |syndrome| Aeth { syndrome, msn: self.msn };
-        let good = aeth(Syndrome::Ack(common.credits()));
-        let port = &shared.port;
-        let (psn, operation, extended) = match self.answers.front_mut()? {
+        let good = |common: &Common| aeth(Syndrome::Ack(common.credits()));
+        let Some(answer) = self.answers.front_mut() else { return Sent::All };
+        let (psn, operation, extended) = match answer {
             Answer::Ack { psn, syndrome: Syndrome::Ack(_) } => {
-                (*psn, Operation::ACKNOWLEDGE, Extended::Aeth(good))
+                (*psn, Operation::ACKNOWLEDGE, Extended::Aeth(good(common)))
             }
             Answer::Ack { psn, syndrome } => {
                 (*psn, Operation::ACKNOWLEDGE, Extended::Aeth(aeth(*syndrome)))
             }
             Answer::Atomic { psn, original } => {
                 let original = AtomicAckEth { original: *original };
-                (*psn, Operation::ATOMIC_ACKNOWLEDGE, Extended::AethAtomicAckEth(good, original))
+                let extended = Extended::AethAtomicAckEth(good(common), original);
+                (*psn, Operation::ATOMIC_ACKNOWLEDGE, extended)
             }
-            Answer::Read { psn, piece, octets, packet, packets } => {
-                let whole = shortcut && *packet == 0;
-                let (operation, has_aeth) = read_response(whole, *packet, *packets);
-                let extended = if has_aeth { Extended::Aeth(good) } else { Extended::None };
-                let headers = common.headers(port, operation, psn.plus(*packet), extended);
-                let pieces = piece.as_slice();
-                let (frame, is_last) = if whole {
-                    (message(headers, *packets, Payload::of(pieces, *octets)), true)
-                } else {
-                    let at = *packet as usize * common.mtu();
-                    let part = (*octets - at).min(common.mtu());
-                    *packet += 1;
-                    (packet_of(&headers, part, pieces, at), packet == packets)
+            Answer::Read(read) => {
+                let good = good(common);
+                return match read.transmit(common, shared, good, shortcut, send) {
+                    Some(sent) => {
+                        if read.packet == read.packets {
+                            self.answers.pop_front();
+                        }
+                        sent
+                    }
+                    None => {
+                        let psn = read.psn.plus(read.packet);
+                        self.answers.clear();
+                        shared.events.push_back(AsyncEvent::QpAccessError(common.handle));
+                        self.fail(psn, NakCode::REMOTE_ACCESS_ERROR);
+                        Sent::More
+                    }
                 };
-                if is_last {
-                    self.answers.pop_front();
-                }
-                return Some(frame);
             }
         };
-        self.answers.pop_front();
-        let headers = common.headers(port, operation, psn, extended);
-        if shortcut {
-            return Some(message(headers, 1, Payload::empty()));
+        let (head, grh) = common.head(&shared.port, operation, psn);
+        let payload = Payload::NONE;
+        if !send(&Outgoing { head, grh, extended, payload, as_packet: !shortcut }) {
+            return Sent::Stalled;
         }
-        Some(packet(&headers, 0, |_| {}))
+        self.answers.pop_front();
+        Sent::More
     }
 }
 
-fn packet_of(headers: &Headers, octets: usize, pieces: &[Piece], at: usize) -> Frame {
-    packet(headers, octets, |room| gather(pieces, at, room))
+impl ReadAnswer {
+    /// Sends the next packet of the answer, or all of it; says how that ended. `None` if the memory
+    /// may not be read any more: its owner has taken it back since the request came.
+    fn transmit(
+        &mut self,
+        common: &Common,
+        shared: &Shared,
+        good: Aeth,
+        shortcut: bool,
+        send: &mut impl FnMut(&Outgoing<'_>) -> bool,
+    ) -> Option<Sent> {
+        let Reth { va, rkey, dma_len } = self.reth;
+        let (pd, need) = (common.init.pd, Access::REMOTE_READ);
+        let port = &shared.port;
+        let psn = self.psn.plus(self.packet);
+        let sge = shared.memory.remote(pd, RKey(rkey), va, dma_len, need).ok()?;
+        let whole = shortcut && self.packet == 0;
+        let (operation, has_aeth) = read_response(whole, self.packet, self.packets);
+        let extended = if has_aeth { Extended::Aeth(good) } else { Extended::None };
+        let (mut head, grh) = common.head(port, operation, psn);
+        let sges = [sge];
+        let pieces = shared.memory.pieces(&sges);
+        let skip = self.packet as usize * common.mtu();
+        let octets = dma_len as usize;
+        head.whole = whole;
+        let payload = if whole && octets > COPY_OCTETS_MAX {
+            head.lent = true;
+            Payload::Lent { pieces, leave: shared.memory.lender().leave(common.qpn) }
+        } else {
+            let octets = if whole { octets } else { (octets - skip).min(common.mtu()) };
+            Payload::Copied { pieces, skip, octets }
+        };
+        let sent = if whole { self.packets } else { 1 };
+        head.packets = sent;
+        if !send(&Outgoing { head, grh, extended, payload, as_packet: !shortcut }) {
+            return Some(Sent::Stalled);
+        }
+        self.packet += sent;
+        Some(Sent::More)
+    }
 }
 
 /// Which operation the packet of an answer to a read is, and whether it has an AETH.

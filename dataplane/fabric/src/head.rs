@@ -1,0 +1,242 @@
+//! What an adapter decides by, of a packet or of a message: a few words.
+//!
+//! Packets have headers on the wire ([`pollux_wire::packet`]); what takes the shortcut has this
+//! instead, in the same nouns. Between processes the words are a peer's, so reading them is total:
+//! whatever they are, they give a head or none.
+//!
+//! ```text
+//! word 0   opcode 8 | flags 8 | P_Key 16 | destination QP 24 | SL 8
+//!      1   PSN 24 | - 8 | DLID 16 | SLID 16
+//!      2   sequence numbers that it takes 32 | -
+//!      3 ...  extended headers, as the opcode demands: 0 to 4 words
+//!        ...  GRH: 5 words
+//! ```
+
+use pollux_wire::address::{Lid, Qpn};
+use pollux_wire::keys::{PKey, QKey};
+use pollux_wire::packet::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Extended, ExtendedKind, Grh, Headers, Ieth, ImmDt,
+    Lrh, Opcode, Packet, Reth,
+};
+use pollux_wire::psn::Psn;
+
+/// Words of a head, at the most.
+pub(crate) const WORDS_MAX: usize = 3 + 4 + GRH_WORDS;
+const GRH_WORDS: usize = Grh::LEN / 8;
+
+/// What every packet or message has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    pub(crate) opcode: Opcode,
+    /// The receiver shall be woken.
+    pub(crate) se: bool,
+    /// The responder shall acknowledge.
+    pub(crate) ack_req: bool,
+    /// A whole message, which may be longer than the path MTU.
+    pub(crate) whole: bool,
+    /// What it carries is not octets but where they are, in memory that its sender lends.
+    pub(crate) lent: bool,
+    pub(crate) pkey: PKey,
+    pub(crate) dest_qp: Qpn,
+    pub(crate) psn: Psn,
+    /// How many sequence numbers it takes.
+    pub(crate) packets: u32,
+    pub(crate) dlid: Lid,
+    pub(crate) slid: Lid,
+    pub(crate) sl: u8,
+}
+
+const SE: u64 = 1 << 8;
+const ACK_REQ: u64 = 1 << 9;
+const WHOLE: u64 = 1 << 10;
+const LENT: u64 = 1 << 11;
+const HAS_GRH: u64 = 1 << 12;
+
+impl Head {
+    /// That of a packet.
+    pub(crate) fn of_packet(packet: &Packet<'_>) -> Self {
+        let (lrh, bth) = (packet.lrh(), packet.bth());
+        Self {
+            opcode: bth.opcode,
+            se: bth.se,
+            ack_req: bth.ack_req,
+            whole: false,
+            lent: false,
+            pkey: bth.pkey,
+            dest_qp: bth.dest_qp,
+            psn: bth.psn,
+            packets: 1,
+            dlid: lrh.dlid,
+            slid: lrh.slid,
+            sl: lrh.sl,
+        }
+    }
+
+    /// The headers of the packet that says the same.
+    pub(crate) fn headers(&self, grh: Option<Grh>, extended: Extended) -> Headers {
+        let lrh = Lrh { sl: self.sl, dlid: self.dlid, slid: self.slid, ..Lrh::default() };
+        let bth = Bth {
+            opcode: self.opcode,
+            se: self.se,
+            mig_req: true,
+            pkey: self.pkey,
+            dest_qp: self.dest_qp,
+            ack_req: self.ack_req,
+            psn: self.psn,
+            ..Bth::default()
+        };
+        Headers { lrh, grh, bth, rd: None, extended }
+    }
+
+    /// Writes the words; says how many.
+    #[inline(always)]
+    pub(crate) fn write(
+        &self,
+        grh: Option<&Grh>,
+        extended: &Extended,
+        out: &mut [u64; WORDS_MAX],
+    ) -> usize {
+        let flag = |set: bool, bit: u64| if set { bit } else { 0 };
+        out[0] = u64::from(self.opcode.0)
+            | flag(self.se, SE)
+            | flag(self.ack_req, ACK_REQ)
+            | flag(self.whole, WHOLE)
+            | flag(self.lent, LENT)
+            | flag(grh.is_some(), HAS_GRH)
+            | u64::from(self.pkey.0) << 16
+            | u64::from(self.dest_qp.0) << 32
+            | u64::from(self.sl) << 56;
+        out[1] =
+            u64::from(self.psn.get()) | u64::from(self.dlid.0) << 32 | u64::from(self.slid.0) << 48;
+        out[2] = u64::from(self.packets);
+        let extended_words = write_extended(extended, &mut out[3..]);
+        let mut count = 3 + extended_words;
+        if let Some(grh) = grh {
+            for (word, octets) in out[count..].iter_mut().zip(grh.emit().as_chunks::<8>().0) {
+                *word = u64::from_be_bytes(*octets);
+            }
+            count += GRH_WORDS;
+        }
+        count
+    }
+
+    /// Reads words; none if there are too few of them for what they say.
+    #[inline(always)]
+    pub(crate) fn read(
+        words: usize,
+        word: impl Fn(usize) -> u64,
+    ) -> Option<(Self, Option<Grh>, Extended)> {
+        let (first, second) = (word(0), word(1));
+        let head = Self {
+            opcode: Opcode(first as u8),
+            se: first & SE != 0,
+            ack_req: first & ACK_REQ != 0,
+            whole: first & WHOLE != 0,
+            lent: first & LENT != 0,
+            pkey: PKey((first >> 16) as u16),
+            dest_qp: Qpn((first >> 32) as u32 & 0xff_ffff),
+            sl: (first >> 56) as u8 & 0xf,
+            psn: Psn::new(second as u32 & 0xff_ffff),
+            dlid: Lid((second >> 32) as u16),
+            slid: Lid((second >> 48) as u16),
+            packets: word(2) as u32,
+        };
+        let (extended, extended_words) = read_extended(head.opcode.extended()?, &word);
+        let has_grh = first & HAS_GRH != 0;
+        let count = 3 + extended_words + if has_grh { GRH_WORDS } else { 0 };
+        if words != count {
+            return None;
+        }
+        let grh = has_grh.then(|| read_grh(3 + extended_words, &word));
+        Some((head, grh, extended))
+    }
+}
+
+fn read_grh(at: usize, word: &impl Fn(usize) -> u64) -> Grh {
+    let mut octets = [0; Grh::LEN];
+    for (index, octets) in octets.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        *octets = word(at + index).to_be_bytes();
+    }
+    Grh::parse(&octets)
+}
+
+#[inline(always)]
+fn write_extended(extended: &Extended, out: &mut [u64]) -> usize {
+    match *extended {
+        Extended::None => 0,
+        Extended::Imm(imm) => put(out, [imm.data.into()]),
+        Extended::Ieth(ieth) => put(out, [ieth.rkey.into()]),
+        Extended::Reth(reth) => put(out, reth_words(reth)),
+        Extended::RethImm(reth, imm) => {
+            let [va, rest] = reth_words(reth);
+            put(out, [va, rest, imm.data.into()])
+        }
+        Extended::AtomicEth(atomic) => {
+            put(out, [atomic.va, atomic.rkey.into(), atomic.swap_or_add, atomic.compare])
+        }
+        Extended::Aeth(aeth) => put(out, [aeth_word(aeth)]),
+        Extended::AethAtomicAckEth(aeth, ack) => put(out, [aeth_word(aeth), ack.original]),
+        Extended::Deth(deth) => put(out, [deth_word(deth)]),
+        Extended::DethImm(deth, imm) => put(out, [deth_word(deth), imm.data.into()]),
+    }
+}
+
+#[inline(always)]
+fn put<const N: usize>(out: &mut [u64], words: [u64; N]) -> usize {
+    out[..N].copy_from_slice(&words);
+    N
+}
+
+#[inline(always)]
+fn read_extended(kind: ExtendedKind, word: &impl Fn(usize) -> u64) -> (Extended, usize) {
+    let imm = |at| ImmDt { data: word(at) as u32 };
+    match kind {
+        ExtendedKind::None => (Extended::None, 0),
+        ExtendedKind::Imm => (Extended::Imm(imm(3)), 1),
+        ExtendedKind::Ieth => (Extended::Ieth(Ieth { rkey: word(3) as u32 }), 1),
+        ExtendedKind::Reth => (Extended::Reth(reth_of([word(3), word(4)])), 2),
+        ExtendedKind::RethImm => (Extended::RethImm(reth_of([word(3), word(4)]), imm(5)), 3),
+        ExtendedKind::AtomicEth => {
+            let (va, rkey) = (word(3), word(4) as u32);
+            let atomic = AtomicEth { va, rkey, swap_or_add: word(5), compare: word(6) };
+            (Extended::AtomicEth(atomic), 4)
+        }
+        ExtendedKind::Aeth => (Extended::Aeth(aeth_of(word(3))), 1),
+        ExtendedKind::AethAtomicAckEth => {
+            let original = AtomicAckEth { original: word(4) };
+            (Extended::AethAtomicAckEth(aeth_of(word(3)), original), 2)
+        }
+        ExtendedKind::Deth => (Extended::Deth(deth_of(word(3))), 1),
+        ExtendedKind::DethImm => (Extended::DethImm(deth_of(word(3)), imm(4)), 2),
+    }
+}
+
+#[inline(always)]
+fn reth_words(reth: Reth) -> [u64; 2] {
+    [reth.va, u64::from(reth.rkey) | u64::from(reth.dma_len) << 32]
+}
+
+#[inline(always)]
+fn reth_of([va, rest]: [u64; 2]) -> Reth {
+    Reth { va, rkey: rest as u32, dma_len: (rest >> 32) as u32 }
+}
+
+#[inline(always)]
+fn aeth_word(aeth: Aeth) -> u64 {
+    u32::from_be_bytes(aeth.emit()).into()
+}
+
+#[inline(always)]
+fn aeth_of(word: u64) -> Aeth {
+    Aeth::parse(&(word as u32).to_be_bytes())
+}
+
+#[inline(always)]
+fn deth_word(deth: Deth) -> u64 {
+    u64::from(deth.qkey.0) | u64::from(deth.src_qp.0) << 32
+}
+
+#[inline(always)]
+fn deth_of(word: u64) -> Deth {
+    Deth { qkey: QKey(word as u32), src_qp: Qpn((word >> 32) as u32 & 0xff_ffff) }
+}

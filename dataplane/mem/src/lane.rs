@@ -1,0 +1,410 @@
+//! The ring of entries of any length between two processes, of which neither trusts the other.
+//!
+//! What [`shared_ring`](crate::shared_ring) is for values of one size, this is for messages: a few
+//! words of head, then octets. A slot is two cache lines, which the machine fetches as a pair, so a
+//! short message travels in one or two lines; a long one takes several slots in a row:
+//!
+//! ```text
+//! slot p      turn | shape | head ... | octets ...        15 words beside the turn
+//! slot p + 1  turn | octets ...
+//! ```
+//!
+//! The later slots are written first and the turn of the first one last, by one atomic store. So an
+//! entry is there whole or not at all, whoever is killed when. The words that an entry does not
+//! need are neither written nor read.
+//!
+//! Positions, turns and room are those of [`cursor`](crate::cursor). A peer that lies can stop the
+//! flow, drop entries or deliver rubbish: entries are to be judged like packets. The shape is read
+//! once and checked; every other word is read where it is needed, and may change until then.
+
+use crate::cursor::{ProducerCursor, START, filled, first_turn, is_capacity};
+use crate::sync::{AtomicU64, Ordering};
+use crate::words::{LINE_WORDS, Words};
+
+/// Words from one slot to the next.
+const SLOT_WORDS: usize = 16;
+/// Those beside the turn.
+const ROOM_WORDS: usize = SLOT_WORDS - 1;
+/// Octets beside the turn.
+const ROOM: usize = ROOM_WORDS * 8;
+
+/// Words that a head can have: with its shape it fits into the first slot.
+pub const HEAD_WORDS_MAX: usize = ROOM_WORDS - 1;
+
+/// Octets that an entry can have behind its head.
+pub const OCTETS_MAX: usize = 1 << 14;
+
+/// What word 0 says: this layout, version 1.
+const IDENTITY: u64 = u64::from_be_bytes(*b"PLXLANE1");
+
+const IDENTITY_WORD: usize = 0;
+const SLOTS_WORD: usize = 1;
+const HEAD_WORD: usize = LINE_WORDS;
+const FIRST_SLOT_WORD: usize = 2 * LINE_WORDS;
+
+/// How an entry is laid out: the words of its head, its octets, and a tag of its sender's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    tag: u8,
+    head_words: usize,
+    octets: usize,
+}
+
+impl Shape {
+    #[inline(always)]
+    const fn to_word(self) -> u64 {
+        self.tag as u64 | (self.head_words as u64) << 8 | (self.octets as u64) << 32
+    }
+
+    /// `None` if no entry can look so.
+    #[inline(always)]
+    const fn of_word(word: u64) -> Option<Self> {
+        let shape = Self {
+            tag: word as u8,
+            head_words: (word >> 8 & 0xff) as usize,
+            octets: (word >> 32) as usize,
+        };
+        if shape.head_words > HEAD_WORDS_MAX || shape.octets > OCTETS_MAX {
+            return None;
+        }
+        Some(shape)
+    }
+
+    /// Octets that the first slot has room for.
+    #[inline(always)]
+    const fn first_room(self) -> usize {
+        (HEAD_WORDS_MAX - self.head_words) * 8
+    }
+
+    #[inline(always)]
+    const fn slots(self) -> u64 {
+        1 + self.octets.saturating_sub(self.first_room()).div_ceil(ROOM) as u64
+    }
+}
+
+/// A lane in shared memory, before a side is chosen.
+#[derive(Debug)]
+pub struct Lane {
+    words: Words,
+    slots: usize,
+}
+
+/// Why memory is not the lane that it was taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LaneError {
+    /// The number of slots is not a power of two of at most 2^31.
+    BadCapacity {
+        /// The number.
+        slots: u64,
+    },
+    /// The memory is too small for the slots.
+    TooSmall {
+        /// Words that there are.
+        words: usize,
+    },
+    /// There is no lane of this version.
+    NotALane,
+}
+
+impl std::fmt::Display for LaneError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::BadCapacity { slots } => {
+                write!(f, "a lane has a power of two of slots up to 2^31, not {slots}")
+            }
+            Self::TooSmall { words } => write!(f, "a lane does not fit into {words} words"),
+            Self::NotALane => f.write_str("no lane there; the peer must create it before we open"),
+        }
+    }
+}
+
+impl std::error::Error for LaneError {}
+
+impl Lane {
+    /// How many words a lane of `slots` takes. `None` if it can have no such number.
+    pub fn words(slots: usize) -> Option<usize> {
+        if !is_capacity(slots) {
+            return None;
+        }
+        slots.checked_mul(SLOT_WORDS)?.checked_add(FIRST_SLOT_WORD)
+    }
+
+    /// A lane of this process, for two threads of it.
+    pub fn private(slots: usize) -> Option<Self> {
+        Self::create(Words::private(Self::words(slots)?).ok()?, slots).ok()
+    }
+
+    /// Makes an empty lane. To be done before the peer is told of the memory.
+    pub fn create(words: Words, slots: usize) -> Result<Self, LaneError> {
+        let lane = Self::fit(words, slots as u64)?;
+        lane.words.as_slice()[SLOTS_WORD].store(slots as u64, Ordering::Relaxed);
+        lane.reset();
+        // Release, with the acquire in `open`: who sees a lane sees all of it.
+        lane.words.as_slice()[IDENTITY_WORD].store(IDENTITY, Ordering::Release);
+        Ok(lane)
+    }
+
+    /// Finds the lane that a peer made.
+    pub fn open(words: Words) -> Result<Self, LaneError> {
+        let at = words.as_slice();
+        if at.len() < FIRST_SLOT_WORD {
+            return Err(LaneError::TooSmall { words: at.len() });
+        }
+        if at[IDENTITY_WORD].load(Ordering::Acquire) != IDENTITY {
+            return Err(LaneError::NotALane);
+        }
+        let slots = at[SLOTS_WORD].load(Ordering::Relaxed);
+        Self::fit(words, slots)
+    }
+
+    /// Another handle on the same lane, for its other side.
+    pub fn other_side(&self) -> Self {
+        Self { words: self.words.clone(), slots: self.slots }
+    }
+
+    /// Empties the lane. For the survivor, when the peer is known to be dead and before another is
+    /// given the memory.
+    pub fn reset(&self) {
+        for index in 0..self.slots {
+            let turn = first_turn(index, self.slots);
+            self.slot(index as u64)[0].store(turn, Ordering::Relaxed);
+        }
+        // Release: a producer that finds room finds the turns in order.
+        self.head().store(START, Ordering::Release);
+    }
+
+    /// The sending side. It goes on behind the entries from the head on that are there.
+    pub fn sender(self) -> LaneSender {
+        let mut tail = self.head().load(Ordering::Acquire);
+        for _ in 0..self.slots {
+            // Acquire: what the last sender did with the slots comes before what we do.
+            if self.slot(tail)[0].load(Ordering::Acquire) != filled(tail) {
+                break;
+            }
+            tail = tail.wrapping_add(1);
+        }
+        LaneSender { cursor: ProducerCursor::new(tail, self.slots), lane: self }
+    }
+
+    /// The receiving side. It begins with the entries that the last one did not release.
+    pub fn receiver(self) -> LaneReceiver {
+        LaneReceiver { position: self.head().load(Ordering::Acquire), lane: self, refused: 0 }
+    }
+
+    fn fit(words: Words, slots: u64) -> Result<Self, LaneError> {
+        let count = usize::try_from(slots).ok().and_then(Self::words);
+        let needed = count.ok_or(LaneError::BadCapacity { slots })?;
+        if words.as_slice().len() < needed {
+            return Err(LaneError::TooSmall { words: words.as_slice().len() });
+        }
+        Ok(Self { words, slots: slots as usize })
+    }
+
+    #[inline(always)]
+    fn head(&self) -> &AtomicU64 {
+        &self.words.as_slice()[HEAD_WORD]
+    }
+
+    #[inline(always)]
+    fn slot(&self, position: u64) -> &[AtomicU64; SLOT_WORDS] {
+        let index = position as usize & (self.slots - 1);
+        let words = &self.words.as_slice()[FIRST_SLOT_WORD + index * SLOT_WORDS..];
+        words.first_chunk().expect("the words were counted when the lane was made")
+    }
+}
+
+/// The side that sends. One process has it at a time; a second one would spoil entries and nothing
+/// else.
+#[derive(Debug)]
+pub struct LaneSender {
+    lane: Lane,
+    cursor: ProducerCursor,
+}
+
+impl LaneSender {
+    /// Sends an entry of `octets`, which `fill` writes part by part, in order; says whether there
+    /// was room.
+    ///
+    /// # Panics
+    /// With more than [`HEAD_WORDS_MAX`] words or [`OCTETS_MAX`] octets.
+    #[inline]
+    #[must_use]
+    pub fn send(
+        &mut self,
+        tag: u8,
+        head: &[u64],
+        octets: usize,
+        mut fill: impl FnMut(&mut [u8]),
+    ) -> bool {
+        assert!(head.len() <= HEAD_WORDS_MAX && octets <= OCTETS_MAX, "an entry has its limits");
+        let shape = Shape { tag, head_words: head.len(), octets };
+        let slots = shape.slots();
+        if self.cursor.room(slots, self.lane.head()) < slots {
+            return false;
+        }
+        let position = self.cursor.position();
+        let first = self.lane.slot(position);
+        first[1].store(shape.to_word(), Ordering::Relaxed);
+        let (head_words, room) = first[2..].split_at(head.len());
+        for (word, value) in head_words.iter().zip(head) {
+            word.store(*value, Ordering::Relaxed);
+        }
+        put(room, octets.min(shape.first_room()), &mut fill);
+        if slots > 1 {
+            self.send_rest(position, octets - shape.first_room(), &mut fill);
+        }
+        // Release: who sees this turn sees the whole entry.
+        first[0].store(filled(position), Ordering::Release);
+        self.cursor.advance_by(slots);
+        true
+    }
+
+    /// Writes the slots behind the first. A sender that is killed in here has sent nothing.
+    fn send_rest(&self, position: u64, mut octets: usize, fill: &mut impl FnMut(&mut [u8])) {
+        let mut position = position;
+        while octets > 0 {
+            position = position.wrapping_add(1);
+            let slot = self.lane.slot(position);
+            let part = octets.min(ROOM);
+            put(&slot[1..], part, fill);
+            slot[0].store(filled(position), Ordering::Relaxed);
+            octets -= part;
+        }
+    }
+
+    /// Whether the peer showed an impossible head. From then on there is no room: reset and reopen.
+    pub fn is_broken(&self) -> bool {
+        self.cursor.is_broken()
+    }
+
+    /// Gives up the side, for a reset or another process.
+    pub fn into_lane(self) -> Lane {
+        self.lane
+    }
+}
+
+/// Writes octets into words.
+#[inline(always)]
+fn put(words: &[AtomicU64], octets: usize, fill: &mut impl FnMut(&mut [u8])) {
+    if octets == 0 {
+        return;
+    }
+    let mut buffer = [0; ROOM];
+    let part = &mut buffer[..octets];
+    fill(part);
+    let (whole, _) = buffer.as_chunks::<8>();
+    for (word, value) in words.iter().zip(whole).take(octets.div_ceil(8)) {
+        word.store(u64::from_ne_bytes(*value), Ordering::Relaxed);
+    }
+}
+
+/// The side that receives. One process has it at a time; a second one would lose or repeat entries
+/// and nothing else.
+#[derive(Debug)]
+pub struct LaneReceiver {
+    lane: Lane,
+    position: u64,
+    refused: u64,
+}
+
+impl LaneReceiver {
+    /// Hands the oldest entry to `take` and releases it; says whether there was one.
+    #[inline]
+    pub fn receive(&mut self, take: impl FnOnce(&Entry<'_>)) -> bool {
+        let first = self.lane.slot(self.position);
+        // Acquire, with the release in `send`: the entry is there, whole.
+        if first[0].load(Ordering::Acquire) != filled(self.position) {
+            return false;
+        }
+        let shape = Shape::of_word(first[1].load(Ordering::Relaxed));
+        // An entry longer than the lane never came from our own sender.
+        let shape = shape.filter(|shape| shape.slots() <= self.lane.slots as u64);
+        let slots = shape.map_or(1, Shape::slots);
+        match shape {
+            Some(shape) => take(&Entry { lane: &self.lane, position: self.position, shape }),
+            None => self.refused += 1,
+        }
+        self.position = self.position.wrapping_add(slots);
+        // Release, with the acquire in `ProducerCursor`: the entry is read.
+        self.lane.head().store(self.position, Ordering::Release);
+        true
+    }
+
+    /// How many entries had an impossible shape: a peer that lies.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Gives up the side, for a reset or another process.
+    pub fn into_lane(self) -> Lane {
+        self.lane
+    }
+}
+
+/// An entry that has come.
+#[derive(Debug)]
+pub struct Entry<'a> {
+    lane: &'a Lane,
+    position: u64,
+    shape: Shape,
+}
+
+impl Entry<'_> {
+    /// What its sender called it.
+    #[inline(always)]
+    pub fn tag(&self) -> u8 {
+        self.shape.tag
+    }
+
+    /// Words of its head.
+    #[inline(always)]
+    pub fn head_words(&self) -> usize {
+        self.shape.head_words
+    }
+
+    /// The `index`-th word of its head; 0 if it has no such word.
+    #[inline(always)]
+    pub fn head(&self, index: usize) -> u64 {
+        if index >= self.shape.head_words {
+            return 0;
+        }
+        self.lane.slot(self.position)[2 + index].load(Ordering::Relaxed)
+    }
+
+    /// Octets behind its head.
+    #[inline(always)]
+    pub fn octets(&self) -> usize {
+        self.shape.octets
+    }
+
+    /// Shows the octets part by part, in order.
+    #[inline]
+    pub fn read(&self, mut show: impl FnMut(&[u8])) {
+        let room = &self.lane.slot(self.position)[2 + self.shape.head_words..];
+        let part = self.shape.octets.min(self.shape.first_room());
+        get(room, part, &mut show);
+        let mut rest = self.shape.octets - part;
+        let mut position = self.position;
+        while rest > 0 {
+            position = position.wrapping_add(1);
+            let part = rest.min(ROOM);
+            get(&self.lane.slot(position)[1..], part, &mut show);
+            rest -= part;
+        }
+    }
+}
+
+/// Reads octets out of words.
+#[inline(always)]
+fn get(words: &[AtomicU64], octets: usize, show: &mut impl FnMut(&[u8])) {
+    if octets == 0 {
+        return;
+    }
+    let mut buffer = [0; ROOM];
+    let (whole, _) = buffer.as_chunks_mut::<8>();
+    for (value, word) in whole.iter_mut().zip(words).take(octets.div_ceil(8)) {
+        *value = word.load(Ordering::Relaxed).to_ne_bytes();
+    }
+    show(&buffer[..octets]);
+}
