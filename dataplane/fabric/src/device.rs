@@ -55,14 +55,15 @@ impl<L: Link> SoftDevice<L> {
 
     /// Takes what has come, sees to what is due, and sends what may be sent.
     pub fn progress(&mut self) {
-        self.receive();
+        self.receive(|_| false);
         self.transmit();
     }
 
+    /// Takes what has come, until that is enough.
     #[inline]
-    fn receive(&mut self) {
+    fn receive(&mut self, is_enough: impl Fn(&Adapter) -> bool) {
         for _ in 0..FRAMES_PER_TURN {
-            if !self.link.receive(self.now, &mut self.adapter) {
+            if !self.link.receive(self.now, &mut self.adapter) || is_enough(&self.adapter) {
                 break;
             }
         }
@@ -78,8 +79,7 @@ impl<L: Link> SoftDevice<L> {
     fn transmit(&mut self) {
         let shortcut = !self.link.wants_packets();
         if self.adapter.is_active() {
-            let link = &mut self.link;
-            self.adapter.transmit(self.now, shortcut, &mut |outgoing| link.send(outgoing));
+            self.adapter.transmit(self.now, shortcut, &mut self.link);
         }
         self.link.set_deadline(self.adapter.deadline());
     }
@@ -244,7 +244,8 @@ impl<L: Link> Device for SoftDevice<L> {
             // Nobody looked at the clock for a while: nothing was due.
             self.now = self.link.now();
         }
-        let posted = self.adapter.post_send(qp, batch);
+        let shortcut = (!self.link.wants_packets()).then_some(&mut self.link);
+        let posted = self.adapter.post_send(self.now, qp, batch, shortcut);
         self.transmit();
         posted
     }
@@ -261,7 +262,7 @@ impl<L: Link> Device for SoftDevice<L> {
         // What the caller waits for goes first: answers to what comes now leave with its next
         // call, and those that are ready leave now.
         self.transmit();
-        self.receive();
+        self.receive(|adapter| adapter.has_completions(cq, completions.len()));
         let count = self.adapter.poll(cq, completions)?;
         if count == 0 {
             self.transmit();

@@ -13,6 +13,7 @@
 use crate::hca::memory::Pieces;
 use crate::head::{Head, WORDS_MAX};
 use crate::lend::{Leave, Lender};
+use crate::link::Link;
 use pollux_mem::lane::Entry;
 use pollux_verbs::{LKey, Sge};
 use pollux_wire::address::{Lid, Qpn};
@@ -82,14 +83,8 @@ impl Outgoing<'_> {
         self.head.dlid
     }
 
-    /// Whether it is to be a packet.
-    #[inline(always)]
-    pub fn is_packet(&self) -> bool {
-        self.as_packet
-    }
-
     /// Writes the packet, LRH to VCRC, in place of what `out` had.
-    pub fn write_packet(&self, out: &mut Vec<u8>) {
+    fn write_packet(&self, out: &mut Vec<u8>) {
         let octets = self.payload.octets();
         out.clear();
         out.resize(octets + (PACKET_LEN_MAX - 4096), 0);
@@ -98,36 +93,32 @@ impl Outgoing<'_> {
         out.truncate(len.expect("a payload of at most an MTU fits"));
     }
 
-    /// Puts it where `put` says: a tag, words and octets, which the last argument writes part by
-    /// part.
+    /// Sends it on a link, which says whether there was room; `room` is for a packet.
     #[inline(always)]
-    pub(crate) fn write<R>(
-        &self,
-        put: impl FnOnce(&[u64], usize, &mut dyn FnMut(&mut [u8])) -> R,
-    ) -> R {
+    pub(crate) fn send<L: Link>(&self, link: &mut L, room: &mut Vec<u8>) -> bool {
+        if self.as_packet {
+            self.write_packet(room);
+            return link.send_packet(room);
+        }
         let mut words = [0; WORDS_MAX];
         let count = self.head.write(self.grh.as_ref(), &self.extended, &mut words);
         let mut done = 0;
-        put(&words[..count], self.payload.octets(), &mut |part| {
+        link.send_message(&words[..count], self.payload.octets(), |part| {
             self.payload.fill(done, part);
             done += part.len();
         })
     }
 
     /// The same, to be kept.
-    pub fn to_frame(&self) -> Frame {
+    pub(crate) fn to_frame(&self) -> Frame {
         if self.as_packet {
             let mut octets = Vec::new();
             self.write_packet(&mut octets);
             return Frame::Packet(octets);
         }
-        self.write(|words, octets, fill| {
-            let mut payload = vec![0; octets];
-            fill(&mut payload);
-            let mut head = [0; WORDS_MAX];
-            head[..words.len()].copy_from_slice(words);
-            Frame::Message(Message { head, words: words.len(), payload })
-        })
+        let mut words = [0; WORDS_MAX];
+        let count = self.head.write(self.grh.as_ref(), &self.extended, &mut words);
+        Frame::message(&words[..count], self.payload.octets(), |all| self.payload.fill(0, all))
     }
 }
 
@@ -148,7 +139,32 @@ pub struct Message {
     payload: Vec<u8>,
 }
 
+impl Message {
+    /// The `index`-th word of its head; 0 if it has no such word.
+    pub(crate) fn word(&self, index: usize) -> u64 {
+        self.head.get(index).copied().unwrap_or(0)
+    }
+
+    /// Words of its head.
+    pub(crate) fn words(&self) -> usize {
+        self.words
+    }
+
+    pub(crate) fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+}
+
 impl Frame {
+    /// That of a message: the words of its head, and so many octets, which `fill` writes.
+    pub(crate) fn message(words: &[u64], octets: usize, mut fill: impl FnMut(&mut [u8])) -> Self {
+        let mut head = [0; WORDS_MAX];
+        head[..words.len()].copy_from_slice(words);
+        let mut payload = vec![0; octets];
+        fill(&mut payload);
+        Self::Message(Message { head, words: words.len(), payload })
+    }
+
     /// Where it goes.
     pub fn dlid(&self) -> Lid {
         match self {

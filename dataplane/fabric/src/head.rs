@@ -46,11 +46,21 @@ pub(crate) struct Head {
     pub(crate) sl: u8,
 }
 
-const SE: u64 = 1 << 8;
-const ACK_REQ: u64 = 1 << 9;
+/// Flags and fields of the first word that say nothing of where it belongs.
+pub(crate) const SE: u64 = 1 << 8;
+pub(crate) const ACK_REQ: u64 = 1 << 9;
+pub(crate) const SL: u64 = 0xff << 56;
 const WHOLE: u64 = 1 << 10;
 const LENT: u64 = 1 << 11;
 const HAS_GRH: u64 = 1 << 12;
+
+/// The first word of what has no GRH, but for the fields above.
+pub(crate) fn first_word(opcode: Opcode, pkey: PKey, dest_qp: Qpn, whole: bool) -> u64 {
+    u64::from(opcode.0)
+        | if whole { WHOLE } else { 0 }
+        | u64::from(pkey.0) << 16
+        | u64::from(dest_qp.0) << 32
+}
 
 impl Head {
     /// That of a packet.
@@ -97,14 +107,11 @@ impl Head {
         out: &mut [u64; WORDS_MAX],
     ) -> usize {
         let flag = |set: bool, bit: u64| if set { bit } else { 0 };
-        out[0] = u64::from(self.opcode.0)
+        out[0] = first_word(self.opcode, self.pkey, self.dest_qp, self.whole)
             | flag(self.se, SE)
             | flag(self.ack_req, ACK_REQ)
-            | flag(self.whole, WHOLE)
             | flag(self.lent, LENT)
             | flag(grh.is_some(), HAS_GRH)
-            | u64::from(self.pkey.0) << 16
-            | u64::from(self.dest_qp.0) << 32
             | u64::from(self.sl) << 56;
         out[1] =
             u64::from(self.psn.get()) | u64::from(self.dlid.0) << 32 | u64::from(self.slid.0) << 48;
@@ -222,12 +229,12 @@ fn reth_of([va, rest]: [u64; 2]) -> Reth {
 }
 
 #[inline(always)]
-fn aeth_word(aeth: Aeth) -> u64 {
+pub(crate) fn aeth_word(aeth: Aeth) -> u64 {
     u32::from_be_bytes(aeth.emit()).into()
 }
 
 #[inline(always)]
-fn aeth_of(word: u64) -> Aeth {
+pub(crate) fn aeth_of(word: u64) -> Aeth {
     Aeth::parse(&(word as u32).to_be_bytes())
 }
 

@@ -18,6 +18,7 @@
 //! once and checked; every other word is read where it is needed, and may change until then.
 
 use crate::cursor::{ProducerCursor, START, filled, first_turn, is_capacity};
+use crate::memory::Memory;
 use crate::sync::{AtomicU64, Ordering};
 use crate::words::{LINE_WORDS, Words};
 
@@ -322,7 +323,9 @@ impl LaneReceiver {
         let shape = shape.filter(|shape| shape.slots() <= self.lane.slots as u64);
         let slots = shape.map_or(1, Shape::slots);
         match shape {
-            Some(shape) => take(&Entry { lane: &self.lane, position: self.position, shape }),
+            Some(shape) => {
+                take(&Entry { first, lane: &self.lane, position: self.position, shape });
+            }
             None => self.refused += 1,
         }
         self.position = self.position.wrapping_add(slots);
@@ -345,6 +348,7 @@ impl LaneReceiver {
 /// An entry that has come.
 #[derive(Debug)]
 pub struct Entry<'a> {
+    first: &'a [AtomicU64; SLOT_WORDS],
     lane: &'a Lane,
     position: u64,
     shape: Shape,
@@ -369,7 +373,7 @@ impl Entry<'_> {
         if index >= self.shape.head_words {
             return 0;
         }
-        self.lane.slot(self.position)[2 + index].load(Ordering::Relaxed)
+        self.first[(2 + index) % SLOT_WORDS].load(Ordering::Relaxed)
     }
 
     /// Octets behind its head.
@@ -381,7 +385,7 @@ impl Entry<'_> {
     /// Shows the octets part by part, in order.
     #[inline]
     pub fn read(&self, mut show: impl FnMut(&[u8])) {
-        let room = &self.lane.slot(self.position)[2 + self.shape.head_words..];
+        let room = &self.first[2 + self.shape.head_words..];
         let part = self.shape.octets.min(self.shape.first_room());
         get(room, part, &mut show);
         let mut rest = self.shape.octets - part;
@@ -392,6 +396,25 @@ impl Entry<'_> {
             get(&self.lane.slot(position)[1..], part, &mut show);
             rest -= part;
         }
+    }
+}
+
+impl Entry<'_> {
+    /// Copies the octets into memory, to `at` on; says whether it reaches that far.
+    #[inline(always)]
+    #[must_use]
+    pub fn copy_to(&self, memory: &Memory, at: usize) -> bool {
+        let octets = self.shape.octets;
+        if octets <= self.shape.first_room() {
+            let words = &self.first[2 + self.shape.head_words..];
+            return memory.write_words(at, words, octets);
+        }
+        let (mut to, mut reached) = (at, true);
+        self.read(|part| {
+            reached &= memory.write(to, part);
+            to += part.len();
+        });
+        reached
     }
 }
 

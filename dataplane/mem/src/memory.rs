@@ -89,6 +89,35 @@ impl Memory {
         true
     }
 
+    /// Copies so many octets, which words hold in the machine's order, to `at` on; says whether the
+    /// memory reaches that far and there are so many.
+    #[inline(always)]
+    pub(crate) fn write_words(&self, at: usize, from: &[AtomicU64], octets: usize) -> bool {
+        if !self.holds(at, octets) || octets > from.len() * WORD {
+            return false;
+        }
+        if !at.is_multiple_of(WORD) {
+            return self.write_words_shifted(at, from, octets);
+        }
+        let whole = octets / WORD;
+        let words = &self.words.as_slice()[at / WORD..];
+        for (word, from) in words[..whole].iter().zip(from) {
+            word.store(load(from), Ordering::Relaxed);
+        }
+        let tail = octets % WORD;
+        if tail > 0 {
+            blend(&words[whole], 0, &load(&from[whole]).to_ne_bytes()[..tail]);
+        }
+        true
+    }
+
+    #[cold]
+    fn write_words_shifted(&self, at: usize, from: &[AtomicU64], octets: usize) -> bool {
+        from.iter().zip((0..octets).step_by(WORD)).all(|(word, done)| {
+            self.write(at + done, &load(word).to_ne_bytes()[..WORD.min(octets - done)])
+        })
+    }
+
     /// Copies `octets` of `from`, from `from_at` on, to `at` on; says whether both reach that far.
     /// Where the two overlap, the result is any mixture.
     #[must_use]

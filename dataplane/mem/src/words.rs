@@ -41,16 +41,14 @@ impl<T: FromBytes + IntoBytes + Immutable + Copy + 'static> Plain for T {}
 /// A range of words on cache lines of its own. A clone is another handle on the same words.
 #[derive(Clone, Debug)]
 pub struct Words {
-    memory: memory::Shared,
-    first: usize,
-    count: usize,
+    range: memory::Range,
 }
 
 impl Words {
     /// All of `region` that is whole lines.
     pub fn over(region: Region) -> Self {
         let count = region.octets() / LINE_OCTETS * LINE_WORDS;
-        Self { memory: memory::shared(region), first: 0, count }
+        Self { range: memory::Range::all(region, count) }
     }
 
     /// At least `count` zeroed words that no other process sees.
@@ -65,16 +63,13 @@ impl Words {
     #[must_use]
     pub fn take(&mut self, count: usize) -> Option<Self> {
         let count = count.checked_next_multiple_of(LINE_WORDS)?;
-        let rest = self.count.checked_sub(count)?;
-        let taken = Self { memory: self.memory.clone(), first: self.first, count };
-        (self.first, self.count) = (self.first + count, rest);
-        Some(taken)
+        Some(Self { range: self.range.cut(count)? })
     }
 
     /// The words.
     #[inline(always)]
     pub fn as_slice(&self) -> &[AtomicU64] {
-        &memory::words(&self.memory)[self.first..self.first + self.count]
+        self.range.as_slice()
     }
 }
 
@@ -103,22 +98,50 @@ mod memory {
 
     use crate::region::Region;
     use crate::sync::{Arc, AtomicU64};
+    use std::ptr::NonNull;
     use std::slice;
 
-    pub(super) type Shared = Arc<Region>;
-
-    pub(super) fn shared(region: Region) -> Shared {
-        Arc::new(region)
+    /// Some of a region's words, with their address at hand: they are reached all the time.
+    #[derive(Clone, Debug)]
+    pub(super) struct Range {
+        first: NonNull<AtomicU64>,
+        count: usize,
+        /// Keeps the words mapped.
+        _region: Arc<Region>,
     }
 
-    #[inline(always)]
-    pub(super) fn words(region: &Shared) -> &[AtomicU64] {
-        // SAFETY: a region is page-aligned, so aligned for words; it is mapped for reading and
-        // writing for as long as it lives, which the borrow of it covers; fresh pages are zero and
-        // later ones whatever was stored, and any octets are a word. The region was moved in here
-        // and is shared only as words, so this process reaches this mapping by atomic operations
-        // alone. Other mappings of the same segment count as other processes (see `region`).
-        unsafe { slice::from_raw_parts(region.address().as_ptr().cast(), region.octets() / 8) }
+    // SAFETY: the range owns a share of its region, which any thread may give up, and reaches it
+    // by atomic operations alone, which any thread may do.
+    unsafe impl Send for Range {}
+    // SAFETY: as above; a shared range gives out nothing but shared atomic words.
+    unsafe impl Sync for Range {}
+
+    impl Range {
+        pub(super) fn all(region: Region, count: usize) -> Self {
+            assert!(count <= region.octets() / 8, "the words are within the region");
+            Self { first: region.address().cast(), count, _region: Arc::new(region) }
+        }
+
+        pub(super) fn cut(&mut self, count: usize) -> Option<Self> {
+            let rest = self.count.checked_sub(count)?;
+            let cut = Self { count, ..self.clone() };
+            // SAFETY: `count` is at most the words of this range, so the result is within the
+            // region, or just behind its end when none is left.
+            self.first = unsafe { self.first.add(count) };
+            self.count = rest;
+            Some(cut)
+        }
+
+        #[inline(always)]
+        pub(super) fn as_slice(&self) -> &[AtomicU64] {
+            // SAFETY: the words are within the region, as `all` and `cut` see to. It is
+            // page-aligned, so they are aligned; it is mapped for reading and writing for as long
+            // as it lives, which `_region` sees to; fresh pages are zero and later ones whatever was
+            // stored, and any octets are a word. The region was moved in here and is shared only as
+            // words, so this process reaches this mapping by atomic operations alone. Other
+            // mappings of the same segment count as other processes (see `region`).
+            unsafe { slice::from_raw_parts(self.first.as_ptr(), self.count) }
+        }
     }
 }
 
@@ -129,17 +152,32 @@ mod memory {
     use crate::region::Region;
     use crate::sync::{Arc, AtomicU64};
 
-    pub(super) type Shared = Arc<Vec<AtomicU64>>;
+    #[derive(Clone, Debug)]
+    pub(super) struct Range {
+        words: Arc<Vec<AtomicU64>>,
+        first: usize,
+        count: usize,
+    }
 
     /// Enough for a model; loom allows no more than a few thousand tracked objects.
     const WORDS: usize = 64;
 
-    pub(super) fn shared(_: Region) -> Shared {
-        Arc::new((0..WORDS).map(|_| AtomicU64::new(0)).collect())
-    }
+    impl Range {
+        pub(super) fn all(_: Region, count: usize) -> Self {
+            let words = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
+            Self { words: Arc::new(words), first: 0, count }
+        }
 
-    pub(super) fn words(words: &Shared) -> &[AtomicU64] {
-        words
+        pub(super) fn cut(&mut self, count: usize) -> Option<Self> {
+            let rest = self.count.checked_sub(count)?;
+            let cut = Self { count, ..self.clone() };
+            (self.first, self.count) = (self.first + count, rest);
+            Some(cut)
+        }
+
+        pub(super) fn as_slice(&self) -> &[AtomicU64] {
+            &self.words[self.first..self.first + self.count]
+        }
     }
 }
 

@@ -206,6 +206,14 @@ impl MemoryTable {
         Ok(self.pieces(sges))
     }
 
+    /// Where an entry is, after all checks.
+    #[inline(always)]
+    pub(crate) fn place(&self, pd: Pd, sge: &Sge, write: bool) -> Result<(&Memory, usize), Denied> {
+        let need = if write { Access::LOCAL_WRITE } else { Access::NONE };
+        let region = self.region(pd, sge.lkey.0, sge.address, sge.octets.into(), need)?;
+        Ok((&region.memory, (sge.address - region.memory.address()) as usize))
+    }
+
     /// What a peer's request names, after all checks: which part of which region that is. Nothing
     /// is asked of requests without octets (IBA 9.7.4.1.4).
     pub(crate) fn remote(

@@ -12,10 +12,12 @@ mod qp;
 mod queue;
 mod requester;
 mod responder;
+mod usual;
 mod verbs;
 
-use crate::frame::{Arrival, Frame, Outgoing};
+use crate::frame::{Arrival, Frame};
 use crate::lend::Lender;
+use crate::link::Link;
 use crate::table::Table;
 use crate::time::Time;
 use memory::MemoryTable;
@@ -63,6 +65,8 @@ pub struct Adapter {
     timers: BTreeSet<(Time, u32)>,
     /// What goes to this very port.
     looped: VecDeque<Frame>,
+    /// For the packet that is being sent.
+    room: Vec<u8>,
 }
 
 /// What queue pairs share.
@@ -75,6 +79,8 @@ pub(crate) struct Shared {
     pub(crate) ahs: Table<(Pd, AddressVector)>,
     pub(crate) groups: Vec<Member>,
     pub(crate) port: Port,
+    /// Counts changes of the port.
+    pub(crate) epoch: u64,
     pub(crate) events: VecDeque<AsyncEvent>,
 }
 
@@ -99,11 +105,13 @@ impl Adapter {
                 ahs: Table::new(LIMITS.ahs_max),
                 groups: Vec::new(),
                 port,
+                epoch: 1,
                 events: VecDeque::new(),
             },
             active: VecDeque::new(),
             timers: BTreeSet::new(),
             looped: VecDeque::new(),
+            room: Vec::new(),
         }
     }
 
@@ -114,6 +122,7 @@ impl Adapter {
 
     /// The port, for whoever manages it.
     pub fn port_mut(&mut self) -> &mut Port {
+        self.shared.epoch += 1;
         &mut self.shared.port
     }
 
@@ -139,6 +148,7 @@ impl Adapter {
     pub fn handle(&mut self, now: Time, frame: &Frame, lender: Option<&Lender>) {
         match frame {
             Frame::Packet(octets) => self.handle_packet(now, octets),
+            Frame::Message(message) if self.take_usual(now, message) => {}
             Frame::Message(message) => {
                 self.handle_message(now, Arrival::of_message(message, lender).as_ref());
             }
@@ -217,27 +227,27 @@ impl Adapter {
         }
     }
 
-    /// Hands what may be sent now to `send`, which says whether the link had room for it. With
-    /// `shortcut`, messages go as such.
+    /// Sends on a link what may be sent now and what it has room for. With `shortcut`, messages go
+    /// as such.
     #[inline]
-    pub fn transmit(
-        &mut self,
-        now: Time,
-        shortcut: bool,
-        send: &mut impl FnMut(&Outgoing<'_>) -> bool,
-    ) {
+    pub fn transmit<L: Link>(&mut self, now: Time, shortcut: bool, link: &mut L) {
         loop {
             while let Some(number) = self.active.pop_front() {
                 let Some(qp) = self.qps.get_mut(number) else { continue };
+                if shortcut && qp.answer_usual(&self.shared, link) && !qp.requester.has_more() {
+                    qp.is_active = false;
+                    continue;
+                }
                 let (lid, lmc) = (self.shared.port.lid, self.shared.port.lmc);
                 let (looped, groups) = (&mut self.looped, !self.shared.groups.is_empty());
+                let room = &mut self.room;
                 let sent = qp.transmit(&mut self.shared, now, shortcut, &mut |outgoing| {
                     let dlid = outgoing.dlid();
                     if lid.covers(lmc, dlid) {
                         looped.push_back(outgoing.to_frame());
                         return true;
                     }
-                    let went = send(outgoing);
+                    let went = outgoing.send(link, room);
                     if went && groups && dlid.is_multicast() {
                         // Somebody here may be in the group too.
                         looped.push_back(outgoing.to_frame());

@@ -5,6 +5,7 @@ use super::port::Port;
 use super::queue::{RecvWork, SharedQueue};
 use super::requester::Requester;
 use super::responder::Responder;
+use super::usual::Usual;
 use crate::frame::Outgoing;
 use crate::head::Head;
 use crate::table::Table;
@@ -40,6 +41,8 @@ pub(crate) struct Common {
     pub(crate) init: QpInit,
     pub(crate) attributes: QpAttributes,
     pub(crate) state: QpState,
+    /// What its usual messages have in common.
+    pub(crate) usual: Usual,
     /// Receives of its own; unused with a shared queue.
     pub(crate) receives: VecDeque<RecvWork>,
     /// The last receive of the shared queue was told of.
@@ -57,6 +60,7 @@ impl QueuePair {
                 init,
                 attributes: QpAttributes::default(),
                 state: QpState::Reset,
+                usual: Usual::default(),
                 receives: VecDeque::new(),
                 last_wqe_told: false,
                 established_told: false,
@@ -72,8 +76,7 @@ impl QueuePair {
     pub(crate) fn change(&mut self, to: QpState, change: &QpAttributes, shared: &mut Shared) {
         let from = self.common.state;
         self.common.attributes.take(change);
-        self.common.state = to;
-        self.common.attributes.state = Some(to);
+        self.common.enter(to);
         match to {
             QpState::Reset => {
                 let Common { handle, qpn, init, .. } = self.common;
@@ -99,8 +102,7 @@ impl QueuePair {
 
     /// Goes to the error state: what is outstanding is flushed (IBA 10.3.1.7).
     pub(crate) fn fail(&mut self, shared: &mut Shared) {
-        self.common.state = QpState::Err;
-        self.common.attributes.state = Some(QpState::Err);
+        self.common.enter(QpState::Err);
         self.requester.flush(&self.common, shared);
         self.responder.flush(&mut self.common, shared);
         while let Some(work) = self.common.receives.pop_front() {
@@ -166,8 +168,7 @@ impl QueuePair {
         if theirs || self.common.init.qp_type == QpType::Rc {
             self.fail(shared);
         } else {
-            self.common.state = QpState::Sqe;
-            self.common.attributes.state = Some(QpState::Sqe);
+            self.common.enter(QpState::Sqe);
             self.requester.flush(&self.common, shared);
         }
     }
@@ -179,6 +180,12 @@ impl QueuePair {
 }
 
 impl Common {
+    fn enter(&mut self, state: QpState) {
+        self.state = state;
+        self.attributes.state = Some(state);
+        self.usual.forget();
+    }
+
     /// The path MTU in octets.
     #[inline]
     pub(crate) fn mtu(&self) -> usize {

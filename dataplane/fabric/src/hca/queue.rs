@@ -236,11 +236,19 @@ impl CompletionQueue {
     /// Takes the oldest ones.
     #[inline]
     pub(crate) fn take(&mut self, out: &mut [Completion]) -> usize {
-        let count = out.len().min(self.completions.len());
-        for (slot, completion) in out.iter_mut().zip(self.completions.drain(..count)) {
+        let mut count = 0;
+        for slot in out {
+            let Some(completion) = self.completions.pop_front() else { break };
             *slot = completion;
+            count += 1;
         }
         count
+    }
+
+    /// Whether there are so many.
+    #[inline]
+    pub(crate) fn has(&self, count: usize) -> bool {
+        self.completions.len() >= count
     }
 
     pub(crate) fn arm(&mut self, arm: Arm) {

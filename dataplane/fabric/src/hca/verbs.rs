@@ -2,6 +2,8 @@
 
 use super::queue::{CompletionQueue, Entries, RecvWork, SharedQueue};
 use super::{Adapter, LIMITS, Member, QueuePair, qpn_of};
+use crate::link::Link;
+use crate::time::Time;
 use pollux_mem::Memory;
 use pollux_verbs::work::{MESSAGE_OCTETS_MAX, SendOp};
 use pollux_verbs::{
@@ -327,15 +329,32 @@ impl Adapter {
         Ok(())
     }
 
-    pub(crate) fn post_send(&mut self, qp: Qp, batch: &[SendRequest<'_>]) -> Result<(), PostError> {
+    /// Takes requests; what is usual leaves at once by the shortcut, if there is one.
+    #[inline]
+    pub(crate) fn post_send<L: Link>(
+        &mut self,
+        now: Time,
+        qp: Qp,
+        batch: &[SendRequest<'_>],
+        mut shortcut: Option<&mut L>,
+    ) -> Result<(), PostError> {
         let mut posted = Ok(());
+        let mut waits = false;
         for (accepted, request) in batch.iter().enumerate() {
+            if let Some(link) = &mut shortcut
+                && self.send_usual(now, qp.0, request, *link)
+            {
+                continue;
+            }
+            waits = true;
             if let Err(refusal) = self.post_one_send(qp, request) {
                 posted = Err(PostError { accepted, refusal });
                 break;
             }
         }
-        self.touch(qp.0);
+        if waits {
+            self.touch(qp.0);
+        }
         posted
     }
 
@@ -433,6 +452,12 @@ impl Adapter {
             queue.requests.push_back(recv_work(request));
         }
         Ok(())
+    }
+
+    /// Whether a poll of the queue would give so many completions.
+    #[inline]
+    pub(crate) fn has_completions(&self, cq: Cq, count: usize) -> bool {
+        self.shared.cqs.get(cq.0).is_some_and(|queue| queue.has(count))
     }
 
     pub(crate) fn poll(&mut self, cq: Cq, out: &mut [Completion]) -> Result<usize, VerbsError> {

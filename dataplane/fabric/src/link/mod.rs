@@ -7,7 +7,6 @@ pub mod fault;
 pub mod threads;
 pub mod world;
 
-use crate::frame::Outgoing;
 use crate::hca::Adapter;
 use crate::lend::Lender;
 use crate::time::Time;
@@ -21,10 +20,22 @@ pub trait Link {
     fn is_virtual(&self) -> bool;
     /// Whether anything on the way looks at packets: then messages must not take the shortcut.
     fn wants_packets(&self) -> bool;
+    /// The same, of octets that lie in one place.
+    fn send_octets(&mut self, head: &[u64], octets: &[u8]) -> bool {
+        let mut rest = octets;
+        self.send_message(head, octets.len(), |part| {
+            let (now, later) = rest.split_at(part.len());
+            part.copy_from_slice(now);
+            rest = later;
+        })
+    }
     /// Tells the other end what this one's adapter lends.
     fn attach(&mut self, lender: &Arc<Lender>);
-    /// Sends, or says that there is no room now.
-    fn send(&mut self, outgoing: &Outgoing<'_>) -> bool;
+    /// Sends a packet, LRH to VCRC; says whether there was room.
+    fn send_packet(&mut self, octets: &[u8]) -> bool;
+    /// Sends a message: the words of its head, and so many octets, which `fill` writes part by
+    /// part. Says whether there was room.
+    fn send_message(&mut self, head: &[u64], octets: usize, fill: impl FnMut(&mut [u8])) -> bool;
     /// Hands the next thing that has come to the adapter; says whether there was any.
     fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool;
     /// When the adapter wants to be called again, if nothing comes before.

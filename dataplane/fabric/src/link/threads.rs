@@ -1,7 +1,7 @@
 //! Two adapters in two threads of one process, joined by a lane each way.
 
 use super::Link;
-use crate::frame::{Arrival, Outgoing};
+use crate::frame::Arrival;
 use crate::hca::Adapter;
 use crate::lend::Lender;
 use crate::time::Time;
@@ -75,18 +75,18 @@ impl Link for ThreadLink {
         let _ = self.lends.set(lender.clone());
     }
 
+    fn send_packet(&mut self, octets: &[u8]) -> bool {
+        let mut rest = octets;
+        self.to.send(PACKET, &[], octets.len(), |part| {
+            let (now, later) = rest.split_at(part.len());
+            part.copy_from_slice(now);
+            rest = later;
+        })
+    }
+
     #[inline]
-    fn send(&mut self, outgoing: &Outgoing<'_>) -> bool {
-        if outgoing.is_packet() {
-            outgoing.write_packet(&mut self.room);
-            let mut rest = self.room.as_slice();
-            return self.to.send(PACKET, &[], rest.len(), |part| {
-                let (now, later) = rest.split_at(part.len());
-                part.copy_from_slice(now);
-                rest = later;
-            });
-        }
-        outgoing.write(|words, octets, fill| self.to.send(MESSAGE, words, octets, fill))
+    fn send_message(&mut self, head: &[u64], octets: usize, fill: impl FnMut(&mut [u8])) -> bool {
+        self.to.send(MESSAGE, head, octets, fill)
     }
 
     #[inline]
@@ -97,7 +97,7 @@ impl Link for ThreadLink {
                 room.clear();
                 entry.read(|part| room.extend_from_slice(part));
                 adapter.handle_packet(now, room);
-            } else {
+            } else if !adapter.take_usual(now, entry) {
                 adapter.handle_message(now, Arrival::of_entry(entry, lender, room).as_ref());
             }
         })

@@ -8,7 +8,7 @@
 
 use super::Link;
 use super::fault::{Dice, Faults};
-use crate::frame::{Frame, Outgoing};
+use crate::frame::Frame;
 use crate::hca::Adapter;
 use crate::lend::Lender;
 use crate::time::Time;
@@ -139,11 +139,13 @@ impl Link for WorldLink {
         self.world.inner.borrow_mut().lenders[self.end] = Some(lender.clone());
     }
 
-    fn send(&mut self, outgoing: &Outgoing<'_>) -> bool {
-        let mut inner = self.world.inner.borrow_mut();
-        if !inner.is_cut {
-            inner.send(self.end, outgoing.to_frame());
-        }
+    fn send_packet(&mut self, octets: &[u8]) -> bool {
+        self.world.inner.borrow_mut().send(self.end, Frame::Packet(octets.to_vec()));
+        true
+    }
+
+    fn send_message(&mut self, head: &[u64], octets: usize, fill: impl FnMut(&mut [u8])) -> bool {
+        self.world.inner.borrow_mut().send(self.end, Frame::message(head, octets, fill));
         true
     }
 
@@ -181,6 +183,9 @@ impl Link for WorldLink {
 
 impl Inner {
     fn send(&mut self, from: usize, frame: Frame) {
+        if self.is_cut {
+            return;
+        }
         let to = 1 - from;
         let octets = match frame {
             Frame::Packet(octets) => octets,

@@ -30,7 +30,7 @@ proptest! {
         let mut pair = Pair::new(1, Wire::default(), &Connection::default());
         let device = &mut pair.sides[1].device;
         device.adapter_mut().handle_packet(Time::START, &octets);
-        device.adapter_mut().transmit(Time::START, false, &mut |_| true);
+        device.progress();
     }
 }
 

@@ -37,7 +37,8 @@ impl Requester {
         }
     }
 
-    fn take_credits(&mut self, syndrome: Syndrome, msn: Psn) {
+    #[inline]
+    pub(super) fn take_credits(&mut self, syndrome: Syndrome, msn: Psn) {
         // A wire that lets packets overtake may bring old news last.
         if let Syndrome::Ack(credits) = syndrome
             && !msn.is_before(self.msn_told)
@@ -105,6 +106,9 @@ impl Requester {
     }
 
     fn unanswered(&self) -> Option<&SendWork> {
+        if self.answers_due == 0 {
+            return None;
+        }
         self.queue.iter().find(|work| work.needs_answer() && !work.done && work.packets > 0)
     }
 
@@ -159,6 +163,7 @@ impl Requester {
         work.answered += arrival.payload.octets() as u64;
         work.answered_packets += arrival.head.packets;
         work.done = work.answered_packets == work.packets;
+        self.answers_due -= u32::from(work.done);
         self.progress(common, shared, now, psn.plus(arrival.head.packets));
         // What came may have been the last thing that requests acknowledged before waited for.
         self.retire(common, shared);

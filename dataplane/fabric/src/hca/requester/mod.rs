@@ -30,7 +30,7 @@ use pollux_verbs::{
     SendFlags, SendRequest, With,
 };
 use pollux_wire::packet::{
-    AtomicEth, Extended, Ieth, ImmDt, NakCode, Operation, Reth, RnrTimer, Syndrome,
+    Aeth, AtomicEth, Extended, Ieth, ImmDt, NakCode, Operation, Reth, RnrTimer, Syndrome,
 };
 use pollux_wire::psn::Psn;
 use std::collections::VecDeque;
@@ -72,6 +72,8 @@ pub(crate) struct Requester {
     /// Lost answers have been asked for again, and nothing has come of it yet.
     asked_again: bool,
     inline: InlineSlots,
+    /// Requests in the queue whose answers with data have not come.
+    answers_due: u32,
 }
 
 impl Requester {
@@ -88,7 +90,60 @@ impl Requester {
 
     #[inline(always)]
     pub(crate) fn post(&mut self, request: &SendRequest<'_>, path: AddressVector, init: &QpInit) {
-        self.queue.push_back(SendWork::new(request, path, &mut self.inline, init));
+        let work = SendWork::new(request, path, &mut self.inline, init);
+        self.answers_due += u32::from(work.needs_answer());
+        self.queue.push_back(work);
+    }
+
+    /// Whether a message may be sent at once, before it is in the queue.
+    #[inline(always)]
+    pub(crate) fn is_clear(&self, common: &Common) -> bool {
+        self.next == self.queue.len()
+            && self.next < common.init.send_requests_max as usize
+            && self.failed.is_none()
+            && self.rnr_until.is_none()
+            && self.draining.is_none()
+            && (self.psn.since(self.acked) as u32) < UNACKED_PACKETS_MAX
+            && self.ssn_allowed.is_none_or(|last| !last.is_before(self.ssn))
+    }
+
+    /// A message of one packet has been sent at once.
+    #[inline(always)]
+    pub(crate) fn sent_usual(&mut self, common: &Common, request: &SendRequest<'_>, now: Time) {
+        let mut work =
+            SendWork::new(request, AddressVector::default(), &mut self.inline, &common.init);
+        (work.psn, work.packets, work.ssn) = (self.psn, 1, self.ssn);
+        self.queue.push_back(work);
+        self.next += 1;
+        (self.psn, self.ssn) = (self.psn.plus(1), self.ssn.plus(1));
+        if self.ack_deadline.is_none() {
+            self.start_timer(common, now);
+        }
+    }
+
+    /// Takes an acknowledgement, if nothing but messages waits for one.
+    #[inline(always)]
+    pub(crate) fn take_usual_ack(
+        &mut self,
+        common: &Common,
+        shared: &mut Shared,
+        now: Time,
+        psn: Psn,
+        aeth: Aeth,
+    ) -> bool {
+        let awaited = !psn.is_before(self.acked) && psn.is_before(self.psn);
+        if !awaited || self.answers_due > 0 || self.failed.is_some() {
+            return false;
+        }
+        self.take_credits(aeth.syndrome, aeth.msn);
+        self.progress(common, shared, now, psn.plus(1));
+        true
+    }
+
+    /// Whether requests wait to be sent.
+    #[inline(always)]
+    pub(crate) fn has_more(&self) -> bool {
+        self.next < self.queue.len()
     }
 
     /// Begins nothing new; tells when what was begun is done, if asked to.

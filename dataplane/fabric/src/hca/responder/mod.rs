@@ -106,6 +106,46 @@ impl Responder {
         Self { expected, ..Self::default() }
     }
 
+    /// Whether this is the next number, and begins a message.
+    #[inline(always)]
+    pub(crate) fn expects(&self, psn: Psn) -> bool {
+        psn == self.expected && matches!(self.within, Within::Nothing) && !self.failed
+    }
+
+    /// A message of one packet has been carried out.
+    #[inline(always)]
+    pub(crate) fn took_usual(&mut self, ack_req: bool) {
+        self.expected = self.expected.plus(1);
+        self.msn = self.msn.plus(1);
+        self.gap_told = false;
+        if ack_req {
+            self.acknowledge();
+        }
+    }
+
+    /// The only answer that waits, if it is a plain acknowledgement.
+    #[inline(always)]
+    pub(crate) fn usual_answer(&self, common: &Common) -> Option<(Psn, Aeth)> {
+        match self.answers.front() {
+            Some(Answer::Ack { psn, syndrome: Syndrome::Ack(_) }) if self.answers.len() == 1 => {
+                let syndrome = Syndrome::Ack(common.credits());
+                Some((*psn, Aeth { syndrome, msn: self.msn }))
+            }
+            _ => None,
+        }
+    }
+
+    /// The only answer that waited has been sent.
+    #[inline(always)]
+    pub(crate) fn answered(&mut self) {
+        self.answers.clear();
+    }
+
+    #[inline(always)]
+    pub(crate) fn has_answer(&self) -> bool {
+        !self.answers.is_empty()
+    }
+
     /// A message in progress ends without its end.
     pub(crate) fn flush(&mut self, common: &mut Common, shared: &mut Shared) {
         if let Within::Send { work, .. } = std::mem::take(&mut self.within) {

@@ -1,0 +1,132 @@
+//! Instructions that a message of 64 octets costs by the shortcut, counted by callgrind; more than
+//! the limit fails.
+//!
+//! ```text
+//! cargo bench -p pollux-fabric --bench instructions
+//! ```
+//!
+//! One thread plays both ends, so each step is counted by itself.
+#![expect(missing_docs, reason = "gungraun's macros make public items without documentation")]
+#![expect(unused_qualifications, reason = "and name types in full")]
+#![expect(clippy::disallowed_methods, reason = "adapters between threads have a clock")]
+
+mod two;
+
+use gungraun::prelude::*;
+use gungraun::{Callgrind, EventKind};
+use pollux_verbs::*;
+use pollux_wire::address::Qpn;
+use std::hint::black_box;
+use two::{End, NOTHING, ends};
+
+fn below(instructions: u64) -> LibraryBenchmarkConfig {
+    let mut callgrind = Callgrind::default();
+    callgrind.hard_limits([(EventKind::Ir, instructions - 1)]);
+    let mut config = LibraryBenchmarkConfig::default();
+    config.tool(callgrind);
+    config
+}
+
+/// Both ends, and how far they are.
+struct Both {
+    qp_type: QpType,
+    ends: [End; 2],
+    peer: Qpn,
+}
+
+impl Both {
+    fn send(&mut self) {
+        self.ends[0].send_inline(self.qp_type, self.peer);
+    }
+
+    fn poll(&mut self, end: usize) -> usize {
+        let mut out = [NOTHING];
+        let end = &mut self.ends[end];
+        end.device.poll(end.cq, black_box(&mut out)).expect("it exists")
+    }
+}
+
+/// Warm, with receives posted.
+fn ready(qp_type: QpType) -> Box<Both> {
+    let ends = ends(qp_type);
+    let peer = ends[1].device.qpn(ends[1].qp).expect("it exists");
+    let mut both = Box::new(Both { qp_type, ends, peer });
+    for _ in 0..100 {
+        both.ends[1].recv(128);
+    }
+    for _ in 0..50 {
+        both.send();
+        both.poll(1);
+        both.poll(1);
+        both.poll(0);
+    }
+    both
+}
+
+fn sent(qp_type: QpType) -> Box<Both> {
+    let mut both = ready(qp_type);
+    both.send();
+    both
+}
+
+fn received(qp_type: QpType) -> Box<Both> {
+    let mut both = sent(qp_type);
+    both.poll(1);
+    both
+}
+
+fn answered(qp_type: QpType) -> Box<Both> {
+    let mut both = received(qp_type);
+    both.poll(1);
+    both
+}
+
+#[library_benchmark(config = below(20000))]
+#[bench::rc(ready(QpType::Rc))]
+#[bench::ud(ready(QpType::Ud))]
+fn post_send(mut both: Box<Both>) -> Box<impl Sized> {
+    both.send();
+    both
+}
+
+#[library_benchmark(config = below(20000))]
+#[bench::rc(sent(QpType::Rc))]
+#[bench::ud(sent(QpType::Ud))]
+fn poll_message(mut both: Box<Both>) -> Box<impl Sized> {
+    assert_eq!(both.poll(1), 1);
+    both
+}
+
+#[library_benchmark(config = below(20000))]
+#[bench::rc(ready(QpType::Rc))]
+fn post_recv(mut both: Box<Both>) -> Box<impl Sized> {
+    both.ends[1].recv(128);
+    both
+}
+
+#[library_benchmark(config = below(20000))]
+#[bench::rc(received(QpType::Rc))]
+fn send_answer(mut both: Box<Both>) -> Box<impl Sized> {
+    assert_eq!(both.poll(1), 0);
+    both
+}
+
+#[library_benchmark(config = below(20000))]
+#[bench::rc(answered(QpType::Rc))]
+fn take_answer(mut both: Box<Both>) -> Box<impl Sized> {
+    assert_eq!(both.poll(0), 0);
+    both
+}
+
+#[library_benchmark(config = below(20000))]
+#[bench::rc(ready(QpType::Rc))]
+fn poll_nothing(mut both: Box<Both>) -> Box<impl Sized> {
+    assert_eq!(both.poll(0), 0);
+    both
+}
+
+library_benchmark_group!(
+    name = message,
+    benchmarks = [post_send, poll_message, post_recv, send_answer, take_answer, poll_nothing]
+);
+main!(library_benchmark_groups = message);
