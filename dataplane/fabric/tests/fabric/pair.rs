@@ -28,6 +28,7 @@ pub struct Connection {
     pub psn: u32,
     pub memory_octets: usize,
     pub retries: Retries,
+    pub rnr_retries: Retries,
     pub timeout: TimeCode,
 }
 
@@ -39,6 +40,7 @@ impl Default for Connection {
             psn: 0xff_fff0,
             memory_octets: 1 << 16,
             retries: Retries::SEVEN,
+            rnr_retries: Retries::SEVEN,
             timeout: TimeCode(10),
         }
     }
@@ -170,7 +172,7 @@ fn connect<L: Link>(side: &mut Side<L>, peer: Qpn, peer_lid: u16, connection: &C
         sq_psn: Some(Psn::new(connection.psn)),
         timeout: reliable.then_some(connection.timeout),
         retry_count: reliable.then_some(connection.retries),
-        rnr_retry: reliable.then_some(Retries::SEVEN),
+        rnr_retry: reliable.then_some(connection.rnr_retries),
         initiator_depth: reliable.then_some(4),
         ..QpAttributes::default()
     };

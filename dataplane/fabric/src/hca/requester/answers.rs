@@ -12,7 +12,7 @@ impl Requester {
         arrival: &Arrival<'_>,
     ) -> Result<(), Drop> {
         let psn = arrival.bth.psn;
-        if !psn.is_before(self.psn) {
+        if !psn.is_before(self.sent_end) {
             return Err(Drop::Sequence);
         }
         match (arrival.bth.opcode.operation(), arrival.extended) {

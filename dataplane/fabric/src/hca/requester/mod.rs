@@ -37,6 +37,9 @@ use std::time::Duration;
 
 /// Packets that may be unacknowledged: enough to fill a link, few enough to send again.
 const UNACKED_PACKETS_MAX: u32 = 256;
+/// Numbers that may be given out and unacknowledged, unless it is one message that takes more: the
+/// longest takes 2^23, and two numbers that far apart still have an order (IBA 9.7.1).
+const UNACKED_PSNS_MAX: u32 = 1 << 22;
 /// An acknowledgement is asked for at the end of a message, and within it this often.
 const PACKETS_PER_ACK: u32 = 64;
 /// What an atomic operation works on.
@@ -48,8 +51,10 @@ pub(crate) struct Requester {
     /// Which request is sent next, and how many of its packets were sent.
     next: usize,
     packet: u32,
-    /// The number that the next new packet gets.
+    /// The number that the next new message begins with.
     psn: Psn,
+    /// The number behind the last one sent, which no answer can be beyond.
+    sent_end: Psn,
     /// All before it is acknowledged.
     acked: Psn,
     /// The place of the next message among all.
@@ -78,6 +83,7 @@ impl Requester {
     pub(crate) fn start(&mut self, attributes: &QpAttributes) {
         self.psn = attributes.sq_psn.unwrap_or_default();
         self.acked = self.psn;
+        self.sent_end = self.psn;
         self.restore_retries(attributes);
     }
 
@@ -144,6 +150,7 @@ impl Requester {
         *self = Self {
             psn: self.psn,
             acked: self.psn,
+            sent_end: self.psn,
             retries_left: self.retries_left,
             rnr_retries_left: self.rnr_retries_left,
             pieces: std::mem::take(&mut self.pieces),
@@ -208,7 +215,7 @@ impl Requester {
     }
 
     fn start_timer(&mut self, common: &Common, now: Time) {
-        let outstanding = self.acked != self.psn;
+        let outstanding = self.acked != self.sent_end;
         let timeout = common.attributes.timeout.and_then(|code| ack_timeout(code.0));
         self.ack_deadline = timeout.filter(|_| outstanding).map(|timeout| now + timeout);
     }

@@ -52,12 +52,12 @@ impl Requester {
             return false;
         }
         // Going back during a drain sends again what was sent; only the new waits.
-        let is_new = self.packet == 0 && self.queue[self.next].is_untouched();
-        if self.draining.is_some() && is_new {
+        let work = &self.queue[self.next];
+        if self.draining.is_some() && self.packet == 0 && work.is_untouched() {
             return false;
         }
-        let in_flight = self.psn.since(self.acked) as u32;
-        !(is_new && in_flight >= UNACKED_PACKETS_MAX)
+        let psn = if work.packets > 0 { work.psn.plus(self.packet) } else { self.psn };
+        work.is_local() || (psn.since(self.acked) as u32) < UNACKED_PACKETS_MAX
     }
 
     /// Whether the request at `next` may be begun, or begun again; gives it its numbers if it is
@@ -85,13 +85,14 @@ impl Requester {
         let must_wait = work.flags.has(SendFlags::FENCE) && reads_outstanding > 0
             || is_read && reads_outstanding >= depth
             || work.takes_recv() && self.ssn_allowed.is_some_and(|last| last.is_before(self.ssn));
-        if must_wait {
-            return false;
-        }
         let packets = match work.op {
             SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => 1,
             _ => common.packets(work.octets),
         };
+        let unacked = self.psn.since(self.acked) as u32;
+        if must_wait || unacked > 0 && unacked + packets > UNACKED_PSNS_MAX {
+            return false;
+        }
         let (psn, ssn) = (self.psn, self.ssn);
         let work = &mut self.queue[self.next];
         (work.psn, work.packets, work.ssn) = (psn, packets, ssn);
@@ -190,14 +191,19 @@ impl Requester {
 
     /// The present packet, or message, is on its way.
     fn sent(&mut self, common: &Common, shared: &mut Shared, now: Time, whole: bool) {
-        self.packet += 1;
-        if whole || self.packet == self.queue[self.next].packets {
+        let work = &self.queue[self.next];
+        self.packet = if whole { work.packets } else { self.packet + 1 };
+        let end = work.psn.plus(self.packet);
+        if self.sent_end.is_before(end) {
+            self.sent_end = end;
+        }
+        if self.packet == work.packets {
             self.next += 1;
             self.packet = 0;
         }
         if common.init.qp_type == QpType::Uc {
             // There will be no answer: what is sent is done.
-            self.acked = self.psn;
+            self.acked = self.sent_end;
             self.retire(common, shared);
         } else if self.ack_deadline.is_none() {
             self.start_timer(common, now);

@@ -1,0 +1,96 @@
+//! Rules of the transport that only a packet shows which no honest peer sends now: forged, or sent
+//! once more, or at a moment of our choice.
+
+use crate::pair::{Connection, Pair};
+use pollux_fabric::link::world::Wire;
+use pollux_fabric::{Drop, Frame};
+use pollux_verbs::*;
+use pollux_wire::address::Lid;
+use pollux_wire::keys::PKey;
+use pollux_wire::packet::*;
+use pollux_wire::psn::Psn;
+use pollux_wire::units::Mtu;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Packets, LRH to VCRC.
+type Packets = Rc<RefCell<Vec<Vec<u8>>>>;
+
+/// What side `from` sends from now on.
+fn sent_by(pair: &Pair, from: usize) -> Packets {
+    let seen = Packets::default();
+    let into = seen.clone();
+    pair.world.set_tap(Box::new(move |_, end, octets: &[u8]| {
+        if end == from {
+            into.borrow_mut().push(octets.to_vec());
+        }
+    }));
+    seen
+}
+
+/// Gives `side` a packet of zeros, as its peer would send it.
+fn give(pair: &mut Pair, side: usize, opcode: Opcode, psn: Psn, ext: Extended, octets: usize) {
+    let to = &mut pair.sides[side];
+    let dest_qp = to.device.qpn(to.qp).unwrap();
+    let headers = Headers {
+        lrh: Lrh { dlid: Lid(side as u16 + 1), slid: Lid(2 - side as u16), ..Lrh::default() },
+        grh: None,
+        bth: Bth { opcode, pkey: PKey::DEFAULT, dest_qp, psn, ..Bth::default() },
+        rd: None,
+        extended: ext,
+    };
+    let mut out = vec![0; octets + 128];
+    let len = headers.emit(&vec![0; octets], &mut out).unwrap();
+    out.truncate(len);
+    let now = pair.world.now();
+    to.device.adapter_mut().handle(now, &Frame::Packet(out));
+}
+
+/// Gives side 0 an acknowledgement of any kind.
+fn answer(pair: &mut Pair, psn: Psn, syndrome: Syndrome) {
+    let opcode = Opcode::new(Transport::RC, Operation::ACKNOWLEDGE);
+    let aeth = Extended::Aeth(Aeth { syndrome, msn: Psn::new(0) });
+    give(pair, 0, opcode, psn, aeth, 0);
+}
+
+/// Posts a signalled request at a side.
+fn post(pair: &mut Pair, side: usize, op: SendOp, octets: u32) {
+    let side = &mut pair.sides[side];
+    let sges = [side.sge(0, octets)];
+    let request = SendRequest { id: 1, op, flags: SendFlags::SIGNALED, data: Data::Sges(&sges) };
+    side.device.post_send(side.qp, &[request]).unwrap();
+}
+
+fn drops(pair: &Pair, side: usize, reason: Drop) -> u64 {
+    pair.sides[side].device.adapter().port().drops.of(reason)
+}
+
+/// The first number of a connection, and those behind it.
+fn psn(nth: u32) -> Psn {
+    Psn::new(Connection::default().psn).plus(nth)
+}
+
+#[test]
+fn a_long_message_waits_for_acknowledgements() {
+    let connection =
+        Connection { mtu: Mtu::OCTETS_256, memory_octets: 1 << 20, ..Connection::default() };
+    let mut pair = Pair::new(1, Wire::default(), &connection);
+    let sent = sent_by(&pair, 0);
+    let octets: Vec<u8> = (0..300_000u32).map(|at| (at / 256 + at) as u8).collect();
+    assert!(pair.sides[0].memory.write(0, &octets));
+    let write = SendOp::Write(pair.sides[1].remote(0));
+    post(&mut pair, 0, write, octets.len() as u32);
+    assert_eq!(sent.borrow().len(), 256);
+
+    // Nobody can have received what was not sent, though it has its number.
+    answer(&mut pair, psn(256), Syndrome::Ack(Credits::UNLIMITED));
+    assert_eq!(drops(&pair, 0, Drop::Sequence), 1);
+    pair.sides[0].device.progress();
+    assert_eq!(sent.borrow().len(), 256);
+
+    assert_eq!(pair.wait(0).status, CompletionStatus::Success);
+    assert_eq!(sent.borrow().len(), octets.len().div_ceil(256));
+    let mut came = vec![0; octets.len()];
+    assert!(pair.sides[1].memory.read(0, &mut came));
+    assert_eq!(came, octets);
+}
