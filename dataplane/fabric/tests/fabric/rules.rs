@@ -94,3 +94,27 @@ fn a_long_message_waits_for_acknowledgements() {
     assert!(pair.sides[1].memory.read(0, &mut came));
     assert_eq!(came, octets);
 }
+
+#[test]
+fn a_refusal_that_comes_twice_costs_one_retry() {
+    let one = Retries::new(1).unwrap();
+    let connection = Connection { retries: one, rnr_retries: one, ..Connection::default() };
+    let gap = Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR);
+    let not_ready = Syndrome::RnrNak(RnrTimer(1));
+    for (refusal, status) in
+        [(gap, CompletionStatus::RetryExceeded), (not_ready, CompletionStatus::RnrRetryExceeded)]
+    {
+        let mut pair = Pair::new(1, Wire::default(), &connection);
+        pair.world.set_cut(true);
+        let write = SendOp::Write(pair.sides[1].remote(0));
+        post(&mut pair, 0, write, 8);
+        answer(&mut pair, psn(0), refusal);
+        answer(&mut pair, psn(0), refusal);
+        assert_eq!(pair.sides[0].state(), QpState::Rts, "{refusal:?}");
+        // Sent again, and refused or unanswered again: that was the one retry.
+        while pair.sides[0].device.adapter().deadline().is_some() && pair.step() {
+            answer(&mut pair, psn(0), refusal);
+        }
+        assert_eq!(pair.poll(0).unwrap().status, status);
+    }
+}

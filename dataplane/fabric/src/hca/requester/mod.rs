@@ -75,6 +75,8 @@ pub(crate) struct Requester {
     draining: Option<bool>,
     /// Lost answers have been asked for again, and nothing has come of it yet.
     asked_again: bool,
+    /// The gap that the peer told of last, and that nothing has come of yet.
+    gap_told: Option<Psn>,
     pieces: Vec<Piece>,
 }
 
@@ -230,6 +232,7 @@ impl Requester {
         }
         self.acked = upto;
         self.asked_again = false;
+        self.gap_told = None;
         self.restore_retries(&common.attributes);
         self.start_timer(common, now);
         // What was to be sent again may have been acknowledged meanwhile.
@@ -280,6 +283,7 @@ impl Requester {
         }
         if self.ack_deadline.is_some_and(|deadline| deadline <= now) && self.rnr_until.is_none() {
             self.asked_again = false;
+            self.gap_told = None;
             self.retry(self.acked);
         }
     }
