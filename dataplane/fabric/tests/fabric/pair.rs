@@ -13,6 +13,7 @@ use pollux_wire::units::{Mtu, TimeCode};
 /// One of the two.
 pub struct Side<L> {
     pub device: SoftDevice<L>,
+    pub pd: Pd,
     pub cq: Cq,
     pub qp: Qp,
     pub memory: Memory,
@@ -144,7 +145,7 @@ fn side<L: Link>(link: L, lid: u16, connection: &Connection) -> Side<L> {
         signal_all: false,
     };
     let qp = device.create_qp(&init).unwrap();
-    Side { device, cq, qp, memory, region }
+    Side { device, pd, cq, qp, memory, region }
 }
 
 fn connect<L: Link>(side: &mut Side<L>, peer: Qpn, peer_lid: u16, connection: &Connection) {

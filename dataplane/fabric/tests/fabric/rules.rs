@@ -4,6 +4,7 @@
 use crate::pair::{Connection, Pair};
 use pollux_fabric::link::world::Wire;
 use pollux_fabric::{Drop, Frame};
+use pollux_verbs::work::Bind;
 use pollux_verbs::*;
 use pollux_wire::address::Lid;
 use pollux_wire::keys::PKey;
@@ -117,4 +118,30 @@ fn a_refusal_that_comes_twice_costs_one_retry() {
         }
         assert_eq!(pair.poll(0).unwrap().status, status);
     }
+}
+
+#[test]
+fn a_fence_holds_back_what_stays_in_the_adapter() {
+    let mut pair = Pair::new(1, Wire::default(), &Connection::default());
+    let read = SendOp::Read(pair.sides[1].remote(0));
+    let side = &mut pair.sides[0];
+    // A region with a window bound to it cannot go: so the window shows whether it is bound.
+    let (memory, pd) = (side.memory.clone(), side.pd);
+    let region = side.device.register(pd, &memory, Access::ALL).unwrap();
+    let window = side.device.create_window(pd).unwrap().rkey;
+    let rkey = RKey(window.0 + 1);
+    let (address, octets, access) = (region.address, 64, Access::REMOTE_READ);
+    let bind = Bind { window, rkey, region: region.lkey, address, octets, access };
+    let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
+    let local = |op| SendRequest { id: 2, op, flags: fenced, data: Data::EMPTY };
+    side.device.post_send(side.qp, &[local(SendOp::Bind(bind))]).unwrap();
+    assert_eq!(pair.wait(0).kind, CompletionKind::Bind);
+
+    post(&mut pair, 0, read, 64);
+    let side = &mut pair.sides[0];
+    side.device.post_send(side.qp, &[local(SendOp::LocalInvalidate(rkey))]).unwrap();
+    assert!(matches!(side.device.deregister(region.lkey), Err(VerbsError::Busy { .. })));
+    assert_eq!(pair.wait(0).kind, CompletionKind::Read);
+    assert_eq!(pair.wait(0).kind, CompletionKind::LocalInvalidate);
+    pair.sides[0].device.deregister(region.lkey).unwrap();
 }

@@ -53,7 +53,9 @@ impl Requester {
         }
         // Going back during a drain sends again what was sent; only the new waits.
         let work = &self.queue[self.next];
-        if self.draining.is_some() && self.packet == 0 && work.is_untouched() {
+        let is_new = self.packet == 0 && work.is_untouched();
+        let is_fenced = work.flags.has(SendFlags::FENCE);
+        if is_new && (self.draining.is_some() || is_fenced && self.reads_outstanding() > 0) {
             return false;
         }
         let psn = if work.packets > 0 { work.psn.plus(self.packet) } else { self.psn };
@@ -80,10 +82,7 @@ impl Requester {
         if !is_new {
             return true;
         }
-        let reads = self.queue.iter().take(self.next).filter(|w| w.needs_answer() && !w.done);
-        let reads_outstanding = reads.count() as u32;
-        let must_wait = work.flags.has(SendFlags::FENCE) && reads_outstanding > 0
-            || is_read && reads_outstanding >= depth
+        let must_wait = is_read && self.reads_outstanding() >= depth
             || work.takes_recv() && self.ssn_allowed.is_some_and(|last| last.is_before(self.ssn));
         let packets = match work.op {
             SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => 1,
@@ -99,6 +98,12 @@ impl Requester {
         self.psn = psn.plus(packets);
         self.ssn = ssn.plus(1);
         true
+    }
+
+    /// Reads and atomics before `next` that are not answered.
+    fn reads_outstanding(&self) -> u32 {
+        let before = self.queue.iter().take(self.next);
+        before.filter(|work| work.needs_answer() && !work.done).count() as u32
     }
 
     /// The request at `next` cannot be sent. Those before it go on.
