@@ -145,3 +145,27 @@ fn a_fence_holds_back_what_stays_in_the_adapter() {
     assert_eq!(pair.wait(0).kind, CompletionKind::LocalInvalidate);
     pair.sides[0].device.deregister(region.lkey).unwrap();
 }
+
+#[test]
+fn a_read_that_comes_twice_takes_no_resource() {
+    let mut pair = Pair::new(1, Wire::default(), &Connection::default());
+    let read = Opcode::new(Transport::RC, Operation::READ_REQUEST);
+    let there = pair.sides[1].remote(0);
+    let reth = Reth { va: there.address, rkey: there.rkey.0, dma_len: 8 };
+    // The side answers four reads at once. Nothing of them leaves meanwhile.
+    for nth in [0, 0, 0, 1, 0, 2, 1, 3] {
+        give(&mut pair, 1, read, psn(nth), Extended::Reth(reth), 0);
+    }
+    assert_eq!(pair.sides[1].state(), QpState::Rts);
+    let sent = sent_by(&pair, 1);
+    pair.sides[1].device.progress();
+    assert_eq!(sent.borrow().len(), 8);
+
+    // What the peer may do no longer, it may not do again either.
+    let side = &mut pair.sides[1];
+    let none = QpAttributes { access: Some(Access::NONE), ..QpAttributes::default() };
+    side.device.modify_qp(side.qp, &none).unwrap();
+    give(&mut pair, 1, read, psn(3), Extended::Reth(reth), 0);
+    pair.sides[1].device.progress();
+    assert_eq!((sent.borrow().len(), drops(&pair, 1, Drop::Access)), (8, 1));
+}

@@ -125,7 +125,7 @@ impl Responder {
         reth: &Reth,
     ) -> Result<(), Refusal> {
         self.check_resources(common, Access::REMOTE_READ)?;
-        self.answer_read(common, shared, psn, reth)?;
+        self.answer_read(common, shared, psn, reth, Turn::First)?;
         let packets = common.packets(reth.dma_len.into());
         self.remember(common, Executed { psn, packets, original: None });
         Ok(())
@@ -138,6 +138,7 @@ impl Responder {
         shared: &Shared,
         psn: Psn,
         reth: &Reth,
+        turn: Turn,
     ) -> Result<(), Refusal> {
         if u64::from(reth.dma_len) > MESSAGE_OCTETS_MAX {
             return Err(Refusal::Fatal(NakCode::INVALID_REQUEST));
@@ -147,7 +148,7 @@ impl Responder {
         let piece = piece.map_err(|_| Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR))?;
         let packets = common.packets(octets);
         let octets = octets as usize;
-        self.answers.push_back(Answer::Read { psn, piece, octets, packet: 0, packets });
+        self.answers.push_back(Answer::Read { psn, piece, octets, packet: 0, packets, turn });
         Ok(())
     }
 
@@ -174,7 +175,7 @@ impl Responder {
         });
         let original = original.ok_or(Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR))?;
         let psn = arrival.bth.psn;
-        self.answers.push_back(Answer::Atomic { psn, original });
+        self.answers.push_back(Answer::Atomic { psn, original, turn: Turn::First });
         self.remember(common, Executed { psn, packets: 1, original: Some(original) });
         Ok(())
     }
@@ -182,7 +183,7 @@ impl Responder {
     /// Whether one more read or atomic may be carried out.
     fn check_resources(&self, common: &Common, need: Access) -> Result<(), Refusal> {
         let resources = usize::from(common.attributes.responder_resources.unwrap_or(0));
-        let waiting = self.answers.iter().filter(|a| !matches!(a, Answer::Ack { .. })).count();
+        let waiting = self.answers.iter().filter(|answer| answer.takes_resource()).count();
         if !common.allows(need) || waiting >= resources {
             return Err(Refusal::Fatal(NakCode::INVALID_REQUEST));
         }

@@ -69,9 +69,16 @@ enum Answer {
     /// An acknowledgement of any kind.
     Ack { psn: Psn, syndrome: Syndrome },
     /// The answer to a read, of which `packet` packets were sent.
-    Read { psn: Psn, piece: Option<Piece>, octets: usize, packet: u32, packets: u32 },
+    Read { psn: Psn, piece: Option<Piece>, octets: usize, packet: u32, packets: u32, turn: Turn },
     /// The answer to an atomic.
-    Atomic { psn: Psn, original: u64 },
+    Atomic { psn: Psn, original: u64, turn: Turn },
+}
+
+/// Whether something is done for the first time: only that takes one of the peer's resources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    First,
+    Again,
 }
 
 /// A read or an atomic that may be asked for again.
@@ -188,11 +195,15 @@ impl Responder {
                 if known.end().is_before(psn.plus(packets)) {
                     return Err(Drop::Sequence);
                 }
-                self.answer_read(common, shared, psn, &reth).map_err(|_| Drop::Access)
+                if !common.allows(Access::REMOTE_READ) {
+                    return Err(Drop::Access);
+                }
+                let answered = self.answer_read(common, shared, psn, &reth, Turn::Again);
+                answered.map_err(|_| Drop::Access)
             }
             Extended::AtomicEth(_) => {
                 let original = known.and_then(|known| known.original).ok_or(Drop::Sequence)?;
-                self.answers.push_back(Answer::Atomic { psn, original });
+                self.answers.push_back(Answer::Atomic { psn, original, turn: Turn::Again });
                 Ok(())
             }
             _ => {
@@ -283,6 +294,15 @@ impl Responder {
             _ if operation.is_send() => self.execute_send(common, shared, arrival),
             _ => self.execute_write(common, shared, arrival),
         }
+    }
+}
+
+impl Answer {
+    const fn takes_resource(&self) -> bool {
+        matches!(
+            self,
+            Self::Read { turn: Turn::First, .. } | Self::Atomic { turn: Turn::First, .. }
+        )
     }
 }
 

@@ -20,11 +20,11 @@ impl Responder {
             Answer::Ack { psn, syndrome } => {
                 (*psn, Operation::ACKNOWLEDGE, Extended::Aeth(aeth(*syndrome)))
             }
-            Answer::Atomic { psn, original } => {
+            Answer::Atomic { psn, original, .. } => {
                 let original = AtomicAckEth { original: *original };
                 (*psn, Operation::ATOMIC_ACKNOWLEDGE, Extended::AethAtomicAckEth(good, original))
             }
-            Answer::Read { psn, piece, octets, packet, packets } => {
+            Answer::Read { psn, piece, octets, packet, packets, .. } => {
                 let whole = shortcut && *packet == 0;
                 let (operation, has_aeth) = read_response(whole, *packet, *packets);
                 let extended = if has_aeth { Extended::Aeth(good) } else { Extended::None };
