@@ -169,3 +169,18 @@ fn a_read_that_comes_twice_takes_no_resource() {
     pair.sides[1].device.progress();
     assert_eq!((sent.borrow().len(), drops(&pair, 1, Drop::Access)), (8, 1));
 }
+
+#[test]
+fn a_message_that_begins_within_another_takes_its_receive() {
+    let connection = Connection { qp_type: QpType::Uc, ..Connection::default() };
+    let mut pair = Pair::new(1, Wire::default(), &connection);
+    let side = &mut pair.sides[1];
+    let sges = [side.sge(0, 4096)];
+    side.device.post_recv(side.qp, &[RecvRequest { id: 7, sges: &sges }]).unwrap();
+    let [first, only] =
+        [Operation::SEND_FIRST, Operation::SEND_ONLY].map(|op| Opcode::new(Transport::UC, op));
+    give(&mut pair, 1, first, psn(0), Extended::None, 1024);
+    give(&mut pair, 1, only, psn(1), Extended::None, 12);
+    let came = pair.poll(1).unwrap();
+    assert_eq!((came.id, came.status, came.octets), (7, CompletionStatus::Success, 12));
+}

@@ -242,8 +242,8 @@ impl Responder {
         arrival: &Arrival<'_>,
     ) -> Result<(), Drop> {
         let psn = arrival.bth.psn;
-        let gap = psn != self.expected;
-        if gap {
+        // Whatever begins a message is taken, and ends the one before it that has no end.
+        if psn != self.expected || arrival.bth.opcode.operation().begins() {
             self.abandon(common, shared);
         }
         self.expected = psn;
