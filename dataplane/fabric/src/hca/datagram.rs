@@ -94,6 +94,8 @@ impl QueuePair {
         let (pd, mut pieces) = (self.common.recv_pd(shared), Vec::new());
         if shared.memory.local(pd, work.entries.as_slice(), true, &mut pieces).is_err() {
             self.common.complete_recv(shared, &work, CompletionStatus::LocalProtection);
+            // As on a connection, this ends the queue pair (IBA 10.10.3.2).
+            self.fail(shared);
             return Err(Drop::Access);
         }
         if let Some(grh) = arrival.grh {

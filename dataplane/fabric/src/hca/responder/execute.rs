@@ -15,13 +15,7 @@ impl Responder {
         };
         let octets = arrival.payload.octets();
         if (done + octets) as u64 > work.octets {
-            let reliable = common.init.qp_type == QpType::Rc;
-            return self.spoil(
-                common,
-                shared,
-                work,
-                reliable.then_some(CompletionStatus::LocalLength),
-            );
+            return self.spoil(common, shared, work);
         }
         let pd = common.recv_pd(shared);
         if shared.memory.local(pd, work.entries.as_slice(), true, &mut self.pieces).is_err() {
@@ -59,13 +53,13 @@ impl Responder {
         common: &mut Common,
         shared: &mut Shared,
         work: RecvWork,
-        status: Option<CompletionStatus>,
     ) -> Result<(), Refusal> {
-        match status {
-            Some(status) => common.complete_recv(shared, &work, status),
-            None => common.give_back_recv(shared, work),
+        if common.init.qp_type == QpType::Rc {
+            common.complete_recv(shared, &work, CompletionStatus::LocalLength);
+            return Err(Refusal::Told(NakCode::INVALID_REQUEST));
         }
-        Err(Refusal::Told(NakCode::INVALID_REQUEST))
+        common.give_back_recv(shared, work);
+        Err(Refusal::Fatal(NakCode::INVALID_REQUEST))
     }
 
     pub(super) fn execute_write(

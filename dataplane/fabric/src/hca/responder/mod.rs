@@ -92,7 +92,8 @@ struct Executed {
 
 /// Why a request is not carried out.
 enum Refusal {
-    /// It is answered so, and the queue pair fails, which only an event can tell.
+    /// It is answered so, and the queue pair fails, which only an event can tell. Where nobody
+    /// waits for an answer, the message is dropped.
     Fatal(NakCode),
     /// The same, but a receive has told it already.
     Told(NakCode),
@@ -251,6 +252,8 @@ impl Responder {
         if executed.is_err() {
             self.abandon(common, shared);
             self.expected = psn.plus(arrival.packets);
+            // A receive that ends badly ends its queue pair on any service (IBA 10.10.3.2).
+            self.failed = matches!(executed, Err(Refusal::Told(_)));
         }
         executed.map_err(|refusal| match refusal {
             Refusal::NotReady => Drop::NoRecv,
