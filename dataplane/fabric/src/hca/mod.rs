@@ -206,7 +206,13 @@ impl Adapter {
                 None => self.watch(number),
                 Some(frame) => {
                     self.touch(number);
-                    let (port, dlid) = (&self.shared.port, frame.dlid());
+                    let (port, dlid) = (&mut self.shared.port, frame.dlid());
+                    // A port that carries no traffic throws away what it is given, as hardware
+                    // does (IBA 7.2): requests have been sent, to no avail, and their time runs.
+                    if port.state != PortState::ACTIVE {
+                        port.drops.count(Drop::PortDown);
+                        continue;
+                    }
                     if port.lid.covers(port.lmc, dlid) {
                         self.looped.push_back(frame);
                         continue;

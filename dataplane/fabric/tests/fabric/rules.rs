@@ -8,6 +8,7 @@ use pollux_verbs::work::Bind;
 use pollux_verbs::*;
 use pollux_wire::address::Lid;
 use pollux_wire::keys::PKey;
+use pollux_wire::mad::smp::PortState;
 use pollux_wire::packet::*;
 use pollux_wire::psn::Psn;
 use pollux_wire::units::Mtu;
@@ -183,4 +184,28 @@ fn a_message_that_begins_within_another_takes_its_receive() {
     give(&mut pair, 1, only, psn(1), Extended::None, 12);
     let came = pair.poll(1).unwrap();
     assert_eq!((came.id, came.status, came.octets), (7, CompletionStatus::Success, 12));
+}
+
+#[test]
+fn a_port_that_is_down_sends_nothing() {
+    for qp_type in [QpType::Rc, QpType::Uc] {
+        let connection = Connection { qp_type, ..Connection::default() };
+        let mut pair = Pair::new(1, Wire::default(), &connection);
+        let sent = sent_by(&pair, 0);
+        let write = SendOp::Write(pair.sides[1].remote(0));
+        pair.sides[0].device.adapter_mut().port_mut().state = PortState::DOWN;
+        post(&mut pair, 0, write, 8);
+        assert_eq!((sent.borrow().len(), drops(&pair, 0, Drop::PortDown)), (0, 1));
+        if qp_type == QpType::Uc {
+            // Nobody waits for an answer, so nobody finds out.
+            assert_eq!(pair.wait(0).status, CompletionStatus::Success);
+            continue;
+        }
+        // The port comes back before the retries are over, or does not.
+        pair.sides[0].device.adapter_mut().port_mut().state = PortState::ACTIVE;
+        assert_eq!(pair.wait(0).status, CompletionStatus::Success);
+        pair.sides[0].device.adapter_mut().port_mut().state = PortState::ARMED;
+        post(&mut pair, 0, write, 8);
+        assert_eq!(pair.wait(0).status, CompletionStatus::RetryExceeded);
+    }
 }
