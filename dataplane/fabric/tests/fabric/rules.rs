@@ -209,3 +209,22 @@ fn a_port_that_is_down_sends_nothing() {
         assert_eq!(pair.wait(0).status, CompletionStatus::RetryExceeded);
     }
 }
+
+#[test]
+fn a_write_longer_than_a_message_is_invalid() {
+    // A stretch that is too long as well, but may be asked for, is another kind of wrong.
+    for (dma_len, too_long) in [(1 << 31, false), ((1 << 31) + 1, true)] {
+        let mut pair = Pair::new(1, Wire::default(), &Connection::default());
+        let there = pair.sides[1].remote(0);
+        let reth = Reth { va: there.address, rkey: there.rkey.0, dma_len };
+        let write = Opcode::new(Transport::RC, Operation::WRITE_FIRST);
+        give(&mut pair, 1, write, psn(0), Extended::Reth(reth), 1024);
+        let side = &mut pair.sides[1];
+        let event = match too_long {
+            true => AsyncEvent::QpRequestError(side.qp),
+            false => AsyncEvent::QpAccessError(side.qp),
+        };
+        let told = std::iter::from_fn(|| side.device.async_event()).any(|found| found == event);
+        assert!(told, "{event:?} of {dma_len:#x} octets");
+    }
+}

@@ -77,7 +77,9 @@ impl Responder {
         let octets = arrival.payload.octets() as u64;
         let ends = arrival.bth.opcode.operation().ends();
         let left = u64::from(reth.dma_len).checked_sub(done + octets);
-        if !common.allows(Access::REMOTE_WRITE) || left.is_none_or(|left| (left == 0) != ends) {
+        let too_long = u64::from(reth.dma_len) > MESSAGE_OCTETS_MAX;
+        let wrong_end = left.is_none_or(|left| (left == 0) != ends);
+        if !common.allows(Access::REMOTE_WRITE) || too_long || wrong_end {
             return Err(invalid);
         }
         let (pd, rkey) = (common.init.pd, RKey(reth.rkey));
