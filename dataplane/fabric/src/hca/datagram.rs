@@ -85,6 +85,9 @@ impl QueuePair {
         if Some(deth.qkey) != self.common.attributes.qkey {
             return Err(Drop::QKey);
         }
+        if arrival.payload.octets() > shared.port.mtu.octets().unwrap_or(256) {
+            return Err(Drop::Length);
+        }
         let work = self.common.take_recv(shared).ok_or(Drop::NoRecv)?;
         let octets = GRH_OCTETS + arrival.payload.octets();
         if octets as u64 > work.octets {

@@ -6,6 +6,7 @@ use pollux_fabric::{Adapter, Port, SoftDevice};
 use pollux_mem::Memory;
 use pollux_verbs::*;
 use pollux_wire::address::{Guid, Lid, Qpn};
+use pollux_wire::keys::QKey;
 use pollux_wire::packet::RnrTimer;
 use pollux_wire::psn::Psn;
 use pollux_wire::units::{Mtu, TimeCode};
@@ -109,9 +110,21 @@ impl<L: Link> Side<L> {
         Remote { address: self.region.address + at, rkey: self.region.rkey }
     }
 
+    /// A handle for datagrams to a port.
+    pub fn ah(&mut self, lid: u16) -> Ah {
+        self.device.create_ah(self.pd, &path(lid)).unwrap()
+    }
+
     pub fn state(&self) -> QpState {
         self.device.query_qp(self.qp).unwrap().0
     }
+}
+
+/// Of datagrams.
+pub const QKEY: QKey = QKey(0x1234);
+
+fn path(lid: u16) -> AddressVector {
+    AddressVector { dlid: Lid(lid), port: 1, ..AddressVector::default() }
 }
 
 const NOTHING: Completion = Completion {
@@ -150,20 +163,21 @@ fn side<L: Link>(link: L, lid: u16, connection: &Connection) -> Side<L> {
 
 fn connect<L: Link>(side: &mut Side<L>, peer: Qpn, peer_lid: u16, connection: &Connection) {
     let reliable = connection.qp_type == QpType::Rc;
-    let path = AddressVector { dlid: Lid(peer_lid), port: 1, ..AddressVector::default() };
+    let connected = connection.qp_type != QpType::Ud;
     let init = QpAttributes {
         state: Some(QpState::Init),
         pkey_index: Some(0),
         port: Some(1),
-        access: Some(Access::ALL),
+        access: connected.then_some(Access::ALL),
+        qkey: (!connected).then_some(QKEY),
         ..QpAttributes::default()
     };
     let rtr = QpAttributes {
         state: Some(QpState::Rtr),
-        path: Some(path),
-        path_mtu: Some(connection.mtu),
-        dest_qp: Some(peer),
-        rq_psn: Some(Psn::new(connection.psn)),
+        path: connected.then_some(path(peer_lid)),
+        path_mtu: connected.then_some(connection.mtu),
+        dest_qp: connected.then_some(peer),
+        rq_psn: connected.then_some(Psn::new(connection.psn)),
         responder_resources: reliable.then_some(4),
         min_rnr_timer: reliable.then_some(RnrTimer(1)),
         ..QpAttributes::default()

@@ -1,7 +1,7 @@
 //! Rules of the transport that only a packet shows which no honest peer sends now: forged, or sent
 //! once more, or at a moment of our choice.
 
-use crate::pair::{Connection, Pair};
+use crate::pair::{Connection, Pair, QKEY};
 use pollux_fabric::link::world::Wire;
 use pollux_fabric::{Drop, Frame};
 use pollux_verbs::work::Bind;
@@ -226,5 +226,26 @@ fn a_write_longer_than_a_message_is_invalid() {
         };
         let told = std::iter::from_fn(|| side.device.async_event()).any(|found| found == event);
         assert!(told, "{event:?} of {dma_len:#x} octets");
+    }
+}
+
+#[test]
+fn a_datagram_longer_than_the_port_carries_is_dropped() {
+    for packets_only in [false, true] {
+        let connection = Connection { qp_type: QpType::Ud, ..Connection::default() };
+        let wire = Wire { packets_only, ..Wire::default() };
+        let mut pair = Pair::new(1, wire, &connection);
+        pair.sides[1].device.adapter_mut().port_mut().mtu = Mtu::OCTETS_256;
+        let side = &mut pair.sides[1];
+        let sges = [side.sge(0, 1024)];
+        side.device.post_recv(side.qp, &[RecvRequest { id: 7, sges: &sges }]).unwrap();
+        let qpn = side.device.qpn(side.qp).unwrap();
+        let ah = pair.sides[0].ah(2);
+        let to = Destination { ah, qpn, qkey: QKEY };
+        for octets in [257, 256] {
+            post(&mut pair, 0, SendOp::Datagram(to), octets);
+        }
+        assert_eq!(pair.wait(1).octets, 40 + 256);
+        assert_eq!(drops(&pair, 1, Drop::Length), 1);
     }
 }
