@@ -121,7 +121,7 @@ impl QueuePair {
                 src_qp: deth.src_qp,
                 slid: arrival.lrh.slid,
                 sl: arrival.lrh.sl,
-                dlid_path_bits: (arrival.lrh.dlid.0 & ((1 << port.lmc) - 1)) as u8,
+                dlid_path_bits: (arrival.lrh.dlid.0 & port.path_bits_max()) as u8,
                 pkey_index: port.pkey_index(arrival.bth.pkey).unwrap_or(0),
                 has_grh: arrival.grh.is_some(),
             }),

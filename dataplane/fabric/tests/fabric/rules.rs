@@ -249,3 +249,19 @@ fn a_datagram_longer_than_the_port_carries_is_dropped() {
         assert_eq!(drops(&pair, 1, Drop::Length), 1);
     }
 }
+
+#[test]
+fn a_mask_control_has_three_bits() {
+    let connection = Connection { qp_type: QpType::Ud, ..Connection::default() };
+    let mut pair = Pair::new(1, Wire::default(), &connection);
+    // Whoever manages the port may say anything; 203 is 3 in three bits.
+    pair.sides[1].device.adapter_mut().port_mut().lmc = 203;
+    let side = &mut pair.sides[1];
+    let sges = [side.sge(0, 1024)];
+    side.device.post_recv(side.qp, &[RecvRequest { id: 7, sges: &sges }]).unwrap();
+    side.ah(2);
+    let qpn = side.device.qpn(side.qp).unwrap();
+    let ah = pair.sides[0].ah(7);
+    post(&mut pair, 0, SendOp::Datagram(Destination { ah, qpn, qkey: QKEY }), 8);
+    assert_eq!(pair.wait(1).from.unwrap().dlid_path_bits, 7);
+}
