@@ -19,7 +19,7 @@ use crate::table::Table;
 use crate::time::Time;
 use memory::MemoryTable;
 use pollux_verbs::device::Limits;
-use pollux_verbs::{AddressVector, AsyncEvent, Pd, Qp, QpState, QpType};
+use pollux_verbs::{AddressVector, AsyncEvent, Cq, Pd, Qp, QpInit, QpState, QpType};
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::mad::smp::PortState;
 use pollux_wire::packet::Packet;
@@ -74,6 +74,8 @@ pub(crate) struct Shared {
     pub(crate) groups: Vec<Member>,
     pub(crate) port: Port,
     pub(crate) events: VecDeque<AsyncEvent>,
+    /// Completion queues that overran, whose queue pairs are still to fail.
+    pub(crate) lost_cqs: Vec<Cq>,
 }
 
 /// A queue pair in a multicast group.
@@ -98,6 +100,7 @@ impl Adapter {
                 groups: Vec::new(),
                 port,
                 events: VecDeque::new(),
+                lost_cqs: Vec::new(),
             },
             active: VecDeque::new(),
             timers: BTreeSet::new(),
@@ -194,6 +197,9 @@ impl Adapter {
     /// The next thing to send. With `shortcut`, a message goes in one piece.
     pub fn poll_transmit(&mut self, now: Time, shortcut: bool) -> Option<Frame> {
         loop {
+            while let Some(cq) = self.shared.lost_cqs.pop() {
+                self.fail_users(cq);
+            }
             if let Some(frame) = self.looped.pop_front() {
                 self.handle(now, &frame);
                 continue;
@@ -227,6 +233,21 @@ impl Adapter {
     /// When something will be due; never, if nothing is.
     pub fn deadline(&self) -> Option<Time> {
         self.timers.first().map(|&(due, _)| due)
+    }
+
+    /// Ends the queue pairs that complete where nothing can be told any more (IBA 10.2.5.2).
+    fn fail_users(&mut self, cq: Cq) {
+        let uses = |init: &QpInit| init.send_cq == cq || init.recv_cq == cq;
+        let users = self.qps.iter().filter(|(_, qp)| uses(&qp.common.init));
+        let users: Vec<u32> = users.map(|(number, _)| number).collect();
+        for number in users {
+            if let Some(qp) = self.qps.get_mut(number)
+                && !matches!(qp.common.state, QpState::Reset | QpState::Err)
+            {
+                qp.fail(&mut self.shared);
+                self.touch(number);
+            }
+        }
     }
 
     /// Takes a copy of what goes to a group that somebody here is in too.

@@ -279,7 +279,9 @@ impl Common {
         solicited: bool,
     ) {
         let Some(queue) = shared.cqs.get_mut(cq.0) else { return };
-        if !queue.push(completion, solicited) {
+        if !queue.push(completion, solicited) && !queue.is_lost {
+            queue.is_lost = true;
+            shared.lost_cqs.push(cq);
             shared.events.push_back(AsyncEvent::CqError(cq));
         }
     }

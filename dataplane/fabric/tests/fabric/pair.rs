@@ -96,8 +96,21 @@ pub fn connected<L: Link>([link_a, link_b]: [L; 2], connection: &Connection) -> 
 impl<L: Link> Side<L> {
     /// What has completed.
     pub fn poll(&mut self) -> Option<Completion> {
+        self.poll_at(self.cq)
+    }
+
+    /// The same at another queue.
+    pub fn poll_at(&mut self, cq: Cq) -> Option<Completion> {
         let mut out = [NOTHING];
-        (self.device.poll(self.cq, &mut out).unwrap() == 1).then_some(out[0])
+        (self.device.poll(cq, &mut out).unwrap() == 1).then_some(out[0])
+    }
+
+    /// One more queue pair, in INIT, that completes at these queues.
+    pub fn initialised(&mut self, send_cq: Cq, recv_cq: Cq) -> Qp {
+        let init = QpInit { send_cq, recv_cq, ..qp_init(QpType::Rc, self.pd, self.cq) };
+        let qp = self.device.create_qp(&init).unwrap();
+        self.device.modify_qp(qp, &to_init(QpType::Rc)).unwrap();
+        qp
     }
 
     /// An entry that names part of the side's memory.
@@ -144,8 +157,13 @@ fn side<L: Link>(link: L, lid: u16, connection: &Connection) -> Side<L> {
     let cq = device.create_cq(1024).unwrap();
     let memory = Memory::private(connection.memory_octets).unwrap();
     let region = device.register(pd, &memory, Access::ALL).unwrap();
-    let init = QpInit {
-        qp_type: connection.qp_type,
+    let qp = device.create_qp(&qp_init(connection.qp_type, pd, cq)).unwrap();
+    Side { device, pd, cq, qp, memory, region }
+}
+
+fn qp_init(qp_type: QpType, pd: Pd, cq: Cq) -> QpInit {
+    QpInit {
+        qp_type,
         pd,
         send_cq: cq,
         recv_cq: cq,
@@ -156,22 +174,24 @@ fn side<L: Link>(link: L, lid: u16, connection: &Connection) -> Side<L> {
         recv_sges_max: 4,
         inline_octets_max: 64,
         signal_all: false,
-    };
-    let qp = device.create_qp(&init).unwrap();
-    Side { device, pd, cq, qp, memory, region }
+    }
 }
 
-fn connect<L: Link>(side: &mut Side<L>, peer: Qpn, peer_lid: u16, connection: &Connection) {
-    let reliable = connection.qp_type == QpType::Rc;
-    let connected = connection.qp_type != QpType::Ud;
-    let init = QpAttributes {
+fn to_init(qp_type: QpType) -> QpAttributes {
+    let connected = qp_type != QpType::Ud;
+    QpAttributes {
         state: Some(QpState::Init),
         pkey_index: Some(0),
         port: Some(1),
         access: connected.then_some(Access::ALL),
         qkey: (!connected).then_some(QKEY),
         ..QpAttributes::default()
-    };
+    }
+}
+
+fn connect<L: Link>(side: &mut Side<L>, peer: Qpn, peer_lid: u16, connection: &Connection) {
+    let reliable = connection.qp_type == QpType::Rc;
+    let connected = connection.qp_type != QpType::Ud;
     let rtr = QpAttributes {
         state: Some(QpState::Rtr),
         path: connected.then_some(path(peer_lid)),
@@ -191,7 +211,7 @@ fn connect<L: Link>(side: &mut Side<L>, peer: Qpn, peer_lid: u16, connection: &C
         initiator_depth: reliable.then_some(4),
         ..QpAttributes::default()
     };
-    for change in [init, rtr, rts] {
+    for change in [to_init(connection.qp_type), rtr, rts] {
         side.device.modify_qp(side.qp, &change).unwrap();
     }
 }

@@ -265,3 +265,43 @@ fn a_mask_control_has_three_bits() {
     post(&mut pair, 0, SendOp::Datagram(Destination { ah, qpn, qkey: QKEY }), 8);
     assert_eq!(pair.wait(1).from.unwrap().dlid_path_bits, 7);
 }
+
+#[test]
+fn a_completion_queue_that_overruns_ends_all_that_use_it() {
+    let mut pair = Pair::new(1, Wire::default(), &Connection::default());
+    let side = &mut pair.sides[1];
+    let (cq, other) = (side.device.create_cq(1).unwrap(), side.cq);
+    let mut init = |send_cq, recv_cq| side.initialised(send_cq, recv_cq);
+    let (one, two, apart) = (init(cq, cq), init(cq, other), init(other, other));
+    let recv = |id| RecvRequest { id, sges: &[] };
+    side.device.post_recv(one, &[recv(1), recv(2), recv(3)]).unwrap();
+    side.device.post_recv(two, &[recv(4)]).unwrap();
+    let err = QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() };
+    side.device.modify_qp(one, &err).unwrap();
+
+    let events: Vec<_> = std::iter::from_fn(|| side.device.async_event()).collect();
+    assert_eq!(events, [AsyncEvent::CqError(cq)]);
+    let states = [one, two, apart].map(|qp| side.device.query_qp(qp).unwrap().0);
+    assert_eq!(states, [QpState::Err, QpState::Err, QpState::Init]);
+    // What was told before is there, and what came after is not, though there is room again.
+    assert_eq!(side.poll_at(cq).unwrap().id, 1);
+    side.device.post_recv(one, &[recv(5)]).unwrap();
+    assert!(side.poll_at(cq).is_none());
+    assert_eq!(side.poll().unwrap().id, 4);
+    assert!(side.device.async_event().is_none());
+}
+
+#[test]
+fn armed_for_any_stays_armed_for_any() {
+    let mut pair = Pair::new(1, Wire::default(), &Connection::default());
+    let write = SendOp::Write(pair.sides[1].remote(0));
+    let side = &mut pair.sides[0];
+    side.device.arm(side.cq, Arm::Any).unwrap();
+    side.device.arm(side.cq, Arm::Solicited).unwrap();
+    post(&mut pair, 0, write, 8);
+    while !pair.world.is_quiet() {
+        pair.step();
+    }
+    let side = &mut pair.sides[0];
+    assert_eq!(side.device.wait(std::time::Duration::from_millis(1)), Ok(Some(side.cq)));
+}
