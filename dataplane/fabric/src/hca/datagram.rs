@@ -88,12 +88,12 @@ impl QueuePair {
         if arrival.payload.octets() > shared.port.mtu.octets().unwrap_or(256) {
             return Err(Drop::Length);
         }
-        let work = self.common.take_recv(shared).ok_or(Drop::NoRecv)?;
         let octets = GRH_OCTETS + arrival.payload.octets();
-        if octets as u64 > work.octets {
-            self.common.give_back_recv(shared, work);
+        let room = self.common.next_recv_octets(&shared.srqs).ok_or(Drop::NoRecv)?;
+        if octets as u64 > room {
             return Err(Drop::Length);
         }
+        let work = self.common.take_recv(shared).ok_or(Drop::NoRecv)?;
         let (pd, mut pieces) = (self.common.recv_pd(shared), Vec::new());
         if shared.memory.local(pd, work.entries.as_slice(), true, &mut pieces).is_err() {
             self.common.complete_recv(shared, &work, CompletionStatus::LocalProtection);

@@ -243,11 +243,14 @@ impl Common {
         }
     }
 
-    pub(crate) fn has_recv(&self, srqs: &Table<SharedQueue>) -> bool {
-        match self.init.srq {
-            None => !self.receives.is_empty(),
-            Some(srq) => srqs.get(srq.0).is_some_and(|queue| !queue.requests.is_empty()),
-        }
+    /// How many octets the next receive takes; none if there is none. Who looks first need not take
+    /// one in vain: a shared queue may tell its owner of each that is taken.
+    pub(crate) fn next_recv_octets(&self, srqs: &Table<SharedQueue>) -> Option<u64> {
+        let receives = match self.init.srq {
+            None => &self.receives,
+            Some(srq) => &srqs.get(srq.0)?.requests,
+        };
+        receives.front().map(|work| work.octets)
     }
 
     /// A receive ends without a message.

@@ -9,11 +9,17 @@ impl Responder {
         shared: &mut Shared,
         arrival: &Arrival<'_>,
     ) -> Result<(), Refusal> {
+        let octets = arrival.payload.octets();
         let (work, done) = match std::mem::take(&mut self.within) {
             Within::Send { work, octets } => (work, octets),
-            _ => (common.take_recv(shared).ok_or(Refusal::NotReady)?, 0),
+            _ => {
+                let room = common.next_recv_octets(&shared.srqs).ok_or(Refusal::NotReady)?;
+                if common.init.qp_type == QpType::Uc && octets as u64 > room {
+                    return Err(Refusal::Fatal(NakCode::INVALID_REQUEST));
+                }
+                (common.take_recv(shared).ok_or(Refusal::NotReady)?, 0)
+            }
         };
-        let octets = arrival.payload.octets();
         if (done + octets) as u64 > work.octets {
             return self.spoil(common, shared, work);
         }
@@ -95,7 +101,7 @@ impl Responder {
             Extended::Imm(imm) | Extended::RethImm(_, imm) => Some(imm.data),
             _ => None,
         };
-        if imm.is_some() && !common.has_recv(&shared.srqs) {
+        if imm.is_some() && common.next_recv_octets(&shared.srqs).is_none() {
             return Err(Refusal::NotReady);
         }
         arrival.payload.copy_to(piece.as_slice(), 0);
