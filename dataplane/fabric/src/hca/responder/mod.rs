@@ -280,7 +280,11 @@ impl Responder {
     ) -> Result<(), Refusal> {
         let operation = arrival.bth.opcode.operation();
         let octets = arrival.payload.octets();
-        let fits = arrival.is_message || operation.payload().allows(octets, common.mtu());
+        let fits = match arrival.is_message {
+            false => operation.payload().allows(octets, common.mtu()),
+            // Packets of another path MTU would be another number, and not fit (IBA 9.7.4.1.6).
+            true => wants_data(arrival) || arrival.packets == common.packets(octets as u64),
+        };
         let in_order = match &self.within {
             Within::Nothing => operation.begins(),
             Within::Send { .. } => operation.is_send() && !operation.begins(),
