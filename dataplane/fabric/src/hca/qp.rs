@@ -27,6 +27,8 @@ pub(crate) struct QueuePair {
     pub(crate) common: Common,
     pub(crate) requester: Requester,
     pub(crate) responder: Responder,
+    /// The requester is asked first for what to send next.
+    asks_next: bool,
     /// It stands in the adapter's list of those that may have something to send.
     pub(crate) is_active: bool,
     /// Its entry among the adapter's timers.
@@ -64,6 +66,7 @@ impl QueuePair {
             },
             requester: Requester::default(),
             responder: Responder::default(),
+            asks_next: false,
             is_active: false,
             timer: None,
         }
@@ -130,11 +133,16 @@ impl QueuePair {
         if self.common.init.qp_type == QpType::Ud {
             return self.poll_datagram(shared, shortcut);
         }
+        // The halves take turns, so that long answers do not keep requests back for ever.
         let Self { common, requester, responder, .. } = self;
-        if let Some(frame) = responder.poll_transmit(common, shared, shortcut) {
-            return Some(frame);
-        }
-        let frame = requester.poll_transmit(common, shared, now, shortcut);
+        self.asks_next = !self.asks_next;
+        let frame = if self.asks_next {
+            let request = requester.poll_transmit(common, shared, now, shortcut);
+            request.or_else(|| responder.poll_transmit(common, shared, shortcut))
+        } else {
+            let answer = responder.poll_transmit(common, shared, shortcut);
+            answer.or_else(|| requester.poll_transmit(common, shared, now, shortcut))
+        };
         self.settle(shared);
         frame
     }

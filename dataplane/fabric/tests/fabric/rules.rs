@@ -305,3 +305,22 @@ fn armed_for_any_stays_armed_for_any() {
     let side = &mut pair.sides[0];
     assert_eq!(side.device.wait(std::time::Duration::from_millis(1)), Ok(Some(side.cq)));
 }
+
+#[test]
+fn answers_and_requests_take_turns() {
+    let mut pair = Pair::new(1, Wire::default(), &Connection::default());
+    let sent = sent_by(&pair, 1);
+    let there = pair.sides[1].remote(0);
+    let reth = Reth { va: there.address, rkey: there.rkey.0, dma_len: 20 << 10 };
+    let read = Opcode::new(Transport::RC, Operation::READ_REQUEST);
+    give(&mut pair, 1, read, psn(0), Extended::Reth(reth), 0);
+    let write = SendOp::Write(pair.sides[0].remote(0));
+    post(&mut pair, 1, write, 10 << 10);
+    let is_request = |octets: &Vec<u8>| {
+        let packet = Packet::parse(octets).unwrap();
+        packet.bth().opcode.is_request()
+    };
+    let order: Vec<bool> = sent.borrow().iter().map(is_request).collect();
+    assert_eq!(order.len(), 30);
+    assert!(order[..20].chunks(2).all(|two| two[0] != two[1]), "{order:?}");
+}
