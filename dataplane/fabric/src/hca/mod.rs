@@ -86,6 +86,12 @@ pub(crate) struct Member {
     pub(crate) qp: Qp,
 }
 
+impl Member {
+    fn is_of(&self, mgid: Gid, mlid: Lid) -> bool {
+        self.mgid == mgid && self.mlid == mlid
+    }
+}
+
 impl Adapter {
     /// An adapter with this port.
     pub fn new(port: Port) -> Self {
@@ -164,14 +170,17 @@ impl Adapter {
     }
 
     fn handle_multicast(&mut self, arrival: &Arrival<'_>) -> Result<(), Drop> {
-        let grh = arrival.grh.ok_or(Drop::Grh)?;
-        let of_group = |m: &&Member| m.mgid == grh.dgid && m.mlid == arrival.lrh.dlid;
-        let members: Vec<Qp> = self.shared.groups.iter().filter(of_group).map(|m| m.qp).collect();
-        if members.is_empty() || arrival.bth.dest_qp != Qpn::MULTICAST {
+        let mgid = arrival.grh.ok_or(Drop::Grh)?.dgid;
+        if arrival.bth.dest_qp != Qpn::MULTICAST || !self.has_member(mgid, arrival.lrh.dlid) {
             return Err(Drop::NoMember);
         }
-        for member in members {
-            let Some(qp) = self.qps.get_mut(member.0) else { continue };
+        // By place, since a member that receives needs all else that queue pairs share.
+        for place in 0..self.shared.groups.len() {
+            let member = self.shared.groups[place];
+            if !member.is_of(mgid, arrival.lrh.dlid) {
+                continue;
+            }
+            let Some(qp) = self.qps.get_mut(member.qp.0) else { continue };
             let admitted = qp.admit(&self.shared, arrival);
             if let Err(reason) = admitted.and_then(|()| qp.receive(&mut self.shared, arrival)) {
                 self.shared.port.drops.count(reason);
@@ -252,9 +261,21 @@ impl Adapter {
 
     /// Takes a copy of what goes to a group that somebody here is in too.
     fn loop_to_group(&mut self, frame: &Frame, dlid: Lid) {
-        if dlid.is_multicast() && !self.shared.groups.is_empty() {
+        if !dlid.is_multicast() || self.shared.groups.is_empty() {
+            return;
+        }
+        let grh = match frame {
+            Frame::Packet(octets) => Packet::parse(octets).ok().and_then(|packet| packet.grh()),
+            Frame::Message(message) => Arrival::of_message(message).grh,
+        };
+        if grh.is_some_and(|grh| self.has_member(grh.dgid, dlid)) {
             self.looped.push_back(frame.duplicate());
         }
+    }
+
+    /// Whether somebody here is in the group.
+    fn has_member(&self, mgid: Gid, mlid: Lid) -> bool {
+        self.shared.groups.iter().any(|member| member.is_of(mgid, mlid))
     }
 
     /// A queue pair may have something to send now, and other timers.

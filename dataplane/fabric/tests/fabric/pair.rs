@@ -5,7 +5,7 @@ use pollux_fabric::link::world::{Wire, World, WorldLink};
 use pollux_fabric::{Adapter, Port, SoftDevice};
 use pollux_mem::Memory;
 use pollux_verbs::*;
-use pollux_wire::address::{Guid, Lid, Qpn};
+use pollux_wire::address::{Gid, Guid, Lid, Qpn};
 use pollux_wire::keys::QKey;
 use pollux_wire::packet::RnrTimer;
 use pollux_wire::psn::Psn;
@@ -126,6 +126,12 @@ impl<L: Link> Side<L> {
     /// A handle for datagrams to a port.
     pub fn ah(&mut self, lid: u16) -> Ah {
         self.device.create_ah(self.pd, &path(lid)).unwrap()
+    }
+
+    /// The same to a group.
+    pub fn ah_to_group(&mut self, mgid: Gid, mlid: Lid) -> Ah {
+        let grh = Some(GlobalRoute { dgid: mgid, hop_limit: 1, ..GlobalRoute::default() });
+        self.device.create_ah(self.pd, &AddressVector { grh, ..path(mlid.0) }).unwrap()
     }
 
     pub fn state(&self) -> QpState {

@@ -6,7 +6,7 @@ use pollux_fabric::link::world::Wire;
 use pollux_fabric::{Drop, Frame};
 use pollux_verbs::work::Bind;
 use pollux_verbs::*;
-use pollux_wire::address::Lid;
+use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::smp::PortState;
 use pollux_wire::packet::*;
@@ -323,4 +323,29 @@ fn answers_and_requests_take_turns() {
     let order: Vec<bool> = sent.borrow().iter().map(is_request).collect();
     assert_eq!(order.len(), 30);
     assert!(order[..20].chunks(2).all(|two| two[0] != two[1]), "{order:?}");
+}
+
+#[test]
+fn a_sender_hears_only_the_groups_that_it_is_in() {
+    for packets_only in [false, true] {
+        let connection = Connection { qp_type: QpType::Ud, ..Connection::default() };
+        let wire = Wire { packets_only, ..Wire::default() };
+        let mut pair = Pair::new(1, wire, &connection);
+        // Two groups that differ by one octet of their names, at one address in the subnet.
+        let group = |last| Gid([0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
+        let (ours, other, mlid) = (group(1), group(2), Lid(0xc005));
+        let side = &mut pair.sides[0];
+        side.device.attach_multicast(side.qp, ours, mlid).unwrap();
+        let sges = [side.sge(0, 1024)];
+        side.device.post_recv(side.qp, &[RecvRequest { id: 7, sges: &sges }]).unwrap();
+        for mgid in [other, ours] {
+            let ah = pair.sides[0].ah_to_group(mgid, mlid);
+            let to = Destination { ah, qpn: Qpn::MULTICAST, qkey: QKEY };
+            post(&mut pair, 0, SendOp::Datagram(to), 8);
+        }
+        let (first, second, third) = (pair.wait(0), pair.wait(0), pair.wait(0));
+        let kinds = [first.kind, second.kind, third.kind];
+        assert_eq!(kinds, [CompletionKind::Send, CompletionKind::Send, CompletionKind::Recv]);
+        assert_eq!(drops(&pair, 0, Drop::NoMember), 0);
+    }
 }
