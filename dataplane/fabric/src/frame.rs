@@ -16,7 +16,7 @@ use crate::lend::{Leave, Lender};
 use crate::link::Link;
 use pollux_mem::lane::Entry;
 use pollux_verbs::{LKey, Sge};
-use pollux_wire::address::{Lid, Qpn};
+use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::packet::{Extended, Grh, Lrh, PACKET_LEN_MAX, Packet};
 
 /// Octets that a message carries itself; a longer one of a reliable connection lends them.
@@ -81,6 +81,13 @@ impl Outgoing<'_> {
     #[inline(always)]
     pub fn dlid(&self) -> Lid {
         self.head.dlid
+    }
+
+    /// The group that it goes to, if it does.
+    #[inline(always)]
+    pub(crate) fn mgid(&self) -> Option<Gid> {
+        let grh = self.grh.as_ref().filter(|_| self.head.dlid.is_multicast());
+        grh.map(|grh| grh.dgid)
     }
 
     /// Writes the packet, LRH to VCRC, in place of what `out` had.

@@ -93,15 +93,20 @@ impl QueuePair {
         if Some(deth.qkey) != self.common.attributes.qkey {
             return Err(Drop::QKey);
         }
-        let work = self.common.take_recv(shared).ok_or(Drop::NoRecv)?;
-        let octets = GRH_OCTETS + arrival.payload.octets();
-        if octets as u64 > work.octets {
-            self.common.give_back_recv(shared, work);
+        if arrival.payload.octets() > shared.port.mtu.octets().unwrap_or(256) {
             return Err(Drop::Length);
         }
+        let octets = GRH_OCTETS + arrival.payload.octets();
+        let room = self.common.next_recv_octets(&shared.srqs).ok_or(Drop::NoRecv)?;
+        if octets as u64 > room {
+            return Err(Drop::Length);
+        }
+        let work = self.common.take_recv(shared).ok_or(Drop::NoRecv)?;
         let pd = self.common.recv_pd(shared);
         let Ok(pieces) = shared.memory.local(pd, work.entries.as_slice(), true) else {
             self.common.complete_recv(shared, &work, CompletionStatus::LocalProtection);
+            // As on a connection, this ends the queue pair (IBA 10.10.3.2).
+            self.fail(shared);
             return Err(Drop::Access);
         };
         if let Some(grh) = arrival.grh {
@@ -127,7 +132,7 @@ impl QueuePair {
                 src_qp: deth.src_qp,
                 slid: arrival.head.slid,
                 sl: arrival.head.sl,
-                dlid_path_bits: (arrival.head.dlid.0 & ((1 << port.lmc) - 1)) as u8,
+                dlid_path_bits: (arrival.head.dlid.0 & port.path_bits_max()) as u8,
                 pkey_index: port.pkey_index(arrival.head.pkey).unwrap_or(0),
                 has_grh: arrival.grh.is_some(),
             }),

@@ -22,7 +22,7 @@ use crate::table::Table;
 use crate::time::Time;
 use memory::MemoryTable;
 use pollux_verbs::device::Limits;
-use pollux_verbs::{AddressVector, AsyncEvent, Pd, Qp, QpState, QpType};
+use pollux_verbs::{AddressVector, AsyncEvent, Cq, Pd, Qp, QpInit, QpState, QpType};
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::mad::smp::PortState;
 use pollux_wire::packet::Packet;
@@ -60,6 +60,7 @@ const QPN_FIRST: u32 = 0x40;
 pub struct Adapter {
     qps: Table<QueuePair>,
     shared: Shared,
+    groups: Vec<Member>,
     /// Queue pairs that may have something to send.
     active: VecDeque<u32>,
     timers: BTreeSet<(Time, u32)>,
@@ -77,11 +78,12 @@ pub(crate) struct Shared {
     pub(crate) cqs: Table<CompletionQueue>,
     pub(crate) srqs: Table<SharedQueue>,
     pub(crate) ahs: Table<(Pd, AddressVector)>,
-    pub(crate) groups: Vec<Member>,
     pub(crate) port: Port,
     /// Counts changes of the port.
     pub(crate) epoch: u64,
     pub(crate) events: VecDeque<AsyncEvent>,
+    /// Completion queues that overran, whose queue pairs are still to fail.
+    pub(crate) lost_cqs: Vec<Cq>,
 }
 
 /// A queue pair in a multicast group.
@@ -90,6 +92,12 @@ pub(crate) struct Member {
     pub(crate) mgid: Gid,
     pub(crate) mlid: Lid,
     pub(crate) qp: Qp,
+}
+
+impl Member {
+    fn is_of(&self, mgid: Gid, mlid: Lid) -> bool {
+        self.mgid == mgid && self.mlid == mlid
+    }
 }
 
 impl Adapter {
@@ -103,11 +111,12 @@ impl Adapter {
                 cqs: Table::new(LIMITS.cqs_max),
                 srqs: Table::new(LIMITS.srqs_max),
                 ahs: Table::new(LIMITS.ahs_max),
-                groups: Vec::new(),
                 port,
                 epoch: 1,
                 events: VecDeque::new(),
+                lost_cqs: Vec::new(),
             },
+            groups: Vec::new(),
             active: VecDeque::new(),
             timers: BTreeSet::new(),
             looped: VecDeque::new(),
@@ -197,14 +206,17 @@ impl Adapter {
     }
 
     fn handle_multicast(&mut self, arrival: &Arrival<'_>) -> Result<(), Drop> {
-        let grh = arrival.grh.ok_or(Drop::Grh)?;
-        let of_group = |m: &&Member| m.mgid == grh.dgid && m.mlid == arrival.head.dlid;
-        let members: Vec<Qp> = self.shared.groups.iter().filter(of_group).map(|m| m.qp).collect();
-        if members.is_empty() || arrival.head.dest_qp != Qpn::MULTICAST {
+        let (mgid, mlid) = (arrival.grh.ok_or(Drop::Grh)?.dgid, arrival.head.dlid);
+        if arrival.head.dest_qp != Qpn::MULTICAST || !has_member(&self.groups, mgid, mlid) {
             return Err(Drop::NoMember);
         }
-        for member in members {
-            let Some(qp) = self.qps.get_mut(member.0) else { continue };
+        // By place, since a member that receives needs all else that queue pairs share.
+        for place in 0..self.groups.len() {
+            let member = self.groups[place];
+            if !member.is_of(mgid, mlid) {
+                continue;
+            }
+            let Some(qp) = self.qps.get_mut(member.qp.0) else { continue };
             let admitted = qp.admit(&self.shared, arrival);
             if let Err(reason) = admitted.and_then(|()| qp.receive(&mut self.shared, arrival)) {
                 self.shared.port.drops.count(reason);
@@ -232,30 +244,16 @@ impl Adapter {
     #[inline]
     pub fn transmit<L: Link>(&mut self, now: Time, shortcut: bool, link: &mut L) {
         loop {
+            while let Some(cq) = self.shared.lost_cqs.pop() {
+                self.fail_users(cq);
+            }
             while let Some(number) = self.active.pop_front() {
                 let Some(qp) = self.qps.get_mut(number) else { continue };
                 if shortcut && qp.answer_usual(&self.shared, link) && !qp.requester.has_more() {
                     qp.is_active = false;
                     continue;
                 }
-                let (lid, lmc) = (self.shared.port.lid, self.shared.port.lmc);
-                let (looped, groups) = (&mut self.looped, !self.shared.groups.is_empty());
-                let room = &mut self.room;
-                let sent = qp.transmit(&mut self.shared, now, shortcut, &mut |outgoing| {
-                    let dlid = outgoing.dlid();
-                    if lid.covers(lmc, dlid) {
-                        looped.push_back(outgoing.to_frame());
-                        return true;
-                    }
-                    let went = outgoing.send(link, room);
-                    if went && groups && dlid.is_multicast() {
-                        // Somebody here may be in the group too.
-                        looped.push_back(outgoing.to_frame());
-                    }
-                    went
-                });
-                qp.is_active = false;
-                match sent {
+                match self.transmit_of(now, number, shortcut, link) {
                     Sent::All => self.watch(number),
                     Sent::More => self.touch(number),
                     Sent::Stalled => {
@@ -284,6 +282,58 @@ impl Adapter {
     /// When something will be due; never, if nothing is.
     pub fn deadline(&self) -> Option<Time> {
         self.timers.first().map(|&(due, _)| due)
+    }
+
+    /// Sends what one queue pair may send in its turn.
+    fn transmit_of<L: Link>(
+        &mut self,
+        now: Time,
+        number: u32,
+        shortcut: bool,
+        link: &mut L,
+    ) -> Sent {
+        let Some(qp) = self.qps.get_mut(number) else { return Sent::All };
+        qp.is_active = false;
+        let (port, mut lost) = (&self.shared.port, 0);
+        let (lid, lmc, is_up) = (port.lid, port.lmc, port.state == PortState::ACTIVE);
+        let (looped, room, groups) = (&mut self.looped, &mut self.room, &self.groups);
+        let sent = qp.transmit(&mut self.shared, now, shortcut, &mut |outgoing| {
+            // A port that carries no traffic throws away what it is given, as hardware does (IBA
+            // 7.2): requests have been sent, to no avail, and their time runs.
+            if !is_up {
+                lost += 1;
+                return true;
+            }
+            let dlid = outgoing.dlid();
+            if lid.covers(lmc, dlid) {
+                looped.push_back(outgoing.to_frame());
+                return true;
+            }
+            let went = outgoing.send(link, room);
+            if went && outgoing.mgid().is_some_and(|mgid| has_member(groups, mgid, dlid)) {
+                looped.push_back(outgoing.to_frame());
+            }
+            went
+        });
+        for _ in 0..lost {
+            self.shared.port.drops.count(Drop::PortDown);
+        }
+        sent
+    }
+
+    /// Ends the queue pairs that complete where nothing can be told any more (IBA 10.2.5.2).
+    fn fail_users(&mut self, cq: Cq) {
+        let uses = |init: &QpInit| init.send_cq == cq || init.recv_cq == cq;
+        let users = self.qps.iter().filter(|(_, qp)| uses(&qp.common.init));
+        let users: Vec<u32> = users.map(|(number, _)| number).collect();
+        for number in users {
+            if let Some(qp) = self.qps.get_mut(number)
+                && !matches!(qp.common.state, QpState::Reset | QpState::Err)
+            {
+                qp.fail(&mut self.shared);
+                self.touch(number);
+            }
+        }
     }
 
     /// A queue pair may have something to send now, and other timers.
@@ -367,6 +417,11 @@ impl QueuePair {
         self.requester.handle_timeout(now);
         self.settle(shared);
     }
+}
+
+/// Whether somebody is in the group.
+fn has_member(groups: &[Member], mgid: Gid, mlid: Lid) -> bool {
+    groups.iter().any(|member| member.is_of(mgid, mlid))
 }
 
 /// The network's name of a queue pair: its place, and how often the place was used before, so that

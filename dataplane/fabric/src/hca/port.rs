@@ -13,9 +13,9 @@ use std::fmt;
 pub struct Port {
     /// Whether it carries traffic.
     pub state: PortState,
-    /// Its address, and how many low bits of it may vary.
+    /// Its address.
     pub lid: Lid,
-    /// How many low bits of that may vary.
+    /// How many low bits of that may vary: at most 7, for there are three bits to say so.
     pub lmc: u8,
     /// Where the subnet manager is, and the service level to reach it.
     pub sm_lid: Lid,
@@ -45,6 +45,12 @@ impl Port {
             pkeys: vec![PKey::DEFAULT],
             drops: Drops::default(),
         }
+    }
+
+    /// The low bits of the LID that may vary, all set.
+    #[inline]
+    pub fn path_bits_max(&self) -> u16 {
+        (1 << (self.lmc & 7)) - 1
     }
 
     /// The entry of the P_Key table that a packet's key matches.

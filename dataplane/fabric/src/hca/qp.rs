@@ -27,6 +27,8 @@ pub(crate) struct QueuePair {
     pub(crate) common: Common,
     pub(crate) requester: Requester,
     pub(crate) responder: Responder,
+    /// The requester is asked first for what to send next.
+    asks_next: bool,
     /// It stands in the adapter's list of those that may have something to send.
     pub(crate) is_active: bool,
     /// Its entry among the adapter's timers.
@@ -67,6 +69,7 @@ impl QueuePair {
             },
             requester: Requester::default(),
             responder: Responder::default(),
+            asks_next: false,
             is_active: false,
             timer: None,
         }
@@ -152,9 +155,18 @@ impl QueuePair {
         if common.init.qp_type == QpType::Ud {
             return requester.transmit_datagram(common, shared, shortcut, send);
         }
-        match responder.transmit(common, shared, shortcut, send) {
-            Sent::All => requester.transmit(common, shared, now, shortcut, send),
-            other => other,
+        // The halves take turns, so that long answers do not keep requests back for ever.
+        self.asks_next = !self.asks_next;
+        if self.asks_next {
+            match requester.transmit(common, shared, now, shortcut, send) {
+                Sent::All => responder.transmit(common, shared, shortcut, send),
+                other => other,
+            }
+        } else {
+            match responder.transmit(common, shared, shortcut, send) {
+                Sent::All => requester.transmit(common, shared, now, shortcut, send),
+                other => other,
+            }
         }
     }
 
@@ -262,11 +274,14 @@ impl Common {
         }
     }
 
-    pub(crate) fn has_recv(&self, srqs: &Table<SharedQueue>) -> bool {
-        match self.init.srq {
-            None => !self.receives.is_empty(),
-            Some(srq) => srqs.get(srq.0).is_some_and(|queue| !queue.requests.is_empty()),
-        }
+    /// How many octets the next receive takes; none if there is none. Who looks first need not take
+    /// one in vain: a shared queue may tell its owner of each that is taken.
+    pub(crate) fn next_recv_octets(&self, srqs: &Table<SharedQueue>) -> Option<u64> {
+        let receives = match self.init.srq {
+            None => &self.receives,
+            Some(srq) => &srqs.get(srq.0)?.requests,
+        };
+        receives.front().map(|work| work.octets)
     }
 
     /// A receive ends without a message.
@@ -298,7 +313,9 @@ impl Common {
         solicited: bool,
     ) {
         let Some(queue) = shared.cqs.get_mut(cq.0) else { return };
-        if !queue.push(completion, solicited) {
+        if !queue.push(completion, solicited) && !queue.is_lost {
+            queue.is_lost = true;
+            shared.lost_cqs.push(cq);
             shared.events.push_back(AsyncEvent::CqError(cq));
         }
     }

@@ -197,6 +197,8 @@ pub(crate) struct SharedQueue {
 pub(crate) struct CompletionQueue {
     completions: VecDeque<Completion>,
     completions_max: usize,
+    /// There was no room once: nothing more goes in (IBA 10.2.5.2).
+    pub(crate) is_lost: bool,
     armed: Option<Arm>,
     /// It was armed, and what it was armed for has come.
     pub(crate) rung: bool,
@@ -208,6 +210,7 @@ impl CompletionQueue {
         Self {
             completions: VecDeque::with_capacity(completions_max.min(4096) as usize),
             completions_max: completions_max as usize,
+            is_lost: false,
             armed: None,
             rung: false,
             qps: 0,
@@ -217,7 +220,7 @@ impl CompletionQueue {
     /// Appends a completion; says whether there was room.
     #[inline]
     pub(crate) fn push(&mut self, completion: Completion, solicited: bool) -> bool {
-        if self.completions.len() >= self.completions_max {
+        if self.is_lost || self.completions.len() >= self.completions_max {
             return false;
         }
         let wakes = match self.armed {
@@ -251,8 +254,11 @@ impl CompletionQueue {
         self.completions.len() >= count
     }
 
+    /// Asks to be told of the next completion of this kind, or of one asked for before.
     pub(crate) fn arm(&mut self, arm: Arm) {
-        self.armed = Some(arm);
+        if self.armed != Some(Arm::Any) {
+            self.armed = Some(arm);
+        }
         self.rung = false;
     }
 }

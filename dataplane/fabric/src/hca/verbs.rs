@@ -13,6 +13,9 @@ use pollux_verbs::{
 };
 use pollux_wire::address::{Gid, Lid, Qpn};
 
+/// Queue pair numbers have 24 bits.
+const QPN_MAX: u32 = 0xff_ffff;
+
 const fn none(verb: &'static str, what: &'static str) -> VerbsError {
     VerbsError::NoSuch { verb, what }
 }
@@ -215,6 +218,9 @@ impl Adapter {
         }
         for path in [&change.path, &change.alternate_path].into_iter().flatten() {
             self.check_path(VERB, path)?;
+            if !path.dlid.is_unicast() {
+                return Err(invalid(VERB, "dlid", format!("{} is no port's", path.dlid)));
+            }
         }
         if change.path_mtu.is_some_and(|mtu| mtu.octets().is_none() || mtu > port.mtu) {
             return Err(invalid(VERB, "path_mtu", format!("the port carries {}", port.mtu)));
@@ -228,19 +234,30 @@ impl Adapter {
                 return Err(invalid(VERB, argument, format!("the adapter has {depth_max}")));
             }
         }
-        if change.dest_qp.is_some_and(|qpn| qpn.0 > 0xff_ffff) {
+        if change.dest_qp.is_some_and(|qpn| qpn.0 > QPN_MAX) {
             return Err(invalid(VERB, "dest_qp", "a queue pair number has 24 bits"));
+        }
+        for (argument, code) in [
+            ("min_rnr_timer", change.min_rnr_timer.map(|code| code.0)),
+            ("timeout", change.timeout.map(|code| code.0)),
+        ] {
+            if code.is_some_and(|code| code > 31) {
+                return Err(invalid(VERB, argument, "a code has five bits"));
+            }
         }
         Ok(())
     }
 
     fn check_path(&self, verb: &'static str, path: &AddressVector) -> Result<(), VerbsError> {
+        if path.port != 1 {
+            return Err(invalid(verb, "port", "the adapter has one port, number 1"));
+        }
         let gids = self.shared.port.gids.len();
         if path.grh.is_some_and(|grh| usize::from(grh.sgid_index) >= gids) {
             let reason = format!("the port's GID table has {gids} entries");
             return Err(invalid(verb, "sgid_index", reason));
         }
-        if u16::from(path.src_path_bits) >> self.shared.port.lmc != 0 {
+        if u16::from(path.src_path_bits) > self.shared.port.path_bits_max() {
             return Err(invalid(verb, "src_path_bits", "beyond the port's LIDs"));
         }
         if path.sl > 15 {
@@ -256,7 +273,7 @@ impl Adapter {
     pub(crate) fn destroy_qp(&mut self, qp: Qp) -> Result<(), VerbsError> {
         const VERB: &str = "destroy_qp";
         self.qp(VERB, qp)?;
-        if self.shared.groups.iter().any(|member| member.qp == qp) {
+        if self.groups.iter().any(|member| member.qp == qp) {
             return Err(VerbsError::Busy { verb: VERB, by: "a multicast group" });
         }
         if let Some(kept) = self.qps.remove(qp.0) {
@@ -272,9 +289,6 @@ impl Adapter {
     pub(crate) fn create_ah(&mut self, pd: Pd, path: &AddressVector) -> Result<Ah, VerbsError> {
         const VERB: &str = "create_ah";
         self.check_pd(VERB, pd)?;
-        if path.port != 1 {
-            return Err(invalid(VERB, "port", "the adapter has one port, number 1"));
-        }
         if path.dlid.is_multicast() && path.grh.is_none() {
             return Err(invalid(VERB, "grh", "what goes to a group has a GRH"));
         }
@@ -305,14 +319,14 @@ impl Adapter {
             return Err(invalid(VERB, "mlid", format!("{mlid} is no group")));
         }
         let member = Member { mgid, mlid, qp };
-        if self.shared.groups.contains(&member) {
+        if self.groups.contains(&member) {
             return Ok(());
         }
-        if self.shared.groups.len() >= LIMITS.multicast_attachments_max as usize {
+        if self.groups.len() >= LIMITS.multicast_attachments_max as usize {
             let max = LIMITS.multicast_attachments_max;
             return Err(over(VERB, "multicast_attachments_max", max));
         }
-        self.shared.groups.push(member);
+        self.groups.push(member);
         Ok(())
     }
 
@@ -323,9 +337,9 @@ impl Adapter {
         mlid: Lid,
     ) -> Result<(), VerbsError> {
         let member = Member { mgid, mlid, qp };
-        let place = self.shared.groups.iter().position(|kept| *kept == member);
+        let place = self.groups.iter().position(|kept| *kept == member);
         let place = place.ok_or(none("detach_multicast", "membership"))?;
-        self.shared.groups.remove(place);
+        self.groups.remove(place);
         Ok(())
     }
 
@@ -391,6 +405,7 @@ impl Adapter {
         let path = match request.op {
             SendOp::Datagram(to) | SendOp::DatagramImm(to, _) => {
                 let ah = self.shared.ahs.get(to.ah.0).filter(|(pd, _)| *pd == init.pd);
+                let ah = ah.filter(|_| to.qpn.0 <= QPN_MAX);
                 ah.ok_or(PostRefusal::BadOperation)?.1
             }
             _ => AddressVector::default(),

@@ -57,7 +57,8 @@ fn packets_with_a_changed_octet_harm_nobody_else() {
     for packet in seen.take() {
         for _ in 0..300 {
             let mut victim = Pair::new(1, Wire::default(), &Connection::default());
-            let other = untouched_qp(&mut victim);
+            let side = &mut victim.sides[1];
+            let other = side.initialised(side.cq, side.cq);
             let mut changed = packet.clone();
             let at = dice.below(packet.len() as u64 - 6) as usize;
             changed[at] = dice.roll() as u8;
@@ -67,35 +68,6 @@ fn packets_with_a_changed_octet_harm_nobody_else() {
             assert_eq!(side.device.query_qp(other).unwrap().0, QpState::Init);
         }
     }
-}
-
-/// A second queue pair at side 1, which nobody sends to.
-fn untouched_qp(pair: &mut Pair) -> Qp {
-    let side = &mut pair.sides[1];
-    let pd = side.device.create_pd().unwrap();
-    let init = QpInit {
-        qp_type: QpType::Rc,
-        pd,
-        send_cq: side.cq,
-        recv_cq: side.cq,
-        srq: None,
-        send_requests_max: 1,
-        recv_requests_max: 1,
-        send_sges_max: 1,
-        recv_sges_max: 1,
-        inline_octets_max: 0,
-        signal_all: false,
-    };
-    let qp = side.device.create_qp(&init).unwrap();
-    let change = QpAttributes {
-        state: Some(QpState::Init),
-        pkey_index: Some(0),
-        port: Some(1),
-        access: Some(Access::ALL),
-        ..QpAttributes::default()
-    };
-    side.device.modify_qp(qp, &change).unwrap();
-    qp
 }
 
 #[test]

@@ -4,5 +4,6 @@ mod capture;
 mod first_words;
 mod hostile;
 mod pair;
+mod rules;
 mod scenarios;
 mod threads;

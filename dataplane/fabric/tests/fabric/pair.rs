@@ -5,7 +5,8 @@ use pollux_fabric::link::world::{Wire, World, WorldLink};
 use pollux_fabric::{Adapter, Port, SoftDevice};
 use pollux_mem::Memory;
 use pollux_verbs::*;
-use pollux_wire::address::{Guid, Lid, Qpn};
+use pollux_wire::address::{Gid, Guid, Lid, Qpn};
+use pollux_wire::keys::QKey;
 use pollux_wire::packet::RnrTimer;
 use pollux_wire::psn::Psn;
 use pollux_wire::units::{Mtu, TimeCode};
@@ -13,6 +14,7 @@ use pollux_wire::units::{Mtu, TimeCode};
 /// One of the two.
 pub struct Side<L: Link> {
     pub device: SoftDevice<L>,
+    pub pd: Pd,
     pub cq: Cq,
     pub qp: Qp,
     pub memory: Memory,
@@ -28,6 +30,7 @@ pub struct Connection {
     pub psn: u32,
     pub memory_octets: usize,
     pub retries: Retries,
+    pub rnr_retries: Retries,
     pub timeout: TimeCode,
 }
 
@@ -39,6 +42,7 @@ impl Default for Connection {
             psn: 0xff_fff0,
             memory_octets: 1 << 16,
             retries: Retries::SEVEN,
+            rnr_retries: Retries::SEVEN,
             timeout: TimeCode(10),
         }
     }
@@ -92,8 +96,21 @@ pub fn connected<L: Link>([link_a, link_b]: [L; 2], connection: &Connection) -> 
 impl<L: Link> Side<L> {
     /// What has completed.
     pub fn poll(&mut self) -> Option<Completion> {
+        self.poll_at(self.cq)
+    }
+
+    /// The same at another queue.
+    pub fn poll_at(&mut self, cq: Cq) -> Option<Completion> {
         let mut out = [NOTHING];
-        (self.device.poll(self.cq, &mut out).unwrap() == 1).then_some(out[0])
+        (self.device.poll(cq, &mut out).unwrap() == 1).then_some(out[0])
+    }
+
+    /// One more queue pair, in INIT, that completes at these queues.
+    pub fn initialised(&mut self, send_cq: Cq, recv_cq: Cq) -> Qp {
+        let init = QpInit { send_cq, recv_cq, ..qp_init(QpType::Rc, self.pd, self.cq) };
+        let qp = self.device.create_qp(&init).unwrap();
+        self.device.modify_qp(qp, &to_init(QpType::Rc)).unwrap();
+        qp
     }
 
     /// An entry that names part of the side's memory.
@@ -106,9 +123,27 @@ impl<L: Link> Side<L> {
         Remote { address: self.region.address + at, rkey: self.region.rkey }
     }
 
+    /// A handle for datagrams to a port.
+    pub fn ah(&mut self, lid: u16) -> Ah {
+        self.device.create_ah(self.pd, &path(lid)).unwrap()
+    }
+
+    /// The same to a group.
+    pub fn ah_to_group(&mut self, mgid: Gid, mlid: Lid) -> Ah {
+        let grh = Some(GlobalRoute { dgid: mgid, hop_limit: 1, ..GlobalRoute::default() });
+        self.device.create_ah(self.pd, &AddressVector { grh, ..path(mlid.0) }).unwrap()
+    }
+
     pub fn state(&self) -> QpState {
         self.device.query_qp(self.qp).unwrap().0
     }
+}
+
+/// Of datagrams.
+pub const QKEY: QKey = QKey(0x1234);
+
+fn path(lid: u16) -> AddressVector {
+    AddressVector { dlid: Lid(lid), port: 1, ..AddressVector::default() }
 }
 
 const NOTHING: Completion = Completion {
@@ -128,8 +163,13 @@ fn side<L: Link>(link: L, lid: u16, connection: &Connection) -> Side<L> {
     let cq = device.create_cq(1024).unwrap();
     let memory = Memory::private(connection.memory_octets).unwrap();
     let region = device.register(pd, &memory, Access::ALL).unwrap();
-    let init = QpInit {
-        qp_type: connection.qp_type,
+    let qp = device.create_qp(&qp_init(connection.qp_type, pd, cq)).unwrap();
+    Side { device, pd, cq, qp, memory, region }
+}
+
+fn qp_init(qp_type: QpType, pd: Pd, cq: Cq) -> QpInit {
+    QpInit {
+        qp_type,
         pd,
         send_cq: cq,
         recv_cq: cq,
@@ -140,27 +180,30 @@ fn side<L: Link>(link: L, lid: u16, connection: &Connection) -> Side<L> {
         recv_sges_max: 4,
         inline_octets_max: 64,
         signal_all: false,
-    };
-    let qp = device.create_qp(&init).unwrap();
-    Side { device, cq, qp, memory, region }
+    }
+}
+
+fn to_init(qp_type: QpType) -> QpAttributes {
+    let connected = qp_type != QpType::Ud;
+    QpAttributes {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        port: Some(1),
+        access: connected.then_some(Access::ALL),
+        qkey: (!connected).then_some(QKEY),
+        ..QpAttributes::default()
+    }
 }
 
 fn connect<L: Link>(side: &mut Side<L>, peer: Qpn, peer_lid: u16, connection: &Connection) {
     let reliable = connection.qp_type == QpType::Rc;
-    let path = AddressVector { dlid: Lid(peer_lid), port: 1, ..AddressVector::default() };
-    let init = QpAttributes {
-        state: Some(QpState::Init),
-        pkey_index: Some(0),
-        port: Some(1),
-        access: Some(Access::ALL),
-        ..QpAttributes::default()
-    };
+    let connected = connection.qp_type != QpType::Ud;
     let rtr = QpAttributes {
         state: Some(QpState::Rtr),
-        path: Some(path),
-        path_mtu: Some(connection.mtu),
-        dest_qp: Some(peer),
-        rq_psn: Some(Psn::new(connection.psn)),
+        path: connected.then_some(path(peer_lid)),
+        path_mtu: connected.then_some(connection.mtu),
+        dest_qp: connected.then_some(peer),
+        rq_psn: connected.then_some(Psn::new(connection.psn)),
         responder_resources: reliable.then_some(4),
         min_rnr_timer: reliable.then_some(RnrTimer(1)),
         ..QpAttributes::default()
@@ -170,11 +213,11 @@ fn connect<L: Link>(side: &mut Side<L>, peer: Qpn, peer_lid: u16, connection: &C
         sq_psn: Some(Psn::new(connection.psn)),
         timeout: reliable.then_some(connection.timeout),
         retry_count: reliable.then_some(connection.retries),
-        rnr_retry: reliable.then_some(Retries::SEVEN),
+        rnr_retry: reliable.then_some(connection.rnr_retries),
         initiator_depth: reliable.then_some(4),
         ..QpAttributes::default()
     };
-    for change in [init, rtr, rts] {
+    for change in [to_init(connection.qp_type), rtr, rts] {
         side.device.modify_qp(side.qp, &change).unwrap();
     }
 }

@@ -66,8 +66,8 @@ impl Scenario {
             mtu: mtus[dice.below(4) as usize],
             psn: 0xff_ffff - dice.below(40) as u32,
             memory_octets: (READ_AT + SLOT) as usize,
-            retries: Retries::SEVEN,
             timeout: TimeCode(8),
+            ..Connection::default()
         };
         let wire = wire(&mut dice);
         let count = 1 + dice.below(24) as u32;

@@ -12,7 +12,7 @@ impl Requester {
         arrival: &Arrival<'_>,
     ) -> Result<(), Drop> {
         let psn = arrival.head.psn;
-        if !psn.is_before(self.psn) {
+        if !psn.is_before(self.sent_end) {
             return Err(Drop::Sequence);
         }
         match (arrival.head.opcode.operation(), arrival.extended) {
@@ -66,12 +66,19 @@ impl Requester {
                 }
             }
             Syndrome::RnrNak(timer) => {
+                let before = self.acked;
                 self.progress(common, shared, now, psn);
-                self.wait_for_receiver(now, timer);
+                // While we wait nothing is sent that it could be the answer to: it came twice.
+                if self.rnr_until.is_none() || self.acked != before {
+                    self.wait_for_receiver(now, timer);
+                }
             }
             Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR) => {
                 self.progress(common, shared, now, psn);
-                self.retry(self.acked);
+                // A gap is told of once (IBA 9.7.5.2.8), so what tells of it again came twice.
+                if self.gap_told.replace(psn) != Some(psn) {
+                    self.retry(self.acked);
+                }
             }
             Syndrome::Nak(code) => {
                 self.progress(common, shared, now, psn);

@@ -38,6 +38,9 @@ use std::time::Duration;
 
 /// Packets that may be unacknowledged: enough to fill a link, few enough to send again.
 const UNACKED_PACKETS_MAX: u32 = 256;
+/// Numbers that may be given out and unacknowledged, unless it is one message that takes more: the
+/// longest takes 2^23, and two numbers that far apart still have an order (IBA 9.7.1).
+const UNACKED_PSNS_MAX: u32 = 1 << 22;
 /// An acknowledgement is asked for at the end of a message, and within it this often.
 const PACKETS_PER_ACK: u32 = 64;
 /// What an atomic operation works on.
@@ -49,8 +52,10 @@ pub(crate) struct Requester {
     /// Which request is sent next, and how many of its packets were sent.
     next: usize,
     packet: u32,
-    /// The number that the next new packet gets.
+    /// The number that the next new message begins with.
     psn: Psn,
+    /// The number behind the last one sent, which no answer can be beyond.
+    sent_end: Psn,
     /// All before it is acknowledged.
     acked: Psn,
     /// The place of the next message among all.
@@ -71,6 +76,8 @@ pub(crate) struct Requester {
     draining: Option<bool>,
     /// Lost answers have been asked for again, and nothing has come of it yet.
     asked_again: bool,
+    /// The gap that the peer told of last, and that nothing has come of yet.
+    gap_told: Option<Psn>,
     inline: InlineSlots,
     /// Requests in the queue whose answers with data have not come.
     answers_due: u32,
@@ -81,6 +88,7 @@ impl Requester {
     pub(crate) fn start(&mut self, attributes: &QpAttributes) {
         self.psn = attributes.sq_psn.unwrap_or_default();
         self.acked = self.psn;
+        self.sent_end = self.psn;
         self.restore_retries(attributes);
     }
 
@@ -116,6 +124,7 @@ impl Requester {
         self.queue.push_back(work);
         self.next += 1;
         (self.psn, self.ssn) = (self.psn.plus(1), self.ssn.plus(1));
+        self.sent_end = self.psn;
         if self.ack_deadline.is_none() {
             self.start_timer(common, now);
         }
@@ -131,7 +140,7 @@ impl Requester {
         psn: Psn,
         aeth: Aeth,
     ) -> bool {
-        let awaited = !psn.is_before(self.acked) && psn.is_before(self.psn);
+        let awaited = !psn.is_before(self.acked) && psn.is_before(self.sent_end);
         if !awaited || self.answers_due > 0 || self.failed.is_some() {
             return false;
         }
@@ -210,6 +219,7 @@ impl Requester {
         *self = Self {
             psn: self.psn,
             acked: self.psn,
+            sent_end: self.psn,
             retries_left: self.retries_left,
             rnr_retries_left: self.rnr_retries_left,
             inline: std::mem::take(&mut self.inline),
@@ -274,7 +284,7 @@ impl Requester {
     }
 
     fn start_timer(&mut self, common: &Common, now: Time) {
-        let outstanding = self.acked != self.psn;
+        let outstanding = self.acked != self.sent_end;
         let timeout = common.attributes.timeout.and_then(|code| ack_timeout(code.0));
         self.ack_deadline = timeout.filter(|_| outstanding).map(|timeout| now + timeout);
     }
@@ -289,6 +299,7 @@ impl Requester {
         }
         self.acked = upto;
         self.asked_again = false;
+        self.gap_told = None;
         self.restore_retries(&common.attributes);
         self.start_timer(common, now);
         // What was to be sent again may have been acknowledged meanwhile.
@@ -339,6 +350,7 @@ impl Requester {
         }
         if self.ack_deadline.is_some_and(|deadline| deadline <= now) && self.rnr_until.is_none() {
             self.asked_again = false;
+            self.gap_told = None;
             self.retry(self.acked);
         }
     }

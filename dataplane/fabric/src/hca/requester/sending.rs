@@ -63,12 +63,14 @@ impl Requester {
             return false;
         }
         // Going back during a drain sends again what was sent; only the new waits.
-        let is_new = self.packet == 0 && self.queue[self.next].is_untouched();
-        if self.draining.is_some() && is_new {
+        let work = &self.queue[self.next];
+        let is_new = self.packet == 0 && work.is_untouched();
+        let is_fenced = work.flags.has(SendFlags::FENCE);
+        if is_new && (self.draining.is_some() || is_fenced && self.reads_outstanding() > 0) {
             return false;
         }
-        let in_flight = self.psn.since(self.acked) as u32;
-        !(is_new && in_flight >= UNACKED_PACKETS_MAX)
+        let psn = if work.packets > 0 { work.psn.plus(self.packet) } else { self.psn };
+        work.is_local() || (psn.since(self.acked) as u32) < UNACKED_PACKETS_MAX
     }
 
     /// Whether the request at `next` may be begun, or begun again; gives it its numbers if it is
@@ -91,24 +93,28 @@ impl Requester {
         if !is_new {
             return true;
         }
-        let reads = self.queue.iter().take(self.next).filter(|w| w.needs_answer() && !w.done);
-        let reads_outstanding = reads.count() as u32;
-        let must_wait = work.flags.has(SendFlags::FENCE) && reads_outstanding > 0
-            || is_read && reads_outstanding >= depth
+        let must_wait = is_read && self.reads_outstanding() >= depth
             || work.takes_recv() && self.ssn_allowed.is_some_and(|last| last.is_before(self.ssn));
-        if must_wait {
-            return false;
-        }
         let packets = match work.op {
             SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => 1,
             _ => common.packets(work.octets),
         };
+        let unacked = self.psn.since(self.acked) as u32;
+        if must_wait || unacked > 0 && unacked + packets > UNACKED_PSNS_MAX {
+            return false;
+        }
         let (psn, ssn) = (self.psn, self.ssn);
         let work = &mut self.queue[self.next];
         (work.psn, work.packets, work.ssn) = (psn, packets, ssn);
         self.psn = psn.plus(packets);
         self.ssn = ssn.plus(1);
         true
+    }
+
+    /// Reads and atomics before `next` that are not answered.
+    fn reads_outstanding(&self) -> u32 {
+        let before = self.queue.iter().take(self.next);
+        before.filter(|work| work.needs_answer() && !work.done).count() as u32
     }
 
     /// The request at `next` cannot be sent. Those before it go on.
@@ -218,14 +224,19 @@ impl Requester {
 
     /// The present packet, or message, is on its way.
     fn sent(&mut self, common: &Common, shared: &mut Shared, now: Time, whole: bool) {
-        self.packet += 1;
-        if whole || self.packet == self.queue[self.next].packets {
+        let work = &self.queue[self.next];
+        self.packet = if whole { work.packets } else { self.packet + 1 };
+        let end = work.psn.plus(self.packet);
+        if self.sent_end.is_before(end) {
+            self.sent_end = end;
+        }
+        if self.packet == work.packets {
             self.next += 1;
             self.packet = 0;
         }
         if common.init.qp_type == QpType::Uc {
             // There will be no answer: what is sent is done.
-            self.acked = self.psn;
+            self.acked = self.sent_end;
             self.retire(common, shared);
         } else if self.ack_deadline.is_none() {
             self.start_timer(common, now);

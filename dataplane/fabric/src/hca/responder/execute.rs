@@ -9,19 +9,19 @@ impl Responder {
         shared: &mut Shared,
         arrival: &Arrival<'_>,
     ) -> Result<(), Refusal> {
+        let octets = arrival.payload.octets();
         let (work, done) = match std::mem::take(&mut self.within) {
             Within::Send { work, octets } => (work, octets),
-            _ => (common.take_recv(shared).ok_or(Refusal::NotReady)?, 0),
+            _ => {
+                let room = common.next_recv_octets(&shared.srqs).ok_or(Refusal::NotReady)?;
+                if common.init.qp_type == QpType::Uc && octets as u64 > room {
+                    return Err(Refusal::Fatal(NakCode::INVALID_REQUEST));
+                }
+                (common.take_recv(shared).ok_or(Refusal::NotReady)?, 0)
+            }
         };
-        let octets = arrival.payload.octets();
         if (done + octets) as u64 > work.octets {
-            let reliable = common.init.qp_type == QpType::Rc;
-            return self.spoil(
-                common,
-                shared,
-                work,
-                reliable.then_some(CompletionStatus::LocalLength),
-            );
+            return self.spoil(common, shared, work);
         }
         let pd = common.recv_pd(shared);
         let Ok(pieces) = shared.memory.local(pd, work.entries.as_slice(), true) else {
@@ -62,13 +62,13 @@ impl Responder {
         common: &mut Common,
         shared: &mut Shared,
         work: RecvWork,
-        status: Option<CompletionStatus>,
     ) -> Result<(), Refusal> {
-        match status {
-            Some(status) => common.complete_recv(shared, &work, status),
-            None => common.give_back_recv(shared, work),
+        if common.init.qp_type == QpType::Rc {
+            common.complete_recv(shared, &work, CompletionStatus::LocalLength);
+            return Err(Refusal::Told(NakCode::INVALID_REQUEST));
         }
-        Err(Refusal::Told(NakCode::INVALID_REQUEST))
+        common.give_back_recv(shared, work);
+        Err(Refusal::Fatal(NakCode::INVALID_REQUEST))
     }
 
     pub(super) fn execute_write(
@@ -86,7 +86,9 @@ impl Responder {
         let octets = arrival.payload.octets() as u64;
         let ends = arrival.head.opcode.operation().ends();
         let left = u64::from(reth.dma_len).checked_sub(done + octets);
-        if !common.allows(Access::REMOTE_WRITE) || left.is_none_or(|left| (left == 0) != ends) {
+        let too_long = u64::from(reth.dma_len) > MESSAGE_OCTETS_MAX;
+        let wrong_end = left.is_none_or(|left| (left == 0) != ends);
+        if !common.allows(Access::REMOTE_WRITE) || too_long || wrong_end {
             return Err(invalid);
         }
         let (pd, rkey) = (common.init.pd, RKey(reth.rkey));
@@ -102,7 +104,7 @@ impl Responder {
             Extended::Imm(imm) | Extended::RethImm(_, imm) => Some(imm.data),
             _ => None,
         };
-        if imm.is_some() && !common.has_recv(&shared.srqs) {
+        if imm.is_some() && common.next_recv_octets(&shared.srqs).is_none() {
             return Err(Refusal::NotReady);
         }
         if !arrival.payload.copy_to(&shared.memory.pieces(&piece), 0) {
@@ -130,7 +132,7 @@ impl Responder {
         reth: &Reth,
     ) -> Result<(), Refusal> {
         self.check_resources(common, Access::REMOTE_READ)?;
-        self.answer_read(common, shared, psn, reth)?;
+        self.answer_read(common, shared, psn, reth, Turn::First)?;
         let packets = common.packets(reth.dma_len.into());
         self.remember(common, Executed { psn, packets, original: None });
         Ok(())
@@ -143,6 +145,7 @@ impl Responder {
         shared: &Shared,
         psn: Psn,
         reth: &Reth,
+        turn: Turn,
     ) -> Result<(), Refusal> {
         if u64::from(reth.dma_len) > MESSAGE_OCTETS_MAX {
             return Err(Refusal::Fatal(NakCode::INVALID_REQUEST));
@@ -151,7 +154,8 @@ impl Responder {
         let allowed = shared.memory.remote(pd, rkey, reth.va, reth.dma_len, need);
         allowed.map_err(|_| Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR))?;
         let packets = common.packets(reth.dma_len.into());
-        self.answers.push_back(Answer::Read(ReadAnswer { psn, reth: *reth, packet: 0, packets }));
+        let read = ReadAnswer { psn, reth: *reth, packet: 0, packets, turn };
+        self.answers.push_back(Answer::Read(read));
         Ok(())
     }
 
@@ -178,7 +182,7 @@ impl Responder {
         });
         let original = original.ok_or(Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR))?;
         let psn = arrival.head.psn;
-        self.answers.push_back(Answer::Atomic { psn, original });
+        self.answers.push_back(Answer::Atomic { psn, original, turn: Turn::First });
         self.remember(common, Executed { psn, packets: 1, original: Some(original) });
         Ok(())
     }
@@ -186,7 +190,7 @@ impl Responder {
     /// Whether one more read or atomic may be carried out.
     fn check_resources(&self, common: &Common, need: Access) -> Result<(), Refusal> {
         let resources = usize::from(common.attributes.responder_resources.unwrap_or(0));
-        let waiting = self.answers.iter().filter(|a| !matches!(a, Answer::Ack { .. })).count();
+        let waiting = self.answers.iter().filter(|answer| answer.takes_resource()).count();
         if !common.allows(need) || waiting >= resources {
             return Err(Refusal::Fatal(NakCode::INVALID_REQUEST));
         }

@@ -68,7 +68,14 @@ enum Answer {
     /// The answer to a read.
     Read(ReadAnswer),
     /// The answer to an atomic.
-    Atomic { psn: Psn, original: u64 },
+    Atomic { psn: Psn, original: u64, turn: Turn },
+}
+
+/// Whether something is done for the first time: only that takes one of the peer's resources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    First,
+    Again,
 }
 
 /// The answer to a read, of which `packet` packets were sent.
@@ -78,6 +85,7 @@ struct ReadAnswer {
     reth: Reth,
     packet: u32,
     packets: u32,
+    turn: Turn,
 }
 
 /// A read or an atomic that may be asked for again.
@@ -91,7 +99,8 @@ struct Executed {
 
 /// Why a request is not carried out.
 enum Refusal {
-    /// It is answered so, and the queue pair fails, which only an event can tell.
+    /// It is answered so, and the queue pair fails, which only an event can tell. Where nobody
+    /// waits for an answer, the message is dropped.
     Fatal(NakCode),
     /// The same, but a receive has told it already.
     Told(NakCode),
@@ -237,11 +246,15 @@ impl Responder {
                 if known.end().is_before(psn.plus(packets)) {
                     return Err(Drop::Sequence);
                 }
-                self.answer_read(common, shared, psn, &reth).map_err(|_| Drop::Access)
+                if !common.allows(Access::REMOTE_READ) {
+                    return Err(Drop::Access);
+                }
+                let answered = self.answer_read(common, shared, psn, &reth, Turn::Again);
+                answered.map_err(|_| Drop::Access)
             }
             Extended::AtomicEth(_) => {
                 let original = known.and_then(|known| known.original).ok_or(Drop::Sequence)?;
-                self.answers.push_back(Answer::Atomic { psn, original });
+                self.answers.push_back(Answer::Atomic { psn, original, turn: Turn::Again });
                 Ok(())
             }
             _ => {
@@ -280,8 +293,8 @@ impl Responder {
         arrival: &Arrival<'_>,
     ) -> Result<(), Drop> {
         let psn = arrival.head.psn;
-        let gap = psn != self.expected;
-        if gap {
+        // Whatever begins a message is taken, and ends the one before it that has no end.
+        if psn != self.expected || arrival.head.opcode.operation().begins() {
             self.abandon(common, shared);
         }
         self.expected = psn;
@@ -289,6 +302,8 @@ impl Responder {
         if executed.is_err() {
             self.abandon(common, shared);
             self.expected = psn.plus(arrival.head.packets);
+            // A receive that ends badly ends its queue pair on any service (IBA 10.10.3.2).
+            self.failed = matches!(executed, Err(Refusal::Told(_)));
         }
         executed.map_err(|refusal| match refusal {
             Refusal::NotReady => Drop::NoRecv,
@@ -316,7 +331,11 @@ impl Responder {
     ) -> Result<(), Refusal> {
         let operation = arrival.head.opcode.operation();
         let octets = arrival.payload.octets();
-        let fits = arrival.head.whole || operation.payload().allows(octets, common.mtu());
+        let fits = match arrival.head.whole {
+            false => operation.payload().allows(octets, common.mtu()),
+            // Packets of another path MTU would be another number, and not fit (IBA 9.7.4.1.6).
+            true => wants_data(arrival) || arrival.head.packets == common.packets(octets as u64),
+        };
         let in_order = match &self.within {
             Within::Nothing => operation.begins(),
             Within::Send { .. } => operation.is_send() && !operation.begins(),
@@ -333,6 +352,16 @@ impl Responder {
             _ if operation.is_send() => self.execute_send(common, shared, arrival),
             _ => self.execute_write(common, shared, arrival),
         }
+    }
+}
+
+impl Answer {
+    const fn takes_resource(&self) -> bool {
+        matches!(
+            self,
+            Self::Read(ReadAnswer { turn: Turn::First, .. })
+                | Self::Atomic { turn: Turn::First, .. }
+        )
     }
 }
 

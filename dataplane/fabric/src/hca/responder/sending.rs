@@ -22,7 +22,7 @@ impl Responder {
             Answer::Ack { psn, syndrome } => {
                 (*psn, Operation::ACKNOWLEDGE, Extended::Aeth(aeth(*syndrome)))
             }
-            Answer::Atomic { psn, original } => {
+            Answer::Atomic { psn, original, .. } => {
                 let original = AtomicAckEth { original: *original };
                 let extended = Extended::AethAtomicAckEth(good(common), original);
                 (*psn, Operation::ATOMIC_ACKNOWLEDGE, extended)

@@ -94,7 +94,10 @@ fn overflow(cx: &mut Context<'_>) -> Result<(), Stop> {
     cx.go(&b, QpState::Err)?;
     cx.settle()?;
     let owner = cx.owner(Side::B);
-    if cx.events.contains(&(owner, AsyncEvent::CqError(small))) {
+    let lost = (owner, AsyncEvent::CqError(small));
+    let times = cx.events.iter().filter(|event| **event == lost).count();
+    if times > 0 {
+        equal("times that the queue was told to be lost", times, 1)?;
         // What becomes of the queue pairs of a lost queue may be told as well.
         return cx.tolerate(Side::B, &[AsyncEvent::CqError(small), AsyncEvent::QpFatal(b.qp)]);
     }

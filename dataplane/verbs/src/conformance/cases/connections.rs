@@ -48,6 +48,8 @@ pub const CASES: &[Case] = &[
     Case::new("more-reads-than-responder-holds", "IBA 9.7.4.1.8", &[], more_than_the_responder),
     Case::new("no-responder-resources", "IBA 9.7.4.1.8", &[], no_responder_resources),
     Case::new("uc-wrong-first-psn-recovers", "IBA 9.8.2.2.1", UC, uc_wrong_first_psn),
+    Case::new("rc-mtus-differ", "IBA 9.7.4.1.6", &[], rc_mtus_differ),
+    Case::new("uc-mtus-differ", "IBA 9.8.3.2", UC, uc_mtus_differ),
     Case::new("with-a-grh", "IBA 8.3", &[], with_a_grh),
 ];
 
@@ -209,4 +211,40 @@ fn with_a_grh(cx: &mut Context<'_>) -> Result<(), Stop> {
     }
     cx.exchange(&a, &b, OCTETS)?;
     cx.exchange(&b, &a, OCTETS)
+}
+
+/// A pair whose ends do not agree on the path MTU.
+fn mtus_differ(cx: &mut Context<'_>, qp_type: QpType) -> Result<(End, End), Stop> {
+    let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
+    let of = |mtu| Setup { path_mtu: Some(mtu), ..Setup::new(qp_type) };
+    let (large, small) = (of(Mtu::OCTETS_512), of(Mtu::OCTETS_256));
+    let (a, b) = (cx.create(&place_a, &large)?, cx.create(&place_b, &small)?);
+    cx.advance(&b, QpState::Rts, &a, &small)?;
+    cx.advance(&a, QpState::Rts, &b, &large)?;
+    // What is one packet for both does not show it.
+    cx.exchange(&a, &b, 256)?;
+    Ok((a, b))
+}
+
+fn rc_mtus_differ(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = mtus_differ(cx, QpType::Rc)?;
+    let (source, sink) = (cx.source(&a, 300, 192)?, cx.sink(&b, 300)?);
+    cx.recv(&b, 1, &[sink.sge(0, 300)])?;
+    cx.post(&a, request(2, SendOp::Send, &[source.sge(0, 300)]))?;
+    cx.breaks(&a, Queue::Send, 2, &[RemoteInvalidRequest])?;
+    cx.breaks(&b, Queue::Recv, 1, &[Flushed])?;
+    cx.tolerate(Side::B, &[AsyncEvent::QpRequestError(b.qp)])?;
+    sink.is_untouched(0, 300)
+}
+
+fn uc_mtus_differ(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = mtus_differ(cx, QpType::Uc)?;
+    let (source, sink) = (cx.source(&a, 300, 193)?, cx.sink(&b, 300)?);
+    cx.recv(&b, 1, &[sink.sge(0, 300)])?;
+    cx.carry_out(&a, request(2, SendOp::Send, &[source.sge(0, 300)]))?;
+    cx.nothing_more(&b)?;
+    sink.is_untouched(0, 300)?;
+    // The receive waits for the next message.
+    cx.carry_out(&a, request(3, SendOp::Send, &[source.sge(0, 8)]))?;
+    cx.received(&b, 1, 8).map(drop)
 }

@@ -1,7 +1,10 @@
 //! What an adapter says of itself, and that its limits are where it says (IBA 11.2.1).
 
 use super::prelude::*;
+use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::mad::smp::PortState;
+use pollux_wire::packet::RnrTimer;
+use pollux_wire::units::TimeCode;
 
 /// The cases.
 pub const CASES: &[Case] = &[
@@ -30,6 +33,24 @@ pub const CASES: &[Case] = &[
     Case::new("srq-limit-beyond-its-length", "IBA 11.2.3.3", &[Need::SrqLimit], srq_limit_beyond),
     Case::new("responder-resources-beyond", "IBA 11.2.4.2", &[], responder_resources_beyond),
     Case::new("initiator-depth-beyond", "IBA 11.2.4.2", &[], initiator_depth_beyond),
+    Case::new("rnr-timer-beyond", "IBA 9.7.5.2.8", &[], |cx| {
+        change_over(cx, QpState::Rtr, |change| change.min_rnr_timer = Some(RnrTimer(32)))
+    }),
+    Case::new("timeout-beyond", "IBA 9.7.6.1.3", &[], |cx| {
+        change_over(cx, QpState::Rts, |change| change.timeout = Some(TimeCode(32)))
+    }),
+    Case::new("destination-beyond", "IBA 11.2.4.2", &[], |cx| {
+        change_over(cx, QpState::Rtr, |change| change.dest_qp = Some(Qpn(1 << 24)))
+    }),
+    Case::new("path-through-no-port", "IBA 11.2.4.2", &[], |cx| {
+        change_over(cx, QpState::Rtr, |change| with_path(change, |path| path.port = u8::MAX))
+    }),
+    Case::new("path-to-a-group", "IBA 11.2.4.2", &[Need::Subnet], |cx| {
+        change_over(cx, QpState::Rtr, |change| with_path(change, |path| path.dlid = Lid(0xc001)))
+    }),
+    Case::new("path-to-nobody", "IBA 11.2.4.2", &[Need::Subnet], |cx| {
+        change_over(cx, QpState::Rtr, |change| with_path(change, |path| path.dlid = Lid::NONE))
+    }),
     Case::new("pds-run-out", "IBA 11.2.2.1", &[], pds_run_out),
     Case::new("cqs-run-out", "IBA 11.2.8.1", &[], cqs_run_out),
     Case::new("qps-run-out", "IBA 11.2.4.1", &[], qps_run_out),
@@ -170,6 +191,29 @@ fn initiator_depth_beyond(cx: &mut Context<'_>) -> Result<(), Stop> {
     let right = cx.change(&a, QpState::Rts, &b, &Setup::RC)?;
     let change = QpAttributes { initiator_depth: Some(beyond), ..right };
     is_beyond("initiator depth", cx.device(Side::A).modify_qp(a.qp, &change))
+}
+
+/// A change that would be right but for what `exceed` does to it.
+fn change_over(
+    cx: &mut Context<'_>,
+    to: QpState,
+    exceed: fn(&mut QpAttributes),
+) -> Result<(), Stop> {
+    let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
+    let a = cx.create(&place_a, &Setup::RC)?;
+    let b = cx.create(&place_b, &Setup::RC)?;
+    let before = if to == QpState::Rtr { QpState::Init } else { QpState::Rtr };
+    cx.advance(&a, before, &b, &Setup::RC)?;
+    let mut change = cx.change(&a, to, &b, &Setup::RC)?;
+    exceed(&mut change);
+    invalid("an attribute that there is not", cx.device(Side::A).modify_qp(a.qp, &change))?;
+    cx.still_in(&a, before)
+}
+
+fn with_path(change: &mut QpAttributes, spoil: fn(&mut AddressVector)) {
+    if let Some(path) = &mut change.path {
+        spoil(path);
+    }
 }
 
 /// An attribute over a limit is both: an argument that is wrong, and over a limit.

@@ -42,10 +42,16 @@ pub const CASES: &[Case] = &[
     Case::new("write-unknown-key", "IBA 10.6.3", &[], write_unknown_key),
     Case::new("uc-send-unknown-key", "IBA 10.3.1", &[Need::Uc], |cx| error_state(cx, QpType::Uc)),
     Case::new("ud-send-unknown-key", "IBA 10.3.1", &[], |cx| error_state(cx, QpType::Ud)),
+    Case::new("uc-recv-unknown-key", "IBA 10.10.3.2", UC, |cx| recv_unreliable(cx, QpType::Uc)),
+    Case::new("ud-recv-unknown-key", "IBA 10.10.3.2", &[Need::Lossless], |cx| {
+        recv_unreliable(cx, QpType::Ud)
+    }),
     Case::new("rights-that-go-not-together", "IBA 10.6.3.1", &[], inconsistent_rights),
     Case::new("send-needs-no-rights", "IBA 10.6.3.1", &[], send_needs_no_rights),
     Case::new("two-regions-of-one-memory", "IBA 10.6.3", &[], two_regions_of_one_memory),
 ];
+
+const UC: &[Need] = &[Need::Uc, Need::Lossless];
 
 impl Wrong {
     /// An entry of eight octets that is wrong in this way.
@@ -148,6 +154,24 @@ fn error_state(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
     cx.go(&a, QpState::Rts)?;
     let source = cx.source(&a, 8, 83)?;
     cx.carry_out(&a, request(3, op, &[source.sge(0, 8)])).map(drop)
+}
+
+/// A receive that cannot be written breaks its queue pair on any service; the sender knows nothing.
+fn recv_unreliable(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
+    let (a, b) = cx.connected(qp_type)?;
+    // As long as the receive is, with the GRH or without.
+    let (op, octets) = match qp_type {
+        QpType::Ud => (SendOp::Datagram(cx.destination(&a, &b)?), 8),
+        _ => (SendOp::Send, Grh::LEN + 8),
+    };
+    let (wrong, right) = (Wrong::Key.entry(cx, &b)?, cx.sink(&b, 64)?);
+    cx.recv(&b, 1, &[right.sge(0, Grh::LEN), wrong])?;
+    cx.recv(&b, 2, &[right.sge(0, 64)])?;
+    let source = cx.source(&a, octets, 86)?;
+    cx.carry_out(&a, request(3, op, &[source.sge(0, octets)]))?;
+    cx.breaks(&b, Queue::Recv, 1, &[LocalProtection])?;
+    cx.flushed(&b, Queue::Recv, [2])?;
+    cx.still_in(&a, QpState::Rts)
 }
 
 fn inconsistent_rights(cx: &mut Context<'_>) -> Result<(), Stop> {

@@ -1,6 +1,7 @@
 //! What posts refuse, and how far a batch comes (contract: `PostError`; IBA 10.8.3, 11.4.1).
 
 use super::prelude::*;
+use pollux_wire::address::Qpn;
 use pollux_wire::units::TimeCode;
 
 /// The cases.
@@ -19,6 +20,7 @@ pub const CASES: &[Case] = &[
     Case::new("too-many-recv-entries", "IBA 11.4.1.2", &[], too_many_recv_entries),
     Case::new("no-such-queue", "contract: PostRefusal", &[], no_such_queue),
     Case::new("no-such-address-handle", "contract: PostRefusal", &[], no_such_address_handle),
+    Case::new("destination-over-24-bits", "IBA 11.4.1.1", &[], destination_too_wide),
 ];
 
 fn send_in(cx: &mut Context<'_>, state: QpState) -> Result<(), Stop> {
@@ -196,4 +198,12 @@ fn no_such_address_handle(cx: &mut Context<'_>) -> Result<(), Stop> {
     cx.device(Side::A).destroy_ah(to.ah)?;
     let answer = cx.device(Side::A).post_send(a.qp, &[request(1, SendOp::Datagram(to), &[])]);
     post_refused("a datagram", answer, 0, &[PostRefusal::BadOperation])
+}
+
+fn destination_too_wide(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = cx.connected(QpType::Ud)?;
+    let to = cx.destination(&a, &b)?;
+    let to = Destination { qpn: Qpn(to.qpn.0 | 1 << 24), ..to };
+    let answer = cx.device(Side::A).post_send(a.qp, &[request(1, SendOp::Datagram(to), &[])]);
+    post_refused("a number of 25 bits", answer, 0, &[PostRefusal::BadOperation])
 }

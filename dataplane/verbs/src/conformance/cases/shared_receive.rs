@@ -15,6 +15,12 @@ pub const CASES: &[Case] = &[
     Case::new("limit-event-comes-once", "IBA 10.2.9.3", LIMIT, limit_event_once),
     Case::new("limit-of-zero-is-none", "IBA 10.2.9.3", LIMIT, limit_of_zero),
     Case::new("limit-set-too-late", "IBA 10.2.9.3", LIMIT, limit_set_too_late),
+    Case::new("no-limit-event-for-nothing-ud", "IBA 10.2.9.3", LIMIT_LOSSLESS, |cx| {
+        too_long_takes_none(cx, QpType::Ud)
+    }),
+    Case::new("no-limit-event-for-nothing-uc", "IBA 10.2.9.3", LIMIT_UC, |cx| {
+        too_long_takes_none(cx, QpType::Uc)
+    }),
     Case::new("full", "contract: PostRefusal", &[], full),
     Case::new("too-many-entries", "IBA 11.4.1.2", &[], too_many_entries),
     Case::new("own-receives-are-refused", "IBA 10.2.9", &[], own_receives_are_refused),
@@ -25,6 +31,8 @@ pub const CASES: &[Case] = &[
 ];
 
 const LIMIT: &[Need] = &[Need::SrqLimit];
+const LIMIT_LOSSLESS: &[Need] = &[Need::SrqLimit, Need::Lossless];
+const LIMIT_UC: &[Need] = &[Need::SrqLimit, Need::UcSrq, Need::Lossless];
 
 /// A pair whose B takes from a shared queue.
 fn pair(cx: &mut Context<'_>, qp_type: QpType) -> Result<(End, End, Srq), Stop> {
@@ -189,6 +197,26 @@ fn limit_set_too_late(cx: &mut Context<'_>) -> Result<(), Stop> {
     cx.device(Side::B).set_srq_limit(srq, 5)?;
     use_up(cx, &a, &b, 0..1)?;
     cx.event(Side::B, AsyncEvent::SrqLimitReached(srq))
+}
+
+/// A message that its receive is too short for is dropped, and the receive was never taken.
+fn too_long_takes_none(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
+    let (a, b, srq) = pair(cx, qp_type)?;
+    let op = match qp_type {
+        QpType::Ud => SendOp::Datagram(cx.destination(&a, &b)?),
+        _ => SendOp::Send,
+    };
+    let (source, sink) = (cx.source(&a, 64, 155)?, cx.sink(&b, 64)?);
+    cx.recv(&b, 1, &[sink.sge(0, 48)])?;
+    cx.device(Side::B).set_srq_limit(srq, 1)?;
+    cx.carry_out(&a, request(2, op, &[source.sge(0, 64)]))?;
+    cx.nothing_more(&b)?;
+    let event = AsyncEvent::SrqLimitReached(srq);
+    let owner = cx.owner(Side::B);
+    equal("an event for nothing", cx.events.contains(&(owner, event)), false)?;
+    cx.carry_out(&a, request(3, op, &[source.sge(0, 8)]))?;
+    cx.done(&b, CompletionKind::Recv, 1)?;
+    cx.event(Side::B, event)
 }
 
 fn full(cx: &mut Context<'_>) -> Result<(), Stop> {

@@ -5,6 +5,7 @@
 //! boundary.
 
 use super::prelude::*;
+use pollux_wire::units::Mtu;
 
 /// How long a message is.
 #[derive(Clone, Copy)]
@@ -102,7 +103,9 @@ pub const DATAGRAMS: &[Case] = datagrams![
 
 /// The longest message there is, and one octet more.
 pub const LONGEST: &[Case] = &[
-    Case::new("rc-write-2GiB", "IBA 9.7.7.1.1", &[], longest),
+    Case::new("rc-write-2GiB", "IBA 9.7.7.1.1", &[], |cx| longest(cx, &Setup::RC, false)),
+    Case::new("rc-write-2GiB-mtu-256", "IBA 9.7.1", &[], |cx| longest(cx, &SMALLEST, false)),
+    Case::new("rc-read-2GiB-mtu-256", "IBA 9.7.1", &[], |cx| longest(cx, &SMALLEST, true)),
     Case::new("rc-send-over-2GiB", "IBA 9.7.7.1.1", &[], too_long),
 ];
 
@@ -162,19 +165,26 @@ fn margins_are_untouched(sink: &Buffer, octets: usize) -> Result<(), Stop> {
     sink.is_untouched(MARGIN + octets, MARGIN)
 }
 
-fn longest(cx: &mut Context<'_>) -> Result<(), Stop> {
+/// The longest message is then half of all sequence numbers.
+const SMALLEST: Setup = Setup { path_mtu: Some(Mtu::OCTETS_256), ..Setup::RC };
+
+fn longest(cx: &mut Context<'_>, setup: &Setup, is_read: bool) -> Result<(), Stop> {
     cx.needs_memory(2 * MESSAGE_OCTETS_MAX)?;
     let octets = MESSAGE_OCTETS_MAX as usize;
-    let (a, b) = cx.connected(QpType::Rc)?;
-    let source = cx.buffer(&a.place, octets, Access::NONE)?;
-    let target = cx.shared(&b, octets)?;
+    let (a, b) = cx.pair(setup)?;
+    let (ours, theirs) = (cx.sink(&a, octets)?, cx.shared(&b, octets)?);
+    let (source, target) = if is_read { (&theirs, &ours) } else { (&ours, &theirs) };
     // Octets that tell where they belong, at each end and where a 31-bit count would wrap.
     let marks = [0, octets / 2 - 4, octets - 8];
     for (mark, at) in marks.into_iter().enumerate() {
         source.put_u64(at, mark as u64);
     }
-    let write = SendOp::Write(target.remote(0));
-    cx.carry_out(&a, request(1, write, &[source.sge(0, octets)]))?;
+    let there = theirs.remote(0);
+    let op = if is_read { SendOp::Read(there) } else { SendOp::Write(there) };
+    // A short one behind it: its numbers come after all of those.
+    let short = SendOp::Read(theirs.remote(16));
+    cx.post(&a, silent(1, op, &[ours.sge(0, octets)]))?;
+    cx.carry_out(&a, request(2, short, &[ours.sge(16, 8)]))?;
     for (mark, at) in marks.into_iter().enumerate() {
         target.holds(at, &(mark as u64).to_ne_bytes())?;
     }
