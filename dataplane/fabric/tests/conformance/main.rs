@@ -1,8 +1,9 @@
 //! The software adapter against the suite of `pollux-verbs`: in virtual time with the shortcut,
-//! with packets, and with packets that get lost, come twice, late or damaged;
-//! and in threads, by the machine's clock.
+//! with packets, and with packets that get lost, come twice, late or damaged; with tshark as the
+//! judge of every packet; and in threads by the machine's clock.
 #![expect(clippy::disallowed_methods, reason = "seeds and cases are asked for by hand")]
 
+mod capture;
 mod threads;
 mod uneven;
 mod worlds;

@@ -8,9 +8,14 @@ use pollux_verbs::conformance::{Adapters, Factory, Group, Side, Turn};
 use pollux_verbs::{Device, VerbsError};
 use pollux_wire::address::{Guid, Lid};
 use pollux_wire::keys::PKey;
+use std::cell::RefCell;
+use std::rc::Rc;
 
 /// More than any case that goes well needs.
 const TURNS_MAX: u32 = 1_000_000;
+
+/// Packets of all cases, in the order of their sending.
+pub type Seen = Rc<RefCell<Vec<Vec<u8>>>>;
 
 /// Where such pairs come from: the same for the same seed.
 pub struct Worlds {
@@ -20,17 +25,24 @@ pub struct Worlds {
     is_even: bool,
     /// What the cases did so far.
     pub trace: Trace,
+    seen: Option<Seen>,
 }
 
 impl Worlds {
     /// Worlds with such a wire, and an even schedule.
     pub fn new(name: &'static str, wire: Wire, seed: u64) -> Self {
-        Self { name, wire, seed, is_even: true, trace: Trace::default() }
+        Self { name, wire, seed, is_even: true, trace: Trace::default(), seen: None }
     }
 
     /// The same, with the schedule that the seed gives.
     pub fn uneven(self) -> Self {
         Self { is_even: false, ..self }
+    }
+
+    /// The same, with every packet shown.
+    pub fn tapped(self) -> (Self, Seen) {
+        let seen = Seen::default();
+        (Self { seen: Some(seen.clone()), ..self }, seen)
     }
 }
 
@@ -47,6 +59,9 @@ impl Factory for Worlds {
         };
         let wire = Wire { jitter: schedule.jitter, ..self.wire };
         let (world, links) = World::new(self.seed, wire);
+        if let Some(seen) = self.seen.clone() {
+            world.set_tap(Box::new(move |_, _, octets| seen.borrow_mut().push(octets.to_vec())));
+        }
         let mut ends = 0..;
         let devices = links.map(|link| {
             let end = ends.next().unwrap_or_default();
