@@ -30,6 +30,12 @@ impl Dice {
         self.roll().checked_rem(end).unwrap_or(0)
     }
 
+    /// A time below `end`; none if that is none, and then without a roll.
+    pub fn duration(&mut self, end: Duration) -> Duration {
+        let nanos = end.as_nanos() as u64;
+        Duration::from_nanos(if nanos == 0 { 0 } else { self.below(nanos) })
+    }
+
     /// Whether something happens that happens so many times in a million.
     pub fn happens(&mut self, per_million: u32) -> bool {
         per_million > 0 && self.below(1_000_000) < u64::from(per_million)

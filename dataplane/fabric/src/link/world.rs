@@ -23,8 +23,10 @@ use std::time::Duration;
 pub struct Wire {
     /// What goes wrong on it, in both directions.
     pub faults: Faults,
-    /// How long a frame travels.
+    /// How long a frame travels at the least.
     pub latency: Duration,
+    /// How much longer it may travel, by chance; none overtakes another for that.
+    pub jitter: Duration,
     /// Packets even where messages might go in one piece.
     pub packets_only: bool,
 }
@@ -32,7 +34,12 @@ pub struct Wire {
 impl Default for Wire {
     /// A perfect one, as fast as the fabric goes.
     fn default() -> Self {
-        Self { faults: Faults::default(), latency: Duration::from_nanos(500), packets_only: false }
+        Self {
+            faults: Faults::default(),
+            latency: Duration::from_nanos(500),
+            jitter: Duration::ZERO,
+            packets_only: false,
+        }
     }
 }
 
@@ -53,6 +60,8 @@ struct Inner {
     /// On their way, by arrival and then by the order of their sending, each with its receiver.
     travelling: BTreeMap<(Time, u64), (usize, Frame)>,
     sent: u64,
+    /// When the last of those for each end arrives, late ones left out.
+    latest: [Time; 2],
     deadlines: [Option<Time>; 2],
     is_cut: bool,
     /// What the adapters at both ends lend.
@@ -75,6 +84,7 @@ impl World {
             tap: None,
             travelling: BTreeMap::new(),
             sent: 0,
+            latest: [Time::START; 2],
             deadlines: [None; 2],
             is_cut: false,
             lenders: [None, None],
@@ -205,8 +215,34 @@ impl Inner {
     }
 
     fn put(&mut self, to: usize, delay: Duration, frame: Frame) {
-        let at = self.now + self.wire.latency + delay;
+        let jitter = self.dice.duration(self.wire.jitter);
+        let in_order = self.latest[to].max(self.now + self.wire.latency + jitter);
+        self.latest[to] = in_order;
         self.sent += 1;
-        self.travelling.insert((at, self.sent), (to, frame));
+        self.travelling.insert((in_order + delay, self.sent), (to, frame));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jitter_spreads_frames_and_keeps_their_order() {
+        let wire = Wire { jitter: Duration::from_micros(20), ..Wire::default() };
+        let (world, [mut a, mut b]) = World::new(1, wire);
+        let sent: Vec<Vec<u8>> = (0..100).map(|nth| vec![nth]).collect();
+        for octets in &sent {
+            a.send(Frame::Packet(octets.clone())).expect("a world has room");
+        }
+        let (mut came, mut moments) = (Vec::new(), 0);
+        while world.step() {
+            moments += 1;
+            while let Some(Frame::Packet(octets)) = b.receive() {
+                came.push(octets);
+            }
+        }
+        assert_eq!(came, sent);
+        assert!(moments > 1, "all came at once");
     }
 }

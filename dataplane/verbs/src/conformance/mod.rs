@@ -122,20 +122,28 @@ pub fn cases() -> impl Iterator<Item = (&'static Theme, &'static Case)> {
 pub fn run(factory: &mut dyn Factory, filter: &str, report: &mut dyn FnMut(&Report)) -> Summary {
     let mut summary = Summary::default();
     for (theme, case) in cases() {
-        let name = format!("{}/{}", theme.name, case.name);
-        if !name.contains(filter) {
-            continue;
+        if full_name(theme, case).contains(filter) {
+            let one = run_case(factory, theme, case);
+            summary.count(&one);
+            report(&one);
         }
-        let outcome = match attempt(factory, case) {
-            Ok(()) => Outcome::Passed,
-            Err(Stop::Skip(reason)) => Outcome::Skipped(reason),
-            Err(Stop::Fail(text)) => Outcome::Failed(text),
-        };
-        let one = Report { name, about: case.about, outcome };
-        summary.count(&one);
-        report(&one);
     }
     summary
+}
+
+/// Runs one case: for callers that run several at a time.
+pub fn run_case(factory: &mut dyn Factory, theme: &Theme, case: &Case) -> Report {
+    let outcome = match attempt(factory, case) {
+        Ok(()) => Outcome::Passed,
+        Err(Stop::Skip(reason)) => Outcome::Skipped(reason),
+        Err(Stop::Fail(text)) => Outcome::Failed(text),
+    };
+    Report { name: full_name(theme, case), about: case.about, outcome }
+}
+
+/// What reports call a case: `theme/name`.
+pub fn full_name(theme: &Theme, case: &Case) -> String {
+    format!("{}/{}", theme.name, case.name)
 }
 
 /// One case, and the check that it left nothing behind.
@@ -160,7 +168,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn names() -> BTreeSet<String> {
-        cases().map(|(theme, case)| format!("{}/{}", theme.name, case.name)).collect()
+        cases().map(|(theme, case)| full_name(theme, case)).collect()
     }
 
     #[test]

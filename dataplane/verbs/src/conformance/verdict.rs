@@ -66,7 +66,8 @@ pub struct Summary {
 }
 
 impl Summary {
-    pub(super) fn count(&mut self, report: &Report) {
+    /// Counts one more.
+    pub fn count(&mut self, report: &Report) {
         match report.outcome {
             Outcome::Passed => self.passed += 1,
             Outcome::Skipped(_) => self.skipped += 1,

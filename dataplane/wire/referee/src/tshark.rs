@@ -50,7 +50,7 @@ impl Frame {
 }
 
 /// Dissectors that take our payloads for something that they are not: they guess by content.
-const GUESSERS: &str = "rpcordma,smc,iser,nvme-rdma";
+const GUESSERS: &str = "rpcordma,smc,iser,nvme-rdma,infiniband.eoib";
 
 /// Asks tshark about every frame, and fails the calling test unless it found in each just what was
 /// expected and nothing malformed. `test` is the name under which the test is skipped.

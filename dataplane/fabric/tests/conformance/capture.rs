@@ -1,0 +1,36 @@
+//! Every packet that the suite makes two adapters send, read by tshark.
+
+use crate::worlds::Worlds;
+use crate::{filter, note};
+use pollux_fabric::link::world::Wire;
+use pollux_referee::tshark::{Frame, judge};
+use pollux_verbs::conformance;
+use pollux_wire::packet::Packet;
+
+/// Fewer than the suite makes with the even schedule: a tap that misses packets shows.
+const FRAMES_MIN: usize = 5_000;
+
+/// What tshark must find: the numbers that we meant, and nothing to complain about.
+fn frame(name: String, octets: Vec<u8>) -> Frame {
+    let bth = Packet::parse(&octets).expect("what we sent can be read").bth();
+    Frame::new(name, octets)
+        .expect("infiniband.bth.opcode", bth.opcode.0)
+        .expect("infiniband.bth.destqp", format!("{:#08x}", bth.dest_qp.0))
+        .expect("infiniband.bth.psn", bth.psn.get())
+        .expect("_ws.expert.message", "")
+}
+
+// req: iba-packets
+#[test]
+fn every_packet_of_the_suite_is_well_formed() {
+    let (mut worlds, seen) = Worlds::new("capture", Wire::default(), 0).tapped();
+    let (mut frames, mut failures) = (Vec::new(), Vec::new());
+    conformance::run(&mut worlds, &filter(), &mut |report| {
+        note("capture", report, &mut failures);
+        let packets = seen.take().into_iter().enumerate();
+        frames.extend(packets.map(|(nth, octets)| frame(format!("{} {nth}", report.name), octets)));
+    });
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(frames.len() > FRAMES_MIN || !filter().is_empty(), "only {} frames", frames.len());
+    judge("every_packet_of_the_suite_is_well_formed", &frames);
+}

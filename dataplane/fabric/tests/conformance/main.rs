@@ -1,0 +1,137 @@
+//! The software adapter against the suite of `pollux-verbs`: in virtual time with the shortcut,
+//! with packets, and with packets that get lost, come twice, late or damaged; with tshark as the
+//! judge of every packet; and in threads by the machine's clock.
+#![expect(clippy::disallowed_methods, reason = "seeds and cases are asked for by hand")]
+
+mod capture;
+mod threads;
+mod uneven;
+mod worlds;
+
+use pollux_fabric::link::fault::Faults;
+use pollux_fabric::link::world::Wire;
+use pollux_verbs::conformance::sabotage::{SABOTAGES, SabotagedFactory};
+use pollux_verbs::conformance::{self, Factory, Group, Outcome, Report};
+use pollux_wire::address::{Gid, Lid};
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+use worlds::Worlds;
+
+/// A number from the environment, for runs by hand.
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|value| value.parse().ok())
+}
+
+/// A part of the names of the cases to run; all have the empty one.
+fn filter() -> String {
+    std::env::var("POLLUX_CASES").unwrap_or_default()
+}
+
+/// As many seeds as `POLLUX_SEEDS` says, or these.
+fn seeds(usual: u64) -> RangeInclusive<u64> {
+    1..=setting("POLLUX_SEEDS").unwrap_or(usual)
+}
+
+/// A multicast group: the link takes it to both ends.
+fn group(nth: u8) -> Group {
+    let mut mgid = [0; 16];
+    mgid[..2].copy_from_slice(&[0xff, 0x12]);
+    mgid[15] = nth;
+    Group { mgid: Gid(mgid), mlid: Lid(0xc000 + u16::from(nth)) }
+}
+
+/// Keeps a failure, and says what was skipped.
+fn note(name: &str, report: &Report, failures: &mut Vec<String>) {
+    match report.outcome {
+        Outcome::Passed => {}
+        Outcome::Skipped(_) => println!("{report}"),
+        Outcome::Failed(_) => failures.push(format!("{name}: {report}")),
+    }
+}
+
+/// Runs all cases, or those that `POLLUX_CASES` names a part of; gives the failures.
+fn judge(worlds: &mut Worlds) -> Vec<String> {
+    let mut failures = Vec::new();
+    let name = worlds.name();
+    let summary = conformance::run(worlds, &filter(), &mut |report| {
+        note(&name, report, &mut failures);
+    });
+    println!("{name}: {summary}");
+    failures
+}
+
+/// With an even schedule, and with uneven ones, each of which has to be a run of its own. They are
+/// ten, or as many as `POLLUX_SEEDS` says.
+fn judge_schedules(name: &'static str, wire: Wire) {
+    let uneven = seeds(10).map(|seed| Worlds::new(name, wire, seed).uneven());
+    let (mut runs, mut failures, mut traces) = (0, Vec::new(), BTreeSet::new());
+    for mut worlds in std::iter::once(Worlds::new(name, wire, 0)).chain(uneven) {
+        failures.extend(judge(&mut worlds));
+        traces.insert(worlds.trace.digest());
+        runs += 1;
+    }
+    println!("{name}: {runs} runs, {} of them different", traces.len());
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(traces.len() == runs || !filter().is_empty(), "only {} differ", traces.len());
+}
+
+// req: iba-rc, iba-uc, iba-ud, iba-work-queues, iba-memory
+#[test]
+fn with_the_shortcut() {
+    judge_schedules("shortcut", Wire::default());
+}
+
+// req: iba-rc, iba-uc, iba-ud, iba-work-queues, iba-memory, iba-mtu
+#[test]
+fn with_packets() {
+    judge_schedules("packets", Wire { packets_only: true, ..Wire::default() });
+}
+
+/// With thirty seeds, or as many as `POLLUX_SEEDS` says.
+#[test]
+fn with_faults() {
+    let faults = Faults {
+        loss: 10_000,
+        duplication: 10_000,
+        reordering: 10_000,
+        corruption: 2_000,
+        delay_max: Duration::from_micros(50),
+    };
+    let wire = Wire { faults, ..Wire::default() };
+    let mut failures = Vec::new();
+    for seed in seeds(30) {
+        failures.extend(judge(&mut Worlds::new("faults", wire, seed)));
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Nothing but the seed decides about a run.
+#[test]
+fn a_seed_replays() {
+    let trace = |seed| {
+        let mut worlds = Worlds::new("replay", Wire::default(), seed).uneven();
+        conformance::run(&mut worlds, "ordering/", &mut |_| {});
+        worlds.trace.digest()
+    };
+    assert_eq!(trace(3), trace(3));
+    assert_ne!(trace(3), trace(4));
+}
+
+/// What is broken is found, and by the cases that are about it.
+#[test]
+fn with_sabotage() {
+    for &(fault, cases) in SABOTAGES {
+        for case in cases {
+            let mut worlds = Worlds::new("sabotage", Wire::default(), 0);
+            let mut broken = SabotagedFactory::new(&mut worlds, fault);
+            let mut failed = None;
+            conformance::run(&mut broken, case, &mut |report| {
+                if report.name == *case {
+                    failed = Some(matches!(report.outcome, Outcome::Failed(_)));
+                }
+            });
+            assert_eq!(failed, Some(true), "{case} under {fault:?}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Schedules by seed: how often each side gets its turn, how many frames it takes in it, and when
+//! the link is full.
+//!
+//! The suite polls both sides in turn, and a world without faults leaves nothing to chance. An
+//! adapter that relied on that would pass. Here a link withholds what has come, or has no room for
+//! what is to go, as a busy ring between threads does; a trace tells whether two seeds differ.
+
+use pollux_fabric::link::Link;
+use pollux_fabric::link::fault::Dice;
+use pollux_fabric::link::world::WorldLink;
+use pollux_fabric::{Frame, Time};
+use std::cell::RefCell;
+use std::hash::{DefaultHasher, Hasher};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// What happened to frames in which order, at which end: no times, so that it differs only where
+/// the adapters took another way.
+#[derive(Clone, Default)]
+pub struct Trace(Rc<RefCell<DefaultHasher>>);
+
+impl Trace {
+    /// A number for all of it.
+    pub fn digest(&self) -> u64 {
+        self.0.borrow().finish()
+    }
+}
+
+/// What is to happen by chance, and how often in a million times.
+#[derive(Clone)]
+pub struct Schedule {
+    inner: Rc<RefCell<Inner>>,
+    trace: Trace,
+    /// How much later than others a frame may come.
+    pub jitter: Duration,
+    /// A link gives nothing though something has come: the end of a side's turn.
+    withheld: u32,
+    /// A link has no room.
+    refused: u32,
+    /// Turns that the sides get beside those that the suite gives them, at the most.
+    extra_turns_max: u64,
+}
+
+struct Inner {
+    dice: Dice,
+    /// Whether the last frame of an end was refused.
+    owes: [bool; 2],
+    /// Whether a frame was sent or taken since somebody asked.
+    is_busy: bool,
+}
+
+impl Inner {
+    const fn new(dice: Dice) -> Self {
+        Self { dice, owes: [false; 2], is_busy: false }
+    }
+}
+
+impl Schedule {
+    /// One that leaves nothing to chance.
+    pub fn even(trace: Trace) -> Self {
+        Self {
+            jitter: Duration::ZERO,
+            withheld: 0,
+            refused: 0,
+            extra_turns_max: 0,
+            inner: Rc::new(RefCell::new(Inner::new(Dice::new(0)))),
+            trace,
+        }
+    }
+
+    /// One that is uneven in the way and as far as the seed says.
+    pub fn uneven(seed: u64, trace: Trace) -> Self {
+        // Not the dice that fall for the wire.
+        let mut dice = Dice::new(!seed);
+        Self {
+            jitter: Duration::from_nanos(dice.below(20_000)),
+            withheld: dice.below(600_000) as u32,
+            refused: dice.below(200_000) as u32,
+            extra_turns_max: dice.below(7),
+            inner: Rc::new(RefCell::new(Inner::new(dice))),
+            trace,
+        }
+    }
+
+    /// Whether anything moved since the last call, or a side still has a frame that the link
+    /// refused. No time passes then: the wire is not what everybody waits for.
+    pub fn take_busy(&self) -> bool {
+        let mut inner = self.inner.borrow_mut();
+        std::mem::take(&mut inner.is_busy) || inner.owes != [false; 2]
+    }
+
+    /// Who gets turns now, in this order.
+    pub fn turns(&self) -> impl Iterator<Item = usize> + use<> {
+        let dice = &mut self.inner.borrow_mut().dice;
+        let turns = dice.below(self.extra_turns_max + 1);
+        let sides: Vec<usize> = (0..turns).map(|_| dice.below(2) as usize).collect();
+        sides.into_iter()
+    }
+
+    fn note(&self, what: u8, end: usize) {
+        self.trace.0.borrow_mut().write(&[what, end as u8]);
+        self.inner.borrow_mut().is_busy = true;
+    }
+
+    fn happens(&self, per_million: u32) -> bool {
+        self.inner.borrow_mut().dice.happens(per_million)
+    }
+}
+
+/// One end of a world's link, as uneven as its schedule.
+pub struct UnevenLink {
+    link: WorldLink,
+    end: usize,
+    schedule: Schedule,
+}
+
+impl UnevenLink {
+    /// That end of the link.
+    pub fn new(link: WorldLink, end: usize, schedule: Schedule) -> Self {
+        Self { link, end, schedule }
+    }
+}
+
+impl Link for UnevenLink {
+    fn now(&self) -> Time {
+        self.link.now()
+    }
+
+    fn is_virtual(&self) -> bool {
+        self.link.is_virtual()
+    }
+
+    fn send(&mut self, frame: Frame) -> Result<(), Frame> {
+        let refused = self.schedule.happens(self.schedule.refused);
+        self.schedule.inner.borrow_mut().owes[self.end] = refused;
+        if refused {
+            return Err(frame);
+        }
+        self.schedule.note(b's', self.end);
+        self.link.send(frame)
+    }
+
+    fn receive(&mut self) -> Option<Frame> {
+        if self.schedule.happens(self.schedule.withheld) {
+            return None;
+        }
+        let frame = self.link.receive()?;
+        self.schedule.note(b'r', self.end);
+        Some(frame)
+    }
+
+    fn wants_packets(&self) -> bool {
+        self.link.wants_packets()
+    }
+
+    fn set_deadline(&mut self, deadline: Option<Time>) {
+        self.link.set_deadline(deadline);
+    }
+
+    fn idle(&mut self, end: Time) {
+        if !self.schedule.inner.borrow().owes[self.end] {
+            self.link.idle(end);
+        }
+    }
+}

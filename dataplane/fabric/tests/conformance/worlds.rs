@@ -1,0 +1,118 @@
+//! Two adapters in virtual time, at the link of a world.
+
+use crate::uneven::{Schedule, Trace, UnevenLink};
+use crate::{group, setting};
+use pollux_fabric::link::world::{Wire, World};
+use pollux_fabric::{Adapter, Port, SoftDevice};
+use pollux_verbs::conformance::{Adapters, Factory, Group, Side, Turn};
+use pollux_verbs::{Device, VerbsError};
+use pollux_wire::address::{Guid, Lid};
+use pollux_wire::keys::PKey;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// More than any case that goes well needs.
+const TURNS_MAX: u32 = 1_000_000;
+
+/// Packets of all cases, in the order of their sending.
+pub type Seen = Rc<RefCell<Vec<Vec<u8>>>>;
+
+/// Where such pairs come from: the same for the same seed.
+pub struct Worlds {
+    name: &'static str,
+    wire: Wire,
+    seed: u64,
+    is_even: bool,
+    /// What the cases did so far.
+    pub trace: Trace,
+    seen: Option<Seen>,
+}
+
+impl Worlds {
+    /// Worlds with such a wire, and an even schedule.
+    pub fn new(name: &'static str, wire: Wire, seed: u64) -> Self {
+        Self { name, wire, seed, is_even: true, trace: Trace::default(), seen: None }
+    }
+
+    /// The same, with the schedule that the seed gives.
+    pub fn uneven(self) -> Self {
+        Self { is_even: false, ..self }
+    }
+
+    /// The same, with every packet shown.
+    pub fn tapped(self) -> (Self, Seen) {
+        let seen = Seen::default();
+        (Self { seen: Some(seen.clone()), ..self }, seen)
+    }
+}
+
+impl Factory for Worlds {
+    fn name(&self) -> String {
+        format!("{} (seed {})", self.name, self.seed)
+    }
+
+    fn adapters(&mut self) -> Result<Box<dyn Adapters>, VerbsError> {
+        let trace = self.trace.clone();
+        let schedule = match self.is_even {
+            true => Schedule::even(trace),
+            false => Schedule::uneven(self.seed, trace),
+        };
+        let wire = Wire { jitter: schedule.jitter, ..self.wire };
+        let (world, links) = World::new(self.seed, wire);
+        if let Some(seen) = self.seen.clone() {
+            world.set_tap(Box::new(move |_, _, octets| seen.borrow_mut().push(octets.to_vec())));
+        }
+        let mut ends = 0..;
+        let devices = links.map(|link| {
+            let end = ends.next().unwrap_or_default();
+            let lid = end as u16 + 1;
+            let port = Port::active(Lid(lid), Guid(u64::from(lid)));
+            let link = UnevenLink::new(link, end, schedule.clone());
+            SoftDevice::new(format!("soft{lid}"), Adapter::new(port), link)
+        });
+        Ok(Box::new(Virtual { world, schedule, devices, turns: 0 }))
+    }
+
+    fn is_lossy(&self) -> bool {
+        !self.wire.faults.are_none()
+    }
+}
+
+struct Virtual {
+    world: World,
+    schedule: Schedule,
+    devices: [SoftDevice<UnevenLink>; 2],
+    turns: u32,
+}
+
+impl Adapters for Virtual {
+    fn device(&mut self, side: Side) -> &mut dyn Device {
+        &mut self.devices[side as usize]
+    }
+
+    fn port(&self, _: Side) -> u8 {
+        1
+    }
+
+    fn turn(&mut self) -> Turn {
+        self.turns += 1;
+        let goes_on = self.turns < TURNS_MAX && (self.schedule.take_busy() || self.world.step());
+        for side in self.schedule.turns() {
+            self.devices[side].progress();
+        }
+        if goes_on { Turn::GoOn } else { Turn::GiveUp }
+    }
+
+    fn group(&mut self, nth: u8) -> Option<Group> {
+        Some(group(nth))
+    }
+
+    fn set_pkeys(&mut self, side: Side, pkeys: &[PKey]) -> bool {
+        self.devices[side as usize].adapter_mut().port_mut().pkeys = pkeys.to_vec();
+        true
+    }
+
+    fn memory_octets_max(&self) -> u64 {
+        setting("POLLUX_MEMORY_OCTETS").unwrap_or(64 << 20)
+    }
+}
