@@ -23,4 +23,5 @@ pub use device::SoftDevice;
 pub use frame::Frame;
 pub use hca::Adapter;
 pub use hca::port::{Drop, Port};
+pub use lend::Lender;
 pub use time::Time;

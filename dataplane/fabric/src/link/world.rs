@@ -136,6 +136,17 @@ impl World {
     }
 }
 
+impl WorldLink {
+    /// The next frame that has come.
+    fn take(&mut self) -> Option<Frame> {
+        let mut inner = self.world.inner.borrow_mut();
+        let arrived = inner.travelling.iter();
+        let mut arrived = arrived.take_while(|((at, _), _)| *at <= inner.now);
+        let key = arrived.find(|(_, (to, _))| *to == self.end).map(|(key, _)| *key)?;
+        inner.travelling.remove(&key).map(|(_, frame)| frame)
+    }
+}
+
 impl Link for WorldLink {
     fn now(&self) -> Time {
         self.world.now()
@@ -160,15 +171,8 @@ impl Link for WorldLink {
     }
 
     fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool {
-        let mut inner = self.world.inner.borrow_mut();
-        let arrived = inner.travelling.iter();
-        let mut arrived = arrived.take_while(|((at, _), _)| *at <= inner.now);
-        let key = arrived.find(|(_, (to, _))| *to == self.end).map(|(key, _)| *key);
-        let Some((_, frame)) = key.and_then(|key| inner.travelling.remove(&key)) else {
-            return false;
-        };
-        let lender = inner.lenders[1 - self.end].clone();
-        drop(inner);
+        let Some(frame) = self.take() else { return false };
+        let lender = self.world.inner.borrow().lenders[1 - self.end].clone();
         adapter.handle(now, &frame, lender.as_deref());
         true
     }
@@ -233,12 +237,12 @@ mod tests {
         let (world, [mut a, mut b]) = World::new(1, wire);
         let sent: Vec<Vec<u8>> = (0..100).map(|nth| vec![nth]).collect();
         for octets in &sent {
-            a.send(Frame::Packet(octets.clone())).expect("a world has room");
+            assert!(a.send_packet(octets));
         }
         let (mut came, mut moments) = (Vec::new(), 0);
         while world.step() {
             moments += 1;
-            while let Some(Frame::Packet(octets)) = b.receive() {
+            while let Some(Frame::Packet(octets)) = b.take() {
                 came.push(octets);
             }
         }

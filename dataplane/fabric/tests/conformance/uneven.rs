@@ -8,10 +8,11 @@
 use pollux_fabric::link::Link;
 use pollux_fabric::link::fault::Dice;
 use pollux_fabric::link::world::WorldLink;
-use pollux_fabric::{Frame, Time};
+use pollux_fabric::{Adapter, Lender, Time};
 use std::cell::RefCell;
 use std::hash::{DefaultHasher, Hasher};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What happened to frames in which order, at which end: no times, so that it differs only where
@@ -121,6 +122,18 @@ impl UnevenLink {
     }
 }
 
+impl UnevenLink {
+    /// Whether something may be sent now; it will be then.
+    fn has_room(&mut self) -> bool {
+        let refused = self.schedule.happens(self.schedule.refused);
+        self.schedule.inner.borrow_mut().owes[self.end] = refused;
+        if !refused {
+            self.schedule.note(b's', self.end);
+        }
+        !refused
+    }
+}
+
 impl Link for UnevenLink {
     fn now(&self) -> Time {
         self.link.now()
@@ -130,23 +143,27 @@ impl Link for UnevenLink {
         self.link.is_virtual()
     }
 
-    fn send(&mut self, frame: Frame) -> Result<(), Frame> {
-        let refused = self.schedule.happens(self.schedule.refused);
-        self.schedule.inner.borrow_mut().owes[self.end] = refused;
-        if refused {
-            return Err(frame);
-        }
-        self.schedule.note(b's', self.end);
-        self.link.send(frame)
+    fn attach(&mut self, lender: &Arc<Lender>) {
+        self.link.attach(lender);
     }
 
-    fn receive(&mut self) -> Option<Frame> {
+    fn send_packet(&mut self, octets: &[u8]) -> bool {
+        self.has_room() && self.link.send_packet(octets)
+    }
+
+    fn send_message(&mut self, head: &[u64], octets: usize, fill: impl FnMut(&mut [u8])) -> bool {
+        self.has_room() && self.link.send_message(head, octets, fill)
+    }
+
+    fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool {
         if self.schedule.happens(self.schedule.withheld) {
-            return None;
+            return false;
         }
-        let frame = self.link.receive()?;
-        self.schedule.note(b'r', self.end);
-        Some(frame)
+        let came = self.link.receive(now, adapter);
+        if came {
+            self.schedule.note(b'r', self.end);
+        }
+        came
     }
 
     fn wants_packets(&self) -> bool {
