@@ -81,7 +81,9 @@ impl<L: Link> SoftDevice<L> {
         if self.adapter.is_active() {
             self.adapter.transmit(self.now, shortcut, &mut self.link);
         }
-        self.link.set_deadline(self.adapter.deadline());
+        if self.link.is_virtual() {
+            self.link.set_deadline(self.adapter.deadline());
+        }
     }
 
     fn check_port(&self, verb: &'static str, port: u8) -> Result<(), VerbsError> {

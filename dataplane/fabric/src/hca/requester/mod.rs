@@ -26,8 +26,8 @@ use crate::hca::port::Drop;
 use crate::time::Time;
 use pollux_verbs::work::{Remote, SendOp};
 use pollux_verbs::{
-    AddressVector, AsyncEvent, Completion, CompletionStatus, QpAttributes, QpInit, QpState, QpType,
-    SendFlags, SendRequest, With,
+    AddressVector, AsyncEvent, Completion, CompletionKind, CompletionStatus, QpAttributes, QpInit,
+    QpState, QpType, SendFlags, SendRequest, With,
 };
 use pollux_wire::packet::{
     Aeth, AtomicEth, Extended, Ieth, ImmDt, NakCode, Operation, Reth, RnrTimer, Syndrome,
@@ -127,6 +127,30 @@ impl Requester {
         self.sent_end = self.psn;
         if self.ack_deadline.is_none() {
             self.start_timer(common, now);
+        }
+    }
+
+    /// A message of one packet has been sent at once, and nothing more will be heard of it.
+    #[inline(always)]
+    pub(crate) fn sent_unreliable(
+        &mut self,
+        common: &Common,
+        shared: &mut Shared,
+        request: &SendRequest<'_>,
+    ) {
+        self.psn = self.psn.plus(1);
+        (self.acked, self.sent_end) = (self.psn, self.psn);
+        if common.init.signal_all || request.flags.has(SendFlags::SIGNALED) {
+            let completion = Completion {
+                id: request.id,
+                status: CompletionStatus::Success,
+                kind: CompletionKind::Send,
+                qpn: common.qpn,
+                octets: 0,
+                with: With::Nothing,
+                from: None,
+            };
+            common.complete(shared, common.init.send_cq, completion, false);
         }
     }
 
