@@ -215,7 +215,7 @@ impl Requester {
         self.psn = self.psn.plus(1);
         if let Some(work) = self.queue.front() {
             complete(common, shared, work, CompletionStatus::Success);
-            self.queue.drain(..1);
+            drop(self.queue.pop_front());
         }
     }
 
@@ -293,8 +293,7 @@ impl Requester {
                 break;
             }
             complete(common, shared, work, CompletionStatus::Success);
-            // In place: a request is too large to be handed out only to be dropped.
-            self.queue.drain(..1);
+            drop(self.queue.pop_front());
             self.next -= 1;
         }
         if self.next == 0 && self.packet == 0 {
