@@ -5,9 +5,9 @@
 //! cargo bench -p pollux-fabric --bench instructions
 //! ```
 //!
-//! One thread plays both ends, so each step is counted by itself. The counts are those of the release
-//! profile on x86-64 without further CPU features, by rustc 1.95, and include some forty of each
-//! bench's own.
+//! One thread plays both ends, so each step is counted by itself. The counts are those of the
+//! release profile on x86-64 without further CPU features, by rustc 1.95, and include some forty of
+//! each bench's own.
 //!
 //! | bench | RC | UD | must be below |
 //! |---|---|---|---|

@@ -10,8 +10,8 @@
 //! UCX (`scripts/host-setup --peers`) is asked by its own `ucx_perftest`, over POSIX shared memory,
 //! pinned to the same cores, if it is installed.
 //!
-//! On two cores of a virtual machine (Xeon with AVX-512, clock of 2.3 GHz), 21 November 2026, others'
-//! load beside, at real-time priority (`chrt -f 50`), from three runs:
+//! On two cores of a virtual machine (Xeon with AVX-512, clock of 2.3 GHz), 21 November 2026,
+//! others' load beside, at real-time priority (`chrt -f 50`), from three runs:
 //!
 //! | what | figure | beside | wanted |
 //! |---|---|---|---|

@@ -13,7 +13,7 @@
 //! entry is there whole or not at all, whoever is killed when. The words that an entry does not
 //! need are neither written nor read.
 //!
-//! Positions, turns and room are those of [`cursor`](crate::cursor). A peer that lies can stop the
+//! Positions, turns and room are those of the other rings. A peer that lies can stop the
 //! flow, drop entries or deliver rubbish: entries are to be judged like packets. The shape is read
 //! once and checked; every other word is read where it is needed, and may change until then.
 

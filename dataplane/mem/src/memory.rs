@@ -223,11 +223,11 @@ mod bulk {
     /// Copies all of `sources` to `targets`, as far as both reach.
     pub(super) fn copy(targets: &[AtomicU64], sources: &[AtomicU64]) {
         let octets = targets.len().min(sources.len()) * 8;
-        // SAFETY: both ranges are mapped for as long as the slices are borrowed, and so long; atomic
-        // words may be written through a shared borrow. Others may use the words meanwhile, so the
-        // language must not see this as ordinary access, and it does not: what happens in here is as
-        // if a device had done it. The direction flag is clear, as the calling convention has it,
-        // and the string copy changes nothing else but its three registers.
+        // SAFETY: both ranges are mapped for as long as the slices are borrowed, and so long;
+        // atomic words may be written through a shared borrow. Others may use the words meanwhile,
+        // so the language must not see this as ordinary access, and it does not: what happens in
+        // here is as if a device had done it. The direction flag is clear, as the calling
+        // convention has it, and the string copy changes nothing else but its three registers.
         unsafe {
             asm!(
                 "rep movsb",

@@ -1,14 +1,15 @@
 //! The usual message, by the shortest way.
 //!
 //! Nearly all that queue pairs carry is short messages and acknowledgements, in order, with nothing
-//! in between. This file handles those and nothing else: it asks for everything that makes a message
-//! usual, and then does what [`requester`](super::requester) and [`responder`](super::responder)
-//! would do, in a tenth of the instructions. What is not usual it leaves untouched to them, so every
-//! rule stands there, and none stands only here. The tests run all of it both ways.
+//! in between. This file handles those and nothing else: it asks for everything that makes a
+//! message usual, and then does what [`requester`](super::requester) and
+//! [`responder`](super::responder) would do, in a tenth of the instructions. What is not usual it
+//! leaves untouched to them, so every rule stands there, and none stands only here. The tests run
+//! all of it both ways.
 //!
 //! What makes it short: all that a packet's admission asks (IBA 9.6.1) is two words of its head,
-//! known beforehand ([`Usual`]), compared at once. They are made anew when anything that they depend
-//! on has changed.
+//! known beforehand ([`Usual`]), compared at once. They are made anew when anything that they
+//! depend on has changed.
 
 use super::qp::{Common, QueuePair};
 use super::queue::Entries;
