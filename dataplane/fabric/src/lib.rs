@@ -7,7 +7,8 @@
 //! 1. [`hca`]: the adapter as a state machine: packets and moments in, packets out;
 //! 2. [`frame`]: what travels, packets or whole messages that take a shortcut;
 //! 3. [`link`]: where it travels, with faults by rule, and captures;
-//! 4. [`device`]: an adapter at a link, behind the contract of `pollux-verbs`.
+//! 4. [`device`]: an adapter at a link, behind the contract of `pollux-verbs`;
+//! 5. [`topology`]: what a fabric of many nodes consists of.
 #![forbid(unsafe_code)]
 
 pub mod device;
@@ -16,6 +17,7 @@ pub mod hca;
 pub mod link;
 mod table;
 pub mod time;
+pub mod topology;
 
 pub use device::SoftDevice;
 pub use frame::Frame;
