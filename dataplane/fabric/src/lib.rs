@@ -8,13 +8,17 @@
 //! 2. [`frame`]: what travels, packets or whole messages that take a shortcut;
 //! 3. [`link`]: where it travels, with faults by rule, and captures;
 //! 4. [`device`]: an adapter at a link, behind the contract of `pollux-verbs`;
-//! 5. [`topology`]: what a fabric of many nodes consists of.
+//! 5. [`topology`]: what a fabric of many nodes consists of;
+//! 6. [`node`]: what subnet management knows of each, with its agents [`sma`] and [`pma`].
 #![forbid(unsafe_code)]
 
 pub mod device;
 pub mod frame;
 pub mod hca;
 pub mod link;
+pub mod node;
+pub mod pma;
+pub mod sma;
 mod table;
 pub mod time;
 pub mod topology;
