@@ -1,6 +1,7 @@
 //! A software InfiniBand subnet that carries data as well as management.
 //!
-//! So far: the channel adapter ([`hca`]), and links between two of them ([`link`]).
+//! So far: the channel adapter ([`hca`]), links between two of them ([`link`]), and subnets of many
+//! nodes as far as management goes ([`subnet`]).
 //!
 //! Read in this order:
 //!
@@ -9,7 +10,8 @@
 //! 3. [`link`]: where it travels, with faults by rule, and captures;
 //! 4. [`device`]: an adapter at a link, behind the contract of `pollux-verbs`;
 //! 5. [`topology`]: what a fabric of many nodes consists of;
-//! 6. [`node`]: what subnet management knows of each, with its agents [`sma`] and [`pma`].
+//! 6. [`node`]: what subnet management knows of each, with its agents [`sma`] and [`pma`];
+//! 7. [`switch`]: by which ports a switch forwards; [`mod@subnet`]: datagrams that hop through it.
 #![forbid(unsafe_code)]
 
 pub mod device;
@@ -19,6 +21,8 @@ pub mod link;
 pub mod node;
 pub mod pma;
 pub mod sma;
+pub mod subnet;
+pub mod switch;
 mod table;
 pub mod time;
 pub mod topology;
