@@ -11,7 +11,8 @@
 //! 4. [`device`]: an adapter at a link, behind the contract of `pollux-verbs`;
 //! 5. [`topology`]: what a fabric of many nodes consists of;
 //! 6. [`node`]: what subnet management knows of each, with its agents [`sma`] and [`pma`];
-//! 7. [`switch`]: by which ports a switch forwards; [`mod@subnet`]: datagrams that hop through it.
+//! 7. [`switch`]: by which ports a switch forwards; [`mod@subnet`]: datagrams that hop through it;
+//! 8. [`umad`]: unmodified programs at a subnet, OpenSM above all.
 #![forbid(unsafe_code)]
 
 pub mod device;
@@ -26,6 +27,7 @@ pub mod switch;
 mod table;
 pub mod time;
 pub mod topology;
+pub mod umad;
 
 pub use device::SoftDevice;
 pub use frame::Frame;
