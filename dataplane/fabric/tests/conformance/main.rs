@@ -88,7 +88,7 @@ fn with_packets() {
     judge_schedules("packets", Wire { packets_only: true, ..Wire::default() });
 }
 
-/// With thirty seeds, or as many as `POLLUX_SEEDS` says.
+/// With thirty seeds, as many as `POLLUX_SEEDS` says, or the one that `POLLUX_SEED` names.
 #[test]
 fn with_faults() {
     let faults = Faults {
@@ -100,7 +100,7 @@ fn with_faults() {
     };
     let wire = Wire { faults, ..Wire::default() };
     let mut failures = Vec::new();
-    for seed in seeds(30) {
+    for seed in setting("POLLUX_SEED").map_or(seeds(30), |seed| seed..=seed) {
         failures.extend(judge(&mut Worlds::new("faults", wire, seed).uneven()));
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));

@@ -44,7 +44,7 @@ pub struct Schedule {
 
 struct Inner {
     dice: Dice,
-    /// Whether the last frame of an end was refused.
+    /// Whether a frame of an end was refused since somebody asked.
     owes: [bool; 2],
     /// Whether a frame was sent or taken since somebody asked.
     is_busy: bool,
@@ -83,11 +83,13 @@ impl Schedule {
         }
     }
 
-    /// Whether anything moved since the last call, or a side still has a frame that the link
-    /// refused. No time passes then: the wire is not what everybody waits for.
+    /// Whether anything moved since the last call, or the link refused a frame. No time passes then:
+    /// the wire is not what everybody waits for. A side that was refused may have changed its mind
+    /// meanwhile, so that counts once.
     pub fn take_busy(&self) -> bool {
         let mut inner = self.inner.borrow_mut();
-        std::mem::take(&mut inner.is_busy) || inner.owes != [false; 2]
+        let owes = std::mem::take(&mut inner.owes) != [false; 2];
+        std::mem::take(&mut inner.is_busy) || owes
     }
 
     /// Who gets turns now, in this order.
