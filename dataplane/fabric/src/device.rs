@@ -62,6 +62,7 @@ impl<L: Link> SoftDevice<L> {
     /// Takes what has come, until that is enough.
     #[inline]
     fn receive(&mut self, is_enough: impl Fn(&Adapter) -> bool) {
+        self.link.refresh(&mut self.adapter);
         for _ in 0..FRAMES_PER_TURN {
             if !self.link.receive(self.now, &mut self.adapter) || is_enough(&self.adapter) {
                 break;

@@ -147,6 +147,29 @@ pub struct Message {
 }
 
 impl Message {
+    /// What its head says; nothing much if its words make no sense, which the receiver will find.
+    pub(crate) fn head_words(&self) -> Head {
+        Head::of_words(self.head[0], self.head[1], self.head[2])
+    }
+
+    /// The lane that it is on.
+    pub(crate) fn lane(&self) -> u8 {
+        (self.head[1] >> 24) as u8 & 0xf
+    }
+
+    /// Puts it on a lane.
+    pub(crate) fn set_lane(&mut self, vl: u8) {
+        self.head[1] = self.head[1] & !(0xff << 24) | u64::from(vl & 0xf) << 24;
+    }
+
+    /// Octets that it carries, itself or lent.
+    pub(crate) fn octets(&self) -> u64 {
+        match self.head_words().lent {
+            false => self.payload.len() as u64,
+            true => sges_of(&self.payload).map(|sge| u64::from(sge.octets)).sum(),
+        }
+    }
+
     /// The `index`-th word of its head; 0 if it has no such word.
     pub(crate) fn word(&self, index: usize) -> u64 {
         self.head.get(index).copied().unwrap_or(0)

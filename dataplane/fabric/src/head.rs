@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! word 0   opcode 8 | flags 8 | P_Key 16 | destination QP 24 | SL 8
-//!      1   PSN 24 | - 8 | DLID 16 | SLID 16
+//!      1   PSN 24 | VL 8 | DLID 16 | SLID 16
 //!      2   sequence numbers that it takes 32 | -
 //!      3 ...  extended headers, as the opcode demands: 0 to 4 words
 //!        ...  GRH: 5 words
@@ -127,14 +127,10 @@ impl Head {
         count
     }
 
-    /// Reads words; none if there are too few of them for what they say.
+    /// What the first words say.
     #[inline(always)]
-    pub(crate) fn read(
-        words: usize,
-        word: impl Fn(usize) -> u64,
-    ) -> Option<(Self, Option<Grh>, Extended)> {
-        let (first, second) = (word(0), word(1));
-        let head = Self {
+    pub(crate) fn of_words(first: u64, second: u64, third: u64) -> Self {
+        Self {
             opcode: Opcode(first as u8),
             se: first & SE != 0,
             ack_req: first & ACK_REQ != 0,
@@ -146,10 +142,19 @@ impl Head {
             psn: Psn::new(second as u32 & 0xff_ffff),
             dlid: Lid((second >> 32) as u16),
             slid: Lid((second >> 48) as u16),
-            packets: word(2) as u32,
-        };
+            packets: third as u32,
+        }
+    }
+
+    /// Reads words; none if there are too few of them for what they say.
+    #[inline(always)]
+    pub(crate) fn read(
+        words: usize,
+        word: impl Fn(usize) -> u64,
+    ) -> Option<(Self, Option<Grh>, Extended)> {
+        let head = Self::of_words(word(0), word(1), word(2));
         let (extended, extended_words) = read_extended(head.opcode.extended()?, &word);
-        let has_grh = first & HAS_GRH != 0;
+        let has_grh = word(0) & HAS_GRH != 0;
         let count = 3 + extended_words + if has_grh { GRH_WORDS } else { 0 };
         if words != count {
             return None;

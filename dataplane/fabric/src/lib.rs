@@ -12,7 +12,8 @@
 //! 5. [`topology`]: what a fabric of many nodes consists of;
 //! 6. [`node`]: what subnet management knows of each, with its agents [`sma`] and [`pma`];
 //! 7. [`switch`]: by which ports a switch forwards; [`mod@subnet`]: datagrams that hop through it;
-//! 8. [`umad`]: unmodified programs at a subnet, OpenSM above all.
+//! 8. [`net`]: data on its way through all of it;
+//! 9. [`umad`]: unmodified programs at a subnet, OpenSM above all.
 #![forbid(unsafe_code)]
 
 pub mod device;
@@ -21,6 +22,7 @@ pub mod hca;
 mod head;
 mod lend;
 pub mod link;
+pub mod net;
 pub mod node;
 pub mod pma;
 pub mod sma;

@@ -136,6 +136,25 @@ impl Adapter {
         &mut self.shared.port
     }
 
+    /// The port is so from now on: whoever manages it has changed it. Its owner is told of all that
+    /// differs (IBA 11.6.3).
+    pub fn take_port(&mut self, port: Port) {
+        let before = std::mem::replace(self.port_mut(), port);
+        let port = &mut self.shared.port;
+        let is_up = port.state == PortState::ACTIVE;
+        let events = [
+            (is_up && before.state != PortState::ACTIVE, AsyncEvent::PortActive(1)),
+            (!is_up && before.state == PortState::ACTIVE, AsyncEvent::PortError(1)),
+            ((port.lid, port.lmc) != (before.lid, before.lmc), AsyncEvent::LidChange(1)),
+            (port.pkeys != before.pkeys, AsyncEvent::PkeyChange(1)),
+            (port.gids != before.gids, AsyncEvent::GidChange(1)),
+            ((port.sm_lid, port.sm_sl) != (before.sm_lid, before.sm_sl), AsyncEvent::SmChange(1)),
+        ];
+        port.drops = before.drops;
+        let told = events.into_iter().filter(|(differs, _)| *differs).map(|(_, event)| event);
+        self.shared.events.extend(told);
+    }
+
     /// A packet has come by the link, LRH to VCRC. Bad ones are counted drops.
     pub fn handle_packet(&mut self, now: Time, octets: &[u8]) {
         let outcome = self

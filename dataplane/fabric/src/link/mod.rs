@@ -31,6 +31,8 @@ pub trait Link {
     }
     /// Tells the other end what this one's adapter lends.
     fn attach(&mut self, lender: &Arc<Lender>);
+    /// Tells the adapter what became of its port, if anything did.
+    fn refresh(&mut self, _: &mut Adapter) {}
     /// Sends a packet, LRH to VCRC; says whether there was room.
     fn send_packet(&mut self, octets: &[u8]) -> bool;
     /// Sends a message: the words of its head, and so many octets, which `fill` writes part by

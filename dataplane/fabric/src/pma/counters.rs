@@ -99,27 +99,39 @@ impl Counters {
     /// A packet was sent: its words of four octets, LRH to ICRC.
     #[inline]
     pub fn sent(&mut self, words: u64, is_multicast: bool) {
-        self.xmit_packets.add(1);
+        self.sent_many(1, words, is_multicast);
+    }
+
+    /// So many packets were sent, of so many words in all.
+    #[inline]
+    pub fn sent_many(&mut self, packets: u64, words: u64, is_multicast: bool) {
+        self.xmit_packets.add(packets);
         self.xmit_data.add(words);
         let kind = if is_multicast {
             &mut self.multicast_xmit_packets
         } else {
             &mut self.unicast_xmit_packets
         };
-        kind.add(1);
+        kind.add(packets);
     }
 
     /// A packet was received.
     #[inline]
     pub fn received(&mut self, words: u64, is_multicast: bool) {
-        self.rcv_packets.add(1);
+        self.received_many(1, words, is_multicast);
+    }
+
+    /// So many packets were received, of so many words in all.
+    #[inline]
+    pub fn received_many(&mut self, packets: u64, words: u64, is_multicast: bool) {
+        self.rcv_packets.add(packets);
         self.rcv_data.add(words);
         let kind = if is_multicast {
             &mut self.multicast_rcv_packets
         } else {
             &mut self.unicast_rcv_packets
         };
-        kind.add(1);
+        kind.add(packets);
     }
 
     /// The short views, without `port_select`.

@@ -4,10 +4,12 @@
 #![expect(clippy::disallowed_methods, reason = "seeds and cases are asked for by hand")]
 
 mod capture;
+mod nets;
 mod threads;
 mod uneven;
 mod worlds;
 
+use nets::Nets;
 use pollux_fabric::link::fault::Faults;
 use pollux_fabric::link::world::Wire;
 use pollux_verbs::conformance::sabotage::{SABOTAGES, SabotagedFactory};
@@ -51,7 +53,7 @@ fn note(name: &str, report: &Report, failures: &mut Vec<String>) {
 }
 
 /// Runs all cases, or those that `POLLUX_CASES` names a part of; gives the failures.
-fn judge(worlds: &mut Worlds) -> Vec<String> {
+fn judge(worlds: &mut impl Factory) -> Vec<String> {
     let mut failures = Vec::new();
     let name = worlds.name();
     let summary = conformance::run(worlds, &filter(), &mut |report| {
@@ -102,6 +104,24 @@ fn with_faults() {
     let mut failures = Vec::new();
     for seed in setting("POLLUX_SEED").map_or(seeds(30), |seed| seed..=seed) {
         failures.extend(judge(&mut Worlds::new("faults", wire, seed).uneven()));
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Across one switch and across a fat tree, as messages and as packets that get lost.
+#[test]
+fn across_switches() {
+    let faults = Faults { loss: 2_000, duplication: 2_000, reordering: 2_000, ..Faults::default() };
+    let lossy = Faults { delay_max: Duration::from_micros(20), ..faults };
+    let mut failures = Vec::new();
+    for topology in ["single:2", "fat-tree:4"] {
+        for wire in [
+            Wire::default(),
+            Wire { packets_only: true, ..Wire::default() },
+            Wire { faults: lossy, ..Wire::default() },
+        ] {
+            failures.extend(judge(&mut Nets { topology, wire, seed: 1 }));
+        }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }

@@ -1,0 +1,75 @@
+//! A frame on its way, as links and switches see it.
+
+use crate::frame::Frame;
+use crate::switch::Transit;
+use crate::topology::End;
+use pollux_wire::packet::{Lnh, Lrh, Packet, seal_hop};
+
+/// A frame between two ends.
+#[derive(Clone, Debug)]
+pub(super) struct Flight {
+    /// The end that it was sent from.
+    pub(super) origin: End,
+    /// The end that it is on its way to.
+    pub(super) to: End,
+    /// Links that it has crossed.
+    pub(super) hops: u8,
+    pub(super) frame: Frame,
+}
+
+/// Octets of LRH, BTH and ICRC: what every packet has beside its payload.
+const HEADERS: u64 = 8 + 12 + 4;
+
+impl Frame {
+    /// What a switch looks at; none if there is nothing to be seen.
+    pub(super) fn transit(&self, in_port: u8) -> Option<Transit> {
+        match self {
+            Self::Message(message) => Some(Transit {
+                in_port,
+                slid: message.head_words().slid,
+                dlid: message.head_words().dlid,
+                sl: message.head_words().sl,
+                vl: message.lane(),
+                p_key: Some(message.head_words().pkey),
+            }),
+            Self::Packet(octets) => {
+                let (lrh, _) = Lrh::read(octets).ok()?;
+                let has_transport = matches!(lrh.lnh, Lnh::LOCAL | Lnh::GLOBAL);
+                let packet = Packet::parse(octets).ok().filter(|_| has_transport);
+                Some(Transit {
+                    in_port,
+                    slid: lrh.slid,
+                    dlid: lrh.dlid,
+                    sl: lrh.sl,
+                    vl: lrh.vl,
+                    p_key: packet.map(|packet| packet.bth().pkey),
+                })
+            }
+        }
+    }
+
+    /// How many packets it is or stands for, and their words of four octets, LRH to ICRC.
+    pub(super) fn size(&self) -> (u64, u64) {
+        match self {
+            Self::Packet(octets) => (1, octets.len() as u64 / 4),
+            Self::Message(message) => {
+                let packets = u64::from(message.head_words().packets.max(1));
+                (packets, (packets * HEADERS + message.octets()).div_ceil(4))
+            }
+        }
+    }
+
+    /// Puts it on a lane for its next hop.
+    pub(super) fn set_lane(&mut self, vl: u8) {
+        match self {
+            Self::Message(message) => message.set_lane(vl),
+            Self::Packet(octets) => {
+                let lane = octets[0] & 0x0f | vl << 4;
+                if octets[0] != lane {
+                    octets[0] = lane;
+                    seal_hop(octets);
+                }
+            }
+        }
+    }
+}

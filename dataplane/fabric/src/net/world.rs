@@ -1,0 +1,152 @@
+//! A net with adapters in one thread and virtual time: [`crate::link::world`] for many nodes.
+
+use super::Net;
+use crate::frame::Frame;
+use crate::hca::Adapter;
+use crate::lend::Lender;
+use crate::link::Link;
+use crate::time::Time;
+use crate::topology::End;
+use std::cell::{Ref, RefCell, RefMut};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A net, and the time in it.
+#[derive(Clone)]
+pub struct NetWorld {
+    inner: Rc<RefCell<Inner>>,
+}
+
+struct Inner {
+    now: Time,
+    net: Net,
+    deadlines: BTreeMap<End, Time>,
+}
+
+/// An adapter's link to a net.
+pub struct NetLink {
+    world: NetWorld,
+    end: End,
+    /// The port as of then was told to the adapter.
+    epoch: u64,
+}
+
+impl NetWorld {
+    /// A world that begins now.
+    pub fn new(net: Net) -> Self {
+        let inner = Inner { now: Time::START, net, deadlines: BTreeMap::new() };
+        Self { inner: Rc::new(RefCell::new(inner)) }
+    }
+
+    /// The link at a port.
+    pub fn link(&self, end: End) -> NetLink {
+        NetLink { world: self.clone(), end, epoch: 0 }
+    }
+
+    /// What time it is.
+    pub fn now(&self) -> Time {
+        self.inner.borrow().now
+    }
+
+    /// The net.
+    pub fn net(&self) -> Ref<'_, Net> {
+        Ref::map(self.inner.borrow(), |inner| &inner.net)
+    }
+
+    /// The net, to be changed.
+    pub fn net_mut(&self) -> RefMut<'_, Net> {
+        RefMut::map(self.inner.borrow_mut(), |inner| &mut inner.net)
+    }
+
+    /// Moves the clock to the next thing that is to happen; says whether there is any. It stands
+    /// still while an adapter has not taken what has come.
+    pub fn step(&self) -> bool {
+        let mut inner = self.inner.borrow_mut();
+        if inner.net.is_waited_for() {
+            return true;
+        }
+        let due = inner.deadlines.values().min().copied();
+        let Some(next) = [inner.net.deadline(), due].into_iter().flatten().min() else {
+            return false;
+        };
+        inner.pass(next);
+        true
+    }
+}
+
+impl Inner {
+    fn pass(&mut self, until: Time) {
+        self.now = self.now.max(until);
+        self.net.advance(self.now);
+    }
+}
+
+impl Link for NetLink {
+    fn now(&self) -> Time {
+        self.world.now()
+    }
+
+    fn is_virtual(&self) -> bool {
+        true
+    }
+
+    fn wants_packets(&self) -> bool {
+        self.world.net().wants_packets()
+    }
+
+    fn attach(&mut self, lender: &Arc<Lender>) {
+        self.world.net_mut().attach(self.end, lender);
+    }
+
+    fn refresh(&mut self, adapter: &mut Adapter) {
+        let net = self.world.net();
+        if self.epoch != net.epoch() {
+            self.epoch = net.epoch();
+            adapter.take_port(net.port(self.end));
+        }
+    }
+
+    fn send_packet(&mut self, octets: &[u8]) -> bool {
+        let mut inner = self.world.inner.borrow_mut();
+        let now = inner.now;
+        inner.net.send(now, self.end, Frame::Packet(octets.to_vec()));
+        true
+    }
+
+    fn send_message(&mut self, head: &[u64], octets: usize, fill: impl FnMut(&mut [u8])) -> bool {
+        let mut inner = self.world.inner.borrow_mut();
+        let now = inner.now;
+        inner.net.send(now, self.end, Frame::message(head, octets, fill));
+        true
+    }
+
+    fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool {
+        let mut inner = self.world.inner.borrow_mut();
+        let now_there = inner.now;
+        inner.net.advance(now_there);
+        let Some((origin, frame)) = inner.net.take(self.end) else { return false };
+        let lender = inner.net.lender(origin);
+        drop(inner);
+        adapter.handle(now, &frame, lender.as_deref());
+        true
+    }
+
+    fn set_deadline(&mut self, deadline: Option<Time>) {
+        let deadlines = &mut self.world.inner.borrow_mut().deadlines;
+        match deadline {
+            Some(deadline) => deadlines.insert(self.end, deadline),
+            None => deadlines.remove(&self.end),
+        };
+    }
+
+    fn idle(&mut self, end: Time) {
+        let mut inner = self.world.inner.borrow_mut();
+        let own = inner.deadlines.get(&self.end).copied();
+        let next = [inner.net.deadline(), own, Some(end)].into_iter().flatten().min();
+        let soon = inner.now + Duration::from_nanos(1);
+        let next = next.unwrap_or(end).max(soon);
+        inner.pass(next);
+    }
+}
