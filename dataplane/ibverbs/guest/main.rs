@@ -1,11 +1,13 @@
 //! What runs in the machine of `scripts/rxe-vm`: a program of its own, since a guest has no cargo.
 //!
-//! `rxe-guest conformance one|two [FILTER]` runs the suite, `speed` measures beside perftest.
+//! `rxe-guest conformance one|two [FILTER]` runs the suite, `faults` breaks things, `speed`
+//! measures beside perftest.
 #![expect(clippy::disallowed_methods, reason = "a program reads its arguments and the clock")]
 
 mod conformance;
 mod differences;
 mod end;
+mod faults;
 mod speed;
 
 use std::process::ExitCode;
@@ -17,9 +19,11 @@ fn main() -> ExitCode {
         ["conformance", devices @ ("one" | "two"), ref filter @ ..] => {
             conformance::run(devices == "one", filter.first().copied().unwrap_or_default())
         }
+        ["faults"] => faults::run(),
+        ["victim"] => faults::victim(),
         ["speed"] => speed::run(),
         _ => {
-            eprintln!("usage: rxe-guest conformance one|two [FILTER] | speed");
+            eprintln!("usage: rxe-guest conformance one|two [FILTER] | faults | speed");
             return ExitCode::from(2);
         }
     };

@@ -11,9 +11,9 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 const OCTETS: u32 = 64;
-const PAIRS: usize = 7;
-const ROUND_TRIPS: usize = 2000;
-const MESSAGES: usize = 5000;
+const PAIRS: usize = 5;
+const ROUND_TRIPS: usize = 1000;
+const MESSAGES: usize = 2000;
 /// Of datagrams no more than the peer has receives for: nothing holds the sender back.
 const DATAGRAMS: usize = RECEIVES_MAX as usize - 12;
 /// Every so many sends are signalled, as perftest does.

@@ -17,6 +17,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 #![cfg_attr(feature = "hca", allow(unsafe_code, reason = "a library of C, and its pointers"))]
 
+pub mod doctor;
 mod error;
 #[cfg(feature = "hca")]
 mod hca;

@@ -43,12 +43,13 @@ fn run(program: &Path, command: &str) -> String {
 }
 
 #[test]
-fn soft_roce_honours_the_contract_where_it_can() {
-    let test = "soft_roce_honours_the_contract_where_it_can";
+fn soft_roce_honours_the_contract_and_survives_faults() {
+    let test = "soft_roce_honours_the_contract_and_survives_faults";
     let Some(program) = guest(test) else { return };
-    let command = "rxe-guest conformance one && rxe-guest conformance two";
+    let command = "rxe-guest conformance one && rxe-guest conformance two && rxe-guest faults";
     let text = run(&program, command);
     print!("{text}");
     let summaries = text.lines().filter(|line| line.starts_with("rxe, ")).count();
     assert_eq!(summaries, 2, "{text}");
+    assert!(text.contains("faults: 3 passed, 0 failed"), "{text}");
 }

@@ -59,8 +59,8 @@ impl Hca {
         }
         let (address, octets) = (memory.address(), memory.octets());
         let start = ptr::with_exposed_provenance_mut(address as usize);
-        // SAFETY: the memory is mapped, and stays so for as long as the region is kept; this process
-        // reaches it by atomic words only, so the adapter may write it at any time.
+        // SAFETY: the memory is mapped, and stays so for as long as the region is kept; this
+        // process reaches it by atomic words only, so the adapter may write it at any time.
         let made = unsafe {
             let made = ffi::ibv_reg_mr(raw_pd, start, octets, raw_access(access) as i32);
             Owned::new(made, ffi::ibv_dereg_mr)
