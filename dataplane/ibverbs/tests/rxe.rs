@@ -1,7 +1,7 @@
 //! The adapter of this crate on Soft-RoCE, in the virtual machine of `scripts/rxe-vm`.
 //!
 //! The program that runs there is built here, in a target directory of its own: features of one
-//! crate in another's build would make cargo build everything twice.
+//! crate in another's build would make cargo build everything twice. `scripts/check hca` shares it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +16,7 @@ fn guest(test: &str) -> Option<PathBuf> {
     for needed in ["qemu-system-x86_64", "cmake", "ib_send_lat", "cpio"] {
         pollux_referee::program_of(test, needed, "--hca --vm")?;
     }
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hca");
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("hca");
     let status = Command::new(env!("CARGO"))
         .args(["build", "--quiet", "--package", "pollux-ibverbs", "--features", "hca"])
         .args(["--example", "rxe-guest", "--target-dir"])
