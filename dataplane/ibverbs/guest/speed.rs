@@ -4,8 +4,8 @@
 //! the median of the pairs. An emulated machine tells nothing about adapters; it tells what we put
 //! on top of the library and the kernel.
 //!
-//! Nobody is pinned: with two processors of which each has a poller pinned to it, perftest's median
-//! was 48 us in one run and 4 ms, a tick, in another.
+//! Read figures with care: medians of both programs came near 50 us in some runs and near 4 ms, a
+//! tick of the guest's kernel, in others, pinned or not. Only an idle host gives a ratio.
 
 use crate::end::{End, RECEIVES_MAX, SENDS_MAX};
 use pollux_verbs::{QpType, SendFlags};
