@@ -138,8 +138,8 @@ fn limits(said: &ffi::ibv_device_attr, probe: &Probe) -> Limits {
     }
 }
 
-/// What Soft-RoCE calls its maker. Of what it claims, three things do not hold (seen on Linux 6.1
-/// and 6.12), and a caller must not rely on them:
+/// What Soft-RoCE calls its maker. Of what it claims, three things do not hold, and a caller must
+/// not rely on them (the drain was seen on Linux 6.12 alone, the others on 6.1 as well):
 ///
 /// - a window shows a peer all of its region: bounds are those of the region, not its own;
 /// - a drained send queue does not go on when the queue pair goes back to RTS, and the event comes
