@@ -1,0 +1,345 @@
+//! What is wrong with this machine, as far as files tell: each finding with a verdict and a remedy.
+//!
+//! It reads /sys and /proc, and needs neither the library nor rights; the roots of both are
+//! arguments, so that a test can show it any machine. What is missing or unreadable is a finding,
+//! never a failure.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// How a finding is to be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// As it should be.
+    Good,
+    /// It works, but slower, or not everywhere.
+    Warning,
+    /// It does not work like this.
+    Bad,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What: `mlx5_0:1`, `memlock` ...
+    pub subject: String,
+    /// How it is to be taken.
+    pub verdict: Verdict,
+    /// What was found.
+    pub found: String,
+    /// What to do; empty if nothing.
+    pub remedy: &'static str,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = match self.verdict {
+            Verdict::Good => "ok",
+            Verdict::Warning => "warn",
+            Verdict::Bad => "BAD",
+        };
+        write!(f, "{verdict:4} {}: {}", self.subject, self.found)?;
+        if self.remedy.is_empty() { Ok(()) } else { write!(f, "; {}", self.remedy) }
+    }
+}
+
+/// Where the system shows itself.
+#[derive(Clone, Debug)]
+pub struct Roots {
+    /// Mostly `/sys`.
+    pub sys: PathBuf,
+    /// Mostly `/proc`.
+    pub proc: PathBuf,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Self { sys: "/sys".into(), proc: "/proc".into() }
+    }
+}
+
+/// Entries of tables that are listed; more are counted only.
+const LISTED_MAX: usize = 8;
+
+/// Memory that may be locked below which queues of a worker do not fit.
+const MEMLOCK_OCTETS_MIN: u64 = 64 << 20;
+
+/// Looks at everything, devices first.
+pub fn examine(roots: &Roots) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    devices(roots, &mut findings);
+    modules(roots, &mut findings);
+    findings.push(memlock(roots));
+    findings.push(huge_pages(roots));
+    findings.push(governor(roots));
+    findings.push(isolation(roots));
+    findings
+}
+
+fn finding(
+    subject: impl Into<String>,
+    verdict: Verdict,
+    found: impl Into<String>,
+    remedy: &'static str,
+) -> Finding {
+    let remedy = if verdict == Verdict::Good { "" } else { remedy };
+    Finding { subject: subject.into(), verdict, found: found.into(), remedy }
+}
+
+/// A file's first line; `None` if there is none.
+fn line(path: &Path) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    text.lines().next().map(|line| line.trim().to_owned())
+}
+
+/// The names in a directory, in order; numbers by their value.
+fn names(path: &Path) -> Vec<String> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort_by_key(|name| (name.parse::<u32>().ok(), name.clone()));
+    names
+}
+
+fn devices(roots: &Roots, findings: &mut Vec<Finding>) {
+    let class = roots.sys.join("class/infiniband");
+    let devices = names(&class);
+    if devices.is_empty() {
+        let remedy = "load the driver of your adapter (mlx5_ib ...), or use `soft:`";
+        findings.push(finding("devices", Verdict::Warning, "no RDMA device", remedy));
+    }
+    for device in devices {
+        let ports = class.join(&device).join("ports");
+        for port in names(&ports) {
+            let subject = format!("{device}:{port}");
+            let port = ports.join(port);
+            findings.push(port_state(&subject, &port));
+            findings.push(link_layer(&subject, &port));
+            let is_used = |value: &str| value.chars().any(|c| !matches!(c, '0' | ':' | 'x'));
+            let table = |name: &str| {
+                let entries = names(&port.join(name)).into_iter();
+                let values = entries.filter_map(|entry| line(&port.join(name).join(entry)));
+                values.filter(|value| is_used(value)).collect::<Vec<_>>()
+            };
+            findings.push(filled(&subject, "GIDs", &table("gids")));
+            findings.push(filled(&subject, "P_Keys", &table("pkeys")));
+            findings.extend(ipoib(roots, &device, &subject));
+        }
+    }
+}
+
+fn port_state(subject: &str, port: &Path) -> Finding {
+    let state = line(&port.join("state")).unwrap_or_else(|| "unknown".into());
+    let (verdict, remedy) = match state.as_str() {
+        "4: ACTIVE" => (Verdict::Good, ""),
+        "2: INIT" => (Verdict::Bad, "no subnet manager has come by: start OpenSM, or enable one"),
+        "1: DOWN" => (Verdict::Bad, "plug the cable in, or enable the port at the other end"),
+        _ => (Verdict::Bad, "wait for the subnet manager, then look again"),
+    };
+    finding(subject, verdict, format!("state {state}"), remedy)
+}
+
+fn link_layer(subject: &str, port: &Path) -> Finding {
+    let layer = line(&port.join("link_layer")).unwrap_or_else(|| "unknown".into());
+    let is_infiniband = layer == "InfiniBand";
+    let verdict = if is_infiniband { Verdict::Good } else { Verdict::Warning };
+    let remedy = "IP over InfiniBand has no subnet here; only Pollux's own extension works";
+    finding(subject, verdict, format!("link layer {layer}"), remedy)
+}
+
+fn filled(subject: &str, what: &str, values: &[String]) -> Finding {
+    if values.is_empty() {
+        let remedy = "is the port up, and is the subnet manager done?";
+        return finding(subject, Verdict::Bad, format!("no {what}"), remedy);
+    }
+    let mut text = values[..values.len().min(LISTED_MAX)].join(", ");
+    if values.len() > LISTED_MAX {
+        text += &format!(" and {} more", values.len() - LISTED_MAX);
+    }
+    finding(subject, Verdict::Good, format!("{what} {text}"), "")
+}
+
+/// The kernel's own IP on this device, which answers for the same addresses if given them.
+fn ipoib(roots: &Roots, device: &str, subject: &str) -> Option<Finding> {
+    let nets = roots.sys.join("class/infiniband").join(device).join("device/net");
+    let hardware = |net: &String| line(&nets.join(net).join("type"));
+    let net = names(&nets).into_iter().find(|net| hardware(net).as_deref() == Some("32"))?;
+    let remedy = "both can run side by side, with addresses of their own";
+    Some(finding(subject, Verdict::Warning, format!("the kernel's ib_ipoib has {net}"), remedy))
+}
+
+fn modules(roots: &Roots, findings: &mut Vec<Finding>) {
+    let text = fs::read_to_string(roots.proc.join("modules")).unwrap_or_default();
+    let built_in = |name: &str| roots.sys.join("module").join(name).is_dir();
+    let is_there = |name: &str| {
+        built_in(name) || text.lines().any(|line| line.split(' ').next() == Some(name))
+    };
+    for (name, remedy) in [
+        ("ib_uverbs", "modprobe ib_uverbs: without it no program reaches an adapter"),
+        ("ib_umad", "modprobe ib_umad: without it there is no subnet administration"),
+    ] {
+        let loaded = is_there(name);
+        let verdict = if loaded { Verdict::Good } else { Verdict::Bad };
+        let found = if loaded { "loaded" } else { "not loaded" };
+        findings.push(finding(name, verdict, found, remedy));
+    }
+    let taken = is_there("ib_cm");
+    let verdict = if taken { Verdict::Warning } else { Verdict::Good };
+    let found =
+        if taken { "the kernel answers the CM class itself" } else { "the CM class is free" };
+    let remedy = "unload what uses it, then it: rmmod ib_ipoib rdma_ucm rdma_cm ib_cm";
+    findings.push(finding("ib_cm", verdict, found, remedy));
+}
+
+fn memlock(roots: &Roots) -> Finding {
+    let text = fs::read_to_string(roots.proc.join("self/limits")).unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("Max locked memory"));
+    let soft = line.and_then(|line| line.split_whitespace().nth(3)).unwrap_or("unknown");
+    let is_enough =
+        soft == "unlimited" || soft.parse::<u64>().is_ok_and(|octets| octets >= MEMLOCK_OCTETS_MIN);
+    let verdict = if is_enough { Verdict::Good } else { Verdict::Bad };
+    let remedy = "ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit";
+    finding("memlock", verdict, format!("{soft} octets may be locked"), remedy)
+}
+
+fn huge_pages(roots: &Roots) -> Finding {
+    let text = fs::read_to_string(roots.proc.join("meminfo")).unwrap_or_default();
+    let count = |name: &str| -> Option<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        line.split_whitespace().next()?.parse().ok()
+    };
+    let (total, free) = (count("HugePages_Total"), count("HugePages_Free"));
+    let verdict = if free.is_some_and(|free| free > 0) { Verdict::Good } else { Verdict::Warning };
+    let found = format!("{} huge pages free of {}", free.unwrap_or(0), total.unwrap_or(0));
+    let remedy = "sysctl vm.nr_hugepages=64; without them buffers lie on smaller pages, slower";
+    finding("huge pages", verdict, found, remedy)
+}
+
+fn governor(roots: &Roots) -> Finding {
+    let path = roots.sys.join("devices/system/cpu/cpu0/cpufreq/scaling_governor");
+    let (verdict, found) = match line(&path) {
+        None => (Verdict::Good, "the kernel does not change the clock".into()),
+        Some(name) if name == "performance" => (Verdict::Good, name),
+        Some(name) => (Verdict::Warning, name),
+    };
+    let remedy = "cpupower frequency-set -g performance: a clock that changes spoils latencies";
+    finding("CPU governor", verdict, found, remedy)
+}
+
+fn isolation(roots: &Roots) -> Finding {
+    let isolated = line(&roots.sys.join("devices/system/cpu/isolated")).unwrap_or_default();
+    let verdict = if isolated.is_empty() { Verdict::Warning } else { Verdict::Good };
+    let found = if isolated.is_empty() { "no CPU is isolated".into() } else { isolated };
+    let remedy = "boot with isolcpus= for the workers' CPUs, or expect a long tail";
+    finding("CPU isolation", verdict, found, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tree of files that is gone afterwards.
+    struct Tree(PathBuf);
+
+    impl Tree {
+        fn new(name: &str, files: &[(&str, &str)]) -> Self {
+            let root =
+                std::env::temp_dir().join(format!("pollux-doctor-{name}-{}", std::process::id()));
+            for (path, text) in files {
+                let path = root.join(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            }
+            Self(root)
+        }
+
+        fn examine(&self) -> Vec<String> {
+            let roots = Roots { sys: self.0.join("sys"), proc: self.0.join("proc") };
+            examine(&roots).iter().map(ToString::to_string).collect()
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_good_machine_has_nothing_to_do() {
+        let port = "sys/class/infiniband/mlx5_0/ports/1";
+        let file = |name: &str| format!("{port}/{name}");
+        let tree = Tree::new(
+            "good",
+            &[
+                (&file("state"), "4: ACTIVE\n"),
+                (&file("link_layer"), "InfiniBand\n"),
+                (&file("gids/0"), "fe80:0000:0000:0000:0002:c903:0000:1001\n"),
+                (&file("gids/1"), "0000:0000:0000:0000:0000:0000:0000:0000\n"),
+                (&file("pkeys/0"), "0xffff\n"),
+                (&file("pkeys/1"), "0x0000\n"),
+                ("proc/modules", "ib_uverbs 1 0 - Live 0x0\nib_umad 1 0 - Live 0x0\n"),
+                ("proc/self/limits", "Max locked memory         unlimited  unlimited  bytes\n"),
+                ("proc/meminfo", "HugePages_Total:      64\nHugePages_Free:       60\n"),
+                ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance\n"),
+                ("sys/devices/system/cpu/isolated", "2-3\n"),
+            ],
+        );
+        assert_eq!(
+            tree.examine(),
+            [
+                "ok   mlx5_0:1: state 4: ACTIVE",
+                "ok   mlx5_0:1: link layer InfiniBand",
+                "ok   mlx5_0:1: GIDs fe80:0000:0000:0000:0002:c903:0000:1001",
+                "ok   mlx5_0:1: P_Keys 0xffff",
+                "ok   ib_uverbs: loaded",
+                "ok   ib_umad: loaded",
+                "ok   ib_cm: the CM class is free",
+                "ok   memlock: unlimited octets may be locked",
+                "ok   huge pages: 60 huge pages free of 64",
+                "ok   CPU governor: performance",
+                "ok   CPU isolation: 2-3",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_comes_with_a_remedy() {
+        let port = "sys/class/infiniband/mlx5_0/ports/1";
+        let tree = Tree::new(
+            "bad",
+            &[
+                (&format!("{port}/state"), "2: INIT\n"),
+                (&format!("{port}/link_layer"), "Ethernet\n"),
+                ("sys/class/infiniband/mlx5_0/device/net/ib0/type", "32\n"),
+                ("proc/modules", "ib_cm 1 1 rdma_cm, Live 0x0\n"),
+                ("proc/self/limits", "Max locked memory         8388608  8388608  bytes\n"),
+                ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n"),
+            ],
+        );
+        let found = tree.examine();
+        for part in [
+            "BAD  mlx5_0:1: state 2: INIT; no subnet manager",
+            "warn mlx5_0:1: link layer Ethernet; ",
+            "BAD  mlx5_0:1: no GIDs; ",
+            "BAD  mlx5_0:1: no P_Keys; ",
+            "warn mlx5_0:1: the kernel's ib_ipoib has ib0; ",
+            "BAD  ib_uverbs: not loaded; modprobe",
+            "BAD  ib_umad: not loaded; modprobe",
+            "warn ib_cm: the kernel answers the CM class itself; unload",
+            "BAD  memlock: 8388608 octets may be locked; ulimit",
+            "warn huge pages: 0 huge pages free of 0; ",
+            "warn CPU governor: powersave; ",
+            "warn CPU isolation: no CPU is isolated; ",
+        ] {
+            assert!(found.iter().any(|line| line.starts_with(part)), "{part}: {found:#?}");
+        }
+    }
+
+    #[test]
+    fn a_machine_that_shows_nothing_is_no_reason_to_fail() {
+        let found = Tree::new("empty", &[]).examine();
+        assert!(found.iter().any(|line| line.starts_with("warn devices: no RDMA device; ")));
+    }
+}
