@@ -4,6 +4,7 @@ use crate::frame::Frame;
 use crate::switch::Transit;
 use crate::topology::End;
 use pollux_wire::packet::{Lnh, Lrh, Packet, seal_hop};
+use std::sync::Arc;
 
 /// A frame between two ends.
 #[derive(Clone, Debug)]
@@ -15,6 +16,25 @@ pub(super) struct Flight {
     /// Links that it has crossed.
     pub(super) hops: u8,
     pub(super) frame: Frame,
+    /// The room that it takes up at the port it came in by; copies share it.
+    pub(super) hold: Option<Arc<Hold>>,
+}
+
+/// Room at the end of a link.
+#[derive(Debug)]
+pub(super) struct Hold {
+    /// The port at the other end, which counts the room.
+    pub(super) from: End,
+    pub(super) lane: u8,
+    pub(super) octets: u64,
+}
+
+impl Flight {
+    /// How long it is, LRH to VCRC.
+    pub(super) fn octets(&self) -> u64 {
+        let (_, words) = self.frame.size();
+        words * 4 + 2
+    }
 }
 
 /// Octets of LRH, BTH and ICRC: what every packet has beside its payload.
@@ -56,6 +76,14 @@ impl Frame {
                 let packets = u64::from(message.head_words().packets.max(1));
                 (packets, (packets * HEADERS + message.octets()).div_ceil(4))
             }
+        }
+    }
+
+    /// The lane that it is on.
+    pub(super) fn lane(&self) -> u8 {
+        match self {
+            Self::Message(message) => message.lane(),
+            Self::Packet(octets) => octets.first().map_or(0, |octet| octet >> 4),
         }
     }
 

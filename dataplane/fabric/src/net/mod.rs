@@ -1,13 +1,15 @@
 //! Data on its way through a subnet: over links, through switches, to the adapters at its ends.
 //!
-//! A [`Net`] is the state machine of that, without I/O: time is passed in, what has arrived is taken
-//! out. The nodes of its [`Subnet`] decide by which ports things go on, and count them; what subnet
-//! management changes holds from the next hop on. Packets go octet by octet as on a wire, with a
-//! VCRC per hop; messages that take the shortcut go the same way by the same tables, only that
-//! nothing looks at their octets.
+//! A [`Net`] is the state machine of that, without I/O: time is passed in, what has arrived is
+//! taken out. The nodes of its [`Subnet`] decide by which ports things go on, and count them; what
+//! subnet management changes holds from the next hop on. Packets go octet by octet as on a wire,
+//! with a VCRC per hop; messages that take the shortcut go the same way by the same tables, only
+//! that nothing looks at their octets.
 //!
 //! [`world`] runs a net with adapters in one thread and virtual time.
 
+mod arbiter;
+mod egress;
 mod flight;
 pub mod world;
 
@@ -21,10 +23,14 @@ use crate::subnet::Subnet;
 use crate::switch;
 use crate::time::Time;
 use crate::topology::End;
-use flight::Flight;
+use egress::{Egress, Rules};
+use flight::{Flight, Hold};
 use pollux_wire::mad::smp::PortState;
+use pollux_wire::packet::Lrh;
+use pollux_wire::units::Rate;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Who is told of every packet on a link: when, from which end, and its octets, LRH to VCRC.
 pub type Tap = Box<dyn FnMut(Time, End, &[u8])>;
@@ -43,9 +49,13 @@ pub struct Net {
     /// Links that are not as all others, by number.
     wires: BTreeMap<u32, Wire>,
     tap: Option<Tap>,
-    /// On their way, by arrival and then by the order of their sending.
-    travelling: BTreeMap<(Time, u64), Flight>,
-    sent: u64,
+    /// What will happen, in the order of time and then of being scheduled.
+    events: BTreeMap<(Time, u64), Event>,
+    scheduled: u64,
+    /// Whether links have a rate; otherwise they are as quick as the machine.
+    is_paced: bool,
+    /// What waits at ports to leave by them.
+    egress: BTreeMap<End, Egress>,
     /// When the last frame for each end of a link arrives, late ones left out.
     latest: BTreeMap<End, Time>,
     adapters: BTreeMap<End, Attached>,
@@ -53,6 +63,14 @@ pub struct Net {
     waiting: usize,
     /// Counts what may have changed ports.
     epoch: u64,
+}
+
+/// Something that will happen.
+enum Event {
+    /// A frame comes to the end of a link.
+    Land(Flight),
+    /// A port may have something to send.
+    Pump(End),
 }
 
 /// An adapter at an end.
@@ -72,8 +90,10 @@ impl Net {
             wire,
             wires: BTreeMap::new(),
             tap: None,
-            travelling: BTreeMap::new(),
-            sent: 0,
+            events: BTreeMap::new(),
+            scheduled: 0,
+            is_paced: false,
+            egress: BTreeMap::new(),
             latest: BTreeMap::new(),
             adapters: BTreeMap::new(),
             waiting: 0,
@@ -107,12 +127,27 @@ impl Net {
         self.tap = Some(tap);
     }
 
+    /// Gives links the rates that their ports say, with lanes, credits and arbitration; or takes
+    /// them away again. Messages are then sent as packets.
+    pub fn set_paced(&mut self, is_paced: bool) {
+        self.is_paced = is_paced;
+    }
+
     /// Takes the cable out of a port, or puts it back. What is on that link is lost.
     pub fn set_cable(&mut self, end: End, is_in: bool) {
         self.subnet_mut().set_cable(end, is_in);
         let peer = self.subnet.topology().peer(end).map(|(peer, _)| peer);
-        if !is_in {
-            self.travelling.retain(|_, flight| flight.to != end && Some(flight.to) != peer);
+        if is_in {
+            return;
+        }
+        self.events.retain(|_, event| match event {
+            Event::Land(flight) => flight.to != end && Some(flight.to) != peer,
+            Event::Pump(_) => true,
+        });
+        for end in [Some(end), peer].into_iter().flatten() {
+            let lost = self.egress.remove(&end).map_or(0, |mut egress| egress.clear());
+            let port = &mut self.subnet.node_mut(end.node).ports[usize::from(end.port)];
+            port.counters.xmit_discards.add(lost as u64);
         }
     }
 
@@ -148,32 +183,42 @@ impl Net {
     /// Whether packets have to go where messages could.
     pub fn wants_packets(&self) -> bool {
         let looks = |wire: &Wire| wire.packets_only || !wire.faults.are_none();
-        self.tap.is_some() || looks(&self.wire) || self.wires.values().any(looks)
+        self.tap.is_some() || self.is_paced || looks(&self.wire) || self.wires.values().any(looks)
     }
 
     /// Something leaves an adapter.
-    pub fn send(&mut self, now: Time, from: End, frame: Frame) {
+    pub fn send(&mut self, now: Time, from: End, mut frame: Frame) {
         let node = &mut self.subnet.node_mut(from.node);
-        let is_management = frame.transit(0).is_some_and(|transit| transit.vl == 15);
-        if !is_management && !node.ports[usize::from(from.port)].sends_data() {
-            node.drops.count(NodeDrop::PortState);
-            return;
+        let port = &node.ports[usize::from(from.port)];
+        let Some(transit) = frame.transit(0) else { return };
+        if transit.vl != Lrh::VL_MANAGEMENT {
+            let lane = port.sl_to_vl[usize::from(transit.sl & 15)];
+            let has_lane = port.info.operational_vls.lanes().is_some_and(|lanes| lane < lanes);
+            if !port.sends_data() || !has_lane {
+                let is_up = port.sends_data();
+                node.drops.count(if is_up { NodeDrop::NoLane } else { NodeDrop::PortState });
+                return;
+            }
+            frame.set_lane(lane);
         }
-        self.cross(now, Flight { origin: from, to: from, hops: 0, frame });
+        self.cross(now, Flight { origin: from, to: from, hops: 0, frame, hold: None });
     }
 
     /// When something happens next.
     pub fn deadline(&self) -> Option<Time> {
-        self.travelling.keys().next().map(|&(at, _)| at)
+        self.events.keys().next().map(|&(at, _)| at)
     }
 
     /// Lets everything happen that is due.
     pub fn advance(&mut self, now: Time) {
-        while let Some(entry) = self.travelling.first_entry()
+        while let Some(entry) = self.events.first_entry()
             && entry.key().0 <= now
         {
-            let flight = entry.remove();
-            self.land(now, flight);
+            let (at, _) = *entry.key();
+            match entry.remove() {
+                Event::Land(flight) => self.land(at, flight),
+                Event::Pump(from) => self.pump(at, from),
+            }
         }
     }
 
@@ -190,8 +235,13 @@ impl Net {
     }
 
     /// A frame has come to the end of a link.
-    fn land(&mut self, now: Time, flight: Flight) {
+    fn land(&mut self, now: Time, mut flight: Flight) {
         let to = flight.to;
+        if !self.subnet.nodes()[to.node as usize].is_switch() {
+            // An adapter takes what comes as fast as it comes.
+            let hold = flight.hold.take();
+            self.release(now, hold);
+        }
         let Some(transit) = flight.frame.transit(to.port) else { return };
         let (packets, words) = flight.frame.size();
         let is_multicast = transit.dlid.is_multicast();
@@ -202,11 +252,11 @@ impl Net {
         if is_switch {
             return self.relay(now, flight, &transit);
         }
-        if transit.vl != 15 && !port.takes_data() {
+        if transit.vl != Lrh::VL_MANAGEMENT && !port.takes_data() {
             node.drops.count(NodeDrop::PortState);
             return;
         }
-        if transit.vl != 15 {
+        if transit.vl != Lrh::VL_MANAGEMENT {
             // Data on an armed link say that its other end is active (IBA 7.2.7).
             if port.info.port_state == PortState::ARMED {
                 port.info.port_state = PortState::ACTIVE;
@@ -244,28 +294,79 @@ impl Net {
             copy.frame.set_lane(hop.vl);
             self.cross(now, copy);
         }
+        self.release(now, flight.hold);
     }
 
-    /// Over the link at the port where the frame is.
-    fn cross(&mut self, now: Time, mut flight: Flight) {
+    /// Out by the port where the frame is: at once, or when its turn has come if links have a rate.
+    fn cross(&mut self, now: Time, flight: Flight) {
         let from = flight.to;
         let node = self.subnet.node_mut(from.node);
         let is_up = node.ports[usize::from(from.port)].is_linked();
         if !is_up || flight.hops >= HOPS_MAX {
             node.drops.count(if is_up { NodeDrop::NoRoute } else { NodeDrop::PortState });
-            return;
+            return self.release(now, flight.hold);
         }
+        if !self.is_paced {
+            return self.depart(now, Duration::ZERO, flight);
+        }
+        let lane = flight.frame.lane();
+        let egress = self.egress.entry(from).or_default();
+        if !egress.has_room(lane) {
+            let node = self.subnet.node_mut(from.node);
+            node.ports[usize::from(from.port)].counters.vl15_dropped.add(1);
+            node.drops.count(NodeDrop::Full);
+            return self.release(now, flight.hold);
+        }
+        egress.push(lane, flight);
+        self.pump(now, from);
+    }
+
+    /// Lets leave by a port what may.
+    fn pump(&mut self, now: Time, from: End) {
+        let Some(egress) = self.egress.get_mut(&from) else { return };
+        let port = &mut self.subnet.node_mut(from.node).ports[usize::from(from.port)];
+        let rules =
+            Rules { tables: port.arbitration.as_deref(), high_limit: port.info.vl_high_limit };
+        let (left, waited) = egress.pop(now, &rules);
+        let megabits = port.info.rate().and_then(Rate::megabits).unwrap_or(2_500).into();
+        // A tick of the counter is the time of a word.
+        port.counters.xmit_wait.add(waited * megabits / 32_000);
+        let Some((lane, mut flight)) = left else { return };
+        let octets = flight.octets();
+        let takes = Duration::from_nanos((octets * 8_000).div_ceil(megabits));
+        egress.free_at = now + takes;
+        self.schedule(now + takes, Event::Pump(from));
+        let held = flight.hold.replace(Arc::new(Hold { from, lane, octets }));
+        self.release(now, held);
+        self.depart(now, takes, flight);
+    }
+
+    /// A packet does not take up room any more at the port that it came in by, or one copy of it
+    /// does not.
+    fn release(&mut self, now: Time, hold: Option<Arc<Hold>>) {
+        let Some(hold) = hold.and_then(Arc::into_inner) else { return };
+        if let Some(egress) = self.egress.get_mut(&hold.from) {
+            egress.give_back(hold.lane, hold.octets);
+            self.pump(now, hold.from);
+        }
+    }
+
+    /// Over the link at the port where the frame is, which takes so long to send.
+    fn depart(&mut self, now: Time, takes: Duration, mut flight: Flight) {
+        let from = flight.to;
         let (packets, words) = flight.frame.size();
         let is_multicast = flight.frame.dlid().is_multicast();
-        node.ports[usize::from(from.port)].counters.sent_many(packets, words, is_multicast);
+        let port = &mut self.subnet.node_mut(from.node).ports[usize::from(from.port)];
+        port.counters.sent_many(packets, words, is_multicast);
         let topology = self.subnet.topology();
         let Some((peer, _)) = topology.peer(from) else { return };
         let link = topology.nodes()[from.node as usize].ports[usize::from(from.port)].link;
-        let wire = link.and_then(|link| self.wires.get(&link)).unwrap_or(&self.wire);
-        let wire = *wire;
+        let wire = *link.and_then(|link| self.wires.get(&link)).unwrap_or(&self.wire);
         flight.to = peer;
         flight.hops += 1;
-        let Frame::Packet(octets) = &flight.frame else { return self.put(now, &wire, flight) };
+        let Frame::Packet(octets) = &flight.frame else {
+            return self.put(now + takes, &wire, Duration::ZERO, flight);
+        };
         if let Some(tap) = &mut self.tap {
             tap(now, from, octets);
         }
@@ -275,19 +376,22 @@ impl Net {
             if let (Some(bit), Frame::Packet(octets)) = (fate.flipped_bit, &mut copy.frame) {
                 octets[bit / 8] ^= 0x80 >> (bit % 8);
             }
-            self.put_late(now, &wire, delay, copy);
+            self.put(now + takes, &wire, delay, copy);
         }
+        // What is lost on the link takes no room behind it.
+        self.release(now, flight.hold.take());
     }
 
-    fn put(&mut self, now: Time, wire: &Wire, flight: Flight) {
-        self.put_late(now, wire, std::time::Duration::ZERO, flight);
-    }
-
-    fn put_late(&mut self, now: Time, wire: &Wire, delay: std::time::Duration, flight: Flight) {
+    fn put(&mut self, sent: Time, wire: &Wire, delay: Duration, flight: Flight) {
         let jitter = self.dice.duration(wire.jitter);
         let latest = self.latest.entry(flight.to).or_insert(Time::START);
-        *latest = (*latest).max(now + wire.latency + jitter);
-        self.sent += 1;
-        self.travelling.insert((*latest + delay, self.sent), flight);
+        *latest = (*latest).max(sent + wire.latency + jitter);
+        let at = *latest + delay;
+        self.schedule(at, Event::Land(flight));
+    }
+
+    fn schedule(&mut self, at: Time, event: Event) {
+        self.scheduled += 1;
+        self.events.insert((at, self.scheduled), event);
     }
 }

@@ -3,6 +3,7 @@
 mod capture;
 mod first_words;
 mod hostile;
+mod lanes;
 mod pair;
 mod rules;
 mod scenarios;

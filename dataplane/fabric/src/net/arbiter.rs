@@ -1,0 +1,188 @@
+//! Which lane of a port sends next (IBA 7.6.9).
+//!
+//! Two tables of turns, each a list of lanes with weights in units of 64 octets. The high one goes
+//! first, until it has sent as much as its limit allows while the low one had something to send;
+//! then the low one has a turn. Within a table lanes take turns by weight. Lane 15 knows no tables:
+//! it goes before all.
+
+use pollux_wire::mad::smp::{VlArbitrationTable, VlWeight};
+
+/// A limit that is none.
+const UNLIMITED: u8 = 255;
+/// What a unit of the limit is worth in octets.
+const LIMIT_UNIT: i64 = 4096;
+/// What a unit of a weight is worth in octets.
+const WEIGHT_UNIT: i64 = 64;
+
+/// Where a port stands in its tables.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Arbiter {
+    low: Turns,
+    high: Turns,
+    /// Octets that the high table may send yet before the low one has a turn.
+    high_left: i64,
+}
+
+/// Where a table stands.
+#[derive(Clone, Copy, Debug, Default)]
+struct Turns {
+    entry: usize,
+    /// Octets that the entry may send yet; it has begun its turn if this is not 0.
+    left: i64,
+}
+
+impl Arbiter {
+    /// The lane that sends next, of those for which `size` says how long their first packet is.
+    /// `tables` are the halves of the low and then of the high table; without any, all lanes take
+    /// turns.
+    pub(super) fn choose(
+        &mut self,
+        tables: Option<&[VlArbitrationTable; 4]>,
+        high_limit: u8,
+        size: impl Fn(u8) -> Option<u64>,
+    ) -> Option<u8> {
+        let (low, high) = match tables {
+            None => (Table::Even, Table::None),
+            Some([low, low_rest, high, high_rest]) => {
+                (Table::Halves(low, low_rest), Table::Halves(high, high_rest))
+            }
+        };
+        let (low_waits, high_waits) = (low.waits(&size), high.waits(&size));
+        if high_waits && (!low_waits || self.high_left > 0 || high_limit == UNLIMITED) {
+            let lane = self.high.next(high, &size)?;
+            if low_waits {
+                self.high_left -= size(lane)? as i64;
+            }
+            return Some(lane);
+        }
+        let lane = self.low.next(low, &size)?;
+        // A limit of 0 lets one packet pass.
+        self.high_left = (i64::from(high_limit) * LIMIT_UNIT).max(1);
+        Some(lane)
+    }
+}
+
+/// A list of turns.
+#[derive(Clone, Copy)]
+enum Table<'a> {
+    None,
+    /// All lanes, one after the other.
+    Even,
+    Halves(&'a VlArbitrationTable, &'a VlArbitrationTable),
+}
+
+impl Table<'_> {
+    fn entries(self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Even => 15,
+            Self::Halves(first, last) => first.entries.len() + last.entries.len(),
+        }
+    }
+
+    fn entry(self, nth: usize) -> VlWeight {
+        match self {
+            Self::None => VlWeight::default(),
+            Self::Even => VlWeight { lane: nth as u8, weight: 1 },
+            Self::Halves(first, last) => {
+                *first.entries.iter().chain(&last.entries).nth(nth).unwrap_or(&VlWeight::default())
+            }
+        }
+    }
+
+    /// Whether any of its lanes has something to send.
+    fn waits(self, size: impl Fn(u8) -> Option<u64>) -> bool {
+        let entries = (0..self.entries()).map(|nth| self.entry(nth));
+        entries.into_iter().any(|entry| entry.weight > 0 && size(entry.lane).is_some())
+    }
+}
+
+impl Turns {
+    /// The next lane of a table that has something to send.
+    fn next(&mut self, table: Table<'_>, size: impl Fn(u8) -> Option<u64>) -> Option<u8> {
+        for _ in 0..=table.entries() {
+            let entry = table.entry(self.entry);
+            if let Some(octets) = size(entry.lane).filter(|_| entry.weight > 0) {
+                if self.left <= 0 {
+                    self.left = i64::from(entry.weight) * WEIGHT_UNIT;
+                }
+                self.left -= octets as i64;
+                if self.left <= 0 {
+                    self.go_on(table.entries());
+                }
+                return Some(entry.lane);
+            }
+            self.go_on(table.entries());
+        }
+        None
+    }
+
+    fn go_on(&mut self, entries: usize) {
+        self.entry = if self.entry + 1 < entries { self.entry + 1 } else { 0 };
+        self.left = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(entries: &[(u8, u8)]) -> VlArbitrationTable {
+        let entry = |nth: usize| {
+            entries
+                .get(nth)
+                .map_or(VlWeight::default(), |&(lane, weight)| VlWeight { lane, weight })
+        };
+        VlArbitrationTable { entries: std::array::from_fn(entry) }
+    }
+
+    /// How often each lane sends, when all of these always have packets of 64 octets.
+    fn shares(low: &[(u8, u8)], high: &[(u8, u8)], limit: u8, ready: &[u8]) -> [u32; 4] {
+        let tables = [table(low), table(&[]), table(high), table(&[])];
+        let mut arbiter = Arbiter::default();
+        let mut shares = [0; 4];
+        for _ in 0..6400 {
+            let size = |lane| ready.contains(&lane).then_some(64);
+            let lane = arbiter.choose(Some(&tables), limit, size).expect("there is one");
+            shares[usize::from(lane)] += 1;
+        }
+        shares
+    }
+
+    #[test]
+    fn lanes_share_by_their_weights() {
+        assert_eq!(shares(&[(0, 1), (1, 3)], &[], 0, &[0, 1]), [1600, 4800, 0, 0]);
+        assert_eq!(shares(&[(0, 1), (1, 3)], &[], 0, &[0]), [6400, 0, 0, 0]);
+        assert_eq!(shares(&[(0, 2), (1, 1), (0, 1)], &[], 0, &[0, 1]), [4800, 1600, 0, 0]);
+    }
+
+    #[test]
+    fn high_lanes_leave_the_low_ones_what_the_limit_says() {
+        assert_eq!(shares(&[(0, 1)], &[(1, 1)], UNLIMITED, &[0, 1]), [0, 6400, 0, 0]);
+        assert_eq!(shares(&[(0, 1)], &[(1, 1)], UNLIMITED, &[0]), [6400, 0, 0, 0]);
+        // 64 packets of 64 octets are a unit of the limit.
+        let [low, high, ..] = shares(&[(0, 1)], &[(1, 1)], 1, &[0, 1]);
+        assert!((62..=66).contains(&(high / low)), "{high} to {low}");
+        let [low, high, ..] = shares(&[(0, 1)], &[(1, 1)], 0, &[0, 1]);
+        assert!(low.abs_diff(high) <= 1, "{high} to {low}: one packet each");
+    }
+
+    #[test]
+    fn without_tables_all_take_turns() {
+        let mut arbiter = Arbiter::default();
+        let lanes: Vec<u8> = (0..6)
+            .filter_map(|_| {
+                arbiter.choose(None, 0, |lane| [2, 7, 9].contains(&lane).then_some(500))
+            })
+            .collect();
+        assert_eq!(lanes, [2, 7, 9, 2, 7, 9]);
+        assert_eq!(arbiter.choose(None, 0, |_| None), None);
+    }
+
+    #[test]
+    fn lanes_that_no_table_names_do_not_send() {
+        let tables = [table(&[(0, 1)]), table(&[]), table(&[]), table(&[])];
+        let size = |lane| (lane == 3).then_some(64);
+        assert_eq!(Arbiter::default().choose(Some(&tables), 0, size), None);
+    }
+}

@@ -1,0 +1,106 @@
+//! How packets leave a port when links have a rate: lanes, credits, and whose turn it is (IBA 7.9).
+//!
+//! Each lane has a queue and knows how much room the next port has for it, in blocks of 64 octets.
+//! A packet leaves when the link is free, its lane has the turn, and there is room for all of it;
+//! until then it waits, and nobody drops it. The room is given back when the packet leaves the next
+//! port in its turn. Lane 15 has no credits: what finds no room there is dropped.
+
+use super::arbiter::Arbiter;
+use super::flight::Flight;
+use crate::time::Time;
+use pollux_wire::mad::smp::VlArbitrationTable;
+use std::collections::VecDeque;
+
+/// Lane of management.
+const MANAGEMENT: usize = 15;
+/// Blocks of 64 octets that a port has room for, on each lane.
+const BLOCKS: u32 = 512;
+/// Packets of management that wait at a port.
+const MANAGEMENT_MAX: usize = 256;
+
+/// What waits at a port to leave by it.
+#[derive(Default)]
+pub(super) struct Egress {
+    queues: [VecDeque<Flight>; 16],
+    /// Blocks in use at the next port, by lane.
+    used: [u32; 15],
+    /// When the link is free again.
+    pub(super) free_at: Time,
+    arbiter: Arbiter,
+    /// Since when something waits for credits only.
+    waits_since: Option<Time>,
+}
+
+/// How a port arbitrates.
+pub(super) struct Rules<'a> {
+    pub(super) tables: Option<&'a [VlArbitrationTable; 4]>,
+    pub(super) high_limit: u8,
+}
+
+impl Egress {
+    /// Whether one more may wait for this lane: data always may.
+    pub(super) fn has_room(&self, lane: u8) -> bool {
+        let lane = usize::from(lane);
+        lane != MANAGEMENT || self.queues[lane].len() < MANAGEMENT_MAX
+    }
+
+    /// Appends what is to leave.
+    pub(super) fn push(&mut self, lane: u8, flight: Flight) {
+        self.queues[usize::from(lane & 15)].push_back(flight);
+    }
+
+    /// What leaves now, if anything may, with its lane; and how many nanoseconds something had to
+    /// wait for credits alone.
+    pub(super) fn pop(&mut self, now: Time, rules: &Rules<'_>) -> (Option<(u8, Flight)>, u64) {
+        if now < self.free_at {
+            return (None, 0);
+        }
+        let lane = if self.queues[MANAGEMENT].is_empty() {
+            let fits = |lane: u8| {
+                let lane = usize::from(lane);
+                let flight = self.queues.get(lane)?.front()?;
+                let octets = flight.octets();
+                (self.used.get(lane)? + blocks(octets) <= BLOCKS).then_some(octets)
+            };
+            self.arbiter.choose(rules.tables, rules.high_limit, fits)
+        } else {
+            Some(MANAGEMENT as u8)
+        };
+        let Some(lane) = lane else {
+            if !self.is_empty() {
+                self.waits_since.get_or_insert(now);
+            }
+            return (None, 0);
+        };
+        let waited = self.waits_since.take().map_or(0, |since| now.nanos() - since.nanos());
+        let flight = self.queues[usize::from(lane)].pop_front();
+        if let (Some(used), Some(flight)) = (self.used.get_mut(usize::from(lane)), &flight) {
+            *used += blocks(flight.octets());
+        }
+        (flight.map(|flight| (lane, flight)), waited)
+    }
+
+    /// The next port has room again for what came by this lane.
+    pub(super) fn give_back(&mut self, lane: u8, octets: u64) {
+        if let Some(used) = self.used.get_mut(usize::from(lane)) {
+            *used = used.saturating_sub(blocks(octets));
+        }
+    }
+
+    /// Whether nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.queues.iter().all(VecDeque::is_empty)
+    }
+
+    /// All that waited is lost, and the next port is as new.
+    pub(super) fn clear(&mut self) -> usize {
+        let lost = self.queues.iter().map(VecDeque::len).sum();
+        *self = Self::default();
+        lost
+    }
+}
+
+/// Blocks that so many octets take.
+fn blocks(octets: u64) -> u32 {
+    octets.div_ceil(64) as u32
+}

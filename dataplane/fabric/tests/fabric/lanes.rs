@@ -1,0 +1,171 @@
+//! Links with a rate: how long packets take, how lanes share a link, and that nothing is lost when
+//! one of them stands still.
+
+use pollux_fabric::link::world::Wire;
+use pollux_fabric::net::Net;
+use pollux_fabric::node::NodeDrop;
+use pollux_fabric::subnet::Subnet;
+use pollux_fabric::topology::{End, Topology};
+use pollux_fabric::{Frame, Lender, Time};
+use pollux_wire::address::{Lid, Qpn};
+use pollux_wire::keys::PKey;
+use pollux_wire::mad::smp::{LinearForwardingTable, PortState, VlArbitrationTable, VlWeight};
+use pollux_wire::packet::{Bth, Extended, Headers, Lrh, Opcode, Packet};
+use std::sync::Arc;
+use std::time::Duration;
+
+const SWITCH: u32 = 0;
+
+fn host(nth: u32) -> End {
+    End { node: nth, port: 1 }
+}
+
+/// Three hosts at a switch; host n has LID n, at port n. Links have a rate and no latency.
+fn net() -> Net {
+    let mut subnet = Subnet::new(Topology::generate("single:3", 1).unwrap());
+    for node in 0..4 {
+        let node = subnet.node_mut(node);
+        node.ports.iter_mut().for_each(|port| port.info.port_state = PortState::ACTIVE);
+    }
+    for nth in 1..4 {
+        subnet.node_mut(nth).ports[1].info.lid = Lid(nth as u16);
+    }
+    let tables = subnet.node_mut(SWITCH).forwarding.as_mut().unwrap();
+    let port = |lid: usize| if lid < 4 { lid as u8 } else { LinearForwardingTable::UNREACHABLE };
+    let ports = std::array::from_fn(port);
+    tables.set_linear_block(0, &LinearForwardingTable { ports });
+    tables.info.linear_fdb_top = Lid(3);
+    let mut net = Net::new(subnet, 1, Wire { latency: Duration::ZERO, ..Wire::default() });
+    net.set_paced(true);
+    for nth in 1..4 {
+        net.attach(host(nth), &Arc::<Lender>::default());
+    }
+    net
+}
+
+/// A packet of 2 KiB of payload to host 3.
+fn packet(from: u32, sl: u8) -> Frame {
+    let headers = Headers {
+        lrh: Lrh { sl, dlid: Lid(3), slid: Lid(from as u16), ..Lrh::default() },
+        grh: None,
+        bth: Bth {
+            opcode: Opcode::new(
+                pollux_wire::packet::Transport::UC,
+                pollux_wire::packet::Operation::SEND_ONLY,
+            ),
+            pkey: PKey::DEFAULT,
+            dest_qp: Qpn(0x77),
+            ..Bth::default()
+        },
+        rd: None,
+        extended: Extended::None,
+    };
+    let mut octets = vec![0; 4096];
+    let len = headers.emit(&[0; 2048], &mut octets).unwrap();
+    octets.truncate(len);
+    Frame::Packet(octets)
+}
+
+/// Octets of such a packet, LRH to VCRC.
+const OCTETS: u64 = 8 + 12 + 2048 + 4 + 2;
+
+fn sl_of(frame: &Frame) -> u8 {
+    let Frame::Packet(octets) = frame else { panic!("links with a rate carry packets") };
+    let packet = Packet::parse(octets).unwrap();
+    assert!(packet.vcrc_ok() && packet.icrc_ok());
+    packet.lrh().sl
+}
+
+/// Lets all happen; what came for host 3, in order.
+fn run(net: &mut Net) -> (Time, Vec<u8>) {
+    let (mut now, mut came) = (Time::START, Vec::new());
+    while let Some(next) = net.deadline() {
+        now = now.max(next);
+        net.advance(now);
+        came.extend(std::iter::from_fn(|| net.take(host(3))).map(|(_, frame)| sl_of(&frame)));
+    }
+    (now, came)
+}
+
+fn set_lanes(net: &mut Net, lanes: &[(u8, u8)]) {
+    let entry = |nth: usize| {
+        let (lane, weight) = lanes.get(nth).copied().unwrap_or_default();
+        VlWeight { lane, weight }
+    };
+    let low = VlArbitrationTable { entries: std::array::from_fn(entry) };
+    let none = VlArbitrationTable { entries: [VlWeight::default(); 32] };
+    let port = &mut net.subnet_mut().node_mut(SWITCH).ports[3];
+    port.arbitration = Some(Box::new([low, none, none, none]));
+}
+
+#[test]
+fn packets_take_the_time_that_the_rate_says() {
+    let mut net = net();
+    net.send(Time::START, host(1), packet(1, 0));
+    // 100 Gb/s, over two links, each rounded up to a nanosecond.
+    let once = (OCTETS * 8).div_ceil(100);
+    assert_eq!(run(&mut net), (Time::from_nanos(2 * once), vec![0]));
+    let mut net = self::net();
+    for _ in 0..10 {
+        net.send(Time::START, host(1), packet(1, 0));
+    }
+    assert_eq!(run(&mut net), (Time::from_nanos(11 * once), vec![0; 10]));
+}
+
+// req: iba-lanes
+#[test]
+fn lanes_share_a_link_by_their_weights_and_wait_for_credits() {
+    let mut net = net();
+    // A packet is 32.4 units, and who has some left sends another: turns of 1 and 3 packets.
+    set_lanes(&mut net, &[(0, 32), (1, 97)]);
+    for _ in 0..400 {
+        net.send(Time::START, host(1), packet(1, 0));
+        net.send(Time::START, host(2), packet(2, 1));
+    }
+    let (_, came) = run(&mut net);
+    assert_eq!(came.len(), 800, "nothing is lost, however much comes at once");
+    // While both lanes have something, one packet in four is of the first.
+    let first = came[..400].iter().filter(|sl| **sl == 0).count();
+    assert!((95..=105).contains(&first), "{first} of 400");
+    assert!(net.subnet().nodes()[1].ports[1].counters.xmit_wait.long() > 0);
+    assert_eq!(net.subnet().nodes()[SWITCH as usize].drops.total(), 0);
+}
+
+#[test]
+fn a_lane_that_stands_still_holds_up_no_other() {
+    let mut net = net();
+    set_lanes(&mut net, &[(1, 1)]);
+    for _ in 0..100 {
+        net.send(Time::START, host(1), packet(1, 0));
+    }
+    for _ in 0..50 {
+        net.send(Time::START, host(1), packet(1, 1));
+    }
+    let (now, came) = run(&mut net);
+    assert_eq!(came, [1; 50]);
+    // The first lane filled the room of the switch, and the rest waits at the host.
+    set_lanes(&mut net, &[(0, 1), (1, 1)]);
+    net.send(now, host(2), packet(2, 1));
+    let (_, came) = run(&mut net);
+    assert_eq!(came.iter().filter(|sl| **sl == 0).count(), 100);
+}
+
+#[test]
+fn service_levels_without_a_lane_are_dropped() {
+    let mut net = net();
+    net.subnet_mut().node_mut(1).ports[1].sl_to_vl[5] = 15;
+    net.send(Time::START, host(1), packet(1, 5));
+    assert_eq!(run(&mut net).1, []);
+    assert_eq!(net.subnet().nodes()[1].drops.of(NodeDrop::NoLane), 1);
+}
+
+#[test]
+fn what_waits_is_lost_with_the_cable() {
+    let mut net = net();
+    for _ in 0..10 {
+        net.send(Time::START, host(1), packet(1, 0));
+    }
+    net.set_cable(host(1), false);
+    assert_eq!(run(&mut net).1, []);
+    assert_eq!(net.subnet().nodes()[1].ports[1].counters.xmit_discards.long(), 9);
+}
