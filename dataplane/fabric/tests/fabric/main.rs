@@ -3,6 +3,7 @@
 mod capture;
 mod first_words;
 mod hostile;
+mod lent;
 mod pair;
 mod rules;
 mod scenarios;

@@ -213,6 +213,7 @@ impl Requester {
     /// The oldest request, a datagram, is on its way: nothing more will be heard of it.
     pub(crate) fn finish_datagram(&mut self, common: &Common, shared: &mut Shared) {
         self.psn = self.psn.plus(1);
+        (self.acked, self.sent_end) = (self.psn, self.psn);
         if let Some(work) = self.queue.front() {
             complete(common, shared, work, CompletionStatus::Success);
             drop(self.queue.pop_front());
@@ -231,9 +232,6 @@ impl Requester {
 
     /// All requests end.
     pub(crate) fn flush(&mut self, common: &Common, shared: &mut Shared) {
-        if !self.queue.is_empty() {
-            shared.memory.lender().revoke(common.qpn);
-        }
         let mut status = self.failed.take().unwrap_or(CompletionStatus::Flushed);
         while let Some(work) = self.queue.pop_front() {
             complete(common, shared, &work, status);

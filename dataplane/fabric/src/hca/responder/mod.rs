@@ -17,6 +17,7 @@ mod execute;
 mod sending;
 
 use super::Shared;
+use super::memory::is_window;
 use super::port::Drop;
 use super::qp::{Common, Sent};
 use super::queue::RecvWork;
