@@ -193,6 +193,12 @@ impl QueuePair {
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.requester.deadline()
     }
+
+    /// Whether it wants to be asked earlier than it will be.
+    #[inline(always)]
+    pub(crate) fn is_unwatched(&self) -> bool {
+        self.deadline().is_some_and(|wanted| self.timer.is_none_or(|set| wanted < set))
+    }
 }
 
 impl Common {

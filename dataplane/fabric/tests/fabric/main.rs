@@ -7,4 +7,6 @@ mod lent;
 mod pair;
 mod rules;
 mod scenarios;
+mod short_way;
 mod threads;
+mod time;
