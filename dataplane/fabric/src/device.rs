@@ -63,16 +63,22 @@ impl<L: Link> SoftDevice<L> {
     #[inline]
     fn receive(&mut self, is_enough: impl Fn(&Adapter) -> bool) {
         self.link.refresh(&mut self.adapter);
+        let before = self.now;
+        self.turns += 1;
+        let looks = self.turns >= TURNS_PER_CLOCK || self.link.is_virtual();
+        if looks {
+            self.turns = 0;
+            self.now = self.link.now();
+        }
         for _ in 0..FRAMES_PER_TURN {
             if !self.link.receive(self.now, &mut self.adapter) || is_enough(&self.adapter) {
                 break;
             }
         }
-        self.turns += 1;
-        if self.turns >= TURNS_PER_CLOCK || self.link.is_virtual() {
-            self.turns = 0;
-            self.now = self.link.now();
-            self.adapter.handle_timeouts(self.now);
+        if looks {
+            // A clock that is cheap to ask for is asked whenever something begins.
+            let before = if self.link.is_virtual() { self.now } else { before };
+            self.adapter.handle_timeouts(before, self.now);
         }
     }
 
@@ -214,6 +220,8 @@ impl<L: Link> Device for SoftDevice<L> {
     }
 
     fn modify_qp(&mut self, qp: Qp, change: &QpAttributes) -> Result<(), VerbsError> {
+        // Answers that wait would go with the state.
+        self.transmit();
         self.adapter.modify_qp(qp, change)?;
         self.transmit();
         Ok(())
@@ -224,6 +232,7 @@ impl<L: Link> Device for SoftDevice<L> {
     }
 
     fn destroy_qp(&mut self, qp: Qp) -> Result<(), VerbsError> {
+        self.transmit();
         self.adapter.destroy_qp(qp)
     }
 
@@ -244,8 +253,7 @@ impl<L: Link> Device for SoftDevice<L> {
     }
 
     fn post_send(&mut self, qp: Qp, batch: &[SendRequest<'_>]) -> Result<(), PostError> {
-        if self.adapter.deadline().is_none() && self.adapter.waits_for_answers(qp) {
-            // Nobody looked at the clock for a while: nothing was due.
+        if self.link.is_virtual() {
             self.now = self.link.now();
         }
         let shortcut = (!self.link.wants_packets()).then_some(&mut self.link);

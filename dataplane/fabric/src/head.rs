@@ -156,7 +156,7 @@ impl Head {
         let (extended, extended_words) = read_extended(head.opcode.extended()?, &word);
         let has_grh = word(0) & HAS_GRH != 0;
         let count = 3 + extended_words + if has_grh { GRH_WORDS } else { 0 };
-        if words != count {
+        if words != count || !head.whole && head.packets != 1 {
             return None;
         }
         let grh = has_grh.then(|| read_grh(3 + extended_words, &word));

@@ -2,16 +2,18 @@
 //!
 //! A long message that takes the shortcut carries no octets but where they are: the receiver takes
 //! them from the sender's own memory. That may not outlive the sender's leave. It ends when the
-//! region is deregistered, and when the queue pair is flushed, for then the request is its owner's
-//! again and so is the memory. So a receiver looks before the copy and again after it; if the leave
-//! has ended meanwhile, the message is lost, as on a wire, and the rules for that apply.
+//! region is deregistered, when the queue pair fails or goes, for then the request is its owner's
+//! again and so is the memory, and when its peers' rights change. So a receiver looks before the
+//! copy and again after it; if the leave has ended meanwhile, the message is lost, as on a wire,
+//! and the rules for that apply. Windows come and go too often for that: what is read through one
+//! is never lent.
 
 use crate::hca::memory::{Pieces, region_of};
 use arc_swap::ArcSwapOption;
 use pollux_mem::Memory;
 use pollux_verbs::{LKey, Sge};
 use pollux_wire::address::Qpn;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 /// Regions to a chunk, and chunks: enough for all that an adapter registers.
@@ -72,7 +74,9 @@ impl Lender {
 
     /// Takes back all that a queue pair lent for messages.
     pub(crate) fn revoke(&self, qpn: Qpn) {
-        self.epoch(qpn).fetch_add(1, Ordering::AcqRel);
+        self.epoch(qpn).fetch_add(1, Ordering::Relaxed);
+        // With the fence in `copy`: who reads what the owner writes from now on sees the new epoch.
+        fence(Ordering::Release);
     }
 
     /// A queue pair's leave of now.
@@ -89,6 +93,9 @@ impl Lender {
         targets: &Pieces<'_>,
         mut skip: usize,
     ) -> bool {
+        if self.leave(leave.qpn) != leave {
+            return false;
+        }
         for sge in sges {
             let lent = self.lent(sge.lkey);
             let Some(lent) = lent.as_deref() else { return false };
@@ -97,6 +104,8 @@ impl Lender {
             if !targets.copy_from(skip, &lent.memory, at as usize, octets) {
                 return false;
             }
+            // What was read comes before the looks that follow.
+            fence(Ordering::Acquire);
             if self.lent(sge.lkey).is_none() {
                 return false;
             }

@@ -6,12 +6,13 @@
 //!
 //! ```text
 //! slot p      turn | shape | head ... | octets ...        15 words beside the turn
-//! slot p + 1  turn | octets ...
+//! slot p + 1  -    | octets ...
 //! ```
 //!
-//! The later slots are written first and the turn of the first one last, by one atomic store. So an
-//! entry is there whole or not at all, whoever is killed when. The words that an entry does not
-//! need are neither written nor read.
+//! The turn of the first slot is written last, by one atomic store, and later slots have none of
+//! their own: so an entry is there whole or not at all, whoever is killed when, and no part of one
+//! that was never finished can be taken for an entry. The words that an entry does not need are
+//! neither written nor read.
 //!
 //! Positions, turns and room are those of the other rings. A peer that lies can stop the
 //! flow, drop entries or deliver rubbish: entries are to be judged like packets. The shape is read
@@ -183,13 +184,15 @@ impl Lane {
 
     /// The sending side. It goes on behind the entries from the head on that are there.
     pub fn sender(self) -> LaneSender {
-        let mut tail = self.head().load(Ordering::Acquire);
-        for _ in 0..self.slots {
-            // Acquire: what the last sender did with the slots comes before what we do.
-            if self.slot(tail)[0].load(Ordering::Acquire) != filled(tail) {
+        let head = self.head().load(Ordering::Acquire);
+        let mut tail = head;
+        // Acquire: what the last sender did with the slots comes before what we do.
+        while self.slot(tail)[0].load(Ordering::Acquire) == filled(tail) {
+            let next = tail.wrapping_add(self.shape(tail).map_or(1, Shape::slots));
+            if next.wrapping_sub(head) > self.slots as u64 {
                 break;
             }
-            tail = tail.wrapping_add(1);
+            tail = next;
         }
         LaneSender { cursor: ProducerCursor::new(tail, self.slots), lane: self }
     }
@@ -211,6 +214,13 @@ impl Lane {
     #[inline(always)]
     fn head(&self) -> &AtomicU64 {
         &self.words.as_slice()[HEAD_WORD]
+    }
+
+    /// The shape of the entry that begins here; none if our own sender never wrote it.
+    #[inline(always)]
+    fn shape(&self, position: u64) -> Option<Shape> {
+        let shape = Shape::of_word(self.slot(position)[1].load(Ordering::Relaxed));
+        shape.filter(|shape| shape.slots() <= self.slots as u64)
     }
 
     #[inline(always)]
@@ -308,7 +318,6 @@ impl LaneSender {
             let slot = self.lane.slot(position);
             let part = octets.min(ROOM);
             put(&slot[1..], part, fill);
-            slot[0].store(filled(position), Ordering::Relaxed);
             octets -= part;
         }
     }
@@ -372,9 +381,7 @@ impl LaneReceiver {
         if first[0].load(Ordering::Acquire) != filled(self.position) {
             return false;
         }
-        let shape = Shape::of_word(first[1].load(Ordering::Relaxed));
-        // An entry longer than the lane never came from our own sender.
-        let shape = shape.filter(|shape| shape.slots() <= self.lane.slots as u64);
+        let shape = self.lane.shape(self.position);
         let slots = shape.map_or(1, Shape::slots);
         match shape {
             Some(shape) => {

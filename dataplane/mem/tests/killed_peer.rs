@@ -1,4 +1,4 @@
-//! Processes that share rings and are killed with SIGKILL in the middle of it.
+//! Processes that share rings and lanes and are killed with SIGKILL in the middle of it.
 //!
 //! The test starts itself again as the peer, which gets the segment as its standard input. It is
 //! killed when the survivor has seen a certain number of entries, other in each round, so anywhere
@@ -6,6 +6,7 @@
 #![cfg(not(loom))]
 #![forbid(unsafe_code)]
 
+use pollux_mem::lane::{Lane, LaneReceiver, LaneSender};
 use pollux_mem::seq_cell::{self, SeqReader, SeqWriter};
 use pollux_mem::shared_ring::SharedRing;
 use pollux_mem::{Segment, Words};
@@ -101,6 +102,8 @@ fn peer() {
     match role.as_str() {
         "producer" => produce(&segment, waiting),
         "consumer" => consume(&segment, waiting),
+        "sender" => send(&segment, waiting),
+        "receiver" => receive(&segment, waiting),
         _ => panic!("no such role: {role}"),
     }
 }
@@ -203,4 +206,122 @@ fn producer_survives_its_consumers() {
     let mut producer = open(&segment).producer();
     assert_eq!((producer.room(), open(&segment).consumer().pop()), (ENTRIES, None));
     assert!(producer.push(&entry(0)));
+}
+
+const SLOTS: usize = 64;
+
+/// A new segment with an empty lane.
+fn lane_segment() -> Segment {
+    let segment = Segment::create("killed_peer_lane", 64 << 10).unwrap();
+    Lane::create(Words::over(segment.map().unwrap()), SLOTS).unwrap();
+    segment
+}
+
+fn open_lane(segment: &Segment) -> Lane {
+    Lane::open(Words::over(segment.map().unwrap())).unwrap()
+}
+
+/// The octets of an entry of a lane: from none to twenty slots of them, so that most deaths are
+/// within one; the first are short, so that they lie before the rest of what a dead one began.
+fn octets(number: u64) -> Vec<u8> {
+    vec![number as u8; (number * 619 % 2400) as usize]
+}
+
+fn send_one(sender: &mut LaneSender, number: u64) -> bool {
+    sender.send(0, &[number, !number], octets(number).len(), |part| part.fill(number as u8))
+}
+
+/// The number of the oldest entry, which must be whole.
+fn receive_one(receiver: &mut LaneReceiver) -> Option<u64> {
+    let mut found = None;
+    receiver.receive(|entry| {
+        let (number, mut read) = (entry.head(0), Vec::new());
+        entry.read(|part| read.extend_from_slice(part));
+        assert_eq!((entry.head(1), read), (!number, octets(number)), "half an entry");
+        found = Some(number);
+    });
+    assert_eq!(receiver.refused(), 0);
+    found
+}
+
+/// Sends entries numbered from 0.
+fn send(segment: &Segment, waiting: impl Fn()) {
+    let mut sender = open_lane(segment).sender();
+    let mut next = 0;
+    loop {
+        match send_one(&mut sender, next) {
+            true => next += 1,
+            false => waiting(),
+        }
+    }
+}
+
+/// Receives entries, and insists that they are whole and without a gap.
+fn receive(segment: &Segment, waiting: impl Fn()) {
+    let mut receiver = open_lane(segment).receiver();
+    let mut last = None;
+    loop {
+        let Some(number) = receive_one(&mut receiver) else {
+            waiting();
+            continue;
+        };
+        assert!(last.is_none_or(|last| number == last + 1), "a gap before {number}");
+        last = Some(number);
+    }
+}
+
+/// Each sender goes on where the one before it died, with or without a reset.
+#[test]
+fn receiver_survives_its_senders() {
+    let segment = lane_segment();
+    let mut receiver = open_lane(&segment).receiver();
+    for round in 0..ROUNDS {
+        let mut peer = Peer::start("sender", &segment);
+        let mut seen = 0;
+        while seen < progress(round) {
+            match receive_one(&mut receiver) {
+                Some(number) => {
+                    assert_eq!(number, seen);
+                    seen += 1;
+                }
+                None => peer.wait_on(),
+            }
+        }
+        peer.kill();
+        if round % 2 == 0 {
+            let rest = std::iter::from_fn(|| receive_one(&mut receiver));
+            rest.zip(seen..).for_each(|(number, expected)| assert_eq!(number, expected));
+        } else {
+            let lane = receiver.into_lane();
+            lane.reset();
+            receiver = lane.receiver();
+        }
+        assert_eq!(receive_one(&mut receiver), None);
+    }
+}
+
+/// Each receiver begins with the first entry that the one before did not release.
+#[test]
+fn sender_survives_its_receivers() {
+    let segment = lane_segment();
+    let mut sender = open_lane(&segment).sender();
+    let mut sent = 0;
+    for round in 0..ROUNDS {
+        let mut peer = Peer::start("receiver", &segment);
+        let goal = sent + SLOTS as u64 + progress(round);
+        while sent < goal {
+            match send_one(&mut sender, sent) {
+                true => sent += 1,
+                false => peer.wait_on(),
+            }
+        }
+        peer.kill();
+        while send_one(&mut sender, sent) {
+            sent += 1;
+        }
+        assert!(!sender.is_broken());
+    }
+    let mut successor = open_lane(&segment).receiver();
+    let rest: Vec<u64> = std::iter::from_fn(|| receive_one(&mut successor)).collect();
+    assert!(rest.iter().copied().eq(sent - rest.len() as u64..sent) && !rest.is_empty());
 }

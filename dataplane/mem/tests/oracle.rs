@@ -407,3 +407,31 @@ fn a_lane_says_what_is_wrong_with_its_memory() {
     assert_eq!(tags, [7, 8]);
     assert_eq!(receiver.refused(), 0);
 }
+
+#[test]
+fn half_an_entry_of_a_dead_sender_is_none() {
+    let lane = Lane::private(8).unwrap();
+    let mut dead = lane.other_side().sender();
+    let mut parts = 0;
+    let dying = std::panic::AssertUnwindSafe(|| {
+        dead.send(1, &[], 500, |part| {
+            part.fill(0xff);
+            parts += 1;
+            assert!(parts < 4, "killed while it writes the last slot but one");
+        })
+    });
+    assert!(std::panic::catch_unwind(dying).is_err());
+    let mut receiver = lane.other_side().receiver();
+    assert!(!receiver.receive(|_| ()));
+    let mut successor = lane.other_side().sender();
+    assert!(successor.send_octets(2, &[], &[7; 8]));
+    let mut tags = Vec::new();
+    while receiver.receive(|entry| tags.push(entry.tag())) {}
+    assert_eq!((tags, receiver.refused()), (vec![2], 0));
+    // A third one goes on behind what is whole, however long.
+    assert!(successor.send_octets(3, &[], &[7; 500]));
+    assert!(lane.sender().send_octets(4, &[], &[]));
+    let mut tags = Vec::new();
+    while receiver.receive(|entry| tags.push(entry.tag())) {}
+    assert_eq!(tags, [3, 4]);
+}

@@ -348,9 +348,14 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// The place of a region in its adapter's table.
+/// The place of a region in its adapter's table, from 0; of no region, one that no table has.
 pub(crate) const fn region_of(key: LKey) -> usize {
-    number_of(key.0) as usize & 0xff_ffff
+    (number_of(key.0) as usize & 0xff_ffff).wrapping_sub(1)
+}
+
+/// Whether a key is a window's.
+pub(crate) const fn is_window(key: RKey) -> bool {
+    key.0 & WINDOW != 0
 }
 
 /// A table's number with its generation moved to the low eight bits.

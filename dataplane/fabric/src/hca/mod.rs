@@ -53,6 +53,9 @@ pub const LIMITS: Limits = Limits {
     initiator_depth_max: 16,
 };
 
+/// Frames for this very port that may wait: beyond that, they are handled before more is sent.
+const LOOPED_MAX: usize = 256;
+
 /// Numbers below are not given out: 0 and 1 are those of management.
 const QPN_FIRST: u32 = 0x40;
 
@@ -245,15 +248,16 @@ impl Adapter {
         Ok(())
     }
 
-    /// Something is due, by the clock.
-    pub fn handle_timeouts(&mut self, now: Time) {
+    /// Something is due, by the clock, which was read `before` as well: what began since then began
+    /// at nobody knows what time.
+    pub fn handle_timeouts(&mut self, before: Time, now: Time) {
         while let Some(&(due, number)) = self.timers.first()
             && due <= now
         {
             self.timers.pop_first();
             if let Some(qp) = self.qps.get_mut(number) {
                 qp.timer = None;
-                qp.handle_timeout(&mut self.shared, now);
+                qp.handle_timeout(&mut self.shared, before, now);
                 self.touch(number);
             }
         }
@@ -267,7 +271,9 @@ impl Adapter {
             while let Some(cq) = self.shared.lost_cqs.pop() {
                 self.fail_users(cq);
             }
-            while let Some(number) = self.active.pop_front() {
+            while self.looped.len() < LOOPED_MAX
+                && let Some(number) = self.active.pop_front()
+            {
                 let Some(qp) = self.qps.get_mut(number) else { continue };
                 if shortcut && qp.answer_usual(&self.shared, link) && !qp.requester.has_more() {
                     qp.is_active = false;
@@ -282,16 +288,19 @@ impl Adapter {
                     }
                 }
             }
-            let Some(frame) = self.looped.pop_front() else { return };
-            let lender = self.shared.memory.lender().clone();
-            self.handle(now, &frame, Some(&lender));
+            if let Some(frame) = self.looped.pop_front() {
+                let lender = self.shared.memory.lender().clone();
+                self.handle(now, &frame, Some(&lender));
+            } else if !self.is_active() {
+                return;
+            }
         }
     }
 
-    /// Whether anything waits to be sent.
+    /// Whether anything waits to be sent, or to fail.
     #[inline]
     pub fn is_active(&self) -> bool {
-        !self.active.is_empty()
+        !self.active.is_empty() || !self.shared.lost_cqs.is_empty()
     }
 
     /// What peers may take long messages from.
@@ -374,10 +383,10 @@ impl Adapter {
     /// the set once a time-out and not twice a message.
     fn watch(&mut self, number: u32) {
         let Some(qp) = self.qps.get_mut(number) else { return };
-        let Some(wanted) = qp.deadline() else { return };
-        if qp.timer.is_some_and(|set| set <= wanted) {
+        if !qp.is_unwatched() {
             return;
         }
+        let Some(wanted) = qp.deadline() else { return };
         if let Some(later) = qp.timer.replace(wanted) {
             self.timers.remove(&(later, number));
         }
@@ -433,8 +442,8 @@ impl QueuePair {
         outcome
     }
 
-    fn handle_timeout(&mut self, shared: &mut Shared, now: Time) {
-        self.requester.handle_timeout(now);
+    fn handle_timeout(&mut self, shared: &mut Shared, before: Time, now: Time) {
+        self.requester.handle_timeout(&self.common, before, now);
         self.settle(shared);
     }
 }

@@ -12,12 +12,6 @@ use pollux_verbs::{
 };
 
 impl Adapter {
-    /// Whether the queue pair needs to know how late it is.
-    #[inline]
-    pub(crate) fn waits_for_answers(&self, qp: Qp) -> bool {
-        self.qps.get(qp.0).is_some_and(|qp| qp.common.init.qp_type == QpType::Rc)
-    }
-
     /// Takes requests; what is usual leaves at once by the shortcut, if there is one.
     #[inline]
     pub(crate) fn post_send<L: Link>(

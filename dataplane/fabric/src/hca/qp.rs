@@ -79,6 +79,9 @@ impl QueuePair {
     pub(crate) fn change(&mut self, to: QpState, change: &QpAttributes, shared: &mut Shared) {
         let from = self.common.state;
         self.common.attributes.take(change);
+        if change.access.is_some() {
+            shared.memory.lender().revoke(self.common.qpn);
+        }
         self.common.enter(to);
         match to {
             QpState::Reset => {
@@ -106,6 +109,7 @@ impl QueuePair {
     /// Goes to the error state: what is outstanding is flushed (IBA 10.3.1.7).
     pub(crate) fn fail(&mut self, shared: &mut Shared) {
         self.common.enter(QpState::Err);
+        shared.memory.lender().revoke(self.common.qpn);
         self.requester.flush(&self.common, shared);
         self.responder.flush(&mut self.common, shared);
         while let Some(work) = self.common.receives.pop_front() {
@@ -188,6 +192,12 @@ impl QueuePair {
     /// When it wants to be asked again, if nothing happens before.
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.requester.deadline()
+    }
+
+    /// Whether it wants to be asked earlier than it will be.
+    #[inline(always)]
+    pub(crate) fn is_unwatched(&self) -> bool {
+        self.deadline().is_some_and(|wanted| self.timer.is_none_or(|set| wanted < set))
     }
 }
 

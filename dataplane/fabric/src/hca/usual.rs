@@ -226,7 +226,7 @@ impl QueuePair {
                 src_qp: deth.src_qp,
                 slid: Lid((second >> 48) as u16),
                 sl: (first >> 56) as u8 & 0xf,
-                dlid_path_bits: 0,
+                dlid_path_bits: ((second >> 32) as u16 & shared.port.path_bits_max()) as u8,
                 pkey_index: common.usual.pkey_index,
                 has_grh: false,
             };
@@ -259,7 +259,8 @@ impl QueuePair {
         let id = work.id;
         queue.pop_front();
         if common.init.qp_type != QpType::Ud {
-            self.responder.took_usual(first & head::ACK_REQ != 0);
+            let is_reliable = common.init.qp_type == QpType::Rc;
+            self.responder.took_usual(is_reliable && first & head::ACK_REQ != 0);
         }
         let completion = Completion {
             id,
@@ -306,7 +307,9 @@ fn send_data<L: Link>(
             octets.len() <= octets_max.min(common.init.inline_octets_max as usize)
                 && link.send_octets(words, octets)
         }
-        Data::Sges(&[sge]) if sge.octets as usize <= octets_max => {
+        Data::Sges(&[sge])
+            if sge.octets as usize <= octets_max && common.init.send_sges_max > 0 =>
+        {
             let Ok((memory, at)) = shared.memory.place(common.init.pd, &sge, false) else {
                 return false;
             };
@@ -359,7 +362,7 @@ impl Adapter {
     ) -> bool {
         let Some(qp) = self.qps.get_mut(number) else { return false };
         let went = qp.send_usual(&mut self.shared, now, request, link);
-        if went && qp.timer.is_none() {
+        if went && qp.is_unwatched() {
             self.watch(number);
         }
         went
@@ -393,7 +396,7 @@ impl Adapter {
             let aeth = head::aeth_of(message.head(3));
             let Syndrome::Ack(_) = aeth.syndrome else { return false };
             let took = qp.requester.take_usual_ack(&qp.common, &mut self.shared, now, psn, aeth);
-            if took && qp.requester.has_more() {
+            if took && (qp.requester.has_more() || qp.is_unwatched()) {
                 self.touch(number);
             }
             return took;

@@ -1,11 +1,13 @@
 //! Arbitrary packets into an adapter: counted, and nothing changes that they do not belong to.
 
-use crate::pair::{Connection, Pair};
+use crate::pair::{Connection, Pair, connect, side};
+use pollux_fabric::link::Link;
 use pollux_fabric::link::fault::Dice;
-use pollux_fabric::link::world::Wire;
+use pollux_fabric::link::world::{Wire, World};
 use pollux_fabric::{Drop, Time};
 use pollux_verbs::*;
-use pollux_wire::packet::seal;
+use pollux_wire::address::Qpn;
+use pollux_wire::packet::{Opcode, Operation, Transport, seal};
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -32,6 +34,65 @@ proptest! {
         device.adapter_mut().handle_packet(Time::START, &octets);
         device.progress();
     }
+}
+
+/// The first words of a message for side 2 of a world, as its peer would write them.
+fn words(opcode: Opcode, flags: u64, dest_qp: Qpn, psn: u32, packets: u64) -> [u64; 3] {
+    let first = u64::from(opcode.0) | flags << 8 | 0xffff << 16 | u64::from(dest_qp.0) << 32;
+    [first, u64::from(psn) | 2 << 32 | 1 << 48, packets]
+}
+
+proptest! {
+    #[test]
+    fn any_words_are_counted_drops(
+        operation in 0..0x18u8, flags in 0..16u64, ahead in 0..3u32, packets in any::<u32>(),
+        few in 0..6u64, says_few: bool, more in proptest::collection::vec(any::<u64>(), 0..5),
+        octets in prop_oneof![Just(0usize), Just(8), Just(1024), Just(4096), 0..600usize],
+    ) {
+        let connection = Connection::default();
+        let (world, [mut peer, link]) = World::new(1, Wire::default());
+        let mut b = side(link, 2, &connection);
+        connect(&mut b, Qpn(0x40), 1, &connection);
+        let qpn = b.device.qpn(b.qp).unwrap();
+        let sges = [b.sge(0, 4096)];
+        let op = SendOp::Read(b.remote(0));
+        let (flags_sent, data) = (SendFlags::SIGNALED, Data::Sges(&sges));
+        b.device.post_send(b.qp, &[SendRequest { id: 1, op, flags: flags_sent, data }]).unwrap();
+        b.device.post_recv(b.qp, &[RecvRequest { id: 2, sges: &sges }]).unwrap();
+        let packets = if says_few { few } else { packets.into() };
+        for nth in 0..4 {
+            let psn = (connection.psn + nth * ahead) & 0xff_ffff;
+            let opcode = Opcode(operation);
+            let mut head = words(opcode, flags, qpn, psn, packets).to_vec();
+            head.extend_from_slice(&more);
+            assert!(peer.send_message(&head, octets, |octets| octets.fill(3)));
+        }
+        for _ in 0..10 {
+            world.step();
+            b.device.progress();
+            while b.poll().is_some() {}
+        }
+    }
+}
+
+#[test]
+fn an_answer_that_counts_wrongly_completes_nothing() {
+    let connection = Connection::default();
+    let (world, [mut peer, link]) = World::new(1, Wire::default());
+    let mut b = side(link, 2, &connection);
+    connect(&mut b, Qpn(0x40), 1, &connection);
+    let sges = [b.sge(0, 4096)];
+    let (op, flags) = (SendOp::Read(b.remote(0)), SendFlags::SIGNALED);
+    b.device.post_send(b.qp, &[SendRequest { id: 1, op, flags, data: Data::Sges(&sges) }]).unwrap();
+    let middle = Opcode::new(Transport::RC, Operation::READ_RESPONSE_MIDDLE);
+    let qpn = b.device.qpn(b.qp).unwrap();
+    // One packet that says to be 2^32 - 1, and one more in its place.
+    for (psn, packets) in [(connection.psn, u64::from(u32::MAX)), (connection.psn - 1, 2)] {
+        let head = words(middle, 0, qpn, psn, packets);
+        assert!(peer.send_message(&head, 1024, |octets| octets.fill(3)));
+    }
+    assert!(world.step());
+    assert_eq!(b.poll(), None);
 }
 
 /// Packets of a real exchange, each with one octet changed and its CRCs made good again: whatever

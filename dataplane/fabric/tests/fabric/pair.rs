@@ -156,7 +156,8 @@ const NOTHING: Completion = Completion {
     from: None,
 };
 
-fn side<L: Link>(link: L, lid: u16, connection: &Connection) -> Side<L> {
+/// One at a link, in RESET.
+pub fn side<L: Link>(link: L, lid: u16, connection: &Connection) -> Side<L> {
     let port = Port::active(Lid(lid), Guid(u64::from(lid)));
     let mut device = SoftDevice::new("soft", Adapter::new(port), link);
     let pd = device.create_pd().unwrap();
@@ -167,7 +168,7 @@ fn side<L: Link>(link: L, lid: u16, connection: &Connection) -> Side<L> {
     Side { device, pd, cq, qp, memory, region }
 }
 
-fn qp_init(qp_type: QpType, pd: Pd, cq: Cq) -> QpInit {
+pub fn qp_init(qp_type: QpType, pd: Pd, cq: Cq) -> QpInit {
     QpInit {
         qp_type,
         pd,
@@ -195,7 +196,8 @@ fn to_init(qp_type: QpType) -> QpAttributes {
     }
 }
 
-fn connect<L: Link>(side: &mut Side<L>, peer: Qpn, peer_lid: u16, connection: &Connection) {
+/// Takes a side's queue pair from RESET to RTS, for this peer.
+pub fn connect<L: Link>(side: &mut Side<L>, peer: Qpn, peer_lid: u16, connection: &Connection) {
     let reliable = connection.qp_type == QpType::Rc;
     let connected = connection.qp_type != QpType::Ud;
     let rtr = QpAttributes {

@@ -188,9 +188,12 @@ impl Answer {
     /// Whether the answer is one to this request, and as long as it must be.
     fn fits(&self, work: &SendWork, common: &Common, arrival: &Arrival<'_>) -> bool {
         let is_read = matches!(work.op, SendOp::Read(_));
-        let Self::Read = self else { return !is_read };
-        let left = work.octets - work.answered;
         let octets = arrival.payload.octets() as u64;
+        if arrival.head.packets != common.packets(octets) {
+            return false;
+        }
+        let Self::Read = self else { return !is_read && octets == 0 };
+        let left = work.octets - work.answered;
         let operation = arrival.head.opcode.operation();
         let ends =
             matches!(operation, Operation::READ_RESPONSE_LAST | Operation::READ_RESPONSE_ONLY);

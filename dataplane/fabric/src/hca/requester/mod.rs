@@ -70,6 +70,8 @@ pub(crate) struct Requester {
     rnr_until: Option<Time>,
     /// An answer is due.
     ack_deadline: Option<Time>,
+    /// When we began to wait for it, by a clock that may have been read long before.
+    ack_awaited: Time,
     /// Why the oldest request has failed.
     failed: Option<CompletionStatus>,
     /// Draining, and whether to tell when done.
@@ -213,6 +215,7 @@ impl Requester {
     /// The oldest request, a datagram, is on its way: nothing more will be heard of it.
     pub(crate) fn finish_datagram(&mut self, common: &Common, shared: &mut Shared) {
         self.psn = self.psn.plus(1);
+        (self.acked, self.sent_end) = (self.psn, self.psn);
         if let Some(work) = self.queue.front() {
             complete(common, shared, work, CompletionStatus::Success);
             drop(self.queue.pop_front());
@@ -231,9 +234,6 @@ impl Requester {
 
     /// All requests end.
     pub(crate) fn flush(&mut self, common: &Common, shared: &mut Shared) {
-        if !self.queue.is_empty() {
-            shared.memory.lender().revoke(common.qpn);
-        }
         let mut status = self.failed.take().unwrap_or(CompletionStatus::Flushed);
         while let Some(work) = self.queue.pop_front() {
             complete(common, shared, &work, status);
@@ -307,6 +307,7 @@ impl Requester {
     }
 
     fn start_timer(&mut self, common: &Common, now: Time) {
+        self.ack_awaited = now;
         let outstanding = self.acked != self.sent_end;
         let timeout = common.attributes.timeout.and_then(|code| ack_timeout(code.0));
         self.ack_deadline = timeout.filter(|_| outstanding).map(|timeout| now + timeout);
@@ -364,14 +365,20 @@ impl Requester {
         self.go_back(psn);
     }
 
-    /// Looks at the clock: an answer may be overdue.
-    pub(crate) fn handle_timeout(&mut self, now: Time) {
+    /// Looks at the clock: an answer may be overdue. Where nobody had looked since we began to wait
+    /// for it, the wait begins now, once.
+    pub(crate) fn handle_timeout(&mut self, common: &Common, before: Time, now: Time) {
         // A wait that is over must not stay the deadline, or the timer fires at it for ever.
         if self.rnr_until.is_some_and(|until| until <= now) {
             self.rnr_until = None;
             return;
         }
         if self.ack_deadline.is_some_and(|deadline| deadline <= now) && self.rnr_until.is_none() {
+            if self.ack_awaited >= before {
+                self.start_timer(common, now);
+                self.ack_awaited = Time::START;
+                return;
+            }
             self.asked_again = false;
             self.gap_told = None;
             self.retry(self.acked);

@@ -17,6 +17,7 @@ mod execute;
 mod sending;
 
 use super::Shared;
+use super::memory::is_window;
 use super::port::Drop;
 use super::qp::{Common, Sent};
 use super::queue::RecvWork;
@@ -46,7 +47,7 @@ pub(crate) struct Responder {
     failed: bool,
 }
 
-/// Answers that may wait; beyond that, duplicates find none.
+/// Answers that may wait; beyond that, requests are as lost on the way.
 const ANSWERS_MAX: usize = 64;
 
 /// The message in progress.
@@ -177,6 +178,9 @@ impl Responder {
         arrival: &Arrival<'_>,
     ) -> Result<(), Drop> {
         let psn = arrival.head.psn;
+        if self.answers.len() >= ANSWERS_MAX {
+            return Err(Drop::Sequence);
+        }
         let ahead = psn.since(self.expected);
         if ahead < 0 {
             return self.handle_duplicate(common, shared, arrival);
@@ -234,9 +238,6 @@ impl Responder {
         arrival: &Arrival<'_>,
     ) -> Result<(), Drop> {
         let psn = arrival.head.psn;
-        if self.answers.len() >= ANSWERS_MAX {
-            return Err(Drop::Sequence);
-        }
         let known = self.executed.iter().find(|e| !psn.is_before(e.psn) && psn.is_before(e.end()));
         let known = known.copied();
         match arrival.extended {

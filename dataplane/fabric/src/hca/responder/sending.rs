@@ -72,16 +72,17 @@ impl ReadAnswer {
         let port = &shared.port;
         let psn = self.psn.plus(self.packet);
         let sge = shared.memory.remote(pd, RKey(rkey), va, dma_len, need).ok()?;
-        let whole = shortcut && self.packet == 0;
+        let octets = dma_len as usize;
+        let lends = octets > COPY_OCTETS_MAX;
+        let whole = shortcut && self.packet == 0 && !(lends && is_window(RKey(rkey)));
         let (operation, has_aeth) = read_response(whole, self.packet, self.packets);
         let extended = if has_aeth { Extended::Aeth(good) } else { Extended::None };
         let (mut head, grh) = common.head(port, operation, psn);
         let sges = [sge];
         let pieces = shared.memory.pieces(&sges);
         let skip = self.packet as usize * common.mtu();
-        let octets = dma_len as usize;
         head.whole = whole;
-        let payload = if whole && octets > COPY_OCTETS_MAX {
+        let payload = if whole && lends {
             head.lent = true;
             Payload::Lent { pieces, leave: shared.memory.lender().leave(common.qpn) }
         } else {
