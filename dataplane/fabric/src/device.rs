@@ -118,6 +118,7 @@ impl<L: Link> Device for SoftDevice<L> {
                 multicast: true,
                 drain: true,
                 migration: false,
+                refusal_events: true,
                 subnet: true,
                 sleep: false,
             },

@@ -176,6 +176,8 @@ pub struct Capabilities {
     pub multicast: bool,
     pub drain: bool,
     pub migration: bool,
+    /// Whether a peer's request that is refused raises an event here.
+    pub refusal_events: bool,
     /// Whether UD receives and CM go by LID, through a subnet; not so on RoCE.
     pub subnet: bool,
     /// Whether [`Device::wait`] sleeps, or only polls.

@@ -29,6 +29,7 @@ handle! {
 }
 
 /// Names memory in work requests of its owner.
+#[repr(transparent)]
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LKey(pub u32);
 

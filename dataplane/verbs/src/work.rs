@@ -5,7 +5,8 @@ use pollux_wire::address::Qpn;
 use pollux_wire::keys::QKey;
 use std::ops::BitOr;
 
-/// One stretch of registered memory.
+/// One stretch of registered memory, laid out as adapters' libraries take it.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sge {
     /// First octet, counted as the region's address is.

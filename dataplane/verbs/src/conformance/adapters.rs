@@ -86,6 +86,11 @@ pub trait Adapters {
     fn memory_octets_max(&self) -> u64 {
         64 << 20
     }
+
+    /// How many objects a case may make to find a limit; where there may be more, it is skipped.
+    fn objects_max(&self) -> u32 {
+        1 << 16
+    }
 }
 
 /// Where adapters come from: a backend under test.

@@ -145,6 +145,14 @@ impl<'a> Context<'a> {
         skip(format!("it takes {octets} octets of memory, and {max} are allowed"))
     }
 
+    /// Ends the case unless it may make this many objects.
+    pub fn needs_objects(&self, count: u32) -> Result<(), Stop> {
+        if count <= self.adapters.objects_max() {
+            return Ok(());
+        }
+        skip(format!("the limit is {count}, too many to try"))
+    }
+
     /// Polls everything once; says whether anything came.
     pub(super) fn breathe(&mut self) -> Result<bool, Stop> {
         let mut came = false;

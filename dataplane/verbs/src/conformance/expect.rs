@@ -185,8 +185,13 @@ impl Context<'_> {
         Ok(self.device(end.side()).modify_qp(end.qp, &change)?)
     }
 
-    /// Expects an event.
+    /// Expects an event, if the adapter has such.
     pub fn event(&mut self, side: Side, event: AsyncEvent) -> Result<(), Stop> {
+        let is_refusal =
+            matches!(event, AsyncEvent::QpAccessError(_) | AsyncEvent::QpRequestError(_));
+        if is_refusal && !self.device(side).attributes().can.refusal_events {
+            return Ok(());
+        }
         let wanted = (self.owner(side), event);
         self.until(&|| format!("the event {event:?} at {side:?}"), |cx| {
             let at = cx.events.iter().position(|found| *found == wanted);

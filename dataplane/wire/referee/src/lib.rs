@@ -15,8 +15,16 @@ use std::path::PathBuf;
 ///
 /// # Panics
 /// If it is missing and `POLLUX_REFEREES` is `required`.
-#[expect(clippy::disallowed_methods, reason = "what is installed is the environment's to say")]
 pub fn program(test: &str, name: &str) -> Option<PathBuf> {
+    program_of(test, name, "--referees")
+}
+
+/// The same for a program of other groups of `scripts/host-setup`.
+///
+/// # Panics
+/// If it is missing and `POLLUX_REFEREES` is `required`.
+#[expect(clippy::disallowed_methods, reason = "what is installed is the environment's to say")]
+pub fn program_of(test: &str, name: &str, groups: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&path)
         .chain(["/usr/sbin".into(), "/sbin".into()])
@@ -25,11 +33,9 @@ pub fn program(test: &str, name: &str) -> Option<PathBuf> {
     if found.is_none() {
         assert!(
             env::var_os("POLLUX_REFEREES").is_none_or(|value| value != "required"),
-            "{test} needs {name}, which is not installed; run scripts/host-setup --referees"
+            "{test} needs {name}, which is not installed; run scripts/host-setup {groups}"
         );
-        println!(
-            "SKIP {test}: {name} is not installed (scripts/host-setup --referees installs it)"
-        );
+        println!("SKIP {test}: {name} is not installed (scripts/host-setup {groups} installs it)");
     }
     found
 }

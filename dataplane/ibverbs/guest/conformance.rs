@@ -1,0 +1,117 @@
+//! The suite of `pollux-verbs` on `rxe0` and `rxe1`, or on `rxe0` and itself.
+
+use crate::differences::rxe_differs;
+use pollux_verbs::conformance::{self, Adapters, Factory, Group, Outcome, Side, Turn};
+use pollux_verbs::{Device, VerbsError};
+use pollux_wire::address::{Gid, Lid};
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+/// How long one case may take. The longest wait out retries: some seconds in emulation.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Messages longer than this are left out: the guest copies a few megabytes a second.
+const MEMORY_OCTETS_MAX: u64 = 1 << 20;
+
+struct Rxe {
+    devices: Vec<Box<dyn Device + Send>>,
+    end: Instant,
+    listeners: Vec<UdpSocket>,
+}
+
+impl Adapters for Rxe {
+    fn device(&mut self, side: Side) -> &mut dyn Device {
+        let nth = if self.is_one_device() { 0 } else { side as usize };
+        self.devices[nth].as_mut()
+    }
+
+    fn port(&self, _: Side) -> u8 {
+        1
+    }
+
+    fn is_one_device(&self) -> bool {
+        self.devices.len() == 1
+    }
+
+    fn is_one_subnet(&self) -> bool {
+        false
+    }
+
+    fn turn(&mut self) -> Turn {
+        if Instant::now() < self.end { Turn::GoOn } else { Turn::GiveUp }
+    }
+
+    /// A group of the link. What attaches a queue pair does not make the kernel's IPv6 listen, so
+    /// a socket has to.
+    fn group(&mut self, nth: u8) -> Option<Group> {
+        let mut mgid = [0; 16];
+        mgid[..2].copy_from_slice(&[0xff, 0x02]);
+        mgid[15] = 0x80 + nth;
+        for net in ["net0", "net1"] {
+            let index = std::fs::read_to_string(format!("/sys/class/net/{net}/ifindex")).ok()?;
+            let socket = UdpSocket::bind("[::]:0").ok()?;
+            socket.join_multicast_v6(&mgid.into(), index.trim().parse().ok()?).ok()?;
+            self.listeners.push(socket);
+        }
+        Some(Group { mgid: Gid(mgid), mlid: Lid(0xc000 + u16::from(nth)) })
+    }
+
+    fn objects_max(&self) -> u32 {
+        1 << 10
+    }
+
+    fn memory_octets_max(&self) -> u64 {
+        MEMORY_OCTETS_MAX
+    }
+}
+
+struct Machine {
+    is_one_device: bool,
+}
+
+impl Factory for Machine {
+    fn name(&self) -> String {
+        if self.is_one_device { "rxe, one device".into() } else { "rxe, two devices".into() }
+    }
+
+    fn adapters(&mut self) -> Result<Box<dyn Adapters>, VerbsError> {
+        let names: &[&str] = if self.is_one_device { &["rxe0"] } else { &["rxe0", "rxe1"] };
+        let devices = names.iter().map(|name| match pollux_ibverbs::open(name) {
+            Ok(opened) => opened.device,
+            Err(error) => panic!("{error}"),
+        });
+        let (devices, end) = (devices.collect(), Instant::now() + PATIENCE);
+        Ok(Box::new(Rxe { devices, end, listeners: Vec::new() }))
+    }
+}
+
+/// Runs the cases, and says whether none failed but those in which rxe is known to be wrong.
+pub fn run(is_one_device: bool, filter: &str) -> bool {
+    let mut machine = Machine { is_one_device };
+    let name = machine.name();
+    let (mut wrong, mut differ) = (0, 0);
+    let summary = conformance::run(&mut machine, filter, &mut |report| match (
+        &report.outcome,
+        rxe_differs(&report.name),
+    ) {
+        (Outcome::Failed(_), Some(reason)) => {
+            println!("SKIP {}: {reason}", report.name);
+            differ += 1;
+        }
+        (Outcome::Passed, Some(_)) => {
+            println!("FAIL {}: it passes now; take it off the list", report.name);
+            wrong += 1;
+        }
+        (Outcome::Passed, None) => {}
+        (Outcome::Failed(_), None) => {
+            println!("{report}");
+            wrong += 1;
+        }
+        (Outcome::Skipped(_), _) => println!("{report}"),
+    });
+    println!(
+        "{name}: {} passed, {} skipped, {differ} differ, {wrong} failed",
+        summary.passed, summary.skipped
+    );
+    wrong == 0
+}

@@ -1,0 +1,174 @@
+//! One queue pair with what it needs, for measurements and faults: made, named, connected.
+
+use pollux_ibverbs::open;
+use pollux_mem::Memory;
+use pollux_verbs::{
+    Access, AddressVector, Ah, Completion, CompletionKind, CompletionStatus, Cq, Data, Destination,
+    Device, GlobalRoute, MemoryRegion, Pd, Qp, QpAttributes, QpInit, QpState, QpType, RecvRequest,
+    Retries, SendFlags, SendOp, SendRequest, Sge, With,
+};
+use pollux_wire::address::{Gid, Qpn};
+use pollux_wire::keys::QKey;
+use pollux_wire::packet::RnrTimer;
+use pollux_wire::psn::Psn;
+use pollux_wire::units::{Mtu, TimeCode};
+
+/// Sends and receives that may be outstanding, as perftest has them.
+pub const SENDS_MAX: u32 = 128;
+pub const RECEIVES_MAX: u32 = 512;
+
+/// Room for a message behind the GRH of a datagram.
+const BUFFER_OCTETS: usize = 4096;
+const GRH_OCTETS: u32 = 40;
+const QKEY: QKey = QKey(0x1111_1111);
+
+/// A queue pair's name on the network.
+pub type Name = (Gid, Qpn);
+
+/// A queue pair and all that it hangs on.
+pub struct End {
+    pub device: Box<dyn Device + Send>,
+    pub send_cq: Cq,
+    pub recv_cq: Cq,
+    pub qp: Qp,
+    qp_type: QpType,
+    pd: Pd,
+    region: MemoryRegion,
+    to: Option<Destination>,
+}
+
+impl End {
+    /// A queue pair in INIT, with all receives posted.
+    pub fn new(name: &str, qp_type: QpType) -> Self {
+        let mut device = open(name).unwrap_or_else(|error| panic!("{error}")).device;
+        let pd = device.create_pd().expect("a domain");
+        let send_cq = device.create_cq(SENDS_MAX).expect("a queue for sends");
+        let recv_cq = device.create_cq(RECEIVES_MAX).expect("a queue for receives");
+        let memory = Memory::private(BUFFER_OCTETS).expect("memory");
+        let region = device.register(pd, &memory, Access::LOCAL_WRITE).expect("a region");
+        let init = QpInit {
+            qp_type,
+            pd,
+            send_cq,
+            recv_cq,
+            srq: None,
+            send_requests_max: SENDS_MAX,
+            recv_requests_max: RECEIVES_MAX,
+            send_sges_max: 1,
+            recv_sges_max: 1,
+            inline_octets_max: 0,
+            signal_all: false,
+        };
+        let qp = device.create_qp(&init).expect("a queue pair");
+        let is_ud = qp_type == QpType::Ud;
+        let change = QpAttributes {
+            state: Some(QpState::Init),
+            pkey_index: Some(0),
+            port: Some(1),
+            access: (!is_ud).then_some(Access::NONE),
+            qkey: is_ud.then_some(QKEY),
+            ..QpAttributes::default()
+        };
+        device.modify_qp(qp, &change).expect("INIT");
+        let mut end = Self { device, send_cq, recv_cq, qp, qp_type, pd, region, to: None };
+        for _ in 0..RECEIVES_MAX {
+            end.receive();
+        }
+        end
+    }
+
+    pub fn name(&self) -> Name {
+        let gid = self.device.gid(1, 0).expect("a GID");
+        (gid, self.device.qpn(self.qp).expect("a number"))
+    }
+
+    /// To RTS, with this peer.
+    pub fn connect(&mut self, peer: Name) {
+        let grh = GlobalRoute { dgid: peer.0, hop_limit: 64, ..GlobalRoute::default() };
+        let path = AddressVector { port: 1, grh: Some(grh), ..AddressVector::default() };
+        let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
+        let (rtr, rts) = if self.qp_type == QpType::Ud {
+            let ah: Ah = self.device.create_ah(self.pd, &path).expect("an address handle");
+            self.to = Some(Destination { ah, qpn: peer.1, qkey: QKEY });
+            (to(QpState::Rtr), QpAttributes { sq_psn: Some(Psn::new(0)), ..to(QpState::Rts) })
+        } else {
+            (connected(path, peer.1), ready_to_send())
+        };
+        self.device.modify_qp(self.qp, &rtr).expect("RTR");
+        self.device.modify_qp(self.qp, &rts).expect("RTS");
+    }
+
+    pub fn receive(&mut self) {
+        let sge = Sge { octets: 1024, ..self.sge() };
+        let request = RecvRequest { id: 1, sges: &[sge] };
+        self.device.post_recv(self.qp, &[request]).expect("room for a receive");
+    }
+
+    #[inline]
+    pub fn send(&mut self, octets: u32, flags: SendFlags) {
+        let op = self.to.map_or(SendOp::Send, SendOp::Datagram);
+        let sges = [Sge { octets, ..self.sge() }];
+        let request = SendRequest { id: 2, op, flags, data: Data::Sges(&sges) };
+        self.device.post_send(self.qp, &[request]).expect("room for a send");
+    }
+
+    fn sge(&self) -> Sge {
+        let address = self.region.address + u64::from(GRH_OCTETS);
+        Sge { address, octets: 0, lkey: self.region.lkey }
+    }
+
+    /// What has completed; at most one.
+    #[inline]
+    pub fn poll(&mut self, cq: Cq) -> Option<CompletionStatus> {
+        let mut batch = [NONE];
+        let count = self.device.poll(cq, &mut batch).expect("the queue is there");
+        (count > 0).then_some(batch[0].status)
+    }
+
+    /// Waits for a completion that is a success.
+    #[inline]
+    pub fn done(&mut self, cq: Cq) {
+        loop {
+            if let Some(status) = self.poll(cq) {
+                assert_eq!(status, CompletionStatus::Success);
+                return;
+            }
+        }
+    }
+}
+
+fn connected(path: AddressVector, dest_qp: Qpn) -> QpAttributes {
+    QpAttributes {
+        state: Some(QpState::Rtr),
+        path: Some(path),
+        path_mtu: Some(Mtu::OCTETS_1024),
+        dest_qp: Some(dest_qp),
+        rq_psn: Some(Psn::new(0)),
+        responder_resources: Some(1),
+        min_rnr_timer: Some(RnrTimer(12)),
+        ..QpAttributes::default()
+    }
+}
+
+fn ready_to_send() -> QpAttributes {
+    QpAttributes {
+        state: Some(QpState::Rts),
+        sq_psn: Some(Psn::new(0)),
+        timeout: Some(TimeCode(14)),
+        // Seven would be without end on rxe.
+        retry_count: Retries::new(3),
+        rnr_retry: Retries::new(7),
+        initiator_depth: Some(1),
+        ..QpAttributes::default()
+    }
+}
+
+const NONE: Completion = Completion {
+    id: 0,
+    status: CompletionStatus::General,
+    kind: CompletionKind::Send,
+    qpn: Qpn(0),
+    octets: 0,
+    with: With::Nothing,
+    from: None,
+};

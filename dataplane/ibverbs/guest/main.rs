@@ -1,0 +1,27 @@
+//! What runs in the machine of `scripts/rxe-vm`: a program of its own, since a guest has no cargo.
+//!
+//! `rxe-guest conformance one|two [FILTER]` runs the suite, `speed` measures beside perftest.
+#![expect(clippy::disallowed_methods, reason = "a program reads its arguments and the clock")]
+
+mod conformance;
+mod differences;
+mod end;
+mod speed;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let passed = match arguments[..] {
+        ["conformance", devices @ ("one" | "two"), ref filter @ ..] => {
+            conformance::run(devices == "one", filter.first().copied().unwrap_or_default())
+        }
+        ["speed"] => speed::run(),
+        _ => {
+            eprintln!("usage: rxe-guest conformance one|two [FILTER] | speed");
+            return ExitCode::from(2);
+        }
+    };
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,153 @@
+//! What the library or the kernel refuses, said with what to check.
+//!
+//! libibverbs answers with a number alone. What it mostly means for a verb is known, and that is
+//! what an operator needs: a memory limit, a missing device file, a right.
+
+use std::fmt;
+#[cfg(feature = "hca")]
+use {pollux_verbs::VerbsError, rustix::io::Errno};
+
+/// Why a device could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// This build has no adapters.
+    NotBuilt {
+        /// The device that was asked for.
+        device: String,
+    },
+    /// Not a name of the form `mlx5_0` or `mlx5_0:1`.
+    BadName {
+        /// What was asked for.
+        name: String,
+    },
+    /// The system has no adapter at all, or none that this process sees.
+    NoAdapters {
+        /// The device that was asked for.
+        device: String,
+        /// What to check.
+        advice: &'static str,
+    },
+    /// There are adapters, and this is none of them.
+    NoSuchDevice {
+        /// The device that was asked for.
+        device: String,
+        /// Those that there are.
+        present: Vec<String>,
+    },
+    /// The adapter has no such port.
+    NoSuchPort {
+        /// The device.
+        device: String,
+        /// The port that was asked for.
+        port: u8,
+        /// The last one that there is.
+        ports: u8,
+    },
+    /// The system refused.
+    System {
+        /// The device.
+        device: String,
+        /// The call that failed.
+        verb: &'static str,
+        /// The system's number for the reason.
+        errno: i32,
+        /// What to check.
+        advice: &'static str,
+    },
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotBuilt { device } => write!(
+                f,
+                "{device}: built without the feature `hca`, so there are no adapters; build with \
+                 `--features hca` (scripts/host-setup --hca installs what that needs), or use \
+                 `soft:`"
+            ),
+            Self::BadName { name } => {
+                write!(f, "{name:?} is no device; write `mlx5_0`, or `mlx5_0:2` for port 2")
+            }
+            Self::NoAdapters { device, advice } => {
+                write!(f, "{device}: there is no RDMA adapter here; {advice}")
+            }
+            Self::NoSuchDevice { device, present } => {
+                write!(f, "{device}: there is no such adapter; there are {}", present.join(", "))
+            }
+            Self::NoSuchPort { device, port, ports } => {
+                write!(f, "{device}: there is no port {port}; ports go from 1 to {ports}")
+            }
+            Self::System { device, verb, errno, advice } => {
+                let system = std::io::Error::from_raw_os_error(*errno);
+                write!(f, "{device}: {verb}: {system}; {advice}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+/// Takes `mlx5_0:2` apart; without a port it is the first.
+pub(crate) fn parse_name(name: &str) -> Result<(&str, u8), OpenError> {
+    let bad = || OpenError::BadName { name: name.to_owned() };
+    let (device, port) = match name.split_once(':') {
+        None => (name, 1),
+        Some((device, port)) => (device, port.parse().map_err(|_| bad())?),
+    };
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    if device.is_empty() || !device.chars().all(is_plain) || port == 0 {
+        return Err(bad());
+    }
+    Ok((device, port))
+}
+
+/// What to check when the system gives this number for an adapter.
+#[cfg(feature = "hca")]
+pub(crate) fn advice(errno: i32) -> &'static str {
+    match Errno::from_raw_os_error(errno) {
+        Errno::NOSYS => "load the kernel module ib_uverbs, and look for it in the kernel's log",
+        Errno::NOENT | Errno::NXIO => "look for /dev/infiniband/uverbs*: is ib_uverbs loaded?",
+        Errno::PERM | Errno::ACCESS => {
+            "look at the rights of /dev/infiniband/uverbs*: are you in the group rdma?"
+        }
+        Errno::NOMEM | Errno::AGAIN => {
+            "look at the memory limit (ulimit -l) and at how many objects are in use (rdma \
+             resource)"
+        }
+        Errno::INVAL => "the adapter refused the arguments; the kernel's log may say which one",
+        Errno::OPNOTSUPP => "the adapter's driver does not have this",
+        Errno::BUSY => "something else still uses it",
+        Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::TIMEDOUT => {
+            "the peer's address could not be resolved: look at the network device under the port"
+        }
+        _ => "look at the kernel's log",
+    }
+}
+
+/// The answer of a verb that the system refused.
+#[cfg(feature = "hca")]
+pub(crate) fn refused(device: &str, verb: &'static str, errno: i32) -> VerbsError {
+    match Errno::from_raw_os_error(errno) {
+        // The kernel says either of a device that is unplugged.
+        Errno::NODEV | Errno::IO => VerbsError::Gone,
+        Errno::OPNOTSUPP | Errno::NOSYS => {
+            VerbsError::Unsupported { verb, capability: "driver support for it" }
+        }
+        _ => VerbsError::System { verb, errno, advice: format!("{device}: {}", advice(errno)) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_a_device_and_perhaps_a_port() {
+        assert_eq!(parse_name("mlx5_0"), Ok(("mlx5_0", 1)));
+        assert_eq!(parse_name("mlx5_0:2"), Ok(("mlx5_0", 2)));
+        for name in ["", ":1", "mlx5_0:", "mlx5_0:0", "mlx5_0:256", "a:1:2", "../x", "mlx5 0"] {
+            assert_eq!(parse_name(name), Err(OpenError::BadName { name: name.into() }), "{name}");
+        }
+    }
+}

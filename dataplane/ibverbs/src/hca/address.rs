@@ -1,0 +1,179 @@
+//! Ports and addresses: GIDs, P_Keys, address handles, groups.
+
+use super::limits::query_port;
+use super::owned::{Owned, checked};
+use super::{AddressHandle, Hca, end_in, invalid, none, over};
+use ibverbs_sys as ffi;
+use pollux_verbs::{AddressVector, Ah, Pd, PortAttributes, Qp, QpType, VerbsError};
+use pollux_wire::address::{Gid, Lid};
+use pollux_wire::keys::PKey;
+use pollux_wire::mad::smp::PortState;
+use pollux_wire::units::Mtu;
+use std::mem::zeroed;
+
+impl Hca {
+    fn check_port(&self, verb: &'static str, port: u8) -> Result<(), VerbsError> {
+        let ports = self.attributes.ports;
+        if (1..=ports).contains(&port) {
+            return Ok(());
+        }
+        let reason = format!("{} has ports 1 to {ports}", self.attributes.name);
+        Err(invalid(verb, "port", reason))
+    }
+
+    pub(super) fn port(&self, verb: &'static str, port: u8) -> Result<PortAttributes, VerbsError> {
+        self.check_port(verb, port)?;
+        let said = query_port(&self.context, port).map_err(self.refused(verb))?;
+        Ok(PortAttributes {
+            state: PortState(said.state as u8),
+            lid: Lid(said.lid),
+            lmc: said.lmc,
+            sm_lid: Lid(said.sm_lid),
+            sm_sl: said.sm_sl,
+            mtu_max: Mtu(said.max_mtu as u8),
+            mtu: Mtu(said.active_mtu as u8),
+            // An index has eight bits in every address, so what is beyond is of no use.
+            gids: said.gid_tbl_len.clamp(0, 255) as u8,
+            pkeys: said.pkey_tbl_len,
+        })
+    }
+
+    pub(super) fn gid(&self, port: u8, index: u8) -> Result<Gid, VerbsError> {
+        const VERB: &str = "gid";
+        if index >= self.port(VERB, port)?.gids {
+            return Err(none(VERB, "entry of the GID table"));
+        }
+        let mut gid = ffi::ibv_gid { raw: [0; 16] };
+        // SAFETY: the context is live, and the library writes one GID.
+        let answer =
+            unsafe { ffi::ibv_query_gid(self.context.raw(), port, index.into(), &raw mut gid) };
+        checked(answer).map_err(self.refused(VERB))?;
+        // SAFETY: any octets are a GID in this form.
+        Ok(Gid(unsafe { gid.raw }))
+    }
+
+    pub(super) fn pkey(&self, port: u8, index: u16) -> Result<PKey, VerbsError> {
+        const VERB: &str = "pkey";
+        if index >= self.port(VERB, port)?.pkeys {
+            return Err(none(VERB, "entry of the P_Key table"));
+        }
+        let mut pkey = 0;
+        // SAFETY: the context is live, and the library writes one number.
+        let answer =
+            unsafe { ffi::ibv_query_pkey(self.context.raw(), port, index.into(), &raw mut pkey) };
+        checked(answer).map_err(self.refused(VERB))?;
+        Ok(PKey(u16::from_be(pkey)))
+    }
+
+    /// An address as the library writes it, checked.
+    pub(super) fn raw_path(
+        &self,
+        verb: &'static str,
+        path: &AddressVector,
+    ) -> Result<ffi::ibv_ah_attr, VerbsError> {
+        let port = self.port(verb, path.port)?;
+        if path.grh.is_none() && !self.attributes.can.subnet {
+            return Err(invalid(verb, "grh", "on Ethernet every packet has a GRH"));
+        }
+        if path.grh.is_none() && path.dlid.is_multicast() {
+            return Err(invalid(verb, "grh", "what goes to a group has a GRH"));
+        }
+        if path.grh.is_some_and(|grh| grh.sgid_index >= port.gids) {
+            let reason = format!("the port's GID table has {} entries", port.gids);
+            return Err(invalid(verb, "sgid_index", reason));
+        }
+        if u16::from(path.src_path_bits) >> port.lmc != 0 {
+            return Err(invalid(verb, "src_path_bits", "beyond the port's LIDs"));
+        }
+        if path.sl > 15 {
+            return Err(invalid(verb, "sl", "there are service levels 0 to 15"));
+        }
+        // SAFETY: all zero is a value of this structure of numbers.
+        let mut raw: ffi::ibv_ah_attr = unsafe { zeroed() };
+        raw.dlid = path.dlid.0;
+        raw.sl = path.sl;
+        raw.src_path_bits = path.src_path_bits;
+        raw.static_rate = path.static_rate;
+        raw.port_num = path.port;
+        if let Some(grh) = path.grh {
+            raw.is_global = 1;
+            raw.grh.dgid.raw = grh.dgid.0;
+            raw.grh.flow_label = grh.flow_label;
+            raw.grh.sgid_index = grh.sgid_index;
+            raw.grh.hop_limit = grh.hop_limit;
+            raw.grh.traffic_class = grh.traffic_class;
+        }
+        Ok(raw)
+    }
+
+    pub(super) fn create_ah(&mut self, pd: Pd, path: &AddressVector) -> Result<Ah, VerbsError> {
+        const VERB: &str = "create_ah";
+        let raw_pd = self.pd(VERB, pd)?;
+        let mut raw = self.raw_path(VERB, path)?;
+        let ahs_max = self.attributes.limits.ahs_max;
+        let number = self.ahs.next_number().ok_or(over(VERB, "ahs_max", ahs_max))?;
+        // SAFETY: the domain is live, and the handle ends before it (order of the fields).
+        let made =
+            unsafe { Owned::new(ffi::ibv_create_ah(raw_pd, &raw mut raw), ffi::ibv_destroy_ah) };
+        let object = made.map_err(self.refused(VERB))?;
+        self.ahs.keep(number, AddressHandle { object, pd });
+        Ok(Ah(number))
+    }
+
+    pub(super) fn destroy_ah(&mut self, ah: Ah) -> Result<(), VerbsError> {
+        const VERB: &str = "destroy_ah";
+        self.ah(ah).ok_or(none(VERB, "address handle"))?;
+        end_in(&mut self.ahs, ah.0, |ah| ah.object).map_err(self.refused(VERB))
+    }
+
+    pub(super) fn attach_multicast(
+        &mut self,
+        qp: Qp,
+        mgid: Gid,
+        mlid: Lid,
+    ) -> Result<(), VerbsError> {
+        const VERB: &str = "attach_multicast";
+        let kept = self.qp(VERB, qp)?;
+        if kept.init.qp_type != QpType::Ud {
+            return Err(invalid(VERB, "qp", "only datagrams go to groups"));
+        }
+        if !mgid.is_multicast() {
+            return Err(invalid(VERB, "mgid", format!("{mgid} is no group")));
+        }
+        if !mlid.is_multicast() && self.attributes.can.subnet {
+            return Err(invalid(VERB, "mlid", format!("{mlid} is no group")));
+        }
+        if self.memberships.contains(&(qp, mgid, mlid)) {
+            return Ok(());
+        }
+        let max = self.attributes.limits.multicast_attachments_max;
+        if self.memberships.len() >= max as usize {
+            return Err(over(VERB, "multicast_attachments_max", max));
+        }
+        let group = ffi::ibv_gid { raw: mgid.0 };
+        // SAFETY: the queue pair is live, and the library only reads the GID.
+        let answer = unsafe { ffi::ibv_attach_mcast(kept.object.raw(), &raw const group, mlid.0) };
+        checked(answer).map_err(self.refused(VERB))?;
+        self.memberships.insert((qp, mgid, mlid));
+        Ok(())
+    }
+
+    pub(super) fn detach_multicast(
+        &mut self,
+        qp: Qp,
+        mgid: Gid,
+        mlid: Lid,
+    ) -> Result<(), VerbsError> {
+        const VERB: &str = "detach_multicast";
+        if !self.memberships.contains(&(qp, mgid, mlid)) {
+            return Err(none(VERB, "membership"));
+        }
+        let kept = self.qp(VERB, qp)?;
+        let group = ffi::ibv_gid { raw: mgid.0 };
+        // SAFETY: the queue pair is live, and the library only reads the GID.
+        let answer = unsafe { ffi::ibv_detach_mcast(kept.object.raw(), &raw const group, mlid.0) };
+        checked(answer).map_err(self.refused(VERB))?;
+        self.memberships.remove(&(qp, mgid, mlid));
+        Ok(())
+    }
+}

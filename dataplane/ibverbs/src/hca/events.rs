@@ -1,0 +1,114 @@
+//! For whoever sleeps: completion channels and asynchronous events.
+//!
+//! All completion queues of a device share one channel, so that one wait covers them all. Both
+//! files are non-blocking: they are read to find out whether there is anything.
+
+use super::owned::checked;
+use super::{Hca, number_of};
+use ibverbs_sys as ffi;
+use pollux_verbs::{Arm, AsyncEvent, Cq, Qp, Srq, VerbsError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::ptr;
+use std::time::Duration;
+
+impl Hca {
+    pub(super) fn arm(&self, cq: Cq, arm: Arm) -> Result<(), VerbsError> {
+        const VERB: &str = "arm";
+        let queue = self.cq(VERB, cq)?.object.raw();
+        // SAFETY: the queue is live.
+        let answer = unsafe { (self.fast.req_notify_cq)(queue, i32::from(arm == Arm::Solicited)) };
+        checked(answer).map_err(self.refused(VERB))
+    }
+
+    pub(super) fn wait(&self, timeout: Duration) -> Result<Option<Cq>, VerbsError> {
+        const VERB: &str = "wait";
+        // SAFETY: channel and context are live, and so are their files while `self` is borrowed.
+        let (channel, events) = unsafe {
+            let channel = BorrowedFd::borrow_raw((*self.channel.raw()).fd);
+            (channel, BorrowedFd::borrow_raw((*self.context.raw()).async_fd))
+        };
+        let mut files = [PollFd::new(&channel, PollFlags::IN), PollFd::new(&events, PollFlags::IN)];
+        // Too long for the system is as good as for ever.
+        let timeout = Timespec::try_from(timeout).ok();
+        match poll(&mut files, timeout.as_ref()) {
+            // A signal ends the sleep; the caller looks around and sleeps again.
+            Ok(_) | Err(Errno::INTR) => self.take_rung(),
+            Err(error) => Err(self.refused(VERB)(error.raw_os_error())),
+        }
+    }
+
+    /// A completion queue that has what it was armed for.
+    fn take_rung(&self) -> Result<Option<Cq>, VerbsError> {
+        let (mut queue, mut tag) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the channel is live, and the library writes the two pointers.
+        let answer =
+            unsafe { ffi::ibv_get_cq_event(self.channel.raw(), &raw mut queue, &raw mut tag) };
+        if answer != 0 {
+            let errno = super::owned::last_errno();
+            return match Errno::from_raw_os_error(errno) {
+                Errno::AGAIN | Errno::INTR => Ok(None),
+                _ => Err(self.refused("wait")(errno)),
+            };
+        }
+        // SAFETY: the event is of this queue, which lives until its events are acknowledged.
+        unsafe { ffi::ibv_ack_cq_events(queue, 1) };
+        Ok(Some(Cq(number_of(tag))))
+    }
+
+    pub(super) fn async_event(&self) -> Option<AsyncEvent> {
+        loop {
+            let mut raw = MaybeUninit::<ffi::ibv_async_event>::zeroed();
+            // SAFETY: the context is live, and the library writes one event.
+            let answer = unsafe { ffi::ibv_get_async_event(self.context.raw(), raw.as_mut_ptr()) };
+            if answer != 0 {
+                return None;
+            }
+            // SAFETY: the library has written it.
+            let mut raw = unsafe { raw.assume_init() };
+            let event = event(&raw);
+            // SAFETY: the event was given just now, and is given back once.
+            unsafe { ffi::ibv_ack_async_event(&raw mut raw) };
+            if event.is_some() {
+                return event;
+            }
+        }
+    }
+}
+
+/// What an event of the library's means; `None` for what we do not make, work queues of RSS.
+fn event(raw: &ffi::ibv_async_event) -> Option<AsyncEvent> {
+    // SAFETY: which element is there, the type says; each is live until the event is acknowledged,
+    // and holds the tag that it was made with. A port is a number, and any octets are one.
+    let qp = || Qp(number_of(unsafe { (*raw.element.qp).qp_context }));
+    // SAFETY: as above.
+    let cq = || Cq(number_of(unsafe { (*raw.element.cq).cq_context }));
+    // SAFETY: as above.
+    let srq = || Srq(number_of(unsafe { (*raw.element.srq).srq_context }));
+    // SAFETY: as above.
+    let port = || unsafe { raw.element.port_num } as u8;
+    Some(match raw.event_type {
+        ffi::IBV_EVENT_CQ_ERR => AsyncEvent::CqError(cq()),
+        ffi::IBV_EVENT_QP_FATAL => AsyncEvent::QpFatal(qp()),
+        ffi::IBV_EVENT_QP_REQ_ERR => AsyncEvent::QpRequestError(qp()),
+        ffi::IBV_EVENT_QP_ACCESS_ERR => AsyncEvent::QpAccessError(qp()),
+        ffi::IBV_EVENT_COMM_EST => AsyncEvent::ConnectionEstablished(qp()),
+        ffi::IBV_EVENT_SQ_DRAINED => AsyncEvent::SendQueueDrained(qp()),
+        ffi::IBV_EVENT_PATH_MIG => AsyncEvent::PathMigrated(qp()),
+        ffi::IBV_EVENT_PATH_MIG_ERR => AsyncEvent::PathMigrationError(qp()),
+        ffi::IBV_EVENT_QP_LAST_WQE_REACHED => AsyncEvent::LastWqeReached(qp()),
+        ffi::IBV_EVENT_SRQ_ERR => AsyncEvent::SrqError(srq()),
+        ffi::IBV_EVENT_SRQ_LIMIT_REACHED => AsyncEvent::SrqLimitReached(srq()),
+        ffi::IBV_EVENT_PORT_ACTIVE => AsyncEvent::PortActive(port()),
+        ffi::IBV_EVENT_PORT_ERR => AsyncEvent::PortError(port()),
+        ffi::IBV_EVENT_LID_CHANGE => AsyncEvent::LidChange(port()),
+        ffi::IBV_EVENT_PKEY_CHANGE => AsyncEvent::PkeyChange(port()),
+        ffi::IBV_EVENT_GID_CHANGE => AsyncEvent::GidChange(port()),
+        ffi::IBV_EVENT_SM_CHANGE => AsyncEvent::SmChange(port()),
+        ffi::IBV_EVENT_CLIENT_REREGISTER => AsyncEvent::ClientReregister(port()),
+        ffi::IBV_EVENT_DEVICE_FATAL => AsyncEvent::DeviceFatal,
+        _ => return None,
+    })
+}

@@ -1,0 +1,188 @@
+//! What a device says of itself, and what has to be found out by trying.
+//!
+//! The library reports most limits. It does not report how much a send carries inline, whether
+//! there is UC, or whether that may use a shared receive queue; so a few queue pairs are made when
+//! the device is opened, and ended at once.
+
+use super::owned::{Owned, checked};
+use ibverbs_sys as ffi;
+use pollux_verbs::DeviceAttributes;
+use pollux_verbs::device::{Capabilities, Limits};
+use pollux_wire::address::Guid;
+use std::mem::{MaybeUninit, zeroed};
+use std::ptr;
+
+/// The verb that failed, and the system's number.
+type Failed = (&'static str, i32);
+
+/// What was found out by trying.
+pub(super) struct Probe {
+    inline_octets_max: u32,
+    uc: bool,
+    uc_srq: bool,
+}
+
+/// Inline sizes to ask for, largest first; a driver rounds up what it accepts.
+const INLINE_OCTETS: [u32; 7] = [1024, 768, 512, 256, 128, 64, 0];
+
+/// What a queue pair is tried on.
+struct Bench {
+    srq: Option<Owned<ffi::ibv_srq>>,
+    cq: Owned<ffi::ibv_cq>,
+    pd: Owned<ffi::ibv_pd>,
+}
+
+impl Probe {
+    pub(super) fn of(context: &Owned<ffi::ibv_context>) -> Result<Self, Failed> {
+        let bench = Bench::new(context)?;
+        let rc = ffi::ibv_qp_type::IBV_QPT_RC;
+        let uc = ffi::ibv_qp_type::IBV_QPT_UC;
+        let inline = INLINE_OCTETS.iter().find_map(|&octets| bench.try_qp(rc, octets, None));
+        Ok(Self {
+            inline_octets_max: inline.unwrap_or(0),
+            uc: bench.try_qp(uc, 0, None).is_some(),
+            uc_srq: bench.srq.as_ref().is_some_and(|srq| bench.try_qp(uc, 0, Some(srq)).is_some()),
+        })
+    }
+}
+
+impl Bench {
+    fn new(context: &Owned<ffi::ibv_context>) -> Result<Self, Failed> {
+        // SAFETY: the context is live and outlives what is made here, which ends with this value,
+        // in the order of the fields; each object is ended by its own verb.
+        unsafe {
+            let pd = Owned::new(ffi::ibv_alloc_pd(context.raw()), ffi::ibv_dealloc_pd)
+                .map_err(|errno| ("ibv_alloc_pd", errno))?;
+            let made = ffi::ibv_create_cq(context.raw(), 1, ptr::null_mut(), ptr::null_mut(), 0);
+            let cq =
+                Owned::new(made, ffi::ibv_destroy_cq).map_err(|errno| ("ibv_create_cq", errno))?;
+            let mut init: ffi::ibv_srq_init_attr = zeroed();
+            init.attr.max_wr = 1;
+            init.attr.max_sge = 1;
+            let made = ffi::ibv_create_srq(pd.raw(), &raw mut init);
+            let srq = Owned::new(made, ffi::ibv_destroy_srq).ok();
+            Ok(Self { srq, cq, pd })
+        }
+    }
+
+    /// The inline octets of a queue pair that was made so, and is gone again.
+    fn try_qp(
+        &self,
+        qp_type: ffi::ibv_qp_type::Type,
+        inline_octets: u32,
+        srq: Option<&Owned<ffi::ibv_srq>>,
+    ) -> Option<u32> {
+        // SAFETY: all zero is a value of this structure of numbers and pointers.
+        let mut init: ffi::ibv_qp_init_attr = unsafe { zeroed() };
+        init.send_cq = self.cq.raw();
+        init.recv_cq = self.cq.raw();
+        init.srq = srq.map_or(ptr::null_mut(), Owned::raw);
+        init.qp_type = qp_type;
+        init.cap.max_send_wr = 1;
+        init.cap.max_recv_wr = u32::from(srq.is_none());
+        init.cap.max_send_sge = 1;
+        init.cap.max_recv_sge = 1;
+        init.cap.max_inline_data = inline_octets;
+        // SAFETY: what the queue pair hangs on is live, and outlives it: it ends right here.
+        let made = unsafe {
+            let made = ffi::ibv_create_qp(self.pd.raw(), &raw mut init);
+            Owned::new(made, ffi::ibv_destroy_qp)
+        };
+        made.ok().map(|_| init.cap.max_inline_data)
+    }
+}
+
+/// What the device reports, together with what was found out.
+pub(super) fn attributes(
+    name: &str,
+    context: &Owned<ffi::ibv_context>,
+    probe: &Probe,
+) -> Result<DeviceAttributes, Failed> {
+    let mut said = MaybeUninit::<ffi::ibv_device_attr>::zeroed();
+    // SAFETY: the context is live, and the library writes one structure.
+    let answer = unsafe { ffi::ibv_query_device(context.raw(), said.as_mut_ptr()) };
+    checked(answer).map_err(|errno| ("ibv_query_device", errno))?;
+    // SAFETY: it was zero, which is a value of it, before the library wrote it.
+    let said = unsafe { said.assume_init() };
+    Ok(DeviceAttributes {
+        name: name.to_owned(),
+        node_guid: Guid(u64::from_be(said.node_guid)),
+        ports: said.phys_port_cnt,
+        limits: limits(&said, probe),
+        can: capabilities(&said, probe, is_infiniband(context)),
+    })
+}
+
+fn limits(said: &ffi::ibv_device_attr, probe: &Probe) -> Limits {
+    let count = |number: i32| u32::try_from(number).unwrap_or(0);
+    let octet = |number: i32| u8::try_from(number.clamp(0, 255)).unwrap_or(u8::MAX);
+    // A driver that sets no limit to address handles says 0.
+    let ahs_max = if said.max_ah > 0 { count(said.max_ah) } else { 1 << 23 };
+    Limits {
+        pds_max: count(said.max_pd),
+        regions_max: count(said.max_mr),
+        windows_max: count(said.max_mw),
+        cqs_max: count(said.max_cq),
+        completions_max: count(said.max_cqe),
+        srqs_max: count(said.max_srq),
+        srq_requests_max: count(said.max_srq_wr),
+        qps_max: count(said.max_qp),
+        requests_max: count(said.max_qp_wr),
+        // The contract has one limit for all kinds of queues.
+        sges_max: count(said.max_sge.min(said.max_srq_sge)),
+        inline_octets_max: probe.inline_octets_max,
+        ahs_max,
+        multicast_attachments_max: count(said.max_total_mcast_qp_attach),
+        responder_resources_max: octet(said.max_qp_rd_atom),
+        initiator_depth_max: octet(said.max_qp_init_rd_atom),
+    }
+}
+
+/// What Soft-RoCE calls its maker. Of what it claims, three things do not hold (seen on Linux 6.1
+/// and 6.12), and a caller must not rely on them:
+///
+/// - a window shows a peer all of its region: bounds are those of the region, not its own;
+/// - a drained send queue does not go on when the queue pair goes back to RTS, and the event comes
+///   unasked;
+/// - a request that is refused raises no event at the responder.
+const RXE_VENDOR_ID: u32 = 0xff_ffff;
+
+fn capabilities(said: &ffi::ibv_device_attr, probe: &Probe, subnet: bool) -> Capabilities {
+    let windows = ffi::IBV_DEVICE_MEM_WINDOW_TYPE_2A | ffi::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+    let has = |flags: u32| said.device_cap_flags & flags != 0;
+    let is_rxe = said.vendor_id == RXE_VENDOR_ID;
+    Capabilities {
+        uc: probe.uc,
+        uc_srq: probe.uc_srq,
+        atomics: said.atomic_cap != ffi::IBV_ATOMIC_NONE,
+        windows: has(windows) && said.max_mw > 0 && !is_rxe,
+        send_invalidate: has(ffi::IBV_DEVICE_MEM_MGT_EXTENSIONS),
+        srq_limit: said.max_srq > 0,
+        multicast: said.max_mcast_grp > 0,
+        drain: !is_rxe,
+        migration: has(ffi::IBV_DEVICE_AUTO_PATH_MIG),
+        refusal_events: !is_rxe,
+        subnet,
+        sleep: true,
+    }
+}
+
+/// Whether packets go by LID. Ports of one device may differ in theory; none is known whose do.
+fn is_infiniband(context: &Owned<ffi::ibv_context>) -> bool {
+    let layer = query_port(context, 1).map_or(0, |port| port.link_layer);
+    u32::from(layer) == ffi::IBV_LINK_LAYER_INFINIBAND || layer == 0
+}
+
+/// A port, as the library tells it.
+pub(super) fn query_port(
+    context: &Owned<ffi::ibv_context>,
+    port: u8,
+) -> Result<ffi::ibv_port_attr, i32> {
+    let mut said = MaybeUninit::<ffi::ibv_port_attr>::zeroed();
+    // SAFETY: the context is live. The library writes the structure as it was first published,
+    // which is a prefix of this one; the rest stays zero.
+    let answer = unsafe { ffi::ibv_query_port(context.raw(), port, said.as_mut_ptr().cast()) };
+    checked(answer)?;
+    // SAFETY: it was zero, which is a value of it, before the library wrote into it.
+    Ok(unsafe { said.assume_init() })
+}

@@ -1,0 +1,116 @@
+//! Memory regions and windows.
+
+use super::owned::Owned;
+use super::{Hca, invalid, none, over};
+use ibverbs_sys as ffi;
+use pollux_mem::Memory;
+use pollux_verbs::{Access, LKey, MemoryRegion, MemoryWindow, Pd, RKey, VerbsError};
+use rustix::io::Errno;
+use std::ptr;
+
+/// A region that the adapter may touch.
+pub(super) struct Region {
+    pub(super) object: Owned<ffi::ibv_mr>,
+    pub(super) pd: Pd,
+    /// Dropped after the object, so that the adapter never knows of memory that is gone.
+    _memory: Memory,
+}
+
+/// A window. It is known by the upper 24 bits of its key; the others change with each bind.
+pub(super) struct Window {
+    pub(super) object: Owned<ffi::ibv_mw>,
+    pub(super) pd: Pd,
+}
+
+/// What of a window's key stays.
+pub(super) const fn index_of(rkey: RKey) -> u32 {
+    rkey.0 >> 8
+}
+
+/// Rights, as the library writes them: the same bits (checked below).
+pub(super) fn raw_access(access: Access) -> u32 {
+    access.bits().into()
+}
+
+const _: () = {
+    use ffi::ibv_access_flags as flags;
+    assert!(Access::LOCAL_WRITE.bits() as u32 == flags::IBV_ACCESS_LOCAL_WRITE.0);
+    assert!(Access::REMOTE_WRITE.bits() as u32 == flags::IBV_ACCESS_REMOTE_WRITE.0);
+    assert!(Access::REMOTE_READ.bits() as u32 == flags::IBV_ACCESS_REMOTE_READ.0);
+    assert!(Access::REMOTE_ATOMIC.bits() as u32 == flags::IBV_ACCESS_REMOTE_ATOMIC.0);
+    assert!(Access::BIND.bits() as u32 == flags::IBV_ACCESS_MW_BIND.0);
+};
+
+impl Hca {
+    pub(super) fn register(
+        &mut self,
+        pd: Pd,
+        memory: &Memory,
+        access: Access,
+    ) -> Result<MemoryRegion, VerbsError> {
+        const VERB: &str = "register";
+        let raw_pd = self.pd(VERB, pd)?;
+        if !access.is_consistent() {
+            return Err(invalid(VERB, "access", "what peers write, the owner must be able to"));
+        }
+        let regions_max = self.attributes.limits.regions_max;
+        if self.regions.len() >= regions_max as usize {
+            return Err(over(VERB, "regions_max", regions_max));
+        }
+        let (address, octets) = (memory.address(), memory.octets());
+        let start = ptr::with_exposed_provenance_mut(address as usize);
+        // SAFETY: the memory is mapped, and stays so for as long as the region is kept; this process
+        // reaches it by atomic words only, so the adapter may write it at any time.
+        let made = unsafe {
+            let made = ffi::ibv_reg_mr(raw_pd, start, octets, raw_access(access) as i32);
+            Owned::new(made, ffi::ibv_dereg_mr)
+        };
+        let object = made.map_err(self.refused(VERB))?;
+        // SAFETY: the object is live, and its keys do not change.
+        let (lkey, rkey) = unsafe { ((*object.raw()).lkey, (*object.raw()).rkey) };
+        self.regions.insert(lkey, Region { object, pd, _memory: memory.clone() });
+        Ok(MemoryRegion { address, octets: octets as u64, lkey: LKey(lkey), rkey: RKey(rkey) })
+    }
+
+    pub(super) fn deregister(&mut self, lkey: LKey) -> Result<(), VerbsError> {
+        const VERB: &str = "deregister";
+        let Region { object, pd, _memory } =
+            self.regions.remove(&lkey.0).ok_or(none(VERB, "memory region"))?;
+        object.end().map_err(|(object, errno)| {
+            self.regions.insert(lkey.0, Region { object, pd, _memory });
+            match Errno::from_raw_os_error(errno) {
+                Errno::BUSY => VerbsError::Busy { verb: VERB, by: "a memory window" },
+                // Some drivers see that a window is bound, and call it an invalid argument.
+                Errno::INVAL => VerbsError::Busy { verb: VERB, by: "a memory window" },
+                _ => self.refused(VERB)(errno),
+            }
+        })
+    }
+
+    pub(super) fn create_window(&mut self, pd: Pd) -> Result<MemoryWindow, VerbsError> {
+        const VERB: &str = "create_window";
+        let raw_pd = self.pd(VERB, pd)?;
+        let windows_max = self.attributes.limits.windows_max;
+        if self.windows.len() >= windows_max as usize {
+            return Err(over(VERB, "windows_max", windows_max));
+        }
+        // SAFETY: the context is live, and its table of pointers does not change.
+        let ops = unsafe { (*self.context.raw()).ops };
+        let (Some(alloc), Some(dealloc)) = (ops.alloc_mw, ops.dealloc_mw) else {
+            return Err(VerbsError::Unsupported { verb: VERB, capability: "memory windows" });
+        };
+        // SAFETY: the domain is live, and the window ends before it (order of the fields).
+        let made = unsafe { Owned::new(alloc(raw_pd, ffi::IBV_MW_TYPE_2), dealloc) };
+        let object = made.map_err(self.refused(VERB))?;
+        // SAFETY: the object is live.
+        let rkey = RKey(unsafe { (*object.raw()).rkey });
+        self.windows.insert(index_of(rkey), Window { object, pd });
+        Ok(MemoryWindow { rkey })
+    }
+
+    pub(super) fn destroy_window(&mut self, rkey: RKey) -> Result<(), VerbsError> {
+        const VERB: &str = "destroy_window";
+        let window = self.windows.remove(&index_of(rkey)).ok_or(none(VERB, "memory window"))?;
+        window.object.end().map_err(|(_, errno)| self.refused(VERB)(errno))
+    }
+}

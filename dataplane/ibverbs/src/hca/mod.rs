@@ -1,0 +1,230 @@
+//! An adapter in hardware, and everything that was made in it.
+//!
+//! The device owns all objects and gives out handles, as the contract wants; so no object can
+//! outlive what it was made from, and none is ended twice. What still needs another is known here,
+//! and asked before the library is: its own answer would be a bare number.
+//!
+//! The files: [`open`](mod@open) and `limits` find a device and what it can; `memory`, `queues`,
+//! `qp`, `address` make and end objects; `post` and `poll` are the fast path; `events` is for
+//! whoever sleeps.
+
+mod address;
+mod device;
+mod events;
+mod limits;
+mod memory;
+mod open;
+mod owned;
+mod poll;
+mod post;
+mod qp;
+mod queues;
+mod table;
+
+pub use open::open;
+
+use crate::error;
+use ibverbs_sys as ffi;
+use memory::{Region, Window};
+use owned::Owned;
+use pollux_verbs::{
+    Ah, Cq, DeviceAttributes, Pd, Qp, QpAttributes, QpInit, QpState, QpType, Srq, VerbsError,
+};
+use pollux_wire::address::{Gid, Lid, Qpn};
+use std::collections::{BTreeMap, BTreeSet};
+use table::Table;
+
+/// A device of libibverbs.
+///
+/// Fields are dropped in the order in which they stand here, which is the one that the library
+/// wants: whatever was made from something stands before it.
+pub struct Hca {
+    memberships: BTreeSet<(Qp, Gid, Lid)>,
+    /// Before queue pairs: one that has bound a window does not end before that.
+    windows: BTreeMap<u32, Window>,
+    qps: Table<QueuePair>,
+    ahs: Table<AddressHandle>,
+    srqs: Table<SharedQueue>,
+    cqs: Table<CompletionQueue>,
+    regions: BTreeMap<u32, Region>,
+    pds: Table<Owned<ffi::ibv_pd>>,
+    channel: Owned<ffi::ibv_comp_channel>,
+    fast: Fast,
+    attributes: DeviceAttributes,
+    context: Owned<ffi::ibv_context>,
+}
+
+/// What headers of the library call inline: pointers that the context of a device holds.
+#[derive(Clone, Copy)]
+struct Fast {
+    post_send: PostSend,
+    post_recv: PostRecv,
+    post_srq_recv: PostSrqRecv,
+    poll_cq: unsafe extern "C" fn(*mut ffi::ibv_cq, i32, *mut ffi::ibv_wc) -> i32,
+    req_notify_cq: unsafe extern "C" fn(*mut ffi::ibv_cq, i32) -> i32,
+}
+
+type PostSend = unsafe extern "C" fn(
+    *mut ffi::ibv_qp,
+    *mut ffi::ibv_send_wr,
+    *mut *mut ffi::ibv_send_wr,
+) -> i32;
+type PostRecv = unsafe extern "C" fn(
+    *mut ffi::ibv_qp,
+    *mut ffi::ibv_recv_wr,
+    *mut *mut ffi::ibv_recv_wr,
+) -> i32;
+type PostSrqRecv = unsafe extern "C" fn(
+    *mut ffi::ibv_srq,
+    *mut ffi::ibv_recv_wr,
+    *mut *mut ffi::ibv_recv_wr,
+) -> i32;
+
+struct CompletionQueue {
+    object: Owned<ffi::ibv_cq>,
+    /// Queue pairs that complete here.
+    qps: u32,
+    /// Those of datagrams among them that receive here, with their P_Key index, sorted: a
+    /// completion says neither what transport it is of nor, except for management, the index.
+    datagram_qps: Vec<(Qpn, u16)>,
+}
+
+struct SharedQueue {
+    object: Owned<ffi::ibv_srq>,
+    pd: Pd,
+    requests_max: u32,
+    sges_max: u32,
+    qps: u32,
+}
+
+struct QueuePair {
+    object: Owned<ffi::ibv_qp>,
+    qpn: Qpn,
+    init: QpInit,
+    /// Where the last change has brought it; it may have failed since, which posts need not know.
+    state: QpState,
+    attributes: QpAttributes,
+}
+
+struct AddressHandle {
+    object: Owned<ffi::ibv_ah>,
+    pd: Pd,
+}
+
+const fn none(verb: &'static str, what: &'static str) -> VerbsError {
+    VerbsError::NoSuch { verb, what }
+}
+
+fn over(verb: &'static str, limit: &'static str, max: u32) -> VerbsError {
+    VerbsError::Limit { verb, limit, max: max.into() }
+}
+
+fn invalid(verb: &'static str, argument: &'static str, reason: impl Into<String>) -> VerbsError {
+    VerbsError::Invalid { verb, argument, reason: reason.into() }
+}
+
+/// Refuses a number above its limit.
+fn within(verb: &'static str, limit: &'static str, asked: u32, max: u32) -> Result<(), VerbsError> {
+    if asked > max { Err(over(verb, limit, max)) } else { Ok(()) }
+}
+
+impl Hca {
+    /// What the system's refusal of a verb means.
+    fn refused(&self, verb: &'static str) -> impl Fn(i32) -> VerbsError {
+        let name = self.attributes.name.clone();
+        move |errno| error::refused(&name, verb, errno)
+    }
+
+    fn pd(&self, verb: &'static str, pd: Pd) -> Result<*mut ffi::ibv_pd, VerbsError> {
+        self.pds.get(pd.0).map(Owned::raw).ok_or(none(verb, "protection domain"))
+    }
+
+    fn cq(&self, verb: &'static str, cq: Cq) -> Result<&CompletionQueue, VerbsError> {
+        self.cqs.get(cq.0).ok_or(none(verb, "completion queue"))
+    }
+
+    fn srq(&self, verb: &'static str, srq: Srq) -> Result<&SharedQueue, VerbsError> {
+        self.srqs.get(srq.0).ok_or(none(verb, "shared receive queue"))
+    }
+
+    fn qp(&self, verb: &'static str, qp: Qp) -> Result<&QueuePair, VerbsError> {
+        self.qps.get(qp.0).ok_or(none(verb, "queue pair"))
+    }
+
+    fn ah(&self, ah: Ah) -> Option<&AddressHandle> {
+        self.ahs.get(ah.0)
+    }
+
+    fn create_pd(&mut self) -> Result<Pd, VerbsError> {
+        const VERB: &str = "create_pd";
+        let limits = self.attributes.limits;
+        let number = self.pds.next_number().ok_or(over(VERB, "pds_max", limits.pds_max))?;
+        // SAFETY: the context is live, and the domain ends before it (order of the fields).
+        let made =
+            unsafe { Owned::new(ffi::ibv_alloc_pd(self.context.raw()), ffi::ibv_dealloc_pd) };
+        self.pds.keep(number, made.map_err(self.refused(VERB))?);
+        Ok(Pd(number))
+    }
+
+    fn destroy_pd(&mut self, pd: Pd) -> Result<(), VerbsError> {
+        const VERB: &str = "destroy_pd";
+        self.pd(VERB, pd)?;
+        let by = if self.regions.values().any(|region| region.pd == pd) {
+            "a memory region"
+        } else if self.windows.values().any(|window| window.pd == pd) {
+            "a memory window"
+        } else if self.qps.iter().any(|qp| qp.init.pd == pd) {
+            "a queue pair"
+        } else if self.srqs.iter().any(|srq| srq.pd == pd) {
+            "a shared receive queue"
+        } else if self.ahs.iter().any(|ah| ah.pd == pd) {
+            "an address handle"
+        } else {
+            return end_in(&mut self.pds, pd.0, |pd| pd).map_err(self.refused(VERB));
+        };
+        Err(VerbsError::Busy { verb: VERB, by })
+    }
+}
+
+/// Ends a thing of a table, which nothing needs any more. It is gone from the table in any case:
+/// what the library refuses to end is tried again when the device is closed.
+fn end_in<T, R>(
+    table: &mut Table<T>,
+    number: u32,
+    object: impl FnOnce(T) -> Owned<R>,
+) -> Result<(), i32> {
+    match table.remove(number).map(|thing| object(thing).end()) {
+        None | Some(Ok(())) => Ok(()),
+        Some(Err((_, errno))) => Err(errno),
+    }
+}
+
+/// Where a table's things say who they are, when the library hands them back.
+fn tag(number: u32) -> *mut std::ffi::c_void {
+    std::ptr::without_provenance_mut(number as usize)
+}
+
+fn number_of(tag: *mut std::ffi::c_void) -> u32 {
+    tag.addr() as u32
+}
+
+/// The transport, as the library calls it.
+fn raw_type(qp_type: QpType) -> Option<ffi::ibv_qp_type::Type> {
+    match qp_type {
+        QpType::Rc => Some(ffi::ibv_qp_type::IBV_QPT_RC),
+        QpType::Uc => Some(ffi::ibv_qp_type::IBV_QPT_UC),
+        QpType::Ud => Some(ffi::ibv_qp_type::IBV_QPT_UD),
+        _ => None,
+    }
+}
+
+impl Drop for Hca {
+    /// A queue pair that is in a group cannot end, so it leaves first.
+    fn drop(&mut self) {
+        for (qp, mgid, mlid) in std::mem::take(&mut self.memberships) {
+            self.memberships.insert((qp, mgid, mlid));
+            // Whoever refuses here is about to lose everything anyway.
+            let _ = self.detach_multicast(qp, mgid, mlid);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Finding a device by its name, and opening it.
+
+use super::limits::{self, Probe};
+use super::owned::{Owned, last_errno};
+use super::table::Table;
+use super::{Fast, Hca};
+use crate::error::{OpenError, advice};
+use ibverbs_sys as ffi;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{CStr, c_int};
+use std::os::fd::BorrowedFd;
+use std::ptr;
+
+/// The devices that the library sees; freed when dropped.
+struct List {
+    first: *mut *mut ffi::ibv_device,
+    count: usize,
+}
+
+impl List {
+    fn read() -> Result<Self, i32> {
+        let mut count: c_int = 0;
+        // SAFETY: the library writes the count and gives a list of its own, or null.
+        let first = unsafe { ffi::ibv_get_device_list(&raw mut count) };
+        if first.is_null() {
+            return Err(last_errno());
+        }
+        Ok(Self { first, count: usize::try_from(count).unwrap_or(0) })
+    }
+
+    fn devices(&self) -> impl Iterator<Item = (*mut ffi::ibv_device, String)> {
+        (0..self.count).map(|nth| {
+            // SAFETY: the list has `count` devices, and lives as long as this value.
+            let device = unsafe { *self.first.add(nth) };
+            // SAFETY: a device's name is a string of C that lives as long as the list.
+            let name = unsafe { CStr::from_ptr(ffi::ibv_get_device_name(device)) };
+            (device, name.to_string_lossy().into_owned())
+        })
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        // SAFETY: the list is the library's, and is freed once. Open devices outlive it.
+        unsafe { ffi::ibv_free_device_list(self.first) };
+    }
+}
+
+const LOAD: &str = "is there one in the machine, and is its driver loaded (mlx5_ib ...)? `rdma \
+                    link` lists what the kernel has";
+
+/// Opens the device of this name, which has at least `port` ports.
+pub fn open(name: &str, port: u8) -> Result<Hca, OpenError> {
+    let device = || name.to_owned();
+    let failed = |verb| {
+        move |errno| OpenError::System { device: device(), verb, errno, advice: advice(errno) }
+    };
+    let list = List::read().map_err(|errno| match Errno::from_raw_os_error(errno) {
+        Errno::NOSYS => OpenError::NoAdapters { device: device(), advice: advice(errno) },
+        _ => failed("ibv_get_device_list")(errno),
+    })?;
+    let found = list.devices().find(|(_, found)| found == name);
+    let Some((found, _)) = found else {
+        let present: Vec<String> = list.devices().map(|(_, name)| name).collect();
+        return Err(match present.is_empty() {
+            true => OpenError::NoAdapters { device: device(), advice: LOAD },
+            false => OpenError::NoSuchDevice { device: device(), present },
+        });
+    };
+    // SAFETY: the device is of the list, which is still there; the context is ours to close.
+    let context = unsafe { Owned::new(ffi::ibv_open_device(found), ffi::ibv_close_device) };
+    let hca = assemble(name, context.map_err(failed("ibv_open_device"))?)
+        .map_err(|(verb, errno)| failed(verb)(errno))?;
+    let ports = hca.attributes.ports;
+    if port > ports {
+        return Err(OpenError::NoSuchPort { device: device(), port, ports });
+    }
+    Ok(hca)
+}
+
+/// The verb that failed, and the system's number.
+type Failed = (&'static str, i32);
+
+fn assemble(name: &str, context: Owned<ffi::ibv_context>) -> Result<Hca, Failed> {
+    let fast = Fast::of(&context).ok_or(("ibv_context", Errno::OPNOTSUPP.raw_os_error()))?;
+    // SAFETY: the context is live, and the channel ends before it (order of the fields).
+    let channel = unsafe {
+        let made = ffi::ibv_create_comp_channel(context.raw());
+        Owned::new(made, ffi::ibv_destroy_comp_channel)
+    };
+    let channel = channel.map_err(|errno| ("ibv_create_comp_channel", errno))?;
+    // SAFETY: both are live; the numbers of their files do not change.
+    let files = unsafe { [(*channel.raw()).fd, (*context.raw()).async_fd] };
+    for file in files {
+        // SAFETY: the file is open for as long as what it belongs to, and that is borrowed here.
+        let file = unsafe { BorrowedFd::borrow_raw(file) };
+        // Nobody asks here before knowing that there is something, except to find out.
+        fcntl_getfl(file)
+            .and_then(|flags| fcntl_setfl(file, flags | OFlags::NONBLOCK))
+            .map_err(|error| ("fcntl", error.raw_os_error()))?;
+    }
+    let probe = Probe::of(&context)?;
+    let attributes = limits::attributes(name, &context, &probe)?;
+    let limits = attributes.limits;
+    Ok(Hca {
+        memberships: BTreeSet::new(),
+        qps: Table::new(limits.qps_max),
+        ahs: Table::new(limits.ahs_max),
+        windows: BTreeMap::new(),
+        srqs: Table::new(limits.srqs_max),
+        cqs: Table::new(limits.cqs_max),
+        regions: BTreeMap::new(),
+        pds: Table::new(limits.pds_max),
+        channel,
+        fast,
+        attributes,
+        context,
+    })
+}
+
+impl Fast {
+    /// The pointers of this context; a driver that lacks one is of no use.
+    fn of(context: &Owned<ffi::ibv_context>) -> Option<Self> {
+        // SAFETY: the context is live, and its table of pointers is filled when it is opened.
+        let ops = unsafe { &*ptr::addr_of!((*context.raw()).ops) };
+        Some(Self {
+            post_send: ops.post_send?,
+            post_recv: ops.post_recv?,
+            post_srq_recv: ops.post_srq_recv?,
+            poll_cq: ops.poll_cq?,
+            req_notify_cq: ops.req_notify_cq?,
+        })
+    }
+}

@@ -1,0 +1,118 @@
+//! Completions on their way from the adapter.
+
+use super::{CompletionQueue, Hca, none};
+use ffi::ibv_wc_flags as flags;
+use ffi::ibv_wc_opcode as code;
+use ffi::ibv_wc_status as status;
+use ibverbs_sys as ffi;
+use pollux_verbs::{
+    Completion, CompletionKind, CompletionStatus, Cq, RKey, Source, VerbsError, With,
+};
+use pollux_wire::address::{Lid, Qpn};
+use std::mem::MaybeUninit;
+
+/// Completions that the library gives at once.
+const BATCH: usize = 32;
+
+impl Hca {
+    pub(super) fn poll(&self, cq: Cq, out: &mut [Completion]) -> Result<usize, VerbsError> {
+        let queue = self.cqs.get(cq.0).ok_or(none("poll", "completion queue"))?;
+        let mut done = 0;
+        for part in out.chunks_mut(BATCH) {
+            let mut raw = [const { MaybeUninit::<ffi::ibv_wc>::uninit() }; BATCH];
+            let asked = part.len() as i32;
+            let first = raw.as_mut_ptr().cast::<ffi::ibv_wc>();
+            // SAFETY: the queue is live, and there is room for as many as are asked for.
+            let got = unsafe { (self.fast.poll_cq)(queue.object.raw(), asked, first) };
+            if got < 0 {
+                // No number comes with it: the queue is broken, and all else that is known is told
+                // by an event.
+                return Err(VerbsError::Gone);
+            }
+            let got = (got as usize).min(part.len());
+            for (place, raw) in part.iter_mut().zip(&raw[..got]) {
+                // SAFETY: the library has written the first `got` of them.
+                *place = completion(queue, unsafe { raw.assume_init_ref() });
+            }
+            done += got;
+            if got < part.len() {
+                break;
+            }
+        }
+        Ok(done)
+    }
+}
+
+#[inline]
+fn completion(queue: &CompletionQueue, raw: &ffi::ibv_wc) -> Completion {
+    let failed = raw.error();
+    let kind = if failed.is_some() { CompletionKind::Send } else { kind_of(raw.opcode()) };
+    let qpn = Qpn(raw.qp_num);
+    Completion {
+        id: raw.wr_id(),
+        status: failed.map_or(CompletionStatus::Success, |(status, _)| status_of(status)),
+        kind,
+        qpn,
+        octets: raw.len() as u32,
+        with: with(raw),
+        from: if kind.is_recv() { source(queue, qpn, raw) } else { None },
+    }
+}
+
+fn with(raw: &ffi::ibv_wc) -> With {
+    // The number is in the network's order if it is data, and in ours if it is a key.
+    if raw.wc_flags.0 & flags::IBV_WC_WITH_IMM.0 != 0 {
+        With::Imm(u32::from_be(raw.imm_data))
+    } else if raw.wc_flags.0 & flags::IBV_WC_WITH_INV.0 != 0 {
+        With::Invalidated(RKey(raw.imm_data))
+    } else {
+        With::Nothing
+    }
+}
+
+fn source(queue: &CompletionQueue, qpn: Qpn, raw: &ffi::ibv_wc) -> Option<Source> {
+    let at = queue.datagram_qps.binary_search_by_key(&qpn, |(qpn, _)| *qpn).ok()?;
+    Some(Source {
+        src_qp: Qpn(raw.src_qp),
+        slid: Lid(raw.slid),
+        sl: raw.sl,
+        dlid_path_bits: raw.dlid_path_bits,
+        pkey_index: queue.datagram_qps[at].1,
+        has_grh: raw.wc_flags.0 & flags::IBV_WC_GRH.0 != 0,
+    })
+}
+
+const fn kind_of(opcode: code::Type) -> CompletionKind {
+    match opcode {
+        code::IBV_WC_RDMA_WRITE => CompletionKind::Write,
+        code::IBV_WC_RDMA_READ => CompletionKind::Read,
+        code::IBV_WC_COMP_SWAP => CompletionKind::CompareSwap,
+        code::IBV_WC_FETCH_ADD => CompletionKind::FetchAdd,
+        code::IBV_WC_BIND_MW => CompletionKind::Bind,
+        code::IBV_WC_LOCAL_INV => CompletionKind::LocalInvalidate,
+        code::IBV_WC_RECV => CompletionKind::Recv,
+        code::IBV_WC_RECV_RDMA_WITH_IMM => CompletionKind::RecvWriteImm,
+        // We ask for no others.
+        _ => CompletionKind::Send,
+    }
+}
+
+const fn status_of(raw: status::Type) -> CompletionStatus {
+    match raw {
+        status::IBV_WC_SUCCESS => CompletionStatus::Success,
+        status::IBV_WC_LOC_LEN_ERR => CompletionStatus::LocalLength,
+        status::IBV_WC_LOC_QP_OP_ERR => CompletionStatus::LocalQpOperation,
+        status::IBV_WC_LOC_PROT_ERR => CompletionStatus::LocalProtection,
+        status::IBV_WC_WR_FLUSH_ERR => CompletionStatus::Flushed,
+        status::IBV_WC_MW_BIND_ERR => CompletionStatus::WindowBind,
+        status::IBV_WC_BAD_RESP_ERR => CompletionStatus::BadResponse,
+        status::IBV_WC_LOC_ACCESS_ERR => CompletionStatus::LocalAccess,
+        status::IBV_WC_REM_INV_REQ_ERR => CompletionStatus::RemoteInvalidRequest,
+        status::IBV_WC_REM_ACCESS_ERR => CompletionStatus::RemoteAccess,
+        status::IBV_WC_REM_OP_ERR => CompletionStatus::RemoteOperation,
+        status::IBV_WC_RETRY_EXC_ERR => CompletionStatus::RetryExceeded,
+        status::IBV_WC_RNR_RETRY_EXC_ERR => CompletionStatus::RnrRetryExceeded,
+        status::IBV_WC_REM_ABORT_ERR => CompletionStatus::RemoteAborted,
+        _ => CompletionStatus::General,
+    }
+}

@@ -1,0 +1,288 @@
+//! Queue pairs: made, changed, asked, ended.
+
+use super::memory::raw_access;
+use super::owned::{Owned, checked};
+use super::{Hca, QueuePair, end_in, invalid, none, number_of, over, raw_type, tag, within};
+use ibverbs_sys as ffi;
+use pollux_verbs::qp::Migration;
+use pollux_verbs::{Access, Qp, QpAttributes, QpInit, QpState, QpType, VerbsError, transition};
+use pollux_wire::address::Qpn;
+use pollux_wire::keys::QKey;
+use std::mem::zeroed;
+use std::ptr;
+
+impl Hca {
+    pub(super) fn create_qp(&mut self, init: &QpInit) -> Result<Qp, VerbsError> {
+        const VERB: &str = "create_qp";
+        let raw_pd = self.pd(VERB, init.pd)?;
+        let mut raw = self.raw_init(VERB, init)?;
+        let limits = self.attributes.limits;
+        let number = self.qps.next_number().ok_or(over(VERB, "qps_max", limits.qps_max))?;
+        raw.qp_context = tag(number);
+        // SAFETY: domain and queues are live, and the queue pair ends before them (order of the
+        // fields; and they are not ended while it is counted there).
+        let made =
+            unsafe { Owned::new(ffi::ibv_create_qp(raw_pd, &raw mut raw), ffi::ibv_destroy_qp) };
+        let object = made.map_err(self.refused(VERB))?;
+        // SAFETY: the object is live, and its number does not change.
+        let qpn = Qpn(unsafe { (*object.raw()).qp_num });
+        debug_assert_eq!(number_of(raw.qp_context), number, "the tag is kept");
+        let (state, attributes) = (QpState::Reset, QpAttributes::default());
+        let kept = QueuePair { object, qpn, init: *init, state, attributes };
+        self.qps.keep(number, kept);
+        self.count_qp(init, 1);
+        Ok(Qp(number))
+    }
+
+    /// What a queue pair is made with, as the library writes it, checked.
+    fn raw_init(
+        &self,
+        verb: &'static str,
+        init: &QpInit,
+    ) -> Result<ffi::ibv_qp_init_attr, VerbsError> {
+        let limits = self.attributes.limits;
+        for requests in [init.send_requests_max, init.recv_requests_max] {
+            within(verb, "requests_max", requests, limits.requests_max)?;
+        }
+        for sges in [init.send_sges_max, init.recv_sges_max] {
+            within(verb, "sges_max", sges, limits.sges_max)?;
+        }
+        within(verb, "inline_octets_max", init.inline_octets_max, limits.inline_octets_max)?;
+        let srq = init.srq.map(|srq| self.srq(verb, srq)).transpose()?;
+        // SAFETY: all zero is a value of this structure of numbers and pointers.
+        let mut raw: ffi::ibv_qp_init_attr = unsafe { zeroed() };
+        raw.send_cq = self.cq(verb, init.send_cq)?.object.raw();
+        raw.recv_cq = self.cq(verb, init.recv_cq)?.object.raw();
+        raw.srq = srq.map_or(ptr::null_mut(), |srq| srq.object.raw());
+        raw.qp_type = raw_type(init.qp_type)
+            .ok_or(VerbsError::Unsupported { verb, capability: "queue pair of this service" })?;
+        raw.sq_sig_all = init.signal_all.into();
+        raw.cap.max_send_wr = init.send_requests_max;
+        raw.cap.max_send_sge = init.send_sges_max;
+        if srq.is_none() {
+            raw.cap.max_recv_wr = init.recv_requests_max;
+            raw.cap.max_recv_sge = init.recv_sges_max;
+        }
+        raw.cap.max_inline_data = init.inline_octets_max;
+        Ok(raw)
+    }
+
+    /// Counts a queue pair at the queues that it uses.
+    fn count_qp(&mut self, init: &QpInit, change: i32) {
+        for cq in [init.send_cq, init.recv_cq] {
+            if let Some(queue) = self.cqs.get_mut(cq.0) {
+                queue.qps = queue.qps.wrapping_add_signed(change);
+            }
+        }
+        if let Some(queue) = init.srq.and_then(|srq| self.srqs.get_mut(srq.0)) {
+            queue.qps = queue.qps.wrapping_add_signed(change);
+        }
+    }
+
+    pub(super) fn modify_qp(&mut self, qp: Qp, change: &QpAttributes) -> Result<(), VerbsError> {
+        const VERB: &str = "modify_qp";
+        let from = self.state_now(VERB, qp)?;
+        let kept = self.qp(VERB, qp)?;
+        let to = transition::check(kept.init.qp_type, from, change)?;
+        if (from, to) == (QpState::Reset, QpState::Err) {
+            self.leave_reset(VERB, kept)?;
+        }
+        let (mut raw, mask) = self.raw_change(VERB, kept, change)?;
+        raw.qp_state = raw_state(to);
+        self.change_raw(VERB, kept, &mut raw, mask)?;
+        self.take_over(qp, to, change);
+        Ok(())
+    }
+
+    /// Takes a queue pair to INIT. IBA has a way from RESET to ERR (10.3.1.7), and Linux has none.
+    fn leave_reset(&self, verb: &'static str, kept: &QueuePair) -> Result<(), VerbsError> {
+        let is_ud = kept.init.qp_type == QpType::Ud;
+        let any = QpAttributes {
+            pkey_index: Some(0),
+            port: Some(1),
+            access: (!is_ud).then_some(Access::NONE),
+            qkey: is_ud.then_some(QKey(0)),
+            ..QpAttributes::default()
+        };
+        let (mut raw, mask) = self.raw_change(verb, kept, &any)?;
+        raw.qp_state = raw_state(QpState::Init);
+        self.change_raw(verb, kept, &mut raw, mask)
+    }
+
+    fn change_raw(
+        &self,
+        verb: &'static str,
+        kept: &QueuePair,
+        raw: &mut ffi::ibv_qp_attr,
+        mask: ffi::ibv_qp_attr_mask,
+    ) -> Result<(), VerbsError> {
+        let mask = mask | ffi::ibv_qp_attr_mask::IBV_QP_STATE;
+        // SAFETY: the queue pair is live, and the library only reads the structure.
+        let answer = unsafe { ffi::ibv_modify_qp(kept.object.raw(), raw, mask.0 as i32) };
+        checked(answer).map_err(self.refused(verb))
+    }
+
+    /// What is kept of a change that was made.
+    fn take_over(&mut self, qp: Qp, to: QpState, change: &QpAttributes) {
+        let Some(kept) = self.qps.get_mut(qp.0) else { return };
+        kept.state = to;
+        if to == QpState::Reset {
+            kept.attributes = QpAttributes::default();
+        } else {
+            kept.attributes.take(change);
+        }
+        let (qpn, init, pkey_index) = (kept.qpn, kept.init, kept.attributes.pkey_index);
+        if init.qp_type == QpType::Ud
+            && let Some(queue) = self.cqs.get_mut(init.recv_cq.0)
+        {
+            queue.datagram_qps.retain(|(other, _)| *other != qpn);
+            queue.datagram_qps.push((qpn, pkey_index.unwrap_or(0)));
+            queue.datagram_qps.sort_unstable();
+        }
+    }
+
+    /// A change as the library writes it, and which of it counts.
+    fn raw_change(
+        &self,
+        verb: &'static str,
+        kept: &QueuePair,
+        change: &QpAttributes,
+    ) -> Result<(ffi::ibv_qp_attr, ffi::ibv_qp_attr_mask), VerbsError> {
+        use ffi::ibv_qp_attr_mask as bit;
+        self.check_change(verb, kept, change)?;
+        // SAFETY: all zero is a value of this structure of numbers.
+        let mut raw: ffi::ibv_qp_attr = unsafe { zeroed() };
+        let mut mask = ffi::ibv_qp_attr_mask(0);
+        macro_rules! set {
+            ($($field:ident: $name:ident, $bit:ident = |$value:ident| $raw:expr;)*) => {$(
+                if let Some($value) = change.$field {
+                    raw.$name = $raw;
+                    mask |= bit::$bit;
+                }
+            )*};
+        }
+        set! {
+            pkey_index: pkey_index, IBV_QP_PKEY_INDEX = |index| index;
+            port: port_num, IBV_QP_PORT = |port| port;
+            qkey: qkey, IBV_QP_QKEY = |qkey| qkey.0;
+            access: qp_access_flags, IBV_QP_ACCESS_FLAGS = |access| raw_access(access);
+            path: ah_attr, IBV_QP_AV = |path| self.raw_path(verb, &path)?;
+            path_mtu: path_mtu, IBV_QP_PATH_MTU = |mtu| mtu.0.into();
+            dest_qp: dest_qp_num, IBV_QP_DEST_QPN = |qpn| qpn.0;
+            rq_psn: rq_psn, IBV_QP_RQ_PSN = |psn| psn.get();
+            sq_psn: sq_psn, IBV_QP_SQ_PSN = |psn| psn.get();
+            responder_resources: max_dest_rd_atomic, IBV_QP_MAX_DEST_RD_ATOMIC = |count| count;
+            initiator_depth: max_rd_atomic, IBV_QP_MAX_QP_RD_ATOMIC = |count| count;
+            min_rnr_timer: min_rnr_timer, IBV_QP_MIN_RNR_TIMER = |timer| timer.0;
+            timeout: timeout, IBV_QP_TIMEOUT = |timeout| timeout.0;
+            retry_count: retry_cnt, IBV_QP_RETRY_CNT = |count| count.get();
+            rnr_retry: rnr_retry, IBV_QP_RNR_RETRY = |count| count.get();
+            drain_event: en_sqd_async_notify, IBV_QP_EN_SQD_ASYNC_NOTIFY = |tell| tell.into();
+            migration: path_mig_state, IBV_QP_PATH_MIG_STATE = |state| raw_migration(state);
+            alternate_path: alt_ah_attr, IBV_QP_ALT_PATH = |path| self.raw_path(verb, &path)?;
+        }
+        if let Some(path) = change.alternate_path {
+            // The contract gives the alternate path the same partition and patience.
+            let own = kept.attributes;
+            raw.alt_port_num = path.port;
+            raw.alt_pkey_index = change.pkey_index.or(own.pkey_index).unwrap_or(0);
+            raw.alt_timeout = change.timeout.or(own.timeout).unwrap_or_default().0;
+        }
+        Ok((raw, mask))
+    }
+
+    /// What an attribute may be, whatever the state. Paths are checked where they are written.
+    fn check_change(
+        &self,
+        verb: &'static str,
+        kept: &QueuePair,
+        change: &QpAttributes,
+    ) -> Result<(), VerbsError> {
+        let port = change.port.or(kept.attributes.port).unwrap_or(1);
+        let port = self.port(verb, port)?;
+        if change.pkey_index.is_some_and(|index| index >= port.pkeys) {
+            let reason = format!("the port's table has {} entries", port.pkeys);
+            return Err(invalid(verb, "pkey_index", reason));
+        }
+        if change.path_mtu.is_some_and(|mtu| mtu.octets().is_none() || mtu > port.mtu) {
+            return Err(invalid(verb, "path_mtu", format!("the port carries {}", port.mtu)));
+        }
+        let limits = self.attributes.limits;
+        for (argument, count, max) in [
+            ("responder_resources", change.responder_resources, limits.responder_resources_max),
+            ("initiator_depth", change.initiator_depth, limits.initiator_depth_max),
+        ] {
+            if count.is_some_and(|count| count > max) {
+                return Err(invalid(verb, argument, format!("the adapter has {max}")));
+            }
+        }
+        if change.dest_qp.is_some_and(|qpn| qpn.0 > 0xff_ffff) {
+            return Err(invalid(verb, "dest_qp", "a queue pair number has 24 bits"));
+        }
+        Ok(())
+    }
+
+    /// The state in which the adapter has a queue pair, which may have failed by itself.
+    fn state_now(&self, verb: &'static str, qp: Qp) -> Result<QpState, VerbsError> {
+        let kept = self.qp(verb, qp)?;
+        // SAFETY: all zero is a value of these structures of numbers and pointers.
+        let (mut raw, mut init): (ffi::ibv_qp_attr, ffi::ibv_qp_init_attr) =
+            unsafe { (zeroed(), zeroed()) };
+        let mask = ffi::ibv_qp_attr_mask::IBV_QP_STATE.0 as i32;
+        // SAFETY: the queue pair is live, and the library writes the two structures.
+        let answer =
+            unsafe { ffi::ibv_query_qp(kept.object.raw(), &raw mut raw, mask, &raw mut init) };
+        checked(answer).map_err(self.refused(verb))?;
+        let states = QpState::ALL.into_iter();
+        Ok(states.zip(RAW_STATES).find(|(_, raw_state)| *raw_state == raw.qp_state).map_or(
+            // A driver that does not know says so only of one that is broken.
+            QpState::Err,
+            |(state, _)| state,
+        ))
+    }
+
+    pub(super) fn query_qp(&self, qp: Qp) -> Result<(QpState, QpAttributes), VerbsError> {
+        const VERB: &str = "query_qp";
+        let state = self.state_now(VERB, qp)?;
+        let attributes = self.qp(VERB, qp)?.attributes;
+        Ok((state, QpAttributes { state: attributes.state.map(|_| state), ..attributes }))
+    }
+
+    pub(super) fn destroy_qp(&mut self, qp: Qp) -> Result<(), VerbsError> {
+        const VERB: &str = "destroy_qp";
+        let (qpn, init) =
+            self.qps.get(qp.0).map(|kept| (kept.qpn, kept.init)).ok_or(none(VERB, "queue pair"))?;
+        if self.memberships.iter().any(|(member, ..)| *member == qp) {
+            return Err(VerbsError::Busy { verb: VERB, by: "a multicast group" });
+        }
+        let ended = end_in(&mut self.qps, qp.0, |kept| kept.object);
+        if let Some(queue) = self.cqs.get_mut(init.recv_cq.0) {
+            queue.datagram_qps.retain(|(other, _)| *other != qpn);
+        }
+        self.count_qp(&init, -1);
+        ended.map_err(self.refused(VERB))
+    }
+}
+
+/// The states as the library writes them, in the order of [`QpState::ALL`].
+const RAW_STATES: [ffi::ibv_qp_state::Type; 7] = [
+    ffi::ibv_qp_state::IBV_QPS_RESET,
+    ffi::ibv_qp_state::IBV_QPS_INIT,
+    ffi::ibv_qp_state::IBV_QPS_RTR,
+    ffi::ibv_qp_state::IBV_QPS_RTS,
+    ffi::ibv_qp_state::IBV_QPS_SQD,
+    ffi::ibv_qp_state::IBV_QPS_SQE,
+    ffi::ibv_qp_state::IBV_QPS_ERR,
+];
+
+fn raw_state(state: QpState) -> ffi::ibv_qp_state::Type {
+    RAW_STATES[state as usize]
+}
+
+fn raw_migration(state: Migration) -> ffi::ibv_mig_state {
+    match state {
+        Migration::Migrated => ffi::IBV_MIG_MIGRATED,
+        Migration::Rearm => ffi::IBV_MIG_REARM,
+        Migration::Armed => ffi::IBV_MIG_ARMED,
+    }
+}

@@ -1,0 +1,88 @@
+//! Completion queues and shared receive queues.
+
+use super::owned::{Owned, checked};
+use super::{CompletionQueue, Hca, SharedQueue, end_in, invalid, over, tag, within};
+use ibverbs_sys as ffi;
+use pollux_verbs::{Cq, Pd, Srq, VerbsError};
+use std::mem::zeroed;
+
+impl Hca {
+    pub(super) fn create_cq(&mut self, completions_max: u32) -> Result<Cq, VerbsError> {
+        const VERB: &str = "create_cq";
+        let limits = self.attributes.limits;
+        if completions_max == 0 {
+            return Err(invalid(VERB, "completions_max", "a queue has room for one at least"));
+        }
+        within(VERB, "completions_max", completions_max, limits.completions_max)?;
+        let number = self.cqs.next_number().ok_or(over(VERB, "cqs_max", limits.cqs_max))?;
+        let (context, channel) = (self.context.raw(), self.channel.raw());
+        // SAFETY: context and channel are live, and the queue ends before both (order of the
+        // fields). The limit is an int's, so the length is one.
+        let made = unsafe {
+            let made = ffi::ibv_create_cq(context, completions_max as i32, tag(number), channel, 0);
+            Owned::new(made, ffi::ibv_destroy_cq)
+        };
+        let object = made.map_err(self.refused(VERB))?;
+        self.cqs.keep(number, CompletionQueue { object, qps: 0, datagram_qps: Vec::new() });
+        Ok(Cq(number))
+    }
+
+    pub(super) fn destroy_cq(&mut self, cq: Cq) -> Result<(), VerbsError> {
+        const VERB: &str = "destroy_cq";
+        if self.cq(VERB, cq)?.qps > 0 {
+            return Err(VerbsError::Busy { verb: VERB, by: "a queue pair" });
+        }
+        end_in(&mut self.cqs, cq.0, |queue| queue.object).map_err(self.refused(VERB))
+    }
+
+    pub(super) fn create_srq(
+        &mut self,
+        pd: Pd,
+        requests_max: u32,
+        sges_max: u32,
+    ) -> Result<Srq, VerbsError> {
+        const VERB: &str = "create_srq";
+        let raw_pd = self.pd(VERB, pd)?;
+        let limits = self.attributes.limits;
+        within(VERB, "srq_requests_max", requests_max, limits.srq_requests_max)?;
+        within(VERB, "sges_max", sges_max, limits.sges_max)?;
+        let number = self.srqs.next_number().ok_or(over(VERB, "srqs_max", limits.srqs_max))?;
+        // SAFETY: all zero is a value of this structure of numbers and a pointer.
+        let mut init: ffi::ibv_srq_init_attr = unsafe { zeroed() };
+        init.srq_context = tag(number);
+        init.attr.max_wr = requests_max;
+        init.attr.max_sge = sges_max;
+        // SAFETY: the domain is live, and the queue ends before it (order of the fields).
+        let made = unsafe {
+            let made = ffi::ibv_create_srq(raw_pd, &raw mut init);
+            Owned::new(made, ffi::ibv_destroy_srq)
+        };
+        let object = made.map_err(self.refused(VERB))?;
+        // The driver says how long it made the queue.
+        let requests_max = init.attr.max_wr.max(requests_max);
+        self.srqs.keep(number, SharedQueue { object, pd, requests_max, sges_max, qps: 0 });
+        Ok(Srq(number))
+    }
+
+    pub(super) fn set_srq_limit(&mut self, srq: Srq, limit: u32) -> Result<(), VerbsError> {
+        const VERB: &str = "set_srq_limit";
+        let queue = self.srq(VERB, srq)?;
+        if limit > queue.requests_max {
+            return Err(invalid(VERB, "limit", "more than the queue has room for"));
+        }
+        let mut change = ffi::ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: limit };
+        // SAFETY: the queue is live, and the library only reads the structure.
+        let answer = unsafe {
+            ffi::ibv_modify_srq(queue.object.raw(), &raw mut change, ffi::IBV_SRQ_LIMIT as i32)
+        };
+        checked(answer).map_err(self.refused(VERB))
+    }
+
+    pub(super) fn destroy_srq(&mut self, srq: Srq) -> Result<(), VerbsError> {
+        const VERB: &str = "destroy_srq";
+        if self.srq(VERB, srq)?.qps > 0 {
+            return Err(VerbsError::Busy { verb: VERB, by: "a queue pair" });
+        }
+        end_in(&mut self.srqs, srq.0, |queue| queue.object).map_err(self.refused(VERB))
+    }
+}

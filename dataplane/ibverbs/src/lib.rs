@@ -1,0 +1,65 @@
+//! Adapters in hardware, through libibverbs and libibumad.
+//!
+//! [`open`] gives a [`Device`] as every other backend does. Without the feature `hca` the crate
+//! needs nothing of C, and opening says so; the `doctor` is there in any case, since it reads only
+//! files.
+//!
+//! Read in this order:
+//!
+//! 1. `hca`: the device, what it owns, and how objects end in the right order;
+//! 2. `hca/post` and `hca/poll`: the fast path;
+//! 3. `umad`: management datagrams;
+//! 4. `doctor`: what is wrong with this machine.
+//!
+//! Why `ibverbs-sys`: it makes its bindings from rdma-core's headers, which it carries, and links
+//! the system's library. What these headers have inline is not among the bindings: the fast path is
+//! pointers in the context, and calling them here costs what the inline functions cost.
+#![deny(unsafe_op_in_unsafe_fn)]
+#![cfg_attr(feature = "hca", allow(unsafe_code, reason = "a library of C, and its pointers"))]
+
+mod error;
+#[cfg(feature = "hca")]
+mod hca;
+
+pub use error::OpenError;
+
+use pollux_verbs::Device;
+
+/// A device, and the port of it that its name asked for.
+pub struct Opened {
+    /// The device.
+    pub device: Box<dyn Device + Send>,
+    /// The port, counted from 1.
+    pub port: u8,
+}
+
+/// Opens `mlx5_0`, or `mlx5_0:2` for its second port.
+pub fn open(name: &str) -> Result<Opened, OpenError> {
+    let (device, port) = error::parse_name(name)?;
+    #[cfg(feature = "hca")]
+    return hca::open(device, port).map(|device| Opened { device: Box::new(device), port });
+    #[cfg(not(feature = "hca"))]
+    {
+        let _ = port;
+        Err(OpenError::NotBuilt { device: device.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_adapter_that_is_not_there_is_an_error_that_says_so() {
+        let Err(error) = open("no_such_0:1") else { panic!("opened what does not exist") };
+        let text = error.to_string();
+        assert!(text.starts_with("no_such_0: "), "{text}");
+        let expected = match error {
+            OpenError::NotBuilt { .. } => "feature `hca`",
+            OpenError::NoAdapters { .. } => "there is no RDMA adapter here",
+            OpenError::NoSuchDevice { .. } => "there is no such adapter",
+            other => panic!("{other}"),
+        };
+        assert!(text.contains(expected), "{text}");
+    }
+}
