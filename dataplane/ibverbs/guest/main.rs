@@ -1,11 +1,13 @@
 //! What runs in the machine of `scripts/rxe-vm`: a program of its own, since a guest has no cargo.
 //!
-//! `rxe-guest conformance one|two [FILTER]` runs the suite, `speed` measures beside perftest.
+//! `rxe-guest conformance one|two [FILTER]` runs the suite, `speed` measures beside perftest,
+//! `peer DEVICE PORT` is one end of a connection that a serial port tells what to do.
 #![expect(clippy::disallowed_methods, reason = "a program reads its arguments and the clock")]
 
 mod conformance;
 mod differences;
 mod end;
+mod peer;
 mod speed;
 
 use std::process::ExitCode;
@@ -18,8 +20,9 @@ fn main() -> ExitCode {
             conformance::run(devices == "one", filter.first().copied().unwrap_or_default())
         }
         ["speed"] => speed::run(),
+        ["peer", device, port] => peer::run(device, port),
         _ => {
-            eprintln!("usage: rxe-guest conformance one|two [FILTER] | speed");
+            eprintln!("usage: rxe-guest conformance one|two [FILTER] | speed | peer DEVICE PORT");
             return ExitCode::from(2);
         }
     };
