@@ -86,7 +86,9 @@ impl<L: Link> SoftDevice<L> {
         if self.adapter.is_active() {
             self.adapter.transmit(self.now, shortcut, &mut self.link);
         }
-        self.link.set_deadline(self.adapter.deadline());
+        if self.link.is_virtual() {
+            self.link.set_deadline(self.adapter.deadline());
+        }
     }
 
     fn check_port(&self, verb: &'static str, port: u8) -> Result<(), VerbsError> {
@@ -246,7 +248,7 @@ impl<L: Link> Device for SoftDevice<L> {
     }
 
     fn post_send(&mut self, qp: Qp, batch: &[SendRequest<'_>]) -> Result<(), PostError> {
-        if self.adapter.deadline().is_none() {
+        if self.adapter.deadline().is_none() && self.adapter.waits_for_answers(qp) {
             // Nobody looked at the clock for a while: nothing was due.
             self.now = self.link.now();
         }

@@ -6,9 +6,9 @@
 //! handles both by one code, and a connection may go from one to the other between two messages.
 //!
 //! A short message carries its octets, a long one of a reliable connection says where they are
-//! ([`lend`](crate::lend)). [`Outgoing`] is what an adapter hands to its link, which writes it where
-//! it belongs; [`Arrival`] what the adapter at the other end decides by. [`Frame`] is one that has
-//! to wait in between.
+//! ([`Lender`]). [`Outgoing`] is what an adapter hands to its link, which writes it
+//! where it belongs; [`Arrival`] what the adapter at the other end decides by. [`Frame`] is one
+//! that has to wait in between.
 
 use crate::hca::memory::Pieces;
 use crate::head::{Head, WORDS_MAX};

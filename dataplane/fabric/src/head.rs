@@ -239,11 +239,11 @@ pub(crate) fn aeth_of(word: u64) -> Aeth {
 }
 
 #[inline(always)]
-fn deth_word(deth: Deth) -> u64 {
+pub(crate) fn deth_word(deth: Deth) -> u64 {
     u64::from(deth.qkey.0) | u64::from(deth.src_qp.0) << 32
 }
 
 #[inline(always)]
-fn deth_of(word: u64) -> Deth {
+pub(crate) fn deth_of(word: u64) -> Deth {
     Deth { qkey: QKey(word as u32), src_qp: Qpn((word >> 32) as u32 & 0xff_ffff) }
 }

@@ -90,24 +90,25 @@ impl Lender {
         mut skip: usize,
     ) -> bool {
         for sge in sges {
-            let Some((chunk, place)) = self.place(sge.lkey) else { return false };
-            let Some(lent) = chunk.get().map(|chunk| chunk[place].load()) else { return false };
-            let Some(lent) = lent.as_ref().filter(|lent| lent.key == sge.lkey) else {
-                return false;
-            };
+            let lent = self.lent(sge.lkey);
+            let Some(lent) = lent.as_deref() else { return false };
             let Some(at) = sge.address.checked_sub(lent.memory.address()) else { return false };
             let octets = sge.octets as usize;
             if !targets.copy_from(skip, &lent.memory, at as usize, octets) {
                 return false;
             }
-            let still = chunk.get().map(|chunk| chunk[place].load());
-            if !still.is_some_and(|still| still.as_ref().is_some_and(|still| still.key == sge.lkey))
-            {
+            if self.lent(sge.lkey).is_none() {
                 return false;
             }
             skip += octets;
         }
         self.leave(leave.qpn) == leave
+    }
+
+    /// The region of this key, if it is lent now.
+    fn lent(&self, key: LKey) -> Option<Arc<Lent>> {
+        let (chunk, place) = self.place(key)?;
+        chunk.get()?[place].load_full().filter(|lent| lent.key == key)
     }
 
     fn place(&self, key: LKey) -> Option<(&OnceLock<Chunk>, usize)> {

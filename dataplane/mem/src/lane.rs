@@ -13,7 +13,7 @@
 //! entry is there whole or not at all, whoever is killed when. The words that an entry does not
 //! need are neither written nor read.
 //!
-//! Positions, turns and room are those of [`cursor`](crate::cursor). A peer that lies can stop the
+//! Positions, turns and room are those of the other rings. A peer that lies can stop the
 //! flow, drop entries or deliver rubbish: entries are to be judged like packets. The shape is read
 //! once and checked; every other word is read where it is needed, and may change until then.
 
@@ -52,6 +52,12 @@ struct Shape {
 }
 
 impl Shape {
+    #[inline(always)]
+    fn new(tag: u8, head: &[u64], octets: usize) -> Self {
+        assert!(head.len() <= HEAD_WORDS_MAX && octets <= OCTETS_MAX, "an entry has its limits");
+        Self { tag, head_words: head.len(), octets }
+    }
+
     #[inline(always)]
     const fn to_word(self) -> u64 {
         self.tag as u64 | (self.head_words as u64) << 8 | (self.octets as u64) << 32
@@ -238,27 +244,60 @@ impl LaneSender {
         octets: usize,
         mut fill: impl FnMut(&mut [u8]),
     ) -> bool {
-        assert!(head.len() <= HEAD_WORDS_MAX && octets <= OCTETS_MAX, "an entry has its limits");
-        let shape = Shape { tag, head_words: head.len(), octets };
-        let slots = shape.slots();
-        if self.cursor.room(slots, self.lane.head()) < slots {
-            return false;
-        }
-        let position = self.cursor.position();
+        let shape = Shape::new(tag, head, octets);
+        let Some(position) = self.begin(shape) else { return false };
         let first = self.lane.slot(position);
-        first[1].store(shape.to_word(), Ordering::Relaxed);
-        let (head_words, room) = first[2..].split_at(head.len());
-        for (word, value) in head_words.iter().zip(head) {
-            word.store(*value, Ordering::Relaxed);
-        }
+        let room = write_head(first, shape, head);
         put(room, octets.min(shape.first_room()), &mut fill);
-        if slots > 1 {
+        if shape.slots() > 1 {
             self.send_rest(position, octets - shape.first_room(), &mut fill);
         }
         // Release: who sees this turn sees the whole entry.
         first[0].store(filled(position), Ordering::Release);
-        self.cursor.advance_by(slots);
+        self.cursor.advance_by(shape.slots());
         true
+    }
+
+    /// Sends an entry of these octets; says whether there was room.
+    ///
+    /// # Panics
+    /// As [`send`](Self::send).
+    #[inline]
+    #[must_use]
+    pub fn send_octets(&mut self, tag: u8, head: &[u64], octets: &[u8]) -> bool {
+        let shape = Shape::new(tag, head, octets.len());
+        if shape.slots() > 1 {
+            let mut rest = octets;
+            return self.send(tag, head, octets.len(), |part| {
+                let (now, later) = rest.split_at(part.len());
+                part.copy_from_slice(now);
+                rest = later;
+            });
+        }
+        let Some(position) = self.begin(shape) else { return false };
+        let first = self.lane.slot(position);
+        let room = write_head(first, shape, head);
+        let (whole, tail) = octets.as_chunks::<8>();
+        for (word, octets) in room.iter().zip(whole) {
+            word.store(u64::from_ne_bytes(*octets), Ordering::Relaxed);
+        }
+        if !tail.is_empty() {
+            let mut last = [0; 8];
+            last[..tail.len()].copy_from_slice(tail);
+            room[whole.len()].store(u64::from_ne_bytes(last), Ordering::Relaxed);
+        }
+        // Release: who sees this turn sees the whole entry.
+        first[0].store(filled(position), Ordering::Release);
+        self.cursor.advance();
+        true
+    }
+
+    /// Where an entry begins, if there is room for all of it.
+    #[inline(always)]
+    fn begin(&mut self, shape: Shape) -> Option<u64> {
+        let slots = shape.slots();
+        let has_room = self.cursor.room(slots, self.lane.head()) >= slots;
+        has_room.then(|| self.cursor.position())
     }
 
     /// Writes the slots behind the first. A sender that is killed in here has sent nothing.
@@ -283,6 +322,21 @@ impl LaneSender {
     pub fn into_lane(self) -> Lane {
         self.lane
     }
+}
+
+/// Writes what comes before the octets; gives the words for them.
+#[inline(always)]
+fn write_head<'a>(
+    slot: &'a [AtomicU64; SLOT_WORDS],
+    shape: Shape,
+    head: &[u64],
+) -> &'a [AtomicU64] {
+    slot[1].store(shape.to_word(), Ordering::Relaxed);
+    let (head_words, room) = slot[2..].split_at(head.len());
+    for (word, value) in head_words.iter().zip(head) {
+        word.store(*value, Ordering::Relaxed);
+    }
+    room
 }
 
 /// Writes octets into words.

@@ -136,9 +136,9 @@ mod memory {
         pub(super) fn as_slice(&self) -> &[AtomicU64] {
             // SAFETY: the words are within the region, as `all` and `cut` see to. It is
             // page-aligned, so they are aligned; it is mapped for reading and writing for as long
-            // as it lives, which `_region` sees to; fresh pages are zero and later ones whatever was
-            // stored, and any octets are a word. The region was moved in here and is shared only as
-            // words, so this process reaches this mapping by atomic operations alone. Other
+            // as it lives, which `_region` sees to; fresh pages are zero and later ones whatever
+            // was stored, and any octets are a word. The region was moved in here and is shared
+            // only as words, so this process reaches this mapping by atomic operations alone. Other
             // mappings of the same segment count as other processes (see `region`).
             unsafe { slice::from_raw_parts(self.first.as_ptr(), self.count) }
         }

@@ -15,6 +15,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 use pollux_mem::free_list::FreeList;
+use pollux_mem::lane::Lane;
 use pollux_mem::seq_cell::{SeqReader, SeqWriter};
 use pollux_mem::shared_ring::SharedRing;
 use pollux_mem::{Pool, PoolConfig, Words, mpsc, spsc};
@@ -60,6 +61,36 @@ fn spsc_drops_what_is_left() {
         drop(consumer);
         pushing.join().unwrap();
         assert_eq!(Arc::strong_count(&value), 1);
+    });
+}
+
+#[test]
+fn lane_hands_over_whole_entries_in_order() {
+    loom::model(|| {
+        let words = Words::private(1).unwrap().take(64).unwrap();
+        let lane = Lane::create(words.clone(), 2).unwrap();
+        let (mut sender, mut receiver) = (lane.sender(), Lane::open(words).unwrap().receiver());
+        // The first takes both slots, so the second waits for it to be read.
+        let sending = thread::spawn(move || {
+            let first = sender.send_octets(0, &[7], &[1; 112]);
+            u32::from(first) + u32::from(sender.send_octets(1, &[8], &[2; 8]))
+        });
+        let mut seen = 0;
+        let mut look = || {
+            receiver.receive(|entry| {
+                assert_eq!((u32::from(entry.tag()), entry.head(0)), (seen, 7 + u64::from(seen)));
+                let mut octets = Vec::new();
+                entry.read(|part| octets.extend_from_slice(part));
+                assert!(octets.iter().all(|octet| u32::from(*octet) == seen + 1));
+                assert_eq!(octets.len(), [112, 8][seen as usize]);
+                seen += 1;
+            })
+        };
+        look();
+        look();
+        let sent = sending.join().unwrap();
+        while look() {}
+        assert_eq!(seen, sent);
     });
 }
 

@@ -4,8 +4,9 @@
 #![cfg(not(loom))]
 #![forbid(unsafe_code)]
 
+use pollux_mem::lane::{HEAD_WORDS_MAX, Lane, LaneError};
 use pollux_mem::shared_ring::{RingError, SharedRing};
-use pollux_mem::{Buf, Pool, PoolConfig, Words, mpsc, spsc};
+use pollux_mem::{Buf, Memory, Pool, PoolConfig, Words, mpsc, spsc};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::{BTreeSet, VecDeque};
@@ -296,4 +297,113 @@ fn rings_drop_what_is_left_in_them() {
     assert!(sender.push(value.clone()).is_err());
     drop((receiver.pop(), sender, receiver));
     assert_eq!(std::sync::Arc::strong_count(&value), 1);
+}
+
+/// An entry of a lane: its tag, the words of its head, and its octets.
+type LaneEntry = (u8, Vec<u64>, Vec<u8>);
+
+fn lane_entry() -> impl Strategy<Value = LaneEntry> {
+    let octets = prop_oneof![vec(any::<u8>(), 0..130), vec(any::<u8>(), 100..700)];
+    (any::<u8>(), vec(any::<u64>(), 0..=HEAD_WORDS_MAX), octets)
+}
+
+/// Slots of 120 octets, of which the first has a word less.
+fn slots_of((_, head, octets): &LaneEntry) -> usize {
+    1 + octets.len().saturating_sub((HEAD_WORDS_MAX - head.len()) * 8).div_ceil(120)
+}
+
+proptest! {
+    #[test]
+    fn a_lane_keeps_entries_whole_and_in_order(
+        ops in vec(prop_oneof![3 => lane_entry().prop_map(Some), 2 => Just(None)], 0..80),
+        slots in (3..6u32).prop_map(|log| 1usize << log),
+        at in 0..64usize,
+    ) {
+        let lane = Lane::private(slots).unwrap();
+        let (mut sender, mut receiver) = (lane.other_side().sender(), lane.receiver());
+        let mut model: VecDeque<LaneEntry> = VecDeque::new();
+        let memory = Memory::private(4096).unwrap();
+        for op in ops {
+            let Some(entry) = op else {
+                let expected = model.pop_front();
+                let came = receiver.receive(|entry| {
+                    let (tag, head, octets) = expected.as_ref().expect("there is one");
+                    assert_eq!((entry.tag(), entry.head_words()), (*tag, head.len()));
+                    let words: Vec<u64> = (0..head.len()).map(|nth| entry.head(nth)).collect();
+                    assert_eq!((&words, entry.head(head.len())), (head, 0));
+                    let mut read = Vec::new();
+                    entry.read(|part| read.extend_from_slice(part));
+                    assert_eq!((&read, entry.octets()), (octets, octets.len()));
+                    assert!(entry.copy_to(&memory, at));
+                    read.fill(0);
+                    assert!(memory.read(at, &mut read));
+                    assert_eq!(&read, octets);
+                    assert_eq!(entry.copy_to(&memory, 4096), octets.is_empty());
+                });
+                prop_assert_eq!(came, expected.is_some());
+                continue;
+            };
+            let used: usize = model.iter().map(slots_of).sum();
+            let (tag, head, octets) = &entry;
+            let went = if tag % 2 == 0 {
+                sender.send_octets(*tag, head, octets)
+            } else {
+                let mut rest = octets.as_slice();
+                sender.send(*tag, head, octets.len(), |part| {
+                    let (now, later) = rest.split_at(part.len());
+                    part.copy_from_slice(now);
+                    rest = later;
+                })
+            };
+            prop_assert_eq!(went, used + slots_of(&entry) <= slots);
+            if went {
+                model.push_back(entry);
+            }
+        }
+    }
+
+    /// Whatever a peer leaves in the memory, the receiver stays within it and comes to an end.
+    #[test]
+    fn a_lane_of_a_liar_gives_rubbish_at_worst(
+        lies in vec((0..160usize, any::<u64>()), 0..40),
+        shape in any::<u64>(),
+    ) {
+        let words = Words::private(Lane::words(8).unwrap()).unwrap();
+        let lane = Lane::create(words.clone(), 8).unwrap();
+        let (mut sender, mut receiver) = (lane.other_side().sender(), lane.receiver());
+        prop_assert!(sender.send_octets(1, &[1, 2], &[3; 300]));
+        prop_assert!(sender.send_octets(1, &[], &[]));
+        // The shape of the first entry, wherever its slot is, and anything anywhere.
+        for slot in 0..8 {
+            words.as_slice()[32 + slot * 16 + 1].store(shape, Ordering::Relaxed);
+        }
+        for (at, lie) in lies {
+            words.as_slice()[at].store(lie, Ordering::Relaxed);
+        }
+        let mut octets = 0;
+        for _ in 0..20 {
+            receiver.receive(|entry| entry.read(|part| octets += part.len()));
+        }
+        prop_assert!(octets <= 20 * 8 * 120);
+    }
+}
+
+#[test]
+fn a_lane_says_what_is_wrong_with_its_memory() {
+    let words = Words::private(Lane::words(8).unwrap()).unwrap();
+    let opened = Lane::open(words.clone()).map(drop);
+    assert_eq!(opened, Err(LaneError::NotALane));
+    assert!(matches!(Lane::create(words.clone(), 6), Err(LaneError::BadCapacity { slots: 6 })));
+    assert!(matches!(Lane::create(words.clone(), 1 << 20), Err(LaneError::TooSmall { .. })));
+    let lane = Lane::create(words.clone(), 8).unwrap();
+    let mut sender = lane.sender();
+    assert!(sender.send_octets(7, &[1], &[2]));
+    // Another sender and another receiver find what was sent before them.
+    let mut sender = sender.into_lane().sender();
+    assert!(sender.send_octets(8, &[], &[]));
+    let mut receiver = Lane::open(words).unwrap().receiver();
+    let mut tags = Vec::new();
+    while receiver.receive(|entry| tags.push(entry.tag())) {}
+    assert_eq!(tags, [7, 8]);
+    assert_eq!(receiver.refused(), 0);
 }

@@ -22,45 +22,76 @@ pub const NOTHING: Completion = Completion {
     from: None,
 };
 
+/// How the two are to be joined.
+#[derive(Clone, Copy)]
+pub struct Setup {
+    pub qp_type: QpType,
+    /// Queue pairs of each end, the nth of one connected to the nth of the other.
+    pub qps: usize,
+    /// They take their receives from one queue.
+    pub has_srq: bool,
+    /// Packets with their CRCs, and no shortcut.
+    pub packets_only: bool,
+}
+
+impl Setup {
+    /// One queue pair each, and the shortcut.
+    pub const fn of(qp_type: QpType) -> Self {
+        Self { qp_type, qps: 1, has_srq: false, packets_only: false }
+    }
+}
+
+/// One end; on cache lines of its own, as the other is another thread's.
 #[repr(align(256))]
 pub struct End {
     pub device: SoftDevice<ThreadLink>,
     pub cq: Cq,
-    pub qp: Qp,
+    pub qps: Vec<Qp>,
+    pub srq: Option<Srq>,
     pub ah: Ah,
     pub region: MemoryRegion,
+    qp_type: QpType,
+    peers: Vec<Qpn>,
 }
 
 /// Two connected ends.
-pub fn ends(qp_type: QpType) -> [End; 2] {
+pub fn ends(setup: Setup) -> [End; 2] {
     let start = Instant::now();
     let clock: Clock = Arc::new(move || Time::START + start.elapsed());
     // Each in a thread of its own, as it would be, so that their allocations share no cache line.
     let [first, second] = pair(&clock);
     let mut ends = std::thread::scope(|scope| {
         let made = [(first, 1), (second, 2)]
-            .map(|(link, lid)| scope.spawn(move || end(link, lid, qp_type)));
+            .map(|(link, lid)| scope.spawn(move || end(link, lid, &setup)));
         made.map(|end| end.join().expect("it is made"))
     });
-    let qpns = [0, 1].map(|i| ends[i].device.qpn(ends[i].qp).expect("it exists"));
-    connect(&mut ends[0], qpns[1], 2, qp_type);
-    connect(&mut ends[1], qpns[0], 1, qp_type);
+    let qpns = [0, 1].map(|i| {
+        let qpn = |qp: &Qp| ends[i].device.qpn(*qp).expect("it exists");
+        ends[i].qps.iter().map(qpn).collect::<Vec<_>>()
+    });
+    let [first, second] = qpns;
+    connect(&mut ends[0], second, 2);
+    connect(&mut ends[1], first, 1);
     ends
 }
 
-fn end(link: ThreadLink, lid: u16, qp_type: QpType) -> End {
+fn end(mut link: ThreadLink, lid: u16, setup: &Setup) -> End {
+    if setup.packets_only {
+        link.set_packets_only();
+    }
     let port = Port::active(Lid(lid), Guid(u64::from(lid)));
     let mut device = SoftDevice::new("soft", Adapter::new(port), link);
     let pd = device.create_pd().expect("there is room");
     let cq = device.create_cq(4096).expect("there is room");
     let memory = Memory::private(8 << 20).expect("there is memory");
     let region = device.register(pd, &memory, Access::ALL).expect("there is room");
+    let srq = setup.has_srq.then(|| device.create_srq(pd, 1024, 1).expect("there is room"));
     let init = QpInit {
-        qp_type,
+        qp_type: setup.qp_type,
         pd,
         send_cq: cq,
         recv_cq: cq,
-        srq: None,
+        srq,
         send_requests_max: 1024,
         recv_requests_max: 1024,
         send_sges_max: 1,
@@ -68,14 +99,14 @@ fn end(link: ThreadLink, lid: u16, qp_type: QpType) -> End {
         inline_octets_max: 64,
         signal_all: false,
     };
-    let qp = device.create_qp(&init).expect("there is room");
+    let qps = (0..setup.qps).map(|_| device.create_qp(&init).expect("there is room")).collect();
     let path = AddressVector { dlid: Lid(3 - lid), port: 1, ..AddressVector::default() };
     let ah = device.create_ah(pd, &path).expect("there is room");
-    End { device, cq, qp, ah, region }
+    End { device, cq, qps, srq, ah, region, qp_type: setup.qp_type, peers: Vec::new() }
 }
 
-fn connect(end: &mut End, peer: Qpn, peer_lid: u16, qp_type: QpType) {
-    let (rc, ud) = (qp_type == QpType::Rc, qp_type == QpType::Ud);
+fn connect(end: &mut End, peers: Vec<Qpn>, peer_lid: u16) {
+    let (rc, ud) = (end.qp_type == QpType::Rc, end.qp_type == QpType::Ud);
     let path = AddressVector { dlid: Lid(peer_lid), port: 1, ..AddressVector::default() };
     let init = QpAttributes {
         state: Some(QpState::Init),
@@ -85,7 +116,7 @@ fn connect(end: &mut End, peer: Qpn, peer_lid: u16, qp_type: QpType) {
         qkey: ud.then_some(QKey(1)),
         ..QpAttributes::default()
     };
-    let rtr = QpAttributes {
+    let rtr = |peer| QpAttributes {
         state: Some(QpState::Rtr),
         path: (!ud).then_some(path),
         path_mtu: (!ud).then_some(Mtu::OCTETS_4096),
@@ -104,16 +135,24 @@ fn connect(end: &mut End, peer: Qpn, peer_lid: u16, qp_type: QpType) {
         initiator_depth: rc.then_some(4),
         ..QpAttributes::default()
     };
-    for change in [init, rtr, rts] {
-        end.device.modify_qp(end.qp, &change).expect("the table allows it");
+    for (&qp, &peer) in end.qps.iter().zip(&peers) {
+        for change in [init, rtr(peer), rts] {
+            end.device.modify_qp(qp, &change).expect("the table allows it");
+        }
     }
+    end.peers = peers;
 }
 
 impl End {
+    /// Posts a receive.
     pub fn recv(&mut self, octets: u32) {
         let sge = [Sge { address: self.region.address, octets, lkey: self.region.lkey }];
-        let request = RecvRequest { id: 0, sges: &sge };
-        self.device.post_recv(self.qp, &[request]).expect("there is room");
+        let request = [RecvRequest { id: 0, sges: &sge }];
+        let posted = match self.srq {
+            Some(srq) => self.device.post_srq_recv(srq, &request),
+            None => self.device.post_recv(self.qps[0], &request),
+        };
+        posted.expect("there is room");
     }
 
     /// Waits for a message.
@@ -128,11 +167,11 @@ impl End {
         }
     }
 
-    pub fn send_inline(&mut self, qp_type: QpType, peer: Qpn) {
-        let to = Destination { ah: self.ah, qpn: peer, qkey: QKey(1) };
-        let op = if qp_type == QpType::Ud { SendOp::Datagram(to) } else { SendOp::Send };
-        let data = Data::Inline(&[7; 64]);
+    /// Sends a message of these octets, or of so many of the registered memory.
+    pub fn send(&mut self, data: Data<'_>) {
+        let to = Destination { ah: self.ah, qpn: self.peers[0], qkey: QKey(1) };
+        let op = if self.qp_type == QpType::Ud { SendOp::Datagram(to) } else { SendOp::Send };
         let request = SendRequest { id: 0, op, flags: SendFlags::NONE, data };
-        self.device.post_send(self.qp, &[request]).expect("there is room");
+        self.device.post_send(self.qps[0], &[request]).expect("there is room");
     }
 }

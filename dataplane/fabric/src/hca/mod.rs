@@ -8,6 +8,7 @@
 mod datagram;
 pub(crate) mod memory;
 pub mod port;
+mod posting;
 mod qp;
 mod queue;
 mod requester;

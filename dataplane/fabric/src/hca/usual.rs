@@ -1,16 +1,17 @@
 //! The usual message, by the shortest way.
 //!
-//! Nearly all that connections carry is short messages and acknowledgements, in order, with nothing
-//! in between. This file handles those and nothing else: it asks for everything that makes a message
-//! usual, and then does what [`requester`](super::requester) and [`responder`](super::responder)
-//! would do, in a tenth of the instructions. What is not usual it leaves untouched to them, so every
-//! rule stands there, and none stands only here. The tests run all of it both ways.
+//! Nearly all that queue pairs carry is short messages and acknowledgements, in order, with nothing
+//! in between. This file handles those and nothing else: it asks for everything that makes a
+//! message usual, and then does what [`requester`](super::requester) and
+//! [`responder`](super::responder) would do, in a tenth of the instructions. What is not usual it
+//! leaves untouched to them, so every rule stands there, and none stands only here. The tests run
+//! all of it both ways.
 //!
 //! What makes it short: all that a packet's admission asks (IBA 9.6.1) is two words of its head,
-//! known beforehand ([`Usual`]), compared at once. They are made anew when anything that they depend
-//! on has changed.
+//! known beforehand ([`Usual`]), compared at once. They are made anew when anything that they
+//! depend on has changed.
 
-use super::qp::QueuePair;
+use super::qp::{Common, QueuePair};
 use super::queue::Entries;
 use super::{Adapter, Shared, number_of};
 use crate::frame::{COPY_OCTETS_MAX, Message};
@@ -19,34 +20,41 @@ use crate::link::Link;
 use crate::time::Time;
 use pollux_mem::Memory;
 use pollux_mem::lane::Entry;
-use pollux_verbs::work::SendOp;
+use pollux_verbs::work::{Destination, SendOp};
 use pollux_verbs::{
-    Completion, CompletionKind, CompletionStatus, Data, QpState, QpType, SendFlags, SendRequest,
-    With,
+    AddressVector, Completion, CompletionKind, CompletionStatus, Data, QpState, QpType, SendFlags,
+    SendRequest, Source, With,
 };
-use pollux_wire::address::Qpn;
+use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::mad::smp::PortState;
-use pollux_wire::packet::{Opcode, Operation, Syndrome};
+use pollux_wire::packet::{Deth, Grh, Opcode, Operation, Syndrome};
 use pollux_wire::psn::Psn;
 
-/// What the heads of a connection's usual messages have in common, as long as nothing changes.
+/// What the heads of a queue pair's usual messages have in common, as long as nothing changes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usual {
     /// The state of the port that this was made for; 0: made for none.
     epoch: u64,
-    /// Whether this connection has usual messages at all.
+    /// Whether this queue pair has usual messages at all.
     is: bool,
     /// First words: of a message, of an acknowledgement; as sent, and as received.
     message: u64,
     ack: u64,
     message_comes: u64,
     ack_comes: u64,
-    /// Upper halves of the second words.
+    /// Upper halves of the second words; of datagrams only what concerns our own port.
     sent: u64,
     comes: u64,
-    /// The path MTU.
-    mtu: usize,
+    /// Which bits of the second word have to match.
+    comes_mask: u64,
+    /// The longest message.
+    octets_max: usize,
+    pkey_index: u16,
 }
+
+/// Where the DLID and the SLID are in the second word.
+const DLID: u64 = 0xffff << 32;
+const SLID: u64 = 0xffff << 48;
 
 /// A message that has come by the shortcut, wherever it lies.
 pub(crate) trait Incoming {
@@ -118,13 +126,15 @@ impl QueuePair {
     fn find_usual(&self, shared: &Shared) -> Usual {
         let none = Usual { epoch: shared.epoch, ..Usual::default() };
         let (common, port) = (&self.common, &shared.port);
-        let Some(path) = common.attributes.path else { return none };
+        let is_ud = common.init.qp_type == QpType::Ud;
+        // A datagram's way is its own; its queue pair knows only where it comes from.
+        let path = if is_ud { Some(AddressVector::default()) } else { common.attributes.path };
+        let Some(path) = path else { return none };
         let pkey = common.pkey(port);
         let is = common.state == QpState::Rts
-            && common.init.qp_type == QpType::Rc
             && path.grh.is_none()
             && port.state == PortState::ACTIVE
-            && !port.lid.covers(port.lmc, path.dlid)
+            && (is_ud || !port.lid.covers(port.lmc, path.dlid))
             // Two limited members share a key and still may not talk; and 0 is no key.
             && pkey.is_full()
             && pkey.matches(pkey);
@@ -137,16 +147,20 @@ impl QueuePair {
         };
         let dest_qp = common.attributes.dest_qp.unwrap_or_default();
         let sl = u64::from(path.sl) << 56;
+        let ack_req = if common.init.qp_type == QpType::Rc { head::ACK_REQ } else { 0 };
         let slid = port.lid.0 | u16::from(path.src_path_bits);
+        let mtu = if is_ud { port.mtu.octets().unwrap_or(256) } else { common.mtu() };
         Usual {
             is,
-            message: first(Operation::SEND_ONLY, dest_qp, true) | head::ACK_REQ | sl,
+            message: first(Operation::SEND_ONLY, dest_qp, !is_ud) | ack_req | sl,
             ack: first(Operation::ACKNOWLEDGE, dest_qp, false) | sl,
-            message_comes: first(Operation::SEND_ONLY, common.qpn, true),
+            message_comes: first(Operation::SEND_ONLY, common.qpn, !is_ud),
             ack_comes: first(Operation::ACKNOWLEDGE, common.qpn, false),
             sent: u64::from(path.dlid.0) << 32 | u64::from(slid) << 48,
             comes: u64::from(port.lid.0) << 32 | u64::from(path.dlid.0) << 48,
-            mtu: common.mtu(),
+            comes_mask: if is_ud { DLID } else { DLID | SLID },
+            octets_max: COPY_OCTETS_MAX.min(mtu),
+            pkey_index: port.pkey_index(pkey).unwrap_or(0),
             ..none
         }
     }
@@ -160,40 +174,38 @@ impl QueuePair {
         request: &SendRequest<'_>,
         link: &mut L,
     ) -> bool {
-        if request.op != SendOp::Send
-            || request.flags.has(SendFlags::FENCE)
+        if request.flags.has(SendFlags::FENCE)
             || !self.is_usual(shared)
             || !self.requester.is_clear(&self.common)
         {
             return false;
         }
-        let (init, usual) = (&self.common.init, &self.common.usual);
-        let octets_max = COPY_OCTETS_MAX.min(usual.mtu);
+        let (common, usual) = (&self.common, &self.common.usual);
         let se = if request.flags.has(SendFlags::SOLICITED) { head::SE } else { 0 };
-        let psn = self.requester.psn();
-        let words = [usual.message | se, usual.sent | u64::from(psn.get()), 1];
-        let went = match request.data {
-            Data::Inline(octets) => {
-                octets.len() <= octets_max.min(init.inline_octets_max as usize)
-                    && link.send_octets(&words, octets)
+        let first = usual.message | se;
+        let second = usual.sent | u64::from(self.requester.psn().get());
+        let is_ud = common.init.qp_type == QpType::Ud;
+        let went = match request.op {
+            SendOp::Send if !is_ud => {
+                send_data(common, shared, &[first, second, 1], &request.data, link)
             }
-            Data::Sges(&[sge]) if sge.octets as usize <= octets_max => {
-                let Ok((memory, at)) = shared.memory.place(init.pd, &sge, false) else {
+            SendOp::Datagram(to) if is_ud => {
+                let Some(words) = datagram_words(common, shared, &to, first, second) else {
                     return false;
                 };
-                let mut done = at;
-                link.send_message(&words, sge.octets as usize, |part| {
-                    let reached = memory.read(done, part);
-                    debug_assert!(reached, "the region was asked");
-                    done += part.len();
-                })
+                send_data(common, shared, &words, &request.data, link)
             }
             _ => false,
         };
-        if went {
-            self.requester.sent_usual(&self.common, request, now);
+        if !went {
+            return false;
         }
-        went
+        if common.init.qp_type == QpType::Rc {
+            self.requester.sent_usual(&self.common, request, now);
+        } else {
+            self.requester.sent_unreliable(&self.common, shared, request);
+        }
+        true
     }
 
     /// Takes a message into the next receive, if both are usual.
@@ -201,14 +213,31 @@ impl QueuePair {
     fn take_usual(&mut self, shared: &mut Shared, message: &impl Incoming) -> bool {
         let common = &mut self.common;
         let octets = message.octets();
-        let psn = Psn::new(message.head(1) as u32 & 0xff_ffff);
-        if octets > common.usual.mtu
-            || message.head(2) != 1
-            || message.head_words() != 3
-            || !self.responder.expects(psn)
-        {
+        if octets > common.usual.octets_max || message.head(2) != 1 {
             return false;
         }
+        let (first, second) = (message.head(0), message.head(1));
+        let (skip, from) = if common.init.qp_type == QpType::Ud {
+            let deth = head::deth_of(message.head(3));
+            if message.head_words() != 4 || Some(deth.qkey) != common.attributes.qkey {
+                return false;
+            }
+            let from = Source {
+                src_qp: deth.src_qp,
+                slid: Lid((second >> 48) as u16),
+                sl: (first >> 56) as u8 & 0xf,
+                dlid_path_bits: 0,
+                pkey_index: common.usual.pkey_index,
+                has_grh: false,
+            };
+            (Grh::LEN, Some(from))
+        } else {
+            let psn = Psn::new(second as u32 & 0xff_ffff);
+            if message.head_words() != 3 || !self.responder.expects(psn) {
+                return false;
+            }
+            (0, None)
+        };
         let queue = match common.init.srq {
             None => &mut common.receives,
             Some(srq) => match shared.srqs.get_mut(srq.0) {
@@ -220,25 +249,26 @@ impl QueuePair {
         };
         let Some(work) = queue.front() else { return false };
         let Entries::One(sge) = &work.entries else { return false };
-        if octets > sge.octets as usize {
+        if skip + octets > sge.octets as usize {
             return false;
         }
         let Ok((memory, at)) = shared.memory.place(common.init.pd, sge, true) else { return false };
-        if !message.copy_to(memory, at) {
+        if !message.copy_to(memory, at + skip) {
             return false;
         }
         let id = work.id;
         queue.pop_front();
-        let first = message.head(0);
-        self.responder.took_usual(first & head::ACK_REQ != 0);
+        if common.init.qp_type != QpType::Ud {
+            self.responder.took_usual(first & head::ACK_REQ != 0);
+        }
         let completion = Completion {
             id,
             status: CompletionStatus::Success,
             kind: CompletionKind::Recv,
             qpn: common.qpn,
-            octets: octets as u32,
+            octets: (skip + octets) as u32,
             with: With::Nothing,
-            from: None,
+            from,
         };
         common.complete(shared, common.init.recv_cq, completion, first & head::SE != 0);
         true
@@ -259,6 +289,62 @@ impl QueuePair {
         self.responder.answered();
         true
     }
+}
+
+/// Sends what a request names, if it is short and lies in one place.
+#[inline(always)]
+fn send_data<L: Link>(
+    common: &Common,
+    shared: &Shared,
+    words: &[u64],
+    data: &Data<'_>,
+    link: &mut L,
+) -> bool {
+    let octets_max = common.usual.octets_max;
+    match *data {
+        Data::Inline(octets) => {
+            octets.len() <= octets_max.min(common.init.inline_octets_max as usize)
+                && link.send_octets(words, octets)
+        }
+        Data::Sges(&[sge]) if sge.octets as usize <= octets_max => {
+            let Ok((memory, at)) = shared.memory.place(common.init.pd, &sge, false) else {
+                return false;
+            };
+            let mut done = at;
+            link.send_message(words, sge.octets as usize, |part| {
+                let reached = memory.read(done, part);
+                debug_assert!(reached, "the region was asked");
+                done += part.len();
+            })
+        }
+        _ => false,
+    }
+}
+
+/// The head of a datagram, if its way is usual.
+#[inline(always)]
+fn datagram_words(
+    common: &Common,
+    shared: &Shared,
+    to: &Destination,
+    first: u64,
+    second: u64,
+) -> Option<[u64; 4]> {
+    let (pd, path) = shared.ahs.get(to.ah.0)?;
+    let dlid = path.dlid;
+    let is_usual = *pd == common.init.pd
+        && path.grh.is_none()
+        && to.qpn.0 <= 0xff_ffff
+        && !dlid.is_multicast()
+        && !shared.port.lid.covers(shared.port.lmc, dlid)
+        && !to.qkey.is_privileged();
+    if !is_usual {
+        return None;
+    }
+    let first = first | u64::from(to.qpn.0) << 32 | u64::from(path.sl) << 56;
+    let second = second | u64::from(dlid.0) << 32 | u64::from(path.src_path_bits) << 48;
+    let deth = Deth { qkey: to.qkey, src_qp: common.qpn };
+    Some([first, second, 1, head::deth_word(deth)])
 }
 
 impl Adapter {
@@ -286,7 +372,11 @@ impl Adapter {
         let number = number_of(Qpn((first >> 32) as u32 & 0xff_ffff));
         let Some(number) = number else { return false };
         let Some(qp) = self.qps.get_mut(number) else { return false };
-        if !qp.is_usual(&self.shared) || second & !0xffff_ffff != qp.common.usual.comes {
+        if !qp.is_usual(&self.shared) {
+            return false;
+        }
+        let usual = &qp.common.usual;
+        if second & usual.comes_mask != usual.comes & usual.comes_mask {
             return false;
         }
         let first = first & !(head::SE | head::ACK_REQ | head::SL);

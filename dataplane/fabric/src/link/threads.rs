@@ -76,12 +76,12 @@ impl Link for ThreadLink {
     }
 
     fn send_packet(&mut self, octets: &[u8]) -> bool {
-        let mut rest = octets;
-        self.to.send(PACKET, &[], octets.len(), |part| {
-            let (now, later) = rest.split_at(part.len());
-            part.copy_from_slice(now);
-            rest = later;
-        })
+        self.to.send_octets(PACKET, &[], octets)
+    }
+
+    #[inline]
+    fn send_octets(&mut self, head: &[u64], octets: &[u8]) -> bool {
+        self.to.send_octets(MESSAGE, head, octets)
     }
 
     #[inline]

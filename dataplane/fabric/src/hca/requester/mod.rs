@@ -26,8 +26,8 @@ use crate::hca::port::Drop;
 use crate::time::Time;
 use pollux_verbs::work::{Remote, SendOp};
 use pollux_verbs::{
-    AddressVector, AsyncEvent, Completion, CompletionStatus, QpAttributes, QpInit, QpState, QpType,
-    SendFlags, SendRequest, With,
+    AddressVector, AsyncEvent, Completion, CompletionKind, CompletionStatus, QpAttributes, QpInit,
+    QpState, QpType, SendFlags, SendRequest, With,
 };
 use pollux_wire::packet::{
     Aeth, AtomicEth, Extended, Ieth, ImmDt, NakCode, Operation, Reth, RnrTimer, Syndrome,
@@ -130,6 +130,30 @@ impl Requester {
         }
     }
 
+    /// A message of one packet has been sent at once, and nothing more will be heard of it.
+    #[inline(always)]
+    pub(crate) fn sent_unreliable(
+        &mut self,
+        common: &Common,
+        shared: &mut Shared,
+        request: &SendRequest<'_>,
+    ) {
+        self.psn = self.psn.plus(1);
+        (self.acked, self.sent_end) = (self.psn, self.psn);
+        if common.init.signal_all || request.flags.has(SendFlags::SIGNALED) {
+            let completion = Completion {
+                id: request.id,
+                status: CompletionStatus::Success,
+                kind: CompletionKind::Send,
+                qpn: common.qpn,
+                octets: 0,
+                with: With::Nothing,
+                from: None,
+            };
+            common.complete(shared, common.init.send_cq, completion, false);
+        }
+    }
+
     /// Takes an acknowledgement, if nothing but messages waits for one.
     #[inline(always)]
     pub(crate) fn take_usual_ack(
@@ -191,7 +215,7 @@ impl Requester {
         self.psn = self.psn.plus(1);
         if let Some(work) = self.queue.front() {
             complete(common, shared, work, CompletionStatus::Success);
-            self.queue.drain(..1);
+            drop(self.queue.pop_front());
         }
     }
 
@@ -269,8 +293,7 @@ impl Requester {
                 break;
             }
             complete(common, shared, work, CompletionStatus::Success);
-            // In place: a request is too large to be handed out only to be dropped.
-            self.queue.drain(..1);
+            drop(self.queue.pop_front());
             self.next -= 1;
         }
         if self.next == 0 && self.packet == 0 {
