@@ -1,6 +1,7 @@
 //! A software InfiniBand subnet that carries data as well as management.
 //!
-//! So far: the channel adapter ([`hca`]), and links between two of them ([`link`]).
+//! So far: the channel adapter ([`hca`]), and links between two of them, or to adapters of other
+//! makes on Ethernet ([`link`]).
 //!
 //! Read in this order:
 //!

@@ -351,6 +351,26 @@ mod tests {
         assert_eq!(packet.extended(), Extended::Reth(reth));
     }
 
+    /// An acknowledgement of the same make, over IPv6.
+    #[test]
+    fn an_acknowledgement_of_another_make() {
+        let mut ip = vec![0x60, 0, 0, 0, 0, 0x1c, 0x11, 0x40];
+        let gid = |last| Gid(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, last).octets());
+        ip.extend(gid(0x102).0);
+        ip.extend(gid(2).0);
+        ip.extend([
+            0xc5, 0x14, 0x12, 0xb7, 0, 0x1c, 0, 0, 0x11, 0, 0xff, 0xff, 0, 0, 0, 0x41, 0, 0, 0,
+            0x64, 0x1f, 0, 0, 1, 0x65, 0xab, 0x0a, 0xad,
+        ]);
+        let came = RocePacket::parse(EtherType::IPV6, &ip).unwrap().unwrap();
+        assert_eq!((came.grh().sgid, came.grh().dgid), (gid(0x102), gid(2)));
+        let mut native = vec![0; PACKET_LEN_MAX];
+        let len = came.write_native(&mut native).unwrap();
+        let aeth = Aeth { syndrome: Syndrome::Ack(Credits(31)), msn: Psn::new(1) };
+        let packet = Packet::parse(&native[..len]).unwrap();
+        assert_eq!(packet.extended(), Extended::Aeth(aeth));
+    }
+
     #[test]
     fn families_do_not_mix_and_a_grh_must_be() {
         let mixed = native([v4()[0], v6()[1]], &[]);

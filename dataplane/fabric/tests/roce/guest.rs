@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 /// How long the machine may take to boot, in emulation and beside other tests.
 const BOOT_PATIENCE: Duration = Duration::from_secs(120);
 
+/// What goes to a group must pass the guest's IPv6 before rxe sees it, and rxe joins nothing there.
+const JOIN: &str = "ip address add ff02::1234/128 dev net2 autojoin";
+
 /// A running machine, and the serial port by which its end is told what to do.
 pub struct Machine {
     child: Child,
@@ -34,7 +37,7 @@ impl Machine {
             .arg(folder.join("cable"))
             .arg("--control")
             .arg(folder.join("control"))
-            .arg("rxe-guest peer rxe2 /dev/ttyS3")
+            .arg(format!("{JOIN} && rxe-guest peer rxe2 /dev/ttyS3"))
             .spawn()
             .expect("scripts/rxe-vm runs");
         let [cable, control] = listeners.map(|listener| accept(&listener, &mut child));

@@ -5,6 +5,7 @@ use pollux_fabric::link::fault::Faults;
 use pollux_verbs::CompletionStatus;
 use pollux_verbs::end::line::{Command, Reply};
 use pollux_verbs::end::{MEMORY_OCTETS, QKEY, STATUSES, op, pattern, sum};
+use pollux_wire::address::Qpn;
 use std::time::{Duration, Instant};
 
 /// An end, here or elsewhere.
@@ -64,7 +65,12 @@ pub struct Connection {
     pub qkeys: [u64; 2],
     /// The asker's notion of the answerer's queue pair is wrong by so much.
     pub qpn_off: u64,
+    /// The asker sends to this group of the link, and the answerer is in it; 0: to the answerer.
+    pub group: u64,
 }
+
+/// The link-local prefix of groups.
+const GROUP_PREFIX: u64 = 0xff02 << 48;
 
 pub const RC: Connection = Connection {
     service: 0,
@@ -80,6 +86,7 @@ pub const RC: Connection = Connection {
     our_pkey_index: 0,
     qkeys: [QKEY.0 as u64; 2],
     qpn_off: 0,
+    group: 0,
 };
 pub const UC: Connection = Connection { service: 1, ..RC };
 pub const UD: Connection = Connection { service: 2, ..RC };
@@ -187,6 +194,12 @@ impl<'a> Trial<'a> {
         let (asker, answerer) = (self.asker, self.answerer());
         self.asks = self.create(asker, connection)?;
         self.answers = self.create(answerer, connection)?;
+        if connection.group != 0 {
+            let group = Identity { prefix: GROUP_PREFIX, guid: connection.group, ..self.answers };
+            let join = Command::Join { prefix: group.prefix, guid: group.guid };
+            self.ask(answerer, join)?;
+            self.answers = Identity { qpn: Qpn::MULTICAST.0.into(), ..group };
+        }
         let wrong = Identity { qpn: self.answers.qpn ^ connection.qpn_off, ..self.answers };
         for (side, to) in [(answerer, self.asks), (asker, wrong)] {
             let connect = Command::Connect {

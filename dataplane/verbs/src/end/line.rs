@@ -91,6 +91,10 @@ lines! {
             /// Reads and atomics, both ways.
             depth,
         },
+        /// Let the queue pair receive what goes to a group.
+        Join "join" { /// The group's GID, upper half.
+            prefix, /// And lower half.
+            guid },
         /// Fill memory with octets made of a seed: those of [`pattern`](super::pattern).
         Fill "fill" { /// First octet.
             at, /// How many.

@@ -2,7 +2,7 @@
 //!
 //! Two adapters that share neither process nor machine are tried against each other by telling both
 //! what to do: one is here, the other behind a serial line in a virtual machine, or anywhere. What
-//! an end can be told is in [`line`]. It has one queue pair at a time and one stretch of memory.
+//! an end can be told is in [`mod@line`]. It has one queue pair at a time and one stretch of memory.
 //!
 //! An end has no clock and does not sleep: whoever drives it calls [`End::step`] until there is a
 //! reply.
@@ -90,6 +90,8 @@ pub struct End<P> {
     memory: Memory,
     region: MemoryRegion,
     qp: Option<OwnQp>,
+    /// The group that the queue pair is in.
+    group: Option<Gid>,
     /// Until when a completion is waited for.
     waits: Option<Duration>,
     reply: Option<Result<Reply, String>>,
@@ -115,8 +117,8 @@ impl<P: DerefMut<Target: Device>> End<P> {
         };
         let memory = Memory::private(MEMORY_OCTETS).map_err(no_memory)?;
         let region = device.register(pd, &memory, Access::ALL)?;
-        let (gid_index, qp, waits, reply) = (0, None, None, None);
-        Ok(Self { device, gid_index, pd, cq, memory, region, qp, waits, reply })
+        let (qp, group, waits, reply) = (None, None, None, None);
+        Ok(Self { device, gid_index: 0, pd, cq, memory, region, qp, group, waits, reply })
     }
 
     /// The device, for whoever manages it.
@@ -164,6 +166,9 @@ impl<P: DerefMut<Target: Device>> End<P> {
             Command::Hello { gid_index } => self.hello(gid_index as u8).map_err(text),
             Command::Create { .. } => self.create(command).map_err(text),
             Command::Connect { .. } => self.connect(command).map(done).map_err(text),
+            Command::Join { prefix, guid } => {
+                self.join(Gid::new(prefix, Guid(guid))).map(done).map_err(text)
+            }
             Command::Fill { at, octets, seed } => {
                 let written = self.memory.write(at as usize, &pattern(seed, octets as usize));
                 written.then_some(Reply::Done {}).ok_or("beyond the memory".into())
@@ -224,6 +229,9 @@ impl<P: DerefMut<Target: Device>> End<P> {
             unreachable!("called for this command")
         };
         if let Some(old) = self.qp.take() {
+            if let Some(group) = self.group.take() {
+                self.device.detach_multicast(old.qp, group, Lid::NONE)?;
+            }
             self.device.destroy_qp(old.qp)?;
             if let Some((ah, _)) = old.to {
                 self.device.destroy_ah(ah)?;
@@ -306,6 +314,13 @@ impl<P: DerefMut<Target: Device>> End<P> {
         };
         self.device.modify_qp(own.qp, &rtr)?;
         self.device.modify_qp(own.qp, &rts)
+    }
+
+    fn join(&mut self, group: Gid) -> Result<(), VerbsError> {
+        let Some(own) = self.qp else { return Ok(()) };
+        self.device.attach_multicast(own.qp, group, Lid::NONE)?;
+        self.group = Some(group);
+        Ok(())
     }
 
     fn send(&mut self, command: Command) -> Result<(), String> {
