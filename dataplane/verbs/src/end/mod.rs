@@ -1,8 +1,9 @@
 //! One end of a connection, on any adapter, that does what it is told line by line.
 //!
 //! Two adapters that share neither process nor machine are tried against each other by telling both
-//! what to do: one is here, the other behind a serial line in a virtual machine, or anywhere. What
-//! an end can be told is in [`mod@line`]. It has one queue pair at a time and one stretch of memory.
+//! what to do: one is here, the other behind a serial line in a virtual machine, or anywhere.
+//! [`mod@line`] has all that an end can be told. It has one queue pair at a time and one stretch of
+//! memory.
 //!
 //! An end has no clock and does not sleep: whoever drives it calls [`End::step`] until there is a
 //! reply.
