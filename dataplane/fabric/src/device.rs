@@ -53,6 +53,11 @@ impl<L: Link> SoftDevice<L> {
         &self.adapter
     }
 
+    /// The link, for whoever manages that.
+    pub fn link_mut(&mut self) -> &mut L {
+        &mut self.link
+    }
+
     /// Takes what has come, sees to what is due, and sends what may be sent.
     pub fn progress(&mut self) {
         self.receive(|_| false);
@@ -128,7 +133,7 @@ impl<L: Link> Device for SoftDevice<L> {
                 drain: true,
                 migration: false,
                 refusal_events: true,
-                subnet: true,
+                subnet: !port.is_ethernet(),
                 sleep: false,
             },
         }

@@ -83,11 +83,16 @@ impl Outgoing<'_> {
         self.head.dlid
     }
 
+    /// What its GRH says of that, if it has one.
+    #[inline(always)]
+    pub(crate) fn dgid(&self) -> Option<Gid> {
+        self.grh.as_ref().map(|grh| grh.dgid)
+    }
+
     /// The group that it goes to, if it does.
     #[inline(always)]
     pub(crate) fn mgid(&self) -> Option<Gid> {
-        let grh = self.grh.as_ref().filter(|_| self.head.dlid.is_multicast());
-        grh.map(|grh| grh.dgid)
+        self.dgid().filter(|dgid| dgid.is_multicast())
     }
 
     /// Writes the packet, LRH to VCRC, in place of what `out` had.
@@ -227,6 +232,12 @@ pub(crate) enum Source<'a> {
 }
 
 impl<'a> Arrival<'a> {
+    /// Whether its GRH names a group.
+    #[inline]
+    pub(crate) fn is_to_group(&self) -> bool {
+        self.grh.is_some_and(|grh| grh.dgid.is_multicast())
+    }
+
     pub(crate) fn of_packet(packet: &Packet<'a>) -> Self {
         Self {
             head: Head::of_packet(packet),

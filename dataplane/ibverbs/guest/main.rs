@@ -1,13 +1,15 @@
 //! What runs in the machine of `scripts/rxe-vm`: a program of its own, since a guest has no cargo.
 //!
 //! `rxe-guest conformance one|two [FILTER]` runs the suite, `faults` breaks things, `speed`
-//! measures beside perftest.
+//! measures beside perftest, and `peer DEVICE PORT` is one end of a connection that a serial port
+//! tells what to do.
 #![expect(clippy::disallowed_methods, reason = "a program reads its arguments and the clock")]
 
 mod conformance;
 mod differences;
 mod end;
 mod faults;
+mod peer;
 mod speed;
 
 use std::process::ExitCode;
@@ -22,8 +24,11 @@ fn main() -> ExitCode {
         ["faults"] => faults::run(),
         ["victim"] => faults::victim(),
         ["speed"] => speed::run(),
+        ["peer", device, port] => peer::run(device, port),
         _ => {
-            eprintln!("usage: rxe-guest conformance one|two [FILTER] | faults | speed");
+            eprintln!(
+                "usage: rxe-guest conformance one|two [FILTER] | faults | speed | peer DEVICE PORT"
+            );
             return ExitCode::from(2);
         }
     };

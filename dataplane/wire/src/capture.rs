@@ -4,7 +4,7 @@
 //! does read, whole packets from LRH to VCRC, is a record of type 21 in Endace's ERF format, which
 //! a plain pcap file may hold (link type 197). So a capture is [`FileHeader`], then for every
 //! packet a [`RecordHeader`], an [`ErfHeader`] and the packet: [`record`] makes the two headers of
-//! one packet.
+//! one packet. Captures of Ethernet, for RoCE, have only the first ([`ethernet_record`]).
 
 use crate::WireError;
 use core::time::Duration;
@@ -36,7 +36,9 @@ impl FileHeader {
     pub const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
     /// Records in ERF.
     pub const LINKTYPE_ERF: u32 = 197;
-    /// The header of every capture that Pollux writes.
+    /// Frames of Ethernet, without their checks.
+    pub const LINKTYPE_ETHERNET: u32 = 1;
+    /// The header of a capture of InfiniBand.
     pub const INFINIBAND: Self = Self {
         magic: Self::MAGIC_NANOSECONDS,
         version_major: 2,
@@ -44,6 +46,8 @@ impl FileHeader {
         snap_len: u16::MAX as u32,
         link_type: Self::LINKTYPE_ERF,
     };
+    /// The header of a capture of Ethernet.
+    pub const ETHERNET: Self = Self { link_type: Self::LINKTYPE_ETHERNET, ..Self::INFINIBAND };
 }
 
 layout! {
@@ -90,12 +94,7 @@ pub fn record(time: Duration, len: usize) -> Result<[u8; RECORD_HEADERS_LEN], Wi
     }
     let record_len = (ErfHeader::LEN + len) as u16;
     let fraction = (u64::from(time.subsec_nanos()) << 32) / 1_000_000_000;
-    let pcap = RecordHeader {
-        seconds: time.as_secs() as u32,
-        nanoseconds: time.subsec_nanos(),
-        kept_len: u32::from(record_len),
-        full_len: u32::from(record_len),
-    };
+    let pcap = ethernet_record(time, record_len);
     let erf = ErfHeader {
         timestamp_le: (time.as_secs() << 32 | fraction).to_le_bytes(),
         record_type: ErfHeader::TYPE_INFINIBAND,
@@ -106,6 +105,16 @@ pub fn record(time: Duration, len: usize) -> Result<[u8; RECORD_HEADERS_LEN], Wi
     let mut headers = [0; RECORD_HEADERS_LEN];
     erf.write(pcap.write(&mut headers)?)?;
     Ok(headers)
+}
+
+/// What goes before a frame of Ethernet of `len` octets, seen at `time` since 1970.
+pub fn ethernet_record(time: Duration, len: u16) -> RecordHeader {
+    RecordHeader {
+        seconds: time.as_secs() as u32,
+        nanoseconds: time.subsec_nanos(),
+        kept_len: len.into(),
+        full_len: len.into(),
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@
 //! 3. [`packet`]: what is on a link, LRH to VCRC;
 //! 4. [`mad`]: management datagrams: subnet management, administration, performance, connections;
 //! 5. [`ip`]: IP over InfiniBand, ARP, neighbour discovery, and the IP family itself;
-//! 6. [`capture`]: packets into a file that public dissectors read.
+//! 6. [`ethernet`] and [`roce`]: the same packets behind IP and UDP, for adapters on Ethernet;
+//! 7. [`capture`]: packets into a file that public dissectors read.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -27,11 +28,13 @@ pub mod flags;
 
 pub mod address;
 pub mod capture;
+pub mod ethernet;
 pub mod ip;
 pub mod keys;
 pub mod mad;
 pub mod packet;
 pub mod psn;
+pub mod roce;
 pub mod units;
 
 pub use layout::WireError;

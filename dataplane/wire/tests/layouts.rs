@@ -136,6 +136,7 @@ layouts! {
     ip::tcp::TcpHeader,
     ip::tcp::SackBlock,
     ip::udp::UdpHeader,
+    ethernet::EthernetHeader,
     capture::FileHeader,
     capture::RecordHeader,
     capture::ErfHeader,

@@ -210,12 +210,15 @@ impl Adapter {
         if port.state != PortState::ACTIVE {
             return Err(Drop::PortDown);
         }
-        let dlid = arrival.head.dlid;
-        if dlid.is_multicast() {
+        let (dlid, is_ethernet) = (arrival.head.dlid, port.is_ethernet());
+        if dlid.is_multicast() || is_ethernet && arrival.is_to_group() {
             return self.handle_multicast(arrival);
         }
         if !port.lid.covers(port.lmc, dlid) {
             return Err(Drop::Dlid);
+        }
+        if is_ethernet && arrival.grh.is_none() {
+            return Err(Drop::Grh);
         }
         if arrival.grh.is_some_and(|grh| !port.has_gid(grh.dgid)) {
             return Err(Drop::Grh);
@@ -325,6 +328,8 @@ impl Adapter {
         qp.is_active = false;
         let (port, mut lost) = (&self.shared.port, 0);
         let (lid, lmc, is_up) = (port.lid, port.lmc, port.state == PortState::ACTIVE);
+        // On Ethernet the port's names say what comes back to it.
+        let own_gids = port.is_ethernet().then(|| port.gids.clone());
         let (looped, room, groups) = (&mut self.looped, &mut self.room, &self.groups);
         let sent = qp.transmit(&mut self.shared, now, shortcut, &mut |outgoing| {
             // A port that carries no traffic throws away what it is given, as hardware does (IBA
@@ -334,7 +339,11 @@ impl Adapter {
                 return true;
             }
             let dlid = outgoing.dlid();
-            if lid.covers(lmc, dlid) {
+            let is_own = match &own_gids {
+                None => lid.covers(lmc, dlid),
+                Some(gids) => outgoing.dgid().is_some_and(|dgid| gids.contains(&dgid)),
+            };
+            if is_own {
                 looped.push_back(outgoing.to_frame());
                 return true;
             }
@@ -411,7 +420,7 @@ impl QueuePair {
             return Ok(());
         }
         let path = common.attributes.path.unwrap_or_default();
-        if arrival.head.slid != path.dlid {
+        if arrival.head.slid != path.dlid && !shared.port.is_ethernet() {
             return Err(Drop::Slid);
         }
         match (arrival.grh, path.grh) {

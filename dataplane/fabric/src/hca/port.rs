@@ -8,9 +8,20 @@ use pollux_wire::units::Mtu;
 use std::collections::BTreeMap;
 use std::fmt;
 
+/// What a port is attached to, and so how packets say where they go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkLayer {
+    /// A subnet: ports have LIDs, and go by them.
+    InfiniBand,
+    /// There are no LIDs: every packet has a GRH, and goes by that (IBA A17).
+    Ethernet,
+}
+
 /// How a port is.
 #[derive(Clone, Debug)]
 pub struct Port {
+    /// What it is attached to.
+    pub link_layer: LinkLayer,
     /// Whether it carries traffic.
     pub state: PortState,
     /// Its address.
@@ -35,6 +46,7 @@ impl Port {
     /// A port that is up, in the default partition.
     pub fn active(lid: Lid, guid: Guid) -> Self {
         Self {
+            link_layer: LinkLayer::InfiniBand,
             state: PortState::ACTIVE,
             lid,
             lmc: 0,
@@ -45,6 +57,18 @@ impl Port {
             pkeys: vec![PKey::DEFAULT],
             drops: Drops::default(),
         }
+    }
+
+    /// A port on Ethernet that is up, with these addresses.
+    pub fn ethernet(gids: Vec<Gid>) -> Self {
+        let port = Self::active(Lid::NONE, Guid(0));
+        Self { link_layer: LinkLayer::Ethernet, gids, ..port }
+    }
+
+    /// Whether it is on Ethernet.
+    #[inline]
+    pub fn is_ethernet(&self) -> bool {
+        self.link_layer == LinkLayer::Ethernet
     }
 
     /// The low bits of the LID that may vary, all set.

@@ -359,6 +359,7 @@ impl To<'_> {
     /// What one packet there has, and its GRH.
     #[inline(always)]
     pub(crate) fn head(&self, port: &Port, opcode: Opcode, psn: Psn) -> (Head, Option<Grh>) {
+        let dlid = if port.is_ethernet() { Lid::NONE } else { self.path.dlid };
         let head = Head {
             opcode,
             se: false,
@@ -369,7 +370,7 @@ impl To<'_> {
             dest_qp: self.dest_qp,
             psn,
             packets: 1,
-            dlid: self.path.dlid,
+            dlid,
             slid: Lid(port.lid.0 | u16::from(self.path.src_path_bits)),
             sl: self.path.sl,
         };

@@ -214,7 +214,7 @@ impl Adapter {
         }
         for path in [&change.path, &change.alternate_path].into_iter().flatten() {
             self.check_path(VERB, path)?;
-            if !path.dlid.is_unicast() {
+            if !path.dlid.is_unicast() && !port.is_ethernet() {
                 return Err(invalid(VERB, "dlid", format!("{} is no port's", path.dlid)));
             }
         }
@@ -247,6 +247,9 @@ impl Adapter {
     fn check_path(&self, verb: &'static str, path: &AddressVector) -> Result<(), VerbsError> {
         if path.port != 1 {
             return Err(invalid(verb, "port", "the adapter has one port, number 1"));
+        }
+        if path.grh.is_none() && self.shared.port.is_ethernet() {
+            return Err(invalid(verb, "grh", "on Ethernet every packet has a GRH"));
         }
         let gids = self.shared.port.gids.len();
         if path.grh.is_some_and(|grh| usize::from(grh.sgid_index) >= gids) {
@@ -311,9 +314,11 @@ impl Adapter {
         if !mgid.is_multicast() {
             return Err(invalid(VERB, "mgid", format!("{mgid} is no group")));
         }
-        if !mlid.is_multicast() {
+        let is_ethernet = self.shared.port.is_ethernet();
+        if !mlid.is_multicast() && !is_ethernet {
             return Err(invalid(VERB, "mlid", format!("{mlid} is no group")));
         }
+        let mlid = if is_ethernet { Lid::NONE } else { mlid };
         let member = Member { mgid, mlid, qp };
         if self.groups.contains(&member) {
             return Ok(());
@@ -332,6 +337,7 @@ impl Adapter {
         mgid: Gid,
         mlid: Lid,
     ) -> Result<(), VerbsError> {
+        let mlid = if self.shared.port.is_ethernet() { Lid::NONE } else { mlid };
         let member = Member { mgid, mlid, qp };
         let place = self.groups.iter().position(|kept| *kept == member);
         let place = place.ok_or(none("detach_multicast", "membership"))?;

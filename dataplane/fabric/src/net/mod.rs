@@ -14,7 +14,7 @@ mod flight;
 pub mod world;
 
 use crate::frame::Frame;
-use crate::hca::port::{Drops, Port};
+use crate::hca::port::{Drops, LinkLayer, Port};
 use crate::lend::Lender;
 use crate::link::fault::Dice;
 use crate::link::world::Wire;
@@ -168,6 +168,7 @@ impl Net {
         let info = &port.info;
         let gids = port.guids.iter().filter(|guid| guid.0 != 0);
         Port {
+            link_layer: LinkLayer::InfiniBand,
             state: info.port_state,
             lid: info.lid,
             lmc: info.lmc,

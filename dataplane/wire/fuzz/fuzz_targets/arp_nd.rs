@@ -3,6 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use pollux_wire::address::Gid;
+use pollux_wire::ethernet::MacAddress;
 use pollux_wire::ip::arp::ArpPacket;
 use pollux_wire::ip::icmpv6::Icmpv6Message;
 use pollux_wire::ip::link_address::{DraftLinkAddress, LinkAddress};
@@ -13,6 +14,7 @@ use pollux_wire_fuzz::comes_back;
 
 fuzz_target!(|octets: &[u8]| {
     comes_back!(octets, ArpPacket::<LinkAddress>, ArpPacket::<DraftLinkAddress>);
+    comes_back!(octets, ArpPacket::<MacAddress>);
     comes_back!(octets, NdMessage, MldMessage, Icmpv6Message);
     if let Some(&gid) = octets.first_chunk()
         && let Ok(group) = LinkGroup::from_mgid(Gid(gid))

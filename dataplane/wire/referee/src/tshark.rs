@@ -101,11 +101,32 @@ pub struct Row {
 /// # Panics
 /// If it fails, or does not know one of the fields.
 pub fn dissect(test: &str, frames: &[&[u8]], fields: &[&str]) -> Option<Vec<Row>> {
+    dissect_as(test, &FileHeader::INFINIBAND, frames, fields)
+}
+
+/// The same of frames of Ethernet.
+///
+/// # Panics
+/// As above.
+pub fn dissect_ethernet(test: &str, frames: &[&[u8]], fields: &[&str]) -> Option<Vec<Row>> {
+    dissect_as(test, &FileHeader::ETHERNET, frames, fields)
+}
+
+fn dissect_as(
+    test: &str,
+    header: &FileHeader,
+    frames: &[&[u8]],
+    fields: &[&str],
+) -> Option<Vec<Row>> {
     let tshark = program(test, "tshark")?;
-    let mut capture = FileHeader::INFINIBAND.emit().to_vec();
+    let mut capture = header.emit().to_vec();
     for (i, frame) in frames.iter().enumerate() {
         let time = Duration::from_millis(i as u64);
-        capture.extend(capture::record(time, frame.len()).expect("a test's packet fits"));
+        if *header == FileHeader::ETHERNET {
+            capture.extend(capture::ethernet_record(time, frame.len() as u16).emit());
+        } else {
+            capture.extend(capture::record(time, frame.len()).expect("a test's packet fits"));
+        }
         capture.extend_from_slice(frame);
     }
     let lines = run(&tshark, &capture, fields);

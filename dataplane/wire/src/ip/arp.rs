@@ -1,14 +1,16 @@
 //! Address resolution: ARP, RARP and inverse ARP over InfiniBand (RFC 826, 903, 2390; RFC 4391
-//! 9.2).
+//! 9.2), and over Ethernet.
 //!
 //! The packet is generic over the hardware address, for a link speaks either that of RFC 4391 or
-//! that of the draft of 2001. A receiver that takes both looks at [`ArpHeader::hardware_len`]
-//! first.
+//! that of the draft of 2001, or is Ethernet. A receiver that takes several looks at
+//! [`ArpHeader::hardware_len`] first.
 //!
 //! RFC 4391 9.2 leaves the target hardware address of a request without meaning: whatever is there
 //! is parsed and nobody should read it.
 
 use super::ipoib::EtherType;
+use super::link_address::{DraftLinkAddress, LinkAddress};
+use crate::ethernet::MacAddress;
 use crate::layout::{Layout, WireError};
 use core::net::Ipv4Addr;
 
@@ -31,8 +33,27 @@ layout! {
 codes! {
     /// Kinds of hardware addresses.
     pub struct HardwareType(u16) {
+        ETHERNET = 1,
         INFINIBAND = 32,
     }
+}
+
+/// What can be a hardware address here.
+pub trait HardwareAddress: Layout {
+    /// Which kind it is.
+    const TYPE: HardwareType;
+}
+
+impl HardwareAddress for LinkAddress {
+    const TYPE: HardwareType = HardwareType::INFINIBAND;
+}
+
+impl HardwareAddress for DraftLinkAddress {
+    const TYPE: HardwareType = HardwareType::INFINIBAND;
+}
+
+impl HardwareAddress for MacAddress {
+    const TYPE: HardwareType = HardwareType::ETHERNET;
 }
 
 codes! {
@@ -65,12 +86,12 @@ pub struct ArpPacket<A> {
     pub target_protocol: Ipv4Addr,
 }
 
-impl<A: Layout> ArpPacket<A> {
+impl<A: HardwareAddress> ArpPacket<A> {
     /// Octets of such a packet.
     pub const LEN: usize = ArpHeader::LEN + 2 * (A::LEN + 4);
 
     const HEADER: ArpHeader = ArpHeader {
-        hardware_type: HardwareType::INFINIBAND,
+        hardware_type: A::TYPE,
         protocol_type: EtherType::IPV4,
         hardware_len: A::LEN as u8,
         protocol_len: 4,
@@ -175,6 +196,23 @@ mod tests {
         assert_eq!(ArpPacket::parse(&out), Ok(packet));
         assert!(ArpPacket::<LinkAddress>::parse(&out).is_err());
         assert!(ArpPacket::<DraftLinkAddress>::parse(&REQUEST).is_err());
+    }
+
+    #[test]
+    fn a_reply_on_ethernet_has_short_addresses() {
+        let mac = |last| MacAddress([2, 0, 0, 0, 0, last]);
+        let packet = ArpPacket {
+            operation: ArpOperation::REPLY,
+            sender_hardware: mac(1),
+            sender_protocol: Ipv4Addr::new(10, 0, 0, 1),
+            target_hardware: mac(2),
+            target_protocol: Ipv4Addr::new(10, 0, 0, 2),
+        };
+        let mut out = [0; ArpPacket::<MacAddress>::LEN];
+        packet.write(&mut out).unwrap();
+        assert_eq!(out[..14], [0, 1, 8, 0, 6, 4, 0, 2, 2, 0, 0, 0, 0, 1]);
+        assert_eq!(out[14..], [10, 0, 0, 1, 2, 0, 0, 0, 0, 2, 10, 0, 0, 2]);
+        assert_eq!(ArpPacket::parse(&out), Ok(packet));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::link::{GID, LINK_ADDRESS, emitted, frame, hex};
 use pollux_referee::tshark::{Frame, judge};
 use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::ip::IpProtocol;
-use pollux_wire::ip::arp::{ArpOperation, ArpPacket};
+use pollux_wire::ip::arp::{ArpOperation, ArpPacket, HardwareAddress};
 use pollux_wire::ip::group_record::{GroupRecord, Querier, RecordType};
 use pollux_wire::ip::icmp::Echo;
 use pollux_wire::ip::icmpv4::{
@@ -18,7 +18,6 @@ use pollux_wire::ip::list::List;
 use pollux_wire::ip::tcp::{self, SackBlock, SackBlocks, TcpHeader, TcpOption};
 use pollux_wire::ip::udp::{self, UdpHeader};
 use pollux_wire::keys::QKey;
-use pollux_wire::layout::Layout;
 use std::net::Ipv4Addr;
 
 const V4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -40,7 +39,7 @@ fn ipv4(header: Ipv4Header, options: &[Ipv4Option<'_>], payload: &[u8]) -> Vec<u
     out
 }
 
-fn arp<A: Layout>(operation: ArpOperation, sender: A, target: A) -> Frame {
+fn arp<A: HardwareAddress>(operation: ArpOperation, sender: A, target: A) -> Frame {
     let packet = ArpPacket {
         operation,
         sender_hardware: sender,

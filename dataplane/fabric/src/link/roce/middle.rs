@@ -1,0 +1,169 @@
+//! Wires around wires: faults by rule and seed, and captures.
+
+use super::EthernetWire;
+use crate::link::fault::{Dice, Faults};
+use crate::time::Time;
+use pollux_wire::ethernet::EthernetHeader;
+use pollux_wire::roce::RocePacket;
+use std::collections::BTreeMap;
+
+/// Which way a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From the adapter.
+    Out,
+    /// To the adapter.
+    In,
+}
+
+/// Late frames that are kept each way; more go at once.
+const LATE_FRAMES_MAX: usize = 4096;
+
+/// A wire on which things go wrong, each way by its own rule. Only packets are struck, not what
+/// finds neighbours: that has timers of whole seconds, and is not what the rules are meant to try.
+pub struct Faulty<W> {
+    inner: W,
+    dice: Dice,
+    outgoing: Direction,
+    incoming: Direction,
+}
+
+#[derive(Default)]
+struct Direction {
+    faults: Faults,
+    late: BTreeMap<(Time, u64), Vec<u8>>,
+    kept: u64,
+}
+
+impl<W: EthernetWire> Faulty<W> {
+    /// A wire without faults so far.
+    pub fn new(inner: W, seed: u64) -> Self {
+        let (outgoing, incoming) = Default::default();
+        Self { inner, dice: Dice::new(seed), outgoing, incoming }
+    }
+
+    /// Changes the rule of one way.
+    pub fn set_faults(&mut self, way: Way, faults: Faults) {
+        match way {
+            Way::Out => self.outgoing.faults = faults,
+            Way::In => self.incoming.faults = faults,
+        }
+    }
+
+    /// The wire inside.
+    pub fn inner_mut(&mut self) -> &mut W {
+        &mut self.inner
+    }
+}
+
+impl Direction {
+    /// Whether the rule of this way strikes the frame.
+    fn strikes(&self, frame: &[u8]) -> bool {
+        !self.faults.are_none()
+            && EthernetHeader::read(frame).is_ok_and(|(header, octets)| {
+                matches!(RocePacket::parse(header.ether_type, octets), Ok(Some(_)))
+            })
+    }
+
+    /// The copies of a frame that go on now; others are kept.
+    fn strike(&mut self, dice: &mut Dice, now: Time, frame: &[u8]) -> Vec<Vec<u8>> {
+        let fate = self.faults.decide(dice, frame.len());
+        let mut at_once = Vec::new();
+        for delay in fate.delays {
+            let mut copy = frame.to_vec();
+            if let Some(bit) = fate.flipped_bit {
+                copy[bit / 8] ^= 0x80 >> (bit % 8);
+            }
+            if delay.is_zero() || self.late.len() >= LATE_FRAMES_MAX {
+                at_once.push(copy);
+            } else {
+                self.kept += 1;
+                self.late.insert((now + delay, self.kept), copy);
+            }
+        }
+        at_once
+    }
+
+    /// A late frame whose time has come.
+    fn due(&mut self, now: Time) -> Option<Vec<u8>> {
+        let entry = self.late.first_entry().filter(|entry| entry.key().0 <= now)?;
+        Some(entry.remove())
+    }
+}
+
+impl<W: EthernetWire> EthernetWire for Faulty<W> {
+    fn has_room(&mut self) -> bool {
+        self.inner.has_room()
+    }
+
+    fn send(&mut self, now: Time, frame: &[u8]) {
+        if !self.outgoing.strikes(frame) {
+            return self.inner.send(now, frame);
+        }
+        for copy in self.outgoing.strike(&mut self.dice, now, frame) {
+            self.inner.send(now, &copy);
+        }
+    }
+
+    fn receive(&mut self, now: Time, frame: &mut Vec<u8>) -> bool {
+        while let Some(late) = self.outgoing.due(now) {
+            self.inner.send(now, &late);
+        }
+        loop {
+            if let Some(late) = self.incoming.due(now) {
+                *frame = late;
+                return true;
+            }
+            if !self.inner.receive(now, frame) {
+                return false;
+            }
+            if !self.incoming.strikes(frame) {
+                return true;
+            }
+            for copy in self.incoming.strike(&mut self.dice, now, frame) {
+                self.incoming.kept += 1;
+                self.incoming.late.insert((now, self.incoming.kept), copy);
+            }
+        }
+    }
+}
+
+/// Who is told of every frame.
+pub type FrameTap = Box<dyn FnMut(Time, Way, &[u8])>;
+
+/// A wire that somebody listens on.
+pub struct Tapped<W> {
+    inner: W,
+    tap: FrameTap,
+}
+
+impl<W> Tapped<W> {
+    /// Shows every frame to `tap`.
+    pub fn new(inner: W, tap: FrameTap) -> Self {
+        Self { inner, tap }
+    }
+
+    /// The wire inside.
+    pub fn inner_mut(&mut self) -> &mut W {
+        &mut self.inner
+    }
+}
+
+impl<W: EthernetWire> EthernetWire for Tapped<W> {
+    fn has_room(&mut self) -> bool {
+        self.inner.has_room()
+    }
+
+    fn send(&mut self, now: Time, frame: &[u8]) {
+        (self.tap)(now, Way::Out, frame);
+        self.inner.send(now, frame);
+    }
+
+    fn receive(&mut self, now: Time, frame: &mut Vec<u8>) -> bool {
+        let came = self.inner.receive(now, frame);
+        if came {
+            (self.tap)(now, Way::In, frame);
+        }
+        came
+    }
+}

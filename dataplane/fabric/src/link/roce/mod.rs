@@ -1,0 +1,124 @@
+//! A link whose other end is Ethernet, where adapters of other makes speak RoCEv2 (IBA A17).
+//!
+//! Decisions and motion are apart: the [`station`] is what a host is on an Ethernet, with its
+//! [`neighbours`] and without I/O; an [`EthernetWire`] moves frames, and [`stream`] is one.
+//! [`middle`] has wires around wires: faults by rule, and captures. [`RoceLink`] joins them.
+//!
+//! ```text
+//! adapter -- RoceLink -- station
+//!               |
+//!             Faulty -- Tapped -- StreamWire ~~~ whoever is on the Ethernet
+//! ```
+
+pub mod middle;
+pub mod neighbours;
+pub mod station;
+pub mod stream;
+
+use super::Link;
+use super::threads::Clock;
+use crate::hca::Adapter;
+use crate::lend::Lender;
+use crate::time::Time;
+use pollux_wire::ethernet::EthernetHeader;
+use pollux_wire::roce::IP_LEN_MAX;
+use station::Station;
+use std::sync::Arc;
+
+/// Octets of the longest frame that is sent or taken.
+pub const FRAME_OCTETS_MAX: usize = EthernetHeader::LEN + IP_LEN_MAX;
+
+/// Where Ethernet frames go and come from.
+pub trait EthernetWire {
+    /// Whether it takes a frame now.
+    fn has_room(&mut self) -> bool;
+    /// Sends a frame. One that there is no room for is lost, as on any Ethernet.
+    fn send(&mut self, now: Time, frame: &[u8]);
+    /// Puts the next frame that has come in place of what `frame` had; says whether there was any.
+    fn receive(&mut self, now: Time, frame: &mut Vec<u8>) -> bool;
+}
+
+/// One end of a link, with an adapter's port on Ethernet.
+pub struct RoceLink<W> {
+    station: Station,
+    wire: W,
+    clock: Clock,
+    frame: Vec<u8>,
+    packet: Vec<u8>,
+}
+
+impl<W: EthernetWire> RoceLink<W> {
+    /// Puts a station to a wire.
+    pub fn new(station: Station, wire: W, clock: Clock) -> Self {
+        let (frame, packet) = (Vec::new(), Vec::new());
+        Self { station, wire, clock, frame, packet }
+    }
+
+    /// The wire, for whoever manages it.
+    pub fn wire_mut(&mut self) -> &mut W {
+        &mut self.wire
+    }
+
+    /// The station, for whoever wants to know what it dropped.
+    pub fn station(&self) -> &Station {
+        &self.station
+    }
+
+    /// Sends what the station wants sent.
+    fn flush(&mut self, now: Time) {
+        while self.wire.has_room()
+            && let Some(frame) = self.station.poll_transmit()
+        {
+            self.wire.send(now, &frame);
+        }
+    }
+}
+
+impl<W: EthernetWire> Link for RoceLink<W> {
+    fn now(&self) -> Time {
+        (self.clock)()
+    }
+
+    fn is_virtual(&self) -> bool {
+        false
+    }
+
+    /// Always: nobody at the other end takes anything else.
+    fn wants_packets(&self) -> bool {
+        true
+    }
+
+    /// Memory is not lent to other machines.
+    fn attach(&mut self, _: &Arc<Lender>) {}
+
+    fn send_packet(&mut self, octets: &[u8]) -> bool {
+        let now = self.now();
+        self.flush(now);
+        if self.station.is_full() || !self.wire.has_room() {
+            return false;
+        }
+        self.station.handle_packet(now, octets);
+        self.flush(now);
+        true
+    }
+
+    fn send_message(&mut self, _: &[u64], _: usize, _: impl FnMut(&mut [u8])) -> bool {
+        unreachable!("a link that wants packets was given a message")
+    }
+
+    fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool {
+        self.station.handle_timeout(now);
+        let came = self.wire.receive(now, &mut self.frame);
+        if came && self.station.handle_frame(now, &self.frame, &mut self.packet) {
+            adapter.handle_packet(now, &self.packet);
+        }
+        self.flush(now);
+        came
+    }
+
+    fn set_deadline(&mut self, _: Option<Time>) {}
+
+    fn idle(&mut self, _: Time) {
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,58 @@
+//! Every frame that crossed the wire, read by tshark.
+
+use crate::Seen;
+use pollux_fabric::link::roce::middle::Way;
+use pollux_referee::tshark::{Row, dissect_ethernet};
+use pollux_wire::capture::{FileHeader, ethernet_record};
+use pollux_wire::ethernet::EthernetHeader;
+use pollux_wire::packet::{Bth, PACKET_LEN_MAX, Packet};
+use pollux_wire::roce::RocePacket;
+
+const FIELDS: [&str; 3] = ["infiniband.bth.opcode", "infiniband.bth.destqp", "infiniband.bth.psn"];
+
+/// Fails unless tshark finds the numbers in every packet that we find, and nothing malformed in any
+/// frame, both ways. Frames that a rule of the test has damaged are left out: their CRC says so.
+pub fn judge(test: &str, seen: &Seen) {
+    let seen = seen.borrow();
+    let frames: Vec<_> =
+        seen.iter().filter_map(|(_, way, frame)| Some((way, frame, numbers(frame)?))).collect();
+    let octets: Vec<&[u8]> = frames.iter().map(|(_, frame, _)| frame.as_slice()).collect();
+    let Some(rows) = dissect_ethernet(test, &octets, &FIELDS) else { return };
+    let mut complaints = Vec::new();
+    for ((way, frame, numbers), row) in frames.iter().zip(&rows) {
+        if !row.malformed.is_empty() || row.values != numbers[..] {
+            let Row { values, malformed } = row;
+            complaints.push(format!("{way:?} {frame:02x?}: {malformed} {values:?} {numbers:?}"));
+        }
+    }
+    let shown = complaints.iter().take(5).cloned().collect::<Vec<_>>().join("\n");
+    assert!(complaints.is_empty(), "tshark disagrees on {} frames:\n{shown}", complaints.len());
+    let count = |wanted| frames.iter().filter(|(way, ..)| **way == wanted).count();
+    println!("{test}: tshark agrees on {} frames out and {} in", count(Way::Out), count(Way::In));
+}
+
+/// Writes all of it to the file that `POLLUX_CAPTURE` names, if it does: for whoever looks for what
+/// went wrong.
+#[expect(clippy::disallowed_methods, reason = "what is kept is the environment's to say")]
+pub fn keep(seen: &Seen) {
+    let Some(path) = std::env::var_os("POLLUX_CAPTURE") else { return };
+    let mut capture = FileHeader::ETHERNET.emit().to_vec();
+    for (time, _, frame) in seen.borrow().iter() {
+        capture.extend(ethernet_record(time.since_start(), frame.len() as u16).emit());
+        capture.extend_from_slice(frame);
+    }
+    std::fs::write(path, capture).expect("a capture can be written where it is wanted");
+}
+
+/// The numbers of a packet as tshark prints them; empty ones of what is no packet of RoCE, and none
+/// of what has been damaged.
+fn numbers(frame: &[u8]) -> Option<[String; 3]> {
+    let (header, octets) = EthernetHeader::read(frame).ok()?;
+    let Some(came) = RocePacket::parse(header.ether_type, octets).ok()? else {
+        return Some([const { String::new() }; 3]);
+    };
+    let mut native = vec![0; PACKET_LEN_MAX];
+    let len = came.write_native(&mut native).ok()?;
+    let Bth { opcode, dest_qp, psn, .. } = Packet::parse(&native[..len]).ok()?.bth();
+    Some([opcode.0.to_string(), format!("{:#08x}", dest_qp.0), psn.get().to_string()])
+}

@@ -1,0 +1,52 @@
+//! One end of a connection on a device of the machine, told what to do by lines on a serial port.
+
+use pollux_ibverbs::open;
+use pollux_verbs::Device;
+use pollux_verbs::end::End;
+use pollux_verbs::end::line::{Command, Reply};
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::time::{Duration, Instant};
+
+/// Between two looks for a completion: an emulated processor that only looks slows the machine.
+const PAUSE: Duration = Duration::from_micros(100);
+
+type OwnEnd = End<Box<dyn Device + Send>>;
+
+/// Does what lines on `port` say until there are no more; says whether that was all.
+pub fn run(device: &str, port: &str) -> bool {
+    let outcome = serve(device, port);
+    if let Err(error) = &outcome {
+        eprintln!("{device} at {port}: {error}");
+    }
+    outcome.is_ok()
+}
+
+/// The first line that is written says that all is ready.
+fn serve(device: &str, port: &str) -> io::Result<()> {
+    let opened = open(device).map_err(io::Error::other)?;
+    let mut end = End::new(opened.device).map_err(io::Error::other)?;
+    let lines = BufReader::new(File::open(port)?).lines();
+    let mut out = File::options().write(true).open(port)?;
+    let started = Instant::now();
+    out.write_all(b"ready\n")?;
+    for line in lines {
+        let reply = match Command::parse(&line?) {
+            Some(command) => carry_out(&mut end, started, command),
+            None => Err("no such command".into()),
+        };
+        let text = reply.map_or_else(|error| format!("failed {error}"), |reply| reply.line());
+        out.write_all(format!("{text}\n").as_bytes())?;
+    }
+    Ok(())
+}
+
+fn carry_out(end: &mut OwnEnd, started: Instant, command: Command) -> Result<Reply, String> {
+    end.begin(started.elapsed(), command);
+    loop {
+        if let Some(reply) = end.step(started.elapsed()) {
+            return reply;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}

@@ -1,0 +1,461 @@
+//! RoCEv2: InfiniBand transport behind IP and UDP (IBA A17).
+//!
+//! ```text
+//! native   LRH  GRH            BTH  extended headers  payload  pad  ICRC  VCRC
+//! RoCEv2        IPv4 | IPv6  UDP  BTH  extended headers  payload  pad  ICRC
+//! ```
+//!
+//! The IP header takes the place of the GRH, field by field, and IPv4 addresses are GIDs in the
+//! form ::ffff:a.b.c.d. There are no LIDs: a packet that is made native has LID 0 at both ends. So
+//! the two forms say the same, and only the CRCs have to be made anew. [`write_ip`] goes one way;
+//! [`RocePacket`] is the checked view of what came, and goes the other.
+
+use crate::WireError;
+use crate::address::Gid;
+use crate::ip::IpProtocol;
+use crate::ip::ipoib::EtherType;
+use crate::ip::ipv4::{Ipv4Header, Ipv4Packet};
+use crate::ip::ipv6::{Ipv6Header, Ipv6Packet};
+use crate::ip::udp::{UdpDatagram, UdpHeader};
+use crate::packet::crc::{ICRC_LEN, VCRC_LEN};
+use crate::packet::{Bth, Grh, Lnh, Lrh, PACKET_LEN_MAX, Packet, seal};
+use core::net::Ipv6Addr;
+
+/// Where all of RoCEv2 goes to (IANA).
+pub const UDP_PORT: u16 = 4791;
+
+/// The longest IP packet: what takes the place of the native headers is no longer than they are.
+pub const IP_LEN_MAX: usize = PACKET_LEN_MAX;
+
+/// A source port of the dynamic range, for all packets of a flow. The flow label's 20 bits are
+/// folded to 14 (IBA A17.9.2).
+pub const fn source_port(flow_label: u32) -> u16 {
+    0xc000 | (flow_label ^ flow_label >> 14) as u16 & 0x3fff
+}
+
+/// The invariant CRC of an IP packet, up to its last pad octet; `None` for what cannot be RoCEv2.
+///
+/// As with a GRH all of the LRH counts as ones, though there is none, and so do the fields of the
+/// IP header that routers change, the UDP checksum and the BTH's octet of congestion bits
+/// (IBA A17.3.3).
+pub fn icrc(covered: &[u8]) -> Option<u32> {
+    const HEADERS: usize = UdpHeader::LEN + Bth::LEN;
+    const V4: usize = Ipv4Header::LEN + HEADERS;
+    const V6: usize = Ipv6Header::LEN + HEADERS;
+    match covered.first()? {
+        // Options would stand where the BTH is looked for.
+        0x45 => {
+            let (head, rest) = covered.split_first_chunk::<V4>()?;
+            Some(masked::<V4>(*head, &[1..2, 8..9, 10..12], rest))
+        }
+        0x60..=0x6f => {
+            let (head, rest) = covered.split_first_chunk::<V6>()?;
+            let mut head = *head;
+            head[0] = 0x6f;
+            Some(masked::<V6>(head, &[1..4, 7..8], rest))
+        }
+        _ => None,
+    }
+}
+
+/// The CRC of headers, UDP and BTH last, in which these octets are ones too, and what follows.
+fn masked<const N: usize>(mut head: [u8; N], ones: &[core::ops::Range<usize>], rest: &[u8]) -> u32 {
+    let bth = N - Bth::LEN;
+    let common = [bth - 2..bth, bth + 4..bth + 5];
+    for range in ones.iter().chain(&common) {
+        head[range.clone()].fill(0xff);
+    }
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&[0xff; Lrh::LEN]);
+    hasher.update(&head);
+    hasher.update(rest);
+    hasher.finalize()
+}
+
+/// Writes a native packet as an IP packet; gives its length. The CRCs of the native one are not
+/// looked at. IPv4 it is where the GIDs are addresses of IPv4.
+pub fn write_ip(packet: &Packet<'_>, out: &mut [u8]) -> Result<usize, WireError> {
+    let no_grh = WireError::BadValue { format: "RocePacket", field: "grh" };
+    let grh = packet.grh().ok_or(no_grh)?;
+    let transport = &packet.octets()[Lrh::LEN + Grh::LEN..];
+    let transport = &transport[..transport.len() - VCRC_LEN];
+    let ip_len = if grh.dgid.to_ipv4().is_some() { Ipv4Header::LEN } else { Ipv6Header::LEN };
+    let payload = write_ip_header(&grh, UdpHeader::LEN + transport.len(), out)?;
+    let udp = UdpHeader {
+        source_port: source_port(flow_of(&grh, &packet.bth())),
+        destination_port: UDP_PORT,
+        ..UdpHeader::default()
+    };
+    udp.write_datagram(transport.len(), payload)?.copy_from_slice(transport);
+    let len = ip_len + UdpHeader::LEN + transport.len();
+    let (covered, trailer) = out[..len].split_at_mut(len - ICRC_LEN);
+    let icrc = icrc(covered).ok_or(WireError::BadLength { format: "RocePacket" })?;
+    trailer.copy_from_slice(&icrc.to_le_bytes());
+    Ok(len)
+}
+
+/// The flow label; or the destination queue pair, where the sender has named no flow.
+fn flow_of(grh: &Grh, bth: &Bth) -> u32 {
+    if grh.flow_label == 0 { bth.dest_qp.0 } else { grh.flow_label }
+}
+
+/// Writes the IP header; gives the room for its payload.
+fn write_ip_header<'a>(
+    grh: &Grh,
+    payload_len: usize,
+    out: &'a mut [u8],
+) -> Result<&'a mut [u8], WireError> {
+    let (dscp, ecn) = (grh.tclass >> 2, grh.tclass & 3);
+    match (grh.sgid.to_ipv4(), grh.dgid.to_ipv4()) {
+        (Some(source), Some(destination)) => {
+            let header = Ipv4Header {
+                dscp,
+                ecn,
+                dont_fragment: true,
+                ttl: grh.hop_lmt,
+                protocol: IpProtocol::UDP,
+                source,
+                destination,
+                ..Ipv4Header::default()
+            };
+            header.write_packet(&[], payload_len, out)
+        }
+        (None, None) => {
+            let header = Ipv6Header {
+                dscp,
+                ecn,
+                flow_label: grh.flow_label,
+                next_header: IpProtocol::UDP,
+                hop_limit: grh.hop_lmt,
+                source: Ipv6Addr::from(grh.sgid.0),
+                destination: Ipv6Addr::from(grh.dgid.0),
+                ..Ipv6Header::default()
+            };
+            header.write_packet(payload_len, out)
+        }
+        // One end has an address of IPv4 and the other one of IPv6.
+        _ => Err(WireError::BadValue { format: "RocePacket", field: "gids" }),
+    }
+}
+
+/// An IP packet that carries InfiniBand transport, and arrived whole.
+#[derive(Clone, Copy, Debug)]
+pub struct RocePacket<'a> {
+    grh: Grh,
+    /// BTH to ICRC.
+    transport: &'a [u8],
+}
+
+impl<'a> RocePacket<'a> {
+    /// Looks at what an Ethernet frame of this type carries; none if it is not of RoCEv2.
+    ///
+    /// What the ICRC covers needs no other checksum: that of UDP is not looked at, and is not made
+    /// by most senders.
+    pub fn parse(ether_type: EtherType, octets: &'a [u8]) -> Result<Option<Self>, WireError> {
+        let (grh, octets, payload) = match ether_type {
+            EtherType::IPV4 => {
+                let packet = Ipv4Packet::parse(octets)?;
+                let header = packet.header();
+                if header.protocol != IpProtocol::UDP || header.is_fragment() {
+                    return Ok(None);
+                }
+                if !packet.checksum_ok() {
+                    return Err(WireError::BadChecksum { format: "Ipv4Header" });
+                }
+                let len = usize::from(header.total_length);
+                (grh_of_v4(&header), &octets[..len], packet.payload())
+            }
+            EtherType::IPV6 => {
+                let packet = Ipv6Packet::parse(octets)?;
+                let header = packet.header();
+                if header.next_header != IpProtocol::UDP {
+                    return Ok(None);
+                }
+                let len = Ipv6Header::LEN + packet.payload().len();
+                (grh_of_v6(&header), &octets[..len], packet.payload())
+            }
+            _ => return Ok(None),
+        };
+        let datagram = UdpDatagram::parse(payload)?;
+        if datagram.header().destination_port != UDP_PORT {
+            return Ok(None);
+        }
+        let bad_length = WireError::BadLength { format: "RocePacket" };
+        let transport = datagram.payload();
+        if transport.len() + UdpHeader::LEN != payload.len() {
+            return Err(bad_length);
+        }
+        let (covered, trailer) = octets.split_last_chunk::<ICRC_LEN>().ok_or(bad_length)?;
+        if icrc(covered).ok_or(bad_length)?.to_le_bytes() != *trailer {
+            return Err(WireError::BadChecksum { format: "RocePacket" });
+        }
+        let grh = Grh { pay_len: transport.len() as u16, ..grh };
+        Ok(Some(Self { grh, transport }))
+    }
+
+    /// The IP header, as a GRH.
+    pub const fn grh(&self) -> Grh {
+        self.grh
+    }
+
+    /// Writes it as a native packet, LRH to VCRC; gives its length.
+    pub fn write_native(&self, out: &mut [u8]) -> Result<usize, WireError> {
+        let headers_len = Lrh::LEN + Grh::LEN;
+        let (len, have) = (headers_len + self.transport.len() + VCRC_LEN, out.len());
+        let words = (headers_len + self.transport.len()) / 4;
+        if !self.transport.len().is_multiple_of(4) || words > Lrh::PKT_LEN_MAX {
+            return Err(WireError::BadLength { format: "RocePacket" });
+        }
+        let no_room = WireError::NoRoom { format: "RocePacket", needed: len, have };
+        let packet = out.get_mut(..len).ok_or(no_room)?;
+        let lrh = Lrh { lnh: Lnh::GLOBAL, pkt_len: words as u16, ..Lrh::default() };
+        let rest = self.grh.write(lrh.write(packet)?)?;
+        rest[..self.transport.len()].copy_from_slice(self.transport);
+        seal(packet);
+        Ok(len)
+    }
+}
+
+fn grh_of_v4(header: &Ipv4Header) -> Grh {
+    Grh {
+        ip_ver: Grh::IP_VER,
+        tclass: header.dscp << 2 | header.ecn,
+        nxt_hdr: Grh::NXT_HDR_IBA,
+        hop_lmt: header.ttl,
+        sgid: Gid::of_ipv4(header.source),
+        dgid: Gid::of_ipv4(header.destination),
+        ..Grh::default()
+    }
+}
+
+fn grh_of_v6(header: &Ipv6Header) -> Grh {
+    Grh {
+        ip_ver: Grh::IP_VER,
+        tclass: header.dscp << 2 | header.ecn,
+        flow_label: header.flow_label,
+        nxt_hdr: Grh::NXT_HDR_IBA,
+        hop_lmt: header.hop_limit,
+        sgid: Gid(header.source.octets()),
+        dgid: Gid(header.destination.octets()),
+        ..Grh::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::Qpn;
+    use crate::keys::PKey;
+    use crate::packet::{Aeth, Credits, Extended, Headers, Opcode, Reth, Syndrome};
+    use crate::psn::Psn;
+    use core::net::Ipv4Addr;
+    use proptest::prelude::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    fn v4() -> [Gid; 2] {
+        [1, 2].map(|last| Gid::of_ipv4(Ipv4Addr::new(10, 0, 0, last)))
+    }
+
+    fn v6() -> [Gid; 2] {
+        [1, 2].map(|last| Gid(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, last).octets()))
+    }
+
+    fn native([sgid, dgid]: [Gid; 2], payload: &[u8]) -> Vec<u8> {
+        let grh = Grh {
+            ip_ver: 6,
+            tclass: 0x47,
+            nxt_hdr: Grh::NXT_HDR_IBA,
+            hop_lmt: 64,
+            sgid,
+            dgid,
+            ..Grh::default()
+        };
+        let bth = Bth {
+            opcode: Opcode::RC_ACKNOWLEDGE,
+            mig_req: true,
+            pkey: PKey::DEFAULT,
+            dest_qp: Qpn(0x12_3456),
+            psn: Psn::new(0xff_ffff),
+            ..Bth::default()
+        };
+        let aeth = Aeth { syndrome: Syndrome::Ack(Credits(31)), msn: Psn::new(5) };
+        let (lrh, extended) = (Lrh::default(), Extended::Aeth(aeth));
+        let headers = Headers { lrh, grh: Some(grh), bth, rd: None, extended };
+        let mut out = vec![0; PACKET_LEN_MAX];
+        let len = headers.emit(payload, &mut out).unwrap();
+        out.truncate(len);
+        out
+    }
+
+    fn ip_of(native: &[u8]) -> Vec<u8> {
+        let mut out = vec![0xee; IP_LEN_MAX];
+        let len = write_ip(&Packet::parse(native).unwrap(), &mut out).unwrap();
+        out.truncate(len);
+        out
+    }
+
+    fn ether_type(gids: [Gid; 2]) -> EtherType {
+        if gids[0].to_ipv4().is_some() { EtherType::IPV4 } else { EtherType::IPV6 }
+    }
+
+    #[test]
+    fn a_packet_comes_back_as_it_went() {
+        for (gids, header_len) in [(v4(), 20), (v6(), 40)] {
+            for payload in [&[][..], b"five!", &[7; 4096]] {
+                let native = native(gids, payload);
+                let mut ip = ip_of(&native);
+                assert_eq!(ip.len(), native.len() - 50 + header_len + 8);
+                // Padding of the link is none of the packet's.
+                ip.extend([0xdd; 3]);
+                let came = RocePacket::parse(ether_type(gids), &ip).unwrap().unwrap();
+                let mut out = vec![0; PACKET_LEN_MAX];
+                let len = came.write_native(&mut out).unwrap();
+                assert_eq!(out[..len], native);
+                assert!(Packet::parse(&out[..len]).unwrap().icrc_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn an_acknowledgement_by_hand() {
+        let ip = ip_of(&native(v4(), &[]));
+        assert_eq!(ip[..10], [0x45, 0x47, 0, 48, 0, 0, 0x40, 0, 64, 17]);
+        assert_eq!(ip[12..20], [10, 0, 0, 1, 10, 0, 0, 2]);
+        let port = 0xc000 | (0x12_3456 ^ 0x12_3456 >> 14) as u16 & 0x3fff;
+        assert_eq!(
+            ip[20..28],
+            [port.to_be_bytes(), 4791_u16.to_be_bytes(), [0, 28], [0, 0]].concat()
+        );
+        assert_eq!(ip[28..40], [0x11, 0x40, 0xff, 0xff, 0, 0x12, 0x34, 0x56, 0, 0xff, 0xff, 0xff]);
+        assert_eq!(ip[40..44], [31, 0, 0, 5]);
+    }
+
+    /// What Soft-RoCE of Linux 6.1 has sent on a wire: a request to read a mebibyte.
+    #[test]
+    fn a_read_request_of_another_make() {
+        let ip = [
+            0x45, 0, 0, 0x3c, 0xbc, 0x1c, 0x40, 0, 0x40, 0x11, 0x6a, 0x90, 10, 1, 0, 1, 10, 1, 0,
+            2, 0xc5, 0x40, 0x12, 0xb7, 0, 0x28, 0, 0, 0x0c, 0, 0xff, 0xff, 0, 1, 0, 0x41, 0x80, 0,
+            0, 0x64, 0, 0, 0x7f, 0, 0xcb, 0xa0, 0, 0, 0, 0, 1, 0, 0, 0x10, 0, 0, 0x90, 0x10, 0x36,
+            0x5c,
+        ];
+        let came = RocePacket::parse(EtherType::IPV4, &ip).unwrap().unwrap();
+        assert_eq!(came.grh().sgid, Gid::of_ipv4(Ipv4Addr::new(10, 1, 0, 1)));
+        let mut native = vec![0; PACKET_LEN_MAX];
+        let len = came.write_native(&mut native).unwrap();
+        let packet = Packet::parse(&native[..len]).unwrap();
+        let bth = packet.bth();
+        assert_eq!((bth.opcode, bth.dest_qp, bth.psn.get()), (Opcode(0x0c), Qpn(0x01_0041), 100));
+        let reth = Reth { va: 0x7f00_cba0_0000, rkey: 0x100, dma_len: 1 << 20 };
+        assert_eq!(packet.extended(), Extended::Reth(reth));
+    }
+
+    /// An acknowledgement of the same make, over IPv6.
+    #[test]
+    fn an_acknowledgement_of_another_make() {
+        let mut ip = vec![0x60, 0, 0, 0, 0, 0x1c, 0x11, 0x40];
+        let gid = |last| Gid(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, last).octets());
+        ip.extend(gid(0x102).0);
+        ip.extend(gid(2).0);
+        ip.extend([
+            0xc5, 0x14, 0x12, 0xb7, 0, 0x1c, 0, 0, 0x11, 0, 0xff, 0xff, 0, 0, 0, 0x41, 0, 0, 0,
+            0x64, 0x1f, 0, 0, 1, 0x65, 0xab, 0x0a, 0xad,
+        ]);
+        let came = RocePacket::parse(EtherType::IPV6, &ip).unwrap().unwrap();
+        assert_eq!((came.grh().sgid, came.grh().dgid), (gid(0x102), gid(2)));
+        let mut native = vec![0; PACKET_LEN_MAX];
+        let len = came.write_native(&mut native).unwrap();
+        let aeth = Aeth { syndrome: Syndrome::Ack(Credits(31)), msn: Psn::new(1) };
+        let packet = Packet::parse(&native[..len]).unwrap();
+        assert_eq!(packet.extended(), Extended::Aeth(aeth));
+    }
+
+    #[test]
+    fn families_do_not_mix_and_a_grh_must_be() {
+        let mixed = native([v4()[0], v6()[1]], &[]);
+        let mut out = vec![0; IP_LEN_MAX];
+        assert!(write_ip(&Packet::parse(&mixed).unwrap(), &mut out).is_err());
+        let ack = [
+            0x00, 0x02, 0x00, 0x02, 0x00, 0x07, 0x00, 0x01, 0x11, 0x00, 0xff, 0xff, 0, 0, 0, 0x49,
+            0, 0, 0, 5, 0x1f, 0, 0, 6, 0x69, 0xb4, 0x2b, 0xaa, 0xea, 0xf6,
+        ];
+        assert!(write_ip(&Packet::parse(&ack).unwrap(), &mut out).is_err());
+        assert!(write_ip(&Packet::parse(&native(v4(), &[1; 64])).unwrap(), &mut [0; 64]).is_err());
+    }
+
+    #[test]
+    fn what_is_not_of_roce_is_none_and_what_is_broken_an_error() {
+        for gids in [v4(), v6()] {
+            let (kind, ip) = (ether_type(gids), ip_of(&native(gids, b"octets")));
+            let udp = if kind == EtherType::IPV4 { 20 } else { 40 };
+            let parse = |ip: &[u8]| RocePacket::parse(kind, ip).map(|packet| packet.is_some());
+            let with = |at: usize, value: u8| {
+                let mut other = ip.clone();
+                other[at] = value;
+                parse(&other)
+            };
+            assert_eq!(parse(&ip), Ok(true));
+            assert_eq!(with(udp + 3, 0), Ok(false), "another port");
+            assert_eq!(with(ip.len() - 5, 0xff).unwrap_err().reason(), "bad_checksum");
+            assert_eq!(with(udp + 5, 28).unwrap_err().reason(), "bad_length");
+            assert!(parse(&ip[..ip.len() - 1]).is_err());
+        }
+        assert!(RocePacket::parse(EtherType::ARP, &[0; 60]).unwrap().is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn routers_may_change_what_they_change(
+            tos: u8, ttl: u8, label in 0u8..16, udp_checksum: u16, congestion: u8,
+        ) {
+            for gids in [v4(), v6()] {
+                let ip = ip_of(&native(gids, b"octets"));
+                let is_v4 = gids == v4();
+                let mut other = ip.clone();
+                if is_v4 {
+                    (other[1], other[8], other[10]) = (tos, ttl, label);
+                } else {
+                    (other[0], other[1], other[7]) = (0x60 | label, tos, ttl);
+                }
+                let udp = if is_v4 { 20 } else { 40 };
+                other[udp + 6..udp + 8].copy_from_slice(&udp_checksum.to_be_bytes());
+                other[udp + 12] = congestion;
+                let crc = |ip: &[u8]| icrc(&ip[..ip.len() - 4]);
+                prop_assert_eq!(crc(&other), crc(&ip));
+                other[udp] ^= 1;
+                prop_assert_ne!(crc(&other), crc(&ip));
+            }
+        }
+
+        #[test]
+        fn any_octets_parse_or_not(
+            octets in proptest::collection::vec(any::<u8>(), 0..120), six: bool,
+        ) {
+            let kind = if six { EtherType::IPV6 } else { EtherType::IPV4 };
+            let _ = icrc(&octets);
+            let _ = RocePacket::parse(kind, &octets);
+        }
+
+        /// As above, but with headers that lead further in, and a CRC that fits.
+        #[test]
+        fn damaged_packets_parse_or_not(
+            at in 0usize..88, value: u8, payload_len in 0usize..16, six: bool,
+        ) {
+            let gids = if six { v6() } else { v4() };
+            let mut ip = ip_of(&native(gids, &[1; 16][..payload_len]));
+            let len = ip.len();
+            ip[at % len] = value;
+            if let Some(crc) = icrc(&ip[..len - 4]) {
+                ip[len - 4..].copy_from_slice(&crc.to_le_bytes());
+            }
+            if let Ok(Some(packet)) = RocePacket::parse(ether_type(gids), &ip) {
+                let mut out = vec![0; PACKET_LEN_MAX];
+                let native = packet.write_native(&mut out).map(|len| &out[..len]);
+                if let Ok(native) = native.and_then(Packet::parse) {
+                    prop_assert!(native.icrc_ok() && native.vcrc_ok());
+                }
+            }
+        }
+    }
+}
