@@ -15,8 +15,8 @@ use pollux_wire::mad::sa::{
     PortInfoRecord, Record, SmInfoRecord, SwitchInfoRecord, write_record,
 };
 use pollux_wire::mad::smp::{
-    CapabilityMask, LinearForwardingTable, MKey, MulticastForwardingTable, NodeInfo, PKeyTable,
-    PortInfo, SmInfo, SmKey,
+    LinearForwardingTable, MKey, MulticastForwardingTable, NodeInfo, PKeyTable, PortInfo, SmInfo,
+    SmKey,
 };
 
 /// Octets of a table that answers one question.
@@ -156,8 +156,6 @@ fn switches<'a>(
 impl Administrator {
     pub(super) fn node_records(view: &View, mask: u64, wanted: &NodeRecord) -> Answer {
         let mut table = Table::new(Wanted::new(mask, wanted, &[("node_info", NodeInfo::FIELDS)])?);
-        let description = components(NodeRecord::FIELDS, 0, &[("node_info", NodeInfo::FIELDS)]);
-        debug_assert_eq!(description.len(), 15, "bit 14 is the description");
         for (place, port) in managed(view, &table.wanted) {
             let node = view.node(place.node);
             let local_port_num =
@@ -190,7 +188,7 @@ impl Administrator {
                 let Some(info) = node.ports[usize::from(port_num)].info else { continue };
                 let m_key = if is_trusted { info.m_key } else { MKey(0) };
                 let port_info = PortInfo { m_key, ..info };
-                if !is_asked || has(port_info.capability_mask, capability) {
+                if !is_asked || port_info.capability_mask.contains(capability) {
                     table.push(PortInfoRecord { lid: port.lid, port_num, options: 0, port_info });
                 }
             }
@@ -295,8 +293,4 @@ impl Administrator {
         self.subscriptions.records().for_each(|record| table.push(record));
         table.finish()
     }
-}
-
-fn has(own: CapabilityMask, wanted: CapabilityMask) -> bool {
-    own.contains(wanted)
 }

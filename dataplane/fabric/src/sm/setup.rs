@@ -19,7 +19,7 @@ use pollux_wire::mad::smp::{
     VlArbitrationTable, VlCap, VlPart, VlWeight,
 };
 use pollux_wire::units::{Mtu, TimeCode};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How long a packet may wait at the head of a queue: 1 s towards switches, a quarter towards hosts,
 /// so that a host which takes nothing does not hold up those behind it.
@@ -91,8 +91,10 @@ impl SubnetManager {
             return;
         }
         let (node, port) = (self.view.node(place.node), self.view.port(place));
-        let keys = &keys[..keys.len().min(cap.into())];
-        self.failed += u64::from(keys.len() < keys.len().min(cap.into()));
+        // A port that has no room for all its keys makes every sweep a failed one.
+        let room = keys.len().min(cap.into());
+        self.failed += u64::from(room < keys.len());
+        let keys = &keys[..room];
         if port.p_keys.as_deref() == Some(keys) {
             return;
         }
@@ -115,7 +117,7 @@ impl SubnetManager {
         let port = self.view.port(place);
         let Some(info) = port.info.filter(|_| port.is_up() && !port.has_qos) else { return };
         let (path, is_switch) = (node.path(place.port), node.is_switch());
-        let lanes = lanes(&info).unwrap_or(1);
+        let lanes = info.operational_vls.lanes().unwrap_or(1);
         let table = SlToVlMappingTable { lanes: qos.sl_to_vl.map(|lane| lane % lanes) };
         let purpose = Purpose::SetQos(place);
         let inputs = if is_switch { 0..node.ports.len() as u8 } else { 0..1 };
@@ -189,7 +191,7 @@ impl SubnetManager {
             return;
         }
         let (wanted, written) = (&switch.groups_wanted, &switch.groups_written);
-        let ports = |groups: &std::collections::BTreeMap<Lid, PortSet>, mlid: Lid| {
+        let ports = |groups: &BTreeMap<Lid, PortSet>, mlid: Lid| {
             groups.get(&mlid).copied().unwrap_or(PortSet::EMPTY)
         };
         let mut blocks = BTreeSet::new();
@@ -299,8 +301,4 @@ impl SubnetManager {
         let has_moved = now.master_sm_lid != new.master_sm_lid || now.lid != new.lid;
         is_able && is_managed && (is_new || has_moved || !self.is_in_charge())
     }
-}
-
-fn lanes(info: &PortInfo) -> Option<u8> {
-    info.operational_vls.lanes()
 }
