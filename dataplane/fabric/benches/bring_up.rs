@@ -1,18 +1,19 @@
-//! From cables to a subnet where every port is active: our manager, and OpenSM over ibsim beside it.
+//! From cables to a subnet where every port is active: our manager, and beside it OpenSM over
+//! ibsim.
 //!
 //! ```text
 //! cargo bench -p pollux-fabric --bench bring_up
 //! ```
 //!
-//! On two cores of a virtual machine (clock of 2.3 GHz) that others kept busy at the time; medians
-//! of five runs that took turns:
+//! On two cores of a virtual machine (clock of 2.3 GHz) that others kept busy, from two runs; the
+//! first two rows are medians of five that took turns. OpenSM's time is that of its whole process.
 //!
 //! | what | figure |
 //! |---|---|
-//! | 1,008 hosts, ours, in memory | 0.27 s |
-//! | 1,008 hosts, `opensm -o` over ibsim, from its start to its end | 1.26 s |
-//! | 10,000 hosts, ours, one run | 1.6 s, 63 MB resident |
-//! | paths asked for as Linux does, 10,000 hosts | 92,000 a second |
+//! | 1,008 hosts, ours, in memory | 0.092 to 0.094 s |
+//! | 1,008 hosts, `opensm -o` over ibsim | 1.00 to 1.34 s |
+//! | 10,000 hosts, ours | 0.83 to 4.2 s, 63 MB resident |
+//! | paths asked for as Linux does, 10,000 hosts | 25,000 to 76,000 a second |
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
 use pollux_fabric::Time;

@@ -21,8 +21,8 @@ use pollux_wire::mad::smp::{
 use pollux_wire::units::{Mtu, TimeCode};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long a packet may wait at the head of a queue: 1 s towards switches, a quarter towards hosts,
-/// so that a host which takes nothing does not hold up those behind it.
+/// How long a packet may wait at the head of a queue: 1 s towards switches, a quarter towards
+/// hosts, so that a host which takes nothing does not hold up those behind it.
 const HOQ_LIFE_TO_SWITCHES: TimeCode = TimeCode(18);
 const HOQ_LIFE_TO_HOSTS: TimeCode = TimeCode(16);
 const STALL_COUNT: u8 = 7;
