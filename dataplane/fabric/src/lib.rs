@@ -13,8 +13,9 @@
 //! 5. [`topology`]: what a fabric of many nodes consists of;
 //! 6. [`node`]: what subnet management knows of each, with its agents [`sma`] and [`pma`];
 //! 7. [`switch`]: by which ports a switch forwards; [`mod@subnet`]: datagrams that hop through it;
-//! 8. [`net`]: data on its way through all of it;
-//! 9. [`umad`]: unmodified programs at a subnet, OpenSM above all.
+//! 8. [`sm`] and [`sa`]: the manager of a subnet, and the administrator that belongs to it;
+//! 9. [`net`]: data on its way through all of it;
+//! 10. [`umad`]: unmodified programs at a subnet, OpenSM above all.
 #![forbid(unsafe_code)]
 
 pub mod device;
@@ -26,6 +27,8 @@ pub mod link;
 pub mod net;
 pub mod node;
 pub mod pma;
+pub mod sa;
+pub mod sm;
 pub mod sma;
 pub mod subnet;
 pub mod switch;

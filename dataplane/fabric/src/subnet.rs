@@ -65,7 +65,8 @@ struct Travelling {
     port: u8,
     starts: bool,
     hops: u8,
-    datagram: Datagram,
+    /// In a box, since it changes hands at every hop.
+    datagram: Box<Datagram>,
 }
 
 impl Subnet {
@@ -112,7 +113,7 @@ impl Subnet {
             port: from.port,
             starts: true,
             hops: 0,
-            datagram,
+            datagram: Box::new(datagram),
         }]);
         while let Some(next) = travelling.pop_front() {
             let node = next.node;
@@ -210,11 +211,7 @@ impl Subnet {
             is_switch: node.is_switch(),
             num_ports: node.identity.num_ports,
         };
-        let mut smp = DirectedSmp::parse(&at.datagram.mad);
-        let step = directed::step(place, &mut smp);
-        at.datagram.mad[6..8].copy_from_slice(&smp.header.class_specific.to_be_bytes());
-        at.datagram.mad[192..].copy_from_slice(&smp.return_path);
-        match step {
+        match directed::step(place, &mut at.datagram.mad) {
             Step::Agent => self.arrive(now, at, next),
             Step::Sender => self.deliver(at),
             Step::Port(port) => self.cross(at, port, next),
@@ -276,10 +273,17 @@ impl Subnet {
         // What goes nowhere is counted there.
         let _ =
             switch::forward(&mut self.nodes[at.node as usize], &packet, |hop| ports.push(hop.port));
+        let Some(last) = ports.pop() else { return };
         for port in ports {
             let copy = Travelling { datagram: at.datagram.clone(), ..at };
-            if port == 0 { self.arrive(now, copy, next) } else { self.cross(copy, port, next) }
+            self.leave(now, copy, port, next);
         }
+        self.leave(now, at, last, next);
+    }
+
+    /// Out of a switch by a port, or to the switch itself.
+    fn leave(&mut self, now: Time, at: Travelling, port: u8, next: &mut VecDeque<Travelling>) {
+        if port == 0 { self.arrive(now, at, next) } else { self.cross(at, port, next) }
     }
 
     /// Over the link at a port.
@@ -327,15 +331,12 @@ impl Subnet {
             _ => return self.deliver(at),
         };
         let node = &self.nodes[at.node as usize];
-        let Datagram { slid, dlid, src_qp, dest_qp, .. } = at.datagram;
-        let slid_of_answer = if dlid == Lid::PERMISSIVE { dlid } else { node.lid(port) };
-        let datagram = Datagram {
-            slid: slid_of_answer,
-            dlid: slid,
-            src_qp: dest_qp,
-            dest_qp: src_qp,
-            mad: answer,
-        };
+        let mut datagram = at.datagram;
+        let dlid = datagram.dlid;
+        datagram.dlid = datagram.slid;
+        datagram.slid = if dlid == Lid::PERMISSIVE { dlid } else { node.lid(port) };
+        (datagram.src_qp, datagram.dest_qp) = (datagram.dest_qp, datagram.src_qp);
+        datagram.mad = answer;
         next.push_back(Travelling { node: at.node, port, starts: true, hops: 0, datagram });
     }
 
@@ -345,7 +346,7 @@ impl Subnet {
         if self.delivered.len() >= DELIVERED_MAX {
             return self.count(at.node, NodeDrop::Full);
         }
-        self.delivered.push_back((End { node: at.node, port }, at.datagram));
+        self.delivered.push_back((End { node: at.node, port }, *at.datagram));
     }
 
     /// Sees to what an agent's change means for others.

@@ -14,7 +14,11 @@
 //!
 //! Either end of the route can have a part before or behind it that is routed by LID; the two DR
 //! LIDs say so, and are permissive if not.
+//!
+//! A step reads and writes a handful of octets where they stand: taking the whole packet apart and
+//! putting it together again at each node took most of the time of a subnet that comes up.
 
+use super::Mad;
 use pollux_wire::address::Lid;
 use pollux_wire::mad::smp::DirectedSmp;
 
@@ -44,32 +48,42 @@ pub enum Step {
     Drop,
 }
 
+/// Where fields of [`DirectedSmp`] stand that a step looks at.
+const STATUS: usize = 4;
+const RETURNING: u8 = 0x80;
+const HOP_POINTER: usize = 6;
+const HOP_COUNT: usize = 7;
+const DR_SLID: usize = 32;
+const DR_DLID: usize = 34;
+const INITIAL_PATH: usize = 128;
+const RETURN_PATH: usize = 192;
+
 /// Takes a packet on by one step, and notes that in it.
-pub fn step(place: Place, smp: &mut DirectedSmp) -> Step {
-    if smp.hop_count() > DirectedSmp::HOPS_MAX {
+pub fn step(place: Place, mad: &mut Mad) -> Step {
+    if mad[HOP_COUNT] > DirectedSmp::HOPS_MAX {
         return Step::Drop;
     }
-    if smp.header.status.is_returning() { step_back(place, smp) } else { step_out(place, smp) }
+    if mad[STATUS] & RETURNING == 0 { step_out(place, mad) } else { step_back(place, mad) }
 }
 
-fn step_out(place: Place, smp: &mut DirectedSmp) -> Step {
-    let (pointer, count) = (smp.hop_pointer(), smp.hop_count());
+fn step_out(place: Place, mad: &mut Mad) -> Step {
+    let (pointer, count) = (mad[HOP_POINTER], mad[HOP_COUNT]);
     match place.in_port {
         None if pointer == 0 => {
-            smp.set_hops(1, count);
-            if count == 0 { Step::Agent } else { place.out(smp.initial_path[1]) }
+            mad[HOP_POINTER] = 1;
+            if count == 0 { Step::Agent } else { place.out(mad[INITIAL_PATH + 1]) }
         }
         Some(port) if 0 < pointer && pointer < count && place.is_switch => {
-            smp.return_path[usize::from(pointer)] = port;
-            smp.set_hops(pointer + 1, count);
-            place.out(smp.initial_path[usize::from(pointer) + 1])
+            mad[RETURN_PATH + usize::from(pointer)] = port;
+            mad[HOP_POINTER] = pointer + 1;
+            place.out(mad[INITIAL_PATH + usize::from(pointer) + 1])
         }
         in_port if pointer == count => {
             if let (Some(port), true) = (in_port, count > 0) {
-                smp.return_path[usize::from(pointer)] = port;
+                mad[RETURN_PATH + usize::from(pointer)] = port;
             }
-            smp.set_hops(count + 1, count);
-            match smp.dr_dlid {
+            mad[HOP_POINTER] = count + 1;
+            match lid(mad, DR_DLID) {
                 Lid::PERMISSIVE => Step::Agent,
                 lid if place.is_switch => Step::Lid(lid),
                 _ => Step::Drop,
@@ -80,19 +94,19 @@ fn step_out(place: Place, smp: &mut DirectedSmp) -> Step {
     }
 }
 
-fn step_back(place: Place, smp: &mut DirectedSmp) -> Step {
-    let (pointer, count) = (smp.hop_pointer(), smp.hop_count());
+fn step_back(place: Place, mad: &mut Mad) -> Step {
+    let (pointer, count) = (mad[HOP_POINTER], mad[HOP_COUNT]);
     let is_middle = 1 < pointer && pointer <= count && place.is_switch && place.in_port.is_some();
     let is_first = pointer == count + 1 && count > 0;
     if is_first || is_middle {
-        smp.set_hops(pointer - 1, count);
-        return place.out(smp.return_path[usize::from(pointer) - 1]);
+        mad[HOP_POINTER] = pointer - 1;
+        return place.out(mad[RETURN_PATH + usize::from(pointer) - 1]);
     }
     match pointer {
         0 => Step::Sender,
         1 => {
-            smp.set_hops(0, count);
-            match smp.dr_slid {
+            mad[HOP_POINTER] = 0;
+            match lid(mad, DR_SLID) {
                 Lid::PERMISSIVE => Step::Sender,
                 lid if place.is_switch => Step::Lid(lid),
                 _ => Step::Drop,
@@ -100,6 +114,10 @@ fn step_back(place: Place, smp: &mut DirectedSmp) -> Step {
         }
         _ => Step::Drop,
     }
+}
+
+fn lid(mad: &Mad, at: usize) -> Lid {
+    Lid(u16::from_be_bytes([mad[at], mad[at + 1]]))
 }
 
 impl Place {
@@ -114,6 +132,13 @@ mod tests {
     use super::*;
     use pollux_wire::mad::MadStatus;
     use proptest::prelude::*;
+
+    fn step(place: Place, smp: &mut DirectedSmp) -> Step {
+        let mut mad = smp.emit();
+        let step = super::step(place, &mut mad);
+        *smp = DirectedSmp::parse(&mad);
+        step
+    }
 
     const SWITCH: Place = Place { in_port: Some(3), is_switch: true, num_ports: 8 };
     const ADAPTER: Place = Place { in_port: Some(1), is_switch: false, num_ports: 2 };

@@ -119,7 +119,12 @@ pub fn handle(node: &mut Node, arrival: Arrival, octets: &Mad) -> Handled {
     }
     if header.method == Method::TRAP_REPRESS {
         let is_ours = node.traps.repress(header.transaction_id);
-        return if is_ours { Handled::Nothing } else { unclaimed(node) };
+        return match (is_ours, has_manager) {
+            (true, _) => Handled::Nothing,
+            // Managers send traps of their own.
+            (false, true) => Handled::Manager,
+            (false, false) => unclaimed(node),
+        };
     }
     let mut data = smp.data;
     match attend(node, arrival, &header, access, &mut data) {

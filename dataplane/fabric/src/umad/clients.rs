@@ -14,12 +14,16 @@
 
 use super::protocol::{Connect, Control, ControlKind, DATA_LEN, DataMessage};
 use crate::node::{Node, NodePort};
+use crate::sm::{self, Residents};
 use crate::subnet::{Datagram, Subnet};
 use crate::time::Time;
 use crate::topology::End;
 use pollux_wire::address::Lid;
+use pollux_wire::mad::rmpp::{RmppHeader, RmppStatus, RmppType, SEGMENT_LEN};
+use pollux_wire::mad::sa::SaMad;
 use pollux_wire::mad::smp::{CapabilityMask, DirectedSmp, NodeInfo, NodeType};
-use pollux_wire::mad::{MadHeader, Method, MgmtClass};
+use pollux_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
+use pollux_wire::units::TimeCode;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -35,6 +39,7 @@ const RESPONSE_TIME: Duration = Duration::from_secs(1);
 /// The programs, and the subnet that they are at.
 pub struct Clients {
     subnet: Subnet,
+    managers: Residents,
     by_name: BTreeMap<String, u32>,
     slots: [Option<Client>; CLIENTS_MAX],
     /// Requests without an answer so far, by TID as marked.
@@ -66,6 +71,7 @@ impl Clients {
         Self {
             by_name: names.zip(0..).collect(),
             subnet,
+            managers: Residents::default(),
             slots: [const { None }; CLIENTS_MAX],
             pending: BTreeMap::new(),
             outgoing: VecDeque::new(),
@@ -82,6 +88,21 @@ impl Clients {
     /// The subnet, to be changed.
     pub fn subnet_mut(&mut self) -> &mut Subnet {
         &mut self.subnet
+    }
+
+    /// A subnet manager of our own starts at a port.
+    pub fn start_manager(&mut self, at: End, config: sm::Config) {
+        self.managers.start(&mut self.subnet, at, config);
+    }
+
+    /// It stops, without a word to anybody.
+    pub fn stop_manager(&mut self, at: End) {
+        self.managers.stop(&mut self.subnet, at);
+    }
+
+    /// Our own subnet managers.
+    pub fn managers(&self) -> &Residents {
+        &self.managers
     }
 
     /// The process in a slot, by which its sockets are called.
@@ -192,7 +213,8 @@ impl Clients {
         let Some(Some(client)) = self.slots.get_mut(slot) else { return };
         client.is_sm = is_sm;
         let at = client.at;
-        let has_sm = self.slots.iter().flatten().any(|client| client.at == at && client.is_sm);
+        let has_sm = self.managers.at(at).is_some()
+            || self.slots.iter().flatten().any(|client| client.at == at && client.is_sm);
         let node = self.subnet.node_mut(at.node);
         let now = node.ports[usize::from(at.port)].info.capability_mask;
         let sm = CapabilityMask::SM;
@@ -219,7 +241,7 @@ impl Clients {
         };
         let DataMessage { dlid, src_qp, dest_qp, mad, .. } = message;
         self.subnet.send(now, at, Datagram { slid, dlid, src_qp, dest_qp, mad });
-        self.hand_out(message.len);
+        self.hand_out(now, message.len);
         let unanswered = asked.and_then(|id| self.pending.get(&id).map(|pending| (id, pending)));
         if let Some((transaction_id, _)) = unanswered.filter(|(_, one)| !one.is_handed_over) {
             self.give_back(transaction_id);
@@ -228,8 +250,9 @@ impl Clients {
 
     /// What the clock brings: traps, and requests whose time is over.
     pub fn timeout(&mut self, now: Time) {
+        self.managers.timeout(now);
         self.subnet.send_traps(now);
-        self.hand_out(256);
+        self.hand_out(now, MAD_LEN as u64);
         let over = self.pending.iter().filter(|(_, pending)| pending.deadline <= now);
         let over: Vec<_> = over.map(|(&transaction_id, _)| transaction_id).collect();
         over.into_iter().for_each(|transaction_id| self.give_back(transaction_id));
@@ -238,7 +261,7 @@ impl Clients {
     /// When [`Clients::timeout`] has something to do.
     pub fn due(&self) -> Option<Time> {
         let pending = self.pending.values().map(|pending| pending.deadline);
-        pending.chain(self.subnet.traps_due()).min()
+        pending.chain(self.subnet.traps_due()).chain(self.managers.due()).min()
     }
 
     /// A message for the program in a slot.
@@ -246,27 +269,76 @@ impl Clients {
         self.outgoing.pop_front().map(|(slot, message)| (slot, message.emit()))
     }
 
-    /// Gives programs what has arrived at their ports. `len` is what the sender said of its length.
-    fn hand_out(&mut self, len: u64) {
-        while let Some((at, datagram)) = self.subnet.poll_delivery() {
-            let Datagram { slid, dlid, src_qp, dest_qp, mad } = datagram;
-            let Ok((header, _)) = MadHeader::read(&mad) else { continue };
-            let message = DataMessage { dlid, slid, src_qp, dest_qp, status: 0, len, mad };
-            let transaction_id = header.transaction_id;
-            let slot = if header.method.is_response() {
-                self.pending.remove(&transaction_id).map(|pending| pending.slot)
-            } else {
-                let slot = self.taker(at, header.mgmt_class);
-                if let (Some(_), Some(asked)) = (slot, self.pending.get_mut(&transaction_id)) {
-                    asked.is_handed_over = true;
-                }
-                slot
-            };
-            match slot {
-                Some(slot) => self.transmit(slot, message),
-                None => self.unclaimed += 1,
+    /// Gives programs and managers what has arrived at their ports, until none of the managers has
+    /// more to say. `len` is what the sender said of its length.
+    fn hand_out(&mut self, now: Time, len: u64) {
+        loop {
+            while let Some((at, datagram)) = self.subnet.poll_delivery() {
+                self.hand_over(now, at, datagram, len);
+            }
+            if !self.managers.transmit(now, &mut self.subnet) {
+                break;
             }
         }
+    }
+
+    fn hand_over(&mut self, now: Time, at: End, datagram: Datagram, len: u64) {
+        let Ok((header, _)) = MadHeader::read(&datagram.mad) else { return };
+        let transaction_id = header.transaction_id;
+        let is_response = header.method.is_response();
+        let asked = self.pending.get_mut(&transaction_id);
+        if self.managers.take(at, header.mgmt_class) && !(is_response && asked.is_some()) {
+            asked.into_iter().for_each(|asked| asked.is_handed_over = true);
+            return self.managers.handle(now, at, &datagram);
+        }
+        let slot = if is_response {
+            self.pending.remove(&transaction_id).map(|pending| pending.slot)
+        } else {
+            let slot = self.taker(at, header.mgmt_class);
+            if let (Some(_), Some(asked)) = (slot, self.pending.get_mut(&transaction_id)) {
+                asked.is_handed_over = true;
+            }
+            slot
+        };
+        let Some(slot) = slot else {
+            self.unclaimed += 1;
+            return;
+        };
+        let is_ours = self.managers.have_lid(&self.subnet, datagram.slid);
+        let len = if is_ours { self.take_segment(now, at, &datagram) } else { len };
+        let Datagram { slid, dlid, src_qp, dest_qp, mad } = datagram;
+        self.transmit(slot, DataMessage { dlid, slid, src_qp, dest_qp, status: 0, len, mad });
+    }
+
+    /// The length of a datagram of our own manager. Programs leave segments to what is below them,
+    /// so an answer in segments is acknowledged here; of one that has more than the first the rest
+    /// is refused, since the protocol has no room for it.
+    fn take_segment(&mut self, now: Time, at: End, datagram: &Datagram) -> u64 {
+        let mad = SaMad::parse(&datagram.mad);
+        let is_segment = mad.header.mgmt_class == MgmtClass::SUBN_ADM
+            && mad.rmpp.active
+            && mad.rmpp.rmpp_type == RmppType::DATA;
+        if !is_segment {
+            return MAD_LEN as u64;
+        }
+        let rmpp = if mad.rmpp.last {
+            RmppHeader::ack(mad.rmpp.segment_number, mad.rmpp.segment_number, TimeCode(0))
+        } else {
+            RmppHeader::end(RmppType::STOP, RmppStatus::RESOURCES_EXHAUSTED)
+        };
+        let method = Method(mad.header.method.0 ^ 0x80);
+        let reply = SaMad { header: MadHeader { method, ..mad.header }, rmpp, ..mad };
+        let Datagram { slid, dlid, src_qp, dest_qp, .. } = *datagram;
+        let reply = Datagram {
+            slid: dlid,
+            dlid: slid,
+            src_qp: dest_qp,
+            dest_qp: src_qp,
+            mad: reply.emit(),
+        };
+        self.subnet.send(now, at, reply);
+        let payload = u64::from(mad.rmpp.payload_length_or_window).min(SEGMENT_LEN as u64);
+        (MAD_LEN - SEGMENT_LEN) as u64 + payload
     }
 
     /// The program at a port that takes requests of a class.
@@ -313,7 +385,7 @@ fn mark(mad: &mut [u8; 256], slot: usize) -> Option<u64> {
         return None;
     }
     mad[8..10].copy_from_slice(&(slot as u16 + 1).to_be_bytes());
-    let is_answered = !matches!(method, Method::SEND | Method::TRAP);
+    let is_answered = method != Method::SEND;
     let mut id = [0; 8];
     id.copy_from_slice(&mad[8..16]);
     is_answered.then_some(u64::from_be_bytes(id))

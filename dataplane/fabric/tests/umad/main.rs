@@ -1,5 +1,6 @@
 //! Unmodified InfiniBand programs at a software subnet: what they say of it, and what OpenSM makes
 //! of it.
 
+mod managers;
 mod programs;
 mod tests;

@@ -27,7 +27,7 @@ pub struct Served {
 }
 
 /// What a test does to the subnet while it is served.
-type Order = Box<dyn FnOnce(&mut Subnet) + Send>;
+type Order = Box<dyn FnOnce(&mut Clients) + Send>;
 
 /// What a program has printed, and whether it was content.
 #[derive(Debug)]
@@ -94,14 +94,28 @@ impl Served {
 
     /// Starts OpenSM at a node, and waits until it says that the subnet is up.
     pub fn start_opensm(&self, at: &str, program: &Path) -> Running {
-        let log = self.folder.join("osm.log");
         // No sweep but those that a trap asks for.
-        let arguments = ["-e", "-f", "osm.log", "-d", "2", "-s", "0"];
+        let running = self.start_opensm_with(at, program, &["-s", "0"]);
+        self.wait_for_opensm("SUBNET UP");
+        running
+    }
+
+    /// Starts OpenSM at a node, with more arguments.
+    pub fn start_opensm_with(&self, at: &str, program: &Path, arguments: &[&str]) -> Running {
+        let arguments = [&["-e", "-f", "osm.log", "-d", "2"], arguments].concat();
         let mut command = self.command(at, program, &arguments);
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let running = Running(child.expect("OpenSM starts"));
-        self.wait_for(&log, "SUBNET UP");
-        running
+        Running(child.expect("OpenSM starts"))
+    }
+
+    /// Waits until OpenSM has logged something.
+    pub fn wait_for_opensm(&self, text: &str) {
+        self.wait_for(&self.folder.join("osm.log"), text);
+    }
+
+    /// Writes a file into the folder where programs run.
+    pub fn write(&self, file: &str, text: &str) {
+        fs::write(self.folder.join(file), text).expect("a file");
     }
 
     /// What OpenSM has logged as errors.
@@ -122,17 +136,17 @@ impl Served {
     /// Does something to the subnet.
     pub fn with<T: Send + 'static>(
         &self,
-        order: impl FnOnce(&mut Subnet) -> T + Send + 'static,
+        order: impl FnOnce(&mut Clients) -> T + Send + 'static,
     ) -> T {
         let (done, result) = mpsc::channel();
-        let order = move |subnet: &mut Subnet| done.send(order(subnet)).expect("somebody waits");
+        let order = move |clients: &mut Clients| done.send(order(clients)).expect("somebody waits");
         self.orders.send(Box::new(order)).expect("the server runs");
         result.recv_timeout(PATIENCE).expect("the server answers")
     }
 
     /// Whether the subnet gets to be so, sooner or later.
-    pub fn becomes(&self, is_so: fn(&Subnet) -> bool) -> bool {
-        wait_until(|| self.with(move |subnet| is_so(subnet)))
+    pub fn becomes(&self, is_so: impl Fn(&Clients) -> bool + Copy + Send + 'static) -> bool {
+        wait_until(|| self.with(move |clients| is_so(clients)))
     }
 }
 
@@ -174,6 +188,6 @@ fn serve(mut server: Server, orders: &mpsc::Receiver<Order>, is_over: &AtomicBoo
     while !is_over.load(Ordering::Relaxed) {
         server.wait(now(), Duration::from_millis(5)).expect("poll");
         server.turn(now()).expect("sockets");
-        orders.try_iter().for_each(|order| order(server.clients().subnet_mut()));
+        orders.try_iter().for_each(|order| order(server.clients()));
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::programs::Served;
 use pollux_fabric::node::NodePort;
-use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::{End, Topology};
+use pollux_fabric::umad::Clients;
 use pollux_referee::program;
 use pollux_wire::mad::smp::PortState;
 use std::fs;
@@ -66,24 +66,25 @@ fn opensm_brings_up(test: &str, spec: &str, last_host: &str) {
     assert!(served.becomes(is_up), "all ports active, with addresses");
     assert_eq!(served.errors_of_opensm(), [""; 0]);
     // A cable that is pulled and put back: the switch's trap is all that OpenSM learns by.
-    let host = served.with(|subnet| End { node: subnet.nodes().len() as u32 - 1, port: 1 });
-    served.with(move |subnet| subnet.set_cable(host, false));
+    let host =
+        served.with(|clients| End { node: clients.subnet().nodes().len() as u32 - 1, port: 1 });
+    served.with(move |clients| clients.subnet_mut().set_cable(host, false));
     let ran = served.run(last_host, &sminfo, &[]);
     assert!(!ran.is_ok, "nobody is reached over it: {ran:?}");
-    let was_up = served.with(move |subnet| {
-        subnet.set_cable(host, true);
-        is_up(subnet)
+    let was_up = served.with(move |clients| {
+        clients.subnet_mut().set_cable(host, true);
+        is_up(clients)
     });
     assert!(!was_up, "until OpenSM sees to it");
     assert!(served.becomes(is_up), "OpenSM hears the trap");
-    assert!(served.becomes(|subnet| subnet.traps_due().is_none()), "and represses it");
+    assert!(served.becomes(|clients| clients.subnet().traps_due().is_none()), "and represses it");
     drop(running);
 }
 
 /// Whether every linked port is active, and every node has an address.
-fn is_up(subnet: &Subnet) -> bool {
+pub fn is_up(clients: &Clients) -> bool {
     let is_active = |port: &NodePort| port.info.port_state == PortState::ACTIVE;
-    subnet.nodes().iter().all(|node| {
+    clients.subnet().nodes().iter().all(|node| {
         let managed = &node.ports[usize::from(!node.is_switch())].info;
         let has_address = managed.lid.is_unicast() && managed.master_sm_lid.is_unicast();
         has_address && node.ports[1..].iter().all(is_active)

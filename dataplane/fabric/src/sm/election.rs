@@ -1,0 +1,284 @@
+//! Which of several subnet managers is the master (IBA 14.4.1).
+//!
+//! ```text
+//!  Discovering --looked around: no master, and nobody before us-----> Master
+//!       ^     \--looked around: a master, or somebody before us--> Standby
+//!       |                                                          |  |  ^
+//!       +---- master silent, or told to discover ------------------+  |  |
+//!                                     handed over by the master:  Master |
+//!  Master --hands over to who is before us, who hears it-----------------+
+//!  Standby --told to be disabled--> NotActive --told to stand by--> Standby
+//! ```
+//!
+//! Before us is who has the higher priority, or the same and the lower GUID.
+
+use super::requests::Request;
+use super::view::Place;
+use super::{Purpose, SubnetManager, Sweep};
+use crate::sa::Administrator;
+use crate::subnet::Datagram;
+use crate::time::Time;
+use pollux_wire::address::Guid;
+use pollux_wire::mad::smp::{LidSmp, SmControl, SmInfo, SmState};
+use pollux_wire::mad::{Attribute, MadHeader, MadStatus, Method, MgmtClass};
+use std::cmp::Reverse;
+
+/// Where the attribute stands in both kinds of packet.
+const DATA: std::ops::Range<usize> = 64..128;
+
+/// A manager's part among several, with what belongs to it.
+#[derive(Clone, Debug)]
+pub(super) enum State {
+    /// Looks around before it decides.
+    Discovering,
+    /// Another is the master. It is asked now and then whether it still is.
+    Standby { master: Guid, poll_due: Time, missed: u32 },
+    /// It answers for the subnet, once that is up.
+    Master {
+        is_up: bool,
+        /// Whom it is handing over to, and until when that may take.
+        successor: Option<(Guid, Time)>,
+        /// Who handed over to it, and has to be told that this was heard.
+        predecessor: Option<Guid>,
+    },
+    /// Somebody switched it off.
+    NotActive,
+}
+
+/// Another manager, as a sweep found it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Other {
+    pub(super) place: Place,
+    pub(super) info: SmInfo,
+}
+
+impl State {
+    pub(super) fn code(&self) -> SmState {
+        match self {
+            Self::Discovering => SmState::DISCOVERING,
+            Self::Standby { .. } => SmState::STANDBY,
+            Self::Master { .. } => SmState::MASTER,
+            Self::NotActive => SmState::NOT_ACTIVE,
+        }
+    }
+
+    /// Whether it looks around at all.
+    pub(super) fn sweeps(&self) -> bool {
+        matches!(self, Self::Discovering | Self::Master { .. })
+    }
+
+    /// Whether it answers for the subnet.
+    pub(super) fn is_in_charge(&self) -> bool {
+        matches!(self, Self::Master { is_up: true, successor: None, .. })
+    }
+
+    /// The first sweep as a master is over.
+    pub(super) fn is_up(&mut self) {
+        if let Self::Master { is_up, .. } = self {
+            *is_up = true;
+        }
+    }
+
+    /// When it has something to do by the clock.
+    pub(super) fn due(&self) -> Option<Time> {
+        match self {
+            Self::Standby { poll_due, .. } => Some(*poll_due),
+            Self::Master { successor: Some((_, until)), .. } => Some(*until),
+            _ => None,
+        }
+    }
+}
+
+/// Who is before whom: the greatest.
+fn rank(info: &SmInfo) -> (u8, Reverse<Guid>) {
+    (info.priority, Reverse(info.guid))
+}
+
+impl SubnetManager {
+    /// How it shows itself. Why with its key: only who may use queue pair 0 can ask, and OpenSM
+    /// takes a manager that hides its key for one of another installation.
+    pub(super) fn own_info(&self) -> SmInfo {
+        SmInfo {
+            guid: self.guid,
+            sm_key: self.config.sm_key,
+            act_count: self.act_count,
+            priority: self.config.priority,
+            state: self.state(),
+        }
+    }
+
+    /// Decides, after a look at everything. Says whether it is the master, and to go on.
+    pub(super) fn elect(&mut self, now: Time) -> bool {
+        let own = rank(&self.own_info());
+        let active = self.others.iter().filter(|other| other.info.state != SmState::NOT_ACTIVE);
+        let best = active.max_by_key(|other| rank(&other.info)).copied();
+        let before_us = best.filter(|other| rank(&other.info) > own);
+        match self.state {
+            State::Discovering => {
+                let master = self.others.iter().find(|one| one.info.state == SmState::MASTER);
+                if let Some(other) = master.copied().or(before_us) {
+                    self.stand_by(now, other.info.guid);
+                    return false;
+                }
+                self.become_master(None);
+                true
+            }
+            State::Master { .. } => {
+                let willing =
+                    |other: &Other| matches!(other.info.state, SmState::STANDBY | SmState::MASTER);
+                if let Some(other) = before_us.filter(willing) {
+                    self.hand_over(now, other);
+                    return false;
+                }
+                true
+            }
+            State::Standby { .. } | State::NotActive => false,
+        }
+    }
+
+    fn become_master(&mut self, predecessor: Option<Guid>) {
+        // Members and subscribers come again, since all ports tell them to.
+        self.sa = Administrator::new(&self.config);
+        self.state = State::Master { is_up: false, successor: None, predecessor };
+    }
+
+    fn stand_by(&mut self, now: Time, master: Guid) {
+        let poll_due = now + self.config.poll_interval;
+        self.state = State::Standby { master, poll_due, missed: 0 };
+        self.requests.clear();
+        self.rest(now);
+    }
+
+    /// Gives the subnet to who is before us. Until that is acknowledged, nobody answers for it.
+    fn hand_over(&mut self, now: Time, other: Other) {
+        let until = now + self.config.response_time * u32::from(self.config.tries) * 4;
+        if let State::Master { successor, .. } = &mut self.state {
+            *successor = Some((other.info.guid, until));
+        }
+        self.control(other.place, SmControl::HANDOVER, Purpose::HandOver);
+    }
+
+    /// The successor has heard it. Why not wait until it acknowledges: OpenSM does not.
+    pub(super) fn handed_over(&mut self, now: Time) {
+        if let State::Master { successor: Some((successor, _)), .. } = self.state {
+            self.stand_by(now, successor);
+        }
+    }
+
+    /// Tells another manager something.
+    fn control(&mut self, place: Place, what: SmControl, purpose: Purpose) {
+        let path = self.view.node(place.node).path(place.port);
+        self.requests.ask(Request::set(path, what.0, self.own_info(), purpose));
+    }
+
+    /// Tells the former master that we are it now, as soon as we know where it is.
+    pub(super) fn acknowledge(&mut self) {
+        let State::Master { predecessor, .. } = &mut self.state else { return };
+        let Some(place) = predecessor.and_then(|guid| self.view.by_port_guid(guid)) else { return };
+        *predecessor = None;
+        self.control(place, SmControl::ACKNOWLEDGE, Purpose::Control);
+    }
+
+    /// Asks the master, when it is time, whether it is still there.
+    pub(super) fn poll_the_master(&mut self, now: Time) {
+        match &mut self.state {
+            State::Standby { master, poll_due, missed } if *poll_due <= now => {
+                *poll_due = now + self.config.poll_interval;
+                *missed += 1;
+                let place = self.view.by_port_guid(*master);
+                match place.filter(|_| *missed <= self.config.polls_missed_max) {
+                    Some(place) => {
+                        let path = self.view.node(place.node).path(place.port);
+                        self.requests.ask(Request::get::<SmInfo>(path, 0, Purpose::Poll));
+                    }
+                    None => self.look_around(now),
+                }
+            }
+            State::Master { successor: successor @ Some(_), .. }
+                if successor.is_some_and(|(_, until)| until <= now) =>
+            {
+                *successor = None;
+                self.wake();
+            }
+            _ => {}
+        }
+    }
+
+    fn look_around(&mut self, now: Time) {
+        self.state = State::Discovering;
+        self.requests.clear();
+        self.has_news = true;
+        self.sweep = Sweep::Resting { since: now, due: now };
+    }
+
+    /// The master has answered.
+    pub(super) fn polled(&mut self, info: &SmInfo) {
+        if let State::Standby { missed, .. } = &mut self.state
+            && info.state == SmState::MASTER
+        {
+            *missed = 0;
+        }
+    }
+
+    /// Another manager asks what we are, or tells us what to be.
+    pub(super) fn sm_info(&mut self, now: Time, header: &MadHeader, datagram: &Datagram) {
+        let sender = SmInfo::from_data(&LidSmp::parse(&datagram.mad).data);
+        let mut status = MadStatus::OK;
+        if header.method == Method::SET {
+            // Opposite to questions, only those are obeyed who know the key.
+            if sender.sm_key != self.config.sm_key {
+                self.counters.strays += 1;
+                return;
+            }
+            if !self.obey(now, SmControl(header.attribute_modifier), &sender) {
+                status = MadStatus::BAD_FIELD;
+            }
+        }
+        let is_directed = header.mgmt_class == MgmtClass::SUBN_DIRECTED_ROUTE;
+        let status = if is_directed { status.returning() } else { status };
+        let header = MadHeader { method: Method::GET_RESP, status, ..*header };
+        let mut mad = datagram.mad;
+        mad[..MadHeader::LEN].copy_from_slice(&header.emit());
+        mad[DATA].copy_from_slice(&self.own_info().to_data::<64>());
+        let slid = if is_directed { datagram.dlid } else { self.own_lid() };
+        self.transmit(Datagram {
+            slid,
+            dlid: datagram.slid,
+            src_qp: datagram.dest_qp,
+            dest_qp: datagram.src_qp,
+            mad,
+        });
+        self.acknowledge();
+    }
+
+    /// Does what another manager says, if our part allows it.
+    fn obey(&mut self, now: Time, what: SmControl, sender: &SmInfo) -> bool {
+        match (what, &self.state) {
+            (SmControl::HANDOVER, State::Standby { .. } | State::Discovering) => {
+                self.look_around(now);
+                self.become_master(Some(sender.guid));
+            }
+            (SmControl::HANDOVER, State::Master { .. }) => {
+                if let State::Master { predecessor, .. } = &mut self.state {
+                    *predecessor = Some(sender.guid);
+                }
+                self.wake();
+            }
+            (SmControl::ACKNOWLEDGE, State::Master { successor: Some((successor, _)), .. })
+                if *successor == sender.guid =>
+            {
+                self.stand_by(now, sender.guid);
+            }
+            // It was heard before.
+            (SmControl::ACKNOWLEDGE, State::Standby { master, .. }) if *master == sender.guid => {}
+            (SmControl::DISABLE, State::Standby { .. }) => {
+                self.state = State::NotActive;
+                self.requests.clear();
+            }
+            (SmControl::STANDBY, State::NotActive) => self.stand_by(now, sender.guid),
+            (SmControl::DISCOVER, State::Standby { .. }) => self.look_around(now),
+            _ => return false,
+        }
+        true
+    }
+}

@@ -1,0 +1,169 @@
+//! Our subnet manager: what programs say of its subnet, and how it gets on with OpenSM.
+
+use crate::programs::{Ran, Served};
+use crate::tests::is_up;
+use pollux_fabric::sm::Config;
+use pollux_fabric::topology::{End, Topology};
+use pollux_fabric::umad::Clients;
+use pollux_referee::program;
+use pollux_wire::mad::smp::SmState;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The port of a node by its name.
+fn port(clients: &Clients, name: &str) -> End {
+    let nodes = clients.subnet().topology().nodes();
+    let node = nodes.iter().position(|node| node.name == name).expect("the node");
+    End { node: node as u32, port: 1 }
+}
+
+fn start(served: &Served, name: &'static str, config: Config) {
+    served.with(move |clients| clients.start_manager(port(clients, name), config));
+}
+
+fn state(clients: &Clients, name: &str) -> Option<SmState> {
+    clients.managers().at(port(clients, name)).map(|manager| manager.state())
+}
+
+fn lid(served: &Served, name: &'static str) -> String {
+    let lid = move |clients: &mut Clients| {
+        let at = port(clients, name);
+        clients.subnet().nodes()[at.node as usize].lid(at.port).to_string()
+    };
+    served.with(lid)
+}
+
+/// Programs that read a subnet, and such a subnet under our manager.
+fn managed<const N: usize>(test: &str, names: [&str; N]) -> Option<(Served, [PathBuf; N])> {
+    let programs = names.map(|name| program(test, name));
+    if programs.iter().any(Option::is_none) {
+        return None;
+    }
+    let served = Served::new(test, "leaf-spine:2x2x2")?;
+    start(&served, "host1", Config::default());
+    assert!(served.becomes(is_up), "our manager brings it up");
+    Some((served, programs.map(|program| program.expect("all are there"))))
+}
+
+fn assert_says(ran: &Ran, expected: &[&str]) {
+    assert!(ran.is_ok, "{ran:?}");
+    for text in expected {
+        assert!(ran.output.contains(text), "no {text} in:\n{}", ran.output);
+    }
+}
+
+#[test]
+fn diagnostics_give_the_right_picture() {
+    let test = "diagnostics_give_the_right_picture";
+    let names = ["sminfo", "ibnetdiscover", "iblinkinfo", "ibtracert", "ibroute", "perfquery"];
+    let Some((served, programs)) = managed(test, names) else { return };
+    let [sminfo, ibnetdiscover, iblinkinfo, ibtracert, ibroute, perfquery] = &programs;
+    let (first, last) = (lid(&served, "host1"), lid(&served, "host4"));
+    let ran = served.run("host4", sminfo, &[]);
+    assert_says(&ran, &[&format!("sm lid {first} "), "SMINFO_MASTER", "priority 0"]);
+    let ran = served.run("host4", ibnetdiscover, &[]);
+    let seen = Topology::read("ibnetdiscover", &ran.output, 0).expect("it prints our format");
+    assert_eq!((seen.nodes().len(), seen.links().len()), (8, 8), "{}", ran.output);
+    assert_says(&ran, &[&format!("\"host4\" lid {last} 4xEDR")]);
+    let ran = served.run("host4", iblinkinfo, &[]);
+    assert_says(&ran, &["4X", "Active/  LinkUp", "\"host1\""]);
+    assert_eq!(ran.output.matches("Active/  LinkUp").count(), 16, "{}", ran.output);
+    let ran = served.run("host4", ibtracert, &[&first, &last]);
+    assert_says(&ran, &["From ca", "\"leaf1\"", "\"spine", "\"leaf2\"", "To ca"]);
+    let ran = served.run("host4", ibroute, &[&lid(&served, "leaf1")]);
+    assert_says(&ran, &["host4", "host1", "valid lids dumped"]);
+    let ran = served.run("host4", ibroute, &["-M", &lid(&served, "leaf1")]);
+    assert_says(&ran, &["valid mlids dumped"]);
+    let ran = served.run("host4", perfquery, &["-x", &first, "1"]);
+    assert_says(&ran, &["PortXmitPkts", "PortRcvData"]);
+}
+
+#[test]
+fn saquery_is_answered() {
+    let test = "saquery_is_answered";
+    let Some((served, [saquery])) = managed(test, ["saquery"]) else { return };
+    let (first, last) = (lid(&served, "host1"), lid(&served, "host4"));
+    let ask = |arguments: &[&str]| served.run("host4", &saquery, arguments);
+    assert_says(&ask(&["NR", &first]), &["NodeDescription.........host1"]);
+    assert_says(&ask(&["PIR", &format!("{last}/1")]), &["PortInfoRecord", "Active"]);
+    let ran = ask(&["--src-to-dst", &format!("{first}:{last}")]);
+    assert_says(
+        &ran,
+        &["PathRecord dump", "rate....................0x90", "mtu.....................0x85"],
+    );
+    let ran = ask(&["-g"]);
+    assert_says(&ran, &["ff12:401b:ffff::ffff:ffff", "ff12:601b:ffff::1"]);
+    let ran = ask(&["SR"]);
+    assert!(ran.is_ok && !ran.output.contains("failed"), "{ran:?}");
+    assert_says(&ask(&["CPI"]), &["Capability mask"]);
+    let ran = ask(&["SMIR"]);
+    assert_says(&ran, &["SMInfoRecord dump", "SMState...............3"]);
+}
+
+/// OpenSM's settings so that it notices soon that the master is gone.
+const QUICK: &str = "sminfo_polling_timeout 300\npolling_retry_number 2\n";
+
+fn quick(priority: u8) -> Config {
+    let poll_interval = Duration::from_millis(200);
+    Config { priority, poll_interval, polls_missed_max: 2, ..Config::default() }
+}
+
+/// OpenSM at one end and ours at the other; `arguments` are OpenSM's.
+fn beside_opensm(test: &str) -> Option<(Served, PathBuf)> {
+    let opensm = program(test, "opensm")?;
+    let served = Served::new(test, "leaf-spine:2x2x2")?;
+    served.write("opensm.conf", QUICK);
+    Some((served, opensm))
+}
+
+fn is(at: &'static str, state_wanted: SmState) -> impl Fn(&Clients) -> bool + Copy + Send {
+    move |clients| state(clients, at) == Some(state_wanted)
+}
+
+/// Whether all ports know the port of this node as the master's.
+fn serves(name: &'static str) -> impl Fn(&Clients) -> bool + Copy + Send {
+    move |clients| {
+        let at = port(clients, name);
+        let master = clients.subnet().nodes()[at.node as usize].lid(at.port);
+        is_up(clients)
+            && clients
+                .subnet()
+                .nodes()
+                .iter()
+                .all(|node| node.ports[usize::from(!node.is_switch())].info.master_sm_lid == master)
+    }
+}
+
+#[test]
+fn ours_is_the_master_beside_an_opensm_of_lower_priority() {
+    let test = "ours_is_the_master_beside_an_opensm_of_lower_priority";
+    let Some((served, opensm)) = beside_opensm(test) else { return };
+    // OpenSM is there first, and hands over.
+    let running = served.start_opensm_with("host1", &opensm, &["-p", "3", "-F", "opensm.conf"]);
+    served.wait_for_opensm("SUBNET UP");
+    assert!(served.becomes(serves("host1")));
+    start(&served, "host4", quick(9));
+    assert!(served.becomes(is("host4", SmState::MASTER)), "OpenSM hands over");
+    assert!(served.becomes(serves("host4")));
+    served.wait_for_opensm("STANDBY");
+    // Ours dies; OpenSM sees that, and takes over.
+    served.with(|clients| clients.stop_manager(port(clients, "host4")));
+    assert!(served.becomes(serves("host1")), "OpenSM takes over");
+    drop(running);
+}
+
+#[test]
+fn ours_stands_by_beside_an_opensm_of_higher_priority() {
+    let test = "ours_stands_by_beside_an_opensm_of_higher_priority";
+    let Some((served, opensm)) = beside_opensm(test) else { return };
+    // Ours is there first, and hands over.
+    start(&served, "host4", quick(3));
+    assert!(served.becomes(serves("host4")));
+    let running = served.start_opensm_with("host1", &opensm, &["-p", "9", "-F", "opensm.conf"]);
+    assert!(served.becomes(is("host4", SmState::STANDBY)), "ours hands over");
+    assert!(served.becomes(serves("host1")));
+    // OpenSM dies; ours sees that, and takes over.
+    drop(running);
+    assert!(served.becomes(is("host4", SmState::MASTER)), "ours takes over");
+    assert!(served.becomes(serves("host4")));
+}
