@@ -132,6 +132,13 @@ fn link_goes_down_and_up() {
     event(&mut a, AsyncEvent::PortError(1));
     output("ip link set net0 up");
     event(&mut a, AsyncEvent::PortActive(1));
+    // The port is active before its address is: until then the kernel knows no way to the peer.
+    for device in ["net0", "net1"] {
+        until("the address to be usable again", || {
+            let addresses = output(&format!("ip -6 address show dev {device}"));
+            (addresses.contains("fe80") && !addresses.contains("tentative")).then_some(())
+        });
+    }
     exchange(&mut a, &mut b);
 }
 

@@ -209,7 +209,7 @@ impl Hca {
         wr: *mut SendWr,
     ) -> Result<(), PostRefusal> {
         let ah = self.ah(to.ah).filter(|ah| ah.pd == kept.init.pd);
-        let ah = ah.ok_or(PostRefusal::BadOperation)?;
+        let ah = ah.filter(|_| to.qpn.0 <= 0xff_ffff).ok_or(PostRefusal::BadOperation)?;
         // SAFETY: the caller's request; a field of numbers and a pointer.
         unsafe {
             (*wr).wr.ud = ffi::ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {

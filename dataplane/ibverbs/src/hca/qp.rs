@@ -11,6 +11,21 @@ use pollux_wire::keys::QKey;
 use std::mem::zeroed;
 use std::ptr;
 
+/// Refuses codes of more bits than their fields have, which drivers cut off without a word.
+fn check_codes(change: &QpAttributes) -> Result<(), VerbsError> {
+    let codes = [
+        ("timeout", change.timeout.map(|code| code.0)),
+        ("min_rnr_timer", change.min_rnr_timer.map(|timer| timer.0)),
+    ];
+    for (argument, code) in codes {
+        if code.is_some_and(|code| code > 31) {
+            let reason = "the code has 5 bits".into();
+            return Err(VerbsError::Invalid { verb: "modify_qp", argument, reason });
+        }
+    }
+    Ok(())
+}
+
 impl Hca {
     pub(super) fn create_qp(&mut self, init: &QpInit) -> Result<Qp, VerbsError> {
         const VERB: &str = "create_qp";
@@ -84,6 +99,7 @@ impl Hca {
         let from = self.state_now(VERB, qp)?;
         let kept = self.qp(VERB, qp)?;
         let to = transition::check(kept.init.qp_type, from, change)?;
+        check_codes(change)?;
         if (from, to) == (QpState::Reset, QpState::Err) {
             self.leave_reset(VERB, kept)?;
         }
