@@ -33,7 +33,6 @@ pub mod sma;
 pub mod subnet;
 pub mod switch;
 mod table;
-pub mod time;
 pub mod topology;
 pub mod umad;
 
@@ -42,4 +41,4 @@ pub use frame::Frame;
 pub use hca::Adapter;
 pub use hca::port::{Drop, Port};
 pub use lend::Lender;
-pub use time::Time;
+pub use pollux_verbs::time::{self, Time};

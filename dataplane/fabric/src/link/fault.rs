@@ -3,44 +3,8 @@
 //! A rule is a chance for each kind. All of it comes from one seed, so a run that failed runs
 //! again.
 
+pub use pollux_verbs::dice::Dice;
 use std::time::Duration;
-
-/// Random numbers for faults and choices of schedule: SplitMix64, which needs no crate and no more
-/// quality than this.
-#[derive(Clone, Debug)]
-pub struct Dice(u64);
-
-impl Dice {
-    /// Dice that fall the same for the same seed.
-    pub const fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// Any number.
-    pub fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    /// A number below `end`; 0 if that is 0.
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.roll().checked_rem(end).unwrap_or(0)
-    }
-
-    /// A time below `end`; none if that is none, and then without a roll.
-    pub fn duration(&mut self, end: Duration) -> Duration {
-        let nanos = end.as_nanos() as u64;
-        Duration::from_nanos(if nanos == 0 { 0 } else { self.below(nanos) })
-    }
-
-    /// Whether something happens that happens so many times in a million.
-    pub fn happens(&mut self, per_million: u32) -> bool {
-        per_million > 0 && self.below(1_000_000) < u64::from(per_million)
-    }
-}
 
 /// What goes wrong on a link, and how often in a million packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! Time as the fabric knows it: nanoseconds since it began, passed in and never read.
+//! Time as protocols and adapters in software know it: nanoseconds since they began, passed in and
+//! never read.
 
 use std::fmt;
 use std::ops::Add;
@@ -9,7 +10,7 @@ use std::time::Duration;
 pub struct Time(u64);
 
 impl Time {
-    /// When the fabric began.
+    /// When all began.
     pub const START: Self = Self(0);
 
     /// The moment so many nanoseconds after the start.
