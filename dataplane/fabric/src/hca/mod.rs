@@ -60,6 +60,8 @@ const QPN_FIRST: u32 = 0x40;
 #[derive(Debug)]
 pub struct Adapter {
     qps: Table<QueuePair>,
+    /// The queue pair of general services, if there is one.
+    gsi: Option<u32>,
     shared: Shared,
     groups: Vec<Member>,
     /// Queue pairs that may have something to send.
@@ -106,6 +108,7 @@ impl Adapter {
     pub fn new(port: Port) -> Self {
         Self {
             qps: Table::new(LIMITS.qps_max),
+            gsi: None,
             shared: Shared {
                 memory: MemoryTable::new(LIMITS.regions_max, LIMITS.windows_max),
                 pds: Table::new(LIMITS.pds_max),
@@ -217,7 +220,11 @@ impl Adapter {
         if arrival.grh.is_some_and(|grh| !port.has_gid(grh.dgid)) {
             return Err(Drop::Grh);
         }
-        let number = number_of(arrival.head.dest_qp).ok_or(Drop::NoQp)?;
+        let number = match arrival.head.dest_qp {
+            Qpn::GSI => self.gsi,
+            qpn => number_of(qpn),
+        };
+        let number = number.ok_or(Drop::NoQp)?;
         let qp = self.qps.get_mut(number).ok_or(Drop::NoQp)?;
         qp.admit(&self.shared, arrival)?;
         let outcome = qp.handle(&mut self.shared, now, arrival);
@@ -316,6 +323,7 @@ impl Adapter {
         qp.is_active = false;
         let (port, mut lost) = (&self.shared.port, 0);
         let (lid, lmc, is_up) = (port.lid, port.lmc, port.state == PortState::ACTIVE);
+        let has_agents = link.has_agents();
         let (looped, room, groups) = (&mut self.looped, &mut self.room, &self.groups);
         let sent = qp.transmit(&mut self.shared, now, shortcut, &mut |outgoing| {
             // A port that carries no traffic throws away what it is given, as hardware does (IBA
@@ -325,7 +333,7 @@ impl Adapter {
                 return true;
             }
             let dlid = outgoing.dlid();
-            if lid.covers(lmc, dlid) {
+            if lid.covers(lmc, dlid) && !(has_agents && outgoing.is_management()) {
                 looped.push_back(outgoing.to_frame());
                 return true;
             }
@@ -395,10 +403,15 @@ impl QueuePair {
         if !matches!(common.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
             return Err(Drop::QpState);
         }
-        if !arrival.head.pkey.matches(common.pkey(&shared.port)) {
+        let pkey = arrival.head.pkey;
+        let is_member = match common.init.qp_type {
+            QpType::Gsi => shared.port.pkey_index(pkey).is_some(),
+            _ => pkey.matches(common.pkey(&shared.port)),
+        };
+        if !is_member {
             return Err(Drop::PKey);
         }
-        if common.init.qp_type == QpType::Ud {
+        if common.init.qp_type.is_datagram() {
             return Ok(());
         }
         let path = common.attributes.path.unwrap_or_default();
@@ -418,7 +431,7 @@ impl QueuePair {
         now: Time,
         arrival: &Arrival<'_>,
     ) -> Result<(), Drop> {
-        if self.common.init.qp_type == QpType::Ud {
+        if self.common.init.qp_type.is_datagram() {
             return self.receive(shared, arrival);
         }
         self.tell_established(shared);
