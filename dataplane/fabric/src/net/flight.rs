@@ -14,6 +14,8 @@ pub(super) struct Flight {
     pub(super) to: End,
     /// Links that it has crossed.
     pub(super) hops: u8,
+    /// Not to that end but out of it, to a node that is not ours.
+    pub(super) leaves: bool,
     pub(super) frame: Frame,
 }
 

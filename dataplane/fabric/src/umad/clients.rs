@@ -13,6 +13,8 @@
 //! more.
 
 use super::protocol::{Connect, Control, ControlKind, DATA_LEN, DataMessage};
+use crate::link::world::Wire;
+use crate::net::Net;
 use crate::node::{Node, NodePort};
 use crate::subnet::{Datagram, Subnet};
 use crate::time::Time;
@@ -34,7 +36,7 @@ const RESPONSE_TIME: Duration = Duration::from_secs(1);
 
 /// The programs, and the subnet that they are at.
 pub struct Clients {
-    subnet: Subnet,
+    net: Net,
     by_name: BTreeMap<String, u32>,
     slots: [Option<Client>; CLIENTS_MAX],
     /// Requests without an answer so far, by TID as marked.
@@ -54,18 +56,23 @@ struct Client {
 struct Pending {
     slot: usize,
     deadline: Time,
-    /// Whether another program has it; if not, nobody will answer.
+    /// Whether another program has it, or it is on its way as a packet; if not, nobody will answer.
     is_handed_over: bool,
     request: DataMessage,
 }
 
 impl Clients {
-    /// Nobody yet.
+    /// Nobody yet, at a subnet that carries nothing but management.
     pub fn new(subnet: Subnet) -> Self {
-        let names = subnet.topology().nodes().iter().map(|node| node.name.clone());
+        Self::at(Net::new(subnet, 0, Wire::default()))
+    }
+
+    /// Nobody yet.
+    pub fn at(net: Net) -> Self {
+        let names = net.subnet().topology().nodes().iter().map(|node| node.name.clone());
         Self {
             by_name: names.zip(0..).collect(),
-            subnet,
+            net,
             slots: [const { None }; CLIENTS_MAX],
             pending: BTreeMap::new(),
             outgoing: VecDeque::new(),
@@ -74,14 +81,24 @@ impl Clients {
         }
     }
 
+    /// The net.
+    pub fn net(&self) -> &Net {
+        &self.net
+    }
+
+    /// The net, to be changed.
+    pub fn net_mut(&mut self) -> &mut Net {
+        &mut self.net
+    }
+
     /// The subnet.
     pub fn subnet(&self) -> &Subnet {
-        &self.subnet
+        self.net.subnet()
     }
 
     /// The subnet, to be changed.
     pub fn subnet_mut(&mut self) -> &mut Subnet {
-        &mut self.subnet
+        self.net.subnet_mut()
     }
 
     /// The process in a slot, by which its sockets are called.
@@ -123,7 +140,7 @@ impl Clients {
     /// The port that a program wants: `NODE` or `NODE:PORT`, where a node can be called by its
     /// GUID too, as in `0x0002c90300001000`; without a name the first adapter's.
     fn place(&self, name: &str) -> Option<End> {
-        let nodes = self.subnet.topology().nodes();
+        let nodes = self.subnet().topology().nodes();
         let (name, port) = match name.split_once(':') {
             Some((name, port)) => (name, Some(port.parse::<u8>().ok()?)),
             None => (name, None),
@@ -147,7 +164,7 @@ impl Clients {
     fn ask(&mut self, request: &Control) -> Option<Control> {
         let slot = request.client as usize;
         let at = self.slots.get(slot)?.as_ref()?.at;
-        let node = &self.subnet.nodes()[at.node as usize];
+        let node = &self.subnet().nodes()[at.node as usize];
         let port = &node.ports[usize::from(at.port)];
         let answer = match request.kind {
             ControlKind::Disconnect => {
@@ -193,7 +210,7 @@ impl Clients {
         client.is_sm = is_sm;
         let at = client.at;
         let has_sm = self.slots.iter().flatten().any(|client| client.at == at && client.is_sm);
-        let node = self.subnet.node_mut(at.node);
+        let node = self.subnet_mut().node_mut(at.node);
         let now = node.ports[usize::from(at.port)].info.capability_mask;
         let sm = CapabilityMask::SM;
         node.set_capability(at.port, if has_sm { now.with(sm) } else { now.without(sm) });
@@ -215,10 +232,16 @@ impl Clients {
         }
         let slid = match message.dlid {
             Lid::PERMISSIVE => Lid::PERMISSIVE,
-            _ => self.subnet.nodes()[at.node as usize].lid(at.port),
+            _ => self.subnet().nodes()[at.node as usize].lid(at.port),
         };
         let DataMessage { dlid, src_qp, dest_qp, mad, .. } = message;
-        self.subnet.send(now, at, Datagram { slid, dlid, src_qp, dest_qp, mad });
+        let departures = self.subnet().departures();
+        self.net.send_datagram(now, at, Datagram { slid, dlid, src_qp, dest_qp, mad });
+        if self.subnet().departures() != departures
+            && let Some(asked) = asked.and_then(|id| self.pending.get_mut(&id))
+        {
+            asked.is_handed_over = true;
+        }
         self.hand_out(message.len);
         let unanswered = asked.and_then(|id| self.pending.get(&id).map(|pending| (id, pending)));
         if let Some((transaction_id, _)) = unanswered.filter(|(_, one)| !one.is_handed_over) {
@@ -228,7 +251,10 @@ impl Clients {
 
     /// What the clock brings: traps, and requests whose time is over.
     pub fn timeout(&mut self, now: Time) {
-        self.subnet.send_traps(now);
+        if self.subnet().traps_due().is_some_and(|due| due <= now) {
+            self.subnet_mut().send_traps(now);
+        }
+        self.net.advance(now);
         self.hand_out(256);
         let over = self.pending.iter().filter(|(_, pending)| pending.deadline <= now);
         let over: Vec<_> = over.map(|(&transaction_id, _)| transaction_id).collect();
@@ -238,7 +264,7 @@ impl Clients {
     /// When [`Clients::timeout`] has something to do.
     pub fn due(&self) -> Option<Time> {
         let pending = self.pending.values().map(|pending| pending.deadline);
-        pending.chain(self.subnet.traps_due()).min()
+        pending.chain(self.subnet().traps_due()).chain(self.net.deadline()).min()
     }
 
     /// A message for the program in a slot.
@@ -248,8 +274,9 @@ impl Clients {
 
     /// Gives programs what has arrived at their ports. `len` is what the sender said of its length.
     fn hand_out(&mut self, len: u64) {
-        while let Some((at, datagram)) = self.subnet.poll_delivery() {
-            let Datagram { slid, dlid, src_qp, dest_qp, mad } = datagram;
+        while let Some(delivery) = self.net.poll_delivery() {
+            let at = delivery.at;
+            let Datagram { slid, dlid, src_qp, dest_qp, mad } = delivery.datagram;
             let Ok((header, _)) = MadHeader::read(&mad) else { continue };
             let message = DataMessage { dlid, slid, src_qp, dest_qp, status: 0, len, mad };
             let transaction_id = header.transaction_id;
@@ -264,6 +291,7 @@ impl Clients {
             };
             match slot {
                 Some(slot) => self.transmit(slot, message),
+                None if self.net.lender(at).is_some() => self.net.give(delivery),
                 None => self.unclaimed += 1,
             }
         }

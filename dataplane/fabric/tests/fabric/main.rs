@@ -3,6 +3,9 @@
 mod capture;
 mod first_words;
 mod hostile;
+#[path = "../managed/mod.rs"]
+mod managed;
+mod management;
 mod pair;
 mod rules;
 mod scenarios;

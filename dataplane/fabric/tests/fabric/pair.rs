@@ -146,7 +146,7 @@ fn path(lid: u16) -> AddressVector {
     AddressVector { dlid: Lid(lid), port: 1, ..AddressVector::default() }
 }
 
-const NOTHING: Completion = Completion {
+pub const NOTHING: Completion = Completion {
     id: 0,
     status: CompletionStatus::General,
     kind: CompletionKind::Send,
@@ -167,7 +167,7 @@ fn side<L: Link>(link: L, lid: u16, connection: &Connection) -> Side<L> {
     Side { device, pd, cq, qp, memory, region }
 }
 
-fn qp_init(qp_type: QpType, pd: Pd, cq: Cq) -> QpInit {
+pub fn qp_init(qp_type: QpType, pd: Pd, cq: Cq) -> QpInit {
     QpInit {
         qp_type,
         pd,
