@@ -13,7 +13,8 @@
 //! 6. [`node`]: what subnet management knows of each, with its agents [`sma`] and [`pma`];
 //! 7. [`switch`]: by which ports a switch forwards; [`mod@subnet`]: datagrams that hop through it;
 //! 8. [`net`]: data on its way through all of it;
-//! 9. [`umad`]: unmodified programs at a subnet, OpenSM above all.
+//! 9. [`umad`]: unmodified programs at a subnet, OpenSM above all;
+//! 10. [`wire_io`]: wires to nodes that are not ours.
 #![forbid(unsafe_code)]
 
 pub mod device;
@@ -32,6 +33,7 @@ mod table;
 pub mod time;
 pub mod topology;
 pub mod umad;
+pub mod wire_io;
 
 pub use device::SoftDevice;
 pub use frame::Frame;

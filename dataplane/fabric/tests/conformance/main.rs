@@ -9,6 +9,7 @@ mod managed;
 mod nets;
 mod threads;
 mod uneven;
+mod wired;
 mod worlds;
 
 use nets::Nets;
