@@ -5,8 +5,8 @@
 //! stands behind the port. Packets of data have other ways; they share the nodes.
 //!
 //! Where somebody looks at packets, and where a link ends at a node that is not ours, a datagram
-//! leaves as a packet: it waits in [`Subnet::poll_departure`] for whoever moves packets, and comes
-//! back by [`Subnet::receive`].
+//! leaves as a packet: it waits (`poll_departure`) for whoever moves packets, and comes back from
+//! there (`receive`).
 
 use crate::node::{Node, NodeDrop};
 use crate::pma::{self, Counters};

@@ -1,5 +1,10 @@
-//! Ports where our nodes end and others begin: what leaves by them is for a wire, what comes by them
-//! is anybody's.
+//! Ports where our nodes end and others begin: what leaves by them is for a wire, what comes by
+//! them is anybody's.
+//!
+//! Such a net sends no messages by the shortcut, to nobody: what leaves has to be packets, and a
+//! sender does not know where a path leads.
+//!
+//! On the way out and on the way in, a wire is a link like all others: it is captured, and harmed.
 //!
 //! A net only keeps what is to leave until the wire takes it; [`crate::wire_io`] moves it. The link
 //! of such a port is up while the node at the other end of the wire is there.
@@ -99,7 +104,7 @@ impl Net {
             Ok(octets) => {
                 let frame = Frame::Packet(octets.to_vec());
                 let flight = Flight { origin: end, to: end, hops: 1, leaves: false, frame };
-                self.land(now, flight);
+                self.travel(now, end, self.wire, flight);
             }
             Err(reason) => {
                 let node = self.subnet.node_mut(end.node);

@@ -2,8 +2,8 @@
 //! (IBA 13.4, 13.5.3).
 //!
 //! Subnet management goes to queue pair 0 on lane 15 and knows no keys but its own; general
-//! services go to queue pair 1 on a lane of data, with a Q_Key that everybody knows and the P_Key of
-//! a partition that the port is in.
+//! services go to queue pair 1 on a lane of data, with a Q_Key that everybody knows and the P_Key
+//! of a partition that the port is in.
 
 use crate::frame::{Arrival, Frame, Source};
 use crate::head::Head;

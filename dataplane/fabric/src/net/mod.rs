@@ -1,17 +1,17 @@
 //! Data on its way through a subnet: over links, through switches, to the adapters at its ends.
 //!
-//! A [`Net`] is the state machine of that, without I/O: time is passed in, what has arrived is taken
-//! out. The nodes of its [`Subnet`] decide by which ports things go on, and count them; what subnet
-//! management changes holds from the next hop on. Packets go octet by octet as on a wire, with a
-//! VCRC per hop; messages that take the shortcut go the same way by the same tables, only that
-//! nothing looks at their octets.
+//! A [`Net`] is the state machine of that, without I/O: time is passed in, what has arrived is
+//! taken out. The nodes of its [`Subnet`] decide by which ports things go on, and count them; what
+//! subnet management changes holds from the next hop on. Packets go octet by octet as on a wire,
+//! with a VCRC per hop; messages that take the shortcut go the same way by the same tables, only
+//! that nothing looks at their octets.
 //!
 //! Datagrams of management that come to a node go to its agents, however they came: through the
 //! subnet without time, or as packets. What no agent takes waits in [`Net::poll_delivery`] for
 //! managers and programs at that port, and what those leave is for the adapter there
 //! ([`Net::give`]). `management` has the two forms, [`foreign`] the ports where our nodes end.
 //!
-//! [`world`] runs a net with adapters in one thread and virtual time.
+//! [`world`] runs a net with adapters in one thread, in virtual time or on a clock.
 
 mod flight;
 pub mod foreign;
@@ -398,6 +398,11 @@ impl Net {
         let wire = *wire;
         flight.to = peer.unwrap_or(from);
         flight.hops += 1;
+        self.travel(now, from, wire, flight);
+    }
+
+    /// Over a link that is so.
+    fn travel(&mut self, now: Time, from: End, wire: Wire, flight: Flight) {
         let Frame::Packet(octets) = &flight.frame else { return self.put(now, &wire, flight) };
         if let Some(tap) = &mut self.tap {
             tap(now, from, octets);

@@ -34,7 +34,8 @@ pub enum NodeDrop {
     Malformed,
     /// A CRC that does not match.
     Crc,
-    /// A datagram of general services without their Q_Key, or of a partition that the port is not in.
+    /// A datagram of general services without their Q_Key, or of a partition that is not the
+    /// port's.
     Key,
 }
 

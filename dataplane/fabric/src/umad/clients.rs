@@ -281,7 +281,7 @@ impl Clients {
             let message = DataMessage { dlid, slid, src_qp, dest_qp, status: 0, len, mad };
             let transaction_id = header.transaction_id;
             let slot = if header.method.is_response() {
-                self.pending.remove(&transaction_id).map(|pending| pending.slot)
+                self.asker(at, transaction_id)
             } else {
                 let slot = self.taker(at, header.mgmt_class);
                 if let (Some(_), Some(asked)) = (slot, self.pending.get_mut(&transaction_id)) {
@@ -295,6 +295,13 @@ impl Clients {
                 None => self.unclaimed += 1,
             }
         }
+    }
+
+    /// The program at a port that asked this, which now has its answer.
+    fn asker(&mut self, at: End, transaction_id: u64) -> Option<usize> {
+        let slot = self.pending.get(&transaction_id)?.slot;
+        let is_here = self.slots[slot].as_ref().is_some_and(|client| client.at == at);
+        is_here.then(|| self.pending.remove(&transaction_id))?.map(|pending| pending.slot)
     }
 
     /// The program at a port that takes requests of a class.

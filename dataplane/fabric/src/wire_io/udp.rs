@@ -1,8 +1,9 @@
 //! A wire over UDP: one packet to a datagram, and empty datagrams that say who is there.
 //!
-//! UDP knows no connection, so each end says every [`HELLO`] that it is there, and believes that the
-//! other one is while it has heard of it within [`SILENCE`]. Who has the address that both were given
-//! learns from that where the other one is; it listens to that one only, as long as it is there.
+//! UDP knows no connection, so each end says every [`HELLO`] that it is there, and believes that
+//! the other one is while it has heard of it within [`SILENCE`]. Who has the address that both were
+//! given learns from that where the other one is; it listens to that one only, as long as it is
+//! there.
 
 use crate::time::Time;
 use rustix::event::{PollFd, PollFlags};

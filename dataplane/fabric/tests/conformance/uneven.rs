@@ -83,9 +83,9 @@ impl Schedule {
         }
     }
 
-    /// Whether anything moved since the last call, or the link refused a frame. No time passes then:
-    /// the wire is not what everybody waits for. A side that was refused may have changed its mind
-    /// meanwhile, so that counts once.
+    /// Whether anything moved since the last call, or the link refused a frame. No time passes
+    /// then: the wire is not what everybody waits for. A side that was refused may have changed its
+    /// mind meanwhile, so that counts once.
     pub fn take_busy(&self) -> bool {
         let mut inner = self.inner.borrow_mut();
         let owes = std::mem::take(&mut inner.owes) != [false; 2];

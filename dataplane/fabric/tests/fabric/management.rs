@@ -3,6 +3,7 @@
 
 use crate::managed::manage;
 use crate::pair::NOTHING;
+use pollux_fabric::link::fault::Faults;
 use pollux_fabric::link::world::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::net::world::{NetLink, NetWorld};
@@ -138,11 +139,28 @@ fn captures_see_management_and_faults_strike_it() {
         })
         .collect();
     assert_eq!(ends, [(1, 1), (0, 2), (2, 1), (0, 1)]);
-    let faults = pollux_fabric::link::fault::Faults { loss: 1_000_000, ..Default::default() };
+    let faults = Faults { loss: 1_000_000, ..Faults::default() };
     net.set_wire(1, Wire { faults, ..Wire::default() });
     ask(&mut net, &[1, 2]);
     finish(&mut net);
     assert_eq!(answer(&mut net), None, "the link to the second host loses all");
+}
+
+#[test]
+fn a_foreign_wire_is_captured_and_harmed_both_ways() {
+    let mut nets = joined();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let tapped = Arc::clone(&seen);
+    nets[1].set_tap(Box::new(move |_, end, _| tapped.lock().unwrap().push(end)));
+    ask(&mut nets[0], &[1, 3]);
+    carry(&mut nets);
+    assert!(answer(&mut nets[0]).is_some());
+    assert_eq!(*seen.lock().unwrap(), [WIRE, WIRE]);
+    let faults = Faults { loss: 1_000_000, ..Faults::default() };
+    nets[1].set_wires(Wire { faults, ..Wire::default() });
+    ask(&mut nets[0], &[1, 3]);
+    carry(&mut nets);
+    assert_eq!((answer(&mut nets[0]), seen.lock().unwrap().len()), (None, 3), "lost on the way in");
 }
 
 /// A program with queue pair 1 of a host.
