@@ -215,6 +215,75 @@ impl ForeignWire {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::world::Wire;
+    use crate::node::NodeDrop;
+    use crate::subnet::Subnet;
+    use crate::topology::Topology;
+    use std::io::Write;
+    use std::net::UdpSocket;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    const END: End = End { node: 0, port: 2 };
+
+    fn net() -> Net {
+        let mut topology = Topology::generate("single:1", 1).unwrap();
+        topology.add_ports(END);
+        let mut net = Net::new(Subnet::new(topology), 1, Wire::default());
+        net.add_foreign(END).unwrap();
+        net
+    }
+
+    #[test]
+    fn a_stream_without_sense_is_closed_and_joined_again() {
+        let path = std::env::temp_dir().join(format!("pollux-{}-hostile", std::process::id()));
+        let address = WireAddress::Stream { path: path.clone(), may_listen: true };
+        let (mut net, mut wire) = (net(), ForeignWire::open(END, &address).unwrap());
+        wire.receive(Time::START, &mut net);
+        let mut octets = Vec::new();
+        framing::write(&[1, 2, 3], &mut octets);
+        framing::write(&[1, 2, 3], &mut octets);
+        octets[16] = 0;
+        for nth in 1..=2 {
+            let mut peer = UnixStream::connect(&path).unwrap();
+            peer.write_all(&octets).unwrap();
+            wire.receive(Time::START, &mut net);
+            let ports = &net.subnet().nodes()[0].ports;
+            assert!(wire.is_up() && ports[2].is_linked(), "what makes no sense is dropped");
+            assert_eq!(net.subnet().nodes()[0].drops.of(NodeDrop::Malformed), nth);
+            peer.write_all(&[0xff; 64]).unwrap();
+            wire.receive(Time::START, &mut net);
+            let ports = &net.subnet().nodes()[0].ports;
+            assert!(!wire.is_up() && !ports[2].is_linked(), "nor is there a way on");
+            let counts = WireCounts { received: nth, sent: 0, ignored: nth, broken: nth };
+            assert_eq!(wire.counts(), counts);
+        }
+    }
+
+    #[test]
+    fn a_udp_wire_listens_to_one_peer_until_that_is_silent() {
+        let local = || UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = local().local_addr().unwrap();
+        let open = WireAddress::Udp { address, remote: None };
+        let (mut net, mut wire) = (net(), ForeignWire::open(END, &open).unwrap());
+        let (peer, stranger) = (local(), local());
+        peer.send_to(&[], address).unwrap();
+        wire.receive(Time::START, &mut net);
+        wire.send(Time::START, &mut net);
+        assert!(wire.is_up() && wire.due().is_some());
+        stranger.send_to(&[1, 2], address).unwrap();
+        wire.receive(Time::START, &mut net);
+        assert_eq!(wire.counts().received, 0);
+        peer.send_to(&[1, 2], address).unwrap();
+        wire.receive(Time::START, &mut net);
+        assert_eq!(wire.counts().received, 1);
+        let later = Time::START + Duration::from_secs(3);
+        wire.receive(later, &mut net);
+        assert!(!wire.is_up() && !net.subnet().nodes()[0].ports[2].is_linked());
+        stranger.send_to(&[1, 2], address).unwrap();
+        wire.receive(later, &mut net);
+        assert!(wire.is_up() && wire.counts().received == 2);
+    }
 
     #[test]
     fn addresses_are_read_or_refused_with_advice() {
