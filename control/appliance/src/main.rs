@@ -3,6 +3,8 @@
 //! So far: `fabric` runs a software fabric until a signal ends it, `show` and `fault` ask a running
 //! one. What it prints is for people, unless `--json` asks for the other.
 
+#![forbid(unsafe_code)]
+
 mod fabric;
 mod show;
 
