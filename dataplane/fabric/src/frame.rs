@@ -89,6 +89,12 @@ impl Outgoing<'_> {
         self.grh.as_ref().map(|grh| grh.dgid)
     }
 
+    /// Whether it is for one of the queue pairs of management.
+    #[inline]
+    pub(crate) fn is_management(&self) -> bool {
+        self.head.dest_qp <= Qpn::GSI
+    }
+
     /// The group that it goes to, if it does.
     #[inline(always)]
     pub(crate) fn mgid(&self) -> Option<Gid> {

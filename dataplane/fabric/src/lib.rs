@@ -15,7 +15,8 @@
 //! 7. [`switch`]: by which ports a switch forwards; [`mod@subnet`]: datagrams that hop through it;
 //! 8. [`sm`] and [`sa`]: the manager of a subnet, and the administrator that belongs to it;
 //! 9. [`net`]: data on its way through all of it;
-//! 10. [`umad`]: unmodified programs at a subnet, OpenSM above all.
+//! 10. [`umad`]: unmodified programs at a subnet, OpenSM above all;
+//! 11. [`wire_io`]: wires to nodes that are not ours.
 #![forbid(unsafe_code)]
 
 pub mod device;
@@ -35,6 +36,7 @@ pub mod switch;
 mod table;
 pub mod topology;
 pub mod umad;
+pub mod wire_io;
 
 pub use device::SoftDevice;
 pub use frame::Frame;

@@ -3,6 +3,10 @@
 //! Without time and queues: a datagram that is sent has arrived, been answered and come back before
 //! [`Subnet::send`] returns. What no agent answers waits in [`Subnet::poll_delivery`] for whoever
 //! stands behind the port. Packets of data have other ways; they share the nodes.
+//!
+//! Where somebody looks at packets, and where a link ends at a node that is not ours, a datagram
+//! leaves as a packet: it waits (`poll_departure`) for whoever moves packets, and comes back from
+//! there (`receive`).
 
 use crate::node::{Node, NodeDrop};
 use crate::pma::{self, Counters};
@@ -10,13 +14,13 @@ use crate::sma::directed::{self, Place, Step};
 use crate::sma::{self, Arrival, Changes, Handled, Mad};
 use crate::switch::{self, Transit};
 use crate::time::Time;
-use crate::topology::{End, Topology};
+use crate::topology::{End, LinkRate, Topology};
 use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::smp::{DirectedSmp, PortPhysState};
 use pollux_wire::mad::{MAD_LEN, MadHeader, MgmtClass};
 use pollux_wire::packet::{Bth, Deth, Lrh};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Nodes that a datagram may cross: no way is longer, and a route that goes in circles ends.
 const HOPS_MAX: u8 = DirectedSmp::HOPS_MAX;
@@ -49,12 +53,39 @@ pub struct Subnet {
     trapping: BTreeSet<u32>,
     /// What agents changed, for whoever acts on it.
     changes: VecDeque<(End, Changes)>,
+    /// Links on which datagrams go as packets.
+    packet_links: PacketLinks,
+    departed: VecDeque<Departure>,
+    departures: u64,
+    /// Ports whose link ends at a node that is not ours, and whether that is there.
+    foreign: BTreeMap<End, bool>,
+}
+
+/// On which links datagrams are packets.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PacketLinks {
+    /// On all.
+    pub(crate) all: bool,
+    /// On those at these ends.
+    pub(crate) ends: BTreeSet<End>,
+}
+
+/// A datagram that is to cross a link as a packet.
+#[derive(Clone, Debug)]
+pub(crate) struct Departure {
+    /// From here.
+    pub(crate) from: End,
+    /// Links that it has crossed.
+    pub(crate) hops: u8,
+    pub(crate) datagram: Datagram,
 }
 
 /// Changes that wait to be read. Older ones are forgotten first.
 const CHANGES_MAX: usize = 4096;
 /// Datagrams that wait to be taken.
 const DELIVERED_MAX: usize = 4096;
+/// Datagrams that wait to leave as packets.
+const DEPARTED_MAX: usize = 4096;
 /// Copies of a datagram under way at a time: groups whose routes meet again multiply them.
 const TRAVELLING_MAX: usize = 4096;
 
@@ -79,6 +110,10 @@ impl Subnet {
             delivered: VecDeque::new(),
             trapping: BTreeSet::new(),
             changes: VecDeque::new(),
+            packet_links: PacketLinks::default(),
+            departed: VecDeque::new(),
+            departures: 0,
+            foreign: BTreeMap::new(),
         };
         for index in 0..subnet.topology.links().len() {
             let link = subnet.topology.links()[index];
@@ -108,13 +143,18 @@ impl Subnet {
 
     /// Sends a datagram from a port, 0 at a switch, and lets all happen that comes of it.
     pub fn send(&mut self, now: Time, from: End, datagram: Datagram) {
-        let mut travelling = VecDeque::from([Travelling {
-            node: from.node,
-            port: from.port,
-            starts: true,
-            hops: 0,
-            datagram: Box::new(datagram),
-        }]);
+        let (End { node, port }, starts, datagram) = (from, true, Box::new(datagram));
+        self.carry(now, Travelling { node, port, starts, hops: 0, datagram });
+    }
+
+    /// A datagram has come to a port as a packet, after so many links.
+    pub(crate) fn receive(&mut self, now: Time, to: End, hops: u8, datagram: Datagram) {
+        let (End { node, port }, starts, datagram) = (to, false, Box::new(datagram));
+        self.carry(now, Travelling { node, port, starts, hops, datagram });
+    }
+
+    fn carry(&mut self, now: Time, first: Travelling) {
+        let mut travelling = VecDeque::from([first]);
         while let Some(next) = travelling.pop_front() {
             let node = next.node;
             if next.hops > HOPS_MAX {
@@ -131,6 +171,36 @@ impl Subnet {
     /// A datagram that has arrived at a port and that no agent answers.
     pub fn poll_delivery(&mut self) -> Option<(End, Datagram)> {
         self.delivered.pop_front()
+    }
+
+    /// A datagram that is to cross a link as a packet.
+    pub(crate) fn poll_departure(&mut self) -> Option<Departure> {
+        self.departed.pop_front()
+    }
+
+    /// Whether there is any.
+    pub(crate) fn has_departures(&self) -> bool {
+        !self.departed.is_empty()
+    }
+
+    /// How many there have been: an answer to what departs comes later, or never.
+    pub(crate) fn departures(&self) -> u64 {
+        self.departures
+    }
+
+    /// From now on datagrams are packets on these links.
+    pub(crate) fn set_packet_links(&mut self, links: PacketLinks) {
+        self.packet_links = links;
+    }
+
+    /// The link at a port without a peer ends at a node that is not ours, which is there or not.
+    pub(crate) fn set_foreign(&mut self, end: End, is_there: bool) {
+        self.foreign.insert(end, is_there);
+        if is_there {
+            return self.train(end);
+        }
+        self.nodes[end.node as usize].link_down(end.port, PortPhysState::POLLING);
+        self.trapping.insert(end.node);
     }
 
     /// What an agent changed at a port.
@@ -178,7 +248,7 @@ impl Subnet {
 
     /// The link at a port comes up if both of its ends try.
     fn train(&mut self, end: End) {
-        let Some((peer, link)) = self.topology.peer(end) else { return };
+        let Some((peer, link)) = self.topology.peer(end) else { return self.train_foreign(end) };
         let (rate, ends) = (link.rate, [end, peer]);
         let info = ends.map(|end| self.nodes[end.node as usize].ports[usize::from(end.port)].info);
         if info.iter().any(|info| info.port_phys_state != PortPhysState::POLLING) {
@@ -186,6 +256,18 @@ impl Subnet {
         }
         for (end, peer) in ends.into_iter().zip([info[1], info[0]]) {
             self.nodes[end.node as usize].link_up(end.port, &peer, rate);
+            self.trapping.insert(end.node);
+        }
+    }
+
+    /// The same where the other end is not ours: it is taken to be able to do what this one can,
+    /// until a subnet manager has asked it.
+    fn train_foreign(&mut self, end: End) {
+        let node = &mut self.nodes[end.node as usize];
+        let info = node.ports[usize::from(end.port)].info;
+        let is_there = self.foreign.get(&end).copied().unwrap_or(false);
+        if is_there && info.port_phys_state == PortPhysState::POLLING {
+            node.link_up(end.port, &info, LinkRate::default());
             self.trapping.insert(end.node);
         }
     }
@@ -293,6 +375,9 @@ impl Subnet {
         if next.len() >= TRAVELLING_MAX {
             return self.count(at.node, NodeDrop::Full);
         }
+        if is_up && (self.packet_links.all || self.packet_links.ends.contains(&from)) {
+            return self.depart(from, at);
+        }
         match self.topology.peer(from).filter(|_| is_up) {
             Some((peer, _)) => {
                 self.counters(from).sent(DATAGRAM_WORDS, false);
@@ -307,6 +392,15 @@ impl Subnet {
             }
             None => self.count(at.node, NodeDrop::PortState),
         }
+    }
+
+    /// As a packet, by whoever moves those.
+    fn depart(&mut self, from: End, at: Travelling) {
+        if self.departed.len() >= DEPARTED_MAX {
+            return self.count(at.node, NodeDrop::Full);
+        }
+        self.departures += 1;
+        self.departed.push_back(Departure { from, hops: at.hops, datagram: *at.datagram });
     }
 
     /// To the agents of its node.
@@ -356,9 +450,9 @@ impl Subnet {
             if let Some((peer, _)) = self.topology.peer(end) {
                 let polling = PortPhysState::POLLING;
                 self.nodes[peer.node as usize].link_down(peer.port, polling);
-                self.train(end);
                 self.trapping.insert(peer.node);
             }
+            self.train(end);
         }
         if changes != Changes::default() {
             if self.changes.len() == CHANGES_MAX {

@@ -19,6 +19,19 @@ pub enum QpType {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// Datagrams of general services: queue pair 1 of a port, which has one at most. It goes
+    /// through its states as any for datagrams, with [`QKey::GSI`], and takes packets of all
+    /// partitions of its port. Agents of the port may keep classes for themselves. Adapters
+    /// without it refuse to create one.
+    Gsi,
+}
+
+impl QpType {
+    /// Whether it carries datagrams.
+    #[inline]
+    pub const fn is_datagram(self) -> bool {
+        matches!(self, Self::Ud | Self::Gsi)
+    }
 }
 
 impl fmt::Display for QpType {
@@ -27,6 +40,7 @@ impl fmt::Display for QpType {
             Self::Rc => "RC",
             Self::Uc => "UC",
             Self::Ud => "UD",
+            Self::Gsi => "GSI",
         })
     }
 }

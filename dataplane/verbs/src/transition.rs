@@ -143,7 +143,7 @@ fn rows(qp_type: QpType) -> &'static [Row] {
     match qp_type {
         QpType::Rc => RC,
         QpType::Uc => UC,
-        QpType::Ud => UD,
+        QpType::Ud | QpType::Gsi => UD,
     }
 }
 

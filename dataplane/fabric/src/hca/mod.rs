@@ -63,6 +63,8 @@ const QPN_FIRST: u32 = 0x40;
 #[derive(Debug)]
 pub struct Adapter {
     qps: Table<QueuePair>,
+    /// The queue pair of general services, if there is one.
+    gsi: Option<u32>,
     shared: Shared,
     groups: Vec<Member>,
     /// Queue pairs that may have something to send.
@@ -109,6 +111,7 @@ impl Adapter {
     pub fn new(port: Port) -> Self {
         Self {
             qps: Table::new(LIMITS.qps_max),
+            gsi: None,
             shared: Shared {
                 memory: MemoryTable::new(LIMITS.regions_max, LIMITS.windows_max),
                 pds: Table::new(LIMITS.pds_max),
@@ -223,7 +226,11 @@ impl Adapter {
         if arrival.grh.is_some_and(|grh| !port.has_gid(grh.dgid)) {
             return Err(Drop::Grh);
         }
-        let number = number_of(arrival.head.dest_qp).ok_or(Drop::NoQp)?;
+        let number = match arrival.head.dest_qp {
+            Qpn::GSI => self.gsi,
+            qpn => number_of(qpn),
+        };
+        let number = number.ok_or(Drop::NoQp)?;
         let qp = self.qps.get_mut(number).ok_or(Drop::NoQp)?;
         qp.admit(&self.shared, arrival)?;
         let outcome = qp.handle(&mut self.shared, now, arrival);
@@ -330,6 +337,7 @@ impl Adapter {
         let (lid, lmc, is_up) = (port.lid, port.lmc, port.state == PortState::ACTIVE);
         // On Ethernet the port's names say what comes back to it.
         let own_gids = port.is_ethernet().then(|| port.gids.clone());
+        let has_agents = link.has_agents();
         let (looped, room, groups) = (&mut self.looped, &mut self.room, &self.groups);
         let sent = qp.transmit(&mut self.shared, now, shortcut, &mut |outgoing| {
             // A port that carries no traffic throws away what it is given, as hardware does (IBA
@@ -343,7 +351,7 @@ impl Adapter {
                 None => lid.covers(lmc, dlid),
                 Some(gids) => outgoing.dgid().is_some_and(|dgid| gids.contains(&dgid)),
             };
-            if is_own {
+            if is_own && !(has_agents && outgoing.is_management()) {
                 looped.push_back(outgoing.to_frame());
                 return true;
             }
@@ -413,10 +421,15 @@ impl QueuePair {
         if !matches!(common.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
             return Err(Drop::QpState);
         }
-        if !arrival.head.pkey.matches(common.pkey(&shared.port)) {
+        let pkey = arrival.head.pkey;
+        let is_member = match common.init.qp_type {
+            QpType::Gsi => shared.port.pkey_index(pkey).is_some(),
+            _ => pkey.matches(common.pkey(&shared.port)),
+        };
+        if !is_member {
             return Err(Drop::PKey);
         }
-        if common.init.qp_type == QpType::Ud {
+        if common.init.qp_type.is_datagram() {
             return Ok(());
         }
         let path = common.attributes.path.unwrap_or_default();
@@ -436,7 +449,7 @@ impl QueuePair {
         now: Time,
         arrival: &Arrival<'_>,
     ) -> Result<(), Drop> {
-        if self.common.init.qp_type == QpType::Ud {
+        if self.common.init.qp_type.is_datagram() {
             return self.receive(shared, arrival);
         }
         self.tell_established(shared);

@@ -147,7 +147,7 @@ fn recv_work(request: &RecvRequest<'_>) -> RecvWork {
 /// Whether a transport has the operation (IBA table 37).
 const fn has_operation(qp_type: QpType, op: &SendOp) -> bool {
     match op {
-        SendOp::Datagram(_) | SendOp::DatagramImm(..) => matches!(qp_type, QpType::Ud),
+        SendOp::Datagram(_) | SendOp::DatagramImm(..) => qp_type.is_datagram(),
         SendOp::Send
         | SendOp::SendImm(_)
         | SendOp::Write(_)

@@ -156,7 +156,7 @@ impl QueuePair {
         send: &mut impl FnMut(&Outgoing<'_>) -> bool,
     ) -> Sent {
         let Self { common, requester, responder, .. } = self;
-        if common.init.qp_type == QpType::Ud {
+        if common.init.qp_type.is_datagram() {
             return requester.transmit_datagram(common, shared, shortcut, send);
         }
         // The halves take turns, so that long answers do not keep requests back for ever.
@@ -224,7 +224,7 @@ impl Common {
     pub(crate) fn transport(&self) -> Transport {
         match self.init.qp_type {
             QpType::Uc => Transport::UC,
-            QpType::Ud => Transport::UD,
+            QpType::Ud | QpType::Gsi => Transport::UD,
             _ => Transport::RC,
         }
     }

@@ -132,6 +132,7 @@ impl QueuePair {
         let Some(path) = path else { return none };
         let pkey = common.pkey(port);
         let is = common.state == QpState::Rts
+            && common.init.qp_type != QpType::Gsi
             && path.grh.is_none()
             && port.state == PortState::ACTIVE
             && (is_ud || !port.lid.covers(port.lmc, path.dlid))

@@ -8,6 +8,7 @@ use pollux_verbs::{
     Pd, Qp, QpAttributes, QpInit, QpState, QpType, RKey, Srq, VerbsError, transition,
 };
 use pollux_wire::address::{Gid, Lid, Qpn};
+use pollux_wire::keys::QKey;
 
 /// Queue pair numbers have 24 bits.
 pub(super) const QPN_MAX: u32 = 0xff_ffff;
@@ -145,6 +146,10 @@ impl Adapter {
     pub(crate) fn create_qp(&mut self, init: &QpInit) -> Result<Qp, VerbsError> {
         const VERB: &str = "create_qp";
         self.check_pd(VERB, init.pd)?;
+        let is_gsi = init.qp_type == QpType::Gsi;
+        if is_gsi && self.gsi.is_some() {
+            return Err(over(VERB, "queue pairs of general services", 1));
+        }
         for cq in [init.send_cq, init.recv_cq] {
             self.shared.cqs.get(cq.0).ok_or(none(VERB, "completion queue"))?;
         }
@@ -163,8 +168,10 @@ impl Adapter {
         let kept = self.qps.insert(QueuePair::new(Qp(0), Qpn(0), *init));
         let number = kept.map_err(|_| over(VERB, "qps_max", LIMITS.qps_max))?;
         if let Some(qp) = self.qps.get_mut(number) {
-            (qp.common.handle, qp.common.qpn) = (Qp(number), qpn_of(number));
+            let qpn = if is_gsi { Qpn::GSI } else { qpn_of(number) };
+            (qp.common.handle, qp.common.qpn) = (Qp(number), qpn);
         }
+        self.gsi = self.gsi.or(is_gsi.then_some(number));
         self.count_qp(init, 1);
         Ok(Qp(number))
     }
@@ -194,6 +201,11 @@ impl Adapter {
         let kept = self.qp(VERB, qp)?;
         let to = transition::check(kept.common.init.qp_type, kept.common.state, change)?;
         self.check_attributes(change)?;
+        let is_gsi = kept.common.init.qp_type == QpType::Gsi;
+        if is_gsi && change.qkey.is_some_and(|qkey| qkey != QKey::GSI) {
+            let reason = format!("that of general services is {}", QKey::GSI);
+            return Err(invalid(VERB, "qkey", reason));
+        }
         if let Some(kept) = self.qps.get_mut(qp.0) {
             kept.change(to, change, &mut self.shared);
         }
@@ -276,6 +288,7 @@ impl Adapter {
             return Err(VerbsError::Busy { verb: VERB, by: "a multicast group" });
         }
         if let Some(kept) = self.qps.remove(qp.0) {
+            self.gsi = self.gsi.filter(|gsi| *gsi != qp.0);
             self.count_qp(&kept.common.init, -1);
             self.shared.memory.lender().revoke(kept.common.qpn);
             if let Some(due) = kept.timer {

@@ -35,6 +35,11 @@ pub trait Link {
     fn attach(&mut self, lender: &Arc<Lender>);
     /// Tells the adapter what became of its port, if anything did.
     fn refresh(&mut self, _: &mut Adapter) {}
+    /// Whether management agents stand at this end: then datagrams of management are for the link
+    /// even if they are for the adapter's own port.
+    fn has_agents(&self) -> bool {
+        false
+    }
     /// Sends a packet, LRH to VCRC; says whether there was room.
     fn send_packet(&mut self, octets: &[u8]) -> bool;
     /// Sends a message: the words of its head, and so many octets, which `fill` writes part by

@@ -15,6 +15,8 @@ pub(super) struct Flight {
     pub(super) to: End,
     /// Links that it has crossed.
     pub(super) hops: u8,
+    /// Not to that end but out of it, to a node that is not ours.
+    pub(super) leaves: bool,
     pub(super) frame: Frame,
     /// The room that it takes up at the port it came in by; copies share it.
     pub(super) hold: Option<Arc<Hold>>,
@@ -30,6 +32,11 @@ pub(super) struct Hold {
 }
 
 impl Flight {
+    /// A frame that leaves a port after so many links.
+    pub(super) fn new(from: End, hops: u8, frame: Frame) -> Self {
+        Self { origin: from, to: from, hops, leaves: false, frame, hold: None }
+    }
+
     /// How long it is, LRH to VCRC.
     pub(super) fn octets(&self) -> u64 {
         let (_, words) = self.frame.size();

@@ -6,11 +6,18 @@
 //! with a VCRC per hop; messages that take the shortcut go the same way by the same tables, only
 //! that nothing looks at their octets.
 //!
-//! [`world`] runs a net with adapters in one thread and virtual time.
+//! Datagrams of management that come to a node go to its agents, however they came: through the
+//! subnet without time, or as packets. What no agent takes waits in [`Net::poll_delivery`] for
+//! managers and programs at that port, and what those leave is for the adapter there
+//! ([`Net::give`]). `management` has the two forms, [`foreign`] the ports where our nodes end.
+//!
+//! [`world`] runs a net with adapters in one thread, in virtual time or on a clock.
 
 mod arbiter;
 mod egress;
 mod flight;
+pub mod foreign;
+mod management;
 pub mod world;
 
 use crate::frame::Frame;
@@ -18,26 +25,31 @@ use crate::hca::port::{Drops, LinkLayer, Port};
 use crate::lend::Lender;
 use crate::link::fault::Dice;
 use crate::link::world::Wire;
-use crate::node::NodeDrop;
-use crate::subnet::Subnet;
+use crate::node::{Node, NodeDrop};
+use crate::subnet::{Datagram, Departure, PacketLinks, Subnet};
 use crate::switch;
 use crate::time::Time;
 use crate::topology::End;
 use egress::{Egress, Rules};
 use flight::{Flight, Hold};
+use foreign::Foreign;
+use pollux_wire::keys::PKey;
 use pollux_wire::mad::smp::PortState;
 use pollux_wire::packet::Lrh;
+use pollux_wire::psn::Psn;
 use pollux_wire::units::Rate;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Who is told of every packet on a link: when, from which end, and its octets, LRH to VCRC.
-pub type Tap = Box<dyn FnMut(Time, End, &[u8])>;
+pub type Tap = Box<dyn FnMut(Time, End, &[u8]) + Send>;
 
 /// What a link of an end holds of frames that its adapter has not taken. More are dropped, as by
 /// an adapter that is too slow for its link.
 const ARRIVED_MAX: usize = 1 << 16;
+/// Datagrams that have come to somebody and were not taken.
+const DELIVERED_MAX: usize = 4096;
 /// Links that a frame may cross: a route that goes in circles ends.
 const HOPS_MAX: u8 = 64;
 
@@ -52,6 +64,8 @@ pub struct Net {
     /// What will happen, in the order of time and then of being scheduled.
     events: BTreeMap<(Time, u64), Event>,
     scheduled: u64,
+    /// Datagrams of management that became packets: their sequence numbers.
+    datagrams: u64,
     /// Whether links have a rate; otherwise they are as quick as the machine.
     is_paced: bool,
     /// What waits at ports to leave by them.
@@ -59,6 +73,8 @@ pub struct Net {
     /// When the last frame for each end of a link arrives, late ones left out.
     latest: BTreeMap<End, Time>,
     adapters: BTreeMap<End, Attached>,
+    foreign: BTreeMap<End, Foreign>,
+    delivered: VecDeque<Delivery>,
     /// Frames that have arrived and were not taken.
     waiting: usize,
     /// Counts what may have changed ports.
@@ -81,10 +97,21 @@ struct Attached {
     lender: Option<Arc<Lender>>,
 }
 
+/// A datagram of management that has come to a port, and that no agent there answers.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    /// The port.
+    pub at: End,
+    /// The datagram.
+    pub datagram: Datagram,
+    /// The frame that it came in, if it did: what more an adapter wants to know.
+    frame: Option<(End, Frame)>,
+}
+
 impl Net {
     /// A subnet with all links as `wire` says.
     pub fn new(subnet: Subnet, seed: u64, wire: Wire) -> Self {
-        Self {
+        let mut net = Self {
             subnet,
             dice: Dice::new(seed),
             wire,
@@ -92,13 +119,18 @@ impl Net {
             tap: None,
             events: BTreeMap::new(),
             scheduled: 0,
+            datagrams: 0,
             is_paced: false,
             egress: BTreeMap::new(),
             latest: BTreeMap::new(),
             adapters: BTreeMap::new(),
+            foreign: BTreeMap::new(),
+            delivered: VecDeque::new(),
             waiting: 0,
             epoch: 1,
-        }
+        };
+        net.find_packet_links();
+        net
     }
 
     /// The nodes and their management.
@@ -120,11 +152,31 @@ impl Net {
     /// Makes one link other than the rest.
     pub fn set_wire(&mut self, link: u32, wire: Wire) {
         self.wires.insert(link, wire);
+        self.find_packet_links();
+    }
+
+    /// Makes all links alike.
+    pub fn set_wires(&mut self, wire: Wire) {
+        self.wire = wire;
+        self.wires.clear();
+        self.find_packet_links();
     }
 
     /// Shows every packet on every link to `tap`. Messages are then sent as packets.
     pub fn set_tap(&mut self, tap: Tap) {
         self.tap = Some(tap);
+        self.find_packet_links();
+    }
+
+    /// On which links somebody looks at packets, so that datagrams of management have to be some.
+    fn find_packet_links(&mut self) {
+        let links = self.wires.iter().filter(|(_, wire)| looks(wire));
+        let planned = self.subnet.topology().links();
+        let links = links.filter_map(|(link, _)| planned.get(*link as usize));
+        let mut ends: BTreeSet<End> = links.flat_map(|link| link.ends).collect();
+        ends.extend(self.foreign.keys());
+        let all = self.tap.is_some() || looks(&self.wire);
+        self.subnet.set_packet_links(PacketLinks { all, ends });
     }
 
     /// Gives links the rates that their ports say, with lanes, credits and arbitration; or takes
@@ -183,13 +235,13 @@ impl Net {
 
     /// Whether packets have to go where messages could.
     pub fn wants_packets(&self) -> bool {
-        let looks = |wire: &Wire| wire.packets_only || !wire.faults.are_none();
-        self.tap.is_some() || self.is_paced || looks(&self.wire) || self.wires.values().any(looks)
+        let is_watched = self.tap.is_some() || self.is_paced || looks(&self.wire);
+        is_watched || !self.foreign.is_empty() || self.wires.values().any(looks)
     }
 
     /// Something leaves an adapter.
     pub fn send(&mut self, now: Time, from: End, mut frame: Frame) {
-        let node = &mut self.subnet.node_mut(from.node);
+        let node = self.subnet.node_mut(from.node);
         let port = &node.ports[usize::from(from.port)];
         let Some(transit) = frame.transit(0) else { return };
         if transit.vl != Lrh::VL_MANAGEMENT {
@@ -202,16 +254,50 @@ impl Net {
             }
             frame.set_lane(lane);
         }
-        self.cross(now, Flight { origin: from, to: from, hops: 0, frame, hold: None });
+        if is_own(node, from, &frame) {
+            return self.attend(now, from, from, 0, frame);
+        }
+        self.cross(now, Flight::new(from, 0, frame));
+    }
+
+    /// Sends a datagram of management from a port, 0 at a switch, and lets all happen that comes of
+    /// it without time.
+    pub fn send_datagram(&mut self, now: Time, from: End, datagram: Datagram) {
+        self.epoch += 1;
+        self.subnet.send(now, from, datagram);
+        self.settle(now, None);
+    }
+
+    /// A datagram that has come to a port and that no agent answers: for managers and programs.
+    pub fn poll_delivery(&mut self) -> Option<Delivery> {
+        self.delivered.pop_front()
+    }
+
+    /// Nobody else takes it: it is for the adapter at its port, or a counted drop.
+    pub fn give(&mut self, delivery: Delivery) {
+        let Delivery { at, datagram, frame } = delivery;
+        let (origin, frame) = frame.unwrap_or_else(|| (at, self.packet(at, &datagram)));
+        self.hand_over(at, origin, frame);
+    }
+
+    /// The packet of a datagram that a port sends or gets.
+    fn packet(&mut self, at: End, datagram: &Datagram) -> Frame {
+        let node = &self.subnet.nodes()[at.node as usize];
+        let keys = node.ports[usize::from(node.managed_port(at.port))].p_keys.entries();
+        let pkey = keys.iter().find(|key| key.is_valid()).copied().unwrap_or(PKey::DEFAULT);
+        self.datagrams += 1;
+        Frame::of_datagram(datagram, pkey, Psn::new(self.datagrams as u32 & 0xff_ffff))
     }
 
     /// When something happens next.
     pub fn deadline(&self) -> Option<Time> {
-        self.events.keys().next().map(|&(at, _)| at)
+        let departs = self.subnet.has_departures().then_some(Time::START);
+        departs.or_else(|| self.events.keys().next().map(|&(at, _)| at))
     }
 
     /// Lets everything happen that is due.
     pub fn advance(&mut self, now: Time) {
+        self.settle(now, None);
         while let Some(entry) = self.events.first_entry()
             && entry.key().0 <= now
         {
@@ -243,6 +329,9 @@ impl Net {
             let hold = flight.hold.take();
             self.release(now, hold);
         }
+        if flight.leaves {
+            return self.leave(now, flight);
+        }
         let Some(transit) = flight.frame.transit(to.port) else { return };
         let (packets, words) = flight.frame.size();
         let is_multicast = transit.dlid.is_multicast();
@@ -250,9 +339,14 @@ impl Net {
         let is_switch = node.is_switch();
         let port = &mut node.ports[usize::from(to.port)];
         port.counters.received_many(packets, words, is_multicast);
+        if is_own(node, to, &flight.frame) {
+            self.release(now, flight.hold);
+            return self.attend(now, flight.origin, to, flight.hops, flight.frame);
+        }
         if is_switch {
             return self.relay(now, flight, &transit);
         }
+        let port = &mut node.ports[usize::from(to.port)];
         if transit.vl != Lrh::VL_MANAGEMENT && !port.takes_data() {
             node.drops.count(NodeDrop::PortState);
             return;
@@ -264,13 +358,52 @@ impl Net {
                 self.epoch += 1;
             }
         }
+        self.hand_over(to, flight.origin, flight.frame);
+    }
+
+    /// To the adapter at an end.
+    fn hand_over(&mut self, to: End, origin: End, frame: Frame) {
         match self.adapters.get_mut(&to) {
             Some(adapter) if adapter.arrived.len() < ARRIVED_MAX => {
-                adapter.arrived.push_back((flight.origin, flight.frame));
+                adapter.arrived.push_back((origin, frame));
                 self.waiting += 1;
             }
             Some(_) => self.subnet.node_mut(to.node).drops.count(NodeDrop::Full),
             None => self.subnet.node_mut(to.node).drops.count(NodeDrop::Unclaimed),
+        }
+    }
+
+    /// A datagram of management has come to its node as a frame.
+    fn attend(&mut self, now: Time, origin: End, at: End, hops: u8, frame: Frame) {
+        let node = self.subnet.node_mut(at.node);
+        let port = node.managed_port(at.port);
+        match frame.datagram(&node.ports[usize::from(port)].p_keys) {
+            Ok(datagram) => {
+                self.epoch += 1;
+                self.subnet.receive(now, at, hops, datagram.clone());
+                self.settle(now, Some(Delivery { at, datagram, frame: Some((origin, frame)) }));
+            }
+            Err(reason) => {
+                node.ports[usize::from(at.port)].counters.rcv_errors.add(1);
+                node.drops.count(reason);
+            }
+        }
+    }
+
+    /// Sees to what the subnet leaves to be done: datagrams that go on as packets, and those that
+    /// have come to somebody; `came` is what all of it came of, if that was a frame.
+    fn settle(&mut self, now: Time, mut came: Option<Delivery>) {
+        while let Some(Departure { from, hops, datagram }) = self.subnet.poll_departure() {
+            let frame = self.packet(from, &datagram);
+            self.cross(now, Flight::new(from, hops, frame));
+        }
+        while let Some((at, datagram)) = self.subnet.poll_delivery() {
+            if self.delivered.len() >= DELIVERED_MAX {
+                self.subnet.node_mut(at.node).drops.count(NodeDrop::Full);
+                continue;
+            }
+            let same = came.take_if(|came| came.at == at && came.datagram == datagram);
+            self.delivered.push_back(same.unwrap_or(Delivery { at, datagram, frame: None }));
         }
     }
 
@@ -286,7 +419,7 @@ impl Net {
         }
         for hop in hops {
             if hop.port == 0 {
-                // Switches have no queue pairs for data.
+                // Switches have no queue pairs for data, and management was seen to.
                 self.subnet.node_mut(flight.to.node).drops.count(NodeDrop::Unclaimed);
                 continue;
             }
@@ -360,13 +493,22 @@ impl Net {
         let port = &mut self.subnet.node_mut(from.node).ports[usize::from(from.port)];
         port.counters.sent_many(packets, words, is_multicast);
         let topology = self.subnet.topology();
-        let Some((peer, _)) = topology.peer(from) else { return };
+        let peer = topology.peer(from).map(|(peer, _)| peer);
+        flight.leaves = peer.is_none() && self.foreign.contains_key(&from);
+        if peer.is_none() && !flight.leaves {
+            return self.release(now, flight.hold);
+        }
         let link = topology.nodes()[from.node as usize].ports[usize::from(from.port)].link;
         let wire = *link.and_then(|link| self.wires.get(&link)).unwrap_or(&self.wire);
-        flight.to = peer;
+        flight.to = peer.unwrap_or(from);
         flight.hops += 1;
+        self.travel(now, from, takes, &wire, flight);
+    }
+
+    /// Over a link that is so.
+    fn travel(&mut self, now: Time, from: End, takes: Duration, wire: &Wire, mut flight: Flight) {
         let Frame::Packet(octets) = &flight.frame else {
-            return self.put(now + takes, &wire, Duration::ZERO, flight);
+            return self.put(now + takes, wire, Duration::ZERO, flight);
         };
         if let Some(tap) = &mut self.tap {
             tap(now, from, octets);
@@ -377,7 +519,7 @@ impl Net {
             if let (Some(bit), Frame::Packet(octets)) = (fate.flipped_bit, &mut copy.frame) {
                 octets[bit / 8] ^= 0x80 >> (bit % 8);
             }
-            self.put(now + takes, &wire, delay, copy);
+            self.put(now + takes, wire, delay, copy);
         }
         // What is lost on the link takes no room behind it.
         self.release(now, flight.hold.take());
@@ -395,4 +537,14 @@ impl Net {
         self.scheduled += 1;
         self.events.insert((at, self.scheduled), event);
     }
+}
+
+/// Whether somebody looks at packets on a link that is so.
+fn looks(wire: &Wire) -> bool {
+    wire.packets_only || !wire.faults.are_none()
+}
+
+/// Whether a frame at a port is a datagram of management for that very node.
+fn is_own(node: &Node, at: End, frame: &Frame) -> bool {
+    node.has_lid(at.port, frame.dlid()) && frame.is_management()
 }

@@ -1,10 +1,12 @@
-//! A net with adapters in one thread and virtual time: [`crate::link::world`] for many nodes.
+//! A net with adapters in one thread: [`crate::link::world`] for many nodes. Time is virtual, or
+//! that of a clock.
 
 use super::Net;
 use crate::frame::Frame;
 use crate::hca::Adapter;
 use crate::lend::Lender;
 use crate::link::Link;
+use crate::link::threads::Clock;
 use crate::time::Time;
 use crate::topology::End;
 use std::cell::{Ref, RefCell, RefMut};
@@ -21,6 +23,8 @@ pub struct NetWorld {
 
 struct Inner {
     now: Time,
+    /// Tells the time, which then does not wait for anybody.
+    clock: Option<Clock>,
     net: Net,
     deadlines: BTreeMap<End, Time>,
 }
@@ -36,7 +40,16 @@ pub struct NetLink {
 impl NetWorld {
     /// A world that begins now.
     pub fn new(net: Net) -> Self {
-        let inner = Inner { now: Time::START, net, deadlines: BTreeMap::new() };
+        Self::with(net, None)
+    }
+
+    /// A world in which time goes by as a clock says.
+    pub fn on_clock(net: Net, clock: Clock) -> Self {
+        Self::with(net, Some(clock))
+    }
+
+    fn with(net: Net, clock: Option<Clock>) -> Self {
+        let inner = Inner { now: Time::START, clock, net, deadlines: BTreeMap::new() };
         Self { inner: Rc::new(RefCell::new(inner)) }
     }
 
@@ -47,7 +60,8 @@ impl NetWorld {
 
     /// What time it is.
     pub fn now(&self) -> Time {
-        self.inner.borrow().now
+        let inner = self.inner.borrow();
+        inner.clock.as_ref().map_or(inner.now, |clock| clock())
     }
 
     /// The net.
@@ -61,9 +75,14 @@ impl NetWorld {
     }
 
     /// Moves the clock to the next thing that is to happen; says whether there is any. It stands
-    /// still while an adapter has not taken what has come.
+    /// still while an adapter has not taken what has come. A clock needs no moving.
     pub fn step(&self) -> bool {
+        let now = self.now();
         let mut inner = self.inner.borrow_mut();
+        if inner.clock.is_some() {
+            inner.pass(now);
+            return true;
+        }
         if inner.net.is_waited_for() {
             return true;
         }
@@ -80,6 +99,9 @@ impl Inner {
     fn pass(&mut self, until: Time) {
         self.now = self.now.max(until);
         self.net.advance(self.now);
+        while let Some(delivery) = self.net.poll_delivery() {
+            self.net.give(delivery);
+        }
     }
 }
 
@@ -89,7 +111,7 @@ impl Link for NetLink {
     }
 
     fn is_virtual(&self) -> bool {
-        true
+        self.world.inner.borrow().clock.is_none()
     }
 
     fn wants_packets(&self) -> bool {
@@ -108,24 +130,28 @@ impl Link for NetLink {
         }
     }
 
+    fn has_agents(&self) -> bool {
+        true
+    }
+
     fn send_packet(&mut self, octets: &[u8]) -> bool {
+        let now = self.world.now();
         let mut inner = self.world.inner.borrow_mut();
-        let now = inner.now;
         inner.net.send(now, self.end, Frame::Packet(octets.to_vec()));
         true
     }
 
     fn send_message(&mut self, head: &[u64], octets: usize, fill: impl FnMut(&mut [u8])) -> bool {
+        let now = self.world.now();
         let mut inner = self.world.inner.borrow_mut();
-        let now = inner.now;
         inner.net.send(now, self.end, Frame::message(head, octets, fill));
         true
     }
 
     fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool {
+        let now_there = self.world.now();
         let mut inner = self.world.inner.borrow_mut();
-        let now_there = inner.now;
-        inner.net.advance(now_there);
+        inner.pass(now_there);
         let Some((origin, frame)) = inner.net.take(self.end) else { return false };
         let lender = inner.net.lender(origin);
         drop(inner);
@@ -142,6 +168,9 @@ impl Link for NetLink {
     }
 
     fn idle(&mut self, end: Time) {
+        if !self.is_virtual() {
+            return std::thread::yield_now();
+        }
         let mut inner = self.world.inner.borrow_mut();
         let own = inner.deadlines.get(&self.end).copied();
         let next = [inner.net.deadline(), own, Some(end)].into_iter().flatten().min();

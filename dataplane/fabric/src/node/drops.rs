@@ -30,11 +30,18 @@ pub enum NodeDrop {
     NoLane,
     /// There is no room left where it would wait.
     Full,
+    /// Octets that are no packet, or no datagram of management where one has to be.
+    Malformed,
+    /// A CRC that does not match.
+    Crc,
+    /// A datagram of general services without their Q_Key, or of a partition that is not the
+    /// port's.
+    Key,
 }
 
 impl NodeDrop {
     /// Every reason.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 16] = [
         Self::DirectedRoute,
         Self::MKey,
         Self::Unclaimed,
@@ -48,6 +55,9 @@ impl NodeDrop {
         Self::Raw,
         Self::NoLane,
         Self::Full,
+        Self::Malformed,
+        Self::Crc,
+        Self::Key,
     ];
 
     /// The name under which it is counted.
@@ -66,6 +76,9 @@ impl NodeDrop {
             Self::Raw => "raw",
             Self::NoLane => "no_lane",
             Self::Full => "full",
+            Self::Malformed => "malformed",
+            Self::Crc => "crc",
+            Self::Key => "key",
         }
     }
 }
@@ -107,6 +120,6 @@ mod tests {
         for (times, reason) in NodeDrop::ALL.into_iter().enumerate() {
             assert_eq!(drops.of(reason), times as u64, "{}", reason.name());
         }
-        assert_eq!(drops.total(), 78);
+        assert_eq!(drops.total(), 120);
     }
 }

@@ -63,14 +63,14 @@ impl Residents {
         own.for_each(|(_, manager)| manager.handle(now, datagram));
     }
 
-    /// Sends what managers have to send now, as far as there is room where it arrives. Says whether
-    /// that was anything.
-    pub fn transmit(&mut self, now: Time, subnet: &mut Subnet) -> bool {
+    /// Gives `send` what managers have to send now, as far as there is room where it arrives. Says
+    /// whether that was anything.
+    pub fn transmit(&mut self, now: Time, mut send: impl FnMut(End, Datagram)) -> bool {
         let mut has_sent = false;
         for (at, manager) in &mut self.all {
             for _ in 0..BATCH {
                 let Some(datagram) = manager.poll_transmit(now) else { break };
-                subnet.send(now, *at, datagram);
+                send(*at, datagram);
                 has_sent = true;
             }
         }
@@ -105,7 +105,7 @@ impl Residents {
                     others(at, datagram);
                 }
             }
-            if !self.transmit(now, subnet) {
+            if !self.transmit(now, |at, datagram| subnet.send(now, at, datagram)) {
                 break;
             }
         }

@@ -84,16 +84,21 @@ impl PlannedNode {
     /// A node with so many ports, none of them linked. Its GUIDs follow from `guid`: those of an
     /// adapter's ports by their numbers.
     fn new(kind: NodeType, name: String, guid: Guid, num_ports: u8) -> Self {
-        let port = |number: u64| {
-            let guid = match (kind, number) {
-                (NodeType::SWITCH, 0) => guid,
-                (NodeType::SWITCH, _) | (_, 0) => Guid(0),
-                _ => Guid(guid.0.wrapping_add(number)),
-            };
-            PlannedPort { guid, ..PlannedPort::default() }
-        };
-        let ports = (0..=u64::from(num_ports)).map(port).collect();
-        Self { kind, name, guid, system_image_guid: guid, vendor_id: 0, device_id: 0, ports }
+        let (vendor_id, device_id, ports) = (0, 0, Vec::new());
+        let mut node =
+            Self { kind, name, guid, system_image_guid: guid, vendor_id, device_id, ports };
+        let guids = (0..=u64::from(num_ports)).map(|number| node.port_guid(number));
+        node.ports = guids.map(|guid| PlannedPort { guid, ..PlannedPort::default() }).collect();
+        node
+    }
+
+    /// The GUID that a port has if nobody says another.
+    fn port_guid(&self, number: u64) -> Guid {
+        match (self.kind, number) {
+            (NodeType::SWITCH, 0) => self.guid,
+            (NodeType::SWITCH, _) | (_, 0) => Guid(0),
+            _ => Guid(self.guid.0.wrapping_add(number)),
+        }
     }
 
     /// How many physical ports it has.
@@ -119,6 +124,17 @@ impl Topology {
         let link = &self.links[port.link? as usize];
         let [one, other] = link.ends;
         Some((if one == end { other } else { one }, link))
+    }
+
+    /// Gives a node ports up to this one, if it has fewer. They are free.
+    pub fn add_ports(&mut self, end: End) {
+        let Some(node) = self.nodes.get_mut(end.node as usize) else { return };
+        let last = end.port.min(PORTS_MAX);
+        while node.num_ports() < last {
+            let number = u64::from(node.num_ports()) + 1;
+            let guid = node.port_guid(number);
+            node.ports.push(PlannedPort { guid, ..PlannedPort::default() });
+        }
     }
 
     /// Joins two free ports.

@@ -13,6 +13,8 @@
 //! more.
 
 use super::protocol::{Connect, Control, ControlKind, DATA_LEN, DataMessage};
+use crate::link::world::Wire;
+use crate::net::{Delivery, Net};
 use crate::node::{Node, NodePort};
 use crate::sm::{self, Residents};
 use crate::subnet::{Datagram, Subnet};
@@ -38,7 +40,7 @@ const RESPONSE_TIME: Duration = Duration::from_secs(1);
 
 /// The programs, and the subnet that they are at.
 pub struct Clients {
-    subnet: Subnet,
+    net: Net,
     managers: Residents,
     by_name: BTreeMap<String, u32>,
     slots: [Option<Client>; CLIENTS_MAX],
@@ -59,18 +61,23 @@ struct Client {
 struct Pending {
     slot: usize,
     deadline: Time,
-    /// Whether another program has it; if not, nobody will answer.
+    /// Whether another program has it, or it is on its way as a packet; if not, nobody will answer.
     is_handed_over: bool,
     request: DataMessage,
 }
 
 impl Clients {
-    /// Nobody yet.
+    /// Nobody yet, at a subnet that carries nothing but management.
     pub fn new(subnet: Subnet) -> Self {
-        let names = subnet.topology().nodes().iter().map(|node| node.name.clone());
+        Self::at(Net::new(subnet, 0, Wire::default()))
+    }
+
+    /// Nobody yet.
+    pub fn at(net: Net) -> Self {
+        let names = net.subnet().topology().nodes().iter().map(|node| node.name.clone());
         Self {
             by_name: names.zip(0..).collect(),
-            subnet,
+            net,
             managers: Residents::default(),
             slots: [const { None }; CLIENTS_MAX],
             pending: BTreeMap::new(),
@@ -80,24 +87,34 @@ impl Clients {
         }
     }
 
+    /// The net.
+    pub fn net(&self) -> &Net {
+        &self.net
+    }
+
+    /// The net, to be changed.
+    pub fn net_mut(&mut self) -> &mut Net {
+        &mut self.net
+    }
+
     /// The subnet.
     pub fn subnet(&self) -> &Subnet {
-        &self.subnet
+        self.net.subnet()
     }
 
     /// The subnet, to be changed.
     pub fn subnet_mut(&mut self) -> &mut Subnet {
-        &mut self.subnet
+        self.net.subnet_mut()
     }
 
     /// A subnet manager of our own starts at a port.
     pub fn start_manager(&mut self, at: End, config: sm::Config) {
-        self.managers.start(&mut self.subnet, at, config);
+        self.managers.start(self.net.subnet_mut(), at, config);
     }
 
     /// It stops, without a word to anybody.
     pub fn stop_manager(&mut self, at: End) {
-        self.managers.stop(&mut self.subnet, at);
+        self.managers.stop(self.net.subnet_mut(), at);
     }
 
     /// Our own subnet managers.
@@ -144,7 +161,7 @@ impl Clients {
     /// The port that a program wants: `NODE` or `NODE:PORT`, where a node can be called by its
     /// GUID too, as in `0x0002c90300001000`; without a name the first adapter's.
     fn place(&self, name: &str) -> Option<End> {
-        let nodes = self.subnet.topology().nodes();
+        let nodes = self.subnet().topology().nodes();
         let (name, port) = match name.split_once(':') {
             Some((name, port)) => (name, Some(port.parse::<u8>().ok()?)),
             None => (name, None),
@@ -168,7 +185,7 @@ impl Clients {
     fn ask(&mut self, request: &Control) -> Option<Control> {
         let slot = request.client as usize;
         let at = self.slots.get(slot)?.as_ref()?.at;
-        let node = &self.subnet.nodes()[at.node as usize];
+        let node = &self.subnet().nodes()[at.node as usize];
         let port = &node.ports[usize::from(at.port)];
         let answer = match request.kind {
             ControlKind::Disconnect => {
@@ -215,7 +232,7 @@ impl Clients {
         let at = client.at;
         let has_sm = self.managers.at(at).is_some()
             || self.slots.iter().flatten().any(|client| client.at == at && client.is_sm);
-        let node = self.subnet.node_mut(at.node);
+        let node = self.subnet_mut().node_mut(at.node);
         let now = node.ports[usize::from(at.port)].info.capability_mask;
         let sm = CapabilityMask::SM;
         node.set_capability(at.port, if has_sm { now.with(sm) } else { now.without(sm) });
@@ -237,10 +254,16 @@ impl Clients {
         }
         let slid = match message.dlid {
             Lid::PERMISSIVE => Lid::PERMISSIVE,
-            _ => self.subnet.nodes()[at.node as usize].lid(at.port),
+            _ => self.subnet().nodes()[at.node as usize].lid(at.port),
         };
         let DataMessage { dlid, src_qp, dest_qp, mad, .. } = message;
-        self.subnet.send(now, at, Datagram { slid, dlid, src_qp, dest_qp, mad });
+        let departures = self.subnet().departures();
+        self.net.send_datagram(now, at, Datagram { slid, dlid, src_qp, dest_qp, mad });
+        if self.subnet().departures() != departures
+            && let Some(asked) = asked.and_then(|id| self.pending.get_mut(&id))
+        {
+            asked.is_handed_over = true;
+        }
         self.hand_out(now, message.len);
         let unanswered = asked.and_then(|id| self.pending.get(&id).map(|pending| (id, pending)));
         if let Some((transaction_id, _)) = unanswered.filter(|(_, one)| !one.is_handed_over) {
@@ -251,7 +274,10 @@ impl Clients {
     /// What the clock brings: traps, and requests whose time is over.
     pub fn timeout(&mut self, now: Time) {
         self.managers.timeout(now);
-        self.subnet.send_traps(now);
+        if self.subnet().traps_due().is_some_and(|due| due <= now) {
+            self.subnet_mut().send_traps(now);
+        }
+        self.net.advance(now);
         self.hand_out(now, MAD_LEN as u64);
         let over = self.pending.iter().filter(|(_, pending)| pending.deadline <= now);
         let over: Vec<_> = over.map(|(&transaction_id, _)| transaction_id).collect();
@@ -261,7 +287,8 @@ impl Clients {
     /// When [`Clients::timeout`] has something to do.
     pub fn due(&self) -> Option<Time> {
         let pending = self.pending.values().map(|pending| pending.deadline);
-        pending.chain(self.subnet.traps_due()).chain(self.managers.due()).min()
+        let others = self.subnet().traps_due().into_iter().chain(self.net.deadline());
+        pending.chain(others).chain(self.managers.due()).min()
     }
 
     /// A message for the program in a slot.
@@ -273,40 +300,44 @@ impl Clients {
     /// more to say. `len` is what the sender said of its length.
     fn hand_out(&mut self, now: Time, len: u64) {
         loop {
-            while let Some((at, datagram)) = self.subnet.poll_delivery() {
-                self.hand_over(now, at, datagram, len);
+            while let Some(delivery) = self.net.poll_delivery() {
+                self.hand_over(now, delivery, len);
             }
-            if !self.managers.transmit(now, &mut self.subnet) {
+            let net = &mut self.net;
+            if !self.managers.transmit(now, |at, datagram| net.send_datagram(now, at, datagram)) {
                 break;
             }
         }
     }
 
-    fn hand_over(&mut self, now: Time, at: End, datagram: Datagram, len: u64) {
+    fn hand_over(&mut self, now: Time, delivery: Delivery, len: u64) {
+        let (at, datagram) = (delivery.at, &delivery.datagram);
         let Ok((header, _)) = MadHeader::read(&datagram.mad) else { return };
-        let transaction_id = header.transaction_id;
+        let (class, transaction_id) = (header.mgmt_class, header.transaction_id);
         let is_response = header.method.is_response();
-        let asked = self.pending.get_mut(&transaction_id);
-        if self.managers.take(at, header.mgmt_class) && !(is_response && asked.is_some()) {
-            asked.into_iter().for_each(|asked| asked.is_handed_over = true);
-            return self.managers.handle(now, at, &datagram);
+        let asker = if is_response { self.asker(at, transaction_id) } else { None };
+        let is_managers = asker.is_none() && self.managers.take(at, class);
+        let slot = if is_response { asker } else { self.taker(at, class) };
+        if !is_response
+            && (is_managers || slot.is_some())
+            && let Some(asked) = self.pending.get_mut(&transaction_id)
+        {
+            asked.is_handed_over = true;
         }
-        let slot = if is_response {
-            self.pending.remove(&transaction_id).map(|pending| pending.slot)
-        } else {
-            let slot = self.taker(at, header.mgmt_class);
-            if let (Some(_), Some(asked)) = (slot, self.pending.get_mut(&transaction_id)) {
-                asked.is_handed_over = true;
-            }
-            slot
-        };
+        if is_managers {
+            return self.managers.handle(now, at, datagram);
+        }
         let Some(slot) = slot else {
-            self.unclaimed += 1;
+            if self.net.lender(at).is_some() {
+                self.net.give(delivery);
+            } else {
+                self.unclaimed += 1;
+            }
             return;
         };
-        let is_ours = self.managers.have_lid(&self.subnet, datagram.slid);
-        let len = if is_ours { self.take_segment(now, at, &datagram) } else { len };
-        let Datagram { slid, dlid, src_qp, dest_qp, mad } = datagram;
+        let is_ours = self.managers.have_lid(self.subnet(), datagram.slid);
+        let len = if is_ours { self.take_segment(now, at, datagram) } else { len };
+        let Datagram { slid, dlid, src_qp, dest_qp, mad } = delivery.datagram;
         self.transmit(slot, DataMessage { dlid, slid, src_qp, dest_qp, status: 0, len, mad });
     }
 
@@ -336,9 +367,16 @@ impl Clients {
             dest_qp: src_qp,
             mad: reply.emit(),
         };
-        self.subnet.send(now, at, reply);
+        self.net.send_datagram(now, at, reply);
         let payload = u64::from(mad.rmpp.payload_length_or_window).min(SEGMENT_LEN as u64);
         (MAD_LEN - SEGMENT_LEN) as u64 + payload
+    }
+
+    /// The program at a port that asked this, which now has its answer.
+    fn asker(&mut self, at: End, transaction_id: u64) -> Option<usize> {
+        let slot = self.pending.get(&transaction_id)?.slot;
+        let is_here = self.slots[slot].as_ref().is_some_and(|client| client.at == at);
+        is_here.then(|| self.pending.remove(&transaction_id))?.map(|pending| pending.slot)
     }
 
     /// The program at a port that takes requests of a class.

@@ -29,7 +29,8 @@ const RETRY: Duration = Duration::from_millis(1);
 pub struct Server {
     name: String,
     clients: Clients,
-    control: UnixDatagram,
+    /// Where programs connect; none if the server has no name.
+    control: Option<UnixDatagram>,
     data: Vec<UnixDatagram>,
     backlogs: Vec<VecDeque<[u8; DATA_LEN]>>,
     /// Sockets that have something: slots, and behind their last the control socket.
@@ -44,12 +45,18 @@ impl Server {
             socket.set_nonblocking(true)?;
             Ok(socket)
         };
-        let control = bind("ctl")?;
+        let control = Some(bind("ctl")?);
         let data = (0..CLIENTS_MAX).map(|slot| bind(&format!("out{slot}")));
         let data = data.collect::<io::Result<_>>()?;
         let backlogs = vec![VecDeque::new(); CLIENTS_MAX];
         let ready = Vec::new();
         Ok(Self { name: name.into(), clients, control, data, backlogs, ready })
+    }
+
+    /// A server that no program can find: of a net that only other things are done with.
+    pub fn without_name(clients: Clients) -> Self {
+        let (name, backlogs) = (String::new(), vec![VecDeque::new(); CLIENTS_MAX]);
+        Self { name, clients, control: None, data: Vec::new(), backlogs, ready: Vec::new() }
     }
 
     /// The programs, and the subnet that they are at.
@@ -60,13 +67,25 @@ impl Server {
     /// Waits for something to do, but no longer than `longest`, and finds out which sockets have
     /// something for [`Server::turn`] to take.
     pub fn wait(&mut self, now: Time, longest: Duration) -> io::Result<()> {
+        self.wait_beside(now, longest, Vec::new())
+    }
+
+    /// The same, but anything that happens to `others` ends it too.
+    pub fn wait_beside(
+        &mut self,
+        now: Time,
+        longest: Duration,
+        others: Vec<PollFd<'_>>,
+    ) -> io::Result<()> {
         let until = |due: Time| due.since_start().saturating_sub(now.since_start());
         let mut wait = self.clients.due().map_or(longest, until).min(longest);
         if self.backlogs.iter().any(|backlog| !backlog.is_empty()) {
             wait = wait.min(RETRY);
         }
-        let sockets = self.data.iter().chain([&self.control]);
-        let mut sockets: Vec<_> = sockets.map(|it| PollFd::new(it, PollFlags::IN)).collect();
+        let sockets = self.data.iter().chain(&self.control);
+        let own = sockets.map(|it| PollFd::new(it, PollFlags::IN));
+        let mut sockets: Vec<_> = own.chain(others).collect();
+        let own = self.data.len() + usize::from(self.control.is_some());
         let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
         self.ready.clear();
         match poll(&mut sockets, Some(&wait)) {
@@ -74,7 +93,8 @@ impl Server {
             Err(rustix::io::Errno::INTR) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
-        let ready = sockets.iter().zip(0..).filter(|(socket, _)| !socket.revents().is_empty());
+        let ready =
+            sockets[..own].iter().zip(0..).filter(|(socket, _)| !socket.revents().is_empty());
         self.ready.extend(ready.map(|(_, index)| index));
         Ok(())
     }
@@ -89,7 +109,7 @@ impl Server {
         while let Some((slot, message)) = self.clients.poll_transmit() {
             self.backlogs[slot].push_back(message);
         }
-        (0..CLIENTS_MAX).for_each(|slot| self.send(slot));
+        (0..self.data.len()).for_each(|slot| self.send(slot));
         Ok(())
     }
 
@@ -103,12 +123,13 @@ impl Server {
     }
 
     fn take_control(&mut self) -> io::Result<()> {
+        let Some(control) = &self.control else { return Ok(()) };
         let mut octets = [0; CONTROL_LEN + 1];
         for _ in 0..BATCH {
-            let Some((len, from)) = received(self.control.recv_from(&mut octets))? else { break };
+            let Some((len, from)) = received(control.recv_from(&mut octets))? else { break };
             let answer = self.clients.control(&octets[..len]).emit();
             // Who is gone by now needs no answer.
-            let _ = self.control.send_to_addr(&answer, &from);
+            let _ = control.send_to_addr(&answer, &from);
         }
         Ok(())
     }

@@ -4,9 +4,12 @@
 #![expect(clippy::disallowed_methods, reason = "seeds and cases are asked for by hand")]
 
 mod capture;
+#[path = "../managed/mod.rs"]
+mod managed;
 mod nets;
 mod threads;
 mod uneven;
+mod wired;
 mod worlds;
 
 use nets::Nets;

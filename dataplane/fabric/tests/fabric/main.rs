@@ -5,6 +5,9 @@ mod first_words;
 mod hostile;
 mod lanes;
 mod lent;
+#[path = "../managed/mod.rs"]
+mod managed;
+mod management;
 mod pair;
 mod rules;
 mod scenarios;

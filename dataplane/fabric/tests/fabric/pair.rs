@@ -146,7 +146,7 @@ fn path(lid: u16) -> AddressVector {
     AddressVector { dlid: Lid(lid), port: 1, ..AddressVector::default() }
 }
 
-const NOTHING: Completion = Completion {
+pub const NOTHING: Completion = Completion {
     id: 0,
     status: CompletionStatus::General,
     kind: CompletionKind::Send,

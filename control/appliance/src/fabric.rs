@@ -1,0 +1,102 @@
+//! `pollux fabric`: from arguments to a fabric that runs.
+
+use clap::{Args, ValueEnum};
+use pollux_node::fabric::{Config, Fabric, Partitions, Plug, config, partitions};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::error::Error;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What a fabric is to be.
+#[derive(Args)]
+pub struct Arguments {
+    /// single:N, ring:N, torus:XxY, fat-tree:K, leaf-spine:LxSxH, routed:NxM, or a file as
+    /// ibnetdiscover prints it
+    #[arg(long, value_name = "SPEC|FILE", default_value = "single:3")]
+    topology: String,
+    /// Who manages the subnet: ours, or nobody of ours, for OpenSM
+    #[arg(long, default_value = "embedded")]
+    sm: Manager,
+    /// Who may talk to whom, for our manager: a file as OpenSM's partitions.conf
+    #[arg(long, value_name = "FILE")]
+    partitions: Option<PathBuf>,
+    /// Where `pollux show` and `pollux fault` find it
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// The name under which programs with libumad2sim find it (IBSIM_SOCKNAME)
+    #[arg(long, value_name = "NAME")]
+    umad: Option<String>,
+    /// A wire to a node that is not ours: stream:PATH or udp:ADDRESS:PORT, at a free port
+    #[arg(long = "wire", value_name = "NODE:PORT=WIRE")]
+    wires: Vec<Plug>,
+    /// Writes every packet to a pcap file
+    #[arg(long, value_name = "FILE")]
+    capture: Option<PathBuf>,
+    /// Makes links bad: [NODE:PORT/]loss=1%,duplicate=..,reorder=..,delay=20us,corrupt=..
+    #[arg(long = "fault", value_name = "RULE")]
+    faults: Vec<String>,
+    /// GUIDs and faults follow from it
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+/// Who manages the subnet.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Manager {
+    /// A subnet manager of ours.
+    Embedded,
+    /// Nobody of ours.
+    None,
+}
+
+/// Runs a fabric until a signal ends it.
+pub fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
+    let partitions = match (arguments.sm, &arguments.partitions) {
+        (Manager::Embedded, Some(file)) => Some(partitions(file)?),
+        (Manager::Embedded, None) => Some(Partitions::default()),
+        (Manager::None, Some(_)) => return Err("--partitions is for --sm embedded".into()),
+        (Manager::None, None) => None,
+    };
+    let topology = config::topology(&arguments.topology, arguments.seed)?;
+    let (nodes, links) = (topology.nodes().len(), topology.links().len());
+    let umad = arguments.umad.clone();
+    let mut fabric = Fabric::new(Config {
+        topology,
+        seed: arguments.seed,
+        socket: arguments.socket,
+        umad: arguments.umad,
+        wires: arguments.wires,
+        capture: arguments.capture,
+        faults: arguments.faults,
+        partitions,
+    })?;
+    let (wake, is_over) = signals()?;
+    let spec = arguments.topology;
+    say(&format!("fabric {spec}: {nodes} nodes, {links} links, seed {}", arguments.seed));
+    if let Some(name) = umad {
+        let preload = "LD_PRELOAD=libumad2sim.so";
+        say(&format!("programs: {preload} IBSIM_SOCKNAME={name} SIM_HOST=NODE opensm"));
+    }
+    fabric.run(wake, || is_over.load(Ordering::Relaxed))?;
+    say("fabric: over");
+    Ok(())
+}
+
+/// A line of progress. That nobody reads it any more is no reason to end.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// What wakes on a signal that is to end us, and says so.
+fn signals() -> std::io::Result<(UnixStream, Arc<AtomicBool>)> {
+    let (wake, signalled) = UnixStream::pair()?;
+    let is_over = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&is_over))?;
+        signal_hook::low_level::pipe::register(signal, signalled.try_clone()?)?;
+    }
+    Ok((wake, is_over))
+}

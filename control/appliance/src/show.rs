@@ -1,0 +1,144 @@
+//! `pollux show` and `pollux fault`: questions to a running fabric, and its answers as tables.
+
+use clap::{Args, Subcommand, ValueEnum};
+use pollux_node::fabric::admin;
+use serde_json::Value;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+
+/// What to show.
+#[derive(Args)]
+pub struct ShowArguments {
+    what: What,
+    /// The socket of the fabric
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Things that a fabric has.
+#[derive(Clone, Copy, ValueEnum)]
+enum What {
+    /// With their addresses and what they dropped
+    Nodes,
+    /// With their state and counters
+    Ports,
+    /// With their rate and state
+    Links,
+    /// With the ports of switches by which they go
+    Groups,
+}
+
+/// What to do about faults.
+#[derive(Args)]
+pub struct FaultArguments {
+    /// The socket of the fabric
+    #[arg(long, value_name = "PATH", global = true)]
+    socket: Option<PathBuf>,
+    #[command(subcommand)]
+    command: FaultCommand,
+}
+
+#[derive(Subcommand)]
+enum FaultCommand {
+    /// Adds a rule, and prints its number
+    Add {
+        /// [NODE:PORT/]loss=1%,duplicate=..,reorder=..,delay=20us,corrupt=..
+        rule: String,
+    },
+    /// Takes a rule away
+    Del {
+        /// As `add` and `list` print it
+        number: u32,
+    },
+    /// Shows all rules
+    List,
+}
+
+/// Shows what a fabric has.
+pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
+    let (what, columns): (_, &[&str]) = match arguments.what {
+        What::Nodes => ("nodes", &["node", "kind", "guid", "lid", "ports", "drops"]),
+        What::Ports => (
+            "ports",
+            &["port", "state", "lid", "mtu", "peer", "sent", "received", "errors", "discards"],
+        ),
+        What::Links => ("links", &["from", "to", "rate", "state"]),
+        What::Groups => ("groups", &["lid", "ports"]),
+    };
+    let answer = ask(&arguments.socket, &format!("show {what}"))?;
+    let text = if arguments.json { format!("{answer}\n") } else { table(&answer, columns) };
+    print!("{text}");
+    Ok(())
+}
+
+/// Changes the faults of a fabric, or shows them.
+pub fn fault(arguments: &FaultArguments) -> Result<(), Box<dyn Error>> {
+    let socket = arguments.socket.as_deref().ok_or("say which fabric with --socket PATH")?;
+    match &arguments.command {
+        FaultCommand::Add { rule } => println!("{}", ask(socket, &format!("fault add {rule}"))?),
+        FaultCommand::Del { number } => {
+            ask(socket, &format!("fault del {number}"))?;
+        }
+        FaultCommand::List => {
+            print!("{}", table(&ask(socket, "fault list")?, &["number", "rule"]));
+        }
+    }
+    Ok(())
+}
+
+fn ask(socket: &Path, question: &str) -> Result<Value, Box<dyn Error>> {
+    let answer = admin::ask(socket, question).map_err(|error| {
+        format!("no fabric answers at {}: {error}; start one with --socket", socket.display())
+    })?;
+    let mut answer: Value = serde_json::from_str(&answer)?;
+    match answer.get("error").and_then(Value::as_str) {
+        Some(error) => Err(error.into()),
+        None => Ok(answer["ok"].take()),
+    }
+}
+
+/// A line for every thing, in columns.
+fn table(things: &Value, columns: &[&str]) -> String {
+    let mut rows = vec![columns.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()];
+    for thing in things.as_array().into_iter().flatten() {
+        rows.push(columns.iter().map(|name| cell(&thing[*name])).collect());
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<_> = (0..columns.len()).map(|column| width(column).unwrap_or(0)).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "-".into(),
+        Value::String(text) => text.clone(),
+        Value::Array(list) => list.iter().map(cell).collect::<Vec<_>>().join(" "),
+        Value::Object(things) if things.is_empty() => "-".into(),
+        Value::Object(things) => things
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect::<Vec<_>>()
+            .join(" "),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_table_has_a_line_for_every_thing() {
+        let things = json!([{ "a": 1, "b": null }, { "a": "long", "b": { "x": 2 } }]);
+        assert_eq!(table(&things, &["a", "b"]), "a     b\n1     -\nlong  x=2\n");
+        assert_eq!(table(&json!([]), &["a"]), "a\n");
+    }
+}

@@ -1,0 +1,128 @@
+//! What a fabric is to be, in the words of who starts it, and why it cannot be that.
+
+use pollux_fabric::sm::Partitions;
+use pollux_fabric::topology::{End, PORTS_MAX, Topology};
+use pollux_fabric::wire_io::WireAddress;
+use pollux_wire::mad::smp::NodeType;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// What a fabric is to be.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// Its nodes and links.
+    pub topology: Topology,
+    /// What its dice begin with.
+    pub seed: u64,
+    /// Where it is asked.
+    pub socket: Option<PathBuf>,
+    /// What unmodified programs know it by.
+    pub umad: Option<String>,
+    /// Wires to nodes that are not ours.
+    pub wires: Vec<Plug>,
+    /// Where every packet is written to.
+    pub capture: Option<PathBuf>,
+    /// What goes wrong.
+    pub faults: Vec<String>,
+    /// Who may talk to whom, if subnet managers of ours say so; none: there are none of ours.
+    pub partitions: Option<Partitions>,
+}
+
+/// A wire and the port that it is plugged into: `NODE:PORT=ADDRESS`.
+#[derive(Clone, Debug)]
+pub struct Plug {
+    /// `NODE:PORT`.
+    pub place: String,
+    /// The address as it was written.
+    pub name: String,
+    /// And as it was meant.
+    pub address: WireAddress,
+}
+
+impl FromStr for Plug {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (place, name) = text.split_once('=').ok_or_else(|| {
+            format!("'{text}' names no wire; write NODE:PORT=stream:PATH or NODE:PORT=udp:ADDRESS")
+        })?;
+        let address = name.parse().map_err(|error| format!("{error}"))?;
+        Ok(Self { place: place.into(), name: name.into(), address })
+    }
+}
+
+/// Why a fabric did not start: one sentence, and what to do.
+#[derive(Debug)]
+pub struct StartError(String);
+
+impl StartError {
+    pub(super) fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// The topology that a specification or the name of a file stands for.
+pub fn topology(spec: &str, seed: u64) -> Result<Topology, StartError> {
+    let path = Path::new(spec);
+    if !path.exists() {
+        return Topology::generate(spec, seed).map_err(|error| {
+            StartError::new(format!("{error} (and there is no file of this name)"))
+        });
+    }
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| StartError::new(format!("the topology {spec} cannot be read: {error}")))?;
+    Topology::read(spec, &text, seed).map_err(|error| StartError::new(error.to_string()))
+}
+
+/// The port that `NODE:PORT` stands for. A port for a wire need not be there yet: switches get it.
+pub(super) fn place(topology: &Topology, text: &str, is_new: bool) -> Result<End, StartError> {
+    let wrong = |reason: String| StartError::new(format!("'{text}' names no port: {reason}"));
+    let split = text.rsplit_once(':').and_then(|(name, port)| Some((name, port.parse().ok()?)));
+    let (name, port) = split.ok_or_else(|| wrong("write NODE:PORT, as in switch1:4".into()))?;
+    let found = topology.nodes().iter().zip(0..).find(|(node, _)| node.name == name);
+    let (node, index) = found.ok_or_else(|| {
+        let names = topology.nodes().iter().take(5).map(|node| node.name.as_str());
+        wrong(format!("the nodes are called {} ...", names.collect::<Vec<_>>().join(", ")))
+    })?;
+    let grows = is_new && node.kind == NodeType::SWITCH;
+    let last = if grows { PORTS_MAX } else { node.num_ports() };
+    if !(1..=last).contains(&port) {
+        return Err(wrong(format!("{name} has ports 1 to {last}")));
+    }
+    Ok(End { node: index, port })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_found_or_refused_with_advice() {
+        let plan = topology("single:2", 1).unwrap();
+        assert_eq!(place(&plan, "switch1:2", false).unwrap(), End { node: 0, port: 2 });
+        assert_eq!(place(&plan, "switch1:9", true).unwrap(), End { node: 0, port: 9 });
+        let refusal = |text, is_new| place(&plan, text, is_new).unwrap_err().to_string();
+        assert!(refusal("switch1", true).contains("NODE:PORT"));
+        assert!(refusal("switch1:9", false).contains("ports 1 to 2"));
+        assert!(refusal("host1:2", true).contains("ports 1 to 1"));
+        assert!(refusal("nobody:1", true).contains("switch1, host1, host2"));
+        assert!(topology("single:x", 1).unwrap_err().to_string().contains("no file"));
+    }
+
+    #[test]
+    fn plugs_are_read_or_refused_with_advice() {
+        let plug: Plug = "switch1:4=udp:127.0.0.1:7".parse().unwrap();
+        assert_eq!((plug.place.as_str(), plug.name.as_str()), ("switch1:4", "udp:127.0.0.1:7"));
+        assert!("switch1:4".parse::<Plug>().unwrap_err().contains("NODE:PORT=stream:PATH"));
+        assert!("switch1:4=tcp:1".parse::<Plug>().unwrap_err().contains("stream:PATH"));
+    }
+}

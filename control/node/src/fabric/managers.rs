@@ -1,0 +1,63 @@
+//! Subnet managers of a fabric that has its own: one in each subnet, at the first switch.
+
+use super::StartError;
+use pollux_fabric::sm::{Config, Partitions};
+use pollux_fabric::topology::{End, Topology};
+use pollux_wire::address::Gid;
+use pollux_wire::mad::smp::NodeType;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Who manages each of a plan's subnets, and how. Routers join subnets, so they end them.
+pub(super) fn managers(topology: &Topology, partitions: &Partitions) -> Vec<(End, Config)> {
+    let mut seen = BTreeSet::new();
+    let mut subnets = Vec::new();
+    for kind in [NodeType::SWITCH, NodeType::CHANNEL_ADAPTER] {
+        for (node, index) in topology.nodes().iter().zip(0..) {
+            if node.kind == kind && !seen.contains(&index) {
+                explore(topology, index, &mut seen);
+                subnets.push(End { node: index, port: u8::from(kind != NodeType::SWITCH) });
+            }
+        }
+    }
+    let config = |prefix| Config { prefix, partitions: partitions.clone(), ..Config::default() };
+    subnets.into_iter().zip((Gid::DEFAULT_PREFIX..).map(config)).collect()
+}
+
+/// Adds to `seen` all that is reached from a node without a router in between.
+fn explore(topology: &Topology, from: u32, seen: &mut BTreeSet<u32>) {
+    let mut ahead = vec![from];
+    while let Some(node) = ahead.pop() {
+        let planned = &topology.nodes()[node as usize];
+        if planned.kind == NodeType::ROUTER || !seen.insert(node) {
+            continue;
+        }
+        let ports = (1..=planned.num_ports()).map(|port| End { node, port });
+        ahead.extend(ports.filter_map(|end| topology.peer(end)).map(|(peer, _)| peer.node));
+    }
+}
+
+/// The partitions that a file in the syntax of OpenSM's `partitions.conf` describes.
+pub fn partitions(path: &Path) -> Result<Partitions, StartError> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| StartError::new(format!("the partitions {name} cannot be read: {error}")));
+    Partitions::read(&name, &text?).map_err(|error| StartError::new(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_subnet_has_one_with_a_prefix_of_its_own() {
+        let plan = Topology::generate("routed:2x3", 1).unwrap();
+        let all = managers(&plan, &Partitions::default());
+        let prefixes: Vec<_> = all.iter().map(|(_, config)| config.prefix).collect();
+        assert_eq!(prefixes, [Gid::DEFAULT_PREFIX, Gid::DEFAULT_PREFIX + 1]);
+        let is_switch = |end: &End| plan.nodes()[end.node as usize].kind == NodeType::SWITCH;
+        assert!(all.iter().all(|(end, _)| end.port == 0 && is_switch(end)));
+        let tree = Topology::generate("fat-tree:4", 1).unwrap();
+        assert_eq!(managers(&tree, &Partitions::default()).len(), 1);
+    }
+}

@@ -1,0 +1,156 @@
+//! A software fabric on the machine's clock: one thread that owns a net, its wires, the programs at
+//! it and its captures, and that sleeps while nothing happens.
+//!
+//! 1. [`config`]: what it is to be, and why it cannot be;
+//! 2. `managers`: who manages its subnets, unless others do;
+//! 3. [`rule`]: faults; [`capture`]: every packet in a file;
+//! 4. [`admin`]: the socket at which it is asked, and [`report`] what it answers.
+
+pub mod admin;
+pub mod capture;
+pub mod config;
+mod managers;
+pub mod report;
+pub mod rule;
+
+pub use config::{Config, Plug, StartError};
+pub use managers::partitions;
+pub use pollux_fabric::sm::Partitions;
+
+use admin::Admin;
+use capture::Capture;
+use config::place;
+use pollux_fabric::Time;
+use pollux_fabric::link::world::Wire;
+use pollux_fabric::net::Net;
+use pollux_fabric::subnet::Subnet;
+use pollux_fabric::umad::{Clients, Server};
+use pollux_fabric::wire_io::ForeignWire;
+use rule::Rules;
+use rustix::event::{PollFd, PollFlags};
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// The longest sleep.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// A fabric that runs while somebody calls [`Fabric::run`].
+pub struct Fabric {
+    server: Server,
+    wires: Vec<ForeignWire>,
+    rules: Rules,
+    capture: Option<Capture>,
+    admin: Option<Admin>,
+    start: Instant,
+}
+
+impl Fabric {
+    /// Builds it, and opens all that it is found by.
+    #[expect(clippy::disallowed_methods, reason = "this is where the machine's clock comes in")]
+    pub fn new(mut config: Config) -> Result<Self, StartError> {
+        let topology = &mut config.topology;
+        let ends = config.wires.iter().map(|plug| place(topology, &plug.place, true));
+        let ends = ends.collect::<Result<Vec<_>, _>>()?;
+        ends.iter().for_each(|end| topology.add_ports(*end));
+        let mut rules = Rules::default();
+        for rule in &config.faults {
+            rules.add(topology, rule).map_err(StartError::new)?;
+        }
+        let managers = config.partitions.as_ref();
+        let managers = managers.map(|partitions| managers::managers(topology, partitions));
+        let mut net = Net::new(Subnet::new(config.topology), config.seed, quick());
+        let mut wires = Vec::new();
+        for (plug, end) in config.wires.iter().zip(ends) {
+            let what = format!("the wire {}={}", plug.place, plug.name);
+            net.add_foreign(end).map_err(|error| StartError::new(format!("{what}: {error}")))?;
+            let wire = ForeignWire::open(end, &plug.address);
+            wires.push(wire.map_err(|error| StartError::new(format!("{what}: {error}")))?);
+        }
+        rules.apply(&mut net);
+        let failed = |what: String| move |error| StartError::new(format!("{what}: {error}"));
+        let capture = config.capture.as_deref().map(|path| {
+            Capture::begin(path, &mut net).map_err(failed(format!("capture {}", path.display())))
+        });
+        let mut clients = Clients::at(net);
+        let managers = managers.into_iter().flatten();
+        managers.for_each(|(at, config)| clients.start_manager(at, config));
+        let server = match &config.umad {
+            Some(name) => Server::bind(name, clients).map_err(failed(format!(
+                "programs cannot be served as '{name}' (is there another fabric of this name?)"
+            )))?,
+            None => Server::without_name(clients),
+        };
+        let admin = config
+            .socket
+            .as_deref()
+            .map(|path| Admin::listen(path).map_err(failed(format!("socket {}", path.display()))));
+        let (capture, admin) = (capture.transpose()?, admin.transpose()?);
+        Ok(Self { server, wires, rules, capture, admin, start: Instant::now() })
+    }
+
+    /// What it is now.
+    pub fn net(&mut self) -> &Net {
+        self.server.clients().net()
+    }
+
+    /// Runs until `is_over` says so, which is asked whenever something happens, also to `wake`.
+    pub fn run(&mut self, wake: impl AsFd, is_over: impl Fn() -> bool) -> io::Result<()> {
+        while !is_over() {
+            self.turn()?;
+            self.sleep(wake.as_fd())?;
+        }
+        self.capture.as_mut().map_or(Ok(()), Capture::flush)
+    }
+
+    fn now(&self) -> Time {
+        Time::START + self.start.elapsed()
+    }
+
+    /// Does what there is to do.
+    fn turn(&mut self) -> io::Result<()> {
+        let now = self.now();
+        for wire in &mut self.wires {
+            wire.receive(now, self.server.clients().net_mut());
+        }
+        self.server.turn(now)?;
+        if let Some(admin) = &mut self.admin {
+            let net = self.server.clients().net_mut();
+            admin.turn(now, &mut |request| {
+                report::answer(request, net, &self.wires, &mut self.rules)
+            });
+        }
+        for wire in &mut self.wires {
+            wire.send(now, self.server.clients().net_mut());
+        }
+        Ok(())
+    }
+
+    fn sleep(&mut self, wake: impl AsFd) -> io::Result<()> {
+        let (now, net) = (self.now(), self.server.clients().net());
+        let until = |due: Time| due.since_start().saturating_sub(now.since_start());
+        let due = self.wires.iter().filter_map(ForeignWire::due);
+        let due = due.chain(self.admin.as_ref().and_then(Admin::due)).min();
+        let mut longest = due.map_or(SLEEP_MAX, until).min(SLEEP_MAX);
+        // Of what a stream does not take, poll says when it does; datagrams go in batches.
+        let waits = |wire: &ForeignWire| wire.is_batched() && net.has_foreign(wire.end());
+        if self.wires.iter().any(waits) {
+            longest = Duration::ZERO;
+        }
+        if let Some(capture) = &mut self.capture
+            && longest > Duration::ZERO
+        {
+            capture.flush()?;
+        }
+        let mut others: Vec<_> = self.wires.iter().filter_map(ForeignWire::poll_fd).collect();
+        others.extend(self.admin.iter().flat_map(Admin::poll_fds));
+        let wake = wake.as_fd();
+        others.push(PollFd::new(&wake, PollFlags::IN));
+        self.server.wait_beside(now, longest, others)
+    }
+}
+
+/// Links that cost no time but the machine's.
+fn quick() -> Wire {
+    Wire { latency: Duration::ZERO, ..Wire::default() }
+}

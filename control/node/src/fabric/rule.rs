@@ -1,0 +1,170 @@
+//! Faults by rule: `[NODE:PORT/]KIND=CHANCE,...`, for the link at a port or for all.
+//!
+//! ```text
+//! loss=1%                                     a packet in a hundred vanishes, on every link
+//! switch1:3/duplicate=0.1%,corrupt=50ppm      on the link at that port
+//! reorder=1%,delay=20us                       how late a packet comes that others overtake
+//! ```
+//!
+//! Rules add up: of a kind that several name for a link the greatest counts.
+
+use super::config::place;
+use super::quick;
+use pollux_fabric::link::fault::Faults;
+use pollux_fabric::link::world::Wire;
+use pollux_fabric::net::Net;
+use pollux_fabric::topology::Topology;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Rules at a time.
+pub const RULES_MAX: usize = 256;
+
+const FORM: &str = "write [NODE:PORT/]KIND=CHANCE,... with loss, duplicate, reorder or corrupt \
+    as in loss=1%, and delay as in delay=20us";
+
+/// The rules in force, by number.
+#[derive(Debug, Default)]
+pub struct Rules {
+    rules: BTreeMap<u32, Rule>,
+    last: u32,
+}
+
+#[derive(Debug)]
+struct Rule {
+    text: String,
+    link: Option<u32>,
+    faults: Faults,
+}
+
+impl Rules {
+    /// Takes a rule; says its number.
+    pub fn add(&mut self, topology: &Topology, text: &str) -> Result<u32, String> {
+        if self.rules.len() >= RULES_MAX {
+            return Err(format!("there are {RULES_MAX} rules already; take one away first"));
+        }
+        let (link, kinds) = match text.split_once('/') {
+            Some((port, kinds)) => {
+                let end = place(topology, port, false).map_err(|error| error.to_string())?;
+                let node = &topology.nodes()[end.node as usize];
+                let link = node.ports[usize::from(end.port)].link;
+                (Some(link.ok_or_else(|| format!("{port} has no link to a node of ours"))?), kinds)
+            }
+            None => (None, text),
+        };
+        let faults = faults(kinds)?;
+        self.last += 1;
+        self.rules.insert(self.last, Rule { text: text.into(), link, faults });
+        Ok(self.last)
+    }
+
+    /// Takes a rule away; says whether there was one of this number.
+    pub fn remove(&mut self, number: u32) -> bool {
+        self.rules.remove(&number).is_some()
+    }
+
+    /// All of them, as they were written.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.rules.iter().map(|(number, rule)| (*number, rule.text.as_str()))
+    }
+
+    /// Makes the links of a net so.
+    pub fn apply(&self, net: &mut Net) {
+        let of = |link| {
+            let rules = self.rules.values().filter(|rule| rule.link.is_none() || rule.link == link);
+            let faults = rules.fold(Faults::default(), |all, rule| greatest(all, rule.faults));
+            Wire { faults, ..quick() }
+        };
+        net.set_wires(of(None));
+        for link in self.rules.values().filter_map(|rule| rule.link) {
+            net.set_wire(link, of(Some(link)));
+        }
+    }
+}
+
+fn greatest(one: Faults, other: Faults) -> Faults {
+    Faults {
+        loss: one.loss.max(other.loss),
+        duplication: one.duplication.max(other.duplication),
+        reordering: one.reordering.max(other.reordering),
+        corruption: one.corruption.max(other.corruption),
+        delay_max: one.delay_max.max(other.delay_max),
+    }
+}
+
+fn faults(text: &str) -> Result<Faults, String> {
+    let mut faults = Faults::default();
+    for part in text.split(',') {
+        let wrong = || format!("'{part}' is no fault; {FORM}");
+        let (kind, value) = part.split_once('=').ok_or_else(wrong)?;
+        if kind == "delay" {
+            faults.delay_max = duration(value).ok_or_else(wrong)?;
+            continue;
+        }
+        let chance = chance(value).ok_or_else(wrong)?;
+        match kind {
+            "loss" => faults.loss = chance,
+            "duplicate" => faults.duplication = chance,
+            "reorder" => faults.reordering = chance,
+            "corrupt" => faults.corruption = chance,
+            _ => return Err(wrong()),
+        }
+    }
+    if (faults.reordering > 0) != (faults.delay_max > Duration::ZERO) {
+        return Err("reorder and delay belong together, as in reorder=1%,delay=20us".into());
+    }
+    Ok(faults)
+}
+
+/// So many in a million, written as `1.5%` or `20ppm`.
+fn chance(text: &str) -> Option<u32> {
+    let (number, scale) = match text.strip_suffix('%') {
+        Some(number) => (number, 10_000.0),
+        None => (text.strip_suffix("ppm")?, 1.0),
+    };
+    let chance = number.parse::<f64>().ok()? * scale;
+    (0.0..=1_000_000.0).contains(&chance).then_some(chance.round() as u32)
+}
+
+/// Written as `20us`, `5ms` or `1s`.
+fn duration(text: &str) -> Option<Duration> {
+    let digits = text.find(|c: char| !c.is_ascii_digit())?;
+    let (number, unit) = text.split_at(digits);
+    let number = number.parse().ok()?;
+    match unit {
+        "ns" => Some(Duration::from_nanos(number)),
+        "us" => Some(Duration::from_micros(number)),
+        "ms" => Some(Duration::from_millis(number)),
+        "s" => Some(Duration::from_secs(number)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_read_or_refused_with_advice() {
+        let all = faults("loss=1%,duplicate=0.5%,reorder=20ppm,delay=5ms,corrupt=100%").unwrap();
+        let delay_max = Duration::from_millis(5);
+        let (loss, duplication, reordering, corruption) = (10_000, 5_000, 20, 1_000_000);
+        assert_eq!(all, Faults { loss, duplication, reordering, corruption, delay_max });
+        for bad in ["", "loss", "loss=1", "loss=-1%", "loss=101%", "lost=1%", "delay=20", "delay=x"]
+        {
+            assert!(faults(bad).unwrap_err().contains("loss=1%"), "{bad}");
+        }
+        assert!(faults("reorder=1%").unwrap_err().contains("together"));
+    }
+
+    #[test]
+    fn rules_add_up_by_link_and_go_again() {
+        let topology = Topology::generate("single:2", 1).unwrap();
+        let mut rules = Rules::default();
+        assert_eq!(rules.add(&topology, "loss=1%"), Ok(1));
+        assert_eq!(rules.add(&topology, "host2:1/loss=2%"), Ok(2));
+        assert!(rules.add(&topology, "host3:1/loss=2%").unwrap_err().contains("host2"));
+        assert_eq!(rules.iter().map(|(number, _)| number).collect::<Vec<_>>(), [1, 2]);
+        assert!(rules.remove(1) && !rules.remove(1));
+    }
+}

@@ -1,0 +1,152 @@
+//! Ports where our nodes end and others begin: what leaves by them is for a wire, what comes by
+//! them is anybody's.
+//!
+//! Such a net sends no messages by the shortcut, to nobody: what leaves has to be packets, and a
+//! sender does not know where a path leads.
+//!
+//! On the way out and on the way in, a wire is a link like all others: it is captured, and harmed.
+//!
+//! A net only keeps what is to leave until the wire takes it; [`crate::wire_io`] moves it. The link
+//! of such a port is up while the node at the other end of the wire is there.
+
+use super::Net;
+use super::flight::Flight;
+use crate::frame::Frame;
+use crate::node::NodeDrop;
+use crate::time::Time;
+use crate::topology::End;
+use pollux_wire::packet::crc::VCRC_LEN;
+use pollux_wire::packet::{Lnh, Lrh, Packet, RawPacket};
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+/// Octets that wait for a wire whose other end does not read, at the most.
+pub const WAITING_OCTETS_MAX: usize = 64 << 20;
+
+/// Why a port cannot have a wire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoForeign {
+    /// The node has no such port.
+    NoPort(End),
+    /// The port is joined to this one.
+    Joined(End),
+    /// It has one.
+    Taken(End),
+}
+
+impl fmt::Display for NoForeign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPort(end) => write!(f, "the node has no port {}; name one it has", end.port),
+            Self::Joined(_) => f.write_str("the port is joined to another; name a free one"),
+            Self::Taken(_) => f.write_str("the port has a wire already; name another port"),
+        }
+    }
+}
+
+impl std::error::Error for NoForeign {}
+
+/// What waits for the wire at a port.
+#[derive(Default)]
+pub(super) struct Foreign {
+    is_up: bool,
+    waiting: VecDeque<Vec<u8>>,
+    octets: usize,
+}
+
+impl Net {
+    /// From now on what leaves by this port is for a wire. The link is down at first.
+    pub fn add_foreign(&mut self, end: End) -> Result<(), NoForeign> {
+        let node = self.subnet.nodes().get(end.node as usize);
+        let is_there = end.port > 0 && node.is_some_and(|node| end.port <= node.identity.num_ports);
+        if !is_there {
+            return Err(NoForeign::NoPort(end));
+        }
+        if let Some((peer, _)) = self.subnet.topology().peer(end) {
+            return Err(NoForeign::Joined(peer));
+        }
+        if self.foreign.contains_key(&end) {
+            return Err(NoForeign::Taken(end));
+        }
+        self.foreign.insert(end, Foreign::default());
+        self.find_packet_links();
+        Ok(())
+    }
+
+    /// The node at the other end of a wire has come, or is gone. What waits for it is lost then.
+    pub fn set_foreign_up(&mut self, end: End, is_up: bool) {
+        let Some(foreign) = self.foreign.get_mut(&end) else { return };
+        if foreign.is_up != is_up {
+            *foreign = Foreign { is_up, ..Foreign::default() };
+            self.subnet_mut().set_foreign(end, is_up);
+        }
+    }
+
+    /// A packet for the wire at a port.
+    pub fn poll_foreign(&mut self, end: End) -> Option<Vec<u8>> {
+        let foreign = self.foreign.get_mut(&end)?;
+        let octets = foreign.waiting.pop_front()?;
+        foreign.octets -= octets.len();
+        Some(octets)
+    }
+
+    /// Whether a packet waits for the wire at a port.
+    pub fn has_foreign(&self, end: End) -> bool {
+        self.foreign.get(&end).is_some_and(|foreign| !foreign.waiting.is_empty())
+    }
+
+    /// A wire has brought octets that begin with a packet, perhaps. Its length rules, not theirs.
+    pub fn receive_foreign(&mut self, now: Time, end: End, octets: &[u8]) {
+        if !self.foreign.get(&end).is_some_and(|foreign| foreign.is_up) {
+            return;
+        }
+        match whole(octets) {
+            Ok(octets) => {
+                let frame = Frame::Packet(octets.to_vec());
+                let wire = self.wire;
+                self.travel(now, end, Duration::ZERO, &wire, Flight::new(end, 1, frame));
+            }
+            Err(reason) => {
+                let node = self.subnet.node_mut(end.node);
+                node.drops.count(reason);
+                node.ports[usize::from(end.port)].counters.rcv_errors.add(1);
+            }
+        }
+    }
+
+    /// A frame goes out of our nodes.
+    pub(super) fn leave(&mut self, now: Time, flight: Flight) {
+        self.release(now, flight.hold);
+        let (Some(foreign), Frame::Packet(octets)) =
+            (self.foreign.get_mut(&flight.to), flight.frame)
+        else {
+            return;
+        };
+        if !foreign.is_up || foreign.octets + octets.len() > WAITING_OCTETS_MAX {
+            let reason = if foreign.is_up { NodeDrop::Full } else { NodeDrop::PortState };
+            let node = self.subnet.node_mut(flight.to.node);
+            node.drops.count(reason);
+            node.ports[usize::from(flight.to.port)].counters.xmit_discards.add(1);
+            return;
+        }
+        foreign.octets += octets.len();
+        foreign.waiting.push_back(octets);
+    }
+}
+
+/// The packet that octets begin with, if a link would take it: headers that agree with the lengths,
+/// and the VCRC of the last hop.
+fn whole(octets: &[u8]) -> Result<&[u8], NodeDrop> {
+    let (lrh, _) = Lrh::read(octets).map_err(|_| NodeDrop::Malformed)?;
+    if matches!(lrh.lnh, Lnh::LOCAL | Lnh::GLOBAL) {
+        let packet = Packet::parse(octets).map_err(|_| NodeDrop::Malformed)?;
+        return if packet.vcrc_ok() { Ok(packet.octets()) } else { Err(NodeDrop::Crc) };
+    }
+    let packet = RawPacket::parse(octets).map_err(|_| NodeDrop::Malformed)?;
+    if packet.vcrc_ok() {
+        Ok(&octets[..lrh.packet_octets() + VCRC_LEN])
+    } else {
+        Err(NodeDrop::Crc)
+    }
+}

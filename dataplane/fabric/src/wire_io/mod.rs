@@ -1,0 +1,302 @@
+//! Wires to nodes that are not ours: sockets that carry packets, LRH to VCRC.
+//!
+//! ```text
+//! stream:PATH           unix socket: whoever comes first listens, the other one connects
+//! stream:connect:PATH   unix socket of somebody else, who listens
+//! udp:ADDR              datagrams: whoever has the address takes it, the other one sends there
+//! udp:LOCAL,REMOTE      datagrams between these two
+//! ```
+//!
+//! 1. [`framing`]: packets in a stream of octets;
+//! 2. `stream` and `udp`: the sockets, none of which blocks;
+//! 3. [`ForeignWire`]: either of them at a port of a [`Net`].
+//!
+//! A wire that breaks is joined again when the other end is back; the link at its port goes down
+//! and up with it. Nobody here judges packets: what a wire brings is hostile until the net has
+//! looked at it.
+
+pub mod framing;
+mod stream;
+mod udp;
+
+use crate::net::Net;
+use crate::time::Time;
+use crate::topology::End;
+use rustix::event::PollFd;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use stream::StreamSocket;
+pub use stream::listen;
+use udp::UdpWire;
+
+/// Where a wire goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WireAddress {
+    /// Over a unix socket.
+    Stream {
+        /// Its path.
+        path: PathBuf,
+        /// Whether to listen if nobody does.
+        may_listen: bool,
+    },
+    /// Over UDP.
+    Udp {
+        /// Our address, or of whoever has it if there is no other.
+        address: SocketAddr,
+        /// Theirs.
+        remote: Option<SocketAddr>,
+    },
+}
+
+/// What is no address of a wire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadAddress(String);
+
+impl fmt::Display for BadAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "'{}' is no wire; write stream:PATH, stream:connect:PATH, ", self.0)?;
+        f.write_str("udp:ADDRESS:PORT or udp:LOCAL,REMOTE")
+    }
+}
+
+impl std::error::Error for BadAddress {}
+
+impl FromStr for WireAddress {
+    type Err = BadAddress;
+
+    fn from_str(text: &str) -> Result<Self, BadAddress> {
+        let bad = || BadAddress(text.into());
+        match text.split_once(':').ok_or_else(bad)? {
+            ("stream", rest) => {
+                let path = rest.strip_prefix("connect:");
+                let may_listen = path.is_none();
+                let path = path.unwrap_or(rest);
+                let fits = !path.is_empty() && path.len() <= stream::PATH_LEN_MAX;
+                let path = PathBuf::from(path);
+                fits.then_some(Self::Stream { path, may_listen }).ok_or_else(bad)
+            }
+            ("udp", rest) => {
+                let (address, remote) = match rest.split_once(',') {
+                    Some((local, remote)) => (local, Some(remote.parse().map_err(|_| bad())?)),
+                    None => (rest, None),
+                };
+                Ok(Self::Udp { address: address.parse().map_err(|_| bad())?, remote })
+            }
+            _ => Err(bad()),
+        }
+    }
+}
+
+/// What went over a wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WireCounts {
+    /// Packets that came, good or bad.
+    pub received: u64,
+    /// Packets that went.
+    pub sent: u64,
+    /// Frames of something else, which are ignored.
+    pub ignored: u64,
+    /// Streams whose framing made no sense; they were closed.
+    pub broken: u64,
+}
+
+/// A wire at a port.
+#[derive(Debug)]
+pub struct ForeignWire {
+    end: End,
+    socket: Socket,
+    counts: WireCounts,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Stream(StreamSocket),
+    Udp(UdpWire),
+}
+
+impl ForeignWire {
+    /// Opens a wire at a port that the net knows to be foreign ([`Net::add_foreign`]).
+    pub fn open(end: End, address: &WireAddress) -> io::Result<Self> {
+        let socket = match address {
+            WireAddress::Stream { path, may_listen } => {
+                Socket::Stream(StreamSocket::new(path, *may_listen))
+            }
+            WireAddress::Udp { address, remote } => Socket::Udp(UdpWire::bind(*address, *remote)?),
+        };
+        Ok(Self { end, socket, counts: WireCounts::default() })
+    }
+
+    /// The port that it is at.
+    pub fn end(&self) -> End {
+        self.end
+    }
+
+    /// What went over it.
+    pub fn counts(&self) -> WireCounts {
+        self.counts
+    }
+
+    /// Whether the other end is there.
+    pub fn is_up(&self) -> bool {
+        match &self.socket {
+            Socket::Stream(stream) => stream.is_up(),
+            Socket::Udp(udp) => udp.is_up(),
+        }
+    }
+
+    /// Whether it sends so much at a time and no more, whatever waits.
+    pub fn is_batched(&self) -> bool {
+        matches!(self.socket, Socket::Udp(_))
+    }
+
+    /// What to wait for; nothing while there is no socket.
+    pub fn poll_fd(&self) -> Option<PollFd<'_>> {
+        match &self.socket {
+            Socket::Stream(stream) => stream.poll_fd(),
+            Socket::Udp(udp) => Some(udp.poll_fd()),
+        }
+    }
+
+    /// When it has something to do whether or not anything comes.
+    pub fn due(&self) -> Option<Time> {
+        match &self.socket {
+            Socket::Stream(stream) => stream.due(),
+            Socket::Udp(udp) => udp.due(),
+        }
+    }
+
+    /// Joins what is to be joined, and takes what has come into the net.
+    pub fn receive(&mut self, now: Time, net: &mut Net) {
+        let Self { end, counts, .. } = self;
+        let mut take = |net: &mut Net, octets: &[u8]| {
+            counts.received += 1;
+            net.receive_foreign(now, *end, octets);
+        };
+        match &mut self.socket {
+            Socket::Stream(stream) => {
+                let was_up = stream.is_up();
+                stream.join(now);
+                if stream.is_up() && !was_up {
+                    net.set_foreign_up(*end, true);
+                }
+                let (ignored, broken) = stream.receive(now, |octets| take(net, octets));
+                counts.ignored += ignored;
+                counts.broken += broken;
+            }
+            Socket::Udp(udp) => udp.receive(now, |is_up, octets| {
+                net.set_foreign_up(*end, is_up);
+                if let Some(octets) = octets {
+                    take(net, octets);
+                }
+            }),
+        }
+        net.set_foreign_up(self.end, self.is_up());
+    }
+
+    /// Sends what waits in the net, as far as the socket takes it.
+    pub fn send(&mut self, now: Time, net: &mut Net) {
+        let Self { end, counts, .. } = self;
+        let mut next = || {
+            let packet = net.poll_foreign(*end)?;
+            counts.sent += 1;
+            Some(packet)
+        };
+        match &mut self.socket {
+            Socket::Stream(stream) => stream.send(now, &mut next),
+            Socket::Udp(udp) => udp.send(now, &mut next),
+        }
+        net.set_foreign_up(self.end, self.is_up());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::world::Wire;
+    use crate::node::NodeDrop;
+    use crate::subnet::Subnet;
+    use crate::topology::Topology;
+    use std::io::Write;
+    use std::net::UdpSocket;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    const END: End = End { node: 0, port: 2 };
+
+    fn net() -> Net {
+        let mut topology = Topology::generate("single:1", 1).unwrap();
+        topology.add_ports(END);
+        let mut net = Net::new(Subnet::new(topology), 1, Wire::default());
+        net.add_foreign(END).unwrap();
+        net
+    }
+
+    #[test]
+    fn a_stream_without_sense_is_closed_and_joined_again() {
+        let path = std::env::temp_dir().join(format!("pollux-{}-hostile", std::process::id()));
+        let address = WireAddress::Stream { path: path.clone(), may_listen: true };
+        let (mut net, mut wire) = (net(), ForeignWire::open(END, &address).unwrap());
+        wire.receive(Time::START, &mut net);
+        let mut octets = Vec::new();
+        framing::write(&[1, 2, 3], &mut octets);
+        framing::write(&[1, 2, 3], &mut octets);
+        octets[16] = 0;
+        for nth in 1..=2 {
+            let mut peer = UnixStream::connect(&path).unwrap();
+            peer.write_all(&octets).unwrap();
+            wire.receive(Time::START, &mut net);
+            let ports = &net.subnet().nodes()[0].ports;
+            assert!(wire.is_up() && ports[2].is_linked(), "what makes no sense is dropped");
+            assert_eq!(net.subnet().nodes()[0].drops.of(NodeDrop::Malformed), nth);
+            peer.write_all(&[0xff; 64]).unwrap();
+            wire.receive(Time::START, &mut net);
+            let ports = &net.subnet().nodes()[0].ports;
+            assert!(!wire.is_up() && !ports[2].is_linked(), "nor is there a way on");
+            let counts = WireCounts { received: nth, sent: 0, ignored: nth, broken: nth };
+            assert_eq!(wire.counts(), counts);
+        }
+    }
+
+    #[test]
+    fn a_udp_wire_listens_to_one_peer_until_that_is_silent() {
+        let local = || UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = local().local_addr().unwrap();
+        let open = WireAddress::Udp { address, remote: None };
+        let (mut net, mut wire) = (net(), ForeignWire::open(END, &open).unwrap());
+        let (peer, stranger) = (local(), local());
+        peer.send_to(&[], address).unwrap();
+        wire.receive(Time::START, &mut net);
+        wire.send(Time::START, &mut net);
+        assert!(wire.is_up() && wire.due().is_some());
+        stranger.send_to(&[1, 2], address).unwrap();
+        wire.receive(Time::START, &mut net);
+        assert_eq!(wire.counts().received, 0);
+        peer.send_to(&[1, 2], address).unwrap();
+        wire.receive(Time::START, &mut net);
+        assert_eq!(wire.counts().received, 1);
+        let later = Time::START + Duration::from_secs(3);
+        wire.receive(later, &mut net);
+        assert!(!wire.is_up() && !net.subnet().nodes()[0].ports[2].is_linked());
+        stranger.send_to(&[1, 2], address).unwrap();
+        wire.receive(later, &mut net);
+        assert!(wire.is_up() && wire.counts().received == 2);
+    }
+
+    #[test]
+    fn addresses_are_read_or_refused_with_advice() {
+        let stream = |path: &str, may_listen| WireAddress::Stream { path: path.into(), may_listen };
+        assert_eq!("stream:/run/a:b".parse(), Ok(stream("/run/a:b", true)));
+        assert_eq!("stream:connect:x".parse(), Ok(stream("x", false)));
+        let udp = "udp:127.0.0.1:7,[::1]:8".parse::<WireAddress>().unwrap();
+        let (address, remote) = ("127.0.0.1:7".parse().unwrap(), "[::1]:8".parse().ok());
+        assert_eq!(udp, WireAddress::Udp { address, remote });
+        for bad in ["", "stream:", "tcp:1", "udp:localhost", "udp:127.0.0.1:1,"] {
+            let error = bad.parse::<WireAddress>().unwrap_err().to_string();
+            assert!(error.contains(bad) && error.contains("stream:PATH"), "{error}");
+        }
+        assert!(format!("stream:{}", "x".repeat(200)).parse::<WireAddress>().is_err());
+    }
+}

@@ -1,0 +1,198 @@
+//! A wire over a unix socket, as the server or the client of it, whichever the moment asks for.
+//!
+//! ```text
+//! apart      tries to connect; if nobody listens and it may, listens itself
+//! listening  takes whoever connects; others wait until that one is gone
+//! joined     until the other end closes, or its framing makes no sense; then apart or listening
+//! ```
+//!
+//! A stream loses nothing: what it does not take now waits in the net.
+
+use super::framing::{self, Frames, Next};
+use crate::time::Time;
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use std::fs;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What a unix socket's address has room for.
+pub(super) const PATH_LEN_MAX: usize = 107;
+/// How soon a join that failed is tried again.
+const RETRY: Duration = Duration::from_millis(200);
+/// Octets that wait here for the socket; more wait in the net.
+const OUT_OCTETS_MAX: usize = 256 << 10;
+/// Reads in a turn, and octets of each.
+const READS: usize = 4;
+const READ_OCTETS: usize = 64 << 10;
+
+#[derive(Debug)]
+pub(super) struct StreamSocket {
+    path: PathBuf,
+    may_listen: bool,
+    listener: Option<UnixListener>,
+    joined: Option<Joined>,
+    retry_at: Time,
+}
+
+#[derive(Debug)]
+struct Joined {
+    stream: UnixStream,
+    frames: Frames,
+    out: Vec<u8>,
+    /// Octets of `out` that are gone.
+    gone: usize,
+}
+
+impl StreamSocket {
+    pub(super) fn new(path: &Path, may_listen: bool) -> Self {
+        let (path, retry_at) = (path.into(), Time::START);
+        Self { path, may_listen, listener: None, joined: None, retry_at }
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.joined.is_some()
+    }
+
+    pub(super) fn poll_fd(&self) -> Option<PollFd<'_>> {
+        if let Some(joined) = &self.joined {
+            let is_full = joined.gone < joined.out.len();
+            let out = if is_full { PollFlags::OUT } else { PollFlags::empty() };
+            return Some(PollFd::new(&joined.stream, PollFlags::IN | out));
+        }
+        self.listener.as_ref().map(|listener| PollFd::new(listener, PollFlags::IN))
+    }
+
+    pub(super) fn due(&self) -> Option<Time> {
+        let is_apart = self.joined.is_none() && self.listener.is_none();
+        is_apart.then_some(self.retry_at)
+    }
+
+    /// Looks for the other end, if there is none.
+    pub(super) fn join(&mut self, now: Time) {
+        if self.joined.is_some() {
+            return;
+        }
+        if let Some(listener) = &self.listener {
+            let accepted = listener.accept().map(|(stream, _)| stream);
+            self.joined = accepted.and_then(Joined::new).ok();
+            return;
+        }
+        if now < self.retry_at {
+            return;
+        }
+        self.retry_at = now + RETRY;
+        match connected(&self.path).and_then(Joined::new) {
+            Ok(joined) => self.joined = Some(joined),
+            Err(_) if self.may_listen => self.listener = listen(&self.path).ok(),
+            Err(_) => {}
+        }
+    }
+
+    /// Takes what has come; counts frames of something else, and ends that made no sense.
+    pub(super) fn receive(&mut self, now: Time, mut take: impl FnMut(&[u8])) -> (u64, u64) {
+        let (mut ignored, mut broken) = (0, 0);
+        let Some(joined) = &mut self.joined else { return (0, 0) };
+        let mut octets = vec![0; READ_OCTETS];
+        let mut is_over = false;
+        for _ in 0..READS {
+            match joined.stream.read(&mut octets) {
+                Ok(0) => is_over = true,
+                Ok(len) => joined.frames.push(&octets[..len]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => is_over = true,
+            }
+            loop {
+                match joined.frames.take() {
+                    Next::Packet(packet) => take(packet),
+                    Next::Other => ignored += 1,
+                    Next::Nothing => break,
+                    Next::Broken => {
+                        (is_over, broken) = (true, 1);
+                        break;
+                    }
+                }
+            }
+            if is_over {
+                break;
+            }
+        }
+        if is_over {
+            self.part(now);
+        }
+        (ignored, broken)
+    }
+
+    /// Sends what `next` gives, as far as the socket takes it.
+    pub(super) fn send(&mut self, now: Time, next: &mut impl FnMut() -> Option<Vec<u8>>) {
+        let Some(joined) = &mut self.joined else { return };
+        loop {
+            joined.out.drain(..std::mem::take(&mut joined.gone));
+            while joined.out.len() < OUT_OCTETS_MAX
+                && let Some(packet) = next()
+            {
+                framing::write(&packet, &mut joined.out);
+            }
+            if joined.out.is_empty() {
+                return;
+            }
+            match joined.stream.write(&joined.out) {
+                Ok(len) => joined.gone = len,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => return self.part(now),
+            }
+        }
+    }
+
+    fn part(&mut self, now: Time) {
+        self.joined = None;
+        self.retry_at = now + RETRY;
+    }
+}
+
+impl Drop for StreamSocket {
+    /// Who listened takes the name away.
+    fn drop(&mut self) {
+        if self.listener.is_some() {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Joined {
+    fn new(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self { stream, frames: Frames::default(), out: Vec::new(), gone: 0 })
+    }
+}
+
+/// A connection, made without waiting for who is slow to accept it.
+fn connected(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
+}
+
+/// Listens at a path, for this user only. A socket that nobody listens at any more is replaced.
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
+    match connected(path) {
+        Ok(_) => return Err(ErrorKind::AddrInUse.into()),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            if fs::symlink_metadata(path)?.file_type().is_socket() {
+                fs::remove_file(path)?;
+            }
+        }
+        Err(error) => return Err(error),
+    }
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
