@@ -367,25 +367,38 @@ impl LaneReceiver {
     /// Hands the oldest entry to `take` and releases it; says whether there was one.
     #[inline]
     pub fn receive(&mut self, take: impl FnOnce(&Entry<'_>)) -> bool {
-        let first = self.lane.slot(self.position);
-        // Acquire, with the release in `send`: the entry is there, whole.
-        if first[0].load(Ordering::Acquire) != filled(self.position) {
+        self.receive_if(|entry| (take(entry), true).1)
+    }
+
+    /// Shows the oldest entry to `take`, and releases it if that took it. Says whether there was
+    /// one that is gone now; one that was not taken is there the next time, if the peer lets it be.
+    #[inline]
+    pub fn receive_if(&mut self, take: impl FnOnce(&Entry<'_>) -> bool) -> bool {
+        if !self.has_entry() {
             return false;
         }
+        let first = self.lane.slot(self.position);
         let shape = Shape::of_word(first[1].load(Ordering::Relaxed));
         // An entry longer than the lane never came from our own sender.
         let shape = shape.filter(|shape| shape.slots() <= self.lane.slots as u64);
         let slots = shape.map_or(1, Shape::slots);
+        let (lane, position) = (&self.lane, self.position);
         match shape {
-            Some(shape) => {
-                take(&Entry { first, lane: &self.lane, position: self.position, shape });
-            }
+            Some(shape) if !take(&Entry { first, lane, position, shape }) => return false,
+            Some(_) => {}
             None => self.refused += 1,
         }
         self.position = self.position.wrapping_add(slots);
         // Release, with the acquire in `ProducerCursor`: the entry is read.
         self.lane.head().store(self.position, Ordering::Release);
         true
+    }
+
+    /// Whether there is an entry.
+    #[inline]
+    pub fn has_entry(&self) -> bool {
+        // Acquire, with the release in `send`: the entry is there, whole.
+        self.lane.slot(self.position)[0].load(Ordering::Acquire) == filled(self.position)
     }
 
     /// How many entries had an impossible shape: a peer that lies.
