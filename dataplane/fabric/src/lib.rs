@@ -13,7 +13,8 @@
 //! 6. [`node`]: what subnet management knows of each, with its agents [`sma`] and [`pma`];
 //! 7. [`switch`]: by which ports a switch forwards; [`mod@subnet`]: datagrams that hop through it;
 //! 8. [`net`]: data on its way through all of it;
-//! 9. [`umad`]: unmodified programs at a subnet, OpenSM above all.
+//! 9. [`umad`]: unmodified programs at a subnet, OpenSM above all;
+//! 10. [`process`]: adapters in processes of their own, at one fabric.
 #![forbid(unsafe_code)]
 
 pub mod device;
@@ -25,6 +26,7 @@ pub mod link;
 pub mod net;
 pub mod node;
 pub mod pma;
+pub mod process;
 pub mod sma;
 pub mod subnet;
 pub mod switch;

@@ -9,6 +9,7 @@
 //! [`world`] runs a net with adapters in one thread and virtual time.
 
 mod flight;
+pub mod ways;
 pub mod world;
 
 use crate::frame::Frame;
@@ -22,6 +23,7 @@ use crate::switch;
 use crate::time::Time;
 use crate::topology::End;
 use flight::Flight;
+pub(crate) use flight::size_of_message;
 use pollux_wire::mad::smp::PortState;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

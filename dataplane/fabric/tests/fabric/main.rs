@@ -3,7 +3,12 @@
 mod capture;
 mod first_words;
 mod hostile;
+#[path = "../common/manage.rs"]
+mod manage;
 mod pair;
+mod processes;
 mod rules;
 mod scenarios;
+#[path = "../common/served.rs"]
+mod served;
 mod threads;
