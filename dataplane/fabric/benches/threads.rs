@@ -37,13 +37,14 @@
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock, and its arguments")]
 
 mod two;
+mod ucx;
 
 use core_affinity::CoreId;
 use pollux_verbs::*;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 use two::{End, NOTHING, Setup, ends};
+use ucx::ucx;
 
 /// Interleaved runs, of which the median counts.
 const RUNS: usize = 7;
@@ -284,25 +285,4 @@ fn rate(cores: &[CoreId], setup: Setup, octets: u32, batch: usize) -> f64 {
         },
     );
     total as f64 / elapsed.as_secs_f64()
-}
-
-/// Microseconds a message, as `ucx_perftest` counts them; none if it is not there.
-fn ucx(test: &str, octets: u32, count: u32) -> Option<f64> {
-    const PORT: &str = "13717";
-    let start = |core: &str, to: &[&str]| {
-        let mut command = Command::new("taskset");
-        command.args(["-c", core, "ucx_perftest", "-p", PORT, "-t", test]);
-        command.args(["-s", &octets.to_string(), "-n", &count.to_string(), "-f"]).args(to);
-        command.env("UCX_TLS", "posix,self").stdin(Stdio::null()).stderr(Stdio::null());
-        command.stdout(Stdio::piped()).spawn().ok()
-    };
-    let mut server = start("0", &[])?;
-    // It says nothing when it listens.
-    std::thread::sleep(std::time::Duration::from_millis(400));
-    let output = start("1", &["127.0.0.1"]).and_then(|client| client.wait_with_output().ok());
-    let _ = server.kill();
-    let _ = server.wait();
-    let output = String::from_utf8(output?.stdout).ok()?;
-    // The last line: iterations, median, average, overall ...
-    output.lines().last()?.split_whitespace().nth(3)?.parse().ok()
 }

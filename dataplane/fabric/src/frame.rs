@@ -6,13 +6,13 @@
 //! handles both by one code, and a connection may go from one to the other between two messages.
 //!
 //! A short message carries its octets, a long one of a reliable connection says where they are
-//! ([`Lender`]). [`Outgoing`] is what an adapter hands to its link, which writes it
+//! ([`Lender`](crate::Lender)). [`Outgoing`] is what an adapter hands to its link, which writes it
 //! where it belongs; [`Arrival`] what the adapter at the other end decides by. [`Frame`] is one
 //! that has to wait in between.
 
 use crate::hca::memory::Pieces;
 use crate::head::{Head, WORDS_MAX};
-use crate::lend::{Leave, Lender};
+use crate::lend::{Leave, Lends};
 use crate::link::Link;
 use pollux_mem::lane::Entry;
 use pollux_verbs::{LKey, Sge};
@@ -191,6 +191,11 @@ impl Message {
         self.words
     }
 
+    /// The words of its head.
+    pub(crate) fn head(&self) -> &[u64] {
+        &self.head[..self.words]
+    }
+
     pub(crate) fn payload(&self) -> &[u8] {
         &self.payload
     }
@@ -233,7 +238,7 @@ pub(crate) enum Source<'a> {
     Lent {
         wheres: &'a [u8],
         octets: usize,
-        lender: &'a Lender,
+        lender: &'a dyn Lends,
     },
 }
 
@@ -254,7 +259,7 @@ impl<'a> Arrival<'a> {
     }
 
     /// That of words and octets; none if they make no sense.
-    pub(crate) fn of_message(message: &'a Message, lender: Option<&'a Lender>) -> Option<Self> {
+    pub(crate) fn of_message(message: &'a Message, lender: Option<&'a dyn Lends>) -> Option<Self> {
         let (head, grh, extended) = Head::read(message.words, |index| message.head[index])?;
         let payload = match head.lent {
             false => Source::Octets(&message.payload),
@@ -267,7 +272,7 @@ impl<'a> Arrival<'a> {
     #[inline(always)]
     pub(crate) fn of_entry(
         entry: &'a Entry<'a>,
-        lender: Option<&'a Lender>,
+        lender: Option<&'a dyn Lends>,
         room: &'a mut Vec<u8>,
     ) -> Option<Self> {
         let (head, grh, extended) = Head::read(entry.head_words(), |index| entry.head(index))?;
@@ -284,7 +289,7 @@ impl<'a> Arrival<'a> {
 }
 
 impl<'a> Source<'a> {
-    fn lent(wheres: &'a [u8], lender: &'a Lender) -> Self {
+    fn lent(wheres: &'a [u8], lender: &'a dyn Lends) -> Self {
         let octets = sges_of(wheres).map(|sge| sge.octets as usize).sum();
         Self::Lent { wheres, octets, lender }
     }
@@ -315,7 +320,7 @@ impl<'a> Source<'a> {
             Self::Lent { wheres, lender, .. } => {
                 let word = wheres.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
                 let leave = Leave { qpn: Qpn(word as u32), epoch: (word >> 32) as u32 };
-                return lender.copy(leave, sges_of(wheres), targets, skip);
+                return lender.copy(leave, &mut sges_of(wheres), targets, skip);
             }
         }
         true
@@ -323,7 +328,7 @@ impl<'a> Source<'a> {
 }
 
 /// What a lent payload names.
-fn sges_of(wheres: &[u8]) -> impl Iterator<Item = Sge> {
+pub(crate) fn sges_of(wheres: &[u8]) -> impl Iterator<Item = Sge> {
     wheres.get(8..).unwrap_or_default().as_chunks::<16>().0.iter().map(|sge| {
         let word = |at: usize| sge[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
         let rest = word(8);

@@ -7,11 +7,15 @@
 //! ```text
 //! word 0   opcode 8 | flags 8 | P_Key 16 | destination QP 24 | SL 8
 //!      1   PSN 24 | VL 8 | DLID 16 | SLID 16
-//!      2   sequence numbers that it takes 32 | -
+//!      2   sequence numbers that it takes 32 | whom it comes from 32
 //!      3 ...  extended headers, as the opcode demands: 0 to 4 words
 //!        ...  GRH: 5 words
 //! ```
+//!
+//! Whom it comes from is written by the server of a fabric of processes, of what is lent: there the
+//! receiver finds the memory.
 
+use crate::net::ways::Route;
 use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::keys::{PKey, QKey};
 use pollux_wire::packet::{
@@ -51,7 +55,7 @@ pub(crate) const SE: u64 = 1 << 8;
 pub(crate) const ACK_REQ: u64 = 1 << 9;
 pub(crate) const SL: u64 = 0xff << 56;
 const WHOLE: u64 = 1 << 10;
-const LENT: u64 = 1 << 11;
+pub(crate) const LENT: u64 = 1 << 11;
 const HAS_GRH: u64 = 1 << 12;
 
 /// The first word of what has no GRH, but for the fields above.
@@ -60,6 +64,21 @@ pub(crate) fn first_word(opcode: Opcode, pkey: PKey, dest_qp: Qpn, whole: bool) 
         | if whole { WHOLE } else { 0 }
         | u64::from(pkey.0) << 16
         | u64::from(dest_qp.0) << 32
+}
+
+/// Those bits of the first two words by which something is sent on: P_Key, SL and DLID.
+#[inline(always)]
+pub(crate) const fn route_bits(first: u64, second: u64) -> u64 {
+    first & (SL | 0xffff << 16) | second & 0xffff << 32
+}
+
+/// What [`route_bits`] say.
+pub(crate) const fn route_of(bits: u64) -> Route {
+    Route {
+        dlid: Lid((bits >> 32) as u16),
+        p_key: PKey((bits >> 16) as u16),
+        sl: (bits >> 56) as u8 & 0xf,
+    }
 }
 
 impl Head {

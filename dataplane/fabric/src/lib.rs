@@ -16,7 +16,8 @@
 //! 8. [`sm`] and [`sa`]: the manager of a subnet, and the administrator that belongs to it;
 //! 9. [`net`]: data on its way through all of it;
 //! 10. [`umad`]: unmodified programs at a subnet, OpenSM above all;
-//! 11. [`wire_io`]: wires to nodes that are not ours.
+//! 11. [`wire_io`]: wires to nodes that are not ours;
+//! 12. [`process`]: adapters in processes of their own, at one fabric.
 #![forbid(unsafe_code)]
 
 pub mod device;
@@ -28,6 +29,7 @@ pub mod link;
 pub mod net;
 pub mod node;
 pub mod pma;
+pub mod process;
 pub mod sa;
 pub mod sm;
 pub mod sma;

@@ -91,71 +91,114 @@ fn replicate(node: &mut Node, packet: &Transit, mut out: impl FnMut(Hop)) -> Res
     Ok(copies)
 }
 
-/// Lets a packet in, or not.
-fn admit(node: &mut Node, packet: &Transit) -> Result<(), NodeDrop> {
-    let Some(port) = node.ports.get_mut(usize::from(packet.in_port)) else {
-        return Err(counted(node, NodeDrop::NoPort));
-    };
+/// By which port and lane a switch would send on a packet to one port; none if it would not. It
+/// counts nothing.
+pub fn way(node: &Node, packet: &Transit) -> Option<Hop> {
+    let port = node.forwarding.as_ref()?.port_of(packet.dlid)?;
+    let is_open = !packet.dlid.is_multicast()
+        && port != packet.in_port
+        && may_enter(node, packet).is_ok()
+        && port != 0;
+    if is_open { may_leave(node, packet, port).ok() } else { None }
+}
+
+/// Whether a packet may come in.
+fn may_enter(node: &Node, packet: &Transit) -> Result<(), NodeDrop> {
+    let port = node.ports.get(usize::from(packet.in_port)).ok_or(NodeDrop::NoPort)?;
+    let info = &port.info;
     if packet.vl == Lrh::VL_MANAGEMENT || packet.in_port == 0 {
         return Ok(());
     }
     if !port.takes_data() {
-        port.counters.rcv_errors.add(1);
-        return Err(counted(node, NodeDrop::PortState));
+        return Err(NodeDrop::PortState);
     }
-    // Data on an armed link say that its other end is active (IBA 7.2.7).
-    port.info.port_state = PortState::ACTIVE;
-    let drop = match packet.p_key {
-        None if port.info.filter_raw_inbound => NodeDrop::Raw,
+    match packet.p_key {
+        None if info.filter_raw_inbound => Err(NodeDrop::Raw),
         Some(p_key)
-            if port.info.partition_enforcement_inbound && port.p_keys.matching(p_key).is_none() =>
+            if info.partition_enforcement_inbound && port.p_keys.matching(p_key).is_none() =>
         {
-            NodeDrop::PKeyInbound
+            Err(NodeDrop::PKeyInbound)
         }
-        _ => return Ok(()),
-    };
-    port.counters.rcv_constraint_errors.add(1);
-    Err(violation(node, packet, packet.in_port, drop))
+        _ => Ok(()),
+    }
 }
 
-/// Lets a copy out by a port, or not.
-fn leave(node: &mut Node, packet: &Transit, number: u8) -> Result<Hop, NodeDrop> {
-    let Some(port) = node.ports.get_mut(usize::from(number)) else {
-        return Err(relay_error(node, packet, NodeDrop::NoPort));
-    };
+/// Whether a copy may leave by a port, and on which lane.
+fn may_leave(node: &Node, packet: &Transit, number: u8) -> Result<Hop, NodeDrop> {
+    let port = node.ports.get(usize::from(number)).ok_or(NodeDrop::NoPort)?;
+    let info = &port.info;
     if number == 0 || packet.vl == Lrh::VL_MANAGEMENT {
-        if number == 0 || port.is_linked() {
-            return Ok(Hop { port: number, vl: packet.vl });
-        }
-        port.counters.vl15_dropped.add(1);
-        return Err(counted(node, NodeDrop::PortState));
+        let is_up = number == 0 || port.is_linked();
+        return if is_up {
+            Ok(Hop { port: number, vl: packet.vl })
+        } else {
+            Err(NodeDrop::PortState)
+        };
     }
     if !port.sends_data() {
-        port.counters.xmit_discards.add(1);
-        return Err(counted(node, NodeDrop::PortState));
+        return Err(NodeDrop::PortState);
     }
-    let drop = match packet.p_key {
-        None if port.info.filter_raw_outbound => Some(NodeDrop::Raw),
+    match packet.p_key {
+        None if info.filter_raw_outbound => return Err(NodeDrop::Raw),
         Some(p_key)
-            if port.info.partition_enforcement_outbound
-                && port.p_keys.matching(p_key).is_none() =>
+            if info.partition_enforcement_outbound && port.p_keys.matching(p_key).is_none() =>
         {
-            Some(NodeDrop::PKeyOutbound)
+            return Err(NodeDrop::PKeyOutbound);
         }
-        _ => None,
-    };
-    if let Some(drop) = drop {
-        port.counters.xmit_constraint_errors.add(1);
-        return Err(violation(node, packet, number, drop));
+        _ => {}
     }
-    let vls = port.info.operational_vls;
+    let vls = info.operational_vls;
     let tables = node.forwarding.as_ref();
     let vl = tables.map_or(0, |tables| tables.lane(packet.in_port, number, packet.sl, vls));
     if vls.lanes().is_none_or(|lanes| vl >= lanes) {
-        port.counters.xmit_discards.add(1);
-        return Err(counted(node, NodeDrop::NoLane));
+        return Err(NodeDrop::NoLane);
     }
     Ok(Hop { port: number, vl })
+}
+
+/// Lets a packet in, or counts why not.
+fn admit(node: &mut Node, packet: &Transit) -> Result<(), NodeDrop> {
+    let entered = may_enter(node, packet);
+    let Some(port) = node.ports.get_mut(usize::from(packet.in_port)) else {
+        return Err(counted(node, NodeDrop::NoPort));
+    };
+    // Data on an armed link say that its other end is active (IBA 7.2.7).
+    if packet.vl != Lrh::VL_MANAGEMENT && packet.in_port != 0 && port.takes_data() {
+        port.info.port_state = PortState::ACTIVE;
+    }
+    let counters = &mut port.counters;
+    match entered {
+        Ok(()) => Ok(()),
+        Err(drop @ (NodeDrop::Raw | NodeDrop::PKeyInbound)) => {
+            counters.rcv_constraint_errors.add(1);
+            Err(violation(node, packet, packet.in_port, drop))
+        }
+        Err(drop) => {
+            counters.rcv_errors.add(1);
+            Err(counted(node, drop))
+        }
+    }
+}
+
+/// Lets a copy out by a port, or counts why not.
+fn leave(node: &mut Node, packet: &Transit, number: u8) -> Result<Hop, NodeDrop> {
+    let drop = match may_leave(node, packet, number) {
+        Ok(hop) => return Ok(hop),
+        Err(drop) => drop,
+    };
+    let Some(port) = node.ports.get_mut(usize::from(number)) else {
+        return Err(relay_error(node, packet, drop));
+    };
+    let counters = &mut port.counters;
+    match drop {
+        NodeDrop::Raw | NodeDrop::PKeyOutbound => {
+            counters.xmit_constraint_errors.add(1);
+            return Err(violation(node, packet, number, drop));
+        }
+        _ if packet.vl == Lrh::VL_MANAGEMENT => counters.vl15_dropped.add(1),
+        _ => counters.xmit_discards.add(1),
+    }
+    Err(counted(node, drop))
 }
 
 fn counted(node: &mut Node, drop: NodeDrop) -> NodeDrop {
@@ -256,6 +299,24 @@ mod tests {
         assert_eq!(node.ports[2].counters.rcv_switch_relay_errors.long(), 1);
         assert_eq!(node.ports[5].counters.xmit_discards.long(), 1);
         assert_eq!(node.drops.total(), 6);
+    }
+
+    #[test]
+    fn a_way_is_where_a_packet_would_go() {
+        for (dlid, in_port, partition) in
+            [(2, 1, 0), (2, 0, 0), (9, 1, 0), (2, 2, 0), (5, 1, 0), (6, 1, 0), (2, 5, 0), (2, 1, 1)]
+        {
+            let mut node = switch();
+            let p_key = Some(PKey(0x7fff - partition));
+            let packet = Transit { dlid: Lid(dlid), in_port, p_key, ..PACKET };
+            for port in &mut node.ports {
+                port.info.partition_enforcement_outbound = true;
+            }
+            let way = way(&node, &packet);
+            assert_eq!(node.drops.total(), 0);
+            let goes = hops(&mut node, packet).ok();
+            assert_eq!(way.map(|hop| vec![(hop.port, hop.vl)]), goes, "{packet:?}");
+        }
     }
 
     #[test]

@@ -18,10 +18,13 @@
 //! flow, drop entries or deliver rubbish: entries are to be judged like packets. The shape is read
 //! once and checked; every other word is read where it is needed, and may change until then.
 
+mod shape;
+
 use crate::cursor::{ProducerCursor, START, filled, first_turn, is_capacity};
 use crate::memory::Memory;
 use crate::sync::{AtomicU64, Ordering};
 use crate::words::{LINE_WORDS, Words};
+use shape::Shape;
 
 /// Words from one slot to the next.
 const SLOT_WORDS: usize = 16;
@@ -43,52 +46,6 @@ const IDENTITY_WORD: usize = 0;
 const SLOTS_WORD: usize = 1;
 const HEAD_WORD: usize = LINE_WORDS;
 const FIRST_SLOT_WORD: usize = 2 * LINE_WORDS;
-
-/// How an entry is laid out: the words of its head, its octets, and a tag of its sender's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shape {
-    tag: u8,
-    head_words: usize,
-    octets: usize,
-}
-
-impl Shape {
-    #[inline(always)]
-    fn new(tag: u8, head: &[u64], octets: usize) -> Self {
-        assert!(head.len() <= HEAD_WORDS_MAX && octets <= OCTETS_MAX, "an entry has its limits");
-        Self { tag, head_words: head.len(), octets }
-    }
-
-    #[inline(always)]
-    const fn to_word(self) -> u64 {
-        self.tag as u64 | (self.head_words as u64) << 8 | (self.octets as u64) << 32
-    }
-
-    /// `None` if no entry can look so.
-    #[inline(always)]
-    const fn of_word(word: u64) -> Option<Self> {
-        let shape = Self {
-            tag: word as u8,
-            head_words: (word >> 8 & 0xff) as usize,
-            octets: (word >> 32) as usize,
-        };
-        if shape.head_words > HEAD_WORDS_MAX || shape.octets > OCTETS_MAX {
-            return None;
-        }
-        Some(shape)
-    }
-
-    /// Octets that the first slot has room for.
-    #[inline(always)]
-    const fn first_room(self) -> usize {
-        (HEAD_WORDS_MAX - self.head_words) * 8
-    }
-
-    #[inline(always)]
-    const fn slots(self) -> u64 {
-        1 + self.octets.saturating_sub(self.first_room()).div_ceil(ROOM) as u64
-    }
-}
 
 /// A lane in shared memory, before a side is chosen.
 #[derive(Debug)]
@@ -376,23 +333,36 @@ impl LaneReceiver {
     /// Hands the oldest entry to `take` and releases it; says whether there was one.
     #[inline]
     pub fn receive(&mut self, take: impl FnOnce(&Entry<'_>)) -> bool {
-        let first = self.lane.slot(self.position);
-        // Acquire, with the release in `send`: the entry is there, whole.
-        if first[0].load(Ordering::Acquire) != filled(self.position) {
+        self.receive_if(|entry| (take(entry), true).1)
+    }
+
+    /// Shows the oldest entry to `take`, and releases it if that took it. Says whether there was
+    /// one that is gone now; one that was not taken is there the next time, if the peer lets it be.
+    #[inline]
+    pub fn receive_if(&mut self, take: impl FnOnce(&Entry<'_>) -> bool) -> bool {
+        if !self.has_entry() {
             return false;
         }
+        let first = self.lane.slot(self.position);
         let shape = self.lane.shape(self.position);
         let slots = shape.map_or(1, Shape::slots);
+        let (lane, position) = (&self.lane, self.position);
         match shape {
-            Some(shape) => {
-                take(&Entry { first, lane: &self.lane, position: self.position, shape });
-            }
+            Some(shape) if !take(&Entry { first, lane, position, shape }) => return false,
+            Some(_) => {}
             None => self.refused += 1,
         }
         self.position = self.position.wrapping_add(slots);
         // Release, with the acquire in `ProducerCursor`: the entry is read.
         self.lane.head().store(self.position, Ordering::Release);
         true
+    }
+
+    /// Whether there is an entry.
+    #[inline]
+    pub fn has_entry(&self) -> bool {
+        // Acquire, with the release in `send`: the entry is there, whole.
+        self.lane.slot(self.position)[0].load(Ordering::Acquire) == filled(self.position)
     }
 
     /// How many entries had an impossible shape: a peer that lies.

@@ -4,17 +4,24 @@
 //! the program's affair. But it must never be undefined, so this memory is reached by relaxed
 //! atomic words only ([`Words`]), and nobody ever holds a slice of it.
 //!
+//! [`Memory::private`] is for adapters in hardware, and for those in software whose peers are in
+//! the same process. [`Memory::shared`] is what peers in other processes can reach too: between
+//! processes, a long message out of it is copied once, one out of private memory twice, in pieces.
+//!
 //! Places are counted in octets. A copy whose ends are not on words changes the neighbours' octets
 //! in no way: partial words go in by compare and swap.
 
 use crate::region::{MapError, Region};
-use crate::sync::{AtomicU64, Ordering};
+use crate::segment::Segment;
+use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::words::Words;
 
 /// A stretch of memory that an adapter may be told of. A clone is another handle on the same one.
 #[derive(Clone, Debug)]
 pub struct Memory {
     words: Words,
+    /// What other processes map to reach it.
+    segment: Option<Arc<Segment>>,
 }
 
 const WORD: usize = size_of::<u64>();
@@ -28,9 +35,22 @@ impl Memory {
         Region::anonymous(octets).map(Self::over)
     }
 
+    /// At least `octets` of zeroed memory that peers in other processes can be let reach. They
+    /// reach all of it then, so it should hold nothing but what is sent and received.
+    pub fn shared(octets: usize) -> Result<Self, MapError> {
+        let segment = Segment::create("pollux-memory", octets)?;
+        let words = Words::over(segment.map()?);
+        Ok(Self { words, segment: Some(Arc::new(segment)) })
+    }
+
     /// All of `region`.
     pub fn over(region: Region) -> Self {
-        Self { words: Words::over(region) }
+        Self { words: Words::over(region), segment: None }
+    }
+
+    /// What a peer maps to reach all of this memory; none if no peer can.
+    pub fn segment(&self) -> Option<&Arc<Segment>> {
+        self.segment.as_ref()
     }
 
     /// Where it begins in this process, as adapters in hardware count.
@@ -301,6 +321,17 @@ mod tests {
                 prop_assert_eq!(&out[..], &model[at..at + octets]);
             }
         }
+    }
+
+    #[test]
+    fn what_is_shared_is_reached_by_its_segment() {
+        let memory = Memory::shared(OCTETS).unwrap();
+        let peers = Memory::over(memory.segment().unwrap().map().unwrap());
+        assert!(memory.write(OCTETS - 4, b"here"));
+        let mut out = [0; 4];
+        assert!(peers.read(OCTETS - 4, &mut out));
+        assert_eq!((&out, peers.octets()), (b"here", memory.octets()));
+        assert!(Memory::private(OCTETS).unwrap().segment().is_none());
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! Two adapters at a link between threads, each with a queue pair for the other.
+//! Two adapters that have queue pairs for each other: at a link between threads, or at any other.
 
+use pollux_fabric::link::Link;
 use pollux_fabric::link::threads::{Clock, ThreadLink, pair};
 use pollux_fabric::{Adapter, Port, SoftDevice, Time};
 use pollux_mem::Memory;
@@ -43,8 +44,8 @@ impl Setup {
 
 /// One end; on cache lines of its own, as the other is another thread's.
 #[repr(align(256))]
-pub struct End {
-    pub device: SoftDevice<ThreadLink>,
+pub struct End<L: Link = ThreadLink> {
+    pub device: SoftDevice<L>,
     pub cq: Cq,
     pub qps: Vec<Qp>,
     pub srq: Option<Srq>,
@@ -80,10 +81,23 @@ fn end(mut link: ThreadLink, lid: u16, setup: &Setup) -> End {
         link.set_packets_only();
     }
     let port = Port::active(Lid(lid), Guid(u64::from(lid)));
-    let mut device = SoftDevice::new("soft", Adapter::new(port), link);
+    let device = SoftDevice::new("soft", Adapter::new(port), link);
+    let memory = Memory::private(OCTETS).expect("there is memory");
+    end_of(device, memory, 3 - lid, setup)
+}
+
+/// Octets of an end's memory.
+pub const OCTETS: usize = 8 << 20;
+
+/// An end with this device and this memory, and a handle of its peer's address.
+pub fn end_of<L: Link>(
+    mut device: SoftDevice<L>,
+    memory: Memory,
+    peer_lid: u16,
+    setup: &Setup,
+) -> End<L> {
     let pd = device.create_pd().expect("there is room");
     let cq = device.create_cq(4096).expect("there is room");
-    let memory = Memory::private(8 << 20).expect("there is memory");
     let region = device.register(pd, &memory, Access::ALL).expect("there is room");
     let srq = setup.has_srq.then(|| device.create_srq(pd, 1024, 1).expect("there is room"));
     let init = QpInit {
@@ -100,12 +114,13 @@ fn end(mut link: ThreadLink, lid: u16, setup: &Setup) -> End {
         signal_all: false,
     };
     let qps = (0..setup.qps).map(|_| device.create_qp(&init).expect("there is room")).collect();
-    let path = AddressVector { dlid: Lid(3 - lid), port: 1, ..AddressVector::default() };
+    let path = AddressVector { dlid: Lid(peer_lid), port: 1, ..AddressVector::default() };
     let ah = device.create_ah(pd, &path).expect("there is room");
     End { device, cq, qps, srq, ah, region, qp_type: setup.qp_type, peers: Vec::new() }
 }
 
-fn connect(end: &mut End, peers: Vec<Qpn>, peer_lid: u16) {
+/// Connects the queue pairs of an end to those of its peer.
+pub fn connect<L: Link>(end: &mut End<L>, peers: Vec<Qpn>, peer_lid: u16) {
     let (rc, ud) = (end.qp_type == QpType::Rc, end.qp_type == QpType::Ud);
     let path = AddressVector { dlid: Lid(peer_lid), port: 1, ..AddressVector::default() };
     let init = QpAttributes {
@@ -143,7 +158,7 @@ fn connect(end: &mut End, peers: Vec<Qpn>, peer_lid: u16) {
     end.peers = peers;
 }
 
-impl End {
+impl<L: Link> End<L> {
     /// Posts a receive.
     pub fn recv(&mut self, octets: u32) {
         let sge = [Sge { address: self.region.address, octets, lkey: self.region.lkey }];

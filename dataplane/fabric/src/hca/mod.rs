@@ -185,7 +185,10 @@ impl Adapter {
             Frame::Packet(octets) => self.handle_packet(now, octets),
             Frame::Message(message) if self.take_usual(now, message) => {}
             Frame::Message(message) => {
-                self.handle_message(now, Arrival::of_message(message, lender).as_ref());
+                self.handle_message(
+                    now,
+                    Arrival::of_message(message, lender.map(|lender| lender as _)).as_ref(),
+                );
             }
         }
     }

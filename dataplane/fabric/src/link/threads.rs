@@ -91,7 +91,8 @@ impl Link for ThreadLink {
 
     #[inline]
     fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool {
-        let (room, lender) = (&mut self.room, self.borrows.get().map(|lender| &**lender));
+        let lender = self.borrows.get().map(|lender| &**lender as _);
+        let room = &mut self.room;
         self.from.receive(|entry| {
             if entry.tag() == PACKET {
                 room.clear();

@@ -47,6 +47,13 @@ impl Flight {
 /// Octets of LRH, BTH and ICRC: what every packet has beside its payload.
 const HEADERS: u64 = 8 + 12 + 4;
 
+/// How many packets a message stands for, and their words of four octets, LRH to ICRC.
+#[inline(always)]
+pub(crate) fn size_of_message(packets: u32, octets: u64) -> (u64, u64) {
+    let packets = u64::from(packets.max(1));
+    (packets, (packets * HEADERS + octets).div_ceil(4))
+}
+
 impl Frame {
     /// What a switch looks at; none if there is nothing to be seen.
     pub(super) fn transit(&self, in_port: u8) -> Option<Transit> {
@@ -80,8 +87,7 @@ impl Frame {
         match self {
             Self::Packet(octets) => (1, octets.len() as u64 / 4),
             Self::Message(message) => {
-                let packets = u64::from(message.head_words().packets.max(1));
-                (packets, (packets * HEADERS + message.octets()).div_ceil(4))
+                size_of_message(message.head_words().packets, message.octets())
             }
         }
     }

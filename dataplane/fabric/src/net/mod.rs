@@ -14,10 +14,12 @@
 //! [`world`] runs a net with adapters in one thread, in virtual time or on a clock.
 
 mod arbiter;
+mod crossing;
 mod egress;
 mod flight;
 pub mod foreign;
 mod management;
+pub mod ways;
 pub mod world;
 
 use crate::frame::Frame;
@@ -30,17 +32,16 @@ use crate::subnet::{Datagram, Departure, PacketLinks, Subnet};
 use crate::switch;
 use crate::time::Time;
 use crate::topology::End;
-use egress::{Egress, Rules};
-use flight::{Flight, Hold};
+use egress::Egress;
+use flight::Flight;
+pub(crate) use flight::size_of_message;
 use foreign::Foreign;
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::smp::PortState;
 use pollux_wire::packet::Lrh;
 use pollux_wire::psn::Psn;
-use pollux_wire::units::Rate;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Who is told of every packet on a link: when, from which end, and its octets, LRH to VCRC.
 pub type Tap = Box<dyn FnMut(Time, End, &[u8]) + Send>;
@@ -245,13 +246,11 @@ impl Net {
         let port = &node.ports[usize::from(from.port)];
         let Some(transit) = frame.transit(0) else { return };
         if transit.vl != Lrh::VL_MANAGEMENT {
-            let lane = port.sl_to_vl[usize::from(transit.sl & 15)];
-            let has_lane = port.info.operational_vls.lanes().is_some_and(|lanes| lane < lanes);
-            if !port.sends_data() || !has_lane {
-                let is_up = port.sends_data();
+            let is_up = port.sends_data();
+            let Some(lane) = port.lane(transit.sl).filter(|_| is_up) else {
                 node.drops.count(if is_up { NodeDrop::NoLane } else { NodeDrop::PortState });
                 return;
-            }
+            };
             frame.set_lane(lane);
         }
         if is_own(node, from, &frame) {
@@ -429,113 +428,6 @@ impl Net {
             self.cross(now, copy);
         }
         self.release(now, flight.hold);
-    }
-
-    /// Out by the port where the frame is: at once, or when its turn has come if links have a rate.
-    fn cross(&mut self, now: Time, flight: Flight) {
-        let from = flight.to;
-        let node = self.subnet.node_mut(from.node);
-        let is_up = node.ports[usize::from(from.port)].is_linked();
-        if !is_up || flight.hops >= HOPS_MAX {
-            node.drops.count(if is_up { NodeDrop::NoRoute } else { NodeDrop::PortState });
-            return self.release(now, flight.hold);
-        }
-        if !self.is_paced {
-            return self.depart(now, Duration::ZERO, flight);
-        }
-        let lane = flight.frame.lane();
-        let egress = self.egress.entry(from).or_default();
-        if !egress.has_room(lane) {
-            let node = self.subnet.node_mut(from.node);
-            node.ports[usize::from(from.port)].counters.vl15_dropped.add(1);
-            node.drops.count(NodeDrop::Full);
-            return self.release(now, flight.hold);
-        }
-        egress.push(lane, flight);
-        self.pump(now, from);
-    }
-
-    /// Lets leave by a port what may.
-    fn pump(&mut self, now: Time, from: End) {
-        let Some(egress) = self.egress.get_mut(&from) else { return };
-        let port = &mut self.subnet.node_mut(from.node).ports[usize::from(from.port)];
-        let rules =
-            Rules { tables: port.arbitration.as_deref(), high_limit: port.info.vl_high_limit };
-        let (left, waited) = egress.pop(now, &rules);
-        let megabits = port.info.rate().and_then(Rate::megabits).unwrap_or(2_500).into();
-        // A tick of the counter is the time of a word.
-        port.counters.xmit_wait.add(waited * megabits / 32_000);
-        let Some((lane, mut flight)) = left else { return };
-        let octets = flight.octets();
-        let takes = Duration::from_nanos((octets * 8_000).div_ceil(megabits));
-        egress.free_at = now + takes;
-        self.schedule(now + takes, Event::Pump(from));
-        let held = flight.hold.replace(Arc::new(Hold { from, lane, octets }));
-        self.release(now, held);
-        self.depart(now, takes, flight);
-    }
-
-    /// A packet does not take up room any more at the port that it came in by, or one copy of it
-    /// does not.
-    fn release(&mut self, now: Time, hold: Option<Arc<Hold>>) {
-        let Some(hold) = hold.and_then(Arc::into_inner) else { return };
-        if let Some(egress) = self.egress.get_mut(&hold.from) {
-            egress.give_back(hold.lane, hold.octets);
-            self.pump(now, hold.from);
-        }
-    }
-
-    /// Over the link at the port where the frame is, which takes so long to send.
-    fn depart(&mut self, now: Time, takes: Duration, mut flight: Flight) {
-        let from = flight.to;
-        let (packets, words) = flight.frame.size();
-        let is_multicast = flight.frame.dlid().is_multicast();
-        let port = &mut self.subnet.node_mut(from.node).ports[usize::from(from.port)];
-        port.counters.sent_many(packets, words, is_multicast);
-        let topology = self.subnet.topology();
-        let peer = topology.peer(from).map(|(peer, _)| peer);
-        flight.leaves = peer.is_none() && self.foreign.contains_key(&from);
-        if peer.is_none() && !flight.leaves {
-            return self.release(now, flight.hold);
-        }
-        let link = topology.nodes()[from.node as usize].ports[usize::from(from.port)].link;
-        let wire = *link.and_then(|link| self.wires.get(&link)).unwrap_or(&self.wire);
-        flight.to = peer.unwrap_or(from);
-        flight.hops += 1;
-        self.travel(now, from, takes, &wire, flight);
-    }
-
-    /// Over a link that is so.
-    fn travel(&mut self, now: Time, from: End, takes: Duration, wire: &Wire, mut flight: Flight) {
-        let Frame::Packet(octets) = &flight.frame else {
-            return self.put(now + takes, wire, Duration::ZERO, flight);
-        };
-        if let Some(tap) = &mut self.tap {
-            tap(now, from, octets);
-        }
-        let fate = wire.faults.decide(&mut self.dice, octets.len());
-        for delay in fate.delays {
-            let mut copy = flight.clone();
-            if let (Some(bit), Frame::Packet(octets)) = (fate.flipped_bit, &mut copy.frame) {
-                octets[bit / 8] ^= 0x80 >> (bit % 8);
-            }
-            self.put(now + takes, wire, delay, copy);
-        }
-        // What is lost on the link takes no room behind it.
-        self.release(now, flight.hold.take());
-    }
-
-    fn put(&mut self, sent: Time, wire: &Wire, delay: Duration, flight: Flight) {
-        let jitter = self.dice.duration(wire.jitter);
-        let latest = self.latest.entry(flight.to).or_insert(Time::START);
-        *latest = (*latest).max(sent + wire.latency + jitter);
-        let at = *latest + delay;
-        self.schedule(at, Event::Land(flight));
-    }
-
-    fn schedule(&mut self, at: Time, event: Event) {
-        self.scheduled += 1;
-        self.events.insert((at, self.scheduled), event);
     }
 }
 

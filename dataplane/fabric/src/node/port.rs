@@ -126,6 +126,13 @@ impl NodePort {
         self.info.port_state == PortState::ACTIVE
     }
 
+    /// The lane on which an adapter sends what has this service level, if the port has it.
+    #[inline]
+    pub fn lane(&self, sl: u8) -> Option<u8> {
+        let lane = self.sl_to_vl[usize::from(sl & 15)];
+        self.info.operational_vls.lanes().filter(|lanes| lane < *lanes).map(|_| lane)
+    }
+
     /// Whether the link is trained.
     #[inline]
     pub fn is_linked(&self) -> bool {

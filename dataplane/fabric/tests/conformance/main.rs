@@ -1,12 +1,15 @@
 //! The software adapter against the suite of `pollux-verbs`: in virtual time with the shortcut,
 //! with packets, and with packets that get lost, come twice, late or damaged; with tshark as the
-//! judge of every packet; and in threads by the machine's clock.
+//! judge of every packet; in threads by the machine's clock; and at a server of processes.
 #![expect(clippy::disallowed_methods, reason = "seeds and cases are asked for by hand")]
 
 mod capture;
-#[path = "../managed/mod.rs"]
+#[path = "../common/managed.rs"]
 mod managed;
 mod nets;
+mod processes;
+#[path = "../common/served.rs"]
+mod served;
 mod threads;
 mod uneven;
 mod wired;

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// After which a case that still waits has failed: far more than any needs on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Pairs at a time: a case that waits for a timer leaves the machine to the others.
 const PAIRS: usize = 4;
@@ -288,6 +288,7 @@ impl Adapters for Distants {
 }
 
 /// Where pairs of adapters in threads come from.
+#[derive(Clone)]
 struct Threads;
 
 impl Factory for Threads {
@@ -310,33 +311,40 @@ impl Factory for Threads {
 
 /// Runs cases until there are none left.
 fn judge(
+    worlds: &mut impl Factory,
     cases: &Mutex<impl Iterator<Item = (&'static Theme, &'static Case)>>,
     judged: &Mutex<(Summary, Vec<String>)>,
 ) {
+    let name = worlds.name();
     loop {
         // A lock of its own, so that nobody holds it during a case.
         let next = cases.lock().expect("nobody panics with the lock").next();
         let Some((theme, case)) = next else { return };
-        let report = conformance::run_case(&mut Threads, theme, case);
+        let report = conformance::run_case(worlds, theme, case);
         let (summary, failures) = &mut *judged.lock().expect("nobody panics with the lock");
         summary.count(&report);
-        note("threads", &report, failures);
+        note(&name, &report, failures);
     }
 }
 
-// req: iba-rc, iba-uc, iba-ud, iba-work-queues, iba-memory
-#[test]
-fn on_threads() {
+/// Runs all cases, or those that `POLLUX_CASES` names a part of, several at a time.
+pub fn judge_together(worlds: impl Factory + Clone + Sync) {
     let filter = filter();
     let cases = conformance::cases()
         .filter(|(theme, case)| conformance::full_name(theme, case).contains(&filter));
     let (cases, judged) = (Mutex::new(cases), Mutex::default());
     std::thread::scope(|scope| {
         for _ in 0..PAIRS {
-            scope.spawn(|| judge(&cases, &judged));
+            scope.spawn(|| judge(&mut worlds.clone(), &cases, &judged));
         }
     });
     let (summary, failures) = judged.into_inner().expect("nobody panics with the lock");
-    println!("threads: {summary}");
+    println!("{}: {summary}", worlds.name());
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+// req: iba-rc, iba-uc, iba-ud, iba-work-queues, iba-memory
+#[test]
+fn on_threads() {
+    judge_together(Threads);
 }

@@ -5,12 +5,15 @@ mod first_words;
 mod hostile;
 mod lanes;
 mod lent;
-#[path = "../managed/mod.rs"]
+#[path = "../common/managed.rs"]
 mod managed;
 mod management;
 mod pair;
+mod processes;
 mod rules;
 mod scenarios;
+#[path = "../common/served.rs"]
+mod served;
 mod short_way;
 mod threads;
 mod time;

@@ -159,10 +159,19 @@ pub const NOTHING: Completion = Completion {
 /// One at a link, in RESET.
 pub fn side<L: Link>(link: L, lid: u16, connection: &Connection) -> Side<L> {
     let port = Port::active(Lid(lid), Guid(u64::from(lid)));
-    let mut device = SoftDevice::new("soft", Adapter::new(port), link);
+    let device = SoftDevice::new("soft", Adapter::new(port), link);
+    let memory = Memory::private(connection.memory_octets).unwrap();
+    side_of(device, memory, connection)
+}
+
+/// A side with this device and this memory.
+pub fn side_of<L: Link>(
+    mut device: SoftDevice<L>,
+    memory: Memory,
+    connection: &Connection,
+) -> Side<L> {
     let pd = device.create_pd().unwrap();
     let cq = device.create_cq(1024).unwrap();
-    let memory = Memory::private(connection.memory_octets).unwrap();
     let region = device.register(pd, &memory, Access::ALL).unwrap();
     let qp = device.create_qp(&qp_init(connection.qp_type, pd, cq)).unwrap();
     Side { device, pd, cq, qp, memory, region }
@@ -196,7 +205,7 @@ fn to_init(qp_type: QpType) -> QpAttributes {
     }
 }
 
-/// Takes a side's queue pair from RESET to RTS, for this peer.
+/// Connects a side to a peer, and makes it ready to send.
 pub fn connect<L: Link>(side: &mut Side<L>, peer: Qpn, peer_lid: u16, connection: &Connection) {
     let reliable = connection.qp_type == QpType::Rc;
     let connected = connection.qp_type != QpType::Ud;

@@ -2,6 +2,8 @@
 
 use crate::device::Device;
 use crate::error::VerbsError;
+use pollux_mem::Memory;
+use pollux_mem::region::MapError;
 use pollux_wire::address::{Gid, Lid};
 use pollux_wire::keys::PKey;
 
@@ -80,6 +82,11 @@ pub trait Adapters {
     fn set_pkeys(&mut self, side: Side, pkeys: &[PKey]) -> bool {
         let _ = (side, pkeys);
         false
+    }
+
+    /// Memory for messages, of the kind that programs with such adapters use.
+    fn memory(&self, octets: usize) -> Result<Memory, MapError> {
+        Memory::private(octets)
     }
 
     /// The largest memory that one case may use for messages; longer messages are skipped.

@@ -153,6 +153,12 @@ impl<'a> Context<'a> {
         skip(format!("the limit is {count}, too many to try"))
     }
 
+    /// Memory of the kind that suits the adapters.
+    pub(super) fn memory(&self, octets: usize) -> Result<Memory, Stop> {
+        let memory = self.adapters.memory(octets);
+        memory.map_err(|error| Stop::Skip(format!("no memory for the case: {error}")))
+    }
+
     /// Polls everything once; says whether anything came.
     pub(super) fn breathe(&mut self) -> Result<bool, Stop> {
         let mut came = false;

@@ -7,7 +7,6 @@ use super::verdict::Stop;
 use crate::memory::{Access, Cq, Pd, Qp, Srq};
 use crate::qp::{QpAttributes, QpInit, QpState, QpType, Retries};
 use crate::work::Destination;
-use pollux_mem::Memory;
 use pollux_wire::address::Qpn;
 use pollux_wire::keys::QKey;
 use pollux_wire::packet::RnrTimer;
@@ -292,8 +291,7 @@ impl Context<'_> {
 
     /// Registered memory in `place`'s domain, untouched.
     pub fn buffer(&mut self, place: &Place, octets: usize, access: Access) -> Result<Buffer, Stop> {
-        let memory = Memory::private(octets.max(1))
-            .map_err(|error| Stop::Skip(format!("no memory for the case: {error}")))?;
+        let memory = self.memory(octets.max(1))?;
         let blank = [UNTOUCHED; 4096];
         for at in (0..memory.octets()).step_by(blank.len()) {
             let part = blank.len().min(memory.octets() - at);

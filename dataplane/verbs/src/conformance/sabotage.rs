@@ -13,6 +13,7 @@ use crate::memory::{Access, Ah, Cq, LKey, MemoryRegion, MemoryWindow, Pd, Qp, RK
 use crate::qp::{QpAttributes, QpInit, QpState};
 use crate::work::{RecvRequest, SendFlags, SendRequest, Sge};
 use pollux_mem::Memory;
+use pollux_mem::region::MapError;
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::PKey;
 use std::cell::{RefCell, RefMut};
@@ -150,6 +151,10 @@ impl Adapters for SabotagedAdapters {
 
     fn set_pkeys(&mut self, side: Side, pkeys: &[PKey]) -> bool {
         self.inner.borrow_mut().set_pkeys(side, pkeys)
+    }
+
+    fn memory(&self, octets: usize) -> Result<Memory, MapError> {
+        self.inner.borrow().memory(octets)
     }
 
     fn memory_octets_max(&self) -> u64 {

@@ -2,6 +2,7 @@
 //! 9.9.1).
 
 use super::*;
+use crate::lend::Lends;
 
 impl Requester {
     /// Sends the next packet or message, if one may be sent now.
@@ -28,7 +29,8 @@ impl Requester {
                 self.break_off(common, CompletionStatus::LocalProtection);
                 break;
             };
-            let whole = work.needs_answer() || shortcut && self.goes_whole(common, work);
+            let whole =
+                work.needs_answer() || shortcut && self.goes_whole(common, shared, work, &pieces);
             if !send(&self.outgoing(common, shared, pieces, whole, shortcut)) {
                 return Sent::Stalled;
             }
@@ -39,10 +41,18 @@ impl Requester {
     }
 
     /// Whether the shortcut carries the request in one piece. What lends its memory needs an
-    /// acknowledgement, before which its owner keeps it as it is; others go packet by packet.
-    fn goes_whole(&self, common: &Common, work: &SendWork) -> bool {
-        self.packet == 0
-            && (common.init.qp_type == QpType::Rc || work.octets as usize <= COPY_OCTETS_MAX)
+    /// acknowledgement, before which its owner keeps it as it is; others, and what peers cannot
+    /// reach, go packet by packet.
+    fn goes_whole(
+        &self,
+        common: &Common,
+        shared: &Shared,
+        work: &SendWork,
+        pieces: &Pieces<'_>,
+    ) -> bool {
+        let is_short = work.octets as usize <= COPY_OCTETS_MAX;
+        let is_rc = common.init.qp_type == QpType::Rc;
+        self.packet == 0 && (is_short || is_rc && shared.memory.lender().lends(pieces))
     }
 
     /// Whether anything may be sent now at all.

@@ -1,6 +1,7 @@
 //! What the responder sends: answers in the order of the requests (IBA 9.7.5).
 
 use super::*;
+use crate::lend::Lends;
 
 impl Responder {
     /// Sends the next answer, or the next packet of it.
@@ -72,19 +73,21 @@ impl ReadAnswer {
         let port = &shared.port;
         let psn = self.psn.plus(self.packet);
         let sge = shared.memory.remote(pd, RKey(rkey), va, dma_len, need).ok()?;
+        let sges = [sge];
+        let pieces = shared.memory.pieces(&sges);
         let octets = dma_len as usize;
         let lends = octets > COPY_OCTETS_MAX;
-        let whole = shortcut && self.packet == 0 && !(lends && is_window(RKey(rkey)));
+        let lender = shared.memory.lender();
+        let reaches = !lends || !is_window(RKey(rkey)) && lender.lends(&pieces);
+        let whole = shortcut && self.packet == 0 && reaches;
         let (operation, has_aeth) = read_response(whole, self.packet, self.packets);
         let extended = if has_aeth { Extended::Aeth(good) } else { Extended::None };
         let (mut head, grh) = common.head(port, operation, psn);
-        let sges = [sge];
-        let pieces = shared.memory.pieces(&sges);
         let skip = self.packet as usize * common.mtu();
         head.whole = whole;
         let payload = if whole && lends {
             head.lent = true;
-            Payload::Lent { pieces, leave: shared.memory.lender().leave(common.qpn) }
+            Payload::Lent { pieces, leave: lender.leave(common.qpn) }
         } else {
             let octets = if whole { octets } else { (octets - skip).min(common.mtu()) };
             Payload::Copied { pieces, skip, octets }

@@ -1,0 +1,229 @@
+//! What a client and its server share: the state of the port, and a lane each way.
+//!
+//! ```text
+//! line 0   word 0   counts changes of the port; the server writes
+//!               1   whether packets have to go where messages could; the server writes
+//! then     the port, as a cell; the server writes
+//!          the lane up, the lane down
+//! ```
+//!
+//! The server reads nothing of it but the lane up, entry by entry, and the head of the lane down;
+//! what a client spoils is its own. A client that sleeps would get a descriptor to be woken by
+//! (eventfd) beside this, and say in line 0 that it sleeps; clients poll so far.
+
+use crate::hca::port::{Drops, LinkLayer, Port};
+use pollux_mem::lane::{Lane, LaneReceiver, LaneSender};
+use pollux_mem::region::MapError;
+use pollux_mem::seq_cell::{SeqReader, SeqWriter, words_needed};
+use pollux_mem::{Segment, Words};
+use pollux_wire::address::{Gid, Lid};
+use pollux_wire::keys::PKey;
+use pollux_wire::mad::smp::PortState;
+use pollux_wire::units::Mtu;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+
+/// Slots of a lane: a burst, and no more than the caches hold.
+pub(crate) const SLOTS: usize = 1024;
+
+const EPOCH: usize = 0;
+const WANTS_PACKETS: usize = 1;
+const LINE_WORDS: usize = 16;
+
+const PKEYS: usize = 32;
+const GIDS: usize = 32;
+const PORT_WORDS: usize = 2 + PKEYS / 4 + GIDS * 2;
+
+/// A port as words: what there is a number of, P_Keys four to a word, GIDs two words each.
+type PortWords = [u64; PORT_WORDS];
+
+fn words_of(port: &Port) -> PortWords {
+    let mut words = [0; PORT_WORDS];
+    words[0] = u64::from(port.state.0)
+        | u64::from(port.lmc) << 8
+        | u64::from(port.sm_sl) << 16
+        | u64::from(port.mtu.0) << 24
+        | u64::from(port.lid.0) << 32
+        | u64::from(port.sm_lid.0) << 48;
+    let (pkeys, gids) = (port.pkeys.len().min(PKEYS), port.gids.len().min(GIDS));
+    words[1] = pkeys as u64 | (gids as u64) << 32;
+    for (nth, pkey) in port.pkeys[..pkeys].iter().enumerate() {
+        words[2 + nth / 4] |= u64::from(pkey.0) << (nth % 4 * 16);
+    }
+    for (nth, gid) in port.gids[..gids].iter().enumerate() {
+        let (high, low) = ((u128::from_be_bytes(gid.0) >> 64) as u64, u128::from_be_bytes(gid.0));
+        let at = 2 + PKEYS / 4 + nth * 2;
+        (words[at], words[at + 1]) = (high, low as u64);
+    }
+    words
+}
+
+fn port_of(words: &PortWords) -> Port {
+    let first = words[0];
+    let (pkeys, gids) = (words[1] as u32 as usize, (words[1] >> 32) as usize);
+    let pkey = |nth: usize| PKey((words[2 + nth / 4] >> (nth % 4 * 16)) as u16);
+    let gid = |nth: usize| {
+        let at = 2 + PKEYS / 4 + nth * 2;
+        Gid((u128::from(words[at]) << 64 | u128::from(words[at + 1])).to_be_bytes())
+    };
+    Port {
+        // The ports of a fabric are all of that kind.
+        link_layer: LinkLayer::InfiniBand,
+        state: PortState(first as u8),
+        lmc: (first >> 8) as u8,
+        sm_sl: (first >> 16) as u8,
+        mtu: Mtu((first >> 24) as u8),
+        lid: Lid((first >> 32) as u16),
+        sm_lid: Lid((first >> 48) as u16),
+        pkeys: (0..pkeys.min(PKEYS)).map(pkey).collect(),
+        gids: (0..gids.min(GIDS)).map(gid).collect(),
+        drops: Drops::default(),
+    }
+}
+
+/// The places in a board, the same at both ends.
+struct Places {
+    line: Words,
+    port: Words,
+    up: Words,
+    down: Words,
+}
+
+fn octets() -> usize {
+    let lane = Lane::words(SLOTS).expect("a power of two");
+    // Places are whole lines, so each may take one more than it asks for.
+    (LINE_WORDS + words_needed::<PortWords>() + 2 * lane + 3 * LINE_WORDS) * 8
+}
+
+fn places(segment: &Segment) -> Result<Places, MapError> {
+    let mut words = Words::over(segment.map()?);
+    let lane = Lane::words(SLOTS).expect("a power of two");
+    let mut take = |count| words.take(count).expect("the segment's length was checked");
+    Ok(Places {
+        line: take(LINE_WORDS),
+        port: take(words_needed::<PortWords>()),
+        up: take(lane),
+        down: take(lane),
+    })
+}
+
+/// The server's side.
+pub(crate) struct ServerBoard {
+    line: Words,
+    port: SeqWriter<PortWords>,
+    /// What the port is, as it was written last.
+    written: PortWords,
+    pub(crate) up: LaneReceiver,
+    pub(crate) down: LaneSender,
+}
+
+impl ServerBoard {
+    /// A new board of a port, and the descriptor for its client.
+    pub(crate) fn create(port: &Port) -> Result<(Self, OwnedFd), MapError> {
+        let segment = Segment::create("pollux-board", octets())?;
+        let Places { line, port: cell, up, down } = places(&segment)?;
+        let lane = |words| Lane::create(words, SLOTS).expect("the place is large enough");
+        let mut board = Self {
+            line,
+            port: SeqWriter::new(cell).expect("the place is large enough"),
+            written: [0; PORT_WORDS],
+            up: lane(up).receiver(),
+            down: lane(down).sender(),
+        };
+        board.set_port(port);
+        Ok((board, segment.into_fd()))
+    }
+
+    /// The port is so from now on.
+    pub(crate) fn set_port(&mut self, port: &Port) {
+        let words = words_of(port);
+        if words == self.written {
+            return;
+        }
+        self.written = words;
+        self.port.write(&words);
+        // Release: who sees the new number finds the new port.
+        self.line.as_slice()[EPOCH].fetch_add(1, Ordering::Release);
+    }
+
+    /// Whether packets have to go where messages could.
+    pub(crate) fn set_wants_packets(&self, wants: bool) {
+        self.line.as_slice()[WANTS_PACKETS].store(wants.into(), Ordering::Release);
+    }
+}
+
+/// The client's side.
+pub(crate) struct ClientBoard {
+    line: Words,
+    port: SeqReader<PortWords>,
+    seen: u64,
+    pub(crate) up: LaneSender,
+    pub(crate) down: LaneReceiver,
+}
+
+impl ClientBoard {
+    /// The board that a server sent; none if it is none.
+    pub(crate) fn open(fd: OwnedFd) -> Option<Self> {
+        let page = 1 << 16;
+        let segment = Segment::from_fd(fd, octets()..=octets() + page).ok()?;
+        let Places { line, port, up, down } = places(&segment).ok()?;
+        let port = SeqReader::new(port)?;
+        let (up, down) = (Lane::open(up).ok()?.sender(), Lane::open(down).ok()?.receiver());
+        Some(Self { line, port, seen: 0, up, down })
+    }
+
+    /// The port, if it has changed since the last look.
+    #[inline]
+    pub(crate) fn changed_port(&mut self) -> Option<Port> {
+        let epoch = self.line.as_slice()[EPOCH].load(Ordering::Acquire);
+        if epoch == self.seen {
+            return None;
+        }
+        // While the server writes there is nothing to be read; the next look will find it.
+        let words = self.port.try_read()?;
+        self.seen = epoch;
+        Some(port_of(&words))
+    }
+
+    #[inline]
+    pub(crate) fn wants_packets(&self) -> bool {
+        self.line.as_slice()[WANTS_PACKETS].load(Ordering::Relaxed) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pollux_wire::address::Guid;
+
+    #[test]
+    fn a_port_comes_out_as_it_went_in() {
+        let mut port = Port::active(Lid(0x1234), Guid(0x0102_0304_0506_0708));
+        (port.lmc, port.sm_lid, port.sm_sl) = (3, Lid(7), 5);
+        port.pkeys = (0..PKEYS as u16).map(|nth| PKey(0x8000 | nth)).collect();
+        port.gids = (0..GIDS as u64).map(|nth| Gid::new(Gid::DEFAULT_PREFIX, Guid(nth))).collect();
+        let same = |a: &Port, b: &Port| format!("{a:?}") == format!("{b:?}");
+        assert!(same(&port_of(&words_of(&port)), &port));
+
+        let (mut server, fd) = ServerBoard::create(&port).unwrap();
+        let mut client = ClientBoard::open(fd).unwrap();
+        assert!(same(&client.changed_port().unwrap(), &port));
+        server.set_port(&port);
+        assert!(client.changed_port().is_none(), "nothing has changed");
+        port.state = PortState::DOWN;
+        server.set_port(&port);
+        server.set_wants_packets(true);
+        assert!(same(&client.changed_port().unwrap(), &port) && client.wants_packets());
+    }
+
+    #[test]
+    fn lanes_go_both_ways() {
+        let port = Port::active(Lid(1), Guid(1));
+        let (mut server, fd) = ServerBoard::create(&port).unwrap();
+        let mut client = ClientBoard::open(fd).unwrap();
+        assert!(client.up.send_octets(1, &[7], b"up") && server.down.send_octets(2, &[8], b""));
+        assert!(server.up.receive(|entry| assert_eq!((entry.tag(), entry.head(0)), (1, 7))));
+        assert!(client.down.receive(|entry| assert_eq!((entry.tag(), entry.head(0)), (2, 8))));
+        assert!(ClientBoard::open(Segment::create("x", 4096).unwrap().into_fd()).is_none());
+    }
+}

@@ -1,0 +1,210 @@
+//! A direct lane: messages of one route from one client to another, past the server.
+//!
+//! ```text
+//! line 0   word 0   1 while it may be used, then 0; the server writes
+//! line 1   word 0   packets that went, or that messages stood for; the sender writes
+//!               1   their words of four octets
+//! then     the lane
+//! ```
+
+use super::board::SLOTS;
+use super::tag;
+use crate::frame::sges_of;
+use crate::head::LENT;
+use crate::net::size_of_message;
+use pollux_mem::counters::{CounterReader, Counters};
+use pollux_mem::lane::{Lane, LaneReceiver, LaneSender};
+use pollux_mem::region::MapError;
+use pollux_mem::{Segment, Words};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+
+const LINE_WORDS: usize = 16;
+const PACKETS: usize = 0;
+const WORDS: usize = 1;
+
+/// Tries without room after which a lane is taken for stuck, and what is for it is thrown away as a
+/// switch does at the head of a queue whose time is up (IBA 18.2.5.4): one peer that takes nothing
+/// must not hold up the way to all others.
+const STALLS_MAX: u32 = 1 << 20;
+
+struct Places {
+    state: Words,
+    counters: Words,
+    lane: Words,
+}
+
+fn octets() -> usize {
+    (2 * LINE_WORDS + Lane::words(SLOTS).expect("a power of two") + LINE_WORDS) * 8
+}
+
+fn places(segment: &Segment) -> Result<Places, MapError> {
+    let mut words = Words::over(segment.map()?);
+    let lane = Lane::words(SLOTS).expect("a power of two");
+    let mut take = |count| words.take(count).expect("the segment's length was checked");
+    Ok(Places { state: take(LINE_WORDS), counters: take(LINE_WORDS), lane: take(lane) })
+}
+
+fn open(fd: OwnedFd) -> Option<Places> {
+    let page = 1 << 16;
+    places(&Segment::from_fd(fd, octets()..=octets() + page).ok()?).ok()
+}
+
+/// The server's view.
+pub(crate) struct Granted {
+    state: Words,
+    counters: CounterReader,
+    /// Packets and words that were seen last.
+    seen: [u64; 2],
+}
+
+impl Granted {
+    /// A new lane, open; and what its ends map.
+    pub(crate) fn create() -> Result<(Self, OwnedFd), MapError> {
+        let segment = Segment::create("pollux-direct", octets())?;
+        let Places { state, counters, lane } = places(&segment)?;
+        Lane::create(lane, SLOTS).expect("the place is large enough");
+        state.as_slice()[0].store(1, Ordering::Release);
+        let counters = CounterReader::new(counters);
+        Ok((Self { state, counters, seen: [0; 2] }, segment.into_fd()))
+    }
+
+    /// The sender may not use it from now on.
+    pub(crate) fn close(&self) {
+        self.state.as_slice()[0].store(0, Ordering::Release);
+    }
+
+    /// Packets and words since the last look.
+    pub(crate) fn went(&mut self) -> [u64; 2] {
+        let now = [PACKETS, WORDS].map(|counter| self.counters.read(counter).unwrap_or(0));
+        let before = std::mem::replace(&mut self.seen, now);
+        [0, 1].map(|nth| now[nth].wrapping_sub(before[nth]))
+    }
+}
+
+/// The sender's end.
+pub(crate) struct Out {
+    pub(crate) number: u64,
+    /// What may go by it.
+    pub(crate) route: u64,
+    /// The server knows that the sender uses it.
+    pub(crate) is_begun: bool,
+    state: Words,
+    counters: Counters,
+    lane: LaneSender,
+    stalls: u32,
+}
+
+impl Out {
+    pub(crate) fn open(fd: OwnedFd, number: u64, route: u64) -> Option<Self> {
+        let Places { state, counters, lane } = open(fd)?;
+        let lane = Lane::open(lane).ok()?.sender();
+        let counters = Counters::new(counters);
+        Some(Self { number, route, is_begun: false, state, counters, lane, stalls: 0 })
+    }
+
+    /// Whether it may be used.
+    #[inline(always)]
+    pub(crate) fn is_open(&self) -> bool {
+        self.state.as_slice()[0].load(Ordering::Acquire) == 1
+    }
+
+    #[inline(always)]
+    pub(crate) fn send_octets(&mut self, head: &[u64], octets: &[u8]) -> bool {
+        let went = self.lane.send_octets(tag::MESSAGE, head, octets);
+        self.count(went, head, octets.len() as u64)
+    }
+
+    #[inline(always)]
+    pub(crate) fn send(
+        &mut self,
+        head: &[u64],
+        octets: usize,
+        fill: impl FnMut(&mut [u8]),
+    ) -> bool {
+        if head[0] & LENT != 0 {
+            return self.send_lent(head, octets, fill);
+        }
+        let went = self.lane.send(tag::MESSAGE, head, octets, fill);
+        self.count(went, head, octets as u64)
+    }
+
+    /// What travels says where the octets are; what is counted is those.
+    #[cold]
+    fn send_lent(&mut self, head: &[u64], octets: usize, mut fill: impl FnMut(&mut [u8])) -> bool {
+        let mut wheres = vec![0; octets];
+        fill(&mut wheres);
+        let lent = sges_of(&wheres).map(|sge| u64::from(sge.octets)).sum();
+        let went = self.lane.send_octets(tag::MESSAGE, head, &wheres);
+        self.count(went, head, lent)
+    }
+
+    /// Counts what went; says whether it is done with, one way or the other.
+    #[inline(always)]
+    fn count(&mut self, went: bool, head: &[u64], octets: u64) -> bool {
+        if !went {
+            return self.stalled();
+        }
+        self.stalls = 0;
+        let (packets, words) = size_of_message(head[2] as u32, octets);
+        self.counters.add(PACKETS, packets);
+        self.counters.add(WORDS, words);
+        true
+    }
+
+    #[cold]
+    fn stalled(&mut self) -> bool {
+        self.stalls = self.stalls.saturating_add(1);
+        self.stalls > STALLS_MAX
+    }
+}
+
+/// The receiver's end.
+pub(crate) struct In {
+    pub(crate) number: u64,
+    /// What may come by it.
+    pub(crate) route: u64,
+    /// From whom.
+    pub(crate) client: u32,
+    pub(crate) lane: LaneReceiver,
+}
+
+impl In {
+    pub(crate) fn open(fd: OwnedFd, number: u64, route: u64, client: u32) -> Option<Self> {
+        let lane = Lane::open(open(fd)?.lane).ok()?.receiver();
+        Some(Self { number, route, client, lane })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_is_counted_and_ends_when_the_server_says_so() {
+        let (mut granted, fd) = Granted::create().unwrap();
+        let mut out = Out::open(fd.try_clone().unwrap(), 1, 2).unwrap();
+        let mut from = In::open(fd, 1, 2, 3).unwrap();
+        assert!(out.is_open() && out.send_octets(&[0, 0, 1], b"four"));
+        assert!(out.send(&[0, 0, 3], 9, |part| part.fill(7)));
+        assert_eq!(granted.went(), [4, (24 + 4) / 4 + (3 * 24 + 9_u64).div_ceil(4)]);
+        assert_eq!(granted.went(), [0, 0]);
+        let mut wheres = [0; 24];
+        wheres[20..].copy_from_slice(&4096u32.to_le_bytes());
+        assert!(out.send(&[LENT, 0, 1], 24, |part| part.copy_from_slice(&wheres)));
+        assert_eq!(granted.went(), [1, (24 + 4096) / 4]);
+        for octets in [4, 9, 24] {
+            assert!(from.lane.receive(|entry| assert_eq!(entry.octets(), octets)));
+        }
+        granted.close();
+        assert!(!out.is_open());
+    }
+
+    #[test]
+    fn a_peer_that_takes_nothing_holds_nobody_up_for_ever() {
+        let (_, fd) = Granted::create().unwrap();
+        let mut out = Out::open(fd, 1, 2).unwrap();
+        while out.send_octets(&[0, 0, 1], b"") {}
+        assert!((0..=STALLS_MAX).any(|_| out.send_octets(&[0, 0, 1], b"")));
+    }
+}

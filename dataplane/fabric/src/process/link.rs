@@ -1,0 +1,282 @@
+//! A client's link: its session with the server, which may end at any time and begin anew.
+//!
+//! ```text
+//!   apart --- connects, says Attach ---> asking --- Attached ---> joined
+//!     ^                                    |                        |
+//!     +---------- refused, or the server is gone; the port is down -+
+//! ```
+//!
+//! Sockets are looked at now and then and not in every turn, since that is a system call. Nothing
+//! here waits but [`ProcessLink::open`].
+
+use super::address::Address;
+use super::board::ClientBoard;
+use super::loans::Loans;
+use super::note::Note;
+use super::session::Session;
+use super::socket::{Received, Socket};
+use crate::device::SoftDevice;
+use crate::hca::Adapter;
+use crate::hca::port::Port;
+use crate::lend::Lender;
+use crate::link::Link;
+use crate::link::threads::Clock;
+use crate::time::Time;
+use pollux_mem::region::MapError;
+use pollux_wire::mad::smp::PortState;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Turns from one look at the socket to the next.
+const TURNS_PER_LOOK: u32 = 4096;
+/// How long a server may take to answer who opens a port.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why a port cannot be opened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The name is none of `soft:PATH@NODE[:PORT]`.
+    Name(String),
+    /// Nobody listens there.
+    NoServer(Address, rustix::io::Errno),
+    /// The server answers, and says no.
+    Refused(Address, String),
+    /// The server does not answer.
+    Silent(Address),
+    /// This process has no memory to share.
+    Memory(MapError),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => write!(f, "{name:?} is not of the form soft:PATH@NODE[:PORT]"),
+            Self::NoServer(address, errno) => {
+                write!(f, "{address}: no fabric listens at {}: {errno}", address.path.display())
+            }
+            Self::Refused(address, reason) => write!(f, "{address}: {reason}"),
+            Self::Silent(address) => {
+                write!(f, "{address}: the fabric does not answer; is it of another version?")
+            }
+            Self::Memory(error) => write!(f, "no memory to share with the fabric: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+/// A link to a fabric in another process.
+pub struct ProcessLink {
+    address: Address,
+    clock: Clock,
+    loans: Arc<Loans>,
+    state: State,
+    turns: u32,
+    /// For what lies in a lane in parts, and is needed in one.
+    room: Vec<u8>,
+}
+
+enum State {
+    Apart,
+    Asking(Socket),
+    Joined(Box<Session>),
+}
+
+/// Opens the port that a name says, and puts an adapter to it.
+pub fn open(name: &str, clock: Clock) -> Result<SoftDevice<ProcessLink>, OpenError> {
+    let address = Address::parse(name).ok_or_else(|| OpenError::Name(name.into()))?;
+    let mut link = ProcessLink::open(address, clock)?;
+    let port = link.port().unwrap_or_else(down);
+    Ok(SoftDevice::new(name, Adapter::new(port), link))
+}
+
+/// A port without a fabric.
+fn down() -> Port {
+    let none = Port::active(Default::default(), Default::default());
+    Port { state: PortState::DOWN, ..none }
+}
+
+impl ProcessLink {
+    /// Attaches to a port. Waits for the server's answer.
+    pub fn open(address: Address, clock: Clock) -> Result<Self, OpenError> {
+        let loans = Arc::new(Loans::new().map_err(OpenError::Memory)?);
+        let mut link =
+            Self { address, clock, loans, state: State::Apart, turns: 0, room: Vec::new() };
+        let address = || link.address.clone();
+        let socket = Socket::connect(&link.address.path);
+        let socket = socket.map_err(|errno| OpenError::NoServer(address(), errno))?;
+        if !link.ask(&socket) {
+            return Err(OpenError::Silent(address()));
+        }
+        let until = (link.clock)() + PATIENCE;
+        loop {
+            match joined(&socket) {
+                Answer::Joined(board) => {
+                    link.state = State::Joined(Box::new(Session::new(socket, board)));
+                    return Ok(link);
+                }
+                Answer::Refused(reason) => return Err(OpenError::Refused(address(), reason)),
+                Answer::Ended => return Err(OpenError::Silent(address())),
+                Answer::NotYet if (link.clock)() >= until => {
+                    return Err(OpenError::Silent(address()));
+                }
+                Answer::NotYet => wait(&socket),
+            }
+        }
+    }
+
+    /// The port as the server has it, if that is news.
+    fn port(&mut self) -> Option<Port> {
+        let State::Joined(session) = &mut self.state else { return None };
+        session.board.changed_port()
+    }
+
+    /// Whether there is a server.
+    pub fn is_joined(&self) -> bool {
+        matches!(self.state, State::Joined(_))
+    }
+
+    /// Says which port is wanted.
+    fn ask(&self, socket: &Socket) -> bool {
+        let Address { node, port, .. } = &self.address;
+        let note = Note::Attach { node: node.clone(), port: *port };
+        self.loans.tell_all();
+        socket.send(&note, Some(self.loans.as_fd()))
+    }
+
+    /// Looks at the socket, and for a server if there is none.
+    #[cold]
+    fn look(&mut self, adapter: &mut Adapter) {
+        self.turns = 0;
+        match &mut self.state {
+            State::Joined(session) => {
+                if session.read_mail().is_err() {
+                    self.state = State::Apart;
+                    let port = Port { state: PortState::DOWN, ..adapter.port().clone() };
+                    adapter.take_port(port);
+                    return;
+                }
+                session.tell(&self.loans);
+            }
+            State::Apart => {
+                let socket = Socket::connect(&self.address.path).ok();
+                if let Some(socket) = socket.filter(|socket| self.ask(socket)) {
+                    self.state = State::Asking(socket);
+                }
+            }
+            State::Asking(socket) => match joined(socket) {
+                Answer::NotYet => {}
+                Answer::Refused(_) | Answer::Ended => self.state = State::Apart,
+                Answer::Joined(board) => {
+                    let before = std::mem::replace(&mut self.state, State::Apart);
+                    let State::Asking(socket) = before else { return };
+                    self.state = State::Joined(Box::new(Session::new(socket, board)));
+                }
+            },
+        }
+    }
+}
+
+/// What has come of asking.
+enum Answer {
+    NotYet,
+    Joined(ClientBoard),
+    Refused(String),
+    Ended,
+}
+
+fn joined(socket: &Socket) -> Answer {
+    match socket.receive() {
+        Received::Nothing => Answer::NotYet,
+        Received::Note(Note::Attached { .. }, Some(fd)) => {
+            ClientBoard::open(fd).map_or(Answer::Ended, Answer::Joined)
+        }
+        Received::Note(Note::Refused { reason }, _) => Answer::Refused(reason),
+        Received::Note(..) | Received::End => Answer::Ended,
+    }
+}
+
+fn wait(socket: &Socket) {
+    let soon = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+    // Whatever comes of it, the socket is looked at next.
+    let _ = poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&soon));
+}
+
+impl Link for ProcessLink {
+    fn now(&self) -> Time {
+        (self.clock)()
+    }
+
+    fn is_virtual(&self) -> bool {
+        false
+    }
+
+    fn wants_packets(&self) -> bool {
+        match &self.state {
+            State::Joined(session) => session.board.wants_packets(),
+            _ => false,
+        }
+    }
+
+    fn attach(&mut self, lender: &Arc<Lender>) {
+        lender.set_loans(&self.loans);
+    }
+
+    #[inline]
+    fn refresh(&mut self, adapter: &mut Adapter) {
+        self.turns += 1;
+        let is_wanted = match &mut self.state {
+            State::Joined(session) => {
+                if let Some(port) = session.board.changed_port() {
+                    adapter.take_port(port);
+                }
+                session.wants_mail()
+            }
+            _ => false,
+        };
+        if is_wanted || self.turns >= TURNS_PER_LOOK {
+            self.look(adapter);
+        }
+    }
+
+    fn send_packet(&mut self, octets: &[u8]) -> bool {
+        match &mut self.state {
+            State::Joined(session) => session.send_packet(octets),
+            // Without a cable it is lost.
+            _ => true,
+        }
+    }
+
+    #[inline]
+    fn send_octets(&mut self, head: &[u64], octets: &[u8]) -> bool {
+        match &mut self.state {
+            State::Joined(session) => session.send_octets(head, octets),
+            _ => true,
+        }
+    }
+
+    #[inline]
+    fn send_message(&mut self, head: &[u64], octets: usize, fill: impl FnMut(&mut [u8])) -> bool {
+        match &mut self.state {
+            State::Joined(session) => session.send_message(&self.loans, head, octets, fill),
+            _ => true,
+        }
+    }
+
+    #[inline]
+    fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool {
+        match &mut self.state {
+            State::Joined(session) => session.receive(now, adapter, &mut self.room),
+            _ => false,
+        }
+    }
+
+    fn set_deadline(&mut self, _: Option<Time>) {}
+
+    fn idle(&mut self, _: Time) {
+        std::thread::yield_now();
+    }
+}

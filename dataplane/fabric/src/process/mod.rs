@@ -1,0 +1,71 @@
+//! One fabric, several processes: a server that has the subnet, and clients that have adapters.
+//!
+//! A client attaches to a port by the server's socket, and gets memory that it shares with the
+//! server: the state of its port, and a lane each way ([`board`]). By these lanes everything can
+//! go: the server takes it hop by hop through its net. What goes from client to client, and would
+//! only be handed on, soon gets a [`direct`] lane past the server.
+//!
+//! ```text
+//!             socket: who, where, descriptors
+//!   client A ================================ server ================================ client B
+//!      |  \---- up: anything, SWITCH, CLOSED ---> | net | --- down: anything, OPEN, CLOSE ---/  |
+//!      |                                                                                        |
+//!      +----------------------- direct: messages of one route, one way -------------------------+
+//! ```
+//!
+//! # How a direct lane begins and ends
+//!
+//! A lane has one sender, one receiver and one route (DLID, P_Key, SL); answers go by another one.
+//! The server finds the [`Way`](crate::net::ways::Way) and sends the memory to both. The sender
+//! says SWITCH behind the last message that it gives to the server, and the server, having
+//! delivered that, says OPEN: only then does the receiver look at the lane. So nothing overtakes.
+//!
+//! It ends when its way is another one or none, when anything on it wants packets, when one of the
+//! two is gone, or when it is the least used one and another is wanted. The server writes so into
+//! the lane's state, which the sender reads before every message; the sender says CLOSED behind
+//! the last one, and the server says CLOSE to the receiver, which takes what is left. Where traffic
+//! is no longer allowed, the server does not wait for the sender.
+//!
+//! # Who trusts whom
+//!
+//! Clients trust the server, and nobody trusts a client: what one writes into shared memory may
+//! harm itself, and reaches others only as what an adapter might send. A receiver takes from a
+//! direct lane nothing but the route that was granted. A client that dies leaves whole entries and
+//! a closed socket; the server takes its cable out, and the place is free.
+//!
+//! Read in this order: [`note`], [`socket`] (what is said by the socket), [`board`], [`direct`],
+//! [`loans`] (memory that others may reach), [`link`] and [`session`](self) (the client),
+//! [`grants`], [`server`].
+
+pub mod address;
+pub mod board;
+pub mod direct;
+pub mod grants;
+pub mod link;
+pub mod loans;
+pub mod note;
+pub mod server;
+mod session;
+pub mod socket;
+
+pub use address::Address;
+pub use link::{OpenError, ProcessLink, open};
+pub use server::Server;
+
+/// What an entry of a lane is.
+pub(crate) mod tag {
+    /// A message by the shortcut: its head, and what it carries.
+    pub(crate) const MESSAGE: u8 = 0;
+    /// A packet, LRH to VCRC.
+    pub(crate) const PACKET: u8 = 1;
+    /// Up: from here on, what goes the lane's route goes by the lane of this number.
+    pub(crate) const SWITCH: u8 = 2;
+    /// Up: nothing more comes by the lane of this number.
+    pub(crate) const CLOSED: u8 = 3;
+    /// Down: the lane of this number goes on from here.
+    pub(crate) const OPEN: u8 = 4;
+    /// Down: the lane of this number ends with what is in it.
+    pub(crate) const CLOSE: u8 = 5;
+    /// Down: there is something at the socket.
+    pub(crate) const MAIL: u8 = 6;
+}

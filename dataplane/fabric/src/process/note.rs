@@ -1,0 +1,177 @@
+//! What a client and its server say by the socket, a message each; descriptors travel beside.
+//!
+//! ```text
+//! word 0   version 32 | kind 32
+//!      1   first number
+//!      2   second number, or two of 32 bits
+//!      3 ...  a name or a reason, UTF-8
+//! ```
+//!
+//! Words are in the machine's order: both ends are on one machine. Reading is total.
+
+/// Both ends have to be of the same.
+pub const VERSION: u32 = 1;
+/// Octets of a note, at the most.
+pub const OCTETS_MAX: usize = HEAD + TEXT_MAX;
+/// Octets of a name or a reason, at the most.
+const TEXT_MAX: usize = 128;
+const HEAD: usize = 24;
+
+/// What is said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// Client: puts an adapter to this port. Beside it, the table of what it lends.
+    Attach {
+        /// The node's name.
+        node: String,
+        /// Its port.
+        port: u8,
+    },
+    /// Client: it lends this segment, which comes beside.
+    Lend {
+        /// Its number.
+        segment: u32,
+    },
+    /// Client: it does not any more.
+    Forget {
+        /// Its number.
+        segment: u32,
+    },
+    /// Client: it has to take something from a peer's segment; number 0 is the peer's table.
+    Fetch {
+        /// The peer.
+        client: u32,
+        /// Its segment.
+        segment: u32,
+    },
+    /// Server: the client is at its port. Beside it, the board.
+    Attached {
+        /// What it is called.
+        client: u32,
+    },
+    /// Server: it cannot be.
+    Refused {
+        /// Why.
+        reason: String,
+    },
+    /// Server: the client may send by this lane, which comes beside.
+    Sends {
+        /// Its number.
+        lane: u64,
+        /// What may go by it, as the bits of a head.
+        route: u64,
+    },
+    /// Server: the client will receive by this lane, which comes beside.
+    Receives {
+        /// Its number.
+        lane: u64,
+        /// What may come by it, as the bits of a head.
+        route: u64,
+        /// From whom.
+        client: u32,
+    },
+    /// Server: the segment that was asked for, which comes beside.
+    Lent {
+        /// Whose it is.
+        client: u32,
+        /// Its number.
+        segment: u32,
+    },
+    /// Server: there is no such segment any more; with number 0, no such client.
+    Gone {
+        /// Whose it was.
+        client: u32,
+        /// Its number.
+        segment: u32,
+    },
+}
+
+impl Note {
+    /// Writes it.
+    pub fn emit(&self) -> Vec<u8> {
+        let both = |client: &u32, segment: &u32| u64::from(*client) | u64::from(*segment) << 32;
+        let (kind, first, second, text) = match self {
+            Self::Attach { node, port } => (1, u64::from(*port), 0, node.as_str()),
+            Self::Lend { segment } => (2, u64::from(*segment), 0, ""),
+            Self::Forget { segment } => (3, u64::from(*segment), 0, ""),
+            Self::Fetch { client, segment } => (4, both(client, segment), 0, ""),
+            Self::Attached { client } => (5, u64::from(*client), 0, ""),
+            Self::Refused { reason } => (6, 0, 0, reason.as_str()),
+            Self::Sends { lane, route } => (7, *lane, *route, ""),
+            Self::Receives { lane, route, client } => {
+                // A route leaves its low sixteen bits free, and a client's number is that long.
+                (8, *lane, *route | u64::from(*client & 0xffff), "")
+            }
+            Self::Lent { client, segment } => (9, both(client, segment), 0, ""),
+            Self::Gone { client, segment } => (10, both(client, segment), 0, ""),
+        };
+        let head = [u64::from(VERSION) | kind << 32, first, second];
+        let mut octets: Vec<u8> = head.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        octets.extend_from_slice(&text.as_bytes()[..text.len().min(TEXT_MAX)]);
+        octets
+    }
+
+    /// Reads one; none if it is none.
+    pub fn parse(octets: &[u8]) -> Option<Self> {
+        let (head, text) = octets.split_at_checked(HEAD)?;
+        let (words, _) = head.as_chunks::<8>();
+        let [zeroth, first, second] = [0, 1, 2].map(|at: usize| u64::from_ne_bytes(words[at]));
+        if zeroth as u32 != VERSION || text.len() > TEXT_MAX {
+            return None;
+        }
+        let (low, high) = (first as u32, (first >> 32) as u32);
+        let text = || str::from_utf8(text).ok().map(str::to_owned);
+        Some(match zeroth >> 32 {
+            1 => Self::Attach { node: text()?, port: u8::try_from(first).ok()? },
+            2 => Self::Lend { segment: low },
+            3 => Self::Forget { segment: low },
+            4 => Self::Fetch { client: low, segment: high },
+            5 => Self::Attached { client: low },
+            6 => Self::Refused { reason: text()? },
+            7 => Self::Sends { lane: first, route: second },
+            8 => {
+                let (route, client) = (second & !0xffff, second as u32 & 0xffff);
+                Self::Receives { lane: first, route, client }
+            }
+            9 => Self::Lent { client: low, segment: high },
+            10 => Self::Gone { client: low, segment: high },
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn notes_are_read_as_they_were_written() {
+        let (client, segment, lane, route) = (7, 9, 1 << 40, 0x0500_0003_ffff_0000);
+        for note in [
+            Note::Attach { node: "H-1".into(), port: 2 },
+            Note::Lend { segment },
+            Note::Forget { segment },
+            Note::Fetch { client, segment },
+            Note::Attached { client },
+            Note::Refused { reason: "no such node".into() },
+            Note::Sends { lane, route },
+            Note::Receives { lane, route, client },
+            Note::Lent { client, segment },
+            Note::Gone { client, segment },
+        ] {
+            assert_eq!(Note::parse(&note.emit()), Some(note));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_octets_are_a_note_or_none(kind in 0u32..12, rest: Vec<u8>) {
+            let mut octets = [VERSION.to_ne_bytes(), kind.to_ne_bytes()].concat();
+            octets.extend(rest);
+            if let Some(note) = Note::parse(&octets) {
+                prop_assert_eq!(Note::parse(&note.emit()), Some(note));
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The socket between a client and its server: messages kept apart, with descriptors beside them.
+//!
+//! The socket file is its owner's alone (0600): who may open it may use the fabric. The mode is set
+//! before the file is there, so at no time may others open it.
+
+use super::note::{Note, OCTETS_MAX};
+use rustix::fs::{Mode, fchmod};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
+    connect, listen, recvmsg, sendmsg, socket_with,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// Clients that may wait to be accepted.
+const WAITING_MAX: i32 = 64;
+/// Descriptors beside a note; more are closed unseen.
+const DESCRIPTORS_MAX: usize = 1;
+
+const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+/// One end.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+}
+
+/// What has come by a socket.
+#[derive(Debug)]
+pub enum Received {
+    /// Nothing now.
+    Nothing,
+    /// The other end is gone, or makes no sense.
+    End,
+    /// A note, and the descriptor beside it.
+    Note(Note, Option<OwnedFd>),
+}
+
+/// Waits for clients at a path. A file that a dead server left there is replaced.
+pub fn listen_at(path: &Path) -> Result<OwnedFd, Errno> {
+    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
+    fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
+    let address = SocketAddrUnix::new(path)?;
+    match bind(&fd, &address) {
+        Err(Errno::ADDRINUSE) if is_dead(&address) => {
+            rustix::fs::unlink(path)?;
+            bind(&fd, &address)?;
+        }
+        other => other?,
+    }
+    listen(&fd, WAITING_MAX)?;
+    Ok(fd)
+}
+
+/// Whether a path has a socket that nobody listens at.
+fn is_dead(address: &SocketAddrUnix) -> bool {
+    let probe = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None);
+    probe.and_then(|probe| connect(&probe, address)) == Err(Errno::CONNREFUSED)
+}
+
+/// The next client that waits, if one does.
+pub fn accept(listener: BorrowedFd<'_>) -> Option<Socket> {
+    accept_with(listener, FLAGS).ok().map(|fd| Socket { fd })
+}
+
+impl Socket {
+    /// To the server that listens at a path.
+    pub fn connect(path: &Path) -> Result<Self, Errno> {
+        let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
+        connect(&fd, &SocketAddrUnix::new(path)?)?;
+        Ok(Self { fd })
+    }
+
+    /// Says something, with a descriptor beside it; says whether there was room and anybody to hear
+    /// it.
+    #[must_use]
+    pub fn send(&self, note: &Note, beside: Option<BorrowedFd<'_>>) -> bool {
+        let octets = note.emit();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors = beside.as_slice();
+        if !descriptors.is_empty() {
+            let pushed = control.push(SendAncillaryMessage::ScmRights(descriptors));
+            debug_assert!(pushed, "there is space for one");
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        loop {
+            match sendmsg(&self.fd, &[IoSlice::new(&octets)], &mut control, flags) {
+                Err(Errno::INTR) => {}
+                sent => return sent.is_ok(),
+            }
+        }
+    }
+
+    /// Takes the next thing that has come.
+    pub fn receive(&self) -> Received {
+        let mut octets = [0; OCTETS_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let len = loop {
+            match recvmsg(&self.fd, &mut [IoSliceMut::new(&mut octets)], &mut control, flags) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Received::Nothing,
+                Err(_) => return Received::End,
+                Ok(received) => break received.bytes,
+            }
+        };
+        let mut beside = None;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                beside = descriptors.into_iter().next();
+            }
+        }
+        match Note::parse(&octets[..len]) {
+            Some(note) => Received::Note(note, beside),
+            None => Received::End,
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,128 @@
+//! A server of processes in a thread of its own, with a subnet manager of a few lines.
+
+use crate::managed::manage;
+use pollux_fabric::Time;
+use pollux_fabric::link::threads::Clock;
+use pollux_fabric::link::world::Wire;
+use pollux_fabric::net::Net;
+use pollux_fabric::process::Server;
+use pollux_fabric::subnet::Subnet;
+use pollux_fabric::topology::Topology;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Something to be done by the thread that has the server.
+type Deed = Box<dyn FnOnce(&mut Server) + Send>;
+
+/// A running server. It ends when this does.
+pub struct Served {
+    path: PathBuf,
+    deeds: Option<Sender<Deed>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// By the machine's clock.
+#[expect(clippy::disallowed_methods, reason = "processes need a clock")]
+pub fn clock() -> Clock {
+    let start = Instant::now();
+    Arc::new(move || Time::START + start.elapsed())
+}
+
+/// A path for a socket that no other test has.
+pub fn path_of(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("pollux-{name}-{}", std::process::id()))
+}
+
+/// A server of this topology, on links that only hand on; its subnet is managed.
+pub fn server(path: &Path, topology: &str) -> Server {
+    let mut subnet = Subnet::new(Topology::generate(topology, 1).expect("the topology is one"));
+    manage(&mut subnet, 0, None);
+    let wire = Wire { latency: Duration::ZERO, ..Wire::default() };
+    Server::bind(path, Net::new(subnet, 1, wire)).expect("nobody else has the path")
+}
+
+/// One turn, and a nap if there is nothing to do. Ports that came up are brought to life.
+pub fn turn(server: &mut Server, now: Time, ports: &mut u64) {
+    if !server.turn(now) {
+        server.wait(Duration::from_micros(50)).expect("it can wait");
+    }
+    // A manager looks when ports have changed, and not all the time.
+    let epoch = server.epoch();
+    if *ports != epoch {
+        manage(server.net_mut().subnet_mut(), 0, None);
+        *ports = server.epoch();
+    }
+}
+
+impl Served {
+    /// Starts one.
+    pub fn start(name: &str, topology: &'static str) -> Self {
+        let path = path_of(name);
+        let (deeds, asked) = channel();
+        let (at, (ready, is_ready)) = (path.clone(), sync_channel(1));
+        let thread = std::thread::spawn(move || {
+            let server = server(&at, topology);
+            ready.send(()).expect("somebody waits");
+            serve(server, &asked);
+        });
+        is_ready.recv().expect("the server starts");
+        Self { path, deeds: Some(deeds), thread: Some(thread) }
+    }
+
+    /// The name of a host's port.
+    pub fn name(&self, host: u32) -> String {
+        name(&self.path, host)
+    }
+
+    /// Where it is.
+    #[allow(dead_code, reason = "not every test needs it")]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Has something done by the server, whose clients know of it when this returns.
+    pub fn ask<T: Send + 'static>(
+        &self,
+        deed: impl FnOnce(&mut Server) -> T + Send + 'static,
+    ) -> T {
+        let (answer, answered) = sync_channel(1);
+        let deed = move |server: &mut Server| {
+            let done = deed(server);
+            server.tell_changes();
+            answer.send(done).expect("somebody waits");
+        };
+        let deeds = self.deeds.as_ref().expect("it runs");
+        deeds.send(Box::new(deed)).expect("the server runs as long as we may ask");
+        answered.recv().expect("the server answers")
+    }
+}
+
+/// The name of a host's port.
+pub fn name(path: &Path, host: u32) -> String {
+    format!("soft:{}@host{host}", path.display())
+}
+
+fn serve(mut server: Server, asked: &Receiver<Deed>) {
+    let (clock, mut ports) = (clock(), server.epoch());
+    loop {
+        match asked.try_recv() {
+            Ok(deed) => deed(&mut server),
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => return,
+        }
+        turn(&mut server, clock(), &mut ports);
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        drop(self.deeds.take());
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(ended.is_ok() || std::thread::panicking(), "the server panicked");
+        }
+    }
+}

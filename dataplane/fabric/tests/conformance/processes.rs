@@ -1,0 +1,113 @@
+//! Two clients of a server of processes: through the server, and by direct lanes.
+//!
+//! Both are this process here, and all that they share with each other and with the server is
+//! mapped as often as it would be in three. What only holds between processes that can be killed is
+//! in the tests of the fabric.
+
+use crate::served::{Served, clock};
+use crate::threads::{PATIENCE, judge_together};
+use crate::{group, setting};
+use pollux_fabric::SoftDevice;
+use pollux_fabric::node::PKeys;
+use pollux_fabric::process::{ProcessLink, open};
+use pollux_mem::Memory;
+use pollux_mem::region::MapError;
+use pollux_verbs::conformance::{Adapters, Factory, Group, Side, Turn};
+use pollux_verbs::{Device, VerbsError};
+use pollux_wire::keys::PKey;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+/// Where pairs of clients come from.
+#[derive(Clone)]
+struct Clients {
+    /// In memory that the other one can map, or not.
+    is_shared: bool,
+    /// Anything on the way wants packets.
+    wants_packets: bool,
+}
+
+static SERVERS: AtomicU32 = AtomicU32::new(0);
+
+impl Factory for Clients {
+    fn name(&self) -> String {
+        let memory = if self.is_shared { "shared" } else { "private" };
+        let kind = if self.wants_packets { "packets" } else { "messages" };
+        format!("processes ({memory} memory, {kind})")
+    }
+
+    fn adapters(&mut self) -> Result<Box<dyn Adapters>, VerbsError> {
+        let name = format!("suite-{}", SERVERS.fetch_add(1, Ordering::Relaxed));
+        let served = Served::start(&name, "single:2");
+        if self.wants_packets {
+            served.ask(|server| server.net_mut().set_tap(Box::new(|_, _, _| {})));
+        }
+        let devices = [1, 2].map(|host| open(&served.name(host), clock()).expect("it is free"));
+        Ok(Box::new(Pair { devices, served, start: Instant::now(), is_shared: self.is_shared }))
+    }
+}
+
+struct Pair {
+    devices: [SoftDevice<ProcessLink>; 2],
+    served: Served,
+    start: Instant,
+    is_shared: bool,
+}
+
+impl Adapters for Pair {
+    fn device(&mut self, side: Side) -> &mut dyn Device {
+        &mut self.devices[side as usize]
+    }
+
+    fn port(&self, _: Side) -> u8 {
+        1
+    }
+
+    fn turn(&mut self) -> Turn {
+        // Where other tests keep the machine busy, the server has its turn as well: what a case
+        // takes for lost is lost then, and not still on its way.
+        self.served.ask(|_| ());
+        if self.start.elapsed() < PATIENCE { Turn::GoOn } else { Turn::GiveUp }
+    }
+
+    fn group(&mut self, nth: u8) -> Option<Group> {
+        Some(group(nth))
+    }
+
+    fn set_pkeys(&mut self, side: Side, pkeys: &[PKey]) -> bool {
+        let mut entries = [PKey::INVALID; 32];
+        entries[..pkeys.len()].copy_from_slice(pkeys);
+        // The switch comes first.
+        let node = 1 + side as u32;
+        self.served.ask(move |server| {
+            let node = server.net_mut().subnet_mut().node_mut(node);
+            node.ports[1].p_keys = PKeys::new(entries);
+        });
+        self.devices[side as usize].progress();
+        true
+    }
+
+    fn memory(&self, octets: usize) -> Result<Memory, MapError> {
+        if self.is_shared { Memory::shared(octets) } else { Memory::private(octets) }
+    }
+
+    fn memory_octets_max(&self) -> u64 {
+        setting("POLLUX_MEMORY_OCTETS").unwrap_or(8 << 20)
+    }
+}
+
+// req: iba-rc, iba-uc, iba-ud, iba-work-queues, iba-memory
+#[test]
+fn at_a_server_in_shared_memory() {
+    judge_together(Clients { is_shared: true, wants_packets: false });
+}
+
+#[test]
+fn at_a_server_in_private_memory() {
+    judge_together(Clients { is_shared: false, wants_packets: false });
+}
+
+#[test]
+fn at_a_server_as_packets() {
+    judge_together(Clients { is_shared: false, wants_packets: true });
+}

@@ -1,0 +1,49 @@
+//! How an entry of a lane is laid out, as the one word that says so.
+
+use super::{HEAD_WORDS_MAX, OCTETS_MAX, ROOM};
+
+/// How an entry is laid out: the words of its head, its octets, and a tag of its sender's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) tag: u8,
+    pub(super) head_words: usize,
+    pub(super) octets: usize,
+}
+
+impl Shape {
+    #[inline(always)]
+    pub(super) fn new(tag: u8, head: &[u64], octets: usize) -> Self {
+        assert!(head.len() <= HEAD_WORDS_MAX && octets <= OCTETS_MAX, "an entry has its limits");
+        Self { tag, head_words: head.len(), octets }
+    }
+
+    #[inline(always)]
+    pub(super) const fn to_word(self) -> u64 {
+        self.tag as u64 | (self.head_words as u64) << 8 | (self.octets as u64) << 32
+    }
+
+    /// `None` if no entry can look so.
+    #[inline(always)]
+    pub(super) const fn of_word(word: u64) -> Option<Self> {
+        let shape = Self {
+            tag: word as u8,
+            head_words: (word >> 8 & 0xff) as usize,
+            octets: (word >> 32) as usize,
+        };
+        if shape.head_words > HEAD_WORDS_MAX || shape.octets > OCTETS_MAX {
+            return None;
+        }
+        Some(shape)
+    }
+
+    /// Octets that the first slot has room for.
+    #[inline(always)]
+    pub(super) const fn first_room(self) -> usize {
+        (HEAD_WORDS_MAX - self.head_words) * 8
+    }
+
+    #[inline(always)]
+    pub(super) const fn slots(self) -> u64 {
+        1 + self.octets.saturating_sub(self.first_room()).div_ceil(ROOM) as u64
+    }
+}
