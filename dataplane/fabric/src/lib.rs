@@ -1,13 +1,18 @@
 //! A software InfiniBand subnet that carries data as well as management.
 //!
-//! So far: the channel adapter ([`hca`]), and links between two of them ([`link`]).
+//! So far: the channel adapter ([`hca`]), links between two of them ([`link`]), and subnets of many
+//! nodes as far as management goes ([`subnet`]).
 //!
 //! Read in this order:
 //!
 //! 1. [`hca`]: the adapter as a state machine: packets and moments in, packets out;
 //! 2. [`frame`]: what travels, packets or whole messages that take a shortcut;
 //! 3. [`link`]: where it travels, with faults by rule, and captures;
-//! 4. [`device`]: an adapter at a link, behind the contract of `pollux-verbs`.
+//! 4. [`device`]: an adapter at a link, behind the contract of `pollux-verbs`;
+//! 5. [`topology`]: what a fabric of many nodes consists of;
+//! 6. [`node`]: what subnet management knows of each, with its agents [`sma`] and [`pma`];
+//! 7. [`switch`]: by which ports a switch forwards; [`mod@subnet`]: datagrams that hop through it;
+//! 8. [`umad`]: unmodified programs at a subnet, OpenSM above all.
 #![forbid(unsafe_code)]
 
 pub mod device;
@@ -16,8 +21,15 @@ pub mod hca;
 mod head;
 mod lend;
 pub mod link;
+pub mod node;
+pub mod pma;
+pub mod sma;
+pub mod subnet;
+pub mod switch;
 mod table;
 pub mod time;
+pub mod topology;
+pub mod umad;
 
 pub use device::SoftDevice;
 pub use frame::Frame;

@@ -1,0 +1,186 @@
+//! A node as subnet management knows it: what it is, its ports, and how it forwards (IBA 14.2.5).
+//!
+//! Agents write this state ([`crate::sma`], [`crate::pma`]), and all that moves packets reads it:
+//! a forwarding decision takes a handful of loads, whatever the size of the tables. The attributes
+//! of the specification are the fields here, so that what an agent answers is what is so.
+
+mod drops;
+mod forwarding;
+mod p_keys;
+mod port;
+mod port_set;
+
+pub use drops::{NodeDrop, NodeDrops};
+pub use forwarding::Forwarding;
+pub use p_keys::{P_KEYS, PKeys};
+pub use port::{GUIDS, NodePort};
+pub use port_set::PortSet;
+
+use crate::sma::Traps;
+use crate::topology::{LinkRate, PlannedNode};
+use pollux_wire::address::{Gid, Lid};
+use pollux_wire::mad::notice::{
+    CapabilityTrap, LinkStateTrap, Notice, NoticeType, ProducerType, TrapDetails, TrapNumber,
+};
+use pollux_wire::mad::smp::{
+    CapabilityMask, NodeDescription, NodeInfo, NodeType, PortInfo, PortPhysState, PortState, VlCap,
+};
+use pollux_wire::units::Mtu;
+
+/// A node's state.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// What it is. The two fields about the port that a question comes by are filled in then.
+    pub identity: NodeInfo,
+    /// What people call it.
+    pub description: NodeDescription,
+    /// By number. Number 0 is a switch's own, and means nothing at other nodes.
+    pub ports: Vec<NodePort>,
+    /// How it forwards, if it is a switch.
+    pub forwarding: Option<Box<Forwarding>>,
+    /// What the subnet manager is to be told.
+    pub traps: Traps,
+    /// What it refused, by reason.
+    pub drops: NodeDrops,
+}
+
+impl Node {
+    /// A node as it comes out of the box: links down, tables empty.
+    pub fn new(plan: &PlannedNode) -> Self {
+        let is_switch = plan.kind == NodeType::SWITCH;
+        let port = |(number, planned)| NodePort::new(number, planned, is_switch);
+        let identity = NodeInfo {
+            base_version: 1,
+            class_version: 1,
+            node_type: plan.kind,
+            num_ports: plan.num_ports(),
+            system_image_guid: plan.system_image_guid,
+            node_guid: plan.guid,
+            partition_cap: P_KEYS as u16,
+            device_id: plan.device_id,
+            vendor_id: plan.vendor_id,
+            ..NodeInfo::default()
+        };
+        Self {
+            identity,
+            description: NodeDescription::new(&plan.name),
+            ports: (0..).zip(&plan.ports).map(port).collect(),
+            forwarding: is_switch.then(|| Box::new(Forwarding::new(plan.num_ports()))),
+            traps: Traps::default(),
+            drops: NodeDrops::default(),
+        }
+    }
+
+    /// Whether it forwards packets.
+    pub fn is_switch(&self) -> bool {
+        self.identity.node_type == NodeType::SWITCH
+    }
+
+    /// The port that has the addresses and keys which count for what comes in at `port`: a switch
+    /// has them once, at port 0.
+    pub fn managed_port(&self, port: u8) -> u8 {
+        if self.is_switch() { 0 } else { port }
+    }
+
+    /// The first address that packets for this node have which come in at `port`.
+    pub fn lid(&self, port: u8) -> Lid {
+        self.ports[usize::from(self.managed_port(port))].info.lid
+    }
+
+    /// The GID that a port has by its first GUID.
+    pub fn gid(&self, port: u8) -> Gid {
+        let port = &self.ports[usize::from(self.managed_port(port))];
+        Gid::new(port.info.gid_prefix, port.guids[0])
+    }
+
+    /// Whether a packet to this LID that came in at `port` is for the node itself.
+    pub fn has_lid(&self, port: u8, dlid: Lid) -> bool {
+        let info = &self.ports[usize::from(self.managed_port(port))].info;
+        dlid == Lid::PERMISSIVE || info.lid != Lid::NONE && info.lid.covers(info.lmc, dlid)
+    }
+
+    /// The link of a port is trained: packets of subnet management flow (IBA 7.2.7).
+    ///
+    /// Both ends already have what a subnet manager would compute of MTU and lanes, so that it need
+    /// not take the link down again to make them so.
+    pub fn link_up(&mut self, port: u8, peer: &PortInfo, rate: LinkRate) {
+        let info = &mut self.ports[usize::from(port)].info;
+        info.port_phys_state = PortPhysState::LINK_UP;
+        info.port_state = PortState::INITIALIZE;
+        info.neighbor_mtu = Mtu(info.mtu_cap.0.min(peer.mtu_cap.0));
+        info.operational_vls = VlCap(info.vl_cap.0.min(peer.vl_cap.0));
+        info.link_width_active = rate.width;
+        info.link_speed_active = rate.speed;
+        info.link_speed_ext_active = rate.speed_ext;
+        self.link_changed();
+    }
+
+    /// The link of a port is lost, and the port is in this physical state now.
+    pub fn link_down(&mut self, port: u8, phys_state: PortPhysState) {
+        let port = &mut self.ports[usize::from(port)];
+        port.info.port_phys_state = phys_state;
+        if port.info.port_state != PortState::DOWN {
+            port.info.port_state = PortState::DOWN;
+            port.counters.link_downed.add(1);
+            self.link_changed();
+        }
+    }
+
+    /// A switch says so when the state of a link changed by itself.
+    fn link_changed(&mut self) {
+        let lid = self.lid(0);
+        let Some(forwarding) = &mut self.forwarding else { return };
+        forwarding.info.port_state_change = true;
+        let details = TrapDetails::LinkState(LinkStateTrap { lid });
+        self.raise(0, TrapNumber::LINK_STATE_CHANGED, details);
+    }
+
+    /// Changes what a port says it can do; subnet managers want to know (trap 144).
+    pub fn set_capability(&mut self, port: u8, capability: CapabilityMask) {
+        let port = self.managed_port(port);
+        let info = &mut self.ports[usize::from(port)].info;
+        if info.capability_mask == capability {
+            return;
+        }
+        info.capability_mask = capability;
+        let trap = CapabilityTrap {
+            lid: info.lid,
+            capability_mask: capability,
+            ..CapabilityTrap::default()
+        };
+        self.raise(port, TrapNumber::CAPABILITY_CHANGED, TrapDetails::Capability(trap));
+    }
+
+    /// Has the subnet manager told of something, if the port knows one.
+    pub fn raise(&mut self, port: u8, trap_number: TrapNumber, details: TrapDetails) {
+        let port = self.managed_port(port);
+        let info = &self.ports[usize::from(port)].info;
+        if info.master_sm_lid == Lid::NONE {
+            return;
+        }
+        let notice = Notice {
+            is_generic: true,
+            notice_type: notice_type(trap_number),
+            producer: ProducerType(self.identity.node_type.0.into()),
+            trap_number,
+            issuer_lid: info.lid,
+            data_details: details.emit(),
+            ..Notice::default()
+        };
+        self.traps.raise(port, notice);
+    }
+}
+
+/// How grave each of the traps is that nodes send (IBA 14.2.5.1).
+fn notice_type(trap: TrapNumber) -> NoticeType {
+    match trap {
+        TrapNumber::CAPABILITY_CHANGED | TrapNumber::SYSTEM_IMAGE_GUID_CHANGED => {
+            NoticeType::INFORMATIONAL
+        }
+        TrapNumber::BAD_M_KEY
+        | TrapNumber::BAD_P_KEY
+        | TrapNumber::BAD_Q_KEY
+        | TrapNumber::BAD_P_KEY_AT_SWITCH => NoticeType::SECURITY,
+        _ => NoticeType::URGENT,
+    }
+}

@@ -1,0 +1,100 @@
+//! A port's P_Key table, in which a packet's key is found without reading all of it (IBA 10.9).
+//!
+//! Beside the table as the subnet manager writes it stands an index by partition, with open places
+//! and twice the room, so that a look-up is one or two loads.
+
+use pollux_wire::keys::PKey;
+
+/// Entries of every port's table: one block of the attribute.
+pub const P_KEYS: usize = 32;
+const SLOTS: usize = 2 * P_KEYS;
+
+/// The partitions of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PKeys {
+    entries: [PKey; P_KEYS],
+    /// Places in `entries`, counted from 1, by hash of the partition; 0 is free.
+    slots: [u8; SLOTS],
+}
+
+impl Default for PKeys {
+    /// Full member of the default partition, as ports are that nobody managed yet.
+    fn default() -> Self {
+        let mut entries = [PKey::INVALID; P_KEYS];
+        entries[0] = PKey::DEFAULT;
+        Self::new(entries)
+    }
+}
+
+impl PKeys {
+    /// A table of these entries.
+    pub fn new(entries: [PKey; P_KEYS]) -> Self {
+        let mut slots = [0; SLOTS];
+        for (place, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.is_valid()) {
+            let mut slot = hash(*entry);
+            while slots[slot] != 0 {
+                slot = (slot + 1) % SLOTS;
+            }
+            slots[slot] = place as u8 + 1;
+        }
+        Self { entries, slots }
+    }
+
+    /// The entries as the subnet manager wrote them.
+    pub fn entries(&self) -> &[PKey; P_KEYS] {
+        &self.entries
+    }
+
+    /// The entry that lets a packet with this key through, if there is one.
+    #[inline]
+    pub fn matching(&self, p_key: PKey) -> Option<u16> {
+        let mut slot = hash(p_key);
+        // Half of the slots are free, so this ends.
+        while let Some(place) = usize::from(self.slots[slot]).checked_sub(1) {
+            if self.entries[place].matches(p_key) {
+                return Some(place as u16);
+            }
+            slot = (slot + 1) % SLOTS;
+        }
+        None
+    }
+}
+
+#[inline]
+fn hash(p_key: PKey) -> usize {
+    usize::from(p_key.partition().wrapping_mul(0x9e35) >> 10) % SLOTS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Few partitions, so that they meet.
+    fn any_key() -> impl Strategy<Value = u16> {
+        prop_oneof![0u16..8, 0x8000u16..0x8008, any::<u16>()]
+    }
+
+    proptest! {
+        #[test]
+        fn what_a_scan_finds_is_found(
+            keys in prop::collection::vec(any_key(), P_KEYS),
+            wanted in any_key(),
+        ) {
+            let entries: [PKey; P_KEYS] = std::array::from_fn(|i| PKey(keys[i]));
+            let table = PKeys::new(entries);
+            for wanted in keys.iter().copied().chain([wanted]).map(PKey) {
+                let found = table.matching(wanted);
+                prop_assert_eq!(found.is_some(), entries.iter().any(|own| own.matches(wanted)));
+                prop_assert!(found.is_none_or(|place| entries[usize::from(place)].matches(wanted)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_new_port_is_in_the_default_partition_only() {
+        let table = PKeys::default();
+        assert_eq!(table.matching(PKey::DEFAULT_LIMITED), Some(0));
+        assert_eq!((table.matching(PKey(0x8001)), table.matching(PKey::INVALID)), (None, None));
+    }
+}

@@ -1,0 +1,76 @@
+//! A set of ports of one switch.
+
+/// Ports by number, as bits: what a multicast packet is copied to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortSet([u64; 4]);
+
+impl PortSet {
+    /// The set without any port.
+    pub const EMPTY: Self = Self([0; 4]);
+
+    /// Whether a port is in it.
+    #[inline]
+    pub fn contains(&self, port: u8) -> bool {
+        self.0[usize::from(port / 64)] >> (port % 64) & 1 != 0
+    }
+
+    /// Whether no port is in it.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::EMPTY
+    }
+
+    /// Leaves out a port.
+    #[inline]
+    pub fn remove(&mut self, port: u8) {
+        self.0[usize::from(port / 64)] &= !(1 << (port % 64));
+    }
+
+    /// Puts a port in.
+    #[inline]
+    pub fn insert(&mut self, port: u8) {
+        self.0[usize::from(port / 64)] |= 1 << (port % 64);
+    }
+
+    /// The sixteen ports from 16 times `position` on, the lowest bit first.
+    pub fn sixteen(&self, position: u8) -> u16 {
+        (self.0[usize::from(position / 4 % 4)] >> (position % 4 * 16)) as u16
+    }
+
+    /// Writes sixteen ports.
+    pub fn set_sixteen(&mut self, position: u8, ports: u16) {
+        let (word, shift) = (&mut self.0[usize::from(position / 4 % 4)], position % 4 * 16);
+        *word = *word & !(0xffff << shift) | u64::from(ports) << shift;
+    }
+
+    /// Its ports, in their order.
+    #[inline]
+    pub fn iter(self) -> impl Iterator<Item = u8> {
+        (0..4u8).flat_map(move |word| {
+            let mut bits = self.0[usize::from(word)];
+            std::iter::from_fn(move || {
+                let bit = bits.trailing_zeros() as u8;
+                bits &= bits.wrapping_sub(1);
+                (bit < 64).then(|| word * 64 + bit)
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_come_out_as_they_went_in() {
+        let ports = [0, 1, 15, 16, 63, 64, 200, 255];
+        let mut set = PortSet::EMPTY;
+        ports.iter().for_each(|&port| set.insert(port));
+        assert!(set.iter().eq(ports));
+        assert!((0..=255).all(|port| set.contains(port) == ports.contains(&port)));
+        assert_eq!((set.sixteen(0), set.sixteen(12), set.sixteen(15)), (0x8003, 0x0100, 0x8000));
+        set.set_sixteen(15, 0x0002);
+        set.remove(1);
+        assert!(set.iter().eq([0, 15, 16, 63, 64, 200, 241]));
+    }
+}

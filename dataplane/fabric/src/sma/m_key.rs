@@ -1,0 +1,82 @@
+//! Who may manage a port (IBA 14.2.4).
+//!
+//! A port with an M_Key obeys only those who show it. A refusal starts the lease: unless somebody
+//! with the key shows up within it, the key stops to protect against reading, so that a new subnet
+//! manager can find it out.
+
+use super::Arrival;
+use crate::node::Node;
+use pollux_wire::mad::notice::{BadMKeyTrap, TrapDetails, TrapNumber};
+use pollux_wire::mad::smp::{DirectedSmp, LidSmp, MKey, MKeyProtection};
+use pollux_wire::mad::{Method, MgmtClass};
+use std::time::Duration;
+
+/// What a datagram's key lets it do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// What it asks for.
+    All,
+    /// To read, but not the key.
+    KeyHidden,
+    /// Nothing: it is not even answered.
+    Refused,
+}
+
+/// Judges a datagram by its key.
+pub(super) fn check(node: &mut Node, arrival: Arrival, smp: &LidSmp, octets: &[u8; 256]) -> Access {
+    let managed = node.managed_port(arrival.port);
+    let port = &mut node.ports[usize::from(managed)];
+    let info = &mut port.info;
+    if port.lease_end.is_some_and(|end| end <= arrival.now) {
+        port.lease_end = None;
+        info.m_key_protection = MKeyProtection::NONE;
+    }
+    if info.m_key == MKey::default() {
+        return Access::All;
+    }
+    if info.m_key == smp.m_key {
+        port.lease_end = None;
+        return Access::All;
+    }
+    let is_get = smp.header.method == Method::GET;
+    match info.m_key_protection {
+        MKeyProtection::NONE if is_get => return Access::All,
+        MKeyProtection::KEY_HIDDEN if is_get => return Access::KeyHidden,
+        _ => {}
+    }
+    info.m_key_violations = info.m_key_violations.saturating_add(1);
+    let lease = Duration::from_secs(info.m_key_lease_period.into());
+    if port.lease_end.is_none() && !lease.is_zero() {
+        port.lease_end = Some(arrival.now + lease);
+    }
+    let details = TrapDetails::BadMKey(trap(arrival, smp, octets));
+    node.raise(arrival.port, TrapNumber::BAD_M_KEY, details);
+    Access::Refused
+}
+
+fn trap(arrival: Arrival, smp: &LidSmp, octets: &[u8; 256]) -> BadMKeyTrap {
+    let trap = BadMKeyTrap {
+        lid: arrival.slid,
+        method: smp.header.method,
+        attribute_id: smp.header.attribute_id,
+        attribute_modifier: smp.header.attribute_modifier,
+        m_key: smp.m_key,
+        ..BadMKeyTrap::default()
+    };
+    if smp.header.mgmt_class != MgmtClass::SUBN_DIRECTED_ROUTE {
+        return trap;
+    }
+    let directed = DirectedSmp::parse(octets);
+    let mut return_path = [0; 30];
+    return_path.copy_from_slice(&directed.return_path[1..31]);
+    let hop_count = directed.hop_count();
+    let path_truncated = usize::from(hop_count) > return_path.len();
+    BadMKeyTrap {
+        dr_slid: directed.dr_slid,
+        is_directed: true,
+        path_truncated,
+        hop_count,
+        return_path,
+        ..trap
+    }
+}

@@ -1,0 +1,284 @@
+//! The messages between programs that use libibumad and a simulated fabric: the protocol of the
+//! preloaded library `libumad2sim`, version of ibsim 0.10.
+//!
+//! Both kinds of message have a fixed length; on the control socket each is answered by one of the
+//! same form. Why hand-written and not a table of offsets: numbers are in the host's order, except
+//! where they are not.
+
+use pollux_wire::address::{Lid, Qpn};
+use pollux_wire::mad::MAD_LEN;
+
+/// Octets of a control message.
+pub const CONTROL_LEN: usize = 80;
+/// Octets of data in a control message.
+pub const CONTROL_DATA_LEN: usize = 64;
+/// Octets of a datagram message.
+pub const DATA_LEN: usize = 288;
+/// Octets that a node's name has in [`Connect`].
+pub const NODE_NAME_LEN: usize = 32;
+
+const MAGIC: u32 = 0xdead_beef;
+
+/// What a control message is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ControlKind {
+    /// Only as an answer: no.
+    Refused = 0,
+    /// A program begins; the answer says which client it is.
+    Connect = 1,
+    /// It ends.
+    Disconnect = 2,
+    /// LID and state of its port.
+    Port = 3,
+    /// Vendor and revision of its node.
+    Vendor = 4,
+    /// First GID of its port.
+    Gid = 5,
+    /// GUID of its port.
+    Guid = 6,
+    /// NodeInfo, as on the wire.
+    NodeInfo = 7,
+    /// PortInfo of a port, as on the wire.
+    PortInfo = 8,
+    /// Whether it is a subnet manager.
+    SetIsSm = 9,
+    /// P_Key table of its port, as on the wire.
+    PKeys = 10,
+}
+
+impl ControlKind {
+    const ALL: [Self; 11] = [
+        Self::Refused,
+        Self::Connect,
+        Self::Disconnect,
+        Self::Port,
+        Self::Vendor,
+        Self::Gid,
+        Self::Guid,
+        Self::NodeInfo,
+        Self::PortInfo,
+        Self::SetIsSm,
+        Self::PKeys,
+    ];
+}
+
+/// A control message, either way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Control {
+    /// Which client sends or is answered; 0 when it connects.
+    pub client: u32,
+    /// What it is about.
+    pub kind: ControlKind,
+    /// How many octets of `data` are in use.
+    pub len: u32,
+    /// Arguments or answer.
+    pub data: [u8; CONTROL_DATA_LEN],
+}
+
+/// The arguments of [`ControlKind::Connect`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connect {
+    /// The program's process, by which its socket is called.
+    pub process: u32,
+    /// Whether it says that it is a subnet manager.
+    pub is_sm: bool,
+    /// The node that it wants to be at, up to the first zero.
+    pub node: [u8; NODE_NAME_LEN],
+}
+
+/// A management datagram, either way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataMessage {
+    /// Where to.
+    pub dlid: Lid,
+    /// Where from; 0 for the server to fill in.
+    pub slid: Lid,
+    /// Queue pair that it is for.
+    pub dest_qp: Qpn,
+    /// Queue pair that it is from.
+    pub src_qp: Qpn,
+    /// 0, or [`DataMessage::TIMED_OUT`] of a request that comes back unanswered.
+    pub status: u32,
+    /// What the sender said of the length. It passes unchanged: readers count records from it.
+    pub len: u64,
+    /// The datagram.
+    pub mad: [u8; MAD_LEN],
+}
+
+impl Control {
+    /// Reads a message; none if it is not one.
+    pub fn parse(octets: &[u8]) -> Option<Self> {
+        let octets: &[u8; CONTROL_LEN] = octets.try_into().ok()?;
+        let word = |at| u32::from_ne_bytes(chunk(octets, at));
+        let kind = *ControlKind::ALL.get(word(8) as usize)?;
+        let data = chunk(octets, 16);
+        (word(0) == MAGIC).then_some(Self { client: word(4), kind, len: word(12), data })
+    }
+
+    /// Its octets.
+    pub fn emit(&self) -> [u8; CONTROL_LEN] {
+        let mut octets = [0; CONTROL_LEN];
+        let words = [MAGIC, self.client, self.kind as u32, self.len];
+        for (at, word) in octets.chunks_exact_mut(4).zip(words) {
+            at.copy_from_slice(&word.to_ne_bytes());
+        }
+        octets[16..].copy_from_slice(&self.data);
+        octets
+    }
+
+    /// The answer to it, with these data; cut where there is no more room.
+    pub fn answer(&self, data: &[u8]) -> Self {
+        let len = data.len().min(CONTROL_DATA_LEN);
+        let mut all = [0; CONTROL_DATA_LEN];
+        all[..len].copy_from_slice(&data[..len]);
+        Self { len: len as u32, data: all, ..*self }
+    }
+
+    /// The answer that says no. Every message is answered, since programs wait without limit.
+    pub fn refusal(client: u32) -> Self {
+        Self { client, kind: ControlKind::Refused, len: 0, data: [0; CONTROL_DATA_LEN] }
+    }
+}
+
+impl Connect {
+    /// Reads it from a message's data.
+    pub fn parse(data: &[u8; CONTROL_DATA_LEN]) -> Self {
+        let word = |at| u32::from_ne_bytes(chunk(data, at));
+        Self { process: word(0), is_sm: word(8) != 0, node: chunk(data, 12) }
+    }
+
+    /// A message's data.
+    pub fn emit(&self) -> [u8; 44] {
+        let mut octets = [0; 44];
+        octets[..4].copy_from_slice(&self.process.to_ne_bytes());
+        octets[8..12].copy_from_slice(&u32::from(self.is_sm).to_ne_bytes());
+        octets[12..].copy_from_slice(&self.node);
+        octets
+    }
+
+    /// The node's name, as far as it is text.
+    pub fn node_name(&self) -> &str {
+        let name = self.node.split(|&octet| octet == 0).next().unwrap_or_default();
+        name.utf8_chunks().next().map_or("", |chunk| chunk.valid())
+    }
+}
+
+impl DataMessage {
+    /// The status of a request that nobody answered: the errno of that name.
+    pub const TIMED_OUT: u32 = 110;
+
+    /// Reads a message; none if it is not one. What is behind the datagram's length is the
+    /// sender's memory, and left out.
+    pub fn parse(octets: &[u8]) -> Option<Self> {
+        let octets: &[u8; DATA_LEN] = octets.try_into().ok()?;
+        let word = |at| u32::from_be_bytes(chunk(octets, at));
+        let lid = |at| Lid(u16::from_be_bytes(chunk(octets, at)));
+        let mut message = Self {
+            dlid: lid(0),
+            slid: lid(4),
+            dest_qp: Qpn(word(8)),
+            src_qp: Qpn(word(12)),
+            status: word(16),
+            len: u64::from_be_bytes(chunk(octets, 24)),
+            mad: chunk(octets, 32),
+        };
+        let len = usize::try_from(message.len).unwrap_or(MAD_LEN).min(MAD_LEN);
+        message.mad[len..].fill(0);
+        Some(message)
+    }
+
+    /// Its octets.
+    pub fn emit(&self) -> [u8; DATA_LEN] {
+        let mut octets = [0; DATA_LEN];
+        octets[..2].copy_from_slice(&self.dlid.0.to_be_bytes());
+        octets[4..6].copy_from_slice(&self.slid.0.to_be_bytes());
+        octets[8..12].copy_from_slice(&self.dest_qp.0.to_be_bytes());
+        octets[12..16].copy_from_slice(&self.src_qp.0.to_be_bytes());
+        octets[16..20].copy_from_slice(&self.status.to_be_bytes());
+        octets[24..32].copy_from_slice(&self.len.to_be_bytes());
+        octets[32..].copy_from_slice(&self.mad);
+        octets
+    }
+}
+
+/// So many octets from `at` on, which the callers' constants keep within.
+fn chunk<const N: usize>(octets: &[u8], at: usize) -> [u8; N] {
+    let mut chunk = [0; N];
+    chunk.copy_from_slice(&octets[at..at + N]);
+    chunk
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_program_connects() {
+        let mut octets = [0; CONTROL_LEN];
+        octets[..4].copy_from_slice(&0xdead_beef_u32.to_ne_bytes());
+        octets[8..12].copy_from_slice(&1u32.to_ne_bytes());
+        octets[12..16].copy_from_slice(&44u32.to_ne_bytes());
+        octets[16..20].copy_from_slice(&4711u32.to_ne_bytes());
+        octets[24..28].copy_from_slice(&1u32.to_ne_bytes());
+        octets[28..33].copy_from_slice(b"host1");
+        let message = Control::parse(&octets).unwrap();
+        assert_eq!((message.kind, message.client, message.len), (ControlKind::Connect, 0, 44));
+        let connect = Connect::parse(&message.data);
+        assert_eq!((connect.process, connect.is_sm, connect.node_name()), (4711, true, "host1"));
+        assert_eq!(message.emit(), octets);
+        assert_eq!(message.answer(&connect.emit()), message);
+    }
+
+    #[test]
+    fn lids_stand_in_the_first_half_of_their_words() {
+        let mut octets = [0; DATA_LEN];
+        octets[..2].copy_from_slice(&[0x12, 0x34]);
+        octets[4..6].copy_from_slice(&[0xff, 0xff]);
+        octets[11] = 1;
+        octets[15] = 2;
+        octets[19] = 110;
+        octets[31] = 64;
+        octets[32] = 1;
+        octets[95] = 9;
+        let message = DataMessage::parse(&octets).unwrap();
+        assert_eq!((message.dlid, message.slid), (Lid(0x1234), Lid::PERMISSIVE));
+        assert_eq!((message.dest_qp, message.src_qp), (Qpn(1), Qpn(2)));
+        assert_eq!((message.status, message.len), (DataMessage::TIMED_OUT, 64));
+        assert_eq!(message.emit(), octets);
+        octets[96] = 7;
+        assert_eq!(DataMessage::parse(&octets), Some(message), "behind the length");
+    }
+
+    #[test]
+    fn what_is_no_message_is_none() {
+        assert_eq!(Control::parse(&[0; CONTROL_LEN]), None);
+        assert_eq!(DataMessage::parse(&[0; DATA_LEN - 1]), None);
+        let mut octets = Control::refusal(3).emit();
+        assert!(Control::parse(&octets).is_some() && Control::parse(&octets[1..]).is_none());
+        octets[8..12].copy_from_slice(&11u32.to_ne_bytes());
+        assert_eq!(Control::parse(&octets), None);
+    }
+
+    proptest! {
+        #[test]
+        fn messages_survive(
+            octets in prop::collection::vec(any::<u8>(), DATA_LEN),
+            kind in 0u32..12, len in 0u64..300,
+        ) {
+            let mut octets = octets;
+            octets[24..32].copy_from_slice(&len.to_be_bytes());
+            let message = DataMessage::parse(&octets).unwrap();
+            prop_assert_eq!(DataMessage::parse(&message.emit()), Some(message));
+            octets[..4].copy_from_slice(&MAGIC.to_ne_bytes());
+            octets[8..12].copy_from_slice(&kind.to_ne_bytes());
+            let control = Control::parse(&octets[..CONTROL_LEN]);
+            prop_assert_eq!(control.is_some(), kind < 11);
+            if let Some(control) = control {
+                prop_assert_eq!(&control.emit()[..], &octets[..CONTROL_LEN]);
+                let _ = Connect::parse(&control.data).node_name();
+            }
+        }
+    }
+}

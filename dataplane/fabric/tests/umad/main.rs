@@ -1,0 +1,5 @@
+//! Unmodified InfiniBand programs at a software subnet: what they say of it, and what OpenSM makes
+//! of it.
+
+mod programs;
+mod tests;
