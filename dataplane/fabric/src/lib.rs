@@ -26,7 +26,6 @@ pub mod pma;
 pub mod sma;
 pub mod subnet;
 pub mod switch;
-mod table;
 pub mod time;
 pub mod topology;
 pub mod umad;

@@ -118,6 +118,7 @@ pub(crate) fn advice(errno: i32) -> &'static str {
         Errno::INVAL => "the adapter refused the arguments; the kernel's log may say which one",
         Errno::OPNOTSUPP => "the adapter's driver does not have this",
         Errno::BUSY => "something else still uses it",
+        Errno::IO | Errno::NODEV => "the adapter failed or was replaced: open it anew",
         Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::TIMEDOUT => {
             "the peer's address could not be resolved: look at the network device under the port"
         }
@@ -129,13 +130,19 @@ pub(crate) fn advice(errno: i32) -> &'static str {
 #[cfg(feature = "hca")]
 pub(crate) fn refused(device: &str, verb: &'static str, errno: i32) -> VerbsError {
     match Errno::from_raw_os_error(errno) {
-        // The kernel says either of a device that is unplugged.
-        Errno::NODEV | Errno::IO => VerbsError::Gone,
+        Errno::NODEV | Errno::IO if is_gone(device) => VerbsError::Gone,
         Errno::OPNOTSUPP | Errno::NOSYS => {
             VerbsError::Unsupported { verb, capability: "driver support for it" }
         }
         _ => VerbsError::System { verb, errno, advice: format!("{device}: {}", advice(errno)) },
     }
+}
+
+/// Whether a device was unplugged. The kernel calls that an input or output error, as it does other
+/// things; but it also takes the device off its list.
+#[cfg(feature = "hca")]
+pub(crate) fn is_gone(device: &str) -> bool {
+    !std::path::Path::new("/sys/class/infiniband").join(device).exists()
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@
 //! 3. [`work`] and [`completion`]: what is asked of an adapter, and how it went;
 //! 4. [`qp`] and [`transition`]: queue pairs, and the table of what their states allow;
 //! 5. [`address`], [`event`], [`error`]: the rest of the vocabulary;
-//! 6. [`conformance`]: the suite that every adapter must pass, and a good place to learn verbs.
+//! 6. [`conformance`]: the suite that every adapter must pass, and a good place to learn verbs;
+//! 7. [`table`]: for implementers, where handles come from.
 #![forbid(unsafe_code)]
 
 pub mod address;
@@ -22,6 +23,7 @@ pub mod error;
 pub mod event;
 pub mod memory;
 pub mod qp;
+pub mod table;
 pub mod transition;
 pub mod work;
 
