@@ -1,8 +1,8 @@
 //! What the port of an adapter sees of its subnet, asked by management datagrams.
 //!
-//! `mads mlx5_0:1 [HOP...]` asks the port itself and the node at the end of a directed route (by
-//! ports: `1 3` leaves the switch by its third), and subnet administration, if there is any, for our
-//! own record; then it finds out that a LID is nobody's. Needs the rights of `/dev/infiniband`.
+//! `mads mlx5_0:1 [HOP...]` asks the port itself, the node at the end of a directed route (by
+//! ports: `1 3` leaves the switch by its third), somebody at a LID that is nobody's, and subnet
+//! administration, if there is any, for our own record. Needs the rights of `/dev/infiniband`.
 
 use pollux_ibverbs::umad::{Agent, Patience, Peer, Port, Registration};
 use pollux_wire::address::{Lid, Qpn};

@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         ["faults"] => faults::run(),
         ["victim"] => faults::victim(),
         ["speed"] => speed::run(),
+        ["peer", qp_type, what, count] => speed::peer(qp_type, what, count),
         _ => {
             eprintln!("usage: rxe-guest conformance one|two [FILTER] | faults | speed");
             return ExitCode::from(2);

@@ -242,8 +242,8 @@ impl Port {
         Ok(())
     }
 
-    /// Tells the subnet that a subnet manager is at this port, for as long as the answer lives. Only
-    /// one process may; another waits for its end without this.
+    /// Tells the subnet that a subnet manager is at this port, for as long as the answer lives.
+    /// Only one process may at a time.
     pub fn be_subnet_manager(&self) -> Result<SubnetManager, VerbsError> {
         const VERB: &str = "be_subnet_manager";
         let device = CString::new(self.device.as_str()).expect("it was one when it was opened");
