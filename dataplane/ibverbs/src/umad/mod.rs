@@ -6,7 +6,7 @@
 //! answers. It also owns the upper half of their transaction ids: what comes back has the lower 32
 //! bits of the request, and the kernel's number for the agent above.
 //!
-//! The files: `library` finds libibumad; [`message`] is how a datagram lies in memory.
+//! The files: `library` finds libibumad; `message` is how a datagram lies in memory.
 
 mod library;
 mod message;
