@@ -35,7 +35,6 @@ pub mod sm;
 pub mod sma;
 pub mod subnet;
 pub mod switch;
-mod table;
 pub mod topology;
 pub mod umad;
 pub mod wire_io;

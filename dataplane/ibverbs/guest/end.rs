@@ -3,19 +3,27 @@
 use pollux_ibverbs::open;
 use pollux_mem::Memory;
 use pollux_verbs::{
-    Access, AddressVector, Ah, Completion, CompletionKind, CompletionStatus, Cq, Data, Destination,
-    Device, GlobalRoute, MemoryRegion, Pd, Qp, QpAttributes, QpInit, QpState, QpType, RecvRequest,
-    Retries, SendFlags, SendOp, SendRequest, Sge, With,
+    Access, AddressVector, Ah, Arm, Completion, CompletionKind, CompletionStatus, Cq, Data,
+    Destination, Device, GlobalRoute, MemoryRegion, Pd, Qp, QpAttributes, QpInit, QpState, QpType,
+    RecvRequest, Retries, SendFlags, SendOp, SendRequest, Sge, With,
 };
 use pollux_wire::address::{Gid, Qpn};
 use pollux_wire::keys::QKey;
 use pollux_wire::packet::RnrTimer;
 use pollux_wire::psn::Psn;
 use pollux_wire::units::{Mtu, TimeCode};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// Sends and receives that may be outstanding, as perftest has them.
 pub const SENDS_MAX: u32 = 128;
 pub const RECEIVES_MAX: u32 = 512;
+
+/// Completions that are taken at once, as perftest does.
+const POLLED_MAX: usize = 16;
+
+/// How long a sleep may be.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Room for a message behind the GRH of a datagram.
 const BUFFER_OCTETS: usize = 4096;
@@ -24,6 +32,18 @@ const QKEY: QKey = QKey(0x1111_1111);
 
 /// A queue pair's name on the network.
 pub type Name = (Gid, Qpn);
+
+/// A name as a line of text, for the other process.
+pub fn text_of((gid, qpn): Name) -> String {
+    format!("{} {}", u128::from_be_bytes(gid.0), qpn.0)
+}
+
+/// And back.
+pub fn name_of(text: &str) -> Name {
+    let (gid, qpn) = text.trim().split_once(' ').expect("two numbers");
+    let gid: u128 = gid.parse().expect("a GID");
+    (Gid(gid.to_be_bytes()), Qpn(qpn.parse().expect("a number")))
+}
 
 /// A queue pair and all that it hangs on.
 pub struct End {
@@ -35,6 +55,8 @@ pub struct End {
     pd: Pd,
     region: MemoryRegion,
     to: Option<Destination>,
+    /// Queues whose event has come.
+    rung: BTreeSet<Cq>,
 }
 
 impl End {
@@ -70,7 +92,8 @@ impl End {
             ..QpAttributes::default()
         };
         device.modify_qp(qp, &change).expect("INIT");
-        let mut end = Self { device, send_cq, recv_cq, qp, qp_type, pd, region, to: None };
+        let (to, rung) = (None, BTreeSet::new());
+        let mut end = Self { device, send_cq, recv_cq, qp, qp_type, pd, region, to, rung };
         for _ in 0..RECEIVES_MAX {
             end.receive();
         }
@@ -123,6 +146,34 @@ impl End {
         let mut batch = [NONE];
         let count = self.device.poll(cq, &mut batch).expect("the queue is there");
         (count > 0).then_some(batch[0].status)
+    }
+
+    pub fn arm(&mut self) {
+        for cq in [self.send_cq, self.recv_cq] {
+            self.device.arm(cq, Arm::Any).expect("the queue is there");
+        }
+    }
+
+    /// Sleeps as perftest does: until the queue's event comes, and only then it is armed again.
+    pub fn sleep(&mut self, cq: Cq) {
+        // The two queues share a channel, and the other one's event may come first.
+        while !self.rung.remove(&cq) {
+            match self.device.wait(PATIENCE).expect("a file") {
+                Some(rung) => assert!(self.rung.insert(rung), "an event for each time it is armed"),
+                // That the connection is established, for one.
+                None => assert!(self.device.async_event().is_some(), "nothing has come"),
+            }
+        }
+        self.device.arm(cq, Arm::Any).expect("the queue is there");
+    }
+
+    /// Takes completions that are successes; how many.
+    #[inline]
+    pub fn take(&mut self, cq: Cq) -> usize {
+        let mut batch = [NONE; POLLED_MAX];
+        let count = self.device.poll(cq, &mut batch).expect("the queue is there");
+        assert!(batch[..count].iter().all(|one| one.status == CompletionStatus::Success));
+        count
     }
 
     /// Waits for a completion that is a success.

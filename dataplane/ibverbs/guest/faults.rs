@@ -2,9 +2,8 @@
 //!
 //! Each case ends with as many objects in the kernel as it began with.
 
-use crate::end::{End, Name};
+use crate::end::{End, name_of, text_of};
 use pollux_verbs::{AsyncEvent, CompletionStatus, QpType, SendFlags};
-use pollux_wire::address::{Gid, Qpn};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -63,16 +62,6 @@ pub fn victim() -> bool {
         end.done(end.recv_cq);
         end.receive();
     }
-}
-
-fn text_of((gid, qpn): Name) -> String {
-    format!("{} {}", u128::from_be_bytes(gid.0), qpn.0)
-}
-
-fn name_of(text: &str) -> Name {
-    let (gid, qpn) = text.trim().split_once(' ').expect("two numbers");
-    let gid: u128 = gid.parse().expect("a GID");
-    (Gid(gid.to_be_bytes()), Qpn(qpn.parse().expect("a number")))
 }
 
 /// Our sends to it end with an error, the rest is flushed, and each completes once.

@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         ["faults"] => faults::run(),
         ["victim"] => faults::victim(),
         ["speed"] => speed::run(),
+        ["speed-peer", qp_type, what, count] => speed::peer(qp_type, what, count),
         ["peer", device, port] => peer::run(device, port),
         _ => {
             eprintln!(

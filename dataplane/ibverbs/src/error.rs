@@ -21,6 +21,13 @@ pub enum OpenError {
         /// What was asked for.
         name: String,
     },
+    /// The system has no libibumad, which management datagrams go through.
+    NoLibrary {
+        /// The device that was asked for.
+        device: String,
+        /// What the system's linker says.
+        reason: String,
+    },
     /// The system has no adapter at all, or none that this process sees.
     NoAdapters {
         /// The device that was asked for.
@@ -68,6 +75,9 @@ impl fmt::Display for OpenError {
             ),
             Self::BadName { name } => {
                 write!(f, "{name:?} is no device; write `mlx5_0`, or `mlx5_0:2` for port 2")
+            }
+            Self::NoLibrary { device, reason } => {
+                write!(f, "{device}: {reason}; install libibumad (scripts/host-setup --hca)")
             }
             Self::NoAdapters { device, advice } => {
                 write!(f, "{device}: there is no RDMA adapter here; {advice}")
@@ -118,9 +128,29 @@ pub(crate) fn advice(errno: i32) -> &'static str {
         Errno::INVAL => "the adapter refused the arguments; the kernel's log may say which one",
         Errno::OPNOTSUPP => "the adapter's driver does not have this",
         Errno::BUSY => "something else still uses it",
+        Errno::IO | Errno::NODEV => "the adapter failed or was replaced: open it anew",
         Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::TIMEDOUT => {
             "the peer's address could not be resolved: look at the network device under the port"
         }
+        _ => "look at the kernel's log",
+    }
+}
+
+/// What to check where management datagrams do not go.
+#[cfg(feature = "hca")]
+pub(crate) const UMAD: &str = "look for /sys/class/infiniband_mad/umad*: is ib_umad loaded?";
+
+/// What to check when the system gives this number for management datagrams.
+#[cfg(feature = "hca")]
+pub(crate) fn umad_advice(errno: i32) -> &'static str {
+    match Errno::from_raw_os_error(errno) {
+        Errno::NOENT | Errno::NXIO | Errno::NODEV | Errno::INVAL => UMAD,
+        Errno::PERM | Errno::ACCESS => {
+            "look at the rights of /dev/infiniband/umad* and issm*, which are mostly root's"
+        }
+        Errno::NOMEM | Errno::AGAIN => "a port has room for 32 agents; how many are there?",
+        Errno::IO => "is the port still there? The kernel's log may say more",
+        Errno::OPNOTSUPP => "the kernel is older than 2.6.24; Pollux needs its P_Keys",
         _ => "look at the kernel's log",
     }
 }
@@ -129,13 +159,19 @@ pub(crate) fn advice(errno: i32) -> &'static str {
 #[cfg(feature = "hca")]
 pub(crate) fn refused(device: &str, verb: &'static str, errno: i32) -> VerbsError {
     match Errno::from_raw_os_error(errno) {
-        // The kernel says either of a device that is unplugged.
-        Errno::NODEV | Errno::IO => VerbsError::Gone,
+        Errno::NODEV | Errno::IO if is_gone(device) => VerbsError::Gone,
         Errno::OPNOTSUPP | Errno::NOSYS => {
             VerbsError::Unsupported { verb, capability: "driver support for it" }
         }
         _ => VerbsError::System { verb, errno, advice: format!("{device}: {}", advice(errno)) },
     }
+}
+
+/// Whether a device was unplugged. The kernel calls that an input or output error, as it does other
+/// things; but it also takes the device off its list.
+#[cfg(feature = "hca")]
+pub(crate) fn is_gone(device: &str) -> bool {
+    !std::path::Path::new("/sys/class/infiniband").join(device).exists()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //!
 //! 1. `hca`: the device, what it owns, and how objects end in the right order;
 //! 2. `hca/post` and `hca/poll`: the fast path;
-//! 3. `umad`: management datagrams;
+//! 3. `umad`: management datagrams, which go a way of their own;
 //! 4. `doctor`: what is wrong with this machine.
 //!
 //! Why `ibverbs-sys`: it makes its bindings from rdma-core's headers, which it carries, and links
@@ -21,6 +21,8 @@ pub mod doctor;
 mod error;
 #[cfg(feature = "hca")]
 mod hca;
+#[cfg(feature = "hca")]
+pub mod umad;
 
 pub use error::OpenError;
 

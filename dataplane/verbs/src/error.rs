@@ -112,6 +112,8 @@ pub enum PostRefusal {
     BadOperation,
     /// Longer than any message: 2^31 octets.
     TooLong,
+    /// The driver refused, with this number of the system's.
+    System(i32),
     /// The adapter is gone.
     Gone,
 }
@@ -130,6 +132,10 @@ impl fmt::Display for PostError {
                 f.write_str("more inline data than the queue was created for")
             }
             PostRefusal::BadOperation => f.write_str("this transport has no such request"),
+            PostRefusal::System(errno) => {
+                let system = std::io::Error::from_raw_os_error(errno);
+                write!(f, "{system}; query the queue pair, and look at the kernel's log")
+            }
             PostRefusal::TooLong => f.write_str("a message has at most 2^31 octets"),
             PostRefusal::Gone => f.write_str("the adapter is gone"),
         }

@@ -4,8 +4,8 @@
 //! ones that a bind may change, so window keys keep their upper 24 bits for life.
 
 use crate::lend::Lender;
-use crate::table::Table;
 use pollux_mem::Memory;
+use pollux_verbs::table::Table;
 use pollux_verbs::work::Bind;
 use pollux_verbs::{Access, LKey, MemoryRegion, Pd, RKey, Sge, VerbsError};
 use std::collections::BTreeMap;

@@ -8,8 +8,8 @@ use super::responder::Responder;
 use super::usual::Usual;
 use crate::frame::Outgoing;
 use crate::head::Head;
-use crate::table::Table;
 use crate::time::Time;
+use pollux_verbs::table::Table;
 use pollux_verbs::work::SendOp;
 use pollux_verbs::{
     Access, AddressVector, AsyncEvent, Completion, CompletionKind, CompletionStatus, Cq,

@@ -111,13 +111,12 @@ impl Hca {
         let raw_pd = self.pd(VERB, pd)?;
         let mut raw = self.raw_path(VERB, path)?;
         let ahs_max = self.attributes.limits.ahs_max;
-        let number = self.ahs.next_number().ok_or(over(VERB, "ahs_max", ahs_max))?;
         // SAFETY: the domain is live, and the handle ends before it (order of the fields).
         let made =
             unsafe { Owned::new(ffi::ibv_create_ah(raw_pd, &raw mut raw), ffi::ibv_destroy_ah) };
         let object = made.map_err(self.refused(VERB))?;
-        self.ahs.keep(number, AddressHandle { object, pd });
-        Ok(Ah(number))
+        let kept = self.ahs.insert(AddressHandle { object, pd });
+        kept.map(Ah).map_err(|_| over(VERB, "ahs_max", ahs_max))
     }
 
     pub(super) fn destroy_ah(&mut self, ah: Ah) -> Result<(), VerbsError> {

@@ -35,7 +35,9 @@ impl Hca {
         let timeout = Timespec::try_from(timeout).ok();
         match poll(&mut files, timeout.as_ref()) {
             // A signal ends the sleep; the caller looks around and sleeps again.
-            Ok(_) | Err(Errno::INTR) => self.take_rung(),
+            Ok(_) if files[0].revents().is_empty() => Ok(None),
+            Ok(_) => self.take_rung(),
+            Err(Errno::INTR) => Ok(None),
             Err(error) => Err(self.refused(VERB)(error.raw_os_error())),
         }
     }

@@ -78,10 +78,12 @@ impl Hca {
             self.regions.remove(&lkey.0).ok_or(none(VERB, "memory region"))?;
         object.end().map_err(|(object, errno)| {
             self.regions.insert(lkey.0, Region { object, pd, _memory });
+            let may_be_bound = self.windows.values().any(|window| window.pd == pd);
             match Errno::from_raw_os_error(errno) {
-                Errno::BUSY => VerbsError::Busy { verb: VERB, by: "a memory window" },
                 // Some drivers see that a window is bound, and call it an invalid argument.
-                Errno::INVAL => VerbsError::Busy { verb: VERB, by: "a memory window" },
+                Errno::BUSY | Errno::INVAL if may_be_bound => {
+                    VerbsError::Busy { verb: VERB, by: "a memory window" }
+                }
                 _ => self.refused(VERB)(errno),
             }
         })

@@ -19,7 +19,6 @@ mod poll;
 mod post;
 mod qp;
 mod queues;
-mod table;
 
 pub use open::open;
 
@@ -27,12 +26,12 @@ use crate::error;
 use ibverbs_sys as ffi;
 use memory::{Region, Window};
 use owned::Owned;
+use pollux_verbs::table::Table;
 use pollux_verbs::{
     Ah, Cq, DeviceAttributes, Pd, Qp, QpAttributes, QpInit, QpState, QpType, Srq, VerbsError,
 };
 use pollux_wire::address::{Gid, Lid, Qpn};
 use std::collections::{BTreeMap, BTreeSet};
-use table::Table;
 
 /// A device of libibverbs.
 ///
@@ -158,12 +157,11 @@ impl Hca {
     fn create_pd(&mut self) -> Result<Pd, VerbsError> {
         const VERB: &str = "create_pd";
         let limits = self.attributes.limits;
-        let number = self.pds.next_number().ok_or(over(VERB, "pds_max", limits.pds_max))?;
         // SAFETY: the context is live, and the domain ends before it (order of the fields).
         let made =
             unsafe { Owned::new(ffi::ibv_alloc_pd(self.context.raw()), ffi::ibv_dealloc_pd) };
-        self.pds.keep(number, made.map_err(self.refused(VERB))?);
-        Ok(Pd(number))
+        let kept = self.pds.insert(made.map_err(self.refused(VERB))?);
+        kept.map(Pd).map_err(|_| over(VERB, "pds_max", limits.pds_max))
     }
 
     fn destroy_pd(&mut self, pd: Pd) -> Result<(), VerbsError> {
@@ -173,11 +171,11 @@ impl Hca {
             "a memory region"
         } else if self.windows.values().any(|window| window.pd == pd) {
             "a memory window"
-        } else if self.qps.iter().any(|qp| qp.init.pd == pd) {
+        } else if self.qps.iter().any(|(_, qp)| qp.init.pd == pd) {
             "a queue pair"
-        } else if self.srqs.iter().any(|srq| srq.pd == pd) {
+        } else if self.srqs.iter().any(|(_, srq)| srq.pd == pd) {
             "a shared receive queue"
-        } else if self.ahs.iter().any(|ah| ah.pd == pd) {
+        } else if self.ahs.iter().any(|(_, ah)| ah.pd == pd) {
             "an address handle"
         } else {
             return end_in(&mut self.pds, pd.0, |pd| pd).map_err(self.refused(VERB));
@@ -187,7 +185,7 @@ impl Hca {
 }
 
 /// Ends a thing of a table, which nothing needs any more. It is gone from the table in any case:
-/// what the library refuses to end is tried again when the device is closed.
+/// what the system does not end now, it ends when the device is closed.
 fn end_in<T, R>(
     table: &mut Table<T>,
     number: u32,

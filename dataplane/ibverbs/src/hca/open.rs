@@ -2,10 +2,10 @@
 
 use super::limits::{self, Probe};
 use super::owned::{Owned, last_errno};
-use super::table::Table;
 use super::{Fast, Hca};
 use crate::error::{OpenError, advice};
 use ibverbs_sys as ffi;
+use pollux_verbs::table::Table;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};

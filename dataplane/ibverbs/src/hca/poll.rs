@@ -9,6 +9,7 @@ use pollux_verbs::{
     Completion, CompletionKind, CompletionStatus, Cq, RKey, Source, VerbsError, With,
 };
 use pollux_wire::address::{Lid, Qpn};
+use rustix::io::Errno;
 use std::mem::MaybeUninit;
 
 /// Completions that the library gives at once.
@@ -25,9 +26,7 @@ impl Hca {
             // SAFETY: the queue is live, and there is room for as many as are asked for.
             let got = unsafe { (self.fast.poll_cq)(queue.object.raw(), asked, first) };
             if got < 0 {
-                // No number comes with it: the queue is broken, and all else that is known is told
-                // by an event.
-                return Err(VerbsError::Gone);
+                return Err(self.broken());
             }
             let got = (got as usize).min(part.len());
             for (place, raw) in part.iter_mut().zip(&raw[..got]) {
@@ -40,6 +39,16 @@ impl Hca {
             }
         }
         Ok(done)
+    }
+
+    /// What it means that the library does not poll. No number comes with it; an event tells more.
+    #[cold]
+    fn broken(&self) -> VerbsError {
+        let error = self.refused("poll")(Errno::IO.raw_os_error());
+        let VerbsError::System { verb, errno, .. } = error else { return error };
+        let name = &self.attributes.name;
+        let advice = format!("{name}: the queue is broken, perhaps overrun: make it anew");
+        VerbsError::System { verb, errno, advice }
     }
 }
 

@@ -9,6 +9,7 @@
 use super::memory::index_of;
 use super::owned::errno_of;
 use super::{Hca, QueuePair};
+use crate::error::is_gone;
 use ibverbs_sys as ffi;
 use pollux_verbs::work::{Bind, MESSAGE_OCTETS_MAX};
 use pollux_verbs::{
@@ -81,7 +82,7 @@ impl Hca {
                 (self.fast.post_send)(kept.object.raw(), first, &raw mut bad)
             };
             if answer != 0 {
-                return Err(refused(answer, taken(first, bad, written)));
+                return Err(self.post_refused(answer, taken(first, bad, written)));
             }
         }
         match refusal {
@@ -253,7 +254,7 @@ impl Hca {
             return refused(PostRefusal::BadOperation);
         }
         let queue = kept.object.raw();
-        post_receives(batch, kept.init.recv_sges_max, |first, bad| {
+        self.post_receives(batch, kept.init.recv_sges_max, |first, bad| {
             // SAFETY: the queue pair is live, and so is the chain, which the library copies.
             unsafe { (self.fast.post_recv)(queue, first, bad) }
         })
@@ -267,43 +268,58 @@ impl Hca {
         let kept = self.srqs.get(srq.0);
         let kept = kept.ok_or(PostError { accepted: 0, refusal: PostRefusal::NoSuchQueue })?;
         let queue = kept.object.raw();
-        post_receives(batch, kept.sges_max, |first, bad| {
+        self.post_receives(batch, kept.sges_max, |first, bad| {
             // SAFETY: the queue is live, and so is the chain, which the library copies.
             unsafe { (self.fast.post_srq_recv)(queue, first, bad) }
         })
     }
-}
 
-/// Hands over receives, a chain at a time.
-fn post_receives(
-    batch: &[RecvRequest<'_>],
-    sges_max: u32,
-    mut post: impl FnMut(*mut RecvWr, *mut *mut RecvWr) -> i32,
-) -> Result<(), PostError> {
-    for (nth, part) in batch.chunks(CHAIN).enumerate() {
-        let done = nth * CHAIN;
-        let fit = part.iter().take_while(|request| request.sges.len() <= sges_max as usize).count();
-        let mut chain = [const { MaybeUninit::<RecvWr>::uninit() }; CHAIN];
-        let first = chain.as_mut_ptr().cast::<RecvWr>();
-        for (at, (request, place)) in part[..fit].iter().zip(&mut chain).enumerate() {
-            let is_last = at + 1 == fit;
-            place.write(RecvWr {
-                wr_id: request.id,
-                next: if is_last { ptr::null_mut() } else { first.wrapping_add(at + 1) },
-                sg_list: request.sges.as_ptr().cast::<ffi::ibv_sge>().cast_mut(),
-                num_sge: request.sges.len() as i32,
-            });
+    /// Hands over receives, a chain at a time.
+    fn post_receives(
+        &self,
+        batch: &[RecvRequest<'_>],
+        sges_max: u32,
+        mut post: impl FnMut(*mut RecvWr, *mut *mut RecvWr) -> i32,
+    ) -> Result<(), PostError> {
+        for (nth, part) in batch.chunks(CHAIN).enumerate() {
+            let done = nth * CHAIN;
+            let fit =
+                part.iter().take_while(|request| request.sges.len() <= sges_max as usize).count();
+            let mut chain = [const { MaybeUninit::<RecvWr>::uninit() }; CHAIN];
+            let first = chain.as_mut_ptr().cast::<RecvWr>();
+            for (at, (request, place)) in part[..fit].iter().zip(&mut chain).enumerate() {
+                let is_last = at + 1 == fit;
+                place.write(RecvWr {
+                    wr_id: request.id,
+                    next: if is_last { ptr::null_mut() } else { first.wrapping_add(at + 1) },
+                    sg_list: request.sges.as_ptr().cast::<ffi::ibv_sge>().cast_mut(),
+                    num_sge: request.sges.len() as i32,
+                });
+            }
+            let mut bad = ptr::null_mut();
+            let answer = if fit > 0 { post(first, &raw mut bad) } else { 0 };
+            if answer != 0 {
+                return Err(self.post_refused(answer, done + taken(first, bad, fit)));
+            }
+            if fit < part.len() {
+                return Err(PostError { accepted: done + fit, refusal: PostRefusal::TooManySges });
+            }
         }
-        let mut bad = ptr::null_mut();
-        let answer = if fit > 0 { post(first, &raw mut bad) } else { 0 };
-        if answer != 0 {
-            return Err(refused(answer, done + taken(first, bad, fit)));
-        }
-        if fit < part.len() {
-            return Err(PostError { accepted: done + fit, refusal: PostRefusal::TooManySges });
-        }
+        Ok(())
     }
-    Ok(())
+
+    /// What a driver's number means for a post.
+    #[cold]
+    fn post_refused(&self, answer: i32, accepted: usize) -> PostError {
+        let errno = errno_of(answer);
+        let refusal = match Errno::from_raw_os_error(errno) {
+            Errno::NOMEM | Errno::AGAIN | Errno::NOSPC | Errno::NOBUFS => PostRefusal::Full,
+            Errno::NODEV | Errno::IO if is_gone(&self.attributes.name) => PostRefusal::Gone,
+            Errno::INVAL | Errno::OPNOTSUPP => PostRefusal::BadOperation,
+            _ => PostRefusal::System(errno),
+        };
+        PostError { accepted, refusal }
+    }
 }
 
 /// How many of a chain were taken before the bad one.
@@ -311,17 +327,6 @@ fn taken<T>(first: *mut T, bad: *mut T, count: usize) -> usize {
     let at = bad.addr().wrapping_sub(first.addr()) / size_of::<T>();
     // A driver that names none, or nonsense, has taken none that we could count on.
     if bad.is_null() || at >= count { 0 } else { at }
-}
-
-/// What a driver's number means for a post.
-#[cold]
-fn refused(answer: i32, accepted: usize) -> PostError {
-    let refusal = match Errno::from_raw_os_error(errno_of(answer)) {
-        Errno::NOMEM | Errno::AGAIN | Errno::NOSPC | Errno::NOBUFS => PostRefusal::Full,
-        Errno::NODEV | Errno::IO => PostRefusal::Gone,
-        _ => PostRefusal::BadOperation,
-    };
-    PostError { accepted, refusal }
 }
 
 #[inline]

@@ -2,7 +2,7 @@
 
 use super::memory::raw_access;
 use super::owned::{Owned, checked};
-use super::{Hca, QueuePair, end_in, invalid, none, number_of, over, raw_type, tag, within};
+use super::{Hca, QueuePair, end_in, invalid, none, over, raw_type, tag, within};
 use ibverbs_sys as ffi;
 use pollux_verbs::qp::Migration;
 use pollux_verbs::{Access, Qp, QpAttributes, QpInit, QpState, QpType, VerbsError, transition};
@@ -41,10 +41,10 @@ impl Hca {
         let object = made.map_err(self.refused(VERB))?;
         // SAFETY: the object is live, and its number does not change.
         let qpn = Qpn(unsafe { (*object.raw()).qp_num });
-        debug_assert_eq!(number_of(raw.qp_context), number, "the tag is kept");
         let (state, attributes) = (QpState::Reset, QpAttributes::default());
         let kept = QueuePair { object, qpn, init: *init, state, attributes };
-        self.qps.keep(number, kept);
+        let kept = self.qps.insert(kept).map_err(|_| over(VERB, "qps_max", limits.qps_max))?;
+        debug_assert_eq!(kept, number, "what it is tagged with");
         self.count_qp(init, 1);
         Ok(Qp(number))
     }

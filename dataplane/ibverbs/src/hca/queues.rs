@@ -23,8 +23,9 @@ impl Hca {
             Owned::new(made, ffi::ibv_destroy_cq)
         };
         let object = made.map_err(self.refused(VERB))?;
-        self.cqs.keep(number, CompletionQueue { object, qps: 0, datagram_qps: Vec::new() });
-        Ok(Cq(number))
+        let kept = self.cqs.insert(CompletionQueue { object, qps: 0, datagram_qps: Vec::new() });
+        debug_assert_eq!(kept.as_ref().ok(), Some(&number), "what it is tagged with");
+        kept.map(Cq).map_err(|_| over(VERB, "cqs_max", limits.cqs_max))
     }
 
     pub(super) fn destroy_cq(&mut self, cq: Cq) -> Result<(), VerbsError> {
@@ -60,8 +61,9 @@ impl Hca {
         let object = made.map_err(self.refused(VERB))?;
         // The driver says how long it made the queue.
         let requests_max = init.attr.max_wr.max(requests_max);
-        self.srqs.keep(number, SharedQueue { object, pd, requests_max, sges_max, qps: 0 });
-        Ok(Srq(number))
+        let kept = self.srqs.insert(SharedQueue { object, pd, requests_max, sges_max, qps: 0 });
+        debug_assert_eq!(kept.as_ref().ok(), Some(&number), "what it is tagged with");
+        kept.map(Srq).map_err(|_| over(VERB, "srqs_max", limits.srqs_max))
     }
 
     pub(super) fn set_srq_limit(&mut self, srq: Srq, limit: u32) -> Result<(), VerbsError> {

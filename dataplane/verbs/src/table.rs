@@ -1,11 +1,12 @@
-//! Things kept under numbers, where an old number never finds a new thing.
+//! What an adapter owns, under handles, where an old handle never finds a new thing: for whoever
+//! implements [`Device`](crate::Device).
 
 use std::collections::VecDeque;
 
 /// Things under numbers of 32 bits: 24 of place, 8 of generation, which counts how often the place
 /// was used before. So a handle outlives its thing by 255 others at the same place.
 #[derive(Debug)]
-pub(crate) struct Table<T> {
+pub struct Table<T> {
     places: Vec<Place<T>>,
     /// Oldest first, so that a number comes back as late as can be.
     free: VecDeque<u32>,
@@ -19,47 +20,54 @@ struct Place<T> {
 }
 
 const PLACE_BITS: u32 = 24;
+const PLACE_MASK: u32 = (1 << PLACE_BITS) - 1;
 
 impl<T> Table<T> {
     /// An empty one with room for `places_max` things, at most 2^24 - 1.
-    pub(crate) fn new(places_max: u32) -> Self {
-        Self {
-            places: Vec::new(),
-            free: VecDeque::new(),
-            places_max: places_max.min((1 << PLACE_BITS) - 1),
-        }
+    pub fn new(places_max: u32) -> Self {
+        Self { places: Vec::new(), free: VecDeque::new(), places_max: places_max.min(PLACE_MASK) }
+    }
+
+    /// The number that the next thing gets, for a thing that has to know; `None` if there is no
+    /// room.
+    pub fn next_number(&self) -> Option<u32> {
+        let place = match self.free.front() {
+            Some(place) => *place,
+            None if self.places.len() < self.places_max as usize => self.places.len() as u32,
+            None => return None,
+        };
+        Some(number(place, self.places.get(place as usize).map_or(0, |kept| kept.generation)))
     }
 
     /// Keeps a thing; its number, or the thing back if there is no room.
-    pub(crate) fn insert(&mut self, thing: T) -> Result<u32, T> {
-        let place = match self.free.pop_front() {
-            Some(place) => place,
-            None if self.places.len() < self.places_max as usize => {
-                // Numbers start at 1, so that 0 is nobody's.
-                self.places.push(Place { generation: 0, thing: None });
-                self.places.len() as u32 - 1
-            }
-            None => return Err(thing),
-        };
-        let kept = &mut self.places[place as usize];
-        kept.thing = Some(thing);
-        Ok(number(place, kept.generation))
+    pub fn insert(&mut self, thing: T) -> Result<u32, T> {
+        let Some(number) = self.next_number() else { return Err(thing) };
+        let place = place_of(number);
+        if place == self.places.len() {
+            self.places.push(Place { generation: 0, thing: None });
+        } else {
+            self.free.pop_front();
+        }
+        self.places[place].thing = Some(thing);
+        Ok(number)
     }
 
+    /// The thing under this number.
     #[inline]
-    pub(crate) fn get(&self, number: u32) -> Option<&T> {
+    pub fn get(&self, number: u32) -> Option<&T> {
         let kept = self.places.get(place_of(number))?;
         if kept.generation == generation_of(number) { kept.thing.as_ref() } else { None }
     }
 
+    /// The same, to change it.
     #[inline]
-    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+    pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         let kept = self.places.get_mut(place_of(number))?;
         if kept.generation == generation_of(number) { kept.thing.as_mut() } else { None }
     }
 
     /// Gives a thing up.
-    pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
+    pub fn remove(&mut self, number: u32) -> Option<T> {
         let place = place_of(number);
         let kept = self.places.get_mut(place)?;
         if kept.generation != generation_of(number) {
@@ -71,19 +79,21 @@ impl<T> Table<T> {
         Some(thing)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+    /// All things, with their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.places.iter().enumerate().filter_map(|(place, kept)| {
             Some((number(place as u32, kept.generation), kept.thing.as_ref()?))
         })
     }
 }
 
+/// Numbers start at 1, so that 0 is nobody's.
 const fn number(place: u32, generation: u8) -> u32 {
     (generation as u32) << PLACE_BITS | (place + 1)
 }
 
 const fn place_of(number: u32) -> usize {
-    (number & ((1 << PLACE_BITS) - 1)).wrapping_sub(1) as usize
+    (number & PLACE_MASK).wrapping_sub(1) as usize
 }
 
 const fn generation_of(number: u32) -> u8 {
@@ -108,5 +118,18 @@ mod tests {
         assert_eq!(table.get(second), Some(&"second"));
         table.insert("third").unwrap();
         assert_eq!(table.insert("fourth"), Err("fourth"));
+    }
+
+    #[test]
+    fn a_number_is_known_before_its_thing_is_there() {
+        let mut table = Table::new(2);
+        for _ in 0..600 {
+            let number = table.next_number().unwrap();
+            assert_eq!(table.get(number), None);
+            assert_eq!(table.insert(()), Ok(number));
+            assert_eq!(table.remove(number), Some(()));
+        }
+        assert_eq!((table.insert(()).is_ok(), table.insert(()).is_ok()), (true, true));
+        assert_eq!(table.next_number(), None);
     }
 }

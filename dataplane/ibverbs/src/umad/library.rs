@@ -1,0 +1,77 @@
+//! libibumad, loaded when it is first needed.
+//!
+//! Why it is not linked: where all adapters are on Ethernet there is libibverbs and often not this,
+//! and a program that was linked to both would not even start there.
+
+use libloading::Library;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::OnceLock;
+
+/// What the library is called by whoever was built for this version of it.
+const NAME: &str = "libibumad.so.3";
+
+/// The length of a name, with the zero at its end.
+pub(super) const NAME_OCTETS: usize = 20;
+
+/// An agent, as it is registered.
+#[repr(C)]
+pub(super) struct RawRegistration {
+    pub mgmt_class: u8,
+    pub mgmt_class_version: u8,
+    pub flags: u32,
+    pub method_mask: [u64; 2],
+    pub oui: u32,
+    pub rmpp_version: u8,
+}
+
+const _: () = assert!(size_of::<RawRegistration>() == 32);
+
+macro_rules! functions {
+    ($($field:ident = $name:literal: fn($($argument:ty),*) -> $answer:ty;)*) => {
+        /// The functions that we call.
+        pub(super) struct Umad {
+            $(pub $field: unsafe extern "C" fn($($argument),*) -> $answer,)*
+        }
+
+        impl Umad {
+            /// # Safety
+            /// The library is libibumad, and stays loaded.
+            unsafe fn of(library: &Library) -> Result<Self, libloading::Error> {
+                // SAFETY: the caller's promise; the types are those of the library's header.
+                Ok(unsafe { Self { $($field: *library.get(concat!($name, "\0").as_bytes())?,)* } })
+            }
+        }
+    };
+}
+
+functions! {
+    init = "umad_init": fn() -> c_int;
+    size = "umad_size": fn() -> usize;
+    cas_names = "umad_get_cas_names": fn(*mut [c_char; NAME_OCTETS], c_int) -> c_int;
+    issm_path = "umad_get_issm_path": fn(*const c_char, c_int, *mut c_char, c_int) -> c_int;
+    open_port = "umad_open_port": fn(*const c_char, c_int) -> c_int;
+    close_port = "umad_close_port": fn(c_int) -> c_int;
+    file = "umad_get_fd": fn(c_int) -> c_int;
+    register = "umad_register2": fn(c_int, *mut RawRegistration, *mut u32) -> c_int;
+    unregister = "umad_unregister": fn(c_int, c_int) -> c_int;
+    send = "umad_send": fn(c_int, c_int, *mut c_void, c_int, c_int, c_int) -> c_int;
+    recv = "umad_recv": fn(c_int, *mut c_void, *mut c_int, c_int) -> c_int;
+}
+
+/// The library; or why there is none.
+pub(super) fn umad() -> Result<&'static Umad, &'static str> {
+    static UMAD: OnceLock<Result<Umad, String>> = OnceLock::new();
+    let loaded = UMAD.get_or_init(|| load().map_err(|error| error.to_string()));
+    loaded.as_ref().map_err(String::as_str)
+}
+
+fn load() -> Result<Umad, libloading::Error> {
+    // SAFETY: what the library does when it is loaded is harmless: it has no constructors.
+    let library = unsafe { Library::new(NAME) }?;
+    // SAFETY: it is libibumad by its name and version, and is never unloaded (below).
+    let umad = unsafe { Umad::of(&library) }?;
+    std::mem::forget(library);
+    // SAFETY: before any other call, and once. It cannot fail in any version that there is.
+    unsafe { (umad.init)() };
+    Ok(umad)
+}
