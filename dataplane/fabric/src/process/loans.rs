@@ -241,7 +241,7 @@ mod tests {
     fn what_is_lent_is_found_until_it_is_taken_back() {
         let loans = Loans::new().unwrap();
         let (shared, private) = (Memory::shared(4096).unwrap(), Memory::private(4096).unwrap());
-        let keys = [LKey(0x100), LKey(0x201), LKey((REGIONS as u32) << 8)];
+        let keys = [LKey(0x100), LKey(0x201), LKey((REGIONS as u32 + 1) << 8)];
         loans.lend(keys[0], &shared);
         loans.lend(keys[1], &private);
         loans.lend(keys[2], &shared);
@@ -281,10 +281,10 @@ mod tests {
     #[test]
     fn segments_have_a_limit() {
         let loans = Loans::new().unwrap();
-        for region in 0..SEGMENTS_MAX as u32 + 1 {
+        for region in 1..=SEGMENTS_MAX as u32 + 1 {
             loans.lend(LKey(region << 8), &Memory::shared(1).unwrap());
         }
-        assert!(loans.lends(LKey(0)) && !loans.lends(LKey((SEGMENTS_MAX as u32) << 8)));
+        assert!(loans.lends(LKey(1 << 8)) && !loans.lends(LKey((SEGMENTS_MAX as u32 + 1) << 8)));
         let mut borrowed = Borrowed::default();
         for segment in 1..1000 {
             borrowed.take(segment, None);
