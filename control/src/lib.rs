@@ -1,0 +1,6 @@
+//! The slow protocols of IP over InfiniBand, as state machines without I/O (RFC 4391, RFC 4755).
+//!
+//! Moments and datagrams go in by `handle_*`, datagrams and events are pulled out by `poll_*`; no
+//! clock is read, nothing blocks, and every table has a limit. So the same code runs on a machine's
+//! clock and in virtual time, where a seed replays what happened.
+#![forbid(unsafe_code)]
