@@ -5,8 +5,10 @@
 //! clock and in virtual time, where a seed replays what happened.
 //!
 //! 1. [`mad`]: management datagrams, questions and their answers;
-//! 2. [`sa`]: paths, groups and notices, which the subnet administrator knows of.
+//! 2. [`sa`]: paths, groups and notices, which the subnet administrator knows of;
+//! 3. [`cm`]: how connections are made, and how they end.
 #![forbid(unsafe_code)]
 
+pub mod cm;
 pub mod mad;
 pub mod sa;
