@@ -225,6 +225,11 @@ impl Arp {
         self.events.pop()
     }
 
+    /// Frames and events that had no room, because nobody took those before them.
+    pub const fn lost(&self) -> u64 {
+        self.frames.lost() + self.events.lost()
+    }
+
     /// What was dropped, and why.
     pub const fn drops(&self) -> &Drops<ArpDrop> {
         &self.drops

@@ -250,6 +250,11 @@ impl Nd {
         self.events.pop()
     }
 
+    /// Frames and events that had no room, because nobody took those before them.
+    pub const fn lost(&self) -> u64 {
+        self.frames.lost() + self.events.lost()
+    }
+
     /// What was dropped, and why.
     pub const fn drops(&self) -> &Drops<NdDrop> {
         &self.drops

@@ -372,6 +372,11 @@ impl<P> Neighbours<P> {
         self.events.pop_front()
     }
 
+    /// Questions that had no room, because nobody took those before them.
+    pub const fn lost(&self) -> u64 {
+        self.asks.lost()
+    }
+
     /// What was dropped or put off, and why.
     pub const fn drops(&self) -> &Drops<NeighbourDrop> {
         &self.drops
