@@ -7,17 +7,19 @@ mod world;
 use node::{Node, link};
 use pollux_control::address::AddressState;
 use pollux_control::nd::ALL_NODES;
-use pollux_control::neighbour::State;
+use pollux_control::neighbour::{NeighbourConfig, Neighbours, State};
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::arp::{ArpOperation, ArpPacket};
 use pollux_wire::ip::icmpv6;
 use pollux_wire::ip::ipoib::EtherType;
 use pollux_wire::ip::ipv6::Ipv6Header;
+use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::ip::list::List;
 use pollux_wire::ip::nd::{NdBody, NdMessage, RouterAdvertisement};
 use pollux_wire::ip::nd_option::{NdOption, PrefixInformation};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use world::{Faults, World};
 
@@ -221,4 +223,47 @@ fn a_router_gives_an_address_and_a_way_out_and_takes_them_back() {
     assert_eq!(world.nodes[0].fates.no_route, 1, "it is no router any more");
     world.run_for(200 * SECOND);
     assert_eq!(state(&world), None);
+}
+
+/// Forged packets by the thousand, from link addresses that are nowhere: whoever is in use stays,
+/// and what is kept has its limit.
+#[test]
+fn a_storm_of_forged_claims_does_not_part_two_nodes() {
+    for seed in 0..20 {
+        let mut world = world(2, seed, Faults::default());
+        let config = NeighbourConfig { entries_max: 32, ..NeighbourConfig::default() };
+        world.nodes[0].neighbours = Neighbours::new(config, seed);
+        world.run_for(SETTLED);
+        let mut dice = Dice::new(seed);
+        for round in 0..40 {
+            let now = world.now;
+            for to in [v4(2), v6(2)] {
+                world.nodes[0].ping(now, to);
+            }
+            world.run_for(SECOND);
+            assert_eq!(world.nodes[0].echoes.len(), 2 * (round + 1), "seed {seed}");
+            for _ in 0..200 {
+                let now = world.now;
+                world.nodes[0].receive(now, EtherType::ARP, &forged(&mut dice));
+                world.nodes[0].drain(now);
+            }
+            assert!(world.nodes[0].rows(world.now).len() <= 32);
+        }
+    }
+}
+
+/// A question to node 1, or an answer, from anybody but nodes 1 and 2.
+fn forged(dice: &mut Dice) -> Vec<u8> {
+    let operation = ArpOperation(1 + dice.below(2) as u16);
+    let nowhere = link(1000 + dice.below(100_000), 2 + dice.below(1000) as u32);
+    let packet = ArpPacket {
+        operation,
+        sender_hardware: nowhere,
+        sender_protocol: Ipv4Addr::from_bits(0x0a00_0003 + dice.below(0xff_0000) as u32),
+        target_hardware: link(1, 0x41),
+        target_protocol: Ipv4Addr::new(10, 0, 0, 1),
+    };
+    let mut octets = vec![0; ArpPacket::<LinkAddress>::LEN];
+    packet.write(&mut octets).unwrap();
+    octets
 }
