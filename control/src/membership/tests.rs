@@ -244,6 +244,14 @@ fn an_older_querier_is_spoken_to_in_its_language() {
     assert!(said(&mut membership, at(370_000))[0].starts_with("224.0.0.22"));
 }
 
+#[test]
+fn what_waits_to_be_said_in_another_language_is_not_said() {
+    let mut membership = member();
+    membership.handle_igmp(at(10_000), &query_v3(Ipv4Addr::UNSPECIFIED, 100, &[]));
+    membership.handle_igmp(at(10_000), &query_v2(OTHER));
+    assert_eq!((said(&mut membership, at(99_000)), membership.poll_timeout()), (vec![], None));
+}
+
 fn mld_query(hop_limit: u8, router_alert: bool, message: MldMessage<'_>) -> Vec<u8> {
     let (source, destination) = (v6("fe80::9"), v6("ff02::1"));
     let from = Sender { source, destination, hop_limit, router_alert };
