@@ -163,6 +163,7 @@ fn what_changed_is_told() {
     assert_eq!(changes, Changes::default());
 }
 
+// req: iba-addressing
 #[test]
 fn tables_are_read_as_they_were_written() {
     let (mut host, mut switch) = host_and_switch();

@@ -10,6 +10,7 @@ mod managed;
 mod management;
 mod pair;
 mod processes;
+mod routers;
 mod rules;
 mod scenarios;
 #[path = "../common/served.rs"]
