@@ -10,6 +10,7 @@ mod managed;
 mod management;
 mod pair;
 mod processes;
+mod rerouting;
 mod routers;
 mod rules;
 mod scenarios;
