@@ -124,6 +124,6 @@ mod tests {
         for (times, reason) in NodeDrop::ALL.into_iter().enumerate() {
             assert_eq!(drops.of(reason), times as u64, "{}", reason.name());
         }
-        assert_eq!(drops.total(), 120);
+        assert_eq!(drops.total(), 136);
     }
 }
