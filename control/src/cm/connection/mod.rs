@@ -1,0 +1,310 @@
+//! One connection: what messages, moments and its owner do to it. The diagram is in [`super`].
+
+mod owner;
+mod peer;
+
+use super::outbox::Outbox;
+use super::state::{CmError, Offer, Phase, Repeat, State};
+use super::timing::{ack_timeout, packet_life_time, response_time};
+use super::{CmDrop, CmEvent, Connect, ConnectionId, End, Role, Words};
+use crate::cm::index::{Keys, Source};
+use crate::mad::MadAddress;
+use pollux_verbs::time::Time;
+use pollux_wire::address::{Gid, Guid, Qpn};
+use pollux_wire::mad::cm::{
+    AnsweredMessage, Apr, CmMessage, CommId, Drep, Dreq, Lap, Mra, Rej, RejectReason, Rep, Req, Rtu,
+};
+use pollux_wire::units::TimeCode;
+use std::time::Duration;
+
+/// A connection, or what will be or was one.
+#[derive(Clone, Debug)]
+pub(super) struct Connection {
+    pub(super) id: ConnectionId,
+    pub(super) role: Role,
+    /// Where its messages go, and come from.
+    pub(super) peer: MadAddress,
+    pub(super) peer_gid: Gid,
+    pub(super) remote_id: Option<CommId>,
+    pub(super) req: Box<Req>,
+    pub(super) rep: Option<Box<Rep>>,
+    /// The request's, which all answers repeat.
+    pub(super) transaction_id: u64,
+    pub(super) packet_life_time: TimeCode,
+    /// When it came into its state.
+    pub(super) since: Time,
+    pub(super) state: State,
+    /// What its listener says as long as the owner has not spoken.
+    pub(super) words: Option<Words>,
+    /// Its owner knows that it is over, or does not want to know.
+    is_over: bool,
+    is_forgotten: bool,
+}
+
+impl Connection {
+    pub(super) fn active(
+        now: Time,
+        id: ConnectionId,
+        transaction_id: u64,
+        connect: Connect,
+        out: &mut Outbox,
+    ) -> Self {
+        let Connect { to, req, packet_life_time } = connect;
+        let message = CmMessage::Req(req);
+        let interval = response_time(packet_life_time, req.remote_cm_response_timeout);
+        let times_left = req.max_cm_retries;
+        let repeat = out.begin_repeat(now, &to, message, transaction_id, (interval, times_left));
+        Self {
+            id,
+            role: Role::Active,
+            peer: to,
+            peer_gid: req.primary.remote_gid,
+            remote_id: None,
+            req: Box::new(req),
+            rep: None,
+            transaction_id,
+            packet_life_time,
+            since: now,
+            state: State::ReqSent(repeat),
+            words: None,
+            is_over: false,
+            is_forgotten: false,
+        }
+    }
+
+    pub(super) fn passive(
+        now: Time,
+        id: ConnectionId,
+        (peer, transaction_id, req): (MadAddress, u64, &Req),
+        words: Option<Words>,
+        out: &mut Outbox,
+    ) -> Self {
+        out.tell(CmEvent::Request { id, req: Box::new(*req), from: peer });
+        let until = now + out.config.owner_time_max;
+        Self {
+            id,
+            role: Role::Passive,
+            peer,
+            peer_gid: req.primary.local_gid,
+            remote_id: Some(req.local_comm_id),
+            req: Box::new(*req),
+            rep: None,
+            transaction_id,
+            packet_life_time: packet_life_time(req),
+            since: now,
+            state: State::ReqReceived { until, mra: None },
+            words,
+            is_over: false,
+            is_forgotten: false,
+        }
+    }
+
+    pub(super) fn keys(&self) -> Keys {
+        let phase = self.state.phase();
+        if phase == Phase::Closed {
+            return Keys::default();
+        }
+        let is_pending =
+            matches!(phase, Phase::ReqReceived | Phase::RepSent | Phase::MraRepReceived);
+        let remote_qpn = self.remote_qpn().filter(|_| phase != Phase::TimeWait);
+        Keys {
+            due: self.state.due(),
+            remote_id: self.remote_id.map(|remote_id| (remote_id, self.peer_gid)),
+            remote_qp: remote_qpn.map(|qpn| (self.peer_gid, qpn)),
+            asked_by: is_pending.then(|| Source::of(&self.peer)),
+        }
+    }
+
+    pub(super) fn local_qpn(&self) -> Option<Qpn> {
+        match self.role {
+            Role::Active => Some(self.req.local_qpn),
+            Role::Passive => self.rep.as_ref().map(|rep| rep.local_qpn),
+        }
+    }
+
+    pub(super) fn remote_qpn(&self) -> Option<Qpn> {
+        match self.role {
+            Role::Active => self.rep.as_ref().map(|rep| rep.local_qpn),
+            Role::Passive => Some(self.req.local_qpn),
+        }
+    }
+
+    pub(super) fn remote_ca_guid(&self) -> Option<Guid> {
+        match self.role {
+            Role::Active => self.rep.as_ref().map(|rep| rep.local_ca_guid),
+            Role::Passive => Some(self.req.local_ca_guid),
+        }
+    }
+
+    fn say(&self, out: &mut Outbox, message: &CmMessage) {
+        out.send(&self.peer, self.transaction_id, message);
+    }
+
+    fn tell(&self, out: &mut Outbox, event: CmEvent) {
+        if !self.is_forgotten {
+            out.tell(event);
+        }
+    }
+
+    /// Tells the owner, once, that it is over, and why.
+    fn tell_end(&mut self, out: &mut Outbox, end: End) {
+        if !self.is_over {
+            self.is_over = true;
+            self.tell(out, CmEvent::Ended { id: self.id, phase: self.state.phase(), end });
+        }
+    }
+
+    fn wait_time(&mut self, now: Time, out: &Outbox, last_word: Option<CmMessage>) {
+        let acknowledged = match (&self.rep, self.role) {
+            (Some(rep), Role::Active) => ack_timeout(self.packet_life_time, rep.target_ack_delay),
+            _ => self.req.primary.local_ack_timeout,
+        };
+        let wait = Duration::from_nanos(acknowledged.nanoseconds());
+        let until = now + wait.min(out.config.time_wait_max);
+        self.state = State::TimeWait { until, last_word: last_word.map(Box::new) };
+    }
+
+    /// How often, and how long apart, what this side says of its own accord is said.
+    fn rhythm(&self) -> (Duration, u8) {
+        let response = match self.role {
+            Role::Active => self.req.remote_cm_response_timeout,
+            Role::Passive => self.req.local_cm_response_timeout,
+        };
+        (response_time(self.packet_life_time, response), self.req.max_cm_retries)
+    }
+
+    fn begin_repeat(&self, now: Time, out: &mut Outbox, message: CmMessage, id: u64) -> Repeat {
+        out.begin_repeat(now, &self.peer, message, id, self.rhythm())
+    }
+
+    /// A rejection in the words that the owner gave to its own last message, since the peer may
+    /// want to know whom it comes from (RFC 4755 6).
+    fn rejection(
+        &self,
+        out: &Outbox,
+        message_rejected: AnsweredMessage,
+        reason: RejectReason,
+    ) -> Rej {
+        let own: &[u8] = match (self.role, &self.rep) {
+            (Role::Active, _) => &self.req.private_data,
+            (Role::Passive, Some(rep)) => &rep.private_data,
+            (Role::Passive, None) => self.words.as_ref().map_or(&[], |words| words.as_slice()),
+        };
+        let mut private_data = [0; 148];
+        let len = own.len().min(private_data.len());
+        private_data[..len].copy_from_slice(&own[..len]);
+        let rej = Rej {
+            local_comm_id: self.id.comm_id(),
+            remote_comm_id: self.remote_id.unwrap_or_default(),
+            message_rejected,
+            reason,
+            private_data,
+            ..Rej::default()
+        };
+        match reason {
+            RejectReason::TIMEOUT => rej.with_info(&out.config.ca_guid.0.to_be_bytes()),
+            _ => rej,
+        }
+    }
+
+    fn establish(&mut self, rtu: Option<Rtu>) {
+        let rtu = rtu.map(Box::new);
+        self.state = State::Established { rtu, offered: None, offer: Offer::None };
+    }
+
+    fn close(&mut self, out: &mut Outbox) {
+        self.tell(out, CmEvent::Closed { id: self.id });
+        self.state = State::Closed;
+    }
+
+    fn send_dreq(
+        &mut self,
+        now: Time,
+        out: &mut Outbox,
+        transaction_id: u64,
+        private_data: [u8; 220],
+    ) {
+        let dreq = Dreq {
+            local_comm_id: self.id.comm_id(),
+            remote_comm_id: self.remote_id.unwrap_or_default(),
+            remote_qpn: self.remote_qpn().unwrap_or_default(),
+            private_data,
+        };
+        let repeat = self.begin_repeat(now, out, CmMessage::Dreq(dreq), transaction_id);
+        self.state = State::DreqSent(repeat);
+    }
+
+    fn reject_and_wait(&mut self, now: Time, out: &mut Outbox, rej: Rej) {
+        let message = CmMessage::Rej(rej);
+        self.say(out, &message);
+        self.wait_time(now, out, Some(message));
+    }
+
+    fn time_out(&mut self, now: Time, out: &mut Outbox, message: AnsweredMessage) {
+        self.tell_end(out, End::TimedOut);
+        let rej = self.rejection(out, message, RejectReason::TIMEOUT);
+        self.reject_and_wait(now, out, rej);
+    }
+
+    /// Takes a reply back. The peer may believe that the connection stands, if its word that it
+    /// does was lost; so a rejection, which is said once, is not enough.
+    fn part(&mut self, now: Time, out: &mut Outbox, reason: RejectReason) {
+        let rej = self.rejection(out, AnsweredMessage::OTHER, reason);
+        self.say(out, &CmMessage::Rej(rej));
+        self.send_dreq(now, out, self.transaction_id, [0; 220]);
+    }
+}
+
+/// What the clock says.
+impl Connection {
+    pub(super) fn handle_timeout(&mut self, now: Time, out: &mut Outbox) {
+        match &mut self.state {
+            State::ReqSent(repeat) | State::RepSent(repeat) | State::DreqSent(repeat)
+                if repeat.times_left > 0 =>
+            {
+                out.repeat(now, &self.peer, repeat);
+            }
+            State::MraReqReceived(repeat) if repeat.times_left > 0 => {
+                out.repeat(now, &self.peer, repeat);
+                self.state = State::ReqSent(repeat.clone());
+            }
+            State::MraRepReceived(repeat) if repeat.times_left > 0 => {
+                out.repeat(now, &self.peer, repeat);
+                self.state = State::RepSent(repeat.clone());
+            }
+            State::Established { offered: Some(repeat), .. } if repeat.times_left > 0 => {
+                out.repeat(now, &self.peer, repeat);
+            }
+            _ => self.give_up(now, out),
+        }
+    }
+
+    fn give_up(&mut self, now: Time, out: &mut Outbox) {
+        match &mut self.state {
+            State::ReqSent(_) | State::MraReqReceived(_) => {
+                self.time_out(now, out, AnsweredMessage::OTHER);
+            }
+            State::RepSent(_) | State::MraRepReceived(_) => {
+                self.tell_end(out, End::TimedOut);
+                self.part(now, out, RejectReason::TIMEOUT);
+            }
+            State::RepReceived { .. } => self.time_out(now, out, AnsweredMessage::REP),
+            State::ReqReceived { .. } => {
+                self.tell_end(out, End::TimedOut);
+                let reason = RejectReason::CONSUMER_REJECT;
+                let rej = self.rejection(out, AnsweredMessage::REQ, reason);
+                self.reject_and_wait(now, out, rej);
+            }
+            State::DreqSent(_) => {
+                self.tell_end(out, End::TimedOut);
+                self.wait_time(now, out, None);
+            }
+            State::Established { offered, .. } => {
+                *offered = None;
+                self.tell(out, CmEvent::PathAnswered { id: self.id, apr: None });
+            }
+            State::TimeWait { .. } => self.close(out),
+            State::Closed => {}
+        }
+    }
+}

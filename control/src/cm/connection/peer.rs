@@ -1,0 +1,179 @@
+//! What a peer's messages do to a connection. That they come from its peer was seen to.
+
+use super::*;
+
+impl Connection {
+    /// The request has come again: the answer to it was lost, or is not there yet.
+    pub(in crate::cm) fn handle_req_again(&self, out: &mut Outbox) {
+        match &self.state {
+            State::ReqReceived { mra: Some(mra), .. } => self.say(out, &CmMessage::Mra(**mra)),
+            State::RepSent(repeat) => self.say(out, &repeat.message),
+            State::TimeWait { last_word: Some(message), .. } => self.say(out, message),
+            _ => out.count(CmDrop::Repeated),
+        }
+    }
+
+    /// The reply; that no other connection has the peer's queue pair was seen to.
+    pub(in crate::cm) fn handle_rep(&mut self, now: Time, out: &mut Outbox, rep: &Rep) {
+        match &self.state {
+            State::ReqSent(_) | State::MraReqReceived(_) => {
+                (self.remote_id, self.rep) = (Some(rep.local_comm_id), Some(Box::new(*rep)));
+                let until = now + out.config.owner_time_max;
+                self.state = State::RepReceived { until, mra: None };
+                self.tell(out, CmEvent::Reply { id: self.id, rep: Box::new(*rep) });
+            }
+            State::RepReceived { mra: Some(mra), .. } => self.say(out, &CmMessage::Mra(**mra)),
+            State::Established { rtu: Some(rtu), .. } => self.say(out, &CmMessage::Rtu(**rtu)),
+            State::TimeWait { last_word: Some(message), .. } => self.say(out, message),
+            _ => out.count(CmDrop::Repeated),
+        }
+    }
+
+    /// Whether a reply would be the first.
+    pub(in crate::cm) fn awaits_rep(&self) -> bool {
+        matches!(self.state, State::ReqSent(_) | State::MraReqReceived(_))
+    }
+
+    pub(in crate::cm) fn handle_mra(&mut self, now: Time, out: &mut Outbox, mra: &Mra) {
+        let wait = response_time(self.packet_life_time, mra.service_timeout);
+        let state = std::mem::replace(&mut self.state, State::Closed);
+        self.state = match (state, mra.message_mraed) {
+            (State::ReqSent(repeat) | State::MraReqReceived(repeat), AnsweredMessage::REQ) => {
+                State::MraReqReceived(out.be_patient(now, repeat, wait))
+            }
+            (State::RepSent(repeat) | State::MraRepReceived(repeat), AnsweredMessage::REP) => {
+                State::MraRepReceived(out.be_patient(now, repeat, wait))
+            }
+            (State::Established { rtu, offered: Some(repeat), offer }, AnsweredMessage::OTHER) => {
+                let offered = Some(out.be_patient(now, repeat, wait));
+                State::Established { rtu, offered, offer }
+            }
+            (state, _) => {
+                out.count(CmDrop::WrongState);
+                state
+            }
+        };
+    }
+
+    pub(in crate::cm) fn handle_rtu(&mut self, out: &mut Outbox, rtu: &Rtu) {
+        match self.state {
+            State::RepSent(_) | State::MraRepReceived(_) => {
+                self.establish(None);
+                let rtu = Some(Box::new(*rtu));
+                self.tell(out, CmEvent::Established { id: self.id, rtu });
+            }
+            _ => out.count(CmDrop::Repeated),
+        }
+    }
+
+    pub(in crate::cm) fn handle_rej(&mut self, now: Time, out: &mut Outbox, rej: &Rej) {
+        let phase = self.state.phase();
+        if matches!(phase, Phase::TimeWait | Phase::Closed) {
+            return out.count(CmDrop::Repeated);
+        }
+        self.tell_end(out, End::Rejected(Box::new(*rej)));
+        // A peer that made nothing of the request has no packets under way.
+        let is_unmade =
+            matches!(phase, Phase::ReqSent | Phase::MraReqReceived | Phase::ReqReceived);
+        if is_unmade && rej.reason != RejectReason::STALE_CONNECTION {
+            self.close(out);
+        } else {
+            self.wait_time(now, out, None);
+        }
+    }
+
+    pub(in crate::cm) fn handle_dreq(
+        &mut self,
+        now: Time,
+        out: &mut Outbox,
+        transaction_id: u64,
+        dreq: &Dreq,
+    ) {
+        if self.local_qpn() != Some(dreq.remote_qpn) {
+            return out.count(CmDrop::WrongQp);
+        }
+        let phase = self.state.phase();
+        if matches!(phase, Phase::ReqReceived | Phase::ReqSent | Phase::MraReqReceived) {
+            return out.count(CmDrop::WrongState);
+        }
+        let (local_comm_id, remote_comm_id) = (self.id.comm_id(), dreq.local_comm_id);
+        let drep = Drep { local_comm_id, remote_comm_id, private_data: [0; 224] };
+        out.send(&self.peer, transaction_id, &CmMessage::Drep(drep));
+        if phase != Phase::TimeWait {
+            self.tell_end(out, End::Asked(Box::new(*dreq)));
+            self.wait_time(now, out, None);
+        }
+    }
+
+    pub(in crate::cm) fn handle_drep(&mut self, now: Time, out: &mut Outbox, drep: &Drep) {
+        if !matches!(self.state, State::DreqSent(_)) {
+            return out.count(CmDrop::Repeated);
+        }
+        self.tell_end(out, End::Answered(Box::new(*drep)));
+        self.wait_time(now, out, None);
+    }
+
+    pub(in crate::cm) fn handle_lap(&mut self, out: &mut Outbox, transaction_id: u64, lap: &Lap) {
+        let local_qpn = self.local_qpn();
+        let State::Established { offer, .. } = &mut self.state else {
+            return out.count(CmDrop::WrongState);
+        };
+        match offer {
+            Offer::Received { transaction_id: known, mra: Some(mra) }
+                if *known == transaction_id =>
+            {
+                out.send(&self.peer, transaction_id, &CmMessage::Mra(**mra));
+            }
+            Offer::Answered { transaction_id: known, apr } if *known == transaction_id => {
+                out.send(&self.peer, transaction_id, &CmMessage::Apr(**apr));
+            }
+            Offer::Received { .. } => out.count(CmDrop::Repeated),
+            Offer::None | Offer::Answered { .. } if local_qpn != Some(lap.remote_qpn) => {
+                out.count(CmDrop::WrongQp);
+            }
+            Offer::None | Offer::Answered { .. } => {
+                *offer = Offer::Received { transaction_id, mra: None };
+                let (id, lap) = (self.id, Box::new(*lap));
+                self.tell(out, CmEvent::PathOffered { id, lap });
+            }
+        }
+    }
+
+    pub(in crate::cm) fn handle_apr(&mut self, out: &mut Outbox, apr: &Apr) {
+        let State::Established { offered, .. } = &mut self.state else {
+            return out.count(CmDrop::WrongState);
+        };
+        if offered.take().is_none() {
+            return out.count(CmDrop::Repeated);
+        }
+        let apr = Some(Box::new(*apr));
+        self.tell(out, CmEvent::PathAnswered { id: self.id, apr });
+    }
+
+    /// Its peer has another connection with the same queue pair, so it is none any more.
+    pub(in crate::cm) fn handle_stale(&mut self, now: Time, out: &mut Outbox, transaction_id: u64) {
+        self.tell_end(out, End::Stale);
+        let message = match self.state.phase() {
+            Phase::Established => {
+                return self.send_dreq(now, out, transaction_id, [0; 220]);
+            }
+            Phase::DreqSent => return self.wait_time(now, out, None),
+            Phase::ReqReceived => AnsweredMessage::REQ,
+            Phase::RepReceived => AnsweredMessage::REP,
+            Phase::RepSent | Phase::MraRepReceived => {
+                return self.part(now, out, RejectReason::STALE_CONNECTION);
+            }
+            Phase::ReqSent | Phase::MraReqReceived | Phase::TimeWait | Phase::Closed => return,
+        };
+        let rej = self.rejection(out, message, RejectReason::STALE_CONNECTION);
+        self.reject_and_wait(now, out, rej);
+    }
+
+    /// The reply's queue pair is another connection's, so this one will be none.
+    pub(in crate::cm) fn refuse_stale_rep(&mut self, now: Time, out: &mut Outbox, rep: &Rep) {
+        self.remote_id = Some(rep.local_comm_id);
+        self.tell_end(out, End::Stale);
+        let rej = self.rejection(out, AnsweredMessage::REP, RejectReason::STALE_CONNECTION);
+        self.reject_and_wait(now, out, rej);
+    }
+}

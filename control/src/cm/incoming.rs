@@ -1,0 +1,343 @@
+//! Messages from peers: whose they are, and what is said to those that are nobody's (IBA 12.9.8).
+
+use super::connection::Connection;
+use super::index::Source;
+use super::outbox::Outbox;
+use super::state::Phase;
+use super::{Cm, CmDrop, ConnectionId, Role};
+use crate::mad::{Envelope, MadAddress};
+use pollux_verbs::time::Time;
+use pollux_wire::address::Guid;
+use pollux_wire::mad::cm::{
+    AnsweredMessage, ApStatus, Apr, CmMessage, CommId, Drep, Dreq, Lap, Mra, Rej, RejectReason,
+    Rep, Req, SidrRep, SidrReq, SidrStatus,
+};
+use pollux_wire::mad::{Attribute, MadHeader, Method, MgmtClass};
+
+impl Cm {
+    /// A datagram of the class of communication management has come.
+    pub fn handle_mad(&mut self, now: Time, envelope: &Envelope) {
+        let Ok((header, message)) = CmMessage::parse_mad(&envelope.mad) else {
+            return self.handle_unreadable(envelope);
+        };
+        let from = &envelope.peer;
+        let id = header.transaction_id;
+        match &message {
+            CmMessage::Req(req) => self.handle_req(now, envelope, id, req),
+            CmMessage::Rep(rep) => self.handle_rep(now, from, id, rep),
+            CmMessage::Rtu(rtu) => {
+                self.pass(now, from, rtu.remote_comm_id, rtu.local_comm_id, |connection, out| {
+                    connection.handle_rtu(out, rtu);
+                });
+            }
+            CmMessage::Mra(mra) => self.handle_mra(now, from, mra),
+            CmMessage::Rej(rej) => self.handle_rej(now, from, rej),
+            CmMessage::Dreq(dreq) => self.handle_dreq(now, from, id, dreq),
+            CmMessage::Drep(drep) => {
+                self.pass(now, from, drep.remote_comm_id, drep.local_comm_id, |connection, out| {
+                    connection.handle_drep(now, out, drep);
+                });
+            }
+            CmMessage::Lap(lap) => self.handle_lap(now, from, id, lap),
+            CmMessage::Apr(apr) => {
+                self.pass(now, from, apr.remote_comm_id, apr.local_comm_id, |connection, out| {
+                    connection.handle_apr(out, apr);
+                });
+            }
+            CmMessage::SidrReq(req) => self.refuse_sidr(from, id, req),
+            CmMessage::SidrRep(_) => self.out.count(CmDrop::Unknown),
+        }
+    }
+
+    /// Of a request in another version of the class, the sender's name is where we know it.
+    fn handle_unreadable(&mut self, envelope: &Envelope) {
+        self.out.count(CmDrop::NotOurs);
+        let Ok((header, rest)) = MadHeader::read(&envelope.mad) else { return };
+        let is_req = header.mgmt_class == MgmtClass::COMM_MGT
+            && header.method == Method::SEND
+            && header.attribute_id == Req::ID
+            && header.class_version != MgmtClass::COMM_MGT.version();
+        if let (true, Ok((req, _))) = (is_req, Req::read(rest)) {
+            let reason = RejectReason::UNSUPPORTED_CLASS_VERSION;
+            self.refuse(&envelope.peer, header.transaction_id, &req, reason);
+        }
+    }
+
+    /// Whose a message is: of all that we call `own`, the one that its peer calls `others`.
+    fn find(
+        &self,
+        from: &MadAddress,
+        own: CommId,
+        others: Option<CommId>,
+    ) -> Result<ConnectionId, CmDrop> {
+        let id = ConnectionId(own.0);
+        let connection = self.connections.get(&id).ok_or(CmDrop::Unknown)?;
+        if others.is_some() && connection.remote_id != others {
+            return Err(CmDrop::Unknown);
+        }
+        if !connection.peer.is_same_port(from) {
+            return Err(CmDrop::Stranger);
+        }
+        Ok(id)
+    }
+
+    /// Passes a message to its connection; one that has none is counted.
+    fn pass(
+        &mut self,
+        now: Time,
+        from: &MadAddress,
+        own: CommId,
+        others: CommId,
+        change: impl FnOnce(&mut Connection, &mut Outbox),
+    ) {
+        match self.find(from, own, Some(others)) {
+            Ok(id) => self.pass_to(now, id, change),
+            Err(reason) => self.out.count(reason),
+        }
+    }
+
+    fn pass_to(
+        &mut self,
+        now: Time,
+        id: ConnectionId,
+        change: impl FnOnce(&mut Connection, &mut Outbox),
+    ) {
+        if self.change(now, id, change).is_err() {
+            self.out.count(CmDrop::Unknown);
+        }
+    }
+
+    fn handle_req(&mut self, now: Time, envelope: &Envelope, transaction_id: u64, req: &Req) {
+        let from = &envelope.peer;
+        if self.is_known(now, from, req) {
+            return;
+        }
+        let same_qp = self.index.by_remote_qp(req.primary.local_gid, req.local_qpn);
+        let stale: Vec<_> = same_qp.filter(|id| self.is_of(*id, from)).collect();
+        if !self.make_way(now, &stale) {
+            self.out.count(CmDrop::Stale);
+            let reason = RejectReason::STALE_CONNECTION;
+            return self.refuse(from, transaction_id, req, reason);
+        }
+        if let Err((drop, answer)) = self.admit(from, req) {
+            self.out.count(drop);
+            if let Some(reason) = answer {
+                self.refuse(from, transaction_id, req, reason);
+            }
+            return;
+        }
+        let id = self.unused_id();
+        let words = self.listeners.get(&req.service_id).cloned();
+        let asked = (envelope.peer, transaction_id, req);
+        let connection = Connection::passive(now, id, asked, words, &mut self.out);
+        self.enter(connection);
+    }
+
+    fn is_of(&self, id: ConnectionId, from: &MadAddress) -> bool {
+        self.connections.get(&id).is_some_and(|connection| connection.peer.is_same_port(from))
+    }
+
+    /// Whether the request has come before; if so, it was answered again. A peer that uses a name
+    /// again for another request has begun anew, and does not know the connection of that name.
+    fn is_known(&mut self, now: Time, from: &MadAddress, req: &Req) -> bool {
+        let named = self.index.by_remote_id(req.local_comm_id, req.primary.local_gid);
+        let named: Vec<_> = named.filter(|id| self.is_of(*id, from)).collect();
+        for id in named {
+            let Some(connection) = self.connections.get(&id) else { continue };
+            if connection.role == Role::Passive && *connection.req == *req {
+                self.pass_to(now, id, |connection, out| connection.handle_req_again(out));
+                return true;
+            }
+            let dreq_id = self.transaction_id();
+            self.pass_to(now, id, |connection, out| connection.handle_stale(now, out, dreq_id));
+        }
+        false
+    }
+
+    /// Ends connections whose peer has forgotten them. True if nothing of them is in the way of a
+    /// new one: they were as good as over.
+    fn make_way(&mut self, now: Time, stale: &[ConnectionId]) -> bool {
+        let mut is_free = true;
+        for id in stale {
+            let is_ending = self.phase(*id) == Some(Phase::DreqSent);
+            is_free &= is_ending;
+            let dreq_id = self.transaction_id();
+            self.pass_to(now, *id, |connection, out| connection.handle_stale(now, out, dreq_id));
+        }
+        is_free
+    }
+
+    /// Whether there is somebody, and room, for a request; if not, why, and what to say.
+    ///
+    /// Who sends too many requests is not told: it will repeat them, while an answer would make
+    /// some peers ask again at once.
+    fn admit(&self, from: &MadAddress, req: &Req) -> Result<(), (CmDrop, Option<RejectReason>)> {
+        if !self.listeners.contains_key(&req.service_id) {
+            return Err((CmDrop::NoListener, Some(RejectReason::INVALID_SERVICE_ID)));
+        }
+        let gids = &self.port.gids;
+        if !gids.is_empty() && !gids.contains(&req.primary.remote_gid) {
+            return Err((CmDrop::WrongGid, Some(RejectReason::INVALID_PRIMARY_REMOTE_GID)));
+        }
+        let (of_peer, of_all) = self.index.pending(Source::of(from));
+        let config = &self.out.config;
+        if of_peer >= config.requests_pending_per_peer_max || of_all >= config.requests_pending_max
+        {
+            return Err((CmDrop::TooManyRequests, None));
+        }
+        if self.is_full() {
+            return Err((CmDrop::TableFull, Some(RejectReason::NO_RESOURCES)));
+        }
+        Ok(())
+    }
+
+    /// Rejects a request of which no connection was made, so that we have no name for it.
+    fn refuse(&mut self, to: &MadAddress, transaction_id: u64, req: &Req, reason: RejectReason) {
+        let mut rej = Rej {
+            remote_comm_id: req.local_comm_id,
+            message_rejected: AnsweredMessage::REQ,
+            reason,
+            private_data: self.listeners.get(&req.service_id).map_or([0; 148], |words| **words),
+            ..Rej::default()
+        };
+        if let (RejectReason::INVALID_PRIMARY_REMOTE_GID, Some(own)) =
+            (reason, self.port.gids.first())
+        {
+            rej = rej.with_info(&own.0);
+        }
+        self.out.send(to, transaction_id, &CmMessage::Rej(rej));
+    }
+
+    fn handle_rep(&mut self, now: Time, from: &MadAddress, transaction_id: u64, rep: &Rep) {
+        let id = match self.find(from, rep.remote_comm_id, None) {
+            Ok(id) if self.knows_as(id, rep.local_comm_id) => id,
+            Err(CmDrop::Stranger) => return self.out.count(CmDrop::Stranger),
+            _ => return self.refuse_rep(from, transaction_id, rep),
+        };
+        let Some(connection) = self.connections.get(&id) else { return };
+        let is_first = connection.awaits_rep();
+        let same_qp = self.index.by_remote_qp(connection.peer_gid, rep.local_qpn);
+        let stale: Vec<_> =
+            same_qp.filter(|other| *other != id && self.is_of(*other, from)).collect();
+        if is_first && !self.make_way(now, &stale) {
+            self.out.count(CmDrop::Stale);
+            return self.pass_to(now, id, |connection, out| {
+                connection.refuse_stale_rep(now, out, rep);
+            });
+        }
+        self.pass_to(now, id, |connection, out| connection.handle_rep(now, out, rep));
+    }
+
+    /// Whether the peer calls it so, or has not called it anything yet.
+    fn knows_as(&self, id: ConnectionId, remote_id: CommId) -> bool {
+        let connection = self.connections.get(&id);
+        connection.is_some_and(|connection| {
+            connection.role == Role::Active
+                && connection.remote_id.is_none_or(|known| known == remote_id)
+        })
+    }
+
+    /// A reply to nothing that we asked: its sender would wait long for us to confirm.
+    fn refuse_rep(&mut self, to: &MadAddress, transaction_id: u64, rep: &Rep) {
+        self.out.count(CmDrop::Unknown);
+        let rej = Rej {
+            local_comm_id: rep.remote_comm_id,
+            remote_comm_id: rep.local_comm_id,
+            message_rejected: AnsweredMessage::REP,
+            reason: RejectReason::INVALID_COMM_ID,
+            ..Rej::default()
+        };
+        self.out.send(to, transaction_id, &CmMessage::Rej(rej));
+    }
+
+    fn handle_mra(&mut self, now: Time, from: &MadAddress, mra: &Mra) {
+        // Before the reply, the peer's name is news to us.
+        let is_early = mra.message_mraed == AnsweredMessage::REQ;
+        let others = (!is_early).then_some(mra.local_comm_id);
+        match self.find(from, mra.remote_comm_id, others) {
+            Ok(id) => {
+                self.pass_to(now, id, |connection, out| connection.handle_mra(now, out, mra));
+            }
+            Err(reason) => self.out.count(reason),
+        }
+    }
+
+    fn handle_rej(&mut self, now: Time, from: &MadAddress, rej: &Rej) {
+        let timed_out = rej.timed_out_ca().and_then(|guid| self.find_timed_out(from, guid, rej));
+        match timed_out.map_or_else(|| self.find_rejected(from, rej), Ok) {
+            Ok(id) => {
+                self.pass_to(now, id, |connection, out| connection.handle_rej(now, out, rej));
+            }
+            Err(reason) => self.out.count(reason),
+        }
+    }
+
+    /// A peer that rejects a request may have no name for the connection, or one that is news.
+    fn find_rejected(&self, from: &MadAddress, rej: &Rej) -> Result<ConnectionId, CmDrop> {
+        let id = self.find(from, rej.remote_comm_id, None)?;
+        let connection = self.connections.get(&id).ok_or(CmDrop::Unknown)?;
+        match connection.remote_id {
+            Some(known) if known != rej.local_comm_id => Err(CmDrop::Unknown),
+            _ => Ok(id),
+        }
+    }
+
+    /// A peer that got no answer may not know our name, only its own and its node's.
+    fn find_timed_out(&self, from: &MadAddress, guid: Guid, rej: &Rej) -> Option<ConnectionId> {
+        let is_meant = |id: &ConnectionId| {
+            let connection = self.connections.get(id);
+            connection.is_some_and(|connection| connection.remote_ca_guid() == Some(guid))
+        };
+        let named = self.index.by_remote_id_of_any(rej.local_comm_id);
+        named.filter(is_meant).find(|id| self.is_of(*id, from))
+    }
+
+    fn handle_dreq(&mut self, now: Time, from: &MadAddress, transaction_id: u64, dreq: &Dreq) {
+        match self.find(from, dreq.remote_comm_id, Some(dreq.local_comm_id)) {
+            Ok(id) => self.pass_to(now, id, |connection, out| {
+                connection.handle_dreq(now, out, transaction_id, dreq);
+            }),
+            Err(CmDrop::Unknown) => {
+                self.out.count(CmDrop::Unknown);
+                let drep = Drep {
+                    local_comm_id: dreq.remote_comm_id,
+                    remote_comm_id: dreq.local_comm_id,
+                    private_data: [0; 224],
+                };
+                self.out.send(from, transaction_id, &CmMessage::Drep(drep));
+            }
+            Err(reason) => self.out.count(reason),
+        }
+    }
+
+    fn handle_lap(&mut self, now: Time, from: &MadAddress, transaction_id: u64, lap: &Lap) {
+        match self.find(from, lap.remote_comm_id, Some(lap.local_comm_id)) {
+            Ok(id) => self.pass_to(now, id, |connection, out| {
+                connection.handle_lap(out, transaction_id, lap);
+            }),
+            Err(CmDrop::Unknown) => {
+                self.out.count(CmDrop::Unknown);
+                let apr = Apr {
+                    local_comm_id: lap.remote_comm_id,
+                    remote_comm_id: lap.local_comm_id,
+                    status: ApStatus::INVALID_COMM_ID,
+                    ..Apr::default()
+                };
+                self.out.send(from, transaction_id, &CmMessage::Apr(apr));
+            }
+            Err(reason) => self.out.count(reason),
+        }
+    }
+
+    /// Nothing here is to be found by a service ID but connections.
+    fn refuse_sidr(&mut self, to: &MadAddress, transaction_id: u64, req: &SidrReq) {
+        self.out.count(CmDrop::NoListener);
+        let rep = SidrRep {
+            request_id: req.request_id,
+            status: SidrStatus::UNSUPPORTED_SERVICE_ID,
+            service_id: req.service_id,
+            ..SidrRep::default()
+        };
+        self.out.send(to, transaction_id, &CmMessage::SidrRep(rep));
+    }
+}

@@ -1,0 +1,136 @@
+//! How messages and moments find their connection.
+//!
+//! A connection is found by what it knows: [`Keys`] are made of it before and after every change,
+//! and the difference is entered here. So no change can forget a table.
+
+use super::ConnectionId;
+use crate::mad::MadAddress;
+use pollux_verbs::time::Time;
+use pollux_wire::address::{Gid, Lid, Qpn};
+use pollux_wire::mad::cm::CommId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Who sent a message, as far as headers tell and nobody can make up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Source {
+    Near(Lid),
+    BeyondRouter(Gid),
+}
+
+impl Source {
+    pub(super) fn of(peer: &MadAddress) -> Self {
+        peer.global.map_or(Self::Near(peer.lid), |global| Self::BeyondRouter(global.remote_gid))
+    }
+}
+
+/// By what a connection is found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Keys {
+    /// When it has to do something.
+    pub(super) due: Option<Time>,
+    /// The peer's name for it, and the peer's port.
+    pub(super) remote_id: Option<(CommId, Gid)>,
+    /// The peer's queue pair, as long as the peer may believe it connected.
+    pub(super) remote_qp: Option<(Gid, Qpn)>,
+    /// Whoever asked for it, as long as it does not stand.
+    pub(super) asked_by: Option<Source>,
+}
+
+/// All connections by their keys.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    due: BTreeSet<(Time, ConnectionId)>,
+    remote_ids: BTreeSet<(CommId, Gid, ConnectionId)>,
+    remote_qps: BTreeSet<(Gid, Qpn, ConnectionId)>,
+    pending: BTreeMap<Source, usize>,
+    pending_count: usize,
+}
+
+impl Index {
+    /// A connection has changed.
+    pub(super) fn replace(&mut self, id: ConnectionId, before: &Keys, after: &Keys) {
+        if before == after {
+            return;
+        }
+        self.remove(id, before);
+        if let Some(due) = after.due {
+            self.due.insert((due, id));
+        }
+        if let Some((remote_id, gid)) = after.remote_id {
+            self.remote_ids.insert((remote_id, gid, id));
+        }
+        if let Some((gid, qpn)) = after.remote_qp {
+            self.remote_qps.insert((gid, qpn, id));
+        }
+        if let Some(source) = after.asked_by {
+            *self.pending.entry(source).or_default() += 1;
+            self.pending_count += 1;
+        }
+    }
+
+    fn remove(&mut self, id: ConnectionId, keys: &Keys) {
+        if let Some(due) = keys.due {
+            self.due.remove(&(due, id));
+        }
+        if let Some((remote_id, gid)) = keys.remote_id {
+            self.remote_ids.remove(&(remote_id, gid, id));
+        }
+        if let Some((gid, qpn)) = keys.remote_qp {
+            self.remote_qps.remove(&(gid, qpn, id));
+        }
+        if let Some(source) = keys.asked_by
+            && let Some(count) = self.pending.get_mut(&source)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.pending.remove(&source);
+            }
+            self.pending_count -= 1;
+        }
+    }
+
+    /// The next that has to do something.
+    pub(super) fn next_due(&self) -> Option<(Time, ConnectionId)> {
+        self.due.first().copied()
+    }
+
+    /// Those that the peer at this port calls so.
+    pub(super) fn by_remote_id(
+        &self,
+        remote_id: CommId,
+        gid: Gid,
+    ) -> impl Iterator<Item = ConnectionId> {
+        let range = (remote_id, gid, ConnectionId::MIN)..=(remote_id, gid, ConnectionId::MAX);
+        self.remote_ids.range(range).map(|(.., id)| *id)
+    }
+
+    /// Those that any peer calls so.
+    pub(super) fn by_remote_id_of_any(
+        &self,
+        remote_id: CommId,
+    ) -> impl Iterator<Item = ConnectionId> {
+        let least = (remote_id, Gid::NONE, ConnectionId::MIN);
+        let range = least..=(remote_id, Gid([0xff; 16]), ConnectionId::MAX);
+        self.remote_ids.range(range).map(|(.., id)| *id)
+    }
+
+    /// Those whose peer is this queue pair.
+    pub(super) fn by_remote_qp(&self, gid: Gid, qpn: Qpn) -> impl Iterator<Item = ConnectionId> {
+        let range = (gid, qpn, ConnectionId::MIN)..=(gid, qpn, ConnectionId::MAX);
+        self.remote_qps.range(range).map(|(.., id)| *id)
+    }
+
+    /// How many that do not stand yet were asked for from there, and from anywhere.
+    pub(super) fn pending(&self, source: Source) -> (usize, usize) {
+        (self.pending.get(&source).copied().unwrap_or(0), self.pending_count)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.due.is_empty()
+            && self.remote_ids.is_empty()
+            && self.remote_qps.is_empty()
+            && self.pending.is_empty()
+            && self.pending_count == 0
+    }
+}

@@ -1,0 +1,390 @@
+//! Communication management: how two queue pairs come to know each other, and part (IBA 12).
+//!
+//! ```text
+//! active side                                  passive side
+//!
+//!   connect                                      (a REQ that somebody listens for)
+//!      | REQ                                        |
+//!      v            MRA                             v           defer: MRA
+//!  REQ sent --> MRA(REQ) received               REQ received ----+
+//!      | REP            | REP                       | accept     |
+//!      v                v                           | REP   <----+
+//!  REP received --------+                           v           MRA
+//!      | confirm                                 REP sent --> MRA(REP) received
+//!      | RTU                                        | RTU, or data  | RTU, or data
+//!      v                                            v               |
+//!  established                                  established <-------+
+//!
+//!  established --disconnect: DREQ--> DREQ sent --DREP, DREQ, REJ, silence--> time-wait
+//!  REP sent, REP received, established --DREQ: DREP--> time-wait
+//!  REP sent --silence, disconnect: REJ and DREQ--> DREQ sent
+//!  REQ sent, REQ received, REP received --silence, reject, disconnect: REJ--> time-wait
+//!  any --REJ--> time-wait, or closed if nothing was made
+//!  time-wait --packets under way have vanished--> closed
+//! ```
+//!
+//! A connection in time-wait still knows its last word, for a peer that did not hear it; its queue
+//! pair's number shall not be used again before [`CmEvent::Closed`].
+//!
+//! Two requests that cross make two connections here. What is to become of them is the owner's to
+//! decide, as are service IDs and private data.
+//!
+//! Messages belong to a connection only if they come from its peer's port: two names of 32 bits
+//! would let a stranger guess in time.
+
+mod config;
+mod connection;
+mod event;
+mod incoming;
+mod index;
+mod outbox;
+mod state;
+mod terms;
+#[cfg(test)]
+mod tests;
+mod timing;
+
+pub use config::{CmConfig, LocalPort};
+pub use event::{CmDrop, CmEvent, End};
+pub use state::{CmError, Phase};
+pub use terms::{Terms, request_along};
+pub use timing::ack_timeout;
+
+use crate::mad::{Envelope, MadAddress};
+use connection::Connection;
+use index::Index;
+use outbox::Outbox;
+use pollux_verbs::dice::Dice;
+use pollux_verbs::time::Time;
+use pollux_wire::address::{Gid, Qpn};
+use pollux_wire::mad::cm::{Apr, CommId, Lap, RejectReason, Rep, Req};
+use pollux_wire::mad::service_id::ServiceId;
+use pollux_wire::units::TimeCode;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// A connection, for its owner; the same is our name for it on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(u32);
+
+impl ConnectionId {
+    const MIN: Self = Self(0);
+    const MAX: Self = Self(u32::MAX);
+
+    /// As it stands in messages.
+    pub const fn comm_id(self) -> CommId {
+        CommId(self.0)
+    }
+}
+
+impl fmt::Display for ConnectionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.comm_id().fmt(f)
+    }
+}
+
+impl fmt::Debug for ConnectionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ConnectionId({self})")
+    }
+}
+
+/// Who asked for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// We did.
+    Active,
+    /// The peer did.
+    Passive,
+}
+
+/// What it takes to ask for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connect {
+    /// Where the peer's connection manager is.
+    pub to: MadAddress,
+    /// What to ask; our name for the connection and our node are filled in. [`request_along`]
+    /// makes one of a path.
+    pub req: Req,
+    /// How long a packet can be under way, as the path says.
+    pub packet_life_time: TimeCode,
+}
+
+/// A connection as it can be listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionView {
+    /// Which.
+    pub id: ConnectionId,
+    /// Who asked for it.
+    pub role: Role,
+    /// Where it is.
+    pub phase: Phase,
+    /// Since when.
+    pub since: Time,
+    /// When it will do something though nothing comes.
+    pub due: Option<Time>,
+    /// The peer's port.
+    pub peer_gid: Gid,
+    /// The peer's name for it, once it is known.
+    pub remote_id: Option<CommId>,
+    /// Our queue pair, once it is known.
+    pub local_qpn: Option<Qpn>,
+    /// The peer's, once it is known.
+    pub remote_qpn: Option<Qpn>,
+}
+
+/// What a listener says when nobody asks it.
+type Words = Arc<[u8; 148]>;
+
+/// Connection management of a port.
+#[derive(Debug)]
+pub struct Cm {
+    dice: Dice,
+    listeners: BTreeMap<ServiceId, Words>,
+    port: LocalPort,
+    connections: BTreeMap<ConnectionId, Connection>,
+    index: Index,
+    out: Outbox,
+}
+
+impl Cm {
+    /// One without connections.
+    pub fn new(config: CmConfig, dice: Dice) -> Self {
+        Self {
+            dice,
+            listeners: BTreeMap::new(),
+            port: LocalPort::default(),
+            connections: BTreeMap::new(),
+            index: Index::default(),
+            out: Outbox::new(config),
+        }
+    }
+
+    /// The port is like this, or has become so.
+    pub fn handle_port(&mut self, port: LocalPort) {
+        self.port = port;
+    }
+
+    /// Listens for requests for a service, all 64 bits of it. Where a request is rejected without
+    /// the owner having had a say, `private_data` is what it would have said (RFC 4755 6).
+    pub fn listen(
+        &mut self,
+        service_id: ServiceId,
+        private_data: [u8; 148],
+    ) -> Result<(), CmError> {
+        if self.listeners.len() >= self.out.config.listeners_max {
+            return Err(CmError::Full);
+        }
+        self.listeners.insert(service_id, Arc::new(private_data));
+        Ok(())
+    }
+
+    /// Listens no more. Connections stay.
+    pub fn unlisten(&mut self, service_id: ServiceId) {
+        self.listeners.remove(&service_id);
+    }
+
+    /// Asks for a connection; what comes of it is told by events under the id.
+    pub fn connect(&mut self, now: Time, mut connect: Connect) -> Result<ConnectionId, CmError> {
+        if self.is_full() {
+            return Err(CmError::Full);
+        }
+        let id = self.unused_id();
+        connect.req.local_comm_id = id.comm_id();
+        connect.req.local_ca_guid = self.out.config.ca_guid;
+        let transaction_id = self.transaction_id();
+        let connection = Connection::active(now, id, transaction_id, connect, &mut self.out);
+        self.enter(connection);
+        Ok(id)
+    }
+
+    /// Accepts a request; both names of the connection and our node are filled in. The queue pair
+    /// must be ready to receive by now: data may come before [`CmEvent::Established`].
+    pub fn accept(&mut self, now: Time, id: ConnectionId, rep: Rep) -> Result<(), CmError> {
+        self.change(now, id, |connection, out| connection.accept(now, out, rep))?
+    }
+
+    /// Confirms a reply: the connection stands.
+    pub fn confirm(
+        &mut self,
+        now: Time,
+        id: ConnectionId,
+        private_data: [u8; 224],
+    ) -> Result<(), CmError> {
+        self.change(now, id, |connection, out| connection.confirm(out, private_data))?
+    }
+
+    /// Rejects a request or a reply. Of additional information 72 octets count.
+    pub fn reject(
+        &mut self,
+        now: Time,
+        id: ConnectionId,
+        reason: RejectReason,
+        info: &[u8],
+        private_data: [u8; 148],
+    ) -> Result<(), CmError> {
+        self.change(now, id, |connection, out| {
+            connection.reject(now, out, reason, info, private_data)
+        })?
+    }
+
+    /// Asks the peer for patience: the answer to its request, reply or offer will take so long.
+    pub fn defer(
+        &mut self,
+        now: Time,
+        id: ConnectionId,
+        service_timeout: TimeCode,
+        private_data: [u8; 222],
+    ) -> Result<(), CmError> {
+        self.change(now, id, |connection, out| {
+            connection.defer(now, out, service_timeout, private_data)
+        })?
+    }
+
+    /// The queue pair of a connection that the peer has not confirmed has received data, which is
+    /// as good (IBA 12.9.6).
+    pub fn handle_data(&mut self, now: Time, id: ConnectionId) -> Result<(), CmError> {
+        self.change(now, id, |connection, out| connection.handle_data(out))?
+    }
+
+    /// Ends a connection in whatever state: one that stands by a DREQ, of whose answer
+    /// [`CmEvent::Ended`] tells, others by a REJ.
+    pub fn disconnect(
+        &mut self,
+        now: Time,
+        id: ConnectionId,
+        private_data: [u8; 220],
+    ) -> Result<(), CmError> {
+        let transaction_id = self.transaction_id();
+        self.change(now, id, |connection, out| {
+            connection.disconnect(now, out, transaction_id, private_data);
+        })
+    }
+
+    /// Ends a connection, and tells nothing more of it. Nothing if it is gone.
+    pub fn forget(&mut self, now: Time, id: ConnectionId) {
+        let transaction_id = self.transaction_id();
+        let _gone = self.change(now, id, |connection, out| {
+            connection.forget();
+            connection.disconnect(now, out, transaction_id, [0; 220]);
+        });
+    }
+
+    /// Offers another path for a connection that stands; both names and the peer's queue pair are
+    /// filled in.
+    pub fn offer_path(&mut self, now: Time, id: ConnectionId, lap: Lap) -> Result<(), CmError> {
+        let transaction_id = self.transaction_id();
+        self.change(now, id, |connection, out| {
+            connection.offer_path(now, out, transaction_id, lap)
+        })?
+    }
+
+    /// Says what became of a path that the peer offered; both names are filled in.
+    pub fn answer_path(&mut self, now: Time, id: ConnectionId, apr: Apr) -> Result<(), CmError> {
+        self.change(now, id, |connection, out| connection.answer_path(out, apr))?
+    }
+
+    /// What the two sides of a connection have agreed on, once both have spoken.
+    pub fn terms(&self, id: ConnectionId) -> Option<Terms> {
+        let connection = self.connections.get(&id)?;
+        let rep = connection.rep.as_ref()?;
+        let (req, peer) = (&connection.req, &connection.peer);
+        Some(match connection.role {
+            Role::Active => Terms::active(req, rep, peer, &self.port, connection.packet_life_time),
+            Role::Passive => Terms::passive(req, rep, peer, &self.port),
+        })
+    }
+
+    /// All connections.
+    pub fn connections(&self) -> impl Iterator<Item = ConnectionView> {
+        self.connections.values().map(|connection| ConnectionView {
+            id: connection.id,
+            role: connection.role,
+            phase: connection.state.phase(),
+            since: connection.since,
+            due: connection.state.due(),
+            peer_gid: connection.peer_gid,
+            remote_id: connection.remote_id,
+            local_qpn: connection.local_qpn(),
+            remote_qpn: connection.remote_qpn(),
+        })
+    }
+
+    /// Where a connection is; none if it is gone.
+    pub fn phase(&self, id: ConnectionId) -> Option<Phase> {
+        self.connections.get(&id).map(|connection| connection.state.phase())
+    }
+
+    /// The next message to send.
+    pub fn poll_transmit(&mut self) -> Option<Envelope> {
+        self.out.poll_message()
+    }
+
+    /// The next thing to tell.
+    pub fn poll_event(&mut self) -> Option<CmEvent> {
+        self.out.poll_event()
+    }
+
+    /// When there is something to do though nothing comes.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.index.next_due().map(|(due, _)| due)
+    }
+
+    /// The moment has come.
+    pub fn handle_timeout(&mut self, now: Time) {
+        while let Some((_, id)) = self.index.next_due().filter(|(due, _)| *due <= now) {
+            let known = self.change(now, id, |connection, out| connection.handle_timeout(now, out));
+            debug_assert!(known.is_ok(), "what is in the index is a connection");
+        }
+    }
+
+    /// Messages dropped, and why.
+    pub fn drops(&self) -> &BTreeMap<CmDrop, u64> {
+        self.out.drops()
+    }
+
+    fn is_full(&self) -> bool {
+        self.connections.len() >= self.out.config.connections_max || self.out.is_full()
+    }
+
+    /// Lets something change a connection, and keeps all tables in step with it.
+    fn change<R>(
+        &mut self,
+        now: Time,
+        id: ConnectionId,
+        change: impl FnOnce(&mut Connection, &mut Outbox) -> R,
+    ) -> Result<R, CmError> {
+        let connection = self.connections.get_mut(&id).ok_or(CmError::NotThere(id))?;
+        let (keys, phase) = (connection.keys(), connection.state.phase());
+        let result = change(connection, &mut self.out);
+        self.index.replace(id, &keys, &connection.keys());
+        let phase_now = connection.state.phase();
+        if phase_now != phase {
+            connection.since = now;
+        }
+        if phase_now == Phase::Closed {
+            self.connections.remove(&id);
+        }
+        Ok(result)
+    }
+
+    fn enter(&mut self, connection: Connection) {
+        self.index.replace(connection.id, &index::Keys::default(), &connection.keys());
+        self.connections.insert(connection.id, connection);
+    }
+
+    fn unused_id(&mut self) -> ConnectionId {
+        loop {
+            let id = ConnectionId(self.dice.roll() as u32);
+            if id != ConnectionId::MIN && !self.connections.contains_key(&id) {
+                return id;
+            }
+        }
+    }
+
+    /// The upper half is for what is between us and the wire.
+    fn transaction_id(&mut self) -> u64 {
+        self.dice.roll() & u64::from(u32::MAX)
+    }
+}

@@ -1,0 +1,175 @@
+//! The states of a connection, each with what it knows and waits for (IBA 12.9).
+
+use super::ConnectionId;
+use pollux_verbs::time::Time;
+use pollux_wire::mad::cm::{Apr, CmMessage, Mra, Rtu};
+use std::fmt;
+use std::time::Duration;
+
+/// A message that is said until it is answered, or was said often enough.
+#[derive(Clone, Debug)]
+pub(super) struct Repeat {
+    pub(super) message: Box<CmMessage>,
+    pub(super) transaction_id: u64,
+    pub(super) times_left: u8,
+    pub(super) interval: Duration,
+    pub(super) due: Time,
+    /// How often more the peer may ask for patience.
+    pub(super) pleas_left: u8,
+}
+
+/// Another path that the peer offers.
+#[derive(Clone, Debug)]
+pub(super) enum Offer {
+    None,
+    /// The owner is to say what it thinks of it.
+    Received {
+        transaction_id: u64,
+        mra: Option<Box<Mra>>,
+    },
+    /// What was said, for those who did not hear it.
+    Answered {
+        transaction_id: u64,
+        apr: Box<Apr>,
+    },
+}
+
+/// Where a connection is.
+#[derive(Clone, Debug)]
+pub(super) enum State {
+    ReqSent(Repeat),
+    MraReqReceived(Repeat),
+    RepReceived {
+        until: Time,
+        mra: Option<Box<Mra>>,
+    },
+    ReqReceived {
+        until: Time,
+        mra: Option<Box<Mra>>,
+    },
+    RepSent(Repeat),
+    MraRepReceived(Repeat),
+    Established {
+        /// What the active side said last, for a peer that did not hear it.
+        rtu: Option<Box<Rtu>>,
+        /// Our offer of another path.
+        offered: Option<Repeat>,
+        /// The peer's.
+        offer: Offer,
+    },
+    DreqSent(Repeat),
+    TimeWait {
+        until: Time,
+        /// For a peer that did not hear it.
+        last_word: Option<Box<CmMessage>>,
+    },
+    /// It is to leave the tables.
+    Closed,
+}
+
+/// Which state a connection is in, without what the state knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "the names are those of the specification's diagrams")]
+pub enum Phase {
+    ReqSent,
+    MraReqReceived,
+    RepReceived,
+    ReqReceived,
+    RepSent,
+    MraRepReceived,
+    Established,
+    DreqSent,
+    TimeWait,
+    Closed,
+}
+
+impl Phase {
+    /// What has to happen for it to end; none if nothing has to.
+    pub const fn waits_for(self) -> Option<&'static str> {
+        match self {
+            Self::ReqSent => Some("the peer's reply"),
+            Self::MraReqReceived => Some("the peer's reply, which takes a while"),
+            Self::RepReceived => Some("the owner to confirm"),
+            Self::ReqReceived => Some("the owner to accept"),
+            Self::RepSent => Some("the peer to confirm"),
+            Self::MraRepReceived => Some("the peer to confirm, which takes a while"),
+            Self::DreqSent => Some("the peer to disconnect"),
+            Self::TimeWait => Some("packets under way to vanish"),
+            Self::Established | Self::Closed => None,
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::ReqSent => "REQ sent",
+            Self::MraReqReceived => "MRA(REQ) received",
+            Self::RepReceived => "REP received",
+            Self::ReqReceived => "REQ received",
+            Self::RepSent => "REP sent",
+            Self::MraRepReceived => "MRA(REP) received",
+            Self::Established => "established",
+            Self::DreqSent => "DREQ sent",
+            Self::TimeWait => "time-wait",
+            Self::Closed => "closed",
+        })
+    }
+}
+
+impl State {
+    pub(super) const fn phase(&self) -> Phase {
+        match self {
+            Self::ReqSent(_) => Phase::ReqSent,
+            Self::MraReqReceived(_) => Phase::MraReqReceived,
+            Self::RepReceived { .. } => Phase::RepReceived,
+            Self::ReqReceived { .. } => Phase::ReqReceived,
+            Self::RepSent(_) => Phase::RepSent,
+            Self::MraRepReceived(_) => Phase::MraRepReceived,
+            Self::Established { .. } => Phase::Established,
+            Self::DreqSent(_) => Phase::DreqSent,
+            Self::TimeWait { .. } => Phase::TimeWait,
+            Self::Closed => Phase::Closed,
+        }
+    }
+
+    /// When it has to do something though nothing comes.
+    pub(super) fn due(&self) -> Option<Time> {
+        match self {
+            Self::ReqSent(repeat)
+            | Self::MraReqReceived(repeat)
+            | Self::RepSent(repeat)
+            | Self::MraRepReceived(repeat)
+            | Self::DreqSent(repeat) => Some(repeat.due),
+            Self::RepReceived { until, .. }
+            | Self::ReqReceived { until, .. }
+            | Self::TimeWait { until, .. } => Some(*until),
+            Self::Established { offered, .. } => offered.as_ref().map(|repeat| repeat.due),
+            Self::Closed => None,
+        }
+    }
+}
+
+/// Why a call of the owner's was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CmError {
+    /// There is no such connection, or no more.
+    NotThere(ConnectionId),
+    /// The connection is in a state that does not allow it.
+    WrongState(Phase),
+    /// There are as many connections as there may be, or events that nobody polls.
+    Full,
+}
+
+impl fmt::Display for CmError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotThere(id) => write!(f, "there is no connection {id}"),
+            Self::WrongState(phase) => write!(f, "a connection in state '{phase}' cannot do this"),
+            Self::Full => f.write_str("no room for another connection: poll events, or end some"),
+        }
+    }
+}
+
+impl std::error::Error for CmError {}

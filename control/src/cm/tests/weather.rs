@@ -1,0 +1,107 @@
+//! Connections made and ended while messages are lost, doubled and late, from seeds.
+
+use super::world::*;
+use crate::cm::{ConnectionId, Phase};
+use pollux_verbs::dice::Dice;
+use pollux_wire::mad::cm::RejectReason;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const SEEDS: u64 = 3000;
+
+/// Longer than any side keeps trying: sixteen times, some four seconds apart, and that twice.
+const LONG: Duration = Duration::from_secs(600);
+
+fn storm(dice: &mut Dice) -> Weather {
+    Weather {
+        lost: dice.below(500_000) as u32,
+        doubled: dice.below(300_000) as u32,
+        late: Duration::from_millis(dice.below(8000)),
+    }
+}
+
+/// Which connections of the two sides are each other's.
+fn pairs(world: &World) -> Vec<(ConnectionId, Option<ConnectionId>)> {
+    let theirs: BTreeMap<_, _> = world.sides[1]
+        .cm
+        .connections()
+        .filter_map(|view| Some((view.remote_id?, view.id)))
+        .collect();
+    let ours = world.sides[0].cm.connections();
+    ours.map(|view| (view.id, theirs.get(&view.id.comm_id()).copied())).collect()
+}
+
+// req: cm-handshake
+#[test]
+fn whatever_the_weather_both_sides_stand_or_neither_does() {
+    let mut established = 0;
+    for seed in 0..SEEDS {
+        let mut dice = Dice::new(seed);
+        let mut world = World::new(seed);
+        world.weather = storm(&mut dice);
+        for _ in 0..=dice.below(3) {
+            let from = dice.below(2) as usize;
+            world.connect(from);
+            world.pass(dice.duration(Duration::from_secs(2)));
+        }
+        world.pass(LONG);
+        for (ours, theirs) in pairs(&world) {
+            established += 1;
+            assert_eq!(world.phase(0, ours), Some(Phase::Established), "seed {seed}");
+            let theirs = theirs.map(|theirs| world.phase(1, theirs));
+            assert_eq!(theirs, Some(Some(Phase::Established)), "seed {seed}");
+        }
+        let counts = world.sides.iter().map(|side| side.cm.connections().count());
+        assert!(counts.collect::<Vec<_>>().windows(2).all(|two| two[0] == two[1]), "seed {seed}");
+        assert_terms_agree(&world, seed);
+    }
+    assert!(established > SEEDS, "most are made: {established}");
+}
+
+fn assert_terms_agree(world: &World, seed: u64) {
+    for (ours, theirs) in pairs(world) {
+        let ours = world.sides[0].cm.terms(ours).unwrap();
+        let theirs = world.sides[1].cm.terms(theirs.unwrap()).unwrap();
+        assert_eq!((ours.rq_psn, ours.sq_psn), (theirs.sq_psn, theirs.rq_psn), "seed {seed}");
+        assert_eq!(ours.path_mtu, theirs.path_mtu, "seed {seed}");
+        assert_ne!(ours.dest_qp, theirs.dest_qp, "seed {seed}");
+    }
+}
+
+#[test]
+fn whatever_the_weather_nothing_is_left_after_the_end() {
+    let mut unheard = 0;
+    for seed in 0..SEEDS {
+        let mut dice = Dice::new(seed ^ 0x5eed);
+        let mut world = World::new(seed);
+        world.weather = storm(&mut dice);
+        world.sides[1].refusal =
+            dice.happens(200_000).then_some(RejectReason::INVALID_TRANSPORT_SERVICE_TYPE);
+        let mut ids = Vec::new();
+        for _ in 0..3 {
+            let from = dice.below(2) as usize;
+            ids.push((from, world.connect(from)));
+            world.pass(dice.duration(Duration::from_secs(20)));
+        }
+        for (end, id) in ids {
+            let now = world.now;
+            if dice.happens(500_000) {
+                world.sides[end].cm.forget(now, id);
+            } else {
+                let _gone = world.sides[end].cm.disconnect(now, id, [0; 220]);
+            }
+            world.exchange(end);
+            world.pass(dice.duration(Duration::from_secs(5)));
+        }
+        world.pass(LONG);
+        for (side, number) in world.sides.iter().zip(0..) {
+            let left: Vec<_> = side.cm.connections().collect();
+            let stands = left.iter().filter(|view| view.phase == Phase::Established).count();
+            assert_eq!(stands, left.len(), "seed {seed}, side {number}: {left:?}");
+            assert!(stands > 0 || side.cm.index.is_empty(), "seed {seed}");
+            unheard += stands;
+        }
+    }
+    // Where all sixteen DREQs are lost, only data that nobody acknowledges would tell.
+    assert!(unheard < SEEDS as usize / 100, "{unheard} ends were not heard of");
+}

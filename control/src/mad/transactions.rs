@@ -1,0 +1,540 @@
+//! Questions to one peer: so many at a time, asked again when no answer comes (IBA 13.4.6.3).
+//!
+//! ```text
+//! ask          it waits in line
+//! window free  the next in line goes out, under a TID that nobody can guess
+//! answer       by TID, class, method and attribute: it is over
+//! segment      of a table: joined; the last one ends it
+//! busy         not an answer: asked again when the time for one is up
+//! deadline     asked again, later each time; asked often enough: over without an answer
+//! peer gone    all wait in line, and none is given up; a new peer is asked all of them
+//! ```
+//!
+//! Why the lower half of the TID decides: whatever is between us and the wire may put its own name
+//! into the upper one.
+
+use super::{Envelope, Mad, MadAddress, Reception, SegmentOutcome};
+use pollux_verbs::dice::Dice;
+use pollux_verbs::time::Time;
+use pollux_wire::mad::rmpp::RmppStatus;
+use pollux_wire::mad::sa::SaMad;
+use pollux_wire::mad::{MadHeader, MadStatus, Method, MgmtClass};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// Transfers whose last acknowledgement is kept, in case that it was lost.
+const FINISHED_MAX: usize = 16;
+/// How long it is kept.
+const FINISHED_TIME: Duration = Duration::from_secs(10);
+/// Acknowledgements that may wait to be sent, beside the questions.
+const REPLIES_MAX: usize = 64;
+
+/// How often a question is asked, and how long each answer may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// How often in all, at least once.
+    pub tries: u8,
+    /// How long the first answer may take; twice as long each time after.
+    pub first: Duration,
+    /// How long at the most.
+    pub longest: Duration,
+}
+
+/// What is asked, and what for.
+#[derive(Clone, Debug)]
+pub struct Request<K> {
+    /// Comes back with the answer.
+    pub purpose: K,
+    /// The datagram; its transaction id is filled in.
+    pub mad: Mad,
+    /// How often it is asked, and for how long.
+    pub patience: Patience,
+}
+
+/// How a question ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// With this answer, of whatever status.
+    Answered(Box<Mad>),
+    /// With a table that came in segments.
+    Table {
+        /// The records.
+        octets: Vec<u8>,
+        /// From one to the next, in units of 8 octets.
+        attribute_offset: u16,
+    },
+    /// The peer ended the transfer of a table, or we did, for this reason.
+    Aborted(RmppStatus),
+    /// The peer was too busy each time.
+    Busy,
+    /// No answer came.
+    Silence,
+}
+
+/// No more questions fit in line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// Why an answer, or what was to be sent, was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum TransactionDrop {
+    /// Nobody asked, or not any more.
+    NotAsked,
+    /// It has the number of a question, but answers another one.
+    OtherQuestion,
+    /// A segment that was not the next.
+    Segment,
+    /// A question or an acknowledgement: too many wait to be sent.
+    OutgoingFull,
+}
+
+struct Sent<K> {
+    request: Request<K>,
+    tries: u8,
+    deadline: Time,
+    is_busy: bool,
+    reception: Option<Reception>,
+}
+
+struct Finished {
+    id: u32,
+    until: Time,
+    acknowledgement: Mad,
+}
+
+/// Questions in line and under way; each has a purpose of type `K`.
+pub struct Transactions<K> {
+    peer: Option<MadAddress>,
+    dice: Dice,
+    window: usize,
+    line_max: usize,
+    table_octets_max: usize,
+    waiting: VecDeque<Request<K>>,
+    sent: BTreeMap<u32, Sent<K>>,
+    deadlines: BTreeSet<(Time, u32)>,
+    finished: VecDeque<Finished>,
+    outgoing: VecDeque<Envelope>,
+    ended: VecDeque<(K, Outcome)>,
+    drops: BTreeMap<TransactionDrop, u64>,
+}
+
+impl<K> Transactions<K> {
+    /// None yet, and nobody to ask: `window` may be under way at a time and `line_max` wait
+    /// besides; a table may have so many octets.
+    pub fn new(window: usize, line_max: usize, table_octets_max: usize, dice: Dice) -> Self {
+        Self {
+            peer: None,
+            dice,
+            window: window.max(1),
+            line_max,
+            table_octets_max,
+            waiting: VecDeque::new(),
+            sent: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            finished: VecDeque::new(),
+            outgoing: VecDeque::new(),
+            ended: VecDeque::new(),
+            drops: BTreeMap::new(),
+        }
+    }
+
+    /// Who is asked.
+    pub fn peer(&self) -> Option<&MadAddress> {
+        self.peer.as_ref()
+    }
+
+    /// From now on somebody else is asked, or nobody for the time being. What is under way is
+    /// asked again from the beginning.
+    pub fn handle_peer(&mut self, now: Time, peer: Option<MadAddress>) {
+        self.peer = peer;
+        self.outgoing.clear();
+        self.finished.clear();
+        self.deadlines.clear();
+        let again = std::mem::take(&mut self.sent).into_values().map(|sent| sent.request);
+        self.waiting = again.chain(self.waiting.drain(..)).collect();
+        self.fill(now);
+    }
+
+    /// Asks, as soon as there is somebody to ask and the window has room.
+    pub fn ask(&mut self, now: Time, request: Request<K>) -> Result<(), Full> {
+        if self.waiting.len() >= self.line_max || self.ended.len() >= self.line_max {
+            return Err(Full);
+        }
+        self.waiting.push_back(request);
+        self.fill(now);
+        Ok(())
+    }
+
+    /// Forgets questions by their purpose; nothing is heard of them any more.
+    pub fn cancel(&mut self, now: Time, is_cancelled: impl Fn(&K) -> bool) {
+        self.waiting.retain(|request| !is_cancelled(&request.purpose));
+        self.ended.retain(|(purpose, _)| !is_cancelled(purpose));
+        self.sent.retain(|id, sent| {
+            let stays = !is_cancelled(&sent.request.purpose);
+            if !stays {
+                self.deadlines.remove(&(sent.deadline, *id));
+            }
+            stays
+        });
+        self.fill(now);
+    }
+
+    /// Whether nothing is in line, under way, or ended and not yet polled.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.sent.is_empty() && self.ended.is_empty()
+    }
+
+    /// How many questions are in line, and how many under way.
+    pub fn len(&self) -> (usize, usize) {
+        (self.waiting.len(), self.sent.len())
+    }
+
+    /// The next datagram to send.
+    pub fn poll_transmit(&mut self) -> Option<Envelope> {
+        self.outgoing.pop_front()
+    }
+
+    /// The next question that has ended, and how.
+    pub fn poll_event(&mut self) -> Option<(K, Outcome)> {
+        self.ended.pop_front()
+    }
+
+    /// When the next answer is overdue.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// What was dropped, and why.
+    pub fn drops(&self) -> &BTreeMap<TransactionDrop, u64> {
+        &self.drops
+    }
+
+    fn count(&mut self, reason: TransactionDrop) {
+        *self.drops.entry(reason).or_default() += 1;
+    }
+
+    /// A datagram has come that says it is an answer.
+    pub fn handle_answer(&mut self, now: Time, mad: &Mad) {
+        let (header, _) = MadHeader::read(mad).expect("a datagram is longer than its header");
+        let id = header.transaction_id as u32;
+        let Some(sent) = self.sent.get_mut(&id) else {
+            return self.handle_finished(now, id, &header);
+        };
+        if !answers(&sent.request.mad, &header) {
+            return self.count(TransactionDrop::OtherQuestion);
+        }
+        if header.status == MadStatus::BUSY {
+            sent.is_busy = true;
+            return;
+        }
+        let segment = SaMad::parse(mad);
+        let is_segment = header.mgmt_class == MgmtClass::SUBN_ADM && segment.rmpp.active;
+        if is_segment && header.status == MadStatus::OK {
+            self.handle_segment(now, id, &segment);
+        } else {
+            self.end(now, id, Outcome::Answered(Box::new(*mad)));
+        }
+    }
+
+    /// A segment after the last one: its sender did not hear that we have it.
+    fn handle_finished(&mut self, now: Time, id: u32, header: &MadHeader) {
+        self.finished.retain(|finished| finished.until > now);
+        let known = self.finished.iter().find(|finished| finished.id == id);
+        match known.map(|finished| finished.acknowledgement) {
+            Some(mad) if header.method == Method::GET_TABLE_RESP => self.transmit(mad),
+            _ => self.count(TransactionDrop::NotAsked),
+        }
+    }
+
+    fn handle_segment(&mut self, now: Time, id: u32, segment: &SaMad) {
+        let Some(sent) = self.sent.get_mut(&id) else { return };
+        let reception = sent.reception.get_or_insert_default();
+        match reception.receive(segment, self.table_octets_max) {
+            SegmentOutcome::Ignored => return self.count(TransactionDrop::Segment),
+            SegmentOutcome::Kept => {}
+            SegmentOutcome::Acknowledged(mad) => self.transmit(mad),
+            SegmentOutcome::Whole(acknowledgement) => {
+                let octets = sent.reception.take().unwrap_or_default().into_table();
+                self.transmit(acknowledgement);
+                if self.finished.len() == FINISHED_MAX {
+                    self.finished.pop_front();
+                }
+                let until = now + FINISHED_TIME;
+                self.finished.push_back(Finished { id, until, acknowledgement });
+                let attribute_offset = segment.sa.attribute_offset;
+                return self.end(now, id, Outcome::Table { octets, attribute_offset });
+            }
+            SegmentOutcome::Aborted(status, mad) => {
+                self.transmit(mad);
+                return self.end(now, id, Outcome::Aborted(status));
+            }
+            SegmentOutcome::Ended(status) => {
+                return self.end(now, id, Outcome::Aborted(status));
+            }
+        }
+        self.extend(now, id);
+    }
+
+    /// More of a table has come, so the rest may take as long again.
+    fn extend(&mut self, now: Time, id: u32) {
+        let Some(sent) = self.sent.get_mut(&id) else { return };
+        self.deadlines.remove(&(sent.deadline, id));
+        sent.deadline = now + sent.request.patience.longest;
+        self.deadlines.insert((sent.deadline, id));
+    }
+
+    fn transmit(&mut self, mad: Mad) {
+        let Some(peer) = self.peer else { return };
+        if self.outgoing.len() >= REPLIES_MAX + self.window {
+            return self.count(TransactionDrop::OutgoingFull);
+        }
+        self.outgoing.push_back(Envelope { peer, mad });
+    }
+
+    fn end(&mut self, now: Time, id: u32, outcome: Outcome) {
+        if let Some(sent) = self.sent.remove(&id) {
+            self.deadlines.remove(&(sent.deadline, id));
+            self.ended.push_back((sent.request.purpose, outcome));
+        }
+        self.fill(now);
+    }
+
+    /// Asks again what is overdue, or gives it up.
+    pub fn handle_timeout(&mut self, now: Time) {
+        while let Some((deadline, id)) = self.deadlines.first().copied() {
+            if deadline > now {
+                break;
+            }
+            self.deadlines.pop_first();
+            let Some(sent) = self.sent.remove(&id) else { continue };
+            if sent.tries < sent.request.patience.tries {
+                // A peer in the middle of a transfer would take the same TID for part of it.
+                let id = if sent.reception.is_some() { self.unused_id() } else { id };
+                self.send(now, id, sent.request, sent.tries);
+            } else {
+                let outcome = if sent.is_busy { Outcome::Busy } else { Outcome::Silence };
+                self.ended.push_back((sent.request.purpose, outcome));
+            }
+        }
+        self.fill(now);
+    }
+
+    fn fill(&mut self, now: Time) {
+        while self.peer.is_some() && self.sent.len() < self.window {
+            let Some(request) = self.waiting.pop_front() else { break };
+            let id = self.unused_id();
+            self.send(now, id, request, 0);
+        }
+    }
+
+    fn unused_id(&mut self) -> u32 {
+        loop {
+            let id = self.dice.roll() as u32;
+            let is_used = self.finished.iter().any(|finished| finished.id == id);
+            if id != 0 && !is_used && !self.sent.contains_key(&id) {
+                return id;
+            }
+        }
+    }
+
+    fn send(&mut self, now: Time, id: u32, mut request: Request<K>, tries: u8) {
+        request.mad[8..16].copy_from_slice(&u64::from(id).to_be_bytes());
+        self.transmit(request.mad);
+        let Patience { first, longest, .. } = request.patience;
+        let wait = first.saturating_mul(1 << tries.min(16)).min(longest);
+        // Those who began at one moment shall not all come again at one moment.
+        let deadline = now + wait + self.dice.duration(wait / 8);
+        let (tries, reception) = (tries + 1, None);
+        self.deadlines.insert((deadline, id));
+        self.sent.insert(id, Sent { request, tries, deadline, is_busy: false, reception });
+    }
+}
+
+/// Whether a header with the same TID answers the question.
+fn answers(question: &Mad, header: &MadHeader) -> bool {
+    let (asked, _) = MadHeader::read(question).expect("a datagram is longer than its header");
+    header.mgmt_class == asked.mgmt_class
+        && header.method == asked.method.response()
+        && header.attribute_id == asked.attribute_id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pollux_wire::address::Lid;
+    use pollux_wire::keys::PKey;
+    use pollux_wire::mad::rmpp::{RmppHeader, RmppType, Segmentation};
+    use pollux_wire::mad::sa::{PathRecord, PathRecordMask, SaHeader};
+    use pollux_wire::units::TimeCode;
+    use proptest::prelude::*;
+
+    const PEER: MadAddress = MadAddress::gsi(Lid(1), 0, PKey::DEFAULT);
+    const PATIENCE: Patience =
+        Patience { tries: 3, first: Duration::from_secs(1), longest: Duration::from_secs(3) };
+
+    fn transactions() -> Transactions<u32> {
+        let mut transactions = Transactions::new(2, 4, 1000, Dice::new(1));
+        transactions.handle_peer(Time::START, Some(PEER));
+        transactions
+    }
+
+    fn ask(transactions: &mut Transactions<u32>, purpose: u32, method: Method) -> Result<(), Full> {
+        let record = PathRecord::default();
+        let mad = SaMad::new(method, 0, PathRecordMask::NONE, record).emit();
+        transactions.ask(Time::START, Request { purpose, mad, patience: PATIENCE })
+    }
+
+    fn answer(asked: &Envelope) -> SaMad {
+        let mut mad = SaMad::parse(&asked.mad);
+        mad.header.method = mad.header.method.response();
+        mad
+    }
+
+    fn segments(asked: &Envelope, table: &[u8]) -> Vec<SaMad> {
+        let cut = Segmentation::new(table.len(), SaHeader::LEN);
+        let segment = |number| {
+            let mut mad = SaMad { rmpp: cut.header(number, TimeCode(0)), ..answer(asked) };
+            let data = &table[cut.data(number)];
+            mad.data[..data.len()].copy_from_slice(data);
+            mad
+        };
+        (1..=cut.count()).map(segment).collect()
+    }
+
+    #[test]
+    fn the_window_and_the_line_have_their_limits() {
+        let mut transactions = transactions();
+        let taken = (0..8).filter(|purpose| ask(&mut transactions, *purpose, Method::GET).is_ok());
+        assert_eq!((taken.count(), transactions.len()), (6, (4, 2)));
+        let sent: Vec<_> = std::iter::from_fn(|| transactions.poll_transmit()).collect();
+        assert_eq!(sent.len(), 2);
+        transactions.handle_answer(Time::START, &answer(&sent[1]).emit());
+        assert_eq!(transactions.poll_event().map(|(purpose, _)| purpose), Some(1));
+        assert!(transactions.poll_transmit().is_some(), "the next in line");
+    }
+
+    #[test]
+    fn only_the_answer_ends_a_question_and_only_once() {
+        let mut transactions = transactions();
+        ask(&mut transactions, 5, Method::GET).unwrap();
+        let asked = transactions.poll_transmit().unwrap();
+        let good = answer(&asked);
+        let mut handle = |edit: fn(&mut MadHeader)| {
+            let mut mad = good;
+            edit(&mut mad.header);
+            transactions.handle_answer(Time::START, &mad.emit());
+            transactions.poll_event().is_some()
+        };
+        assert!(!handle(|header| header.transaction_id ^= 1));
+        assert!(!handle(|header| header.mgmt_class = MgmtClass::PERF));
+        assert!(!handle(|header| header.method = Method::DELETE_RESP));
+        assert!(!handle(|header| header.attribute_id.0 ^= 1));
+        // The upper half is not ours alone.
+        assert!(handle(|header| header.transaction_id |= 7 << 32));
+        assert!(!handle(|_| ()), "late");
+        assert_eq!(transactions.drops()[&TransactionDrop::NotAsked], 2);
+        assert_eq!(transactions.drops()[&TransactionDrop::OtherQuestion], 3);
+    }
+
+    #[test]
+    fn silence_is_met_with_growing_patience_and_one_name() {
+        let mut transactions = transactions();
+        ask(&mut transactions, 5, Method::GET).unwrap();
+        let mut waits = Vec::new();
+        let mut names = Vec::new();
+        let mut now = Time::START;
+        while let Some(due) = transactions.poll_timeout() {
+            let sent = transactions.poll_transmit().unwrap();
+            names.push(SaMad::parse(&sent.mad).header.transaction_id);
+            waits.push((due.since_start() - now.since_start()).as_secs());
+            now = due;
+            transactions.handle_timeout(now);
+        }
+        assert_eq!(
+            (waits, transactions.poll_event()),
+            (vec![1, 2, 3], Some((5, Outcome::Silence)))
+        );
+        assert!(names.windows(2).all(|two| two[0] == two[1]), "a late answer is as good");
+        assert!(transactions.is_idle());
+    }
+
+    #[test]
+    fn a_table_is_acknowledged_again_after_it_is_whole() {
+        let mut transactions = transactions();
+        ask(&mut transactions, 5, Method::GET_TABLE).unwrap();
+        let asked = transactions.poll_transmit().unwrap();
+        let segments = segments(&asked, &[7; 300]);
+        for segment in &segments {
+            transactions.handle_answer(Time::START, &segment.emit());
+        }
+        let (octets, attribute_offset) = (vec![7; 300], 0);
+        assert_eq!(
+            transactions.poll_event(),
+            Some((5, Outcome::Table { octets, attribute_offset }))
+        );
+        let said = |transactions: &mut Transactions<u32>| {
+            let said = std::iter::from_fn(|| transactions.poll_transmit());
+            said.map(|said| SaMad::parse(&said.mad).rmpp.segment_number).collect::<Vec<_>>()
+        };
+        assert_eq!(said(&mut transactions), [1, 2]);
+        transactions.handle_answer(Time::START, &segments[1].emit());
+        assert_eq!(said(&mut transactions), [2]);
+        transactions.handle_answer(Time::START + FINISHED_TIME, &segments[1].emit());
+        assert_eq!(said(&mut transactions), []);
+    }
+
+    #[test]
+    fn a_table_that_stops_midway_is_asked_for_by_another_name() {
+        let mut transactions = transactions();
+        ask(&mut transactions, 5, Method::GET_TABLE).unwrap();
+        let asked = transactions.poll_transmit().unwrap();
+        transactions.handle_answer(Time::START, &segments(&asked, &[7; 300])[0].emit());
+        transactions.poll_transmit().unwrap();
+        let due = transactions.poll_timeout().unwrap();
+        assert_eq!(due, Time::START + PATIENCE.longest);
+        transactions.handle_timeout(due);
+        let again = transactions.poll_transmit().unwrap();
+        let name = |sent: &Envelope| SaMad::parse(&sent.mad).header.transaction_id;
+        assert_ne!(name(&again), name(&asked));
+        for segment in segments(&again, &[8; 300]) {
+            transactions.handle_answer(due, &segment.emit());
+        }
+        let ended = transactions.poll_event();
+        assert!(matches!(ended, Some((5, Outcome::Table { octets, .. })) if octets == [8; 300]));
+    }
+
+    #[test]
+    fn an_abort_ends_it() {
+        let mut transactions = transactions();
+        ask(&mut transactions, 5, Method::GET_TABLE).unwrap();
+        let asked = transactions.poll_transmit().unwrap();
+        let rmpp = RmppHeader::end(RmppType::ABORT, RmppStatus::TOO_MANY_RETRIES);
+        transactions.handle_answer(Time::START, &SaMad { rmpp, ..answer(&asked) }.emit());
+        let outcome = Outcome::Aborted(RmppStatus::TOO_MANY_RETRIES);
+        assert_eq!(transactions.poll_event(), Some((5, outcome)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_answers_are_survived_within_limits(
+            answers in prop::collection::vec((any::<[u8; 32]>(), any::<[u8; 24]>()), 0..40),
+        ) {
+            let mut transactions = transactions();
+            for (number, (head, tail)) in (0..).zip(answers) {
+                let _full = ask(&mut transactions, number, Method::GET_TABLE);
+                let Some(&known) = transactions.sent.keys().next() else { break };
+                let mut mad = [0; 256];
+                mad[..32].copy_from_slice(&head);
+                mad[32..56].copy_from_slice(&tail);
+                mad[..4].copy_from_slice(&[1, 3, 2, 0x92]);
+                mad[4..8].fill(0);
+                mad[12..16].copy_from_slice(&known.to_be_bytes());
+                mad[16..18].copy_from_slice(&[0, 0x35]);
+                transactions.handle_answer(Time::START, &mad);
+                prop_assert!(transactions.outgoing.len() <= REPLIES_MAX + 2);
+                prop_assert!(transactions.sent.len() <= 2 && transactions.ended.len() <= 4 + 4 + 2);
+            }
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! The client of the subnet administrator: paths, groups, services, and notices (IBA 15).
+//!
+//! A caller puts a [`Question`] under an id of its own choice and hears of it by that id, once: an
+//! [`Answer`] or an [`SaError`]. As long as nobody says who the administrator is, questions wait;
+//! after a change of the subnet manager, all that were under way are put to the new one.
+//!
+//! What the administrator keeps for a port (memberships, subscriptions, services) is gone with a
+//! new subnet manager, or when the port is asked to register again: whoever asked for it asks anew.
+//! Notices that somebody subscribed to come as [`SaEvent::Notice`], acknowledged already.
+
+mod error;
+mod question;
+
+pub use error::SaError;
+pub use question::{Answer, Membership, Question};
+
+use crate::mad::{
+    Envelope, Full, MadAddress, Outcome, Patience, Request, TransactionDrop, Transactions,
+};
+use pollux_verbs::dice::Dice;
+use pollux_verbs::time::Time;
+use pollux_wire::mad::notice::NoticeReport;
+use pollux_wire::mad::sa::SaMad;
+use pollux_wire::mad::{Method, MgmtClass};
+use question::{read_record, read_table};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// Acknowledgements of reports that may wait to be sent.
+const ACKNOWLEDGEMENTS_MAX: usize = 64;
+/// Reports whose repetition is recognised.
+const RECENT_MAX: usize = 64;
+
+/// Limits and times of the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SaConfig {
+    /// Questions under way at a time.
+    pub questions_under_way_max: usize,
+    /// Questions that wait, and answers that wait to be polled.
+    pub questions_in_line_max: usize,
+    /// Notices that wait to be polled.
+    pub notices_max: usize,
+    /// Octets of a table.
+    pub table_octets_max: usize,
+    /// How often a question is asked, and for how long.
+    pub patience: Patience,
+}
+
+impl Default for SaConfig {
+    fn default() -> Self {
+        Self {
+            questions_under_way_max: 16,
+            questions_in_line_max: 4096,
+            notices_max: 256,
+            table_octets_max: 4 << 20,
+            // Some 13 seconds in all: Linux gives up after one to three and begins anew, which a
+            // caller of ours need not.
+            patience: Patience {
+                tries: 8,
+                first: Duration::from_millis(200),
+                longest: Duration::from_secs(3),
+            },
+        }
+    }
+}
+
+/// A caller's name for its question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// What a caller is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SaEvent {
+    /// A question has its answer, or will never have one.
+    Answered {
+        /// The caller's.
+        id: RequestId,
+        /// What came of it.
+        result: Result<Answer, SaError>,
+    },
+    /// The administrator reports what somebody here subscribed to.
+    Notice(Box<NoticeReport>),
+}
+
+/// Why a datagram was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum SaDrop {
+    /// Of another class, or a version of it that we do not speak.
+    NotOurs,
+    /// A question, which no client answers.
+    Question,
+    /// A report by somebody who is not the administrator.
+    Stranger,
+    /// A report that is about no notice.
+    NoNotice,
+    /// A report again, which is acknowledged again.
+    Repeated,
+    /// Too many notices or acknowledgements wait. A report will come again.
+    Full,
+}
+
+struct Asked {
+    id: RequestId,
+    question: Question,
+}
+
+/// The client of one port.
+pub struct SaClient {
+    config: SaConfig,
+    transactions: Transactions<Asked>,
+    acknowledgements: VecDeque<Envelope>,
+    notices: VecDeque<NoticeReport>,
+    /// Reports that were passed on, by transaction id; a new administrator may count from the
+    /// beginning.
+    recent: VecDeque<(u64, NoticeReport)>,
+    drops: BTreeMap<SaDrop, u64>,
+}
+
+impl SaClient {
+    /// A client that does not know its administrator yet.
+    pub fn new(config: SaConfig, dice: Dice) -> Self {
+        Self {
+            config,
+            transactions: Transactions::new(
+                config.questions_under_way_max,
+                config.questions_in_line_max,
+                config.table_octets_max,
+                dice,
+            ),
+            acknowledgements: VecDeque::new(),
+            notices: VecDeque::new(),
+            recent: VecDeque::new(),
+            drops: BTreeMap::new(),
+        }
+    }
+
+    /// The port says who the administrator is now, if anybody: the LID and the service level of
+    /// the master subnet manager, in the default partition.
+    ///
+    /// To be called too when the address stayed and the manager behind it is another.
+    pub fn handle_sm_change(&mut self, now: Time, administrator: Option<MadAddress>) {
+        self.recent.clear();
+        self.transactions.handle_peer(now, administrator);
+    }
+
+    /// Who the administrator is; none while questions wait for one.
+    pub fn administrator(&self) -> Option<&MadAddress> {
+        self.transactions.peer()
+    }
+
+    /// Puts a question. Ids that are used twice are answered twice.
+    pub fn ask(&mut self, now: Time, id: RequestId, question: Question) -> Result<(), Full> {
+        let purpose = Asked { id, question };
+        let patience = self.config.patience;
+        self.transactions.ask(now, Request { purpose, mad: question.0.emit(), patience })
+    }
+
+    /// Takes a question back: nothing will be heard of it.
+    pub fn cancel(&mut self, now: Time, id: RequestId) {
+        self.transactions.cancel(now, |asked| asked.id == id);
+    }
+
+    /// How many questions wait, and how many are under way.
+    pub fn questions(&self) -> (usize, usize) {
+        self.transactions.len()
+    }
+
+    /// A datagram of the class of subnet administration has come.
+    pub fn handle_mad(&mut self, now: Time, envelope: &Envelope) {
+        let mad = SaMad::parse(&envelope.mad);
+        let header = &mad.header;
+        let class = MgmtClass::SUBN_ADM;
+        if header.mgmt_class != class || header.class_version != class.version() {
+            return self.count(SaDrop::NotOurs);
+        }
+        match header.method {
+            Method::REPORT => self.handle_report(envelope, &mad),
+            method if method.is_response() => {
+                self.transactions.handle_answer(now, &envelope.mad);
+            }
+            _ => self.count(SaDrop::Question),
+        }
+    }
+
+    /// A report is acknowledged in any case, so that its sender is at rest, and passed on once.
+    fn handle_report(&mut self, envelope: &Envelope, mad: &SaMad) {
+        let administrator = self.transactions.peer();
+        if administrator.is_none_or(|known| !known.is_same_port(&envelope.peer)) {
+            return self.count(SaDrop::Stranger);
+        }
+        let Ok((_, report)) = mad.record::<NoticeReport>() else {
+            return self.count(SaDrop::NoNotice);
+        };
+        let is_full = self.notices.len() >= self.config.notices_max
+            || self.acknowledgements.len() >= ACKNOWLEDGEMENTS_MAX;
+        if is_full {
+            return self.count(SaDrop::Full);
+        }
+        let mut answer = *mad;
+        answer.header.method = Method::REPORT_RESP;
+        self.acknowledgements.push_back(Envelope { peer: envelope.peer, mad: answer.emit() });
+        let known = (mad.header.transaction_id, report);
+        if self.recent.contains(&known) {
+            return self.count(SaDrop::Repeated);
+        }
+        if self.recent.len() == RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(known);
+        self.notices.push_back(report);
+    }
+
+    /// The next datagram to send.
+    pub fn poll_transmit(&mut self) -> Option<Envelope> {
+        self.acknowledgements.pop_front().or_else(|| self.transactions.poll_transmit())
+    }
+
+    /// The next thing to tell.
+    pub fn poll_event(&mut self) -> Option<SaEvent> {
+        if let Some(report) = self.notices.pop_front() {
+            return Some(SaEvent::Notice(Box::new(report)));
+        }
+        let (Asked { id, question }, outcome) = self.transactions.poll_event()?;
+        let result = match outcome {
+            Outcome::Answered(mad) => read_record(&question, &SaMad::parse(&mad)),
+            Outcome::Table { octets, attribute_offset } => {
+                read_table(&question, &octets, attribute_offset)
+            }
+            Outcome::Aborted(status) => Err(SaError::Aborted(status)),
+            Outcome::Busy => Err(SaError::Busy),
+            Outcome::Silence => Err(SaError::Silence),
+        };
+        Some(SaEvent::Answered { id, result })
+    }
+
+    /// When there is something to do though nothing comes.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.transactions.poll_timeout()
+    }
+
+    /// The moment has come.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.transactions.handle_timeout(now);
+    }
+
+    /// Datagrams dropped, and why.
+    pub fn drops(&self) -> &BTreeMap<SaDrop, u64> {
+        &self.drops
+    }
+
+    /// Answers dropped, and why.
+    pub fn answer_drops(&self) -> &BTreeMap<TransactionDrop, u64> {
+        self.transactions.drops()
+    }
+
+    fn count(&mut self, reason: SaDrop) {
+        *self.drops.entry(reason).or_default() += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pollux_wire::address::{Gid, Lid};
+    use pollux_wire::keys::PKey;
+    use pollux_wire::mad::MAD_LEN;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// An administrator gone mad: each question has one end.
+        #[test]
+        fn any_datagrams_of_the_administrator_are_survived(
+            datagrams in prop::collection::vec(
+                (prop::collection::vec(any::<u8>(), MAD_LEN), 0u8..4, any::<bool>()),
+                0..60,
+            ),
+        ) {
+            let mut client = SaClient::new(SaConfig::default(), Dice::new(1));
+            let (now, peer) = (Time::START, MadAddress::gsi(Lid(1), 0, PKey::DEFAULT));
+            client.handle_sm_change(now, Some(peer));
+            let (mut asked, mut ended) = (0, 0);
+            for (octets, kind, is_well) in datagrams {
+                let question = match kind {
+                    0 => Question::path(Gid::NONE, Gid::NONE, PKey::DEFAULT, 0),
+                    1 => Question::groups(PKey::DEFAULT),
+                    2 => Question::group(Gid::NONE),
+                    _ => Question::class_port_info(),
+                };
+                client.ask(now, RequestId(asked), question).unwrap();
+                asked += 1;
+                let mut mad: [u8; MAD_LEN] = octets.try_into().unwrap();
+                let method = if kind == 3 { Method::REPORT } else { Method::GET_RESP };
+                mad[..4].copy_from_slice(&[1, 3, 2, method.0]);
+                while let Some(Envelope { mad: sent, .. }) = client.poll_transmit() {
+                    let sent = SaMad::parse(&sent).header;
+                    if is_well && kind != 3 {
+                        mad[3] = sent.method.response().0;
+                        mad[4..6].fill(0);
+                        mad[8..18].copy_from_slice(&sent.emit()[8..18]);
+                    }
+                }
+                client.handle_mad(now, &Envelope { peer, mad });
+                while let Some(event) = client.poll_event() {
+                    if let SaEvent::Answered { id, .. } = event {
+                        prop_assert!(id.0 < asked);
+                        ended += 1;
+                    }
+                }
+            }
+            while let Some(due) = client.poll_timeout() {
+                client.handle_timeout(due);
+                while client.poll_transmit().is_some() {}
+                ended += std::iter::from_fn(|| client.poll_event()).count() as u64;
+            }
+            prop_assert_eq!(ended, asked);
+        }
+    }
+}
