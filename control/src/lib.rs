@@ -3,4 +3,20 @@
 //! Moments and datagrams go in by `handle_*`, datagrams and events are pulled out by `poll_*`; no
 //! clock is read, nothing blocks, and every table has a limit. So the same code runs on a machine's
 //! clock and in virtual time, where a seed replays what happened.
+//!
+//! IP's own part, from the link upwards: [`neighbour`] knows who has which link address, [`arp`]
+//! and [`nd`] ask and answer for it, [`address`] says what is ours and where packets go next,
+//! [`membership`] which groups are heard, [`dhcp`] gets addresses, [`icmp`] answers and complains.
+//! All of them send [`frame::Frame`]s.
 #![forbid(unsafe_code)]
+
+pub mod address;
+pub mod arp;
+pub mod bounded;
+pub mod dhcp;
+pub mod drops;
+pub mod frame;
+pub mod icmp;
+pub mod membership;
+pub mod nd;
+pub mod neighbour;

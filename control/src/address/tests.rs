@@ -1,0 +1,1 @@
+//! Lifetimes, choices and limits.

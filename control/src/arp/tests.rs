@@ -1,0 +1,1 @@
+//! Questions and answers octet by octet, conflicts, and hostile packets.

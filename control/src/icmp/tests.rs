@@ -1,0 +1,1 @@
+//! What is answered, and what must not be.

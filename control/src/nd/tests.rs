@@ -1,0 +1,1 @@
+//! Questions and answers octet by octet, duplicates, and hostile packets.
