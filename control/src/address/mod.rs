@@ -298,8 +298,8 @@ impl Addresses {
         until: Option<Time>,
         announced: Option<Duration>,
     ) -> Option<Duration> {
-        let remaining = until?.nanos().saturating_sub(now.nanos());
-        let remaining = Duration::from_nanos(remaining);
+        let left = |until: Time| Duration::from_nanos(until.nanos().saturating_sub(now.nanos()));
+        let remaining = until.map_or(Duration::MAX, left);
         match announced {
             Some(announced) if announced <= TWO_HOURS && announced < remaining => {
                 self.drops.count(AddressDrop::LifetimeCut);

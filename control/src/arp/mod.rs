@@ -11,10 +11,12 @@
 //! good, so it does no harm where there is multicast.
 
 mod own;
+mod questions;
 #[cfg(test)]
 mod tests;
 
 pub use own::OwnState;
+pub use questions::QUESTIONS_MAX;
 
 use crate::bounded::Queue;
 use crate::drops::{Drops, reasons};
@@ -28,20 +30,14 @@ use pollux_wire::ip::arp::{ArpOperation, ArpPacket};
 use pollux_wire::ip::ipoib::EtherType;
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::ip::mgid::GroupId;
+use questions::{Due, Questions};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::time::Duration;
 
 /// Addresses of ours, at most.
 pub const OWN_MAX: usize = 64;
 /// Hosts that are answered for, at most.
 pub const REGISTERED_MAX: usize = 4096;
-/// Inverse and reverse questions that wait for an answer, at most.
-pub const QUESTIONS_MAX: usize = 64;
-/// How long they wait.
-const QUESTION_TIME: Duration = Duration::from_secs(1);
-/// How often they are asked.
-const QUESTION_TRIES: u8 = 3;
 /// What happened and was not taken yet, at most.
 const EVENTS_MAX: usize = 256;
 
@@ -94,22 +90,13 @@ reasons! {
     }
 }
 
-/// An inverse or reverse question under way.
-#[derive(Clone, Copy, Debug)]
-struct Question {
-    operation: ArpOperation,
-    sent: u8,
-    until: Time,
-}
-
 /// Address resolution on one interface.
 pub struct Arp {
     config: ArpConfig,
     dice: Dice,
     own: BTreeMap<Ipv4Addr, OwnState>,
     registered: BTreeMap<Ipv4Addr, LinkAddress>,
-    /// By the link address that is asked about.
-    questions: BTreeMap<[u8; LinkAddress::LEN], Question>,
+    questions: Questions,
     frames: Queue<Frame>,
     events: Queue<ArpEvent>,
     drops: Drops<ArpDrop>,
@@ -123,7 +110,7 @@ impl Arp {
             dice: Dice::new(seed),
             own: BTreeMap::new(),
             registered: BTreeMap::new(),
-            questions: BTreeMap::new(),
+            questions: Questions::default(),
             frames: Queue::new(FRAMES_MAX),
             events: Queue::new(EVENTS_MAX),
             drops: Drops::default(),
@@ -219,13 +206,13 @@ impl Arp {
                 None => {}
             }
         }
-        self.ask_again(now);
+        self.ask_due(now);
     }
 
     /// When something is due.
     pub fn poll_timeout(&self) -> Option<Time> {
         let own = self.own.values().filter_map(OwnState::due);
-        own.chain(self.questions.values().map(|question| question.until)).min()
+        own.chain(self.questions.poll_timeout()).min()
     }
 
     /// The next frame to send.
@@ -313,7 +300,9 @@ impl Arp {
 
     fn inverse_replied(&mut self, packet: &ArpPacket<LinkAddress>) -> Result<(), ArpDrop> {
         let address = packet.sender_hardware;
-        self.answered(address, ArpOperation::INVERSE_REQUEST)?;
+        if !self.questions.answered(address, ArpOperation::INVERSE_REQUEST) {
+            return Err(ArpDrop::Unasked);
+        }
         if !is_host(packet.sender_protocol) {
             return Err(ArpDrop::BadProtocol);
         }
@@ -336,24 +325,14 @@ impl Arp {
         if !packet.target_hardware.is_same_interface(&self.config.link) {
             return Err(ArpDrop::NotForUs);
         }
-        self.answered(packet.target_hardware, ArpOperation::REVERSE_REQUEST)?;
+        if !self.questions.answered(packet.target_hardware, ArpOperation::REVERSE_REQUEST) {
+            return Err(ArpDrop::Unasked);
+        }
         if !is_host(packet.target_protocol) {
             return Err(ArpDrop::BadProtocol);
         }
         self.events.push(ArpEvent::Reverse(packet.target_protocol));
         Ok(())
-    }
-
-    /// Takes a question off the list that was answered.
-    fn answered(&mut self, about: LinkAddress, operation: ArpOperation) -> Result<(), ArpDrop> {
-        let key = about.comparison_form();
-        match self.questions.get(&key) {
-            Some(question) if question.operation == operation => {
-                self.questions.remove(&key);
-                Ok(())
-            }
-            _ => Err(ArpDrop::Unasked),
-        }
     }
 
     /// Whether the sender's address is one that a node can have, and is not ours.
@@ -398,29 +377,20 @@ impl Arp {
     }
 
     fn begin(&mut self, now: Time, about: LinkAddress, operation: ArpOperation) -> bool {
-        let key = about.comparison_form();
-        if self.questions.len() >= QUESTIONS_MAX && !self.questions.contains_key(&key) {
-            return false;
-        }
-        self.questions.insert(key, Question { operation, sent: 0, until: now });
-        self.ask_again(now);
-        true
+        let begun = self.questions.begin(now, about, operation);
+        self.ask_due(now);
+        begun
     }
 
-    /// Asks the questions whose time has come once more, or gives them up.
-    fn ask_again(&mut self, now: Time) {
-        let all = self.questions.iter().map(|(&key, &question)| (key, question));
-        let due: Vec<_> = all.filter(|(_, question)| question.until <= now).collect();
-        for (key, question) in due {
-            let about = LinkAddress::parse(&key);
-            if question.sent >= QUESTION_TRIES {
-                self.questions.remove(&key);
-                self.events.push(ArpEvent::Unanswered(about));
-                continue;
-            }
-            let Question { operation, sent, .. } = question;
-            let next = Question { operation, sent: sent + 1, until: now + QUESTION_TIME };
-            self.questions.insert(key, next);
+    fn ask_due(&mut self, now: Time) {
+        while let Some(due) = self.questions.next_due(now) {
+            let (operation, about) = match due {
+                Due::Ask(operation, about) => (operation, about),
+                Due::GiveUp(about) => {
+                    self.events.push(ArpEvent::Unanswered(about));
+                    continue;
+                }
+            };
             let ours = self.own.iter().find(|(_, state)| state.is_ours());
             let source = ours.map_or(Ipv4Addr::UNSPECIFIED, |(&ip, _)| ip);
             let to = match operation {
