@@ -110,6 +110,7 @@ layouts! {
     mad::cm::SidrRep,
     ip::arp::ArpHeader,
     ip::arp::ProtocolAddress,
+    ip::dhcp::DhcpHeader,
     ip::group_record::QuerierHeader,
     ip::group_record::GroupRecordHeader,
     ip::group_record::ReportHeader,

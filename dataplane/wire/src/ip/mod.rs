@@ -14,6 +14,7 @@
 
 pub mod arp;
 pub mod checksum;
+pub mod dhcp;
 pub mod group_record;
 pub mod icmp;
 pub mod icmpv4;

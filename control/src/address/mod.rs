@@ -1,0 +1,349 @@
+//! The addresses of an interface, and where packets go next.
+//!
+//! [`Addresses`] holds what is ours, how far it is, and for how long; it makes addresses of
+//! prefixes that routers announce (RFC 4862 5.5) and chooses the one to send from. Whether another
+//! node has an address too is for ARP and neighbour discovery to find out, who tell it here.
+//! [`Routes`] says which neighbour a packet goes to.
+
+mod identifier;
+mod routes;
+mod source;
+#[cfg(test)]
+mod tests;
+
+pub use identifier::InterfaceId;
+pub use routes::{NextHop, RouteDrop, Routes};
+
+use crate::drops::{Drops, reasons};
+use pollux_verbs::time::Time;
+use pollux_wire::ip::nd_option::PrefixInformation;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+/// Addresses of an interface, at most.
+pub const ADDRESSES_MAX: usize = 64;
+/// Of these, those made of prefixes, at most: a router may announce any number.
+pub const AUTOCONFIGURED_MAX: usize = 16;
+
+/// A shorter remaining lifetime than this is not taken from whoever announces it (RFC 4862 5.5.3).
+const TWO_HOURS: Duration = Duration::from_secs(7200);
+/// The lifetime that means for ever (RFC 4861 4.6.2).
+const INFINITE_SECONDS: u32 = u32::MAX;
+/// Prefixes that addresses are made of have this length: the rest is the identifier.
+const PREFIX_LEN: u8 = 64;
+
+/// How far an address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressState {
+    /// Others are being asked whether they have it.
+    Tentative,
+    /// It is ours.
+    Preferred,
+    /// It is ours, and not for what begins now.
+    Deprecated,
+    /// Another node has it. It stays in the list to be seen.
+    Duplicate,
+}
+
+impl AddressState {
+    /// Whether packets may be sent from it.
+    pub const fn may_be_source(self) -> bool {
+        matches!(self, Self::Preferred | Self::Deprecated)
+    }
+}
+
+/// Where an address comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// From the configuration.
+    Configured,
+    /// Every interface has one.
+    LinkLocal,
+    /// Made of a prefix that a router announces.
+    Autoconfigured,
+    /// From a DHCP server.
+    Dhcp,
+}
+
+/// An address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The address.
+    pub ip: IpAddr,
+    /// Leading bits that all addresses of its subnet share.
+    pub prefix_len: u8,
+    /// How far it is.
+    pub state: AddressState,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// Since when it is in this state.
+    pub since: Time,
+    /// Until when it is preferred; without that, for ever.
+    pub preferred_until: Option<Time>,
+    /// Until when it is ours; without that, for ever.
+    pub valid_until: Option<Time>,
+    /// Which one it was of all.
+    number: u64,
+}
+
+/// For how long an address is to be used; without that, for ever.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lifetimes {
+    /// For what begins now.
+    pub preferred: Option<Duration>,
+    /// At all.
+    pub valid: Option<Duration>,
+}
+
+/// What changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressEvent {
+    /// A new address. Others have to be asked before it is used.
+    Tentative(IpAddr),
+    /// It may be used.
+    Preferred(IpAddr),
+    /// It is not for what begins now.
+    Deprecated(IpAddr),
+    /// Another node has it.
+    Duplicate(IpAddr),
+    /// It is gone.
+    Removed(IpAddr),
+}
+
+reasons! {
+    /// Why an address was not taken.
+    pub enum AddressDrop {
+        /// There are too many.
+        Full = "full",
+        /// A prefix of which no address can be made.
+        BadPrefix = "bad_prefix",
+        /// A lifetime that is shorter than what anybody may set who is not known.
+        LifetimeCut = "lifetime_cut",
+    }
+}
+
+/// All addresses of an interface.
+#[derive(Default)]
+pub struct Addresses {
+    all: BTreeMap<IpAddr, Address>,
+    numbers: u64,
+    events: VecDeque<AddressEvent>,
+    drops: Drops<AddressDrop>,
+}
+
+impl Addresses {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an address, tentative at first; one that is there gets the new lifetimes. `false` if
+    /// there are too many.
+    pub fn add(
+        &mut self,
+        now: Time,
+        ip: IpAddr,
+        prefix_len: u8,
+        origin: Origin,
+        lifetimes: Lifetimes,
+    ) -> bool {
+        if let Some(known) = self.all.get_mut(&ip) {
+            (known.prefix_len, known.origin) = (prefix_len, origin);
+            self.renew(now, ip, lifetimes);
+            return true;
+        }
+        if self.all.len() >= ADDRESSES_MAX {
+            self.drops.count(AddressDrop::Full);
+            return false;
+        }
+        self.numbers += 1;
+        let address = Address {
+            ip,
+            prefix_len,
+            state: AddressState::Tentative,
+            origin,
+            since: now,
+            preferred_until: lifetimes.preferred.map(|lifetime| now + lifetime),
+            valid_until: lifetimes.valid.map(|lifetime| now + lifetime),
+            number: self.numbers,
+        };
+        self.all.insert(ip, address);
+        self.events.push_back(AddressEvent::Tentative(ip));
+        true
+    }
+
+    /// Takes an address away.
+    pub fn remove(&mut self, ip: IpAddr) {
+        if self.all.remove(&ip).is_some() {
+            self.events.push_back(AddressEvent::Removed(ip));
+        }
+    }
+
+    /// Nobody else has a tentative address.
+    pub fn handle_assigned(&mut self, now: Time, ip: IpAddr) {
+        if self.all.get(&ip).is_some_and(|address| address.state == AddressState::Tentative) {
+            self.settle(now, ip);
+        }
+    }
+
+    /// Another node has it.
+    pub fn handle_duplicate(&mut self, now: Time, ip: IpAddr) {
+        self.set_state(now, ip, AddressState::Duplicate);
+    }
+
+    /// A router announces a prefix: an address is made of it, or lives on (RFC 4862 5.5.3).
+    pub fn handle_prefix(&mut self, now: Time, info: &PrefixInformation, identifier: InterfaceId) {
+        if !info.autonomous {
+            return;
+        }
+        let is_bad = info.prefix_length != PREFIX_LEN
+            || info.prefix.is_unicast_link_local()
+            || info.prefix.is_multicast()
+            || info.preferred_lifetime_seconds > info.valid_lifetime_seconds;
+        if is_bad {
+            return self.drops.count(AddressDrop::BadPrefix);
+        }
+        let ip = IpAddr::V6(identifier.in_prefix(info.prefix));
+        let lifetimes = Lifetimes {
+            preferred: lifetime(info.preferred_lifetime_seconds),
+            valid: lifetime(info.valid_lifetime_seconds),
+        };
+        match self.all.get(&ip) {
+            Some(known) if known.origin == Origin::Autoconfigured => {
+                let valid = self.valid_lifetime(now, known.valid_until, lifetimes.valid);
+                self.renew(now, ip, Lifetimes { valid, ..lifetimes });
+            }
+            Some(_) => {}
+            None if info.valid_lifetime_seconds == 0 => {}
+            None => {
+                let made = self.all.values().filter(|one| one.origin == Origin::Autoconfigured);
+                if made.count() >= AUTOCONFIGURED_MAX {
+                    return self.drops.count(AddressDrop::Full);
+                }
+                self.add(now, ip, PREFIX_LEN, Origin::Autoconfigured, lifetimes);
+            }
+        }
+    }
+
+    /// Does what is due by now.
+    pub fn handle_timeout(&mut self, now: Time) {
+        let is_over = |until: Option<Time>| until.is_some_and(|until| until <= now);
+        let all: Vec<Address> = self.all.values().copied().collect();
+        for Address { ip, state, valid_until, preferred_until, .. } in all {
+            if is_over(valid_until) {
+                self.remove(ip);
+            } else if is_over(preferred_until) && state == AddressState::Preferred {
+                self.set_state(now, ip, AddressState::Deprecated);
+            }
+        }
+    }
+
+    /// When something is due.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let due = self.all.values().flat_map(|one| {
+            let is_preferred = one.state == AddressState::Preferred;
+            [one.valid_until, one.preferred_until.filter(|_| is_preferred)]
+        });
+        due.flatten().min()
+    }
+
+    /// What changed next.
+    pub fn poll_event(&mut self) -> Option<AddressEvent> {
+        self.events.pop_front()
+    }
+
+    /// What was not taken, and why.
+    pub const fn drops(&self) -> &Drops<AddressDrop> {
+        &self.drops
+    }
+
+    /// Every address.
+    pub fn iter(&self) -> impl Iterator<Item = &Address> {
+        self.all.values()
+    }
+
+    /// Whether packets to `ip` are for us alone.
+    pub fn is_ours(&self, ip: IpAddr) -> bool {
+        self.all.get(&ip).is_some_and(|address| address.state.may_be_source())
+    }
+
+    /// Whether packets to `ip` are for everyone on one of our subnets.
+    pub fn is_broadcast(&self, ip: Ipv4Addr) -> bool {
+        let of_subnet = |one: &Address| match one.ip {
+            IpAddr::V4(own) => source::subnet_broadcast(own, one.prefix_len),
+            IpAddr::V6(_) => None,
+        };
+        ip.is_broadcast() || self.all.values().filter_map(of_subnet).any(|all| all == ip)
+    }
+
+    /// Which address of ours to send from (RFC 6724 5).
+    pub fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
+        source::choose(self.all.values(), destination)
+    }
+
+    /// The link-local address, once it may be used.
+    pub fn link_local(&self) -> Option<Ipv6Addr> {
+        self.all.values().filter(|one| one.state.may_be_source()).find_map(|one| match one.ip {
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => Some(ip),
+            _ => None,
+        })
+    }
+
+    /// The valid lifetime that counts where `announced` comes from an unknown node: it may not cut
+    /// ours down to less than two hours (RFC 4862 5.5.3).
+    fn valid_lifetime(
+        &mut self,
+        now: Time,
+        until: Option<Time>,
+        announced: Option<Duration>,
+    ) -> Option<Duration> {
+        let left = |until: Time| Duration::from_nanos(until.nanos().saturating_sub(now.nanos()));
+        let remaining = until.map_or(Duration::MAX, left);
+        match announced {
+            Some(announced) if announced <= TWO_HOURS && announced < remaining => {
+                self.drops.count(AddressDrop::LifetimeCut);
+                Some(remaining.min(TWO_HOURS))
+            }
+            announced => announced,
+        }
+    }
+
+    fn renew(&mut self, now: Time, ip: IpAddr, lifetimes: Lifetimes) {
+        let Some(address) = self.all.get_mut(&ip) else { return };
+        address.preferred_until = lifetimes.preferred.map(|lifetime| now + lifetime);
+        address.valid_until = lifetimes.valid.map(|lifetime| now + lifetime);
+        if address.state.may_be_source() {
+            self.settle(now, ip);
+        }
+    }
+
+    /// What an address that is ours is, by its lifetime.
+    fn settle(&mut self, now: Time, ip: IpAddr) {
+        let until = self.all.get(&ip).and_then(|address| address.preferred_until);
+        let state = match until {
+            Some(until) if until <= now => AddressState::Deprecated,
+            _ => AddressState::Preferred,
+        };
+        self.set_state(now, ip, state);
+    }
+
+    fn set_state(&mut self, now: Time, ip: IpAddr, state: AddressState) {
+        let Some(address) = self.all.get_mut(&ip) else { return };
+        if address.state == state {
+            return;
+        }
+        (address.state, address.since) = (state, now);
+        self.events.push_back(match state {
+            AddressState::Tentative => AddressEvent::Tentative(ip),
+            AddressState::Preferred => AddressEvent::Preferred(ip),
+            AddressState::Deprecated => AddressEvent::Deprecated(ip),
+            AddressState::Duplicate => AddressEvent::Duplicate(ip),
+        });
+    }
+}
+
+/// A lifetime as routers announce it.
+fn lifetime(seconds: u32) -> Option<Duration> {
+    (seconds != INFINITE_SECONDS).then(|| Duration::from_secs(u64::from(seconds)))
+}

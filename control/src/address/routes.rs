@@ -1,0 +1,265 @@
+//! Which neighbour a packet goes to (RFC 4861 5.2, RFC 1122 3.3.1).
+//!
+//! A destination on the link goes there itself, any other to a default router: of those that are
+//! not known to be away, the most preferred (RFC 4191 3.2). A redirect stands before all that.
+//! Routes of a router's own table are not here; they are asked before.
+
+use super::lifetime;
+use super::source::common_bits;
+use crate::drops::{Drops, reasons};
+use crate::nd::RouterAdvertised;
+use pollux_verbs::time::Time;
+use pollux_wire::ip::nd_option::PrefixInformation;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Prefixes of the link, at most.
+pub const PREFIXES_MAX: usize = 64;
+/// Default routers, at most.
+pub const ROUTERS_MAX: usize = 16;
+/// Destinations that were redirected, at most.
+pub const REDIRECTS_MAX: usize = 256;
+
+/// Where a packet goes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextHop {
+    /// To the destination itself.
+    OnLink(IpAddr),
+    /// To a router.
+    Via(IpAddr),
+    /// To whoever joined the destination's group.
+    Group(IpAddr),
+}
+
+impl NextHop {
+    /// The neighbour, or the group.
+    pub const fn ip(&self) -> IpAddr {
+        match *self {
+            Self::OnLink(ip) | Self::Via(ip) | Self::Group(ip) => ip,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Router {
+    preference: i8,
+    until: Option<Time>,
+    number: u64,
+}
+
+reasons! {
+    /// Why something that a router said was not taken.
+    pub enum RouteDrop {
+        /// There are too many of these already.
+        Full = "full",
+        /// A prefix that cannot be one of the link.
+        BadPrefix = "bad_prefix",
+        /// A redirect from a router that the destination's packets do not go to.
+        RedirectNotFromNextHop = "redirect_not_from_next_hop",
+    }
+}
+
+/// What is on the link, and who knows the way elsewhere.
+#[derive(Default)]
+pub struct Routes {
+    /// By prefix and its length; with the time until when it counts, if there is one.
+    prefixes: BTreeMap<(IpAddr, u8), Option<Time>>,
+    routers: BTreeMap<IpAddr, Router>,
+    redirects: BTreeMap<IpAddr, IpAddr>,
+    numbers: u64,
+    drops: Drops<RouteDrop>,
+}
+
+impl Routes {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The addresses with this prefix are on the link. `false` if there are too many.
+    pub fn add_prefix(&mut self, ip: IpAddr, len: u8) -> bool {
+        self.insert_prefix((masked(ip, len), len), None)
+    }
+
+    /// They are not any more.
+    pub fn remove_prefix(&mut self, ip: IpAddr, len: u8) {
+        self.prefixes.remove(&(masked(ip, len), len));
+    }
+
+    /// A default router by configuration or from a DHCP server. `false` if there are too many.
+    pub fn add_router(&mut self, ip: IpAddr) -> bool {
+        self.insert_router(ip, 0, None)
+    }
+
+    /// It is none any more, nor a better way to anywhere.
+    pub fn remove_router(&mut self, ip: IpAddr) {
+        self.routers.remove(&ip);
+        self.redirects.retain(|_, target| *target != ip);
+    }
+
+    /// A node says that it is no router: then it is not one by its own word (RFC 4861 7.2.5). One
+    /// from the configuration stays.
+    pub fn handle_not_router(&mut self, ip: Ipv6Addr) {
+        let ip = IpAddr::V6(ip);
+        if self.routers.get(&ip).is_some_and(|router| router.until.is_some()) {
+            self.remove_router(ip);
+        }
+    }
+
+    /// A router speaks (RFC 4861 6.3.4).
+    pub fn handle_router(&mut self, now: Time, said: &RouterAdvertised) {
+        let ip = IpAddr::V6(said.router);
+        if said.lifetime.is_zero() {
+            self.handle_not_router(said.router);
+        } else if self.routers.get(&ip).is_none_or(|known| known.until.is_some()) {
+            self.insert_router(ip, said.preference, Some(now + said.lifetime));
+        }
+        for prefix in said.prefixes.iter().filter(|prefix| prefix.on_link) {
+            self.handle_prefix(now, prefix);
+        }
+    }
+
+    /// A router says that `destination` is better reached by `target` (RFC 4861 8.3). It must be
+    /// the next hop in use; `may_be_reachable` is as for [`Routes::next_hop`].
+    pub fn handle_redirect(
+        &mut self,
+        now: Time,
+        router: Ipv6Addr,
+        destination: Ipv6Addr,
+        target: Ipv6Addr,
+        may_be_reachable: impl Fn(IpAddr) -> bool,
+    ) {
+        let in_use = self.next_hop(now, destination.into(), may_be_reachable);
+        if in_use.map(|hop| hop.ip()) != Some(router.into()) {
+            return self.drops.count(RouteDrop::RedirectNotFromNextHop);
+        }
+        if self.redirects.len() >= REDIRECTS_MAX {
+            // A redirect saves a hop and no more; whoever needs it is told again.
+            self.redirects.pop_first();
+        }
+        self.redirects.insert(destination.into(), target.into());
+    }
+
+    /// Where packets to `destination` go. Of routers that `may_be_reachable` denies, one is taken
+    /// only when there is no other (RFC 4861 6.3.6).
+    pub fn next_hop(
+        &self,
+        now: Time,
+        destination: IpAddr,
+        may_be_reachable: impl Fn(IpAddr) -> bool,
+    ) -> Option<NextHop> {
+        let is_group = destination.is_multicast();
+        if is_group || matches!(destination, IpAddr::V4(ip) if ip.is_broadcast()) {
+            return Some(NextHop::Group(destination));
+        }
+        match self.redirects.get(&destination) {
+            Some(&target) if target == destination => return Some(NextHop::OnLink(target)),
+            Some(&target) if may_be_reachable(target) => return Some(NextHop::Via(target)),
+            _ => {}
+        }
+        if self.is_on_link(now, destination) {
+            return Some(NextHop::OnLink(destination));
+        }
+        let family = self.routers.iter().filter(|(ip, router)| {
+            ip.is_ipv4() == destination.is_ipv4() && router.until.is_none_or(|until| now < until)
+        });
+        let best = family.max_by_key(|(ip, router)| {
+            (may_be_reachable(**ip), router.preference, Reverse(router.number))
+        });
+        best.map(|(&ip, _)| NextHop::Via(ip))
+    }
+
+    /// Whether a node with this address is a neighbour.
+    pub fn is_on_link(&self, now: Time, ip: IpAddr) -> bool {
+        let is_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        let mut prefixes =
+            self.prefixes.iter().filter(|(_, until)| until.is_none_or(|until| now < until));
+        is_local
+            || prefixes.any(|(&(prefix, len), _)| {
+                prefix.is_ipv4() == ip.is_ipv4() && common_bits(prefix, ip) >= len
+            })
+    }
+
+    /// Forgets what is over by now.
+    pub fn handle_timeout(&mut self, now: Time) {
+        let counts = |until: Option<Time>| until.is_none_or(|until| now < until);
+        self.prefixes.retain(|_, until| counts(*until));
+        let over: Vec<IpAddr> =
+            self.routers.iter().filter(|(_, one)| !counts(one.until)).map(|(&ip, _)| ip).collect();
+        for ip in over {
+            self.remove_router(ip);
+        }
+    }
+
+    /// When something is over.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let routers = self.routers.values().filter_map(|router| router.until);
+        routers.chain(self.prefixes.values().copied().flatten()).min()
+    }
+
+    /// Default routers with what they prefer, and until when.
+    pub fn routers(&self) -> impl Iterator<Item = (IpAddr, i8, Option<Time>)> {
+        self.routers.iter().map(|(&ip, router)| (ip, router.preference, router.until))
+    }
+
+    /// What was not taken, and why.
+    pub const fn drops(&self) -> &Drops<RouteDrop> {
+        &self.drops
+    }
+
+    fn handle_prefix(&mut self, now: Time, info: &PrefixInformation) {
+        let (ip, len) = (IpAddr::V6(info.prefix), info.prefix_length);
+        if len > 128 || info.prefix.is_multicast() || info.prefix.is_unicast_link_local() {
+            return self.drops.count(RouteDrop::BadPrefix);
+        }
+        let key = (masked(ip, len), len);
+        if self.prefixes.get(&key).is_some_and(Option::is_none) {
+            return;
+        }
+        match lifetime(info.valid_lifetime_seconds) {
+            Some(lifetime) if lifetime.is_zero() => {
+                self.prefixes.remove(&key);
+            }
+            // One that is announced never counts as configured: for ever is until it is taken back.
+            lifetime => {
+                let until = lifetime.map_or(Time::from_nanos(u64::MAX), |lifetime| now + lifetime);
+                self.insert_prefix(key, Some(until));
+            }
+        }
+    }
+
+    fn insert_prefix(&mut self, key: (IpAddr, u8), until: Option<Time>) -> bool {
+        if self.prefixes.len() >= PREFIXES_MAX && !self.prefixes.contains_key(&key) {
+            self.drops.count(RouteDrop::Full);
+            return false;
+        }
+        self.prefixes.insert(key, until);
+        true
+    }
+
+    fn insert_router(&mut self, ip: IpAddr, preference: i8, until: Option<Time>) -> bool {
+        if self.routers.len() >= ROUTERS_MAX && !self.routers.contains_key(&ip) {
+            self.drops.count(RouteDrop::Full);
+            return false;
+        }
+        self.numbers += 1;
+        let number = self.routers.get(&ip).map_or(self.numbers, |known| known.number);
+        self.routers.insert(ip, Router { preference, until, number });
+        true
+    }
+}
+
+/// The address without what follows the prefix.
+fn masked(ip: IpAddr, len: u8) -> IpAddr {
+    match ip {
+        IpAddr::V4(ip) => {
+            let host = u32::MAX.checked_shr(u32::from(len)).unwrap_or(0);
+            Ipv4Addr::from_bits(ip.to_bits() & !host).into()
+        }
+        IpAddr::V6(ip) => {
+            let host = u128::MAX.checked_shr(u32::from(len)).unwrap_or(0);
+            Ipv6Addr::from_bits(ip.to_bits() & !host).into()
+        }
+    }
+}

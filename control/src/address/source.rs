@@ -1,0 +1,88 @@
+//! Which of our addresses to send from (RFC 6724 5).
+//!
+//! Of its rules those are here that can differ on one interface: an address of ours that is the
+//! destination, the scope, what is deprecated, the label, and the longest prefix. The same rules
+//! serve IPv4, whose scopes RFC 6724 3.2 names.
+
+use super::{Address, AddressState};
+use std::cmp::Reverse;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// How far an address reaches; the numbers are those of multicast scopes (RFC 6724 3.1, 3.2).
+pub(super) fn scope(ip: IpAddr) -> u8 {
+    const LINK_LOCAL: u8 = 2;
+    const SITE_LOCAL: u8 = 5;
+    const GLOBAL: u8 = 14;
+    match ip {
+        IpAddr::V4(ip) if ip.is_loopback() || ip.is_link_local() => LINK_LOCAL,
+        IpAddr::V6(ip) if ip.is_multicast() => ip.octets()[1] & 0x0f,
+        IpAddr::V6(ip) if ip.is_loopback() || ip.is_unicast_link_local() => LINK_LOCAL,
+        IpAddr::V6(ip) if ip.segments()[0] & 0xffc0 == 0xfec0 => SITE_LOCAL,
+        _ => GLOBAL,
+    }
+}
+
+/// The label of the default policy table (RFC 6724 2.1): addresses of one kind go together.
+fn label(ip: IpAddr) -> u8 {
+    let table: [(&str, u8, u8); 8] = [
+        ("::1", 128, 0),
+        ("::ffff:0:0", 96, 4),
+        ("2002::", 16, 2),
+        ("2001::", 32, 5),
+        ("fc00::", 7, 13),
+        ("fec0::", 10, 11),
+        ("3ffe::", 16, 12),
+        ("::", 96, 3),
+    ];
+    let IpAddr::V6(ip) = ip else { return 4 };
+    let rows = table.iter();
+    let mut rows = rows.filter(|(prefix, len, _)| {
+        prefix.parse::<Ipv6Addr>().is_ok_and(|prefix| common_bits(prefix.into(), ip.into()) >= *len)
+    });
+    rows.next().map_or(1, |&(_, _, label)| label)
+}
+
+/// How many leading bits two addresses share; none if they are of different families.
+pub(super) fn common_bits(one: IpAddr, other: IpAddr) -> u8 {
+    let equal = match (one, other) {
+        (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
+        (IpAddr::V6(one), IpAddr::V6(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
+        _ => 0,
+    };
+    equal as u8
+}
+
+/// The best of `candidates` for `destination`.
+pub(super) fn choose<'a>(
+    candidates: impl Iterator<Item = &'a Address>,
+    destination: IpAddr,
+) -> Option<IpAddr> {
+    let usable = candidates
+        .filter(|one| one.state.may_be_source() && one.ip.is_ipv4() == destination.is_ipv4());
+    usable.max_by_key(|one| merit(one, destination)).map(|one| one.ip)
+}
+
+/// What is better in the order of the rules; a later address does not beat an equal earlier one.
+fn merit(one: &Address, destination: IpAddr) -> impl Ord + use<> {
+    let (own, theirs) = (scope(one.ip), scope(destination));
+    // Rule 2: the narrowest scope that reaches, else the widest.
+    let reach = match own >= theirs {
+        true => (true, u8::MAX - own),
+        false => (false, own),
+    };
+    let common = common_bits(one.ip, destination).min(one.prefix_len);
+    (
+        one.ip == destination,
+        reach,
+        one.state != AddressState::Deprecated,
+        label(one.ip) == label(destination),
+        common,
+        Reverse(one.number),
+    )
+}
+
+/// The broadcast address of a subnet, where it has one (RFC 919; none for two nodes, RFC 3021).
+pub(super) fn subnet_broadcast(ip: Ipv4Addr, prefix_len: u8) -> Option<Ipv4Addr> {
+    let host_bits = u32::MAX.checked_shr(u32::from(prefix_len))?;
+    (prefix_len < 31).then(|| Ipv4Addr::from_bits(ip.to_bits() | host_bits))
+}

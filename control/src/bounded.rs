@@ -1,0 +1,104 @@
+//! Limits: a queue that does not grow without end, and a rate that is not exceeded.
+
+use pollux_verbs::time::Time;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// First in, first out, and never more than so many.
+#[derive(Clone, Debug)]
+pub struct Queue<T> {
+    items: VecDeque<T>,
+    max: usize,
+    lost: u64,
+}
+
+impl<T> Queue<T> {
+    /// An empty one.
+    pub const fn new(max: usize) -> Self {
+        Self { items: VecDeque::new(), max, lost: 0 }
+    }
+
+    /// Puts one behind the others; counts it as lost when there is no room.
+    pub fn push(&mut self, item: T) {
+        if self.items.len() < self.max {
+            self.items.push_back(item);
+        } else {
+            self.lost += 1;
+        }
+    }
+
+    /// Takes the first.
+    pub fn pop(&mut self) -> Option<T> {
+        self.items.pop_front()
+    }
+
+    /// How many had no room.
+    pub const fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Takes out those that are not wanted any more.
+    pub fn retain(&mut self, wanted: impl FnMut(&T) -> bool) {
+        self.items.retain(wanted);
+    }
+}
+
+/// So many a second, and so many at once after a pause.
+#[derive(Clone, Debug)]
+pub struct Rate {
+    interval: Duration,
+    burst: u32,
+    /// When the next one would be due if they came evenly.
+    next: Time,
+}
+
+impl Rate {
+    /// A rate of which nothing was used; none a second allows none.
+    pub fn new(per_second: u32, burst: u32) -> Self {
+        let interval = Duration::from_secs(1).checked_div(per_second);
+        Self { interval: interval.unwrap_or(Duration::MAX), burst, next: Time::START }
+    }
+
+    /// Uses one, if it may.
+    pub fn take(&mut self, now: Time) -> bool {
+        if self.burst == 0 || self.interval == Duration::MAX {
+            return false;
+        }
+        let start = self.next.max(now);
+        let allowed = start <= now + self.interval * (self.burst - 1);
+        if allowed {
+            self.next = start + self.interval;
+        }
+        allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_keeps_the_first_and_counts_the_rest() {
+        let mut queue = Queue::new(2);
+        for item in 0..5 {
+            queue.push(item);
+        }
+        assert_eq!(
+            (queue.pop(), queue.pop(), queue.pop(), queue.lost()),
+            (Some(0), Some(1), None, 3)
+        );
+    }
+
+    #[test]
+    fn a_rate_gives_its_burst_and_then_its_rate() {
+        let mut rate = Rate::new(10, 3);
+        let taken = |rate: &mut Rate, now| (0..100).filter(|_| rate.take(now)).count();
+        let start = Time::START + Duration::from_secs(5);
+        assert_eq!(taken(&mut rate, start), 3);
+        assert_eq!(taken(&mut rate, start + Duration::from_millis(99)), 0);
+        assert_eq!(taken(&mut rate, start + Duration::from_millis(100)), 1);
+        assert_eq!(taken(&mut rate, start + Duration::from_secs(60)), 3, "a pause saves no more");
+        assert_eq!(taken(&mut Rate::new(0, 3), start), 0);
+        assert_eq!(taken(&mut Rate::new(3, 0), start), 0);
+    }
+}

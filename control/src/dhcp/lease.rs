@@ -1,0 +1,115 @@
+//! What a server gives, read from its message (RFC 2131 4.3.1, RFC 2132).
+
+use pollux_verbs::time::Time;
+use pollux_wire::ip::dhcp::{DhcpMessage, DhcpOptionCode};
+use pollux_wire::ip::ipv4::IPV4_MTU_MIN;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+/// Routers and name servers of a lease, at most.
+pub const ROUTERS_MAX: usize = 8;
+
+/// The lease time that means for ever.
+const INFINITE_SECONDS: u32 = u32::MAX;
+
+/// What a server is asked to tell.
+pub(super) const WANTED: [u8; 7] = [
+    DhcpOptionCode::SUBNET_MASK.0,
+    DhcpOptionCode::ROUTER.0,
+    DhcpOptionCode::DOMAIN_NAME_SERVER.0,
+    DhcpOptionCode::INTERFACE_MTU.0,
+    DhcpOptionCode::LEASE_TIME.0,
+    DhcpOptionCode::RENEWAL_TIME.0,
+    DhcpOptionCode::REBINDING_TIME.0,
+];
+
+/// An address for some time, and what belongs to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The address.
+    pub ip: Ipv4Addr,
+    /// Leading bits that all addresses of its subnet share.
+    pub prefix_len: u8,
+    /// Default routers.
+    pub routers: Vec<Ipv4Addr>,
+    /// Whom to ask for names.
+    pub name_servers: Vec<Ipv4Addr>,
+    /// The MTU to use.
+    pub mtu: Option<u32>,
+    /// Who gave it.
+    pub server: Ipv4Addr,
+    /// When to ask that server to prolong it; without that, never.
+    pub renew_at: Option<Time>,
+    /// When to ask any.
+    pub rebind_at: Option<Time>,
+    /// When it is over.
+    pub expires_at: Option<Time>,
+}
+
+impl Lease {
+    /// What `message` gives, if that is an address for some time from some server.
+    pub(super) fn read(now: Time, message: &DhcpMessage<'_>) -> Option<Self> {
+        let ip = message.header.yours;
+        let is_host = !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast());
+        let seconds = number(message, DhcpOptionCode::LEASE_TIME).filter(|&seconds| seconds > 0)?;
+        let times = (seconds != INFINITE_SECONDS).then(|| times(message, seconds));
+        let at = |seconds: u32| now + Duration::from_secs(u64::from(seconds));
+        let mtu = message.option(DhcpOptionCode::INTERFACE_MTU).and_then(|mtu| mtu.try_into().ok());
+        let mtu = mtu.map(|mtu| u32::from(u16::from_be_bytes(mtu)));
+        is_host.then_some(Self {
+            ip,
+            prefix_len: prefix_len(message, ip),
+            routers: addresses(message, DhcpOptionCode::ROUTER),
+            name_servers: addresses(message, DhcpOptionCode::DOMAIN_NAME_SERVER),
+            mtu: mtu.filter(|&mtu| mtu >= IPV4_MTU_MIN),
+            server: server(message)?,
+            renew_at: times.map(|(renew, _)| at(renew)),
+            rebind_at: times.map(|(_, rebind)| at(rebind)),
+            expires_at: times.map(|_| at(seconds)),
+        })
+    }
+}
+
+/// Who sent a message.
+pub(super) fn server(message: &DhcpMessage<'_>) -> Option<Ipv4Addr> {
+    let octets: [u8; 4] = message.option(DhcpOptionCode::SERVER_IDENTIFIER)?.try_into().ok()?;
+    Some(octets.into())
+}
+
+/// Half of the time from `now` until `end` (RFC 2131 4.4.5).
+pub(super) fn half_the_way(now: Time, end: Option<Time>) -> Duration {
+    let left = end.map_or(0, |end| end.nanos().saturating_sub(now.nanos()));
+    Duration::from_nanos(left / 2)
+}
+
+/// When to renew and to rebind; by rule where the server does not say, or says what cannot be
+/// (RFC 2131 4.4.5).
+fn times(message: &DhcpMessage<'_>, lease: u32) -> (u32, u32) {
+    let rebind = number(message, DhcpOptionCode::REBINDING_TIME).filter(|&rebind| rebind < lease);
+    let rebind = rebind.unwrap_or(lease - lease / 8);
+    let renew = number(message, DhcpOptionCode::RENEWAL_TIME).filter(|&renew| renew < rebind);
+    (renew.unwrap_or((lease / 2).min(rebind)), rebind)
+}
+
+/// From the mask; without one, what the address's class had (RFC 950).
+fn prefix_len(message: &DhcpMessage<'_>, ip: Ipv4Addr) -> u8 {
+    let mask = number(message, DhcpOptionCode::SUBNET_MASK);
+    let is_mask = |mask: &u32| mask.leading_ones() + mask.trailing_zeros() >= u32::BITS;
+    match mask.filter(is_mask) {
+        Some(mask) => mask.leading_ones() as u8,
+        None => match ip.octets()[0] {
+            0..128 => 8,
+            128..192 => 16,
+            _ => 24,
+        },
+    }
+}
+
+fn number(message: &DhcpMessage<'_>, code: DhcpOptionCode) -> Option<u32> {
+    Some(u32::from_be_bytes(message.option(code)?.try_into().ok()?))
+}
+
+fn addresses(message: &DhcpMessage<'_>, code: DhcpOptionCode) -> Vec<Ipv4Addr> {
+    let (all, _) = message.option(code).unwrap_or(&[]).as_chunks::<4>();
+    all.iter().take(ROUTERS_MAX).map(|&octets| octets.into()).collect()
+}

@@ -1,0 +1,426 @@
+//! An address from a DHCP server (RFC 2131, RFC 4390 for InfiniBand).
+//!
+//! ```text
+//!   Init --> Selecting --offer--> Requesting --ACK--> Checking --free--> Bound --T1--> Renewing
+//!    ^           |                    |                  |                 ^             |  T2
+//!    |           no end               |                  |                 +----ACK----- Rebinding
+//!    +--------------------------------+-- NAK, silence --+-- taken: DECLINE, or lease over --+
+//! ```
+//!
+//! On InfiniBand a client has no hardware address that fits the message: it is known by its
+//! identifier alone, and asks for answers by broadcast (RFC 4390 2). While it renews it has an
+//! address, and asks its server directly.
+//!
+//! Whether another node has the address is for ARP to find out, between the ACK and its use
+//! (RFC 2131 2.2): [`DhcpEvent::Check`] asks, [`Dhcp::handle_free`] and [`Dhcp::handle_taken`]
+//! answer.
+
+mod lease;
+mod message;
+#[cfg(test)]
+mod tests;
+
+pub use lease::{Lease, ROUTERS_MAX};
+pub use message::client_id;
+
+use crate::bounded::Queue;
+use crate::drops::{Drops, reasons};
+use crate::frame::{FRAMES_MAX, Frame, To};
+use pollux_verbs::dice::Dice;
+use pollux_verbs::time::Time;
+use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::dhcp::{DhcpHeader, DhcpKind, DhcpMessage, DhcpOp, DhcpOptionCode};
+use pollux_wire::ip::ipv4::Ipv4Packet;
+use pollux_wire::ip::mgid::GroupId;
+use pollux_wire::ip::udp::UdpDatagram;
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+/// Nodes that start together do not ask together (RFC 2131 4.4.1).
+const START_DELAY_MAX: Duration = Duration::from_secs(1);
+const RETRY_MIN: Duration = Duration::from_secs(4);
+const RETRY_MAX: Duration = Duration::from_secs(64);
+/// Half of what a retry varies by, up and down (RFC 2131 4.1).
+const RETRY_SPREAD: Duration = Duration::from_secs(1);
+/// How often an offer is asked for before the search begins anew.
+const REQUESTS_MAX: u8 = 4;
+/// After an address turned out to be taken (RFC 2131 3.1).
+const DECLINE_WAIT: Duration = Duration::from_secs(10);
+/// Between requests to prolong a lease, at least (RFC 2131 4.4.5).
+const RENEW_INTERVAL_MIN: Duration = Duration::from_secs(60);
+/// The longest identifier of a client.
+pub const CLIENT_ID_OCTETS_MAX: usize = 64;
+
+/// How far the client is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DhcpState {
+    /// It was not started, or was stopped.
+    Stopped,
+    /// It waits before it asks.
+    Init {
+        /// Until when.
+        until: Time,
+    },
+    /// Every server was asked for an offer.
+    Selecting {
+        /// How often.
+        sent: u8,
+        /// When to ask again.
+        until: Time,
+    },
+    /// One offer was asked for.
+    Requesting {
+        /// Which.
+        lease: Lease,
+        /// How often.
+        sent: u8,
+        /// When to ask again.
+        until: Time,
+    },
+    /// The server agreed; others on the link are asked whether they have the address.
+    Checking {
+        /// To what it agreed.
+        lease: Lease,
+    },
+    /// The address may be used.
+    Bound {
+        /// On what terms.
+        lease: Lease,
+    },
+    /// The server is asked to prolong the lease.
+    Renewing {
+        /// Which.
+        lease: Lease,
+        /// When to ask again.
+        until: Time,
+    },
+    /// Any server is asked to.
+    Rebinding {
+        /// Which lease.
+        lease: Lease,
+        /// When to ask again.
+        until: Time,
+    },
+}
+
+/// What changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DhcpEvent {
+    /// Others have to be asked whether they have this address.
+    Check(Ipv4Addr),
+    /// The address may be used on these terms; they may differ from those before.
+    Bound(Lease),
+    /// The address may not be used any more.
+    Lost(Ipv4Addr),
+}
+
+reasons! {
+    /// Why a message was dropped.
+    pub enum DhcpDrop {
+        /// It is no message of a server to a client.
+        Malformed = "malformed",
+        /// A checksum is wrong.
+        Checksum = "checksum",
+        /// It is of another exchange or for another client.
+        NotForUs = "not_for_us",
+        /// It comes from another server than the one in use.
+        OtherServer = "other_server",
+        /// It does not belong to this state.
+        Unexpected = "unexpected",
+        /// It lacks an option, or has one with an impossible value.
+        BadOption = "bad_option",
+    }
+}
+
+/// The client of one interface.
+pub struct Dhcp {
+    client_id: Vec<u8>,
+    dice: Dice,
+    state: DhcpState,
+    since: Time,
+    xid: u32,
+    /// When this search began.
+    began: Time,
+    frames: Queue<Frame>,
+    events: VecDeque<DhcpEvent>,
+    drops: Drops<DhcpDrop>,
+}
+
+impl Dhcp {
+    /// A client that is known by `client_id`, of which at most [`CLIENT_ID_OCTETS_MAX`] octets
+    /// count.
+    pub fn new(client_id: &[u8], seed: u64) -> Self {
+        Self {
+            client_id: client_id[..client_id.len().min(CLIENT_ID_OCTETS_MAX)].to_vec(),
+            dice: Dice::new(seed),
+            state: DhcpState::Stopped,
+            since: Time::START,
+            xid: 0,
+            began: Time::START,
+            frames: Queue::new(FRAMES_MAX),
+            events: VecDeque::new(),
+            drops: Drops::default(),
+        }
+    }
+
+    /// Begins to look for an address.
+    pub fn start(&mut self, now: Time) {
+        let delay = self.dice.duration(START_DELAY_MAX);
+        self.restart(now, delay);
+    }
+
+    /// Gives the address back.
+    pub fn stop(&mut self, now: Time) {
+        if let Some(lease) = self.lease().cloned() {
+            self.send(now, DhcpKind::RELEASE, Some(&lease), To::Route);
+            self.events.push_back(DhcpEvent::Lost(lease.ip));
+        }
+        self.enter(now, DhcpState::Stopped);
+    }
+
+    /// How far it is, and since when.
+    pub const fn state(&self) -> (&DhcpState, Time) {
+        (&self.state, self.since)
+    }
+
+    /// The lease whose address may be used.
+    pub const fn lease(&self) -> Option<&Lease> {
+        match &self.state {
+            DhcpState::Bound { lease }
+            | DhcpState::Renewing { lease, .. }
+            | DhcpState::Rebinding { lease, .. } => Some(lease),
+            _ => None,
+        }
+    }
+
+    /// Nobody else has the address that was to be checked.
+    pub fn handle_free(&mut self, now: Time, ip: Ipv4Addr) {
+        if let DhcpState::Checking { lease } = &self.state
+            && lease.ip == ip
+        {
+            self.bind(now, lease.clone());
+        }
+    }
+
+    /// Another node has the address, whether it is checked or in use already.
+    pub fn handle_taken(&mut self, now: Time, ip: Ipv4Addr) {
+        let checked = match &self.state {
+            DhcpState::Checking { lease } => Some(lease),
+            _ => self.lease(),
+        };
+        let Some(lease) = checked.filter(|lease| lease.ip == ip).cloned() else { return };
+        if self.lease().is_some() {
+            self.events.push_back(DhcpEvent::Lost(ip));
+        }
+        self.send(now, DhcpKind::DECLINE, Some(&lease), EVERYONE);
+        self.restart(now, DECLINE_WAIT);
+    }
+
+    /// A packet of IPv4 came for the port of clients.
+    pub fn handle_packet(&mut self, now: Time, octets: &[u8]) {
+        if let Err(reason) = self.handle(now, octets) {
+            self.drops.count(reason);
+        }
+    }
+
+    /// Does what is due by now.
+    pub fn handle_timeout(&mut self, now: Time) {
+        while self.poll_timeout().is_some_and(|due| due <= now) {
+            self.timed_out(now);
+        }
+    }
+
+    /// When something is due.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        match &self.state {
+            DhcpState::Stopped | DhcpState::Checking { .. } => None,
+            DhcpState::Init { until }
+            | DhcpState::Selecting { until, .. }
+            | DhcpState::Requesting { until, .. } => Some(*until),
+            DhcpState::Bound { lease } => lease.renew_at,
+            DhcpState::Renewing { lease, until } => {
+                lease.rebind_at.into_iter().chain([*until]).min()
+            }
+            DhcpState::Rebinding { lease, until } => {
+                lease.expires_at.into_iter().chain([*until]).min()
+            }
+        }
+    }
+
+    /// The next frame to send.
+    pub fn poll_transmit(&mut self) -> Option<Frame> {
+        self.frames.pop()
+    }
+
+    /// What changed next.
+    pub fn poll_event(&mut self) -> Option<DhcpEvent> {
+        self.events.pop_front()
+    }
+
+    /// What was dropped, and why.
+    pub const fn drops(&self) -> &Drops<DhcpDrop> {
+        &self.drops
+    }
+
+    fn timed_out(&mut self, now: Time) {
+        match self.state.clone() {
+            DhcpState::Stopped | DhcpState::Checking { .. } => {}
+            DhcpState::Init { .. } => self.discover(now, 0),
+            DhcpState::Selecting { sent, .. } => self.discover(now, sent),
+            DhcpState::Requesting { lease, sent, .. } if sent < REQUESTS_MAX => {
+                self.request(now, lease, sent);
+            }
+            DhcpState::Requesting { .. } => self.restart(now, Duration::ZERO),
+            DhcpState::Bound { lease } => {
+                self.new_exchange(now);
+                self.renew(now, lease);
+            }
+            DhcpState::Renewing { lease, .. } => self.renew(now, lease),
+            DhcpState::Rebinding { lease, .. } => self.rebind(now, lease),
+        }
+    }
+
+    fn handle(&mut self, now: Time, octets: &[u8]) -> Result<(), DhcpDrop> {
+        let malformed = |_| DhcpDrop::Malformed;
+        let packet = Ipv4Packet::parse(octets).map_err(malformed)?;
+        let header = packet.header();
+        if header.protocol != IpProtocol::UDP || header.is_fragment() {
+            return Err(DhcpDrop::Malformed);
+        }
+        let datagram = UdpDatagram::parse(packet.payload()).map_err(malformed)?;
+        if !packet.checksum_ok() || !datagram.checksum_ok(&header.pseudo_header()) {
+            return Err(DhcpDrop::Checksum);
+        }
+        let is_to_client = datagram.header().destination_port == DhcpHeader::CLIENT_PORT;
+        let message = DhcpMessage::parse(datagram.payload()).map_err(malformed)?;
+        if message.header.op != DhcpOp::REPLY || !is_to_client {
+            return Err(DhcpDrop::Malformed);
+        }
+        // A server that says whom it answers must mean us (RFC 6842 3).
+        let client_id = message.option(DhcpOptionCode::CLIENT_IDENTIFIER);
+        if message.header.xid != self.xid || client_id.is_some_and(|id| id != self.client_id) {
+            return Err(DhcpDrop::NotForUs);
+        }
+        match message.option(DhcpOptionCode::MESSAGE_TYPE) {
+            Some(&[kind]) => self.handle_message(now, DhcpKind(kind), &message),
+            _ => Err(DhcpDrop::BadOption),
+        }
+    }
+
+    fn handle_message(
+        &mut self,
+        now: Time,
+        kind: DhcpKind,
+        message: &DhcpMessage<'_>,
+    ) -> Result<(), DhcpDrop> {
+        let server = lease::server(message).ok_or(DhcpDrop::BadOption);
+        match (self.state.clone(), kind) {
+            (DhcpState::Selecting { .. }, DhcpKind::OFFER) => {
+                let offer = Lease::read(now, message).ok_or(DhcpDrop::BadOption)?;
+                self.request(now, offer, 0);
+            }
+            (DhcpState::Requesting { lease: offer, .. }, DhcpKind::ACK) => {
+                let lease = Lease::read(now, message).ok_or(DhcpDrop::BadOption)?;
+                if lease.server != offer.server || lease.ip != offer.ip {
+                    return Err(DhcpDrop::OtherServer);
+                }
+                self.events.push_back(DhcpEvent::Check(lease.ip));
+                self.enter(now, DhcpState::Checking { lease });
+            }
+            (DhcpState::Requesting { lease: offer, .. }, DhcpKind::NAK) => {
+                if server? != offer.server {
+                    return Err(DhcpDrop::OtherServer);
+                }
+                self.restart(now, RETRY_SPREAD);
+            }
+            (
+                DhcpState::Renewing { lease: held, .. } | DhcpState::Rebinding { lease: held, .. },
+                DhcpKind::ACK,
+            ) => {
+                let lease = Lease::read(now, message).ok_or(DhcpDrop::BadOption)?;
+                if lease.ip != held.ip {
+                    return Err(DhcpDrop::BadOption);
+                }
+                self.bind(now, lease);
+            }
+            (DhcpState::Renewing { lease, .. }, DhcpKind::NAK) => {
+                if server? != lease.server {
+                    return Err(DhcpDrop::OtherServer);
+                }
+                self.lose(now, lease.ip);
+            }
+            (DhcpState::Rebinding { lease, .. }, DhcpKind::NAK) => self.lose(now, lease.ip),
+            _ => return Err(DhcpDrop::Unexpected),
+        }
+        Ok(())
+    }
+
+    fn discover(&mut self, now: Time, sent: u8) {
+        if sent == 0 {
+            self.new_exchange(now);
+        }
+        self.send(now, DhcpKind::DISCOVER, None, EVERYONE);
+        let until = now + self.retry_after(sent);
+        self.enter(now, DhcpState::Selecting { sent: sent.saturating_add(1), until });
+    }
+
+    fn request(&mut self, now: Time, lease: Lease, sent: u8) {
+        self.send(now, DhcpKind::REQUEST, Some(&lease), EVERYONE);
+        let until = now + self.retry_after(sent);
+        self.enter(now, DhcpState::Requesting { lease, sent: sent + 1, until });
+    }
+
+    /// Asks the server that gave the lease, or, when that had its time, any.
+    fn renew(&mut self, now: Time, lease: Lease) {
+        if lease.rebind_at.is_some_and(|at| at <= now) {
+            return self.rebind(now, lease);
+        }
+        let until = now + lease::half_the_way(now, lease.rebind_at).max(RENEW_INTERVAL_MIN);
+        self.enter(now, DhcpState::Renewing { lease: lease.clone(), until });
+        self.send(now, DhcpKind::REQUEST, Some(&lease), To::Route);
+    }
+
+    fn rebind(&mut self, now: Time, lease: Lease) {
+        if lease.expires_at.is_some_and(|at| at <= now) {
+            return self.lose(now, lease.ip);
+        }
+        let until = now + lease::half_the_way(now, lease.expires_at).max(RENEW_INTERVAL_MIN);
+        self.enter(now, DhcpState::Rebinding { lease: lease.clone(), until });
+        self.send(now, DhcpKind::REQUEST, Some(&lease), EVERYONE);
+    }
+
+    fn bind(&mut self, now: Time, lease: Lease) {
+        self.events.push_back(DhcpEvent::Bound(lease.clone()));
+        self.enter(now, DhcpState::Bound { lease });
+    }
+
+    fn lose(&mut self, now: Time, ip: Ipv4Addr) {
+        self.events.push_back(DhcpEvent::Lost(ip));
+        self.restart(now, Duration::ZERO);
+    }
+
+    fn restart(&mut self, now: Time, after: Duration) {
+        self.enter(now, DhcpState::Init { until: now + after });
+    }
+
+    fn enter(&mut self, now: Time, state: DhcpState) {
+        if std::mem::discriminant(&self.state) != std::mem::discriminant(&state) {
+            self.since = now;
+        }
+        self.state = state;
+    }
+
+    fn new_exchange(&mut self, now: Time) {
+        self.xid = self.dice.roll() as u32;
+        self.began = now;
+    }
+
+    /// Doubling, and a second more or less (RFC 2131 4.1).
+    fn retry_after(&mut self, sent: u8) -> Duration {
+        let doubled = RETRY_MIN * (1 << sent.min(8));
+        doubled.min(RETRY_MAX) - RETRY_SPREAD + self.dice.duration(RETRY_SPREAD * 2)
+    }
+}
+
+const EVERYONE: To = To::Group(GroupId::Broadcast);

@@ -1,0 +1,202 @@
+//! What is answered, and what must not be.
+
+use super::*;
+use crate::address::{Lifetimes, Origin};
+use pollux_wire::ip::icmp::Echo;
+use proptest::prelude::*;
+
+const NOW: Time = Time::START;
+
+fn addresses() -> Addresses {
+    let mut addresses = Addresses::new();
+    for (text, len) in [("10.0.0.1", 24), ("fe80::1", 64), ("2001:db8::1", 64)] {
+        let ip: IpAddr = text.parse().unwrap();
+        assert!(addresses.add(NOW, ip, len, Origin::Configured, Lifetimes::default()));
+        addresses.handle_assigned(NOW, ip);
+    }
+    addresses
+}
+
+fn icmp() -> Icmp {
+    Icmp::new(&IcmpConfig::default())
+}
+
+fn v4(source: &str, destination: &str, message: &Icmpv4Message<'_>) -> Vec<u8> {
+    let (source, destination) = (source.parse().unwrap(), destination.parse().unwrap());
+    v4_frame(source, destination, 0, message).unwrap().packet
+}
+
+fn v6(source: &str, destination: &str, message: &Icmpv6Message<'_>) -> Vec<u8> {
+    let (source, destination) = (source.parse().unwrap(), destination.parse().unwrap());
+    v6_frame(source, destination, message).unwrap().packet
+}
+
+/// A packet of UDP with so many octets of payload.
+fn udp(source: &str, destination: &str, len: usize) -> Vec<u8> {
+    match (source.parse().unwrap(), destination.parse().unwrap()) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let header = Ipv4Header {
+                ttl: 64,
+                protocol: IpProtocol::UDP,
+                source,
+                destination,
+                ..Ipv4Header::default()
+            };
+            Frame::ipv4(To::Route, &header, &[], &vec![7; len]).unwrap().packet
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let next_header = IpProtocol::UDP;
+            let header = Ipv6Header { next_header, source, destination, ..Ipv6Header::default() };
+            let mut packet = vec![7; Ipv6Header::LEN + len];
+            header.write_packet(len, &mut packet).unwrap();
+            packet
+        }
+        _ => unreachable!("one family"),
+    }
+}
+
+const ECHO: Echo<'_> = Echo { identifier: 7, sequence: 8, data: b"as it was" };
+
+#[test]
+fn an_echo_comes_back_as_it_was() {
+    let (mut icmp, addresses) = (icmp(), addresses());
+    let asked = v4("10.0.0.2", "10.0.0.1", &Icmpv4Message::EchoRequest(ECHO));
+    let answer = icmp.handle_echo(NOW, &asked, &addresses).unwrap();
+    assert_eq!(answer.to, To::Route);
+    assert_eq!(answer.packet, v4("10.0.0.1", "10.0.0.2", &Icmpv4Message::EchoReply(ECHO)));
+    let asked = v6("fe80::2", "fe80::1", &Icmpv6Message::EchoRequest(ECHO));
+    let answer = icmp.handle_echo(NOW, &asked, &addresses).unwrap();
+    assert_eq!(answer.packet, v6("fe80::1", "fe80::2", &Icmpv6Message::EchoReply(ECHO)));
+    let to_all = v6("2001:db8::2", "ff02::1", &Icmpv6Message::EchoRequest(ECHO));
+    let answer = icmp.handle_echo(NOW, &to_all, &addresses).unwrap();
+    assert_eq!(answer.packet, v6("2001:db8::1", "2001:db8::2", &Icmpv6Message::EchoReply(ECHO)));
+}
+
+#[test]
+fn echoes_that_would_multiply_or_go_nowhere_are_not_answered() {
+    let (mut icmp, addresses) = (icmp(), addresses());
+    let request4 = Icmpv4Message::EchoRequest(ECHO);
+    let request6 = Icmpv6Message::EchoRequest(ECHO);
+    let mut broken = v4("10.0.0.2", "10.0.0.1", &request4);
+    *broken.last_mut().unwrap() ^= 1;
+    let mut fragment = v4("10.0.0.2", "10.0.0.1", &request4);
+    fragment[6] = 0x20;
+    for (octets, reason) in [
+        (v4("10.0.0.2", "224.0.0.1", &request4), IcmpDrop::ToGroup),
+        (v4("10.0.0.2", "255.255.255.255", &request4), IcmpDrop::ToGroup),
+        (v4("0.0.0.0", "10.0.0.1", &request4), IcmpDrop::FromNobody),
+        (v4("224.0.0.5", "10.0.0.1", &request4), IcmpDrop::FromNobody),
+        (v6("::", "fe80::1", &request6), IcmpDrop::FromNobody),
+        (v6("ff02::1", "fe80::1", &request6), IcmpDrop::FromNobody),
+        (v4("10.0.0.2", "10.0.0.1", &Icmpv4Message::EchoReply(ECHO)), IcmpDrop::NotAnEcho),
+        (broken, IcmpDrop::Checksum),
+        (fragment, IcmpDrop::Fragment),
+    ] {
+        let before = icmp.drops().of(reason);
+        assert_eq!(icmp.handle_echo(NOW, &octets, &addresses), None, "{reason:?}");
+        assert_eq!(icmp.drops().of(reason), before + 1, "{reason:?}");
+    }
+}
+
+#[test]
+fn a_packet_that_does_not_fit_is_complained_about_with_what_would() {
+    let (mut icmp, addresses) = (icmp(), addresses());
+    let long = udp("10.0.0.2", "10.9.9.9", 3000);
+    let told = icmp.complain(NOW, &long, false, Complaint::TooBig(2044), &addresses).unwrap();
+    let packet = Ipv4Packet::parse(&told.packet).unwrap();
+    assert_eq!(packet.header().destination, Ipv4Addr::new(10, 0, 0, 2));
+    assert!(icmpv4::checksum_ok(packet.payload()) && told.packet.len() == V4_LEN_MAX);
+    let expected = Icmpv4Message::DestinationUnreachable {
+        code: Icmpv4Unreachable::FRAGMENTATION_NEEDED,
+        next_hop_mtu: 2044,
+        original: &long[..V4_LEN_MAX - V4_HEADERS],
+    };
+    assert_eq!(Icmpv4Message::parse(packet.payload()), Ok(expected));
+    let long = udp("2001:db8::2", "2a00::1", 3000);
+    let told = icmp.complain(NOW, &long, false, Complaint::TooBig(2044), &addresses).unwrap();
+    let packet = Ipv6Packet::parse(&told.packet).unwrap();
+    assert!(icmpv6::checksum_ok(packet.payload(), &packet.header().pseudo_header()));
+    assert_eq!(told.packet.len(), IPV6_MTU_MIN as usize);
+    let original = &long[..IPV6_MTU_MIN as usize - V6_HEADERS];
+    let expected = Icmpv6Message::PacketTooBig { mtu: 2044, original };
+    assert_eq!(Icmpv6Message::parse(packet.payload()), Ok(expected));
+    let group = udp("2001:db8::2", "ff0e::1", 3000);
+    let told = icmp.complain(NOW, &group, true, Complaint::TooBig(2044), &addresses);
+    assert!(told.is_some(), "path MTU discovery works for groups of IPv6");
+}
+
+#[test]
+fn what_must_not_be_complained_about_is_not() {
+    let (mut icmp, addresses) = (icmp(), addresses());
+    let error4 =
+        Icmpv4Message::TimeExceeded { code: Icmpv4TimeExceeded::IN_TRANSIT, original: &[0x45; 28] };
+    let error6 = Icmpv6Message::PacketTooBig { mtu: 1280, original: &[0x60; 48] };
+    let mut later = udp("10.0.0.2", "10.9.9.9", 100);
+    later[7] = 1;
+    for (octets, reason) in [
+        (v4("10.0.0.2", "10.9.9.9", &error4), IcmpDrop::AboutError),
+        (v6("2001:db8::2", "2a00::1", &error6), IcmpDrop::AboutError),
+        (udp("10.0.0.2", "224.1.2.3", 8), IcmpDrop::ToGroup),
+        (udp("10.0.0.2", "10.0.0.255", 8), IcmpDrop::ToGroup),
+        (udp("2001:db8::2", "ff0e::1", 8), IcmpDrop::ToGroup),
+        (udp("0.0.0.0", "10.9.9.9", 8), IcmpDrop::FromNobody),
+        (udp("127.0.0.1", "10.9.9.9", 8), IcmpDrop::FromNobody),
+        (udp("10.0.0.255", "10.9.9.9", 8), IcmpDrop::FromNobody),
+        (udp("255.255.255.255", "10.9.9.9", 8), IcmpDrop::FromNobody),
+        (udp("::", "2a00::1", 8), IcmpDrop::FromNobody),
+        (later, IcmpDrop::Fragment),
+    ] {
+        let before = icmp.drops().of(reason);
+        let told = icmp.complain(NOW, &octets, false, Complaint::NoAnswer, &addresses);
+        assert_eq!((told, icmp.drops().of(reason)), (None, before + 1), "{reason:?} {octets:?}");
+    }
+    let alone = udp("10.0.0.2", "10.9.9.9", 8);
+    assert!(icmp.complain(NOW, &alone, true, Complaint::NoAnswer, &addresses).is_none());
+    let echo = v4("10.0.0.2", "10.9.9.9", &Icmpv4Message::EchoRequest(ECHO));
+    assert!(icmp.complain(NOW, &echo, false, Complaint::NoAnswer, &addresses).is_some());
+}
+
+#[test]
+fn complaints_have_a_rate_that_only_complaints_use_up() {
+    let config =
+        IcmpConfig { errors_per_second_max: 10, errors_burst_max: 5, ..IcmpConfig::default() };
+    let (mut icmp, addresses) = (Icmp::new(&config), addresses());
+    let group = udp("10.0.0.2", "224.1.2.3", 8);
+    let alone = udp("10.0.0.2", "10.9.9.9", 8);
+    let mut sent = 0;
+    for _ in 0..100 {
+        assert!(icmp.complain(NOW, &group, false, Complaint::NoRoute, &addresses).is_none());
+        sent += icmp.complain(NOW, &alone, false, Complaint::NoRoute, &addresses).iter().count();
+    }
+    assert_eq!((sent, icmp.drops().of(IcmpDrop::Rate)), (5, 95));
+}
+
+proptest! {
+    /// Hostile packets: never a panic, and no answer is answered, by whichever of two nodes.
+    #[test]
+    fn any_octets_are_a_drop_or_an_answer_that_ends(
+        mut octets in proptest::collection::vec(any::<u8>(), 1..200),
+        version in prop_oneof![Just(0x45u8), Just(0x60u8)],
+        fits in any::<bool>(),
+    ) {
+        octets[0] = version;
+        if fits && octets.len() > 40 {
+            let len = octets.len() as u16;
+            match version {
+                0x45 => octets[2..4].copy_from_slice(&len.to_be_bytes()),
+                _ => octets[4..6].copy_from_slice(&(len - 40).to_be_bytes()),
+            }
+        }
+        let (mut icmp, addresses) = (icmp(), addresses());
+        let echo = icmp.handle_echo(NOW, &octets, &addresses);
+        let error = icmp.complain(NOW, &octets, false, Complaint::NoAnswer, &addresses);
+        for answer in echo.into_iter().chain(error.clone()) {
+            prop_assert!(answer.packet.len() <= IPV6_MTU_MIN as usize);
+            prop_assert_eq!(icmp.handle_echo(NOW, &answer.packet, &addresses), None);
+        }
+        if let Some(error) = error {
+            let again = icmp.complain(NOW, &error.packet, false, Complaint::NoAnswer, &addresses);
+            prop_assert_eq!(again, None);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Which groups are heard here, and who has to know (RFC 4391 10, RFC 3376, RFC 3810).
+//!
+//! Two have to: the subnet administrator, since hearing a group means being a full member of its
+//! group on the link, and multicast routers, which are told by IGMP and MLD. The first local join
+//! makes the interface join, the last one to go makes it leave. A group of the link carries all
+//! groups of IPv6 that share their lower 80 bits: it is joined once for all of them, and what came
+//! is heard only if [`Membership::hears`] says so.
+
+mod message;
+mod reporter;
+#[cfg(test)]
+mod tests;
+
+pub use reporter::Version;
+
+use crate::bounded::Queue;
+use crate::drops::{Drops, reasons};
+use crate::frame::{FRAMES_MAX, Frame};
+use message::Heard;
+use pollux_verbs::dice::Dice;
+use pollux_verbs::time::Time;
+use pollux_wire::ip::mgid::GroupId;
+use reporter::Reporter;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Groups that are heard, at most.
+pub const GROUPS_MAX: usize = 1024;
+
+/// What the subnet administrator has to be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MembershipEvent {
+    /// To join as a full member.
+    Join(GroupId),
+    /// To leave.
+    Leave(GroupId),
+}
+
+reasons! {
+    /// Why a packet was dropped, or a group not joined.
+    pub enum MembershipDrop {
+        /// It is no such message.
+        Malformed = "malformed",
+        /// Its checksum is wrong.
+        Checksum = "checksum",
+        /// Its addresses cannot be those of such a message.
+        BadAddress = "bad_address",
+        /// It lacks the option that routers send with it.
+        NoRouterAlert = "no_router_alert",
+        /// It is for routers.
+        NotForHosts = "not_for_hosts",
+        /// Too many groups are heard.
+        Full = "full",
+    }
+}
+
+/// The groups of an interface.
+pub struct Membership {
+    dice: Dice,
+    /// How many local listeners each group has.
+    listeners: BTreeMap<IpAddr, usize>,
+    /// How many groups each group of the link carries.
+    link_groups: BTreeMap<GroupId, usize>,
+    igmp: Reporter,
+    mld: Reporter,
+    v4_source: Ipv4Addr,
+    v6_source: Ipv6Addr,
+    frames: Queue<Frame>,
+    events: VecDeque<MembershipEvent>,
+    drops: Drops<MembershipDrop>,
+}
+
+impl Membership {
+    /// No group is heard yet.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            dice: Dice::new(seed),
+            listeners: BTreeMap::new(),
+            link_groups: BTreeMap::new(),
+            igmp: Reporter::new(),
+            mld: Reporter::new(),
+            v4_source: Ipv4Addr::UNSPECIFIED,
+            v6_source: Ipv6Addr::UNSPECIFIED,
+            frames: Queue::new(FRAMES_MAX),
+            events: VecDeque::new(),
+            drops: Drops::default(),
+        }
+    }
+
+    /// From which addresses routers are told; for IPv6 it is a link-local one or none.
+    pub const fn set_sources(&mut self, v4: Ipv4Addr, v6: Ipv6Addr) {
+        (self.v4_source, self.v6_source) = (v4, v6);
+    }
+
+    /// Somebody here listens to a group. `false` if it is none, or there are too many.
+    pub fn join(&mut self, now: Time, group: IpAddr) -> bool {
+        let Some(id) = GroupId::of(group).filter(|id| *id != GroupId::Broadcast) else {
+            return false;
+        };
+        if let Some(listeners) = self.listeners.get_mut(&group) {
+            *listeners += 1;
+            return true;
+        }
+        if self.listeners.len() >= GROUPS_MAX {
+            self.drops.count(MembershipDrop::Full);
+            return false;
+        }
+        self.listeners.insert(group, 1);
+        let carried = self.link_groups.entry(id).or_default();
+        *carried += 1;
+        if *carried == 1 {
+            self.events.push_back(MembershipEvent::Join(id));
+        }
+        if is_reported(group) {
+            self.reporter(group).set(now, group, true);
+        }
+        true
+    }
+
+    /// Somebody who listened does so no more.
+    pub fn leave(&mut self, now: Time, group: IpAddr) {
+        let Some(listeners) = self.listeners.get_mut(&group) else { return };
+        *listeners -= 1;
+        if *listeners > 0 {
+            return;
+        }
+        self.listeners.remove(&group);
+        if is_reported(group) {
+            self.reporter(group).set(now, group, false);
+        }
+        let Some(id) = GroupId::of(group) else { return };
+        let Some(carried) = self.link_groups.get_mut(&id) else { return };
+        *carried -= 1;
+        if *carried == 0 {
+            self.link_groups.remove(&id);
+            self.events.push_back(MembershipEvent::Leave(id));
+        }
+    }
+
+    /// Whether packets to `group` are for somebody here.
+    pub fn hears(&self, group: IpAddr) -> bool {
+        self.listeners.contains_key(&group)
+    }
+
+    /// Groups of the link that are joined, and how many groups of IP each carries: what has to be
+    /// joined anew when the subnet manager forgot.
+    pub fn link_groups(&self) -> impl Iterator<Item = (GroupId, usize)> {
+        self.link_groups.iter().map(|(&id, &carried)| (id, carried))
+    }
+
+    /// Which version of IGMP and of MLD is spoken.
+    pub fn versions(&self, now: Time) -> (Version, Version) {
+        (self.igmp.version(now), self.mld.version(now))
+    }
+
+    /// A packet of IPv4 came that carries IGMP.
+    pub fn handle_igmp(&mut self, now: Time, octets: &[u8]) {
+        match message::read_igmp(octets) {
+            Ok(Heard::Query(query)) => self.igmp.handle_query(now, query, &mut self.dice),
+            Ok(Heard::Report(group)) => self.igmp.handle_report(now, group),
+            Err(reason) => self.drops.count(reason),
+        }
+    }
+
+    /// A packet of IPv6 came that carries MLD.
+    pub fn handle_mld(&mut self, now: Time, octets: &[u8]) {
+        match message::read_mld(octets) {
+            Ok(Heard::Query(query)) => self.mld.handle_query(now, query, &mut self.dice),
+            Ok(Heard::Report(group)) => self.mld.handle_report(now, group),
+            Err(reason) => self.drops.count(reason),
+        }
+    }
+
+    /// Does what is due by now.
+    pub fn handle_timeout(&mut self, now: Time) {
+        let Self { dice, igmp, mld, frames, v4_source, v6_source, .. } = self;
+        if igmp.due().is_some_and(|due| due <= now) {
+            for report in igmp.next(now, dice) {
+                message::write_igmp(*v4_source, &report).into_iter().for_each(|it| frames.push(it));
+            }
+        }
+        if mld.due().is_some_and(|due| due <= now) {
+            for report in mld.next(now, dice) {
+                message::write_mld(*v6_source, &report).into_iter().for_each(|it| frames.push(it));
+            }
+        }
+    }
+
+    /// When something is due.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.igmp.due().into_iter().chain(self.mld.due()).min()
+    }
+
+    /// The next frame to send.
+    pub fn poll_transmit(&mut self) -> Option<Frame> {
+        self.frames.pop()
+    }
+
+    /// What the subnet administrator has to be asked for next.
+    pub fn poll_event(&mut self) -> Option<MembershipEvent> {
+        self.events.pop_front()
+    }
+
+    /// What was dropped, and why.
+    pub const fn drops(&self) -> &Drops<MembershipDrop> {
+        &self.drops
+    }
+
+    const fn reporter(&mut self, group: IpAddr) -> &mut Reporter {
+        if group.is_ipv4() { &mut self.igmp } else { &mut self.mld }
+    }
+}
+
+/// Whether routers are told of a group: of those that everyone hears, and of those that go no
+/// further than the node, they are not (RFC 3376 5, RFC 3810 6).
+fn is_reported(group: IpAddr) -> bool {
+    match group {
+        IpAddr::V4(group) => group != Ipv4Addr::new(224, 0, 0, 1),
+        IpAddr::V6(group) => group != crate::nd::ALL_NODES && group.octets()[1] & 0x0f > 1,
+    }
+}

@@ -1,0 +1,294 @@
+//! When a host tells routers which groups it hears: IGMPv3 and MLDv2 are one protocol with two
+//! lengths of address (RFC 3376 5, RFC 3810 6), and with two or one older versions to fall back to.
+//!
+//! A change is told at once and again, as often as the querier expects losses. A query is answered
+//! after a random while: one about everything by one report, one about a group by that group's. As
+//! long as a querier of an older version was heard lately, its language is spoken (RFC 3376 7.2,
+//! RFC 3810 8.2).
+//!
+//! Sources are not filtered: who hears a group hears it from everyone. So what is reported of a
+//! group is always "all but none", or, when it is left, "none".
+
+use pollux_verbs::dice::Dice;
+use pollux_verbs::time::Time;
+use pollux_wire::ip::group_record::RecordType;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Groups in one report, at most: so it fits the smallest MTU of IPv6.
+const RECORDS_PER_REPORT_MAX: usize = 48;
+/// Sources that a query asked about and that are answered for; beyond, all are.
+pub(super) const SOURCES_MAX: usize = 48;
+const ROBUSTNESS: u8 = 2;
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// In older versions (RFC 2236 8.10, RFC 2710 7.10).
+const OLD_REPORT_INTERVAL: Duration = Duration::from_secs(10);
+/// How long an older querier counts as present (RFC 3376 8.12).
+const OLD_QUERIER_TIME: Duration = Duration::from_secs(260);
+
+/// Which language is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Version {
+    /// IGMPv1.
+    Oldest,
+    /// IGMPv2, MLDv1.
+    Older,
+    /// IGMPv3, MLDv2.
+    Current,
+}
+
+/// A query, of whichever family and version.
+#[derive(Clone, Debug)]
+pub(super) struct Query {
+    pub(super) version: Version,
+    /// About which group; all of them, if none is named.
+    pub(super) group: Option<IpAddr>,
+    /// Within which time to answer.
+    pub(super) within: Duration,
+    /// About which sources; all of them, if there are none.
+    pub(super) sources: Vec<IpAddr>,
+    /// Losses that the querier expects to bear.
+    pub(super) robustness: Option<u8>,
+}
+
+/// What to tell routers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Report {
+    /// In the current version: what is said, of which group, about which sources.
+    Records(Vec<(RecordType, IpAddr, Vec<IpAddr>)>),
+    /// In an older one: a group is heard.
+    Heard(Version, IpAddr),
+    /// In the one before the current: it is heard no more.
+    Done(IpAddr),
+}
+
+/// A change that is still to be told, or told again.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    times: u8,
+    due: Time,
+}
+
+/// A query about a group that is still to be answered.
+#[derive(Clone, Debug)]
+struct Answer {
+    due: Time,
+    sources: Vec<IpAddr>,
+}
+
+#[derive(Clone, Debug)]
+struct Group {
+    is_heard: bool,
+    change: Option<Change>,
+    answer: Option<Answer>,
+    /// Nobody else reported it since: then it is ours to say that it is left.
+    reported_last: bool,
+}
+
+/// The host's side of one family.
+pub(super) struct Reporter {
+    groups: BTreeMap<IpAddr, Group>,
+    /// When to answer a query about everything.
+    general: Option<Time>,
+    oldest_until: Option<Time>,
+    older_until: Option<Time>,
+    robustness: u8,
+}
+
+impl Reporter {
+    pub(super) const fn new() -> Self {
+        Self {
+            groups: BTreeMap::new(),
+            general: None,
+            oldest_until: None,
+            older_until: None,
+            robustness: ROBUSTNESS,
+        }
+    }
+
+    /// Which language is spoken now.
+    pub(super) fn version(&self, now: Time) -> Version {
+        let is_present = |until: Option<Time>| until.is_some_and(|until| now < until);
+        match (is_present(self.oldest_until), is_present(self.older_until)) {
+            (true, _) => Version::Oldest,
+            (false, true) => Version::Older,
+            _ => Version::Current,
+        }
+    }
+
+    /// A group is heard, or is not any more.
+    pub(super) fn set(&mut self, now: Time, group: IpAddr, is_heard: bool) {
+        let change = Some(Change { times: self.robustness, due: now });
+        let reported_last = self.groups.get(&group).is_some_and(|group| group.reported_last);
+        self.groups.insert(group, Group { is_heard, change, answer: None, reported_last });
+    }
+
+    /// A router asks.
+    pub(super) fn handle_query(&mut self, now: Time, query: Query, dice: &mut Dice) {
+        let before = self.version(now);
+        match query.version {
+            Version::Oldest => self.oldest_until = Some(now + OLD_QUERIER_TIME),
+            Version::Older => self.older_until = Some(now + OLD_QUERIER_TIME),
+            Version::Current => self.robustness = query.robustness.unwrap_or(ROBUSTNESS),
+        }
+        if self.version(now) != before {
+            self.forget_timers();
+        }
+        let due = now + dice.duration(query.within);
+        if self.general.is_some_and(|general| general <= due) {
+            return;
+        }
+        match query.group {
+            None if self.version(now) == Version::Current => self.general = Some(due),
+            None => {
+                for group in self.groups.values_mut().filter(|group| group.is_heard) {
+                    group.ask(now + dice.duration(query.within), Vec::new());
+                }
+            }
+            Some(group) => {
+                if let Some(group) = self.groups.get_mut(&group).filter(|group| group.is_heard) {
+                    group.ask(due, query.sources);
+                }
+            }
+        }
+    }
+
+    /// Another host reported a group: in older versions, one report is enough.
+    pub(super) fn handle_report(&mut self, now: Time, group: IpAddr) {
+        if self.version(now) == Version::Current {
+            return;
+        }
+        if let Some(group) = self.groups.get_mut(&group) {
+            (group.answer, group.reported_last) = (None, false);
+        }
+    }
+
+    /// When something is to be told.
+    pub(super) fn due(&self) -> Option<Time> {
+        let groups = self.groups.values().flat_map(|group| {
+            [group.change.map(|change| change.due), group.answer.as_ref().map(|answer| answer.due)]
+        });
+        groups.flatten().chain(self.general).min()
+    }
+
+    /// What is to be told now; nothing when that is all.
+    pub(super) fn next(&mut self, now: Time, dice: &mut Dice) -> Vec<Report> {
+        let version = self.version(now);
+        let mut reports = match version {
+            Version::Current => self.changed_records(now, dice),
+            _ => self.changed_in_old(now, version, dice),
+        };
+        reports.extend(self.answers(now, version));
+        self.groups.retain(|_, group| group.is_heard || group.change.is_some());
+        reports
+    }
+
+    fn changed_records(&mut self, now: Time, dice: &mut Dice) -> Vec<Report> {
+        let mut records = Vec::new();
+        for (&ip, group) in &mut self.groups {
+            if group.take_change(now, dice.duration(REPORT_INTERVAL)) {
+                let kind = match group.is_heard {
+                    true => RecordType::CHANGE_TO_EXCLUDE_MODE,
+                    false => RecordType::CHANGE_TO_INCLUDE_MODE,
+                };
+                records.push((kind, ip, Vec::new()));
+            }
+        }
+        in_reports(records)
+    }
+
+    fn changed_in_old(&mut self, now: Time, version: Version, dice: &mut Dice) -> Vec<Report> {
+        let mut reports = Vec::new();
+        for (&ip, group) in &mut self.groups {
+            if !group.take_change(now, dice.duration(OLD_REPORT_INTERVAL)) {
+                continue;
+            }
+            if group.is_heard {
+                group.reported_last = true;
+                reports.push(Report::Heard(version, ip));
+            } else {
+                group.change = None;
+                if version == Version::Older && group.reported_last {
+                    reports.push(Report::Done(ip));
+                }
+            }
+        }
+        reports
+    }
+
+    fn answers(&mut self, now: Time, version: Version) -> Vec<Report> {
+        let is_general = self.general.is_some_and(|general| general <= now);
+        if is_general {
+            self.general = None;
+        }
+        let mut records = Vec::new();
+        for (&ip, group) in self.groups.iter_mut().filter(|(_, group)| group.is_heard) {
+            let is_asked = group.answer.as_ref().is_some_and(|answer| answer.due <= now);
+            let asked = if is_asked { group.answer.take() } else { None };
+            if !is_general && !is_asked {
+                continue;
+            }
+            group.reported_last = true;
+            let sources = asked.filter(|_| !is_general).map_or(Vec::new(), |asked| asked.sources);
+            let kind = match sources.is_empty() {
+                true => RecordType::MODE_IS_EXCLUDE,
+                // Of those asked about, all are heard (RFC 3376 5.2).
+                false => RecordType::MODE_IS_INCLUDE,
+            };
+            records.push((kind, ip, sources));
+        }
+        match version {
+            Version::Current => in_reports(records),
+            _ => records.into_iter().map(|(_, ip, _)| Report::Heard(version, ip)).collect(),
+        }
+    }
+
+    /// The language changed: what waits to be said in the other one is not said.
+    fn forget_timers(&mut self) {
+        self.general = None;
+        for group in self.groups.values_mut() {
+            (group.change, group.answer) = (None, None);
+        }
+        self.groups.retain(|_, group| group.is_heard);
+    }
+}
+
+impl Group {
+    /// Whether a change is to be told now; the next time is then `interval` away.
+    fn take_change(&mut self, now: Time, interval: Duration) -> bool {
+        let Some(Change { times, due }) = self.change.filter(|change| change.due <= now) else {
+            return false;
+        };
+        let again = Change { times: times.saturating_sub(1), due: due.max(now) + interval };
+        self.change = (again.times > 0).then_some(again);
+        true
+    }
+
+    /// A query about this group; `sources` is empty when it is about all of them.
+    fn ask(&mut self, due: Time, sources: Vec<IpAddr>) {
+        let answer = match self.answer.take() {
+            None => Answer { due, sources },
+            Some(waiting) => {
+                let all = waiting.sources.is_empty() || sources.is_empty();
+                let mut merged = waiting.sources;
+                merged.extend(sources);
+                merged.sort_unstable();
+                merged.dedup();
+                Answer { due: waiting.due.min(due), sources: if all { Vec::new() } else { merged } }
+            }
+        };
+        let is_too_much = answer.sources.len() > SOURCES_MAX;
+        let sources = if is_too_much { Vec::new() } else { answer.sources };
+        self.answer = Some(Answer { sources, ..answer });
+    }
+}
+
+/// Spreads records over as many reports as they need; one with sources is a report by itself.
+fn in_reports(records: Vec<(RecordType, IpAddr, Vec<IpAddr>)>) -> Vec<Report> {
+    let (alone, together): (Vec<_>, Vec<_>) =
+        records.into_iter().partition(|(_, _, sources)| !sources.is_empty());
+    let together = together.chunks(RECORDS_PER_REPORT_MAX).map(<[_]>::to_vec);
+    let alone = alone.into_iter().map(|record| vec![record]);
+    together.chain(alone).map(Report::Records).collect()
+}

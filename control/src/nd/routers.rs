@@ -1,0 +1,115 @@
+//! Asking for routers, and what they say (RFC 4861 6.3).
+
+use pollux_verbs::dice::Dice;
+use pollux_verbs::time::Time;
+use pollux_wire::ip::ipv6::IPV6_MTU_MIN;
+use pollux_wire::ip::list::List;
+use pollux_wire::ip::nd::RouterAdvertisement;
+use pollux_wire::ip::nd_option::{NdOption, PrefixInformation};
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+/// Prefixes that one advertisement may give, at most.
+pub const PREFIXES_PER_ADVERTISEMENT_MAX: usize = 16;
+/// Name servers that one advertisement may give, at most.
+pub const SERVERS_PER_ADVERTISEMENT_MAX: usize = 8;
+
+const DELAY_MAX: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(4);
+const SOLICITATIONS_MAX: u8 = 3;
+/// The longest time that a neighbour may count as reachable (RFC 4861 6.2.1).
+const REACHABLE_TIME_MS_MAX: u32 = 3_600_000;
+
+/// What a router says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouterAdvertised {
+    /// Who says it.
+    pub router: Ipv6Addr,
+    /// How long it is a default router; none if it is not.
+    pub lifetime: Duration,
+    /// Over other routers: 1 above 0 above -1 (RFC 4191 2.1).
+    pub preference: i8,
+    /// With which hop limit to send.
+    pub hop_limit: Option<u8>,
+    /// How long neighbours count as reachable.
+    pub reachable_for: Option<Duration>,
+    /// How long an answer may take.
+    pub retry_after: Option<Duration>,
+    /// What every node of the link can receive.
+    pub mtu: Option<u32>,
+    /// Prefixes of the link.
+    pub prefixes: Vec<PrefixInformation>,
+    /// Whom to ask for names, and how long.
+    pub name_servers: Vec<(Ipv6Addr, Duration)>,
+}
+
+impl RouterAdvertised {
+    pub(super) fn new(
+        router: Ipv6Addr,
+        body: &RouterAdvertisement,
+        options: &List<'_, NdOption<'_>>,
+    ) -> Self {
+        let some_ms = |ms: u32| (ms > 0).then(|| Duration::from_millis(u64::from(ms)));
+        let reachable_ms = Some(body.reachable_time_ms).filter(|ms| *ms <= REACHABLE_TIME_MS_MAX);
+        let mut said = Self {
+            router,
+            lifetime: Duration::from_secs(u64::from(body.router_lifetime_seconds)),
+            preference: preference(body.preference),
+            hop_limit: Some(body.cur_hop_limit).filter(|&limit| limit > 0),
+            reachable_for: reachable_ms.and_then(some_ms),
+            retry_after: some_ms(body.retrans_timer_ms),
+            mtu: None,
+            prefixes: Vec::new(),
+            name_servers: Vec::new(),
+        };
+        for option in options.iter() {
+            said.add(option);
+        }
+        said
+    }
+
+    fn add(&mut self, option: NdOption<'_>) {
+        match option {
+            NdOption::Mtu(mtu) if mtu >= IPV6_MTU_MIN => self.mtu = Some(mtu),
+            NdOption::Prefix(prefix) if self.prefixes.len() < PREFIXES_PER_ADVERTISEMENT_MAX => {
+                self.prefixes.push(prefix);
+            }
+            NdOption::RecursiveDnsServers { lifetime_seconds, servers } => {
+                let lifetime = Duration::from_secs(u64::from(lifetime_seconds));
+                let room = SERVERS_PER_ADVERTISEMENT_MAX - self.name_servers.len();
+                let servers = servers.iter().take(room).map(|server| (server, lifetime));
+                self.name_servers.extend(servers);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A number with two bits and a sign; the reserved value counts as medium (RFC 4191 2.2).
+const fn preference(code: u8) -> i8 {
+    match code {
+        1 => 1,
+        3 => -1,
+        _ => 0,
+    }
+}
+
+/// The question for routers, as long as none answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Solicitations {
+    sent: u8,
+    pub(super) until: Time,
+}
+
+impl Solicitations {
+    /// Begins with a random wait, so that nodes that start together do not ask together.
+    pub(super) fn new(now: Time, dice: &mut Dice) -> Self {
+        Self { sent: 0, until: now + dice.duration(DELAY_MAX) }
+    }
+
+    /// The time to ask has come; afterwards there may be nothing left to ask.
+    pub(super) fn next(self, now: Time) -> Option<Self> {
+        let sent = self.sent + 1;
+        (sent < SOLICITATIONS_MAX).then(|| Self { sent, until: now + INTERVAL })
+    }
+}

@@ -1,0 +1,211 @@
+//! The table behind the cache: entries with the orders kept over them, and the packets that wait.
+//!
+//! An entry is taken out, changed, and put back; the indices follow because only
+//! [`Neighbours::put`] and [`Neighbours::take`] touch them.
+
+use super::state::{Ask, Input, Rules, Step};
+use super::{NeighbourDrop, NeighbourEvent, Neighbours, Solicitation, State};
+use pollux_verbs::time::Time;
+use pollux_wire::ip::link_address::LinkAddress;
+use std::collections::VecDeque;
+use std::mem::discriminant;
+use std::net::IpAddr;
+
+pub(super) struct Entry<P> {
+    pub(super) state: State,
+    pub(super) since: Time,
+    pub(super) why: &'static str,
+    pub(super) used: Time,
+    /// Each with its number among all that ever waited.
+    pub(super) pending: VecDeque<(u64, P)>,
+    /// The path MTU, and how long it counts.
+    pub(super) mtu: Option<(u32, Time)>,
+}
+
+/// How useful an entry is, least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Usefulness {
+    Failed,
+    Stale,
+    Incomplete,
+    InUse,
+}
+
+impl Usefulness {
+    /// None for what is never evicted.
+    const fn of(state: &State) -> Option<Self> {
+        match state {
+            State::Failed { .. } => Some(Self::Failed),
+            State::Stale { .. } => Some(Self::Stale),
+            State::Incomplete { .. } => Some(Self::Incomplete),
+            State::Reachable { .. } | State::Delay { .. } | State::Probe { .. } => {
+                Some(Self::InUse)
+            }
+            State::Permanent { .. } => None,
+        }
+    }
+}
+
+impl<P> Entry<P> {
+    pub(super) const fn new(now: Time, state: State, why: &'static str) -> Self {
+        Self { state, since: now, why, used: now, pending: VecDeque::new(), mtu: None }
+    }
+}
+
+impl<P> Neighbours<P> {
+    pub(super) fn take(&mut self, ip: IpAddr) -> Option<Entry<P>> {
+        let entry = self.entries.remove(&ip)?;
+        if let Some(due) = entry.state.due() {
+            self.due.remove(&(due, ip));
+        }
+        if let Some(usefulness) = Usefulness::of(&entry.state) {
+            self.order.remove(&(usefulness, entry.used, ip));
+        }
+        Some(entry)
+    }
+
+    pub(super) fn put(&mut self, ip: IpAddr, entry: Entry<P>) {
+        if let Some(due) = entry.state.due() {
+            self.due.insert((due, ip));
+        }
+        if let Some(usefulness) = Usefulness::of(&entry.state) {
+            self.order.insert((usefulness, entry.used, ip));
+        }
+        self.entries.insert(ip, entry);
+    }
+
+    /// Makes an entry by asking everyone. `false` if there is no room.
+    pub(super) fn insert_incomplete(&mut self, now: Time, ip: IpAddr) -> bool {
+        if !self.make_room(Usefulness::InUse) {
+            return false;
+        }
+        let step = self.rules().incomplete(now, 0, 0, 0);
+        if let Some(state) = step.next {
+            self.put(ip, Entry::new(now, state, "used"));
+        }
+        self.ask(ip, step);
+        true
+    }
+
+    /// Makes an entry of a node that asked us something; none in use has to go for it.
+    pub(super) fn insert_stale(&mut self, now: Time, ip: IpAddr, address: LinkAddress) {
+        if self.make_room(Usefulness::Stale) {
+            let state = self.rules().stale(now, address);
+            self.put(ip, Entry::new(now, state, "asked us"));
+            self.report(ip, None);
+        }
+    }
+
+    /// Sees to it that an entry more has room, at the cost of one that is `at_most` so useful.
+    pub(super) fn make_room(&mut self, at_most: Usefulness) -> bool {
+        if self.entries.len() < self.config.entries_max {
+            return true;
+        }
+        match self.order.first() {
+            Some(&(usefulness, _, ip)) if usefulness <= at_most => {
+                self.drops.count(NeighbourDrop::Evicted);
+                self.remove(ip);
+                true
+            }
+            _ => {
+                self.drops.count(NeighbourDrop::TableFull);
+                false
+            }
+        }
+    }
+
+    /// Lets `input` happen to an entry, if there is one.
+    pub(super) fn step(&mut self, now: Time, ip: IpAddr, input: Input, why: &'static str) {
+        let Some(entry) = self.take(ip) else { return };
+        let before = entry.state;
+        let step = before.after(now, input, &mut self.rules());
+        let Some(state) = step.next else { return self.forget(ip, entry) };
+        let entry = match discriminant(&before) == discriminant(&state) {
+            true => Entry { state, ..entry },
+            false => Entry { state, since: now, why, ..entry },
+        };
+        self.put(ip, entry);
+        self.ask(ip, step);
+        self.report(ip, Some(before));
+    }
+
+    /// Lets a packet wait for an answer.
+    pub(super) fn wait(&mut self, ip: IpAddr, packet: P) {
+        let pending_here = self.entries.get(&ip).map_or(0, |entry| entry.pending.len());
+        if pending_here >= self.config.pending_per_entry_max {
+            self.drop_oldest(ip, NeighbourDrop::PendingPerEntry);
+        } else if self.pending.len() >= self.config.pending_max
+            && let Some((_, &oldest)) = self.pending.first_key_value()
+        {
+            self.drop_oldest(oldest, NeighbourDrop::PendingInAll);
+        }
+        if let Some(entry) = self.entries.get_mut(&ip) {
+            self.packets += 1;
+            self.pending.insert(self.packets, ip);
+            entry.pending.push_back((self.packets, packet));
+        }
+    }
+
+    pub(super) fn forget(&mut self, ip: IpAddr, entry: Entry<P>) {
+        let packets = self.release(entry.pending);
+        self.asks.retain(|ask| ask.ip != ip);
+        self.events.push_back(NeighbourEvent::Forgotten(ip, entry.state.address(), packets));
+    }
+
+    /// Says how an entry differs from what it was, and lets go the packets that waited.
+    pub(super) fn report(&mut self, ip: IpAddr, before: Option<State>) {
+        let Some(entry) = self.entries.get_mut(&ip) else { return };
+        let known = before.and_then(|before| before.address());
+        let was_failed = matches!(before, Some(State::Failed { .. }));
+        let event = match (known, entry.state.address()) {
+            (None, Some(address)) => {
+                let pending = std::mem::take(&mut entry.pending);
+                NeighbourEvent::Resolved(ip, address, self.release(pending))
+            }
+            (Some(before), Some(address)) if before != address => {
+                NeighbourEvent::Changed(ip, before, address)
+            }
+            (Some(before), None) => NeighbourEvent::Lost(ip, before),
+            (None, None) if matches!(entry.state, State::Failed { .. }) && !was_failed => {
+                let pending = std::mem::take(&mut entry.pending);
+                NeighbourEvent::Unreachable(ip, self.release(pending))
+            }
+            _ => return,
+        };
+        self.events.push_back(event);
+    }
+
+    pub(super) const fn with_flags_that_count(&self, address: LinkAddress) -> LinkAddress {
+        if self.config.connected_mode { address } else { address.without_flags() }
+    }
+
+    fn rules(&mut self) -> Rules<'_> {
+        let Self { config, dice, broadcasts, .. } = self;
+        Rules { config, dice, broadcasts }
+    }
+
+    fn ask(&mut self, ip: IpAddr, step: Step) {
+        let at = match step.ask {
+            Some(Ask::Everyone) => None,
+            Some(Ask::At(address)) => Some(address),
+            Some(Ask::Later) => return self.drops.count(NeighbourDrop::BroadcastPutOff),
+            None => return,
+        };
+        self.asks.push(Solicitation { ip, at });
+    }
+
+    fn drop_oldest(&mut self, ip: IpAddr, reason: NeighbourDrop) {
+        let Some(entry) = self.entries.get_mut(&ip) else { return };
+        if let Some((number, _)) = entry.pending.pop_front() {
+            self.pending.remove(&number);
+            self.drops.count(reason);
+        }
+    }
+
+    fn release(&mut self, pending: VecDeque<(u64, P)>) -> Vec<P> {
+        let freed = pending.into_iter().inspect(|(number, _)| {
+            self.pending.remove(number);
+        });
+        freed.map(|(_, packet)| packet).collect()
+    }
+}

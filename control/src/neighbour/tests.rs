@@ -1,0 +1,479 @@
+//! Every state with every input, the limits of the table, and an oracle for it.
+
+use super::state::{Ask, Input, Rules};
+use super::*;
+use pollux_wire::address::{Gid, Guid, Qpn};
+use proptest::prelude::*;
+use std::fmt::Write;
+use std::net::Ipv4Addr;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn at(seconds: u64) -> Time {
+    Time::START + Duration::from_secs(seconds)
+}
+
+fn ip(last: u8) -> IpAddr {
+    Ipv4Addr::new(10, 0, 0, last).into()
+}
+
+fn link(qpn: u32) -> LinkAddress {
+    let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x0002_c903_0000_1001));
+    LinkAddress { rc: true, uc: false, qpn: Qpn(qpn), gid }
+}
+
+fn claim(last: u8, qpn: u32, kind: ClaimKind) -> Claim {
+    Claim { ip: ip(last), address: Some(link(qpn)), kind }
+}
+
+const ANSWERED: ClaimKind = ClaimKind::Answer { solicited: true, override_cached: true };
+const ANNOUNCED: ClaimKind = ClaimKind::Answer { solicited: false, override_cached: true };
+
+fn cache(config: NeighbourConfig) -> Neighbours<u32> {
+    Neighbours::new(config, 1)
+}
+
+fn events(cache: &mut Neighbours<u32>) -> Vec<NeighbourEvent<u32>> {
+    std::iter::from_fn(|| cache.poll_event()).collect()
+}
+
+fn asked(cache: &mut Neighbours<u32>) -> Vec<Solicitation> {
+    std::iter::from_fn(|| cache.poll_transmit()).collect()
+}
+
+/// Lets time pass until nothing is due, or until `end`.
+fn run(cache: &mut Neighbours<u32>, end: Time) -> Time {
+    let mut now = Time::START;
+    while let Some(due) = cache.poll_timeout().filter(|due| *due <= end) {
+        now = due;
+        cache.handle_timeout(now);
+    }
+    now
+}
+
+/// A state and what was asked, in short: the address by its queue pair, times in seconds.
+fn short(step: state::Step) -> String {
+    let seconds = |time: Time| time.since_start().as_secs();
+    let state = match step.next {
+        None => "-".into(),
+        Some(State::Incomplete { asked, rounds, failures, .. }) => {
+            format!("Incomplete {asked}/{rounds} failed {failures}")
+        }
+        Some(State::Failed { failures, until, forget }) => {
+            format!("Failed {failures} until {} forget {}", seconds(until), seconds(forget))
+        }
+        Some(State::Probe { address, asked, .. }) => format!("Probe {} {asked}", address.qpn.0),
+        Some(state) => {
+            let qpn = state.address().map_or(0, |address| address.qpn.0);
+            format!("{} {qpn}", state.name())
+        }
+    };
+    match step.ask {
+        None => state,
+        Some(Ask::Everyone) => format!("{state}, ask all"),
+        Some(Ask::At(address)) => format!("{state}, ask {}", address.qpn.0),
+        Some(Ask::Later) => format!("{state}, ask later"),
+    }
+}
+
+/// The table of states and inputs: read it beside RFC 4861, appendix C.
+#[test]
+fn every_state_with_every_input() {
+    let address = link(1);
+    let until = at(100);
+    let states = [
+        State::Incomplete { asked: 1, rounds: 1, until, failures: 0 },
+        State::Incomplete { asked: 3, rounds: 3, until, failures: 2 },
+        State::Reachable { address, until },
+        State::Stale { address, until: Some(until) },
+        State::Delay { address, until },
+        State::Probe { address, asked: 1, until },
+        State::Probe { address, asked: 3, until },
+        State::Failed { failures: 1, until, forget: at(101) },
+        State::Failed { failures: 1, until: at(101), forget: at(102) },
+        State::Permanent { address },
+    ];
+    let answer =
+        |address, solicited, override_cached| Input::Answer { address, solicited, override_cached };
+    let inputs = [
+        ("use", Input::Use),
+        ("due", Input::Due),
+        ("answer without address", answer(None, true, true)),
+        ("answer, same", answer(Some(link(1)), true, false)),
+        ("answer, other", answer(Some(link(2)), true, true)),
+        ("answer, other, no override", answer(Some(link(2)), true, false)),
+        ("announced, same", answer(Some(link(1)), false, true)),
+        ("announced, other", answer(Some(link(2)), false, true)),
+        ("announced, other, no override", answer(Some(link(2)), false, false)),
+        ("mentioned, same", Input::Mention { address: link(1) }),
+        ("mentioned, other", Input::Mention { address: link(2) }),
+        ("confirmed", Input::Confirmation),
+        ("doubted", Input::Suspicion),
+    ];
+    let config = NeighbourConfig::default();
+    let mut table = String::new();
+    for state in states {
+        writeln!(table, "{}", short(state.into())).unwrap();
+        for (name, input) in inputs {
+            let (mut dice, mut broadcasts) = (Dice::new(1), Rate::new(10, 10));
+            let (config, dice) = (&config, &mut dice);
+            let mut rules = Rules { config, dice, broadcasts: &mut broadcasts };
+            let step = state.after(until, input, &mut rules);
+            if step != state.into() {
+                writeln!(table, "    {name}: {}", short(step)).unwrap();
+            }
+        }
+    }
+    assert!(table == include_str!("states.txt"), "{table}");
+}
+
+#[test]
+fn a_packet_waits_for_the_answer_and_later_ones_do_not() {
+    let mut cache = cache(NeighbourConfig::default());
+    assert_eq!(cache.resolve(at(0), ip(2), 7), Resolution::Waits);
+    assert_eq!(cache.resolve(at(0), ip(2), 8), Resolution::Waits);
+    assert_eq!(asked(&mut cache), [Solicitation { ip: ip(2), at: None }], "once for both");
+    cache.handle_claim(at(0), claim(2, 5, ANSWERED));
+    let resolved = NeighbourEvent::Resolved(ip(2), link(5), vec![7, 8]);
+    assert_eq!(events(&mut cache), [resolved]);
+    assert_eq!(cache.resolve(at(1), ip(2), 9), Resolution::Known(link(5), 9));
+    let row = cache.rows(at(1)).next().unwrap();
+    assert_eq!((row.since, row.why, row.pending, row.used), (at(0), "answered", 0, at(1)));
+    assert_eq!(row.state.waits_for(), "doubt by the clock");
+}
+
+#[test]
+fn nobody_answers_and_the_pauses_grow() {
+    let mut cache = cache(NeighbourConfig { idle_for: None, ..NeighbourConfig::default() });
+    let mut now = Time::START;
+    let mut pauses = Vec::new();
+    for packet in 0..9 {
+        assert_eq!(cache.resolve(now, ip(2), packet), Resolution::Waits);
+        while cache.rows(now).all(|row| row.state.name() == "incomplete") {
+            now = cache.poll_timeout().unwrap();
+            cache.handle_timeout(now);
+        }
+        assert_eq!(events(&mut cache), [NeighbourEvent::Unreachable(ip(2), vec![packet])]);
+        assert_eq!(asked(&mut cache).len(), 3);
+        assert_eq!(cache.resolve(now, ip(2), 99), Resolution::Unreachable(99));
+        assert_eq!(asked(&mut cache), [], "no broadcast for it");
+        let Some(State::Failed { until, .. }) = cache.rows(now).next().map(|row| row.state) else {
+            panic!("it has failed");
+        };
+        pauses.push((until.nanos() - now.nanos()) / 1_000_000_000);
+        now = until;
+    }
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+    assert_eq!(cache.drops().of(NeighbourDrop::Unreachable), 9);
+    run(&mut cache, at(100_000));
+    assert_eq!(cache.rows(now).count(), 0, "forgotten when nobody sends");
+}
+
+// req: ud-qpn-change
+#[test]
+fn a_peer_that_changed_its_queue_pair_is_found_again() {
+    let mut cache = cache(NeighbourConfig::default());
+    cache.resolve(at(0), ip(2), 1);
+    cache.handle_claim(at(0), claim(2, 5, ANSWERED));
+    events(&mut cache);
+    asked(&mut cache);
+    // Its answers would come from queue pair 6 now; what goes to 5 is lost.
+    let (mut now, mut questions, mut changes) = (at(0), Vec::new(), Vec::new());
+    while now < at(120) && changes.len() < 2 {
+        let _ = cache.resolve(now, ip(2), 2);
+        now = now + SECOND;
+        cache.handle_timeout(now);
+        for question in asked(&mut cache) {
+            questions.push(question.at.map(|at| at.qpn.0));
+            if question.at.is_none() {
+                cache.handle_claim(now, claim(2, 6, ANSWERED));
+            }
+        }
+        changes.extend(events(&mut cache));
+    }
+    assert_eq!(questions, [Some(5), Some(5), Some(5), None]);
+    assert_eq!(changes[0], NeighbourEvent::Lost(ip(2), link(5)));
+    let NeighbourEvent::Resolved(_, address, ref packets) = changes[1] else { panic!() };
+    assert_eq!((address, packets), (link(6), &vec![]), "asked and answered in one second");
+    assert!(now <= at(45 + 5 + 3 + 2), "within the reachable time, the delay and three probes");
+}
+
+// req: ud-qpn-change
+#[test]
+fn an_announced_change_is_taken_and_then_verified() {
+    let mut cache = cache(NeighbourConfig::default());
+    cache.resolve(at(0), ip(2), 1);
+    cache.handle_claim(at(0), claim(2, 5, ANSWERED));
+    events(&mut cache);
+    asked(&mut cache);
+    cache.handle_claim(at(1), claim(2, 6, ANNOUNCED));
+    assert_eq!(events(&mut cache), [NeighbourEvent::Changed(ip(2), link(5), link(6))]);
+    assert_eq!(cache.resolve(at(1), ip(2), 2), Resolution::Known(link(6), 2));
+    cache.handle_timeout(at(6));
+    assert_eq!(asked(&mut cache), [Solicitation { ip: ip(2), at: Some(link(6)) }]);
+}
+
+// req: slides-static
+#[test]
+fn a_configured_neighbour_is_never_asked_for_nor_changed() {
+    let mut cache = cache(NeighbourConfig { entries_max: 2, ..NeighbourConfig::default() });
+    assert!(cache.set_permanent(at(0), ip(2), link(5)));
+    assert_eq!(events(&mut cache), [NeighbourEvent::Resolved(ip(2), link(5), vec![])]);
+    assert_eq!(cache.resolve(at(0), ip(2), 1), Resolution::Known(link(5), 1));
+    for kind in [ANSWERED, ANNOUNCED, ClaimKind::Mention] {
+        cache.handle_claim(at(1), claim(2, 6, kind));
+    }
+    cache.handle_suspicion(at(1), ip(2));
+    assert_eq!(cache.drops().of(NeighbourDrop::ClaimAgainstPermanent), 3);
+    assert_eq!(run(&mut cache, at(100_000)), Time::START, "nothing is ever due");
+    for last in 3..10 {
+        let _ = cache.resolve(at(2), ip(last), 0);
+    }
+    cache.flush();
+    assert_eq!(cache.resolve(at(9999), ip(2), 1), Resolution::Known(link(5), 1));
+    assert!(asked(&mut cache).iter().all(|question| question.ip != ip(2)));
+    cache.remove(ip(2));
+    assert_eq!(cache.address(ip(2)), None);
+}
+
+#[test]
+fn a_configured_neighbour_gets_what_waited_for_it() {
+    let mut cache = cache(NeighbourConfig::default());
+    cache.resolve(at(0), ip(2), 7);
+    assert!(cache.set_permanent(at(0), ip(2), link(5)));
+    assert_eq!(events(&mut cache), [NeighbourEvent::Resolved(ip(2), link(5), vec![7])]);
+}
+
+// req: cm-flags-ud-only
+#[test]
+fn flags_mean_nothing_while_connected_mode_is_off() {
+    for connected_mode in [false, true] {
+        let mut cache = cache(NeighbourConfig { connected_mode, ..NeighbourConfig::default() });
+        cache.resolve(at(0), ip(2), 1);
+        cache.handle_claim(at(0), claim(2, 5, ANSWERED));
+        assert_eq!(cache.address(ip(2)).map(|address| address.rc), Some(connected_mode));
+        events(&mut cache);
+        // Other flags of the same interface are a change only where they mean anything.
+        let other = Claim { address: Some(link(5).without_flags()), ..claim(2, 5, ANNOUNCED) };
+        cache.handle_claim(at(1), other);
+        assert_eq!(events(&mut cache).len(), usize::from(connected_mode));
+        assert_eq!(cache.rows(at(1)).next().unwrap().state.name(), "reachable");
+    }
+}
+
+#[test]
+fn what_nobody_asked_for_makes_no_entry_and_evicts_none_in_use() {
+    let mut cache = cache(NeighbourConfig { entries_max: 3, ..NeighbourConfig::default() });
+    cache.handle_claim(at(0), claim(9, 5, ANNOUNCED));
+    cache.handle_claim(at(0), claim(9, 5, ANSWERED));
+    assert_eq!((cache.rows(at(0)).count(), cache.drops().of(NeighbourDrop::ClaimUnasked)), (0, 2));
+    for last in 1..=3 {
+        cache.resolve(at(0), ip(last), 0);
+        cache.handle_claim(at(0), claim(last, 5, ANSWERED));
+    }
+    cache.handle_claim(at(1), claim(9, 5, ClaimKind::Mention));
+    assert_eq!(cache.drops().of(NeighbourDrop::TableFull), 1);
+    assert_eq!(cache.address(ip(9)), None);
+    // Who is sent to may take the place of the one unused for longest.
+    cache.handle_use(at(2), ip(1));
+    assert_eq!(cache.resolve(at(3), ip(9), 0), Resolution::Waits);
+    assert_eq!((cache.address(ip(1)).is_some(), cache.address(ip(2))), (true, None));
+    assert!(events(&mut cache).contains(&NeighbourEvent::Forgotten(ip(2), Some(link(5)), vec![])));
+}
+
+#[test]
+fn an_unused_neighbour_is_forgotten_and_said_to_be() {
+    let mut cache = cache(NeighbourConfig::default());
+    cache.handle_claim(at(0), claim(2, 5, ClaimKind::Mention));
+    events(&mut cache);
+    assert_eq!(run(&mut cache, at(299)), Time::START);
+    run(&mut cache, at(300));
+    assert_eq!(events(&mut cache), [NeighbourEvent::Forgotten(ip(2), Some(link(5)), vec![])]);
+    let mut cache = self::cache(NeighbourConfig { idle_for: None, ..NeighbourConfig::default() });
+    cache.handle_claim(at(0), claim(2, 5, ClaimKind::Mention));
+    assert_eq!(cache.poll_timeout(), None, "never");
+}
+
+#[test]
+fn the_oldest_packets_make_room() {
+    let config =
+        NeighbourConfig { pending_per_entry_max: 2, pending_max: 3, ..NeighbourConfig::default() };
+    let mut cache = cache(config);
+    for (last, packet) in [(1, 10), (1, 11), (1, 12), (2, 20), (2, 21), (3, 30)] {
+        assert_eq!(cache.resolve(at(0), ip(last), packet), Resolution::Waits);
+    }
+    for last in 1..=3 {
+        cache.handle_claim(at(0), claim(last, 5, ANSWERED));
+    }
+    let released = events(&mut cache).into_iter().map(|event| match event {
+        NeighbourEvent::Resolved(_, _, packets) => packets,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(released.collect::<Vec<_>>(), [vec![], vec![20, 21], vec![30]]);
+    assert_eq!(cache.drops().of(NeighbourDrop::PendingPerEntry), 1);
+    assert_eq!(cache.drops().of(NeighbourDrop::PendingInAll), 2);
+}
+
+#[test]
+fn a_storm_of_unknown_addresses_is_asked_for_slowly_and_ends() {
+    let config = NeighbourConfig { broadcasts_per_second_max: 10, ..NeighbourConfig::default() };
+    let mut cache = cache(config);
+    for last in 0..200 {
+        cache.resolve(at(0), ip(last), 0);
+    }
+    assert_eq!(asked(&mut cache).len(), 10);
+    let mut now = at(0);
+    let mut questions = 0;
+    let waits =
+        |cache: &Neighbours<u32>| cache.rows(at(0)).any(|row| row.state.name() == "incomplete");
+    while waits(&cache) {
+        now = cache.poll_timeout().unwrap();
+        cache.handle_timeout(now);
+        questions += asked(&mut cache).len();
+    }
+    assert!(now <= at(12), "resolution ends, whoever uses up the broadcasts: {now:?}");
+    assert!(questions <= 10 * 12, "{questions} broadcasts in 12 s");
+    assert!(cache.drops().of(NeighbourDrop::BroadcastPutOff) > 0);
+}
+
+#[test]
+fn a_learnt_mtu_ages_and_has_a_floor() {
+    let mut cache = cache(NeighbourConfig::default());
+    cache.handle_mtu(at(0), ip(2), 1000);
+    assert_eq!(cache.mtu(at(0), ip(2)), None, "no entry for it");
+    cache.resolve(at(0), ip(2), 0);
+    cache.handle_mtu(at(0), ip(2), 1000);
+    assert_eq!(cache.mtu(at(599), ip(2)), Some(1000));
+    assert_eq!(cache.mtu(at(600), ip(2)), None);
+    cache.handle_mtu(at(600), ip(2), 1);
+    assert_eq!(cache.mtu(at(600), ip(2)), Some(IPV4_MTU_MIN));
+}
+
+/// What somebody does to a cache.
+#[derive(Clone, Debug)]
+enum Do {
+    Resolve(u8),
+    Use(u8),
+    Claim(u8, u32, ClaimKind),
+    Confirm(u8),
+    Doubt(u8),
+    Configure(u8),
+    Remove(u8),
+    Wait(u64),
+}
+
+fn anything() -> impl Strategy<Value = Do> {
+    let kind = prop_oneof![
+        Just(ClaimKind::Mention),
+        any::<(bool, bool)>().prop_map(|(solicited, override_cached)| ClaimKind::Answer {
+            solicited,
+            override_cached
+        }),
+    ];
+    prop_oneof![
+        4 => (0u8..12).prop_map(Do::Resolve),
+        1 => (0u8..12).prop_map(Do::Use),
+        4 => (0u8..12, 2u32..5, kind).prop_map(|(last, qpn, kind)| Do::Claim(last, qpn, kind)),
+        1 => (0u8..12).prop_map(Do::Confirm),
+        1 => (0u8..12).prop_map(Do::Doubt),
+        1 => (0u8..2).prop_map(Do::Configure),
+        1 => (0u8..12).prop_map(Do::Remove),
+        3 => (0u64..40).prop_map(Do::Wait),
+    ]
+}
+
+/// An oracle of what users see: which packets are where, and where everyone is by the events.
+#[derive(Default)]
+struct Oracle {
+    waiting: BTreeMap<IpAddr, Vec<u32>>,
+    known: BTreeMap<IpAddr, LinkAddress>,
+}
+
+impl Oracle {
+    fn hear(&mut self, event: NeighbourEvent<u32>) {
+        let (ip, address, packets) = match event {
+            NeighbourEvent::Resolved(ip, address, packets) => (ip, Some(address), packets),
+            NeighbourEvent::Changed(ip, before, address) => {
+                assert_eq!(self.known.get(&ip), Some(&before));
+                (ip, Some(address), vec![])
+            }
+            NeighbourEvent::Lost(ip, before) => {
+                assert_eq!(self.known.get(&ip), Some(&before));
+                (ip, None, vec![])
+            }
+            NeighbourEvent::Unreachable(ip, packets) => (ip, None, packets),
+            NeighbourEvent::Forgotten(ip, before, packets) => {
+                assert_eq!(self.known.get(&ip), before.as_ref());
+                (ip, None, packets)
+            }
+        };
+        match address {
+            Some(address) => self.known.insert(ip, address),
+            None => self.known.remove(&ip),
+        };
+        if !packets.is_empty() {
+            assert_eq!(self.waiting.remove(&ip), Some(packets));
+        }
+    }
+}
+
+/// The indices say of every entry what it says itself.
+fn check_indices(cache: &Neighbours<u32>) {
+    let due = cache.entries.iter().filter_map(|(&ip, entry)| Some((entry.state.due()?, ip)));
+    assert_eq!(due.collect::<BTreeSet<_>>(), cache.due);
+    let learnt = cache.entries.values().filter(|entry| entry.state.name() != "permanent");
+    assert_eq!(learnt.count(), cache.order.len());
+    let pending: usize = cache.entries.values().map(|entry| entry.pending.len()).sum();
+    assert_eq!(pending, cache.pending.len());
+    assert!(cache.entries.len() <= cache.config.entries_max);
+}
+
+proptest! {
+    #[test]
+    fn the_cache_agrees_with_what_it_told(all in proptest::collection::vec(anything(), 0..200)) {
+        let config = NeighbourConfig { entries_max: 6, ..NeighbourConfig::default() };
+        let mut cache = cache(config);
+        let mut oracle = Oracle::default();
+        let mut now = at(0);
+        for (packet, one) in (0..).zip(all) {
+            match one {
+                Do::Resolve(last) => match cache.resolve(now, ip(last), packet) {
+                    Resolution::Waits => oracle.waiting.entry(ip(last)).or_default().push(packet),
+                    Resolution::Known(address, back) => {
+                        prop_assert_eq!(oracle.known.get(&ip(last)), Some(&address));
+                        prop_assert_eq!(back, packet);
+                    }
+                    Resolution::Unreachable(back) => prop_assert_eq!(back, packet),
+                },
+                Do::Use(last) => cache.handle_use(now, ip(last)),
+                Do::Claim(last, qpn, kind) => cache.handle_claim(now, claim(last, qpn, kind)),
+                Do::Confirm(last) => cache.handle_confirmation(now, ip(last)),
+                Do::Doubt(last) => cache.handle_suspicion(now, ip(last)),
+                Do::Configure(last) => drop(cache.set_permanent(now, ip(last), link(9))),
+                Do::Remove(last) => cache.remove(ip(last)),
+                Do::Wait(seconds) => {
+                    now = now + Duration::from_secs(seconds);
+                    cache.handle_timeout(now);
+                }
+            }
+            while let Some(event) = cache.poll_event() {
+                oracle.hear(event);
+            }
+            while cache.poll_transmit().is_some() {}
+            check_indices(&cache);
+            let told: Vec<_> = oracle.known.iter().map(|(&ip, &address)| (ip, address)).collect();
+            let kept = cache.rows(now).filter_map(|row| Some((row.ip, row.state.address()?)));
+            prop_assert_eq!(told, kept.collect::<Vec<_>>());
+            prop_assert!(cache.poll_timeout().is_none_or(|due| due > now), "nothing is overdue");
+        }
+        // Whatever happened, what waits comes back.
+        let end = now + Duration::from_secs(60);
+        while let Some(due) = cache.poll_timeout().filter(|due| *due < end) {
+            cache.handle_timeout(due);
+        }
+        while let Some(event) = cache.poll_event() {
+            oracle.hear(event);
+        }
+        prop_assert!(oracle.waiting.is_empty(), "stuck: {:?}", oracle.waiting);
+    }
+}

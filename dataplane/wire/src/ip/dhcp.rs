@@ -1,0 +1,286 @@
+//! DHCP for IPv4 (RFC 2131, RFC 2132; RFC 4390 for InfiniBand).
+//!
+//! On InfiniBand the field for the client's hardware address is too short for a link address: it is
+//! empty, its length zero, and the client is known by an option alone (RFC 4390 2). Options may go
+//! on in the two fields that name a server and a file, if one of them says so.
+
+use super::arp::HardwareType;
+use super::list::{Item, Items, List};
+use super::{put, split};
+use crate::layout::WireError;
+use core::net::Ipv4Addr;
+
+layout! {
+    /// What every message begins with (RFC 2131 2), and the cookie that says that options follow.
+    pub struct DhcpHeader: 240 octets {
+        /// From a client, or from a server.
+        0:0      8  op: DhcpOp,
+        /// Kind of the client's hardware address.
+        1:0      8  hardware_type: u8,
+        /// Its length; zero on InfiniBand.
+        2:0      8  hardware_len: u8,
+        /// Relays on the way.
+        3:0      8  hops: u8,
+        /// Which exchange this is of.
+        4:0     32  xid: u32,
+        /// Seconds since the client began.
+        8:0     16  seconds: u16,
+        /// The client cannot receive at an address that it does not have yet.
+        10:0     1  broadcast: bool,
+        /// Address of the client, when it has one already.
+        12:0    32  client: Ipv4Addr,
+        /// Address that the client gets.
+        16:0    32  yours: Ipv4Addr,
+        /// Server for what comes next.
+        20:0    32  next_server: Ipv4Addr,
+        /// The relay that the client heard.
+        24:0    32  relay: Ipv4Addr,
+        /// Hardware address of the client; zero on InfiniBand.
+        28:0   128  hardware: [u8; 16],
+        /// Name of a server, or options.
+        44:0   512  server_name: [u8; 64],
+        /// Name of a file, or options.
+        108:0 1024  file: [u8; 128],
+        /// [`DhcpHeader::COOKIE`].
+        236:0   32  cookie: u32,
+    }
+}
+
+impl DhcpHeader {
+    /// What says that options follow (RFC 2131 3).
+    pub const COOKIE: u32 = 0x6382_5363;
+    /// The kind of hardware that InfiniBand is, in the width of this header.
+    pub const INFINIBAND: u8 = HardwareType::INFINIBAND.0 as u8;
+    /// Port of servers and relays.
+    pub const SERVER_PORT: u16 = 67;
+    /// Port of clients.
+    pub const CLIENT_PORT: u16 = 68;
+
+    const SERVER_NAME_AT: usize = 44;
+    const FILE_AT: usize = 108;
+    const COOKIE_AT: usize = 236;
+}
+
+codes! {
+    /// Who sends (RFC 2131 2).
+    pub struct DhcpOp(u8) {
+        REQUEST = 1,
+        REPLY = 2,
+    }
+}
+
+codes! {
+    /// What a message is (RFC 2132 9.6).
+    pub struct DhcpKind(u8) {
+        DISCOVER = 1,
+        OFFER = 2,
+        REQUEST = 3,
+        DECLINE = 4,
+        ACK = 5,
+        NAK = 6,
+        RELEASE = 7,
+        INFORM = 8,
+    }
+}
+
+codes! {
+    /// What an option says (RFC 2132; IANA).
+    pub struct DhcpOptionCode(u8) {
+        SUBNET_MASK = 1,
+        ROUTER = 3,
+        DOMAIN_NAME_SERVER = 6,
+        INTERFACE_MTU = 26,
+        REQUESTED_ADDRESS = 50,
+        LEASE_TIME = 51,
+        /// Which fields of the header hold options as well.
+        OVERLOAD = 52,
+        MESSAGE_TYPE = 53,
+        SERVER_IDENTIFIER = 54,
+        PARAMETER_REQUEST_LIST = 55,
+        MESSAGE_SIZE_MAX = 57,
+        RENEWAL_TIME = 58,
+        REBINDING_TIME = 59,
+        CLIENT_IDENTIFIER = 61,
+    }
+}
+
+/// An option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DhcpOption<'a> {
+    /// What it says.
+    pub code: DhcpOptionCode,
+    /// Its value.
+    pub data: &'a [u8],
+}
+
+/// One octet between options.
+const PAD: u8 = 0;
+/// Ends the options.
+const END: u8 = 255;
+
+impl<'a> Item<'a> for DhcpOption<'a> {
+    fn read(octets: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
+        let padding = octets.iter().take_while(|&&octet| octet == PAD).count();
+        let (&code, rest) = match octets[padding..].split_first() {
+            None | Some((&END, _)) => return Ok(None),
+            Some(first) => first,
+        };
+        let Some((&len, rest)) = rest.split_first() else {
+            return Err(WireError::BadLength { format: "DhcpOption" });
+        };
+        let (data, rest) = split("DhcpOption", rest, usize::from(len))?;
+        Ok(Some((Self { code: DhcpOptionCode(code), data }, rest)))
+    }
+
+    fn wire_len(&self) -> usize {
+        2 + self.data.len()
+    }
+
+    fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
+        let format = "DhcpOption";
+        let len = u8::try_from(self.data.len()).map_err(|_| WireError::BadLength { format })?;
+        put(format, self.data, put(format, &[self.code.0, len], out)?)
+    }
+}
+
+/// A message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DhcpMessage<'a> {
+    /// What it begins with; the cookie is filled in.
+    pub header: DhcpHeader,
+    /// What it says, up to the end of the message.
+    pub options: List<'a, DhcpOption<'a>>,
+    /// What it says in the fields of the header.
+    more: [&'a [u8]; 2],
+}
+
+impl<'a> DhcpMessage<'a> {
+    /// A message to be sent, with all options at its end.
+    pub const fn new(header: DhcpHeader, options: List<'a, DhcpOption<'a>>) -> Self {
+        let header = DhcpHeader { cookie: DhcpHeader::COOKIE, ..header };
+        Self { header, options, more: [&[], &[]] }
+    }
+
+    /// Reads the message that fills `octets`.
+    pub fn parse(octets: &'a [u8]) -> Result<Self, WireError> {
+        let (header, rest) = DhcpHeader::read(octets)?;
+        if header.cookie != DhcpHeader::COOKIE {
+            return Err(WireError::BadValue { format: "DhcpMessage", field: "cookie" });
+        }
+        let options = List::<DhcpOption<'_>>::filling(rest)?;
+        let mut all = options.iter();
+        let overload = all.find(|option| option.code == DhcpOptionCode::OVERLOAD);
+        let which = overload.and_then(|option| option.data.first()).copied().unwrap_or(0);
+        let file = &octets[DhcpHeader::FILE_AT..DhcpHeader::COOKIE_AT];
+        let server_name = &octets[DhcpHeader::SERVER_NAME_AT..DhcpHeader::FILE_AT];
+        let more = [
+            if which & 1 != 0 { file } else { &[] },
+            if which & 2 != 0 { server_name } else { &[] },
+        ];
+        for field in more {
+            List::<DhcpOption<'_>>::filling(field)?;
+        }
+        Ok(Self { header, options, more })
+    }
+
+    /// What the first option with this code says, wherever it is.
+    pub fn option(&self, code: DhcpOptionCode) -> Option<&'a [u8]> {
+        let more = self.more.into_iter().flat_map(|field| Items::new(field).flatten());
+        let mut all = self.options.iter().chain(more);
+        all.find(|option: &DhcpOption<'a>| option.code == code).map(|option| option.data)
+    }
+
+    /// Octets that it has on the wire.
+    pub fn wire_len(&self) -> usize {
+        DhcpHeader::LEN + self.options.wire_len() + 1
+    }
+
+    /// Writes it at the front of `out`; gives what follows.
+    pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
+        put("DhcpMessage", &[END], self.options.write(self.header.write(out)?)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    fn discover() -> DhcpHeader {
+        DhcpHeader {
+            op: DhcpOp::REQUEST,
+            hardware_type: DhcpHeader::INFINIBAND,
+            xid: 0x0102_0304,
+            broadcast: true,
+            ..DhcpHeader::default()
+        }
+    }
+
+    fn written(message: &DhcpMessage<'_>) -> Vec<u8> {
+        let mut out = vec![0xff; message.wire_len()];
+        assert!(message.write(&mut out).unwrap().is_empty());
+        out
+    }
+
+    #[test]
+    fn a_client_on_infiniband_has_no_hardware_address() {
+        let options = [
+            DhcpOption { code: DhcpOptionCode::MESSAGE_TYPE, data: &[1] },
+            DhcpOption { code: DhcpOptionCode::CLIENT_IDENTIFIER, data: &[255, 7] },
+        ];
+        let message = DhcpMessage::new(discover(), List::of(&options));
+        let octets = written(&message);
+        assert_eq!(octets[..12], [1, 32, 0, 0, 1, 2, 3, 4, 0, 0, 0x80, 0]);
+        assert!(octets[12..236].iter().all(|&octet| octet == 0));
+        assert_eq!(octets[236..], [0x63, 0x82, 0x53, 0x63, 53, 1, 1, 61, 2, 255, 7, 255]);
+        assert_eq!(DhcpMessage::parse(&octets).map(|parsed| parsed.header), Ok(message.header));
+    }
+
+    #[test]
+    fn options_go_on_in_the_fields_that_say_so() {
+        let options = [DhcpOption { code: DhcpOptionCode::OVERLOAD, data: &[3] }];
+        let mut header = discover();
+        header.file[..5].copy_from_slice(&[0, 3, 2, 10, 11]);
+        header.server_name[..3].copy_from_slice(&[26, 1, 5]);
+        let octets = written(&DhcpMessage::new(header, List::of(&options)));
+        let message = DhcpMessage::parse(&octets).unwrap();
+        assert_eq!(message.option(DhcpOptionCode::ROUTER), Some(&[10, 11][..]));
+        assert_eq!(message.option(DhcpOptionCode::INTERFACE_MTU), Some(&[5][..]));
+        let mut none = octets;
+        none[242] = 0;
+        let message = DhcpMessage::parse(&none).unwrap();
+        assert_eq!(message.option(DhcpOptionCode::ROUTER), None, "it is a name");
+    }
+
+    #[test]
+    fn other_cookies_and_options_that_stick_out_are_refused() {
+        let octets = written(&DhcpMessage::new(discover(), List::of(&[])));
+        assert!(DhcpMessage::parse(&octets).is_ok());
+        let mut other = octets.clone();
+        other[239] ^= 1;
+        assert!(DhcpMessage::parse(&other).is_err());
+        let mut long = octets;
+        long[240] = 53;
+        long.push(2);
+        assert!(DhcpMessage::parse(&long).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_octets_parse_or_not(
+            tail in proptest::collection::vec(prop_oneof![any::<u8>(), Just(52), 0u8..4], 0..200),
+            fill in any::<u8>(),
+        ) {
+            let mut octets = vec![fill; DhcpHeader::LEN];
+            octets[236..].copy_from_slice(&DhcpHeader::COOKIE.to_be_bytes());
+            octets.extend(tail);
+            if let Ok(message) = DhcpMessage::parse(&octets) {
+                let again = written(&DhcpMessage::new(message.header, message.options));
+                prop_assert!(DhcpMessage::parse(&again).is_ok());
+                let _ = message.option(DhcpOptionCode::ROUTER);
+            }
+        }
+    }
+}
