@@ -30,7 +30,7 @@ pub use connections::{ConnectionId, ConnectionUse, Peering};
 pub use receive::{Received, Sender};
 pub use send::{Outgoing, Refused};
 
-use crate::packet_memory::{BATCH, PacketMemory, Stock};
+use crate::packet_memory::{PacketMemory, Stock};
 use crate::reason::{PacketDrops, Refusals};
 use connections::Connections;
 use pollux_verbs::*;
@@ -40,7 +40,7 @@ use pollux_wire::keys::QKey;
 use pollux_wire::packet::Grh;
 use pollux_wire::psn::Psn;
 use queue::{Receives, SendQueue};
-use send::{Staged, free};
+use send::free;
 use std::collections::VecDeque;
 
 /// Completions that one [`Station::poll`] takes, and so packets that it gives, at the most.
@@ -196,7 +196,6 @@ pub struct Station {
     refusals: Refusals,
     events: VecDeque<StationEvent>,
     completions: Box<[Completion]>,
-    staged: Vec<Staged>,
 }
 
 impl Station {
@@ -265,7 +264,6 @@ impl Station {
             refusals: Refusals::default(),
             events: VecDeque::new(),
             completions: vec![receive::NOTHING; POLL_MAX].into(),
-            staged: Vec::with_capacity(BATCH),
         })
     }
 

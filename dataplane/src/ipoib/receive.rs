@@ -4,7 +4,7 @@
 //! What a peer can get wrong ends as a counted drop, and its buffer as the next receive.
 
 use super::queue::Receives;
-use super::send::free;
+use super::send::{NO_SGE, free};
 use super::{ConnectionId, GRH, HEADER, Link, Request, State, Station, StationEvent};
 use crate::packet_memory::{BATCH, PACKET_OFFSET, Stock};
 use crate::reason::PacketDrop;
@@ -94,43 +94,62 @@ impl Station {
 
     #[inline]
     fn complete(&mut self, completion: &Completion, received: &mut Vec<Received>) {
-        let taken = match Request::of(completion.id) {
-            Some(Request::Datagram(number)) => {
-                self.datagram_sent(completion, number);
-                return;
-            }
+        match Request::of(completion.id) {
+            Some(Request::Datagram(number)) => self.datagram_sent(completion, number),
             Some(Request::Connected { slot, generation, number }) => {
                 self.connected_sent(completion, slot, generation, number);
-                return;
             }
             Some(Request::DatagramReceive(index)) => {
-                self.small.take(index).map(|buf| self.datagram_received(completion, buf))
+                let Some(mut buf) = self.small.take(index) else { return self.stray() };
+                self.datagrams.receives.posted -= 1;
+                match self.read_datagram(completion, &mut buf) {
+                    Ok(read) => received.push(read.of(buf)),
+                    Err(why) => self.drop_packet(buf, why),
+                }
             }
-            Some(Request::SharedReceive(index)) => self.large.take(index).map(|buf| {
+            Some(Request::SharedReceive(index)) => {
+                let Some(buf) = self.large.take(index) else { return self.stray() };
                 self.connections.shared.posted -= 1;
-                self.connected_received(completion, buf)
-            }),
-            Some(Request::OwnReceive { slot, buffer }) => self.large.take(buffer).map(|buf| {
-                self.connections.own_taken(slot);
-                self.connected_received(completion, buf)
-            }),
-            None => None,
-        };
-        match taken {
-            Some(Ok(packet)) => received.push(packet),
-            Some(Err((why, buf))) => {
-                free(&mut self.small, &mut self.large, buf);
-                why.into_iter().for_each(|why| self.drops.count(why));
+                self.connected_received(completion, buf, received);
             }
-            None => self.drops.count(PacketDrop::Stray),
+            Some(Request::OwnReceive { slot, buffer }) => {
+                let Some(buf) = self.large.take(buffer) else { return self.stray() };
+                self.connections.own_taken(slot);
+                self.connected_received(completion, buf, received);
+            }
+            None => self.stray(),
         }
+    }
+
+    #[inline]
+    fn connected_received(
+        &mut self,
+        completion: &Completion,
+        mut buf: Buf,
+        received: &mut Vec<Received>,
+    ) {
+        match self.read_message(completion, &mut buf) {
+            Ok(read) => received.push(read.of(buf)),
+            Err(why) => self.drop_packet(buf, why),
+        }
+    }
+
+    #[cold]
+    fn stray(&mut self) {
+        self.drops.count(PacketDrop::Stray);
+    }
+
+    #[cold]
+    fn drop_packet(&mut self, buf: Buf, why: Option<PacketDrop>) {
+        self.recycle(buf);
+        why.into_iter().for_each(|why| self.drops.count(why));
     }
 
     #[inline]
     fn datagram_sent(&mut self, completion: &Completion, number: u32) {
         let Self { datagrams, small, large, .. } = self;
         if !datagrams.sends.retire(number, |buf| free(small, large, buf)) {
-            return self.drops.count(PacketDrop::Stray);
+            return self.stray();
         }
         if completion.status != CompletionStatus::Success {
             self.drops.count(PacketDrop::DatagramFailed);
@@ -147,45 +166,33 @@ impl Station {
         let is_ours =
             connection.is_some_and(|one| one.sends.retire(number, |buf| free(small, large, buf)));
         if !is_ours {
-            self.drops.count(PacketDrop::Stray);
+            self.stray();
         } else if completion.status != CompletionStatus::Success {
             self.drops.count(PacketDrop::ConnectionLost);
             self.fail(slot, Some(completion.status));
         }
     }
 
-    /// A packet, or why it is none; no reason where nothing had come.
+    /// What has come and from whom, the window set to it; or why it is dropped, with no reason
+    /// where nothing had come.
     #[inline]
-    fn datagram_received(
+    fn read_datagram(
         &mut self,
         completion: &Completion,
-        mut buf: Buf,
-    ) -> Result<Received, (Option<PacketDrop>, Buf)> {
-        self.datagrams.receives.posted -= 1;
-        let dropped = |why, buf| Err((Some(why), buf));
-        let Some(source) = completion.from else {
-            return self.not_received(completion, buf);
+        buf: &mut Buf,
+    ) -> Result<Read, Option<PacketDrop>> {
+        let source = match (completion.status, &completion.from) {
+            (CompletionStatus::Success, Some(source)) => source,
+            _ => return Err(self.datagrams_failed(completion.status)),
         };
-        if completion.status != CompletionStatus::Success {
-            return self.not_received(completion, buf);
-        }
-        let grh = match read_grh(&source, self.is_subnet, &mut buf) {
-            Ok(grh) => grh,
-            Err(why) => return dropped(why, buf),
-        };
+        let grh = read_grh(source, self.is_subnet, buf)?;
         let is_own_number = source.src_qp == self.datagrams.qpn;
-        if is_own_number && self.link.is_own_port(&source, grh.as_ref(), self.is_subnet) {
-            return dropped(PacketDrop::Echo, buf);
+        if is_own_number && self.link.is_own_port(source, grh.as_ref(), self.is_subnet) {
+            return Err(Some(PacketDrop::Echo));
         }
         let octets = (completion.octets as usize).checked_sub(GRH);
-        let fits = octets.is_some_and(|octets| buf.set_window(DATA, octets).is_some());
-        if !fits {
-            return dropped(PacketDrop::Runt, buf);
-        }
-        let ether_type = match decapsulate(&mut buf) {
-            Ok(ether_type) => ether_type,
-            Err(why) => return dropped(why, buf),
-        };
+        octets.and_then(|octets| buf.set_window(DATA, octets)).ok_or(PacketDrop::Runt)?;
+        let ether_type = decapsulate(buf)?;
         self.traffic.datagrams_received += 1;
         let from = Sender::Datagram {
             qpn: source.src_qp,
@@ -193,55 +200,41 @@ impl Station {
             gid: grh.map(|grh| grh.sgid),
             group: grh.map(|grh| grh.dgid).filter(|gid| gid.is_multicast()),
         };
-        Ok(Received { packet: buf, ether_type, from })
+        Ok(Read { ether_type, from })
     }
 
+    /// The same of what has come by a connection.
     #[inline]
-    fn connected_received(
+    fn read_message(
         &mut self,
         completion: &Completion,
-        mut buf: Buf,
-    ) -> Result<Received, (Option<PacketDrop>, Buf)> {
-        let dropped = |why, buf| Err((Some(why), buf));
-        let Some(slot) = self.connections.of_qpn(completion.qpn) else {
-            return dropped(PacketDrop::Stray, buf);
-        };
+        buf: &mut Buf,
+    ) -> Result<Read, Option<PacketDrop>> {
+        let slot = self.connections.of_qpn(completion.qpn).ok_or(PacketDrop::Stray)?;
         if completion.status != CompletionStatus::Success {
             self.fail(slot, Some(completion.status));
-            let is_flushed = completion.status == CompletionStatus::Flushed;
-            return Err(((!is_flushed).then_some(PacketDrop::ReceiveFailed), buf));
+            return Err(receive_failed(completion.status));
         }
         if completion.kind != CompletionKind::Recv {
-            return dropped(PacketDrop::NotAMessage, buf);
+            return Err(Some(PacketDrop::NotAMessage));
         }
-        if buf.set_window(DATA, completion.octets as usize).is_none() {
-            return dropped(PacketDrop::ReceiveFailed, buf);
-        }
-        let ether_type = match decapsulate(&mut buf) {
-            Ok(ether_type) => ether_type,
-            Err(why) => return dropped(why, buf),
-        };
+        let octets = completion.octets as usize;
+        buf.set_window(DATA, octets).ok_or(PacketDrop::ReceiveFailed)?;
+        let ether_type = decapsulate(buf)?;
+        let id = self.connections.received(slot).ok_or(PacketDrop::Stray)?;
         self.traffic.connected_received += 1;
-        match self.connections.received(slot) {
-            Some(id) => Ok(Received { packet: buf, ether_type, from: Sender::Connection(id) }),
-            None => dropped(PacketDrop::Stray, buf),
-        }
+        Ok(Read { ether_type, from: Sender::Connection(id) })
     }
 
-    /// A receive of the UD queue pair that ended without a datagram: the queue pair is in the error
+    /// A receive of the UD queue pair ended without a datagram: the queue pair is in the error
     /// state, by our doing or not.
     #[cold]
-    fn not_received(
-        &mut self,
-        completion: &Completion,
-        buf: Buf,
-    ) -> Result<Received, (Option<PacketDrop>, Buf)> {
+    fn datagrams_failed(&mut self, status: CompletionStatus) -> Option<PacketDrop> {
         if matches!(self.datagrams.state, State::Started | State::Stalled) {
             self.datagrams.state = State::Stopping;
-            self.events.push_back(StationEvent::DatagramsFailed { status: completion.status });
+            self.events.push_back(StationEvent::DatagramsFailed { status });
         }
-        let is_flushed = completion.status == CompletionStatus::Flushed;
-        Err(((!is_flushed).then_some(PacketDrop::ReceiveFailed), buf))
+        receive_failed(status)
     }
 
     /// Posts receives wherever enough are missing.
@@ -288,6 +281,24 @@ impl Station {
             self.traffic.starved += u64::from(!full);
         }
     }
+}
+
+/// What is known of a packet beside its octets.
+struct Read {
+    ether_type: EtherType,
+    from: Sender,
+}
+
+impl Read {
+    #[inline]
+    fn of(self, packet: Buf) -> Received {
+        Received { packet, ether_type: self.ether_type, from: self.from }
+    }
+}
+
+/// What is counted of a receive that failed: nothing if nothing had come.
+fn receive_failed(status: CompletionStatus) -> Option<PacketDrop> {
+    (status != CompletionStatus::Flushed).then_some(PacketDrop::ReceiveFailed)
 }
 
 /// Where the encapsulation header of every message begins in its buffer.
@@ -364,14 +375,15 @@ fn post_receives(
             stock.spare = batch;
             return false;
         }
-        let sges: [Option<Sge>; BATCH] = from_fn(|nth| {
-            let buf = batch.get_mut(nth)?;
-            buf.set_window(offset, octets)?;
-            stock.sge(buf)
+        let sges: [Sge; BATCH] = from_fn(|nth| {
+            let Some(buf) = batch.get_mut(nth) else { return NO_SGE };
+            let fits = buf.set_window(offset, octets).is_some();
+            debug_assert!(fits, "looked at when the station was made");
+            stock.sge(buf).unwrap_or(NO_SGE)
         });
         let requests: [RecvRequest<'_>; BATCH] = from_fn(|nth| RecvRequest {
             id: batch.get(nth).map_or(0, |buf| request(buf.index()).id()),
-            sges: sges[nth].as_slice(),
+            sges: std::slice::from_ref(&sges[nth]),
         });
         let posted = post(&requests[..count]);
         let accepted = posted.map_or_else(|error| error.accepted, |()| count);

@@ -367,7 +367,6 @@ mod tests {
         }
     }
 
-    // req: cm-connection-per-link-address
     #[test]
     fn addresses_of_one_peer_change_together() {
         let mut table = table();
@@ -386,7 +385,6 @@ mod tests {
         assert_eq!(table.reclaim(), 0);
     }
 
-    // req: cm-multicast-on-ud
     #[test]
     fn groups_are_found_by_any_address_that_maps_to_them() {
         let mut table = table();

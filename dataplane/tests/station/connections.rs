@@ -121,7 +121,6 @@ fn a_failure_names_the_peer() {
     pair.close();
 }
 
-// req: cm-receive-mtu
 #[test]
 fn a_message_too_long_for_the_receiver_ends_the_connection_there_and_here() {
     let config = Config { receive_mtu: 4096, ..Setup::default().config };
@@ -143,7 +142,6 @@ fn a_message_too_long_for_the_receiver_ends_the_connection_there_and_here() {
     pair.close();
 }
 
-// req: cm-per-destination-mtu
 #[test]
 fn what_is_too_long_comes_back_with_the_length_that_is_not() {
     let mut pair = Pair::new(1, Setup::default());

@@ -5,8 +5,9 @@ use pollux_dataplane::ipoib::{Config, Outgoing, Station, StationEvent};
 use pollux_dataplane::neighbour::Route;
 use pollux_dataplane::packet_memory::PacketMemory;
 use pollux_dataplane::reason::{PacketDrop, Refusal};
+use pollux_fabric::link::world::{Wire, World};
 use pollux_fabric::{Adapter, Port, SoftDevice};
-use pollux_mem::{Pool, PoolConfig};
+use pollux_mem::{Memory, Pool, PoolConfig};
 use pollux_verbs::*;
 use pollux_wire::address::{Guid, Lid};
 use pollux_wire::ip::ipoib::EtherType;
@@ -206,9 +207,32 @@ fn a_failed_queue_pair_is_told_of_and_starts_again() {
     pair.close();
 }
 
+/// The adapter loses the right to read a station's memory: what is sent from there fails, and what
+/// is not goes on.
+#[test]
+fn a_datagram_that_cannot_be_sent_stops_no_other() {
+    // The first region of every such adapter has one key.
+    let (_, [link, _]) = World::new(1, Wire::default());
+    let mut other = SoftDevice::new("soft", Adapter::new(Port::active(Lid(1), Guid(1))), link);
+    let (pd, memory) = (other.create_pd().unwrap(), Memory::private(4096).unwrap());
+    let lkey = other.register(pd, &memory, Access::NONE).unwrap().lkey;
+
+    let mut pair = Pair::new(1, Setup::default());
+    let host = &mut pair.hosts[0];
+    host.device.deregister(lkey).unwrap();
+    let route = host.datagram();
+    host.send(route, [packet(4, 1000, 1)]);
+    pair.settle();
+    assert_eq!(pair.hosts[0].station.drops().of(PacketDrop::DatagramFailed), 1);
+    pair.hosts[0].send(route, [packet(4, 60, 2)]);
+    pair.settle();
+    assert_eq!(pair.hosts[1].octets(), [packet(4, 60, 2)]);
+    assert!(pair.hosts[0].refused.is_empty());
+}
+
 #[test]
 fn numbers_that_cannot_work_are_refused_with_a_sentence() {
-    let (_, [link, _]) = pollux_fabric::link::world::World::new(1, Default::default());
+    let (_, [link, _]) = World::new(1, Wire::default());
     let adapter = Adapter::new(Port::active(Lid(1), Guid(1)));
     let mut device = SoftDevice::new("soft", adapter, link);
     let pd = device.create_pd().unwrap();

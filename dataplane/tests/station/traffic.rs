@@ -19,8 +19,7 @@ fn packets(mtu: u32) -> Vec<Vec<u8>> {
     (0..).zip(makeable).map(|(nth, (version, octets))| packet(version, octets, nth)).collect()
 }
 
-// req: cm-ud-always
-// req: cm-frame-header
+// req: ud-encapsulation
 #[test]
 fn every_length_by_datagram() {
     let mut pair = Pair::new(1, Setup::default());
@@ -167,6 +166,7 @@ fn lossy(qp_type: QpType, seed: u64) -> usize {
     sent.len() - came.len()
 }
 
+// req: cm-uc
 #[test]
 fn loss_costs_reliable_connections_nothing_and_others_single_packets() {
     let lost = |qp_type| (0..20).map(|seed| lossy(qp_type, seed)).sum::<usize>();
