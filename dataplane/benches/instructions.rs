@@ -42,7 +42,7 @@ const DATAGRAM_OCTETS: u32 = 40 + 2048;
 struct Bench {
     device: Sink,
     station: Station,
-    small: PacketMemory,
+    _small: PacketMemory,
     connection: ConnectionId,
     batch: Vec<Outgoing>,
     refused: Vec<Refused>,
@@ -82,7 +82,7 @@ fn bench() -> Box<Bench> {
     Box::new(Bench {
         device,
         station,
-        small,
+        _small: small,
         connection,
         batch: room,
         refused,
@@ -106,7 +106,7 @@ impl Bench {
             }),
         };
         for _ in 0..count {
-            let mut packet = self.small.pool().alloc().expect("there are enough");
+            let mut packet = self.station.buffer(octets).expect("there are enough");
             packet.push_back(octets).expect("there is room").fill(0x45);
             self.batch.push(Outgoing { packet, ether_type: EtherType::IPV4, route });
         }

@@ -85,6 +85,7 @@ impl PacketMemory {
 #[derive(Debug)]
 pub(crate) struct Stock {
     pub(crate) cache: Cache,
+    pub(crate) packet_octets_max: usize,
     /// Where the pool begins for us, and where for the adapter.
     base: usize,
     octets: usize,
@@ -105,6 +106,7 @@ impl Stock {
         let (base, octets) = packets.pool.memory();
         Ok(Self {
             cache: packets.pool.cache(STOCK_MAX),
+            packet_octets_max: packets.packet_octets_max() as usize,
             base: base.as_ptr() as usize,
             octets,
             region: device.register(pd, &packets.memory, Access::LOCAL_WRITE)?,

@@ -72,11 +72,17 @@ impl SendQueue {
         self.silent = SILENT_MAX;
     }
 
-    /// A send was posted; what is not inline keeps its buffer here.
+    /// A send was posted that keeps its buffer here.
     #[inline]
-    pub(super) fn push(&mut self, held: Option<Buf>, flags: SendFlags) {
+    pub(super) fn push(&mut self, held: Buf, flags: SendFlags) {
         let mask = self.held.len() - 1;
-        self.held[self.tail as usize & mask] = held;
+        self.held[self.tail as usize & mask] = Some(held);
+        self.push_inline(flags);
+    }
+
+    /// A send was posted that leaves nothing but its place.
+    #[inline]
+    pub(super) fn push_inline(&mut self, flags: SendFlags) {
         self.tail = self.tail.wrapping_add(1);
         if flags.has(SendFlags::SIGNALED) {
             self.asked = self.tail;
@@ -175,7 +181,7 @@ mod tests {
         let first = queue.number(0);
         for nth in 0..4 {
             let flags = if nth == 2 { SIGNALED } else { SendFlags::NONE };
-            queue.push(pool.alloc(), flags);
+            queue.push(pool.alloc().unwrap(), flags);
         }
         assert!(!queue.is_drained());
         let mut freed = Vec::new();

@@ -86,6 +86,15 @@ impl Station {
         Ok(count)
     }
 
+    /// An empty buffer for a packet of so many octets, of the stock that finished sends go back to.
+    /// `None` if there is none now, or none that long.
+    #[inline]
+    pub fn buffer(&mut self, octets: usize) -> Option<Buf> {
+        let stocks = [&mut self.small, &mut self.large];
+        let mut fitting = stocks.into_iter().filter(|stock| octets <= stock.packet_octets_max);
+        fitting.find_map(|stock| stock.cache.alloc())
+    }
+
     /// Takes back a buffer that a packet has come in.
     #[inline]
     pub fn recycle(&mut self, buf: Buf) {

@@ -200,10 +200,10 @@ impl Station {
         *own_sent += accepted as u64;
         for (flags, Outgoing { packet, .. }) in flags[..accepted].iter().zip(left) {
             if is_inline(&packet) {
-                sends.push(None, *flags);
+                sends.push_inline(*flags);
                 free(small, large, packet);
             } else {
-                sends.push(Some(packet), *flags);
+                sends.push(packet, *flags);
             }
         }
         if accepted == run {

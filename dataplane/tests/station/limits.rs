@@ -83,6 +83,12 @@ fn an_empty_pool_is_counted_and_no_stall() {
     }
     let datagrams = came.iter().filter(|packet| packet.len() == 1000).count();
     assert_eq!(datagrams, 8);
+    // Who makes packets here has the same choice: one of the other memory, if that is longer.
+    let host = &mut pair.hosts[0];
+    let lengths = [60, 2044, 2045, 65_520].map(|octets| host.station.buffer(octets));
+    let capacities = lengths.map(|buf| buf.map(|buf| buf.capacity() - 64));
+    assert_eq!(capacities, [2044, 2044, 65_520, 65_520].map(Some));
+    assert!(host.station.buffer(65_521).is_none());
     pair.close();
 }
 
