@@ -5,7 +5,26 @@
 //! ```
 //!
 //! The adapter does nothing with what it is given, so what is counted is the station's own: its
-//! encapsulation, its choice of the way, its queues, and the turns of buffers between them.
+//! encapsulation, its choice of the way, its queues, and the turns of buffers between them. What an
+//! adapter adds stands in its own bench. The counts are those of the release profile on x86-64
+//! without further CPU features, by rustc 1.95, and include some forty of each bench's own.
+//!
+//! | bench | IPv4 | IPv6 | group | nobody | must be below |
+//! |---|---|---|---|---|---|
+//! | `route` | 106 | 99 | 142 | 82 | 150 |
+//!
+//! | bench | RC | UD | RC, 1,500 octets | must be below |
+//! |---|---|---|---|---|
+//! | `send_one` | 450 | 425 | 450 | 470 |
+//! | `send_32` | 8,197 | 7,984 | 7,941 | 8,500 |
+//! | `finish_32` | | | 2,043 | 2,150 |
+//! | `receive_one` | 363 | 376 | | 400 |
+//! | `receive_32` | 8,093 | 8,635 | | 9,000 |
+//! | `poll_nothing` | 218 | | | 230 |
+//!
+//! In batches of 32 that is 255 instructions for a packet of 64 octets that is sent by RC, and 252
+//! for one that is received, with the posting of the next receive. Packets are of 64 octets where
+//! nothing else is said.
 #![expect(missing_docs, reason = "gungraun's macros make public items without documentation")]
 #![expect(unused_qualifications, reason = "and name types in full")]
 
@@ -174,7 +193,7 @@ fn sent(qp_type: QpType, octets: usize, count: usize) -> Box<Bench> {
     bench
 }
 
-#[library_benchmark(config = below(100))]
+#[library_benchmark(config = below(150))]
 #[bench::v4(bench(), [10, 0, 1, 7].into())]
 #[bench::v6(bench(), [0xfd00, 0, 0, 0, 0, 0, 0, 263].into())]
 #[bench::group(bench(), [239, 0, 1, 7].into())]
@@ -184,7 +203,7 @@ fn route(mut bench: Box<Bench>, to: IpAddr) -> Box<impl Sized> {
     bench
 }
 
-#[library_benchmark(config = below(600))]
+#[library_benchmark(config = below(470))]
 #[bench::rc(to_send(QpType::Rc, 64, 1))]
 #[bench::ud(to_send(QpType::Ud, 64, 1))]
 #[bench::rc_1500(to_send(QpType::Rc, 1500, 1))]
@@ -193,7 +212,7 @@ fn send_one(mut bench: Box<Bench>) -> Box<impl Sized> {
     bench
 }
 
-#[library_benchmark(config = below(6000))]
+#[library_benchmark(config = below(8500))]
 #[bench::rc(to_send(QpType::Rc, 64, 32))]
 #[bench::ud(to_send(QpType::Ud, 64, 32))]
 #[bench::rc_1500(to_send(QpType::Rc, 1500, 32))]
@@ -202,14 +221,14 @@ fn send_32(mut bench: Box<Bench>) -> Box<impl Sized> {
     bench
 }
 
-#[library_benchmark(config = below(6000))]
+#[library_benchmark(config = below(2150))]
 #[bench::rc_1500(sent(QpType::Rc, 1500, 32))]
 fn finish_32(mut bench: Box<Bench>) -> Box<impl Sized> {
     assert_eq!(bench.poll(), 1);
     bench
 }
 
-#[library_benchmark(config = below(600))]
+#[library_benchmark(config = below(400))]
 #[bench::rc(to_receive(QpType::Rc, 64, 1))]
 #[bench::ud(to_receive(QpType::Ud, 64, 1))]
 fn receive_one(mut bench: Box<Bench>) -> Box<impl Sized> {
@@ -225,7 +244,7 @@ fn receive_32(mut bench: Box<Bench>) -> Box<impl Sized> {
     bench
 }
 
-#[library_benchmark(config = below(200))]
+#[library_benchmark(config = below(230))]
 #[bench::any(bench())]
 fn poll_nothing(mut bench: Box<Bench>) -> Box<impl Sized> {
     assert_eq!(bench.poll(), 0);

@@ -13,8 +13,9 @@
 //! would keep the buffer for ever.
 
 use super::queue::{Receives, SendQueue};
+use super::request::{GENERATION_BITS, Request, SLOT_BITS};
 use super::send::free;
-use super::{Config, GENERATION_BITS, Request, SLOT_BITS, Station, StationEvent};
+use super::{Config, Station, StationEvent};
 use pollux_mem::Buf;
 use pollux_verbs::*;
 use pollux_wire::address::Qpn;
@@ -297,11 +298,12 @@ impl Station {
         }
         connection.state = State::Ending;
         let error = QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() };
-        let in_reset =
-            device.query_qp(connection.peering.qp).is_ok_and(|(state, _)| state == QpState::Reset);
-        // A queue pair that never left RESET has taken nothing, and no event will say so.
-        connection.last_receive_told |=
-            in_reset || device.modify_qp(connection.peering.qp, &error).is_err();
+        let qp = connection.peering.qp;
+        let was = device.query_qp(qp).map(|(state, _)| state);
+        let is_in_error = device.modify_qp(qp, &error).is_ok();
+        // Before RTR it has taken no receive, and perhaps no event will say so.
+        let took_none = matches!(was, Ok(QpState::Reset | QpState::Init)) || !is_in_error;
+        connection.last_receive_told |= took_none;
         connections.ending += 1;
         true
     }

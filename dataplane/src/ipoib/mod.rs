@@ -24,6 +24,7 @@
 mod connections;
 mod queue;
 mod receive;
+mod request;
 mod send;
 
 pub use connections::{ConnectionId, ConnectionUse, Peering};
@@ -40,6 +41,7 @@ use pollux_wire::keys::QKey;
 use pollux_wire::packet::Grh;
 use pollux_wire::psn::Psn;
 use queue::{Receives, SendQueue};
+use request::Request;
 use send::free;
 use std::collections::VecDeque;
 
@@ -303,7 +305,8 @@ impl Station {
         &self.refusals
     }
 
-    /// What has become of connections.
+    /// What has become of connections and of the UD queue pair: at most two events for each
+    /// connection, and one for each start.
     pub fn poll_event(&mut self) -> Option<StationEvent> {
         self.events.pop_front()
     }
@@ -382,26 +385,28 @@ impl Station {
     /// Goes from a state in which buffers come back to the next, once they are.
     #[cold]
     fn settle<D: Device + ?Sized>(&mut self, device: &mut D) {
-        let Self { datagrams, small, large, .. } = self;
-        let is_drained = datagrams.sends.is_drained();
+        let Self { datagrams, small, large, events, .. } = self;
         let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
         let qp = datagrams.qp;
-        datagrams.state = match datagrams.state {
-            State::Stalled if is_drained && device.modify_qp(qp, &to(QpState::Rts)).is_ok() => {
-                State::Started
+        if !datagrams.sends.is_drained() {
+            return;
+        }
+        if datagrams.state == State::Stalled {
+            if device.modify_qp(qp, &to(QpState::Rts)).is_ok() {
+                datagrams.state = State::Started;
+                return;
             }
-            // Worse than that: the whole queue pair failed, and its receives come back as well.
-            State::Stalled if is_drained => State::Stopping,
-            State::Stopping
-                if is_drained
-                    && datagrams.receives.posted == 0
-                    && device.modify_qp(qp, &to(QpState::Reset)).is_ok() =>
-            {
-                datagrams.sends.clear(|buf| free(small, large, buf));
-                State::Stopped
-            }
-            unchanged => unchanged,
-        };
+            // Worse than a datagram that could not be sent: receives come back as well, if not by
+            // themselves then by this.
+            drop(device.modify_qp(qp, &to(QpState::Err)));
+            datagrams.state = State::Stopping;
+            events.push_back(StationEvent::DatagramsFailed { status: CompletionStatus::General });
+        }
+        let is_over = datagrams.state == State::Stopping && datagrams.receives.posted == 0;
+        if is_over && device.modify_qp(qp, &to(QpState::Reset)).is_ok() {
+            datagrams.sends.clear(|buf| free(small, large, buf));
+            datagrams.state = State::Stopped;
+        }
     }
 }
 
@@ -434,78 +439,7 @@ fn check_room(
     Err(VerbsError::Invalid { verb: "station", argument, reason })
 }
 
-/// What a completion is of, in its identifier: which queue, which connection, which of its
-/// requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Request {
-    /// A send as a datagram, by its number.
-    Datagram(u32),
-    /// A send by a connection.
-    Connected { slot: u32, generation: u32, number: u32 },
-    /// A receive of the UD queue pair, by its buffer.
-    DatagramReceive(u32),
-    /// A receive that connections share.
-    SharedReceive(u32),
-    /// A receive of one connection.
-    OwnReceive { slot: u32, buffer: u32 },
-}
-
-/// Bits of a slot, below those of a generation.
-const SLOT_BITS: u32 = 20;
-/// Bits of a generation, below those of the kind.
-const GENERATION_BITS: u32 = 9;
-
-impl Request {
-    #[inline]
-    fn id(self) -> u64 {
-        let (kind, generation, slot, low) = match self {
-            Self::Datagram(number) => (0, 0, 0, number),
-            Self::Connected { slot, generation, number } => (1, generation, slot, number),
-            Self::DatagramReceive(buffer) => (2, 0, 0, buffer),
-            Self::SharedReceive(buffer) => (3, 0, 0, buffer),
-            Self::OwnReceive { slot, buffer } => (4, 0, slot, buffer),
-        };
-        let generation = u64::from(generation & ((1 << GENERATION_BITS) - 1));
-        kind << 61 | generation << (32 + SLOT_BITS) | u64::from(slot) << 32 | u64::from(low)
-    }
-
-    #[inline]
-    fn of(id: u64) -> Option<Self> {
-        let low = id as u32;
-        let slot = (id >> 32) as u32 & ((1 << SLOT_BITS) - 1);
-        let generation = (id >> (32 + SLOT_BITS)) as u32 & ((1 << GENERATION_BITS) - 1);
-        Some(match id >> 61 {
-            0 => Self::Datagram(low),
-            1 => Self::Connected { slot, generation, number: low },
-            2 => Self::DatagramReceive(low),
-            3 => Self::SharedReceive(low),
-            4 => Self::OwnReceive { slot, buffer: low },
-            _ => return None,
-        })
-    }
-}
-
 /// The encapsulation header's length.
 const HEADER: usize = IpoibHeader::LEN;
 /// The GRH's.
 const GRH: usize = Grh::LEN;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn identifiers_say_what_they_are_of() {
-        let (slot, generation, number) = ((1 << SLOT_BITS) - 1, (1 << GENERATION_BITS) - 1, !0);
-        for request in [
-            Request::Datagram(7),
-            Request::Connected { slot, generation, number },
-            Request::DatagramReceive(!0),
-            Request::SharedReceive(9),
-            Request::OwnReceive { slot, buffer: 1 },
-        ] {
-            assert_eq!(Request::of(request.id()), Some(request));
-        }
-        assert_eq!(Request::of(!0), None);
-    }
-}

@@ -118,13 +118,20 @@ impl Station {
         if octets > mtu {
             return Err((Refusal::TooBig, Some(mtu)));
         }
-        if !self.small.holds(&outgoing.packet) && !self.large.holds(&outgoing.packet) {
+        // What is copied may lie anywhere.
+        let is_inline = octets as usize + HEADER <= self.config.inline_octets_max as usize;
+        if !is_inline && !self.knows(&outgoing.packet) {
             return Err((Refusal::Foreign, None));
         }
         let header = IpoibHeader { ether_type: outgoing.ether_type };
         let front = outgoing.packet.push_front(HEADER).ok_or((Refusal::NoHeadroom, None))?;
         front.copy_from_slice(&header.emit());
         Ok(())
+    }
+
+    #[inline]
+    fn knows(&self, buf: &Buf) -> bool {
+        self.small.holds(buf) || self.large.holds(buf)
     }
 
     /// By which queue pair an encapsulated packet goes; by none if a connection has failed since

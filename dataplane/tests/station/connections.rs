@@ -49,10 +49,16 @@ fn a_connection_ends_and_another_takes_its_place() {
 fn a_connection_that_never_began_ends_at_once() {
     let mut pair = Pair::new(1, Setup::default());
     let host = &mut pair.hosts[0];
-    let id = host.station.connect(&mut host.device, host.peer, QpType::Rc).unwrap();
-    assert!(host.station.disconnect(&mut host.device, id));
-    host.turn();
-    assert_eq!(host.events.drain(..).filter(is_ended).count(), 1);
+    for init in [None, Some(to_init())] {
+        let id = host.station.connect(&mut host.device, host.peer, QpType::Rc).unwrap();
+        if let Some(change) = init {
+            host.station.modify_connection(&mut host.device, id, &change).unwrap();
+        }
+        assert!(host.station.disconnect(&mut host.device, id));
+        host.turn();
+        host.turn();
+        assert_eq!(host.events.drain(..).filter(is_ended).count(), 1);
+    }
     pair.close();
 }
 

@@ -130,22 +130,28 @@ fn ways_that_lead_nowhere_give_the_packet_back() {
 fn buffers_that_cannot_be_sent_come_back_as_they_were() {
     let mut pair = Pair::new(1, Setup::default());
     let host = &mut pair.hosts[0];
-    let foreign = PoolConfig { buffers: 1, buffer_octets: 256, headroom_octets: 64 };
+    let foreign = PoolConfig { buffers: 2, buffer_octets: 256, headroom_octets: 64 };
     let foreign = Pool::new(foreign).unwrap();
     let mut unknown = foreign.alloc().unwrap();
-    unknown.push_back(30).unwrap().fill(0x45);
+    unknown.push_back(150).unwrap().fill(0x45);
     let mut at_the_front = host.packet(&[]);
-    at_the_front.set_window(3, 30).unwrap().fill(0x45);
+    at_the_front.set_window(3, 150).unwrap().fill(0x45);
+    let mut short = foreign.alloc().unwrap();
+    short.push_back(30).unwrap().fill(0x45);
     let (route, ether_type) = (host.datagram(), EtherType::IPV4);
     let mut batch = vec![
         Outgoing { packet: unknown, ether_type, route },
         Outgoing { packet: at_the_front, ether_type, route },
+        Outgoing { packet: short, ether_type, route },
     ];
     host.station.send(&mut host.device, &mut batch, &mut host.refused);
     let whys: Vec<_> = host.refused.iter().map(|refused| refused.why).collect();
     assert_eq!(whys, [Refusal::Foreign, Refusal::NoHeadroom]);
-    assert!(host.refused.iter().all(|one| one.outgoing.packet.octets() == [0x45; 30]));
+    assert!(host.refused.iter().all(|one| one.outgoing.packet.octets() == [0x45; 150]));
+    pair.settle();
+    assert_eq!(pair.hosts[1].octets(), [[0x45; 30]], "what is copied may lie anywhere");
     pair.close();
+    assert_eq!(foreign.outstanding(), 0, "and its buffer goes home");
 }
 
 #[test]

@@ -156,15 +156,20 @@ fn host(link: WorldLink, lid: u16, setup: &Setup) -> Host {
     Host { device, station, small, large, link, pd, ah, peer, received, refused, events }
 }
 
-fn attributes(qp_type: QpType, peer: Qpn, lid: u16, retries: Retries) -> [QpAttributes; 3] {
-    let rc = qp_type == QpType::Rc;
-    let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
-    let init = QpAttributes {
+/// What brings a connected queue pair to INIT.
+pub fn to_init() -> QpAttributes {
+    QpAttributes {
+        state: Some(QpState::Init),
         pkey_index: Some(0),
         port: Some(1),
         access: Some(Access::NONE),
-        ..to(QpState::Init)
-    };
+        ..QpAttributes::default()
+    }
+}
+
+fn attributes(qp_type: QpType, peer: Qpn, lid: u16, retries: Retries) -> [QpAttributes; 3] {
+    let rc = qp_type == QpType::Rc;
+    let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
     let rtr = QpAttributes {
         path: Some(path(lid)),
         path_mtu: Some(Mtu::OCTETS_2048),
@@ -182,13 +187,15 @@ fn attributes(qp_type: QpType, peer: Qpn, lid: u16, retries: Retries) -> [QpAttr
         initiator_depth: rc.then_some(0),
         ..to(QpState::Rts)
     };
-    [init, rtr, rts]
+    [to_init(), rtr, rts]
 }
 
 impl Host {
     /// Polls once, and hears what the device has to say.
     pub fn turn(&mut self) {
-        self.station.poll(&mut self.device, &mut self.received).unwrap();
+        // Through a table of functions, which a caller may prefer to code for each device.
+        let device: &mut dyn Device = &mut self.device;
+        self.station.poll(device, &mut self.received).unwrap();
         while let Some(event) = self.device.async_event() {
             self.station.handle_event(&event);
         }
