@@ -1,2 +1,16 @@
 //! What moves IP packets over InfiniBand: no slow protocol, no lock, no allocation on the way.
+//!
+//! Read in this order:
+//!
+//! 1. [`packet_memory`]: where packets lie, and how adapters get to know it;
+//! 2. [`neighbour`]: how to send to whom, written by control and read once a packet;
+//! 3. [`ipoib`]: the station, which is an interface's queue pairs at one adapter;
+//! 4. [`verdict`]: whose a received packet is;
+//! 5. [`reason`]: what is counted when a packet is not moved.
 #![forbid(unsafe_code)]
+
+pub mod ipoib;
+pub mod neighbour;
+pub mod packet_memory;
+pub mod reason;
+pub mod verdict;

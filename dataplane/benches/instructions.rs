@@ -1,0 +1,258 @@
+//! Instructions that a packet costs here, counted by callgrind; more than the limit fails.
+//!
+//! ```text
+//! cargo bench -p pollux-dataplane --bench instructions
+//! ```
+//!
+//! The adapter does nothing with what it is given, so what is counted is the station's own: its
+//! encapsulation, its choice of the way, its queues, and the turns of buffers between them. What an
+//! adapter adds stands in its own bench. The counts are those of the release profile on x86-64
+//! without further CPU features, by rustc 1.95, and include some forty of each bench's own.
+//!
+//! | bench | IPv4 | IPv6 | group | nobody | must be below |
+//! |---|---|---|---|---|---|
+//! | `route` | 106 | 99 | 142 | 82 | 150 |
+//!
+//! | bench | RC | UD | RC, 1,500 octets | must be below |
+//! |---|---|---|---|---|
+//! | `send_one` | 450 | 425 | 450 | 470 |
+//! | `send_32` | 8,197 | 7,984 | 7,941 | 8,500 |
+//! | `finish_32` | | | 2,043 | 2,150 |
+//! | `receive_one` | 363 | 376 | | 400 |
+//! | `receive_32` | 8,093 | 8,635 | | 9,000 |
+//! | `poll_nothing` | 218 | | | 230 |
+//!
+//! In batches of 32 that is 255 instructions for a packet of 64 octets that is sent by RC, and 252
+//! for one that is received, with the posting of the next receive. Packets are of 64 octets where
+//! nothing else is said.
+#![expect(missing_docs, reason = "gungraun's macros make public items without documentation")]
+#![expect(unused_qualifications, reason = "and name types in full")]
+
+mod sink;
+
+use gungraun::prelude::*;
+use gungraun::{Callgrind, EventKind};
+use pollux_dataplane::ipoib::*;
+use pollux_dataplane::neighbour::*;
+use pollux_dataplane::packet_memory::PacketMemory;
+use pollux_mem::snapshot::Snapshot;
+use pollux_verbs::*;
+use pollux_wire::address::{Gid, Lid, Qpn, Scope};
+use pollux_wire::ip::ipoib::EtherType;
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::keys::{PKey, QKey};
+use sink::Sink;
+use std::hint::black_box;
+use std::net::IpAddr;
+
+fn below(instructions: u64) -> LibraryBenchmarkConfig {
+    let mut callgrind = Callgrind::default();
+    callgrind.hard_limits([(EventKind::Ir, instructions - 1)]);
+    let mut config = LibraryBenchmarkConfig::default();
+    config.tool(callgrind);
+    config
+}
+
+/// Receives of connections, shorter than the largest so that setting up is quick.
+const RECEIVE_MTU: u32 = 9000;
+/// Receives of datagrams: with the GRH.
+const DATAGRAM_OCTETS: u32 = 40 + 2048;
+
+struct Bench {
+    device: Sink,
+    station: Station,
+    _small: PacketMemory,
+    connection: ConnectionId,
+    batch: Vec<Outgoing>,
+    refused: Vec<Refused>,
+    received: Vec<Received>,
+    _large: PacketMemory,
+    _table: RouteTable,
+    routes: Snapshot<Routes>,
+}
+
+fn bench() -> Box<Bench> {
+    let mut device = Sink::new();
+    let small = PacketMemory::new(1024, 2044).expect("there is memory");
+    let large = PacketMemory::new(256, RECEIVE_MTU - 4).expect("there is memory");
+    let config = Config { receive_mtu: RECEIVE_MTU, connected_receives: 64, ..Config::default() };
+    let station = Station::new(&mut device, Pd(0), config, &small, &large);
+    let mut station = station.expect("it takes all");
+    let link = Link { qkey: QKey(1), lid: Lid(1), gid: Gid([1; 16]), ..Link::default() };
+    station.start(&mut device, link).expect("it takes all");
+    let peer = LinkAddress { rc: true, uc: false, qpn: Qpn(9), gid: Gid([9; 16]) };
+    let connection = station.connect(&mut device, peer, QpType::Rc).expect("there is room");
+    let change = QpAttributes::default();
+    station.modify_connection(&mut device, connection, &change).expect("it takes all");
+    let mut table = RouteTable::new(PKey::DEFAULT, Scope::LINK_LOCAL, 7);
+    for nth in 0..1000u16 {
+        let way = Datagram { ah: Ah(0), qpn: Qpn(nth.into()), mtu: 2044 };
+        let peer = table.add_peer(Route::Datagram(way)).expect("there is room");
+        let [high, low] = nth.to_be_bytes();
+        assert!(table.bind([10, 0, high, low].into(), peer));
+        assert!(table.bind([0xfd00, 0, 0, 0, 0, 0, 0, nth].into(), peer));
+        assert!(table.bind([239, 0, high, low].into(), peer));
+    }
+    table.publish();
+    let mut routes = table.reader();
+    routes.refresh();
+    let room = Vec::with_capacity(64);
+    let (refused, received) = (Vec::with_capacity(64), Vec::with_capacity(64));
+    Box::new(Bench {
+        device,
+        station,
+        _small: small,
+        connection,
+        batch: room,
+        refused,
+        received,
+        _large: large,
+        _table: table,
+        routes,
+    })
+}
+
+impl Bench {
+    /// Packets to be sent.
+    fn make(&mut self, qp_type: QpType, octets: usize, count: usize) {
+        let way = Datagram { ah: Ah(0), qpn: Qpn(9), mtu: 2044 };
+        let route = match qp_type {
+            QpType::Ud => Route::Datagram(way),
+            _ => Route::Connected(Connected {
+                connection: self.connection,
+                mtu: RECEIVE_MTU - 4,
+                fallback: Some(way),
+            }),
+        };
+        for _ in 0..count {
+            let mut packet = self.station.buffer(octets).expect("there are enough");
+            packet.push_back(octets).expect("there is room").fill(0x45);
+            self.batch.push(Outgoing { packet, ether_type: EtherType::IPV4, route });
+        }
+    }
+
+    fn send(&mut self) {
+        self.station.send(&mut self.device, black_box(&mut self.batch), &mut self.refused);
+    }
+
+    fn deliver(&mut self, qp_type: QpType, octets: usize, count: usize) {
+        let mut message = vec![8, 0, 0, 0];
+        message.resize(4 + octets, 0x45);
+        let peering = self.station.peering(self.connection).expect("it is there");
+        for _ in 0..count {
+            match qp_type {
+                QpType::Ud => self.device.deliver(DATAGRAM_OCTETS, 40, &message, Qpn(1)),
+                _ => self.device.deliver(RECEIVE_MTU, 0, &message, peering.qpn),
+            }
+        }
+    }
+
+    fn poll(&mut self) -> usize {
+        let received = black_box(&mut self.received);
+        self.station.poll(&mut self.device, received).expect("it exists")
+    }
+
+    fn recycle(&mut self) {
+        while let Some(received) = self.received.pop() {
+            self.station.recycle(received.packet);
+        }
+    }
+}
+
+/// With packets to be sent, after some that were.
+fn to_send(qp_type: QpType, octets: usize, count: usize) -> Box<Bench> {
+    let mut bench = bench();
+    for _ in 0..4 {
+        bench.make(qp_type, octets, 32);
+        bench.send();
+        bench.device.finish_sends();
+        bench.poll();
+    }
+    assert!(bench.refused.is_empty());
+    bench.make(qp_type, octets, count);
+    bench
+}
+
+/// With packets that have come, after some that had.
+fn to_receive(qp_type: QpType, octets: usize, count: usize) -> Box<Bench> {
+    let mut bench = bench();
+    for _ in 0..4 {
+        bench.deliver(qp_type, octets, 32);
+        bench.poll();
+        bench.recycle();
+    }
+    bench.deliver(qp_type, octets, count);
+    bench
+}
+
+/// With a batch that is sent.
+fn sent(qp_type: QpType, octets: usize, count: usize) -> Box<Bench> {
+    let mut bench = to_send(qp_type, octets, count);
+    bench.send();
+    bench.device.finish_sends();
+    bench
+}
+
+#[library_benchmark(config = below(150))]
+#[bench::v4(bench(), [10, 0, 1, 7].into())]
+#[bench::v6(bench(), [0xfd00, 0, 0, 0, 0, 0, 0, 263].into())]
+#[bench::group(bench(), [239, 0, 1, 7].into())]
+#[bench::nobody(bench(), [10, 9, 9, 9].into())]
+fn route(mut bench: Box<Bench>, to: IpAddr) -> Box<impl Sized> {
+    black_box(bench.routes.refresh().route(black_box(to)));
+    bench
+}
+
+#[library_benchmark(config = below(470))]
+#[bench::rc(to_send(QpType::Rc, 64, 1))]
+#[bench::ud(to_send(QpType::Ud, 64, 1))]
+#[bench::rc_1500(to_send(QpType::Rc, 1500, 1))]
+fn send_one(mut bench: Box<Bench>) -> Box<impl Sized> {
+    bench.send();
+    bench
+}
+
+#[library_benchmark(config = below(8500))]
+#[bench::rc(to_send(QpType::Rc, 64, 32))]
+#[bench::ud(to_send(QpType::Ud, 64, 32))]
+#[bench::rc_1500(to_send(QpType::Rc, 1500, 32))]
+fn send_32(mut bench: Box<Bench>) -> Box<impl Sized> {
+    bench.send();
+    bench
+}
+
+#[library_benchmark(config = below(2150))]
+#[bench::rc_1500(sent(QpType::Rc, 1500, 32))]
+fn finish_32(mut bench: Box<Bench>) -> Box<impl Sized> {
+    assert_eq!(bench.poll(), 1);
+    bench
+}
+
+#[library_benchmark(config = below(400))]
+#[bench::rc(to_receive(QpType::Rc, 64, 1))]
+#[bench::ud(to_receive(QpType::Ud, 64, 1))]
+fn receive_one(mut bench: Box<Bench>) -> Box<impl Sized> {
+    assert_eq!(bench.poll(), 1);
+    bench
+}
+
+#[library_benchmark(config = below(9000))]
+#[bench::rc(to_receive(QpType::Rc, 64, 32))]
+#[bench::ud(to_receive(QpType::Ud, 64, 32))]
+fn receive_32(mut bench: Box<Bench>) -> Box<impl Sized> {
+    assert_eq!(bench.poll(), 32);
+    bench
+}
+
+#[library_benchmark(config = below(230))]
+#[bench::any(bench())]
+fn poll_nothing(mut bench: Box<Bench>) -> Box<impl Sized> {
+    assert_eq!(bench.poll(), 0);
+    bench
+}
+
+library_benchmark_group!(
+    name = packet,
+    benchmarks = [route, send_one, send_32, finish_32, receive_one, receive_32, poll_nothing]
+);
+main!(library_benchmark_groups = packet);

@@ -1,0 +1,375 @@
+//! A station's connections: made, changed and ended as control says (RFC 4755 2.2, 3).
+//!
+//! ```text
+//!   create --> Open --- a request failed, or the peer's was bad ---> Failed
+//!               |                                                      |
+//!               +------------- disconnect --> Ending <-----------------+
+//!                                               |
+//!           all that was outstanding is back:   +--> destroyed, and told
+//! ```
+//!
+//! Why ending takes its time: a receive that the queue pair had taken from the shared queue comes
+//! back as a completion, or by the event that it was the last; a queue pair destroyed before that
+//! would keep the buffer for ever.
+
+use super::queue::{Receives, SendQueue};
+use super::request::{GENERATION_BITS, Request, SLOT_BITS};
+use super::send::free;
+use super::{Config, Station, StationEvent};
+use pollux_mem::Buf;
+use pollux_verbs::*;
+use pollux_wire::address::Qpn;
+use pollux_wire::ip::link_address::LinkAddress;
+use std::collections::BTreeMap;
+
+/// Names a connection of a station, and none that has its place later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId {
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+}
+
+/// Who is at the ends of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peering {
+    /// The interface there.
+    pub peer: LinkAddress,
+    /// RC or UC.
+    pub qp_type: QpType,
+    /// Our queue pair.
+    pub qp: Qp,
+    /// Its number.
+    pub qpn: Qpn,
+}
+
+/// How much a connection was used, for who ends idle ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnectionUse {
+    /// Packets accepted for it.
+    pub sent: u64,
+    /// Packets received by it.
+    pub received: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    Failed,
+    Ending,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) peering: Peering,
+    pub(super) sends: SendQueue,
+    pub(super) counts: ConnectionUse,
+    generation: u32,
+    state: State,
+    /// Receives of its own, if it does not share.
+    pub(super) own: Option<Receives>,
+    /// No receive that it took from the shared queue is still to come.
+    last_receive_told: bool,
+}
+
+impl Connection {
+    /// Whether an identifier, which has the low bits of a generation, means this connection.
+    #[inline]
+    pub(super) fn is_of(&self, generation: u32) -> bool {
+        self.generation & ((1 << GENERATION_BITS) - 1) == generation
+    }
+
+    /// What its sends are named by, but for their numbers.
+    #[inline]
+    pub(super) fn request(&self, slot: u32) -> Request {
+        Request::Connected { slot, generation: self.generation, number: 0 }
+    }
+
+    fn is_drained(&self) -> bool {
+        let no_receives = match self.own {
+            Some(receives) => receives.posted == 0,
+            None => self.last_receive_told,
+        };
+        no_receives && self.sends.is_drained()
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Connections {
+    /// What they share; `None` if the station has no connections.
+    pub(super) srq: Option<Srq>,
+    pub(super) shared: Receives,
+    slots: Vec<Option<Connection>>,
+    free: Vec<u32>,
+    generation: u32,
+    by_qpn: BTreeMap<Qpn, u32>,
+    /// What was found there last: traffic comes in runs.
+    last: (Qpn, u32),
+    pub(super) ending: u32,
+}
+
+impl Connections {
+    pub(super) fn new<D: Device + ?Sized>(
+        device: &mut D,
+        pd: Pd,
+        config: &Config,
+    ) -> Result<Self, VerbsError> {
+        let receives = config.connected_receives;
+        let srq = match receives {
+            0 => None,
+            _ => Some(device.create_srq(pd, receives, 1)?),
+        };
+        Ok(Self {
+            srq,
+            shared: Receives::new(receives),
+            slots: Vec::new(),
+            free: Vec::new(),
+            generation: 0,
+            by_qpn: BTreeMap::new(),
+            last: (Qpn(u32::MAX), 0),
+            ending: 0,
+        })
+    }
+
+    #[inline]
+    pub(super) fn at(&mut self, slot: u32) -> Option<&mut Connection> {
+        self.slots.get_mut(slot as usize)?.as_mut()
+    }
+
+    fn get(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        self.at(id.slot).filter(|connection| connection.generation == id.generation)
+    }
+
+    /// Whether packets can be sent there.
+    #[inline]
+    pub(super) fn is_open(&self, id: ConnectionId) -> bool {
+        matches!(
+            self.slots.get(id.slot as usize),
+            Some(Some(one)) if one.generation == id.generation && one.state == State::Open
+        )
+    }
+
+    /// Whose a queue pair's number is.
+    #[inline]
+    pub(super) fn of_qpn(&mut self, qpn: Qpn) -> Option<u32> {
+        if self.last.0 != qpn {
+            self.last = (qpn, *self.by_qpn.get(&qpn)?);
+        }
+        Some(self.last.1)
+    }
+
+    fn of_qp(&self, qp: Qp) -> Option<u32> {
+        let is = |slot: &Option<Connection>| slot.as_ref().is_some_and(|one| one.peering.qp == qp);
+        self.slots.iter().position(is).map(|slot| slot as u32)
+    }
+
+    pub(super) fn id(&self, slot: u32) -> Option<ConnectionId> {
+        let generation = self.slots.get(slot as usize)?.as_ref()?.generation;
+        Some(ConnectionId { slot, generation })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_qpn.is_empty()
+    }
+
+    /// Those whose queue pairs keep what they are given.
+    pub(super) fn open_ones(&mut self) -> impl Iterator<Item = (u32, &mut Connection)> {
+        let all = (0..).zip(&mut self.slots).filter_map(|(slot, one)| Some((slot, one.as_mut()?)));
+        all.filter(|(_, one)| one.state == State::Open)
+    }
+
+    /// A receive of a connection's own has completed.
+    pub(super) fn own_taken(&mut self, slot: u32) {
+        if let Some(receives) = self.at(slot).and_then(|one| one.own.as_mut()) {
+            receives.posted -= 1;
+        }
+    }
+
+    /// A packet has come by a connection; gives its name.
+    #[inline]
+    pub(super) fn received(&mut self, slot: u32) -> Option<ConnectionId> {
+        let connection = self.at(slot)?;
+        connection.counts.received += 1;
+        Some(ConnectionId { slot, generation: connection.generation })
+    }
+
+    fn insert(&mut self, connection: Connection) -> ConnectionId {
+        let generation = connection.generation;
+        let slot = self.free.pop().unwrap_or(self.slots.len() as u32);
+        self.by_qpn.insert(connection.peering.qpn, slot);
+        match self.slots.get_mut(slot as usize) {
+            Some(place) => *place = Some(connection),
+            None => self.slots.push(Some(connection)),
+        }
+        ConnectionId { slot, generation }
+    }
+
+    fn remove(&mut self, slot: u32) -> Option<Connection> {
+        let connection = self.slots.get_mut(slot as usize)?.take()?;
+        self.free.push(slot);
+        self.by_qpn.remove(&connection.peering.qpn);
+        self.last = (Qpn(u32::MAX), 0);
+        Some(connection)
+    }
+
+    /// Ends all of them at once.
+    pub(super) fn destroy<D: Device + ?Sized>(
+        &mut self,
+        device: &mut D,
+        mut free: impl FnMut(Buf),
+    ) -> Result<(), VerbsError> {
+        for connection in self.slots.iter_mut().filter_map(Option::as_mut) {
+            device.destroy_qp(connection.peering.qp)?;
+            connection.sends.clear(&mut free);
+        }
+        self.slots.clear();
+        self.srq.take().map_or(Ok(()), |srq| device.destroy_srq(srq))
+    }
+}
+
+impl Station {
+    /// A queue pair for a connection to this interface, in RESET. Its number is in
+    /// [`Station::peering`], for the REQ or the REP.
+    pub fn connect<D: Device + ?Sized>(
+        &mut self,
+        device: &mut D,
+        peer: LinkAddress,
+        qp_type: QpType,
+    ) -> Result<ConnectionId, VerbsError> {
+        let limit = self.config.connections_max.min(1 << SLOT_BITS);
+        let connections = &mut self.connections;
+        let count = connections.slots.len() - connections.free.len();
+        let (verb, max) = ("connect", u64::from(limit));
+        if count as u64 >= max {
+            return Err(VerbsError::Limit { verb, limit: "connections_max", max });
+        }
+        let Some(srq) = connections.srq else {
+            return Err(VerbsError::Unsupported { verb, capability: "receives for connections" });
+        };
+        let shares = qp_type == QpType::Rc || self.config.uc_shares;
+        let qp = device.create_qp(&QpInit {
+            qp_type,
+            pd: self.pd,
+            send_cq: self.cq,
+            recv_cq: self.cq,
+            srq: shares.then_some(srq),
+            send_requests_max: SendQueue::places(self.config.connected_sends),
+            recv_requests_max: if shares { 0 } else { self.config.own_receives },
+            send_sges_max: 1,
+            recv_sges_max: 1,
+            inline_octets_max: self.config.inline_octets_max,
+            signal_all: false,
+        })?;
+        connections.generation = connections.generation.wrapping_add(1);
+        let connection = Connection {
+            sends: SendQueue::new(self.config.connected_sends),
+            counts: ConnectionUse::default(),
+            generation: connections.generation,
+            state: State::Open,
+            peering: Peering { peer, qp_type, qp, qpn: device.qpn(qp)? },
+            own: (!shares).then_some(Receives::new(self.config.own_receives)),
+            last_receive_told: false,
+        };
+        Ok(connections.insert(connection))
+    }
+
+    /// Changes a connection's queue pair as control says. From INIT on there are receives for it,
+    /// so that it can be ready to receive before its number is told.
+    pub fn modify_connection<D: Device + ?Sized>(
+        &mut self,
+        device: &mut D,
+        id: ConnectionId,
+        change: &QpAttributes,
+    ) -> Result<(), VerbsError> {
+        let what = VerbsError::NoSuch { verb: "modify_connection", what: "connection" };
+        let connection = self.connections.get(id).ok_or(what)?;
+        device.modify_qp(connection.peering.qp, change)?;
+        self.replenish(device);
+        Ok(())
+    }
+
+    /// Begins to end a connection. Packets that are not sent yet are lost and counted;
+    /// [`StationEvent::ConnectionEnded`] tells when all buffers are back. Says whether there is
+    /// such a connection, not yet ending.
+    pub fn disconnect<D: Device + ?Sized>(&mut self, device: &mut D, id: ConnectionId) -> bool {
+        let connections = &mut self.connections;
+        let Some(connection) = connections.get(id) else { return false };
+        if connection.state == State::Ending {
+            return false;
+        }
+        connection.state = State::Ending;
+        let error = QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() };
+        let qp = connection.peering.qp;
+        let was = device.query_qp(qp).map(|(state, _)| state);
+        let is_in_error = device.modify_qp(qp, &error).is_ok();
+        // Before RTR it has taken no receive, and perhaps no event will say so.
+        let took_none = matches!(was, Ok(QpState::Reset | QpState::Init)) || !is_in_error;
+        connection.last_receive_told |= took_none;
+        connections.ending += 1;
+        true
+    }
+
+    /// Who is at the ends of a connection.
+    pub fn peering(&self, id: ConnectionId) -> Option<Peering> {
+        let connection = self.connections.slots.get(id.slot as usize)?.as_ref()?;
+        (connection.generation == id.generation).then_some(connection.peering)
+    }
+
+    /// How much a connection was used.
+    pub fn connection_use(&self, id: ConnectionId) -> Option<ConnectionUse> {
+        let connection = self.connections.slots.get(id.slot as usize)?.as_ref()?;
+        (connection.generation == id.generation).then_some(connection.counts)
+    }
+
+    /// Takes what the device tells without being asked; says whether that was a queue of this
+    /// station.
+    pub fn handle_event(&mut self, event: &AsyncEvent) -> bool {
+        let (AsyncEvent::QpFatal(qp)
+        | AsyncEvent::QpRequestError(qp)
+        | AsyncEvent::QpAccessError(qp)
+        | AsyncEvent::LastWqeReached(qp)) = *event
+        else {
+            return false;
+        };
+        let Some(slot) = self.connections.of_qp(qp) else { return false };
+        if matches!(event, AsyncEvent::LastWqeReached(_))
+            && let Some(connection) = self.connections.at(slot)
+        {
+            connection.last_receive_told = true;
+        }
+        // All of these come of a queue pair in the error state.
+        self.fail(slot, None);
+        true
+    }
+
+    /// A connection failed, if it had not before.
+    pub(super) fn fail(&mut self, slot: u32, status: Option<CompletionStatus>) {
+        let Some(id) = self.connections.id(slot) else { return };
+        let Some(connection) = self.connections.at(slot) else { return };
+        if connection.state == State::Open {
+            connection.state = State::Failed;
+            let peering = connection.peering;
+            let event = StationEvent::ConnectionFailed { connection: id, peering, status };
+            self.events.push_back(event);
+        }
+    }
+
+    /// Destroys connections that are to end and have everything back. For a moment when the
+    /// completion queue is empty.
+    pub(super) fn reap<D: Device + ?Sized>(&mut self, device: &mut D) {
+        for slot in 0..self.connections.slots.len() as u32 {
+            let Some(id) = self.connections.id(slot) else { continue };
+            let Some(connection) = self.connections.at(slot) else { continue };
+            let peering = connection.peering;
+            let is_done = connection.state == State::Ending && connection.is_drained();
+            if !is_done || device.destroy_qp(peering.qp).is_err() {
+                continue;
+            }
+            let Self { small, large, .. } = self;
+            if let Some(mut ended) = self.connections.remove(slot) {
+                ended.sends.clear(|buf| free(small, large, buf));
+            }
+            self.connections.ending -= 1;
+            self.events.push_back(StationEvent::ConnectionEnded { connection: id, peering });
+        }
+    }
+}

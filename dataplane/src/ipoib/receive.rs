@@ -1,0 +1,459 @@
+//! Receiving, and taking back what was sent: completions in, packets out.
+//!
+//! Unicast is accepted by whatever way it comes, with a GRH and without (RFC 4755 7, RFC 4391 6).
+//! What a peer can get wrong ends as a counted drop, and its buffer as the next receive.
+
+use super::queue::Receives;
+use super::send::{NO_SGE, free};
+use super::{ConnectionId, GRH, HEADER, Link, Request, State, Station, StationEvent};
+use crate::packet_memory::{BATCH, PACKET_OFFSET, Stock};
+use crate::reason::PacketDrop;
+use pollux_mem::Buf;
+use pollux_verbs::*;
+use pollux_wire::address::{Gid, Lid, Qpn};
+use pollux_wire::ip::ipoib::{EtherType, IpoibHeader};
+use pollux_wire::ip::ipv4::Ipv4Header;
+use pollux_wire::ip::ipv6::Ipv6Header;
+use pollux_wire::packet::Grh;
+use std::array::from_fn;
+use std::sync::atomic::{Ordering, fence};
+
+/// A packet that has come.
+#[derive(Debug)]
+pub struct Received {
+    /// The IP packet, or what else the type says; in front of it, 64 octets of room.
+    pub packet: Buf,
+    /// What it is. It has at least the least header of that, with the right version.
+    pub ether_type: EtherType,
+    /// Who sent it.
+    pub from: Sender,
+}
+
+/// Who sent a packet, as far as the way by which it came tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// It was a datagram.
+    Datagram {
+        /// The sending queue pair.
+        qpn: Qpn,
+        /// The sending port, within the subnet.
+        lid: Lid,
+        /// The same among subnets, if there was a GRH.
+        gid: Option<Gid>,
+        /// The group that it was sent to, if it was to one.
+        group: Option<Gid>,
+    },
+    /// It came by a connection.
+    Connection(ConnectionId),
+}
+
+pub(super) const NOTHING: Completion = Completion {
+    id: 0,
+    status: CompletionStatus::General,
+    kind: CompletionKind::Send,
+    qpn: Qpn(0),
+    octets: 0,
+    with: With::Nothing,
+    from: None,
+};
+
+impl Station {
+    /// Takes what is finished, at most [`POLL_MAX`](super::POLL_MAX) requests; appends packets that
+    /// have come to `received`; posts new receives. Says how many requests it took.
+    pub fn poll<D: Device + ?Sized>(
+        &mut self,
+        device: &mut D,
+        received: &mut Vec<Received>,
+    ) -> Result<usize, VerbsError> {
+        let mut completions = std::mem::take(&mut self.completions);
+        let polled = device.poll(self.cq, &mut completions);
+        // What the adapter wrote to buffers is read after it said so.
+        fence(Ordering::Acquire);
+        let count = *polled.as_ref().unwrap_or(&0);
+        for completion in &completions[..count] {
+            self.complete(completion, received);
+        }
+        let is_empty = count < completions.len();
+        self.completions = completions;
+        polled?;
+        if self.datagrams.state != State::Started {
+            self.settle(device);
+        }
+        if self.connections.ending > 0 && is_empty {
+            self.reap(device);
+        }
+        self.replenish(device);
+        Ok(count)
+    }
+
+    /// An empty buffer for a packet of so many octets, of the stock that finished sends go back to.
+    /// `None` if there is none now, or none that long.
+    #[inline]
+    pub fn buffer(&mut self, octets: usize) -> Option<Buf> {
+        let stocks = [&mut self.small, &mut self.large];
+        let mut fitting = stocks.into_iter().filter(|stock| octets <= stock.packet_octets_max);
+        fitting.find_map(|stock| stock.cache.alloc())
+    }
+
+    /// Takes back a buffer that a packet has come in.
+    #[inline]
+    pub fn recycle(&mut self, buf: Buf) {
+        free(&mut self.small, &mut self.large, buf);
+    }
+
+    #[inline]
+    fn complete(&mut self, completion: &Completion, received: &mut Vec<Received>) {
+        match Request::of(completion.id) {
+            Some(Request::Datagram(number)) => self.datagram_sent(completion, number),
+            Some(Request::Connected { slot, generation, number }) => {
+                self.connected_sent(completion, slot, generation, number);
+            }
+            Some(Request::DatagramReceive(index)) => {
+                let Some(mut buf) = self.small.take(index) else { return self.stray() };
+                self.datagrams.receives.posted -= 1;
+                match self.read_datagram(completion, &mut buf) {
+                    Ok(read) => received.push(read.of(buf)),
+                    Err(why) => self.drop_packet(buf, why),
+                }
+            }
+            Some(Request::SharedReceive(index)) => {
+                let Some(buf) = self.large.take(index) else { return self.stray() };
+                self.connections.shared.posted -= 1;
+                self.connected_received(completion, buf, received);
+            }
+            Some(Request::OwnReceive { slot, buffer }) => {
+                let Some(buf) = self.large.take(buffer) else { return self.stray() };
+                self.connections.own_taken(slot);
+                self.connected_received(completion, buf, received);
+            }
+            None => self.stray(),
+        }
+    }
+
+    #[inline]
+    fn connected_received(
+        &mut self,
+        completion: &Completion,
+        mut buf: Buf,
+        received: &mut Vec<Received>,
+    ) {
+        match self.read_message(completion, &mut buf) {
+            Ok(read) => received.push(read.of(buf)),
+            Err(why) => self.drop_packet(buf, why),
+        }
+    }
+
+    #[cold]
+    fn stray(&mut self) {
+        self.drops.count(PacketDrop::Stray);
+    }
+
+    #[cold]
+    fn drop_packet(&mut self, buf: Buf, why: Option<PacketDrop>) {
+        self.recycle(buf);
+        why.into_iter().for_each(|why| self.drops.count(why));
+    }
+
+    #[inline]
+    fn datagram_sent(&mut self, completion: &Completion, number: u32) {
+        let Self { datagrams, small, large, .. } = self;
+        if !datagrams.sends.retire(number, |buf| free(small, large, buf)) {
+            return self.stray();
+        }
+        if completion.status != CompletionStatus::Success {
+            self.drops.count(PacketDrop::DatagramFailed);
+            if datagrams.state == State::Started {
+                datagrams.state = State::Stalled;
+            }
+        }
+    }
+
+    #[inline]
+    fn connected_sent(&mut self, completion: &Completion, slot: u32, generation: u32, number: u32) {
+        let Self { connections, small, large, .. } = self;
+        let connection = connections.at(slot).filter(|one| one.is_of(generation));
+        let is_ours =
+            connection.is_some_and(|one| one.sends.retire(number, |buf| free(small, large, buf)));
+        if !is_ours {
+            self.stray();
+        } else if completion.status != CompletionStatus::Success {
+            self.drops.count(PacketDrop::ConnectionLost);
+            self.fail(slot, Some(completion.status));
+        }
+    }
+
+    /// What has come and from whom, the window set to it; or why it is dropped, with no reason
+    /// where nothing had come.
+    #[inline]
+    fn read_datagram(
+        &mut self,
+        completion: &Completion,
+        buf: &mut Buf,
+    ) -> Result<Read, Option<PacketDrop>> {
+        let source = match (completion.status, &completion.from) {
+            (CompletionStatus::Success, Some(source)) => source,
+            _ => return Err(self.datagrams_failed(completion.status)),
+        };
+        let grh = read_grh(source, self.is_subnet, buf)?;
+        let is_own_number = source.src_qp == self.datagrams.qpn;
+        if is_own_number && self.link.is_own_port(source, grh.as_ref(), self.is_subnet) {
+            return Err(Some(PacketDrop::Echo));
+        }
+        let octets = (completion.octets as usize).checked_sub(GRH);
+        octets.and_then(|octets| buf.set_window(DATA, octets)).ok_or(PacketDrop::Runt)?;
+        let ether_type = decapsulate(buf)?;
+        self.traffic.datagrams_received += 1;
+        let from = Sender::Datagram {
+            qpn: source.src_qp,
+            lid: source.slid,
+            gid: grh.map(|grh| grh.sgid),
+            group: grh.map(|grh| grh.dgid).filter(|gid| gid.is_multicast()),
+        };
+        Ok(Read { ether_type, from })
+    }
+
+    /// The same of what has come by a connection.
+    #[inline]
+    fn read_message(
+        &mut self,
+        completion: &Completion,
+        buf: &mut Buf,
+    ) -> Result<Read, Option<PacketDrop>> {
+        let slot = self.connections.of_qpn(completion.qpn).ok_or(PacketDrop::Stray)?;
+        if completion.status != CompletionStatus::Success {
+            self.fail(slot, Some(completion.status));
+            return Err(receive_failed(completion.status));
+        }
+        if completion.kind != CompletionKind::Recv {
+            return Err(Some(PacketDrop::NotAMessage));
+        }
+        let octets = completion.octets as usize;
+        buf.set_window(DATA, octets).ok_or(PacketDrop::ReceiveFailed)?;
+        let ether_type = decapsulate(buf)?;
+        let id = self.connections.received(slot).ok_or(PacketDrop::Stray)?;
+        self.traffic.connected_received += 1;
+        Ok(Read { ether_type, from: Sender::Connection(id) })
+    }
+
+    /// A receive of the UD queue pair ended without a datagram: the queue pair is in the error
+    /// state, by our doing or not.
+    #[cold]
+    fn datagrams_failed(&mut self, status: CompletionStatus) -> Option<PacketDrop> {
+        if matches!(self.datagrams.state, State::Started | State::Stalled) {
+            self.datagrams.state = State::Stopping;
+            self.events.push_back(StationEvent::DatagramsFailed { status });
+        }
+        receive_failed(status)
+    }
+
+    /// Posts receives wherever enough are missing.
+    #[inline]
+    pub(super) fn replenish<D: Device + ?Sized>(&mut self, device: &mut D) {
+        if self.datagrams.state == State::Started {
+            self.replenish_datagrams(device);
+        }
+        let (connections, large) = (&mut self.connections, &mut self.large);
+        let octets = self.config.receive_mtu as usize;
+        if let Some(srq) = connections.srq.filter(|_| !connections.is_empty()) {
+            let post = |batch: &[RecvRequest<'_>]| device.post_srq_recv(srq, batch);
+            let window = (DATA, octets);
+            let shared = &mut connections.shared;
+            let full = post_receives(large, shared, window, Request::SharedReceive, post);
+            self.traffic.starved += u64::from(!full);
+        }
+        if !self.config.uc_shares {
+            self.replenish_own(device);
+        }
+    }
+
+    #[inline]
+    pub(super) fn replenish_datagrams<D: Device + ?Sized>(&mut self, device: &mut D) {
+        let Self { datagrams, small, .. } = self;
+        let qp = datagrams.qp;
+        let window = (DATA - GRH, GRH + self.datagram_octets);
+        let post = |batch: &[RecvRequest<'_>]| device.post_recv(qp, batch);
+        let receives = &mut datagrams.receives;
+        let full = post_receives(small, receives, window, Request::DatagramReceive, post);
+        self.traffic.starved += u64::from(!full);
+    }
+
+    /// The same for connections that do not share. Adapters where these are needed are rare, and
+    /// so are UC connections: all are looked at.
+    fn replenish_own<D: Device + ?Sized>(&mut self, device: &mut D) {
+        let window = (DATA, self.config.receive_mtu as usize);
+        for (slot, one) in self.connections.open_ones() {
+            let qp = one.peering.qp;
+            let Some(receives) = &mut one.own else { continue };
+            let request = |buffer| Request::OwnReceive { slot, buffer };
+            let post = |batch: &[RecvRequest<'_>]| device.post_recv(qp, batch);
+            let full = post_receives(&mut self.large, receives, window, request, post);
+            self.traffic.starved += u64::from(!full);
+        }
+    }
+}
+
+/// What is known of a packet beside its octets.
+struct Read {
+    ether_type: EtherType,
+    from: Sender,
+}
+
+impl Read {
+    #[inline]
+    fn of(self, packet: Buf) -> Received {
+        Received { packet, ether_type: self.ether_type, from: self.from }
+    }
+}
+
+/// What is counted of a receive that failed: nothing if nothing had come.
+fn receive_failed(status: CompletionStatus) -> Option<PacketDrop> {
+    (status != CompletionStatus::Flushed).then_some(PacketDrop::ReceiveFailed)
+}
+
+/// Where the encapsulation header of every message begins in its buffer.
+const DATA: usize = PACKET_OFFSET - HEADER;
+
+/// The GRH in front of a datagram, if there is one. On Ethernet, what stands there may be an IPv4
+/// header (IBA A17.4.5), which says nothing that is needed here.
+#[inline]
+fn read_grh(source: &Source, is_subnet: bool, buf: &mut Buf) -> Result<Option<Grh>, PacketDrop> {
+    if !source.has_grh {
+        return Ok(None);
+    }
+    let octets = buf.set_window(DATA - GRH, GRH).and_then(|octets| octets.first_chunk());
+    let grh = Grh::parse(octets.ok_or(PacketDrop::Grh)?);
+    match (grh.ip_ver, is_subnet) {
+        (Grh::IP_VER, true) if grh.nxt_hdr == Grh::NXT_HDR_IBA => Ok(Some(grh)),
+        (_, true) => Err(PacketDrop::Grh),
+        (version, false) => Ok((version == Grh::IP_VER).then_some(grh)),
+    }
+}
+
+impl Link {
+    /// Whether a datagram comes from our own port. Numbers of queue pairs are a port's own, so
+    /// another port may have the same; whoever shares our LID by its mask says by the GRH who it
+    /// is.
+    #[inline]
+    fn is_own_port(&self, source: &Source, grh: Option<&Grh>, is_subnet: bool) -> bool {
+        match grh {
+            Some(grh) => grh.sgid.guid() == self.gid.guid(),
+            None => is_subnet && source.slid.0 >> self.lmc == self.lid.0 >> self.lmc,
+        }
+    }
+}
+
+/// What every ARP packet has, whatever addresses it is about (RFC 826).
+const ARP_OCTETS_MIN: usize = 8;
+
+/// Takes the header off and looks whether what follows can be what it says.
+#[inline]
+fn decapsulate(buf: &mut Buf) -> Result<EtherType, PacketDrop> {
+    let (header, packet) = IpoibHeader::read(buf.octets()).map_err(|_| PacketDrop::Runt)?;
+    let ether_type = header.ether_type;
+    let (least, version) = match ether_type {
+        EtherType::IPV4 => (Ipv4Header::LEN, Some(4)),
+        EtherType::IPV6 => (Ipv6Header::LEN, Some(6)),
+        EtherType::ARP | EtherType::RARP => (ARP_OCTETS_MIN, None),
+        _ => return Err(PacketDrop::EtherType),
+    };
+    if packet.len() < least {
+        return Err(PacketDrop::Truncated);
+    }
+    if version.is_some_and(|version| packet[0] >> 4 != version) {
+        return Err(PacketDrop::Version);
+    }
+    buf.pull_front(HEADER).ok_or(PacketDrop::Runt)?;
+    Ok(ether_type)
+}
+
+/// Posts what is missing, if it is enough for a doorbell; says whether there were buffers for it.
+#[inline]
+fn post_receives(
+    stock: &mut Stock,
+    receives: &mut Receives,
+    (offset, octets): (usize, usize),
+    request: impl Fn(u32) -> Request,
+    mut post: impl FnMut(&[RecvRequest<'_>]) -> Result<(), PostError>,
+) -> bool {
+    let mut missing = receives.wanted(BATCH as u32);
+    while missing > 0 {
+        let wanted = missing.min(BATCH as u32) as usize;
+        let mut batch = std::mem::take(&mut stock.spare);
+        let count = stock.cache.alloc_batch(&mut batch, wanted);
+        if count == 0 {
+            stock.spare = batch;
+            return false;
+        }
+        let sges: [Sge; BATCH] = from_fn(|nth| {
+            let Some(buf) = batch.get_mut(nth) else { return NO_SGE };
+            let fits = buf.set_window(offset, octets).is_some();
+            debug_assert!(fits, "looked at when the station was made");
+            stock.sge(buf).unwrap_or(NO_SGE)
+        });
+        let requests: [RecvRequest<'_>; BATCH] = from_fn(|nth| RecvRequest {
+            id: batch.get(nth).map_or(0, |buf| request(buf.index()).id()),
+            sges: std::slice::from_ref(&sges[nth]),
+        });
+        let posted = post(&requests[..count]);
+        let accepted = posted.map_or_else(|error| error.accepted, |()| count);
+        for (nth, buf) in batch.drain(..).enumerate() {
+            if nth < accepted {
+                stock.post(buf);
+            } else {
+                stock.cache.free(buf);
+            }
+        }
+        stock.spare = batch;
+        receives.posted += accepted as u32;
+        missing -= accepted as u32;
+        if accepted < wanted {
+            return count == wanted;
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet_memory::PacketMemory;
+
+    fn source(slid: u16, has_grh: bool) -> Source {
+        let (src_qp, slid) = (Qpn(0x48), Lid(slid));
+        Source { src_qp, slid, sl: 0, dlid_path_bits: 0, pkey_index: 0, has_grh }
+    }
+
+    #[test]
+    fn a_grh_is_one_or_the_datagram_is_dropped() {
+        let memory = PacketMemory::new(1, 256).unwrap();
+        let mut buf = memory.pool().alloc().unwrap();
+        let good = Grh { ip_ver: 6, nxt_hdr: Grh::NXT_HDR_IBA, ..Grh::default() };
+        let mut read = |grh: Grh, has_grh, is_subnet| {
+            buf.set_window(DATA - GRH, GRH).unwrap().copy_from_slice(&grh.emit());
+            read_grh(&source(1, has_grh), is_subnet, &mut buf)
+        };
+        let (version_4, udp) = (Grh { ip_ver: 4, ..good }, Grh { nxt_hdr: 17, ..good });
+        assert_eq!(read(good, true, true), Ok(Some(good)));
+        assert_eq!(read(version_4, false, true), Ok(None), "it is not read where there is none");
+        assert_eq!(read(version_4, true, true), Err(PacketDrop::Grh));
+        assert_eq!(read(udp, true, true), Err(PacketDrop::Grh));
+        // On Ethernet it may be an IPv4 header, or IPv6 with UDP behind.
+        assert_eq!(read(version_4, true, false), Ok(None));
+        assert_eq!(read(udp, true, false), Ok(Some(udp)));
+    }
+
+    #[test]
+    fn a_port_is_ours_by_its_guid_or_by_its_lid() {
+        let gid = |guid| Gid::new(Gid::DEFAULT_PREFIX, pollux_wire::address::Guid(guid));
+        let link = Link { lid: Lid(8), lmc: 1, gid: gid(5), ..Link::default() };
+        let own = |slid, grh: Option<Grh>, is_subnet| {
+            link.is_own_port(&source(slid, grh.is_some()), grh.as_ref(), is_subnet)
+        };
+        let from = |guid| Some(Grh { sgid: gid(guid), ..Grh::default() });
+        assert!(own(8, None, true) && own(9, None, true), "two LIDs are ours");
+        assert!(!own(10, None, true) && !own(7, None, true));
+        assert!(own(8, from(5), true) && own(0, from(5), false));
+        assert!(!own(8, from(6), true), "it shares our LID");
+        assert!(!own(0, None, false), "nobody has a LID here");
+    }
+}

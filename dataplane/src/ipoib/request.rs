@@ -1,0 +1,76 @@
+//! What a completion is of, written into the identifier of its request.
+//!
+//! So a completion leads to what it is about by a shift and a mask, and one that is not ours leads
+//! nowhere. Sends of a connection carry its generation: a completion that comes after its end means
+//! nobody who has its place now.
+
+/// What a completion is of, in its identifier: which queue, which connection, which of its
+/// requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Request {
+    /// A send as a datagram, by its number.
+    Datagram(u32),
+    /// A send by a connection.
+    Connected { slot: u32, generation: u32, number: u32 },
+    /// A receive of the UD queue pair, by its buffer.
+    DatagramReceive(u32),
+    /// A receive that connections share.
+    SharedReceive(u32),
+    /// A receive of one connection.
+    OwnReceive { slot: u32, buffer: u32 },
+}
+
+/// Bits of a slot, below those of a generation.
+pub(super) const SLOT_BITS: u32 = 20;
+/// Bits of a generation, below those of the kind.
+pub(super) const GENERATION_BITS: u32 = 9;
+
+impl Request {
+    #[inline]
+    pub(super) fn id(self) -> u64 {
+        let (kind, generation, slot, low) = match self {
+            Self::Datagram(number) => (0, 0, 0, number),
+            Self::Connected { slot, generation, number } => (1, generation, slot, number),
+            Self::DatagramReceive(buffer) => (2, 0, 0, buffer),
+            Self::SharedReceive(buffer) => (3, 0, 0, buffer),
+            Self::OwnReceive { slot, buffer } => (4, 0, slot, buffer),
+        };
+        let generation = u64::from(generation & ((1 << GENERATION_BITS) - 1));
+        kind << 61 | generation << (32 + SLOT_BITS) | u64::from(slot) << 32 | u64::from(low)
+    }
+
+    #[inline]
+    pub(super) fn of(id: u64) -> Option<Self> {
+        let low = id as u32;
+        let slot = (id >> 32) as u32 & ((1 << SLOT_BITS) - 1);
+        let generation = (id >> (32 + SLOT_BITS)) as u32 & ((1 << GENERATION_BITS) - 1);
+        Some(match id >> 61 {
+            0 => Self::Datagram(low),
+            1 => Self::Connected { slot, generation, number: low },
+            2 => Self::DatagramReceive(low),
+            3 => Self::SharedReceive(low),
+            4 => Self::OwnReceive { slot, buffer: low },
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_say_what_they_are_of() {
+        let (slot, generation, number) = ((1 << SLOT_BITS) - 1, (1 << GENERATION_BITS) - 1, !0);
+        for request in [
+            Request::Datagram(7),
+            Request::Connected { slot, generation, number },
+            Request::DatagramReceive(!0),
+            Request::SharedReceive(9),
+            Request::OwnReceive { slot, buffer: 1 },
+        ] {
+            assert_eq!(Request::of(request.id()), Some(request));
+        }
+        assert_eq!(Request::of(!0), None);
+    }
+}

@@ -1,0 +1,182 @@
+//! A map from addresses to numbers: open addressing, half empty, one multiplication to hash.
+//!
+//! Why our own: the standard map's hash costs more than the rest of a lookup, and its order differs
+//! from run to run. The seed is the writer's secret, so that nobody on the link can choose
+//! addresses that all fall into one place.
+
+use pollux_wire::address::Gid;
+use std::net::IpAddr;
+
+/// What stands for an address in a map.
+pub(crate) type Key = u128;
+
+/// IPv4 addresses as IPv6 writes them.
+#[inline]
+pub(crate) fn key_of(address: IpAddr) -> Key {
+    match address {
+        IpAddr::V4(address) => 0xffff_0000_0000 | Key::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+/// A group: no unicast address begins as its GID does.
+#[inline]
+pub(crate) fn key_of_group(mgid: Gid) -> Key {
+    Key::from_be_bytes(mgid.0)
+}
+
+/// In a place that holds nothing.
+const NOTHING: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    key: Key,
+    value: u32,
+}
+
+const FREE: Place = Place { key: 0, value: NOTHING };
+
+/// A map from keys to numbers below 2^32 - 1.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyMap {
+    /// A power of two, at most half of them taken.
+    places: Box<[Place]>,
+    len: usize,
+    seed: u64,
+}
+
+/// Numbers that look like any: both factors of a hash are far from zero.
+#[inline]
+pub(crate) fn hash(key: Key, seed: u64) -> u64 {
+    let (low, high) = (key as u64, (key >> 64) as u64);
+    let mixed = low ^ seed ^ 0x9e37_79b9_7f4a_7c15;
+    let product = u128::from(mixed) * u128::from(high.wrapping_add(seed) ^ 0xd6e8_feb8_6659_fd93);
+    product as u64 ^ (product >> 64) as u64
+}
+
+impl KeyMap {
+    /// An empty one.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { places: Box::new([FREE; 4]), len: 0, seed }
+    }
+
+    /// The number of this key.
+    #[inline]
+    pub(crate) fn find(&self, key: Key) -> Option<u32> {
+        self.find_hashed(key, hash(key, self.seed))
+    }
+
+    /// The same, with the hash already known.
+    #[inline]
+    pub(crate) fn find_hashed(&self, key: Key, hash: u64) -> Option<u32> {
+        let mask = self.places.len() - 1;
+        let mut at = hash as usize & mask;
+        loop {
+            let place = self.places[at & mask];
+            if place.value == NOTHING {
+                return None;
+            }
+            if place.key == key {
+                return Some(place.value);
+            }
+            at += 1;
+        }
+    }
+
+    /// Sets the number of a key; gives the former one.
+    pub(crate) fn insert(&mut self, key: Key, value: u32) -> Option<u32> {
+        debug_assert_ne!(value, NOTHING);
+        if 2 * (self.len + 1) > self.places.len() {
+            self.grow();
+        }
+        let at = self.place_for(key);
+        let former = std::mem::replace(&mut self.places[at], Place { key, value });
+        self.len += usize::from(former.value == NOTHING);
+        (former.value != NOTHING).then_some(former.value)
+    }
+
+    /// Takes a key out; gives its number.
+    pub(crate) fn remove(&mut self, key: Key) -> Option<u32> {
+        let mask = self.places.len() - 1;
+        let mut hole = self.place_for(key);
+        let removed = std::mem::replace(&mut self.places[hole], FREE);
+        if removed.value == NOTHING {
+            return None;
+        }
+        self.len -= 1;
+        // Whoever stands behind the hole because a place nearer to its own was taken moves up.
+        let mut at = (hole + 1) & mask;
+        while self.places[at].value != NOTHING {
+            let home = hash(self.places[at].key, self.seed) as usize & mask;
+            if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
+                self.places[hole] = std::mem::replace(&mut self.places[at], FREE);
+                hole = at;
+            }
+            at = (at + 1) & mask;
+        }
+        Some(removed.value)
+    }
+
+    /// Where a key is, or would be.
+    fn place_for(&self, key: Key) -> usize {
+        let mask = self.places.len() - 1;
+        let mut at = hash(key, self.seed) as usize & mask;
+        while self.places[at].value != NOTHING && self.places[at].key != key {
+            at = (at + 1) & mask;
+        }
+        at
+    }
+
+    fn grow(&mut self) {
+        let larger = vec![FREE; 2 * self.places.len()].into_boxed_slice();
+        for place in std::mem::replace(&mut self.places, larger) {
+            if place.value != NOTHING {
+                let at = self.place_for(place.key);
+                self.places[at] = place;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        #[test]
+        fn a_standard_map_agrees(
+            seed: u64,
+            operations in prop::collection::vec((any::<bool>(), 0u128..40, 0u32..100), 0..400),
+        ) {
+            let (mut map, mut model) = (KeyMap::new(seed), BTreeMap::new());
+            for (inserts, key, value) in operations {
+                if inserts {
+                    prop_assert_eq!(map.insert(key, value), model.insert(key, value));
+                } else {
+                    prop_assert_eq!(map.remove(key), model.remove(&key));
+                }
+                prop_assert_eq!(map.len, model.len());
+                for key in 0..40 {
+                    prop_assert_eq!(map.find(key), model.get(&key).copied());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn neighbours_in_number_do_not_crowd() {
+        let mut map = KeyMap::new(7);
+        for nth in 0..10_000u32 {
+            map.insert(key_of(std::net::Ipv4Addr::from_bits(0x0a00_0000 + nth).into()), nth);
+        }
+        let mask = map.places.len() - 1;
+        let distance = |(at, place): (usize, &Place)| {
+            at.wrapping_sub(hash(place.key, map.seed) as usize) & mask
+        };
+        let taken = map.places.iter().enumerate().filter(|(_, place)| place.value != NOTHING);
+        let distances: usize = taken.map(distance).sum();
+        assert!(distances < 10_000, "{distances} places too far, for 10,000 keys");
+    }
+}

@@ -1,0 +1,170 @@
+//! Where packets lie: a pool of buffers in memory that adapters can be told of.
+//!
+//! The memory is mapped twice, as two processes would map it. Through one mapping programs own
+//! buffers and lend their octets as slices; the other is what is registered with adapters. So an
+//! adapter in software is to the pool what one in hardware is: another party, which touches a
+//! buffer only while it is posted.
+//!
+//! Every packet that was received begins [`PACKET_OFFSET`] octets into its buffer, on a cache line
+//! of its own, whatever stood in front of it on the wire; so does every one that is made here. What
+//! lies in front is room for the headers of any link that it may leave by.
+
+use pollux_mem::pool::PoolError;
+use pollux_mem::region::MapError;
+use pollux_mem::{Buf, Cache, Memory, Pool, PoolConfig, Segment};
+use pollux_verbs::{Access, Device, LKey, MemoryRegion, Pd, Sge, VerbsError};
+use std::fmt;
+
+/// Where in its buffer a packet begins.
+pub const PACKET_OFFSET: usize = 64;
+
+/// Buffers that are taken and returned together.
+pub const BATCH: usize = 32;
+
+/// Free buffers of a memory that a station keeps at hand, at the most.
+pub const STOCK_MAX: usize = 2 * BATCH;
+
+/// A pool of buffers, each with room for a packet of one size.
+#[derive(Debug)]
+pub struct PacketMemory {
+    pool: Pool,
+    memory: Memory,
+}
+
+/// Why there is none.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PacketMemoryError {
+    /// No memory.
+    Map(MapError),
+    /// Numbers that no pool can have.
+    Pool(PoolError),
+}
+
+impl fmt::Display for PacketMemoryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Map(error) => write!(f, "no memory for packets: {error}"),
+            Self::Pool(error) => write!(f, "no buffers for packets: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for PacketMemoryError {}
+
+impl PacketMemory {
+    /// So many buffers for packets of at most so many octets, headers of the link not counted.
+    /// Takes `buffers * (packet_octets_max + 64)` octets, rounded up to an odd number of cache
+    /// lines each.
+    pub fn new(buffers: u32, packet_octets_max: u32) -> Result<Self, PacketMemoryError> {
+        let config = PoolConfig {
+            buffers,
+            buffer_octets: packet_octets_max.saturating_add(PACKET_OFFSET as u32),
+            headroom_octets: PACKET_OFFSET as u16,
+        };
+        let octets = config.region_octets();
+        let segment = Segment::create("packets", octets).map_err(PacketMemoryError::Map)?;
+        let ours = segment.map().map_err(PacketMemoryError::Map)?;
+        let theirs = segment.map().map_err(PacketMemoryError::Map)?;
+        let pool = Pool::in_region(ours, config).map_err(PacketMemoryError::Pool)?;
+        Ok(Self { pool, memory: Memory::over(theirs) })
+    }
+
+    /// The pool, for whoever makes packets.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// The longest packet that a buffer has room for.
+    pub fn packet_octets_max(&self) -> u32 {
+        self.pool.config().buffer_octets - PACKET_OFFSET as u32
+    }
+}
+
+/// A worker's stock of buffers of one memory, and those that it has posted as receives.
+#[derive(Debug)]
+pub(crate) struct Stock {
+    pub(crate) cache: Cache,
+    pub(crate) packet_octets_max: usize,
+    /// Where the pool begins for us, and where for the adapter.
+    base: usize,
+    octets: usize,
+    region: MemoryRegion,
+    /// By their index.
+    posted: Box<[Option<Buf>]>,
+    /// Between the cache and a post; empty otherwise.
+    pub(crate) spare: Vec<Buf>,
+}
+
+impl Stock {
+    /// A stock of this memory, made known to the device.
+    pub(crate) fn new<D: Device + ?Sized>(
+        device: &mut D,
+        pd: Pd,
+        packets: &PacketMemory,
+    ) -> Result<Self, VerbsError> {
+        let (base, octets) = packets.pool.memory();
+        Ok(Self {
+            cache: packets.pool.cache(STOCK_MAX),
+            packet_octets_max: packets.packet_octets_max() as usize,
+            base: base.as_ptr() as usize,
+            octets,
+            region: device.register(pd, &packets.memory, Access::LOCAL_WRITE)?,
+            posted: (0..packets.pool.config().buffers).map(|_| None).collect(),
+            spare: Vec::with_capacity(BATCH),
+        })
+    }
+
+    /// The window of a buffer as an entry of a request; `None` if it is not of this memory.
+    #[inline]
+    pub(crate) fn sge(&self, buf: &Buf) -> Option<Sge> {
+        let distance = self.distance(buf);
+        let address = self.region.address.wrapping_add(distance as u64);
+        let sge = Sge { address, octets: buf.len() as u32, lkey: self.region.lkey };
+        (distance < self.octets).then_some(sge)
+    }
+
+    /// Whether a buffer is of this memory.
+    #[inline]
+    pub(crate) fn holds(&self, buf: &Buf) -> bool {
+        self.distance(buf) < self.octets
+    }
+
+    #[inline]
+    fn distance(&self, buf: &Buf) -> usize {
+        (buf.address().as_ptr() as usize).wrapping_sub(self.base)
+    }
+
+    /// Remembers a receive.
+    #[inline]
+    pub(crate) fn post(&mut self, buf: Buf) {
+        let index = buf.index() as usize;
+        self.posted[index] = Some(buf);
+    }
+
+    /// The receive of this number, if it is posted.
+    #[inline]
+    pub(crate) fn take(&mut self, index: u32) -> Option<Buf> {
+        self.posted.get_mut(index as usize)?.take()
+    }
+
+    /// What names the memory at the device.
+    pub(crate) fn lkey(&self) -> LKey {
+        self.region.lkey
+    }
+
+    /// Takes back what is posted, after the queues are gone.
+    pub(crate) fn take_all(&mut self) {
+        let posted = self.posted.iter_mut().filter_map(Option::take);
+        posted.for_each(|buf| self.cache.free(buf));
+    }
+}
+
+impl Drop for Stock {
+    /// What is still posted the adapter may still write: nobody gets those buffers any more.
+    fn drop(&mut self) {
+        for buf in self.posted.iter_mut().filter_map(Option::take) {
+            buf.into_raw();
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Connections that end: on purpose, in mid-traffic, by a peer that misbehaves.
+
+use crate::pair::*;
+use pollux_dataplane::ipoib::{Config, StationEvent};
+use pollux_dataplane::neighbour::{Connected, Route};
+use pollux_dataplane::reason::{PacketDrop, Refusal};
+use pollux_verbs::*;
+
+fn is_ended(event: &StationEvent) -> bool {
+    matches!(event, StationEvent::ConnectionEnded { .. })
+}
+
+fn is_failed(event: &StationEvent) -> bool {
+    matches!(event, StationEvent::ConnectionFailed { .. })
+}
+
+fn ends_in_order(qp_type: QpType, config: Config) {
+    let mut pair = Pair::new(1, Setup { config, ..Setup::default() });
+    for _ in 0..3 {
+        let ids = pair.connect(qp_type);
+        let route = pair.hosts[0].connected(ids[0]);
+        pair.hosts[0].send(route, (0..20).map(|nth| packet(4, 3000, nth)));
+        pair.settle();
+        assert_eq!(pair.hosts[1].octets().len(), 20);
+        for (host, id) in pair.hosts.iter_mut().zip(ids) {
+            assert!(host.station.disconnect(&mut host.device, id));
+            assert!(!host.station.disconnect(&mut host.device, id), "it is ending");
+        }
+        pair.settle();
+        for (host, id) in pair.hosts.iter_mut().zip(ids) {
+            assert_eq!(host.events.drain(..).filter(is_ended).count(), 1);
+            assert_eq!(host.station.peering(id), None);
+            assert!(!host.station.disconnect(&mut host.device, id), "it has ended");
+        }
+    }
+    pair.close();
+}
+
+// req: cm-two-qp-sets
+#[test]
+fn a_connection_ends_and_another_takes_its_place() {
+    let config = Setup::default().config;
+    ends_in_order(QpType::Rc, config);
+    ends_in_order(QpType::Uc, config);
+    ends_in_order(QpType::Uc, Config { uc_shares: false, ..config });
+}
+
+#[test]
+fn a_connection_that_never_began_ends_at_once() {
+    let mut pair = Pair::new(1, Setup::default());
+    let host = &mut pair.hosts[0];
+    for init in [None, Some(to_init())] {
+        let id = host.station.connect(&mut host.device, host.peer, QpType::Rc).unwrap();
+        if let Some(change) = init {
+            host.station.modify_connection(&mut host.device, id, &change).unwrap();
+        }
+        assert!(host.station.disconnect(&mut host.device, id));
+        host.turn();
+        host.turn();
+        assert_eq!(host.events.drain(..).filter(is_ended).count(), 1);
+    }
+    pair.close();
+}
+
+/// Packets are sent while the connection dies: each came, or was counted, or came back. Retries are
+/// few, so that the sender learns of it.
+fn killed(seed: u64) -> (u64, bool) {
+    let setup = Setup::lossy(1000);
+    let mut pair = Pair::new(seed, setup);
+    let ids = pair.connect_with(QpType::Rc, Retries::new(1).unwrap());
+    let route = pair.hosts[0].connected(ids[0]);
+    let mut sent = 0;
+    for nth in 0..60 {
+        if nth == 20 + seed % 20 {
+            // The peer forgets the connection without a word.
+            let peer = &mut pair.hosts[1];
+            assert!(peer.station.disconnect(&mut peer.device, ids[1]));
+        }
+        pair.hosts[0].send(route, [packet(4, 9000, nth), packet(4, 60, nth)]);
+        sent += 2;
+        for _ in 0..3 {
+            pair.step();
+        }
+    }
+    pair.settle();
+    let [a, b] = &mut pair.hosts;
+    let lost = a.station.drops().of(PacketDrop::ConnectionLost);
+    let came = b.station.traffic().connected_received;
+    let (traffic, refused) = (a.station.traffic(), a.refused.len() as u64);
+    assert_eq!(traffic.connected_sent + traffic.datagrams_sent + refused, sent, "seed {seed}");
+    // One that was delivered and whose answer was lost counts at both ends.
+    assert!(came + lost >= traffic.connected_sent, "seed {seed}: {came} came, {lost} lost");
+    b.received.clear();
+    assert!(a.refused.iter().all(|one| one.why == Refusal::Disconnected), "seed {seed}");
+    let failed = a.events.iter().filter(|event| is_failed(event)).count();
+    assert_eq!(failed, 1, "seed {seed}: told once");
+    assert!(a.station.disconnect(&mut a.device, ids[0]));
+    let fell_back = a.station.traffic().datagrams_sent > 0;
+    pair.settle();
+    assert!(pair.hosts.iter().all(|host| host.events.iter().any(is_ended)));
+    pair.close();
+    (lost, fell_back)
+}
+
+#[test]
+fn no_buffer_and_no_packet_goes_with_a_connection_that_dies() {
+    let runs: Vec<_> = (0..30).map(killed).collect();
+    assert!(runs.iter().any(|(lost, _)| *lost > 1), "something was under way");
+    assert!(runs.iter().all(|(_, fell_back)| *fell_back), "short ones go by datagram");
+}
+
+#[test]
+fn a_failure_names_the_peer() {
+    let mut pair = Pair::new(1, Setup::default());
+    let ids = pair.connect_with(QpType::Rc, Retries::NONE);
+    pair.world.set_cut(true);
+    let host = &mut pair.hosts[0];
+    let route = host.connected(ids[0]);
+    host.send(route, [packet(6, 5000, 1)]);
+    pair.settle();
+    let host = &pair.hosts[0];
+    let [StationEvent::ConnectionFailed { connection, peering, status }] = host.events[..] else {
+        panic!("{:?}", host.events);
+    };
+    assert_eq!((connection, peering.peer), (ids[0], host.peer));
+    assert_eq!(status, Some(CompletionStatus::RetryExceeded));
+    pair.close();
+}
+
+#[test]
+fn a_message_too_long_for_the_receiver_ends_the_connection_there_and_here() {
+    let config = Config { receive_mtu: 4096, ..Setup::default().config };
+    let mut pair = Pair::new(1, Setup { config, ..Setup::default() });
+    let ids = pair.connect(QpType::Rc);
+    // What the peer said that it takes, it takes.
+    let route = pair.hosts[0].connected(ids[0]);
+    pair.hosts[0].send(route, [packet(4, 4092, 1)]);
+    pair.settle();
+    assert_eq!(pair.hosts[1].octets(), [packet(4, 4092, 1)]);
+    // A sender that does not care is stopped, and no octet lands beyond the receive.
+    pair.hosts[0].send(route, [packet(4, 4093, 2)]);
+    pair.settle();
+    for host in &mut pair.hosts {
+        assert_eq!(host.events.drain(..).filter(is_failed).count(), 1);
+    }
+    assert!(pair.hosts[1].octets().is_empty());
+    assert_eq!(pair.hosts[0].station.drops().of(PacketDrop::ConnectionLost), 1);
+    pair.close();
+}
+
+#[test]
+fn what_is_too_long_comes_back_with_the_length_that_is_not() {
+    let mut pair = Pair::new(1, Setup::default());
+    let ids = pair.connect(QpType::Rc);
+    let host = &mut pair.hosts[0];
+    let Route::Connected(way) = host.connected(ids[0]) else { unreachable!() };
+    let short = Route::Connected(Connected { mtu: 9000, ..way });
+    for (route, mtu) in [(host.datagram(), UD_MTU), (short, 9000)] {
+        host.send(route, [packet(4, mtu as usize + 1, 7), packet(4, mtu as usize, 8)]);
+        let refused = host.refused.pop().unwrap();
+        assert!(host.refused.is_empty());
+        assert_eq!((refused.why, refused.mtu), (Refusal::TooBig, Some(mtu)));
+        assert_eq!(refused.outgoing.packet.octets(), packet(4, mtu as usize + 1, 7));
+    }
+    pair.settle();
+    let mut lengths: Vec<_> = pair.hosts[1].octets().iter().map(Vec::len).collect();
+    lengths.sort_unstable();
+    assert_eq!(lengths, [UD_MTU as usize, 9000]);
+    pair.close();
+}
+
+#[test]
+fn connections_have_a_limit_and_ids_are_not_used_again() {
+    let config = Config { connections_max: 2, ..Setup::default().config };
+    let mut pair = Pair::new(1, Setup { config, ..Setup::default() });
+    let first = pair.connect(QpType::Rc);
+    pair.connect(QpType::Rc);
+    let host = &mut pair.hosts[0];
+    let more = host.station.connect(&mut host.device, host.peer, QpType::Rc);
+    assert!(matches!(more, Err(VerbsError::Limit { limit: "connections_max", max: 2, .. })));
+    for (host, id) in pair.hosts.iter_mut().zip(first) {
+        host.station.disconnect(&mut host.device, id);
+    }
+    pair.settle();
+    let again = pair.connect(QpType::Rc);
+    assert_ne!(first, again);
+    // A worker with an older table sends by the old name: that is nobody's, and least of all the
+    // new connection's.
+    let route = pair.hosts[0].connected(first[0]);
+    pair.hosts[0].send(route, [packet(4, 60, 1), packet(4, 5000, 2)]);
+    pair.settle();
+    assert_eq!(pair.hosts[0].station.traffic().datagrams_sent, 1);
+    assert_eq!(pair.hosts[0].refused[0].why, Refusal::Disconnected);
+    assert_eq!(pair.hosts[0].station.connection_use(again[0]).unwrap().sent, 0);
+    pair.close();
+}

@@ -1,0 +1,178 @@
+//! Frames that no honest station sends: each is a counted drop, and its buffer the next receive.
+
+use crate::pair::*;
+use pollux_dataplane::reason::PacketDrop;
+use pollux_mem::Memory;
+use pollux_verbs::dice::Dice;
+use pollux_verbs::*;
+
+/// Sends messages past the station: whatever octets, by the given queue pair of host 0.
+struct Rogue {
+    memory: Memory,
+    region: MemoryRegion,
+    cq: Cq,
+    qp: Qp,
+    op: SendOp,
+}
+
+impl Rogue {
+    fn new(pair: &mut Pair) -> Self {
+        let host = &mut pair.hosts[0];
+        let pd = host.pd;
+        let memory = Memory::private(1 << 17).unwrap();
+        let region = host.device.register(pd, &memory, Access::NONE).unwrap();
+        let cq = host.device.create_cq(64).unwrap();
+        let qp = host.device.create_qp(&qp_init(pd, cq)).unwrap();
+        let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
+        let init = QpAttributes {
+            pkey_index: Some(0),
+            port: Some(1),
+            qkey: Some(QKEY),
+            ..to(QpState::Init)
+        };
+        let rts = QpAttributes { sq_psn: Some(Default::default()), ..to(QpState::Rts) };
+        for change in [init, to(QpState::Rtr), rts] {
+            host.device.modify_qp(qp, &change).unwrap();
+        }
+        let to = Destination { ah: host.ah, qpn: host.peer.qpn, qkey: QKEY };
+        Self { memory, region, cq, qp, op: SendOp::Datagram(to) }
+    }
+
+    fn send(&mut self, pair: &mut Pair, octets: &[u8]) {
+        assert!(self.memory.write(0, octets));
+        let MemoryRegion { address, lkey, .. } = self.region;
+        let sges = [Sge { address, octets: octets.len() as u32, lkey }];
+        let data = Data::Sges(if octets.is_empty() { &[] } else { &sges });
+        let request = SendRequest { id: 0, op: self.op, flags: SendFlags::SIGNALED, data };
+        let device = &mut pair.hosts[0].device;
+        device.post_send(self.qp, &[request]).unwrap();
+        pair.settle();
+        let device = &mut pair.hosts[0].device;
+        while device.poll(self.cq, &mut [NOTHING]).unwrap() > 0 {}
+    }
+}
+
+const NOTHING: Completion = Completion {
+    id: 0,
+    status: CompletionStatus::General,
+    kind: CompletionKind::Send,
+    qpn: pollux_wire::address::Qpn(0),
+    octets: 0,
+    with: With::Nothing,
+    from: None,
+};
+
+fn qp_init(pd: Pd, cq: Cq) -> QpInit {
+    QpInit {
+        qp_type: QpType::Ud,
+        pd,
+        send_cq: cq,
+        recv_cq: cq,
+        srq: None,
+        send_requests_max: 16,
+        recv_requests_max: 1,
+        send_sges_max: 1,
+        recv_sges_max: 1,
+        inline_octets_max: 0,
+        signal_all: false,
+    }
+}
+
+/// A message of this type, with so many octets behind the header that begin as version `version`
+/// does.
+fn message(ether_type: u16, reserved: u16, version: u8, octets: usize) -> Vec<u8> {
+    let mut message = ether_type.to_be_bytes().to_vec();
+    message.extend(reserved.to_be_bytes());
+    message.extend(std::iter::repeat_n(version << 4 | 5, octets));
+    message
+}
+
+// req: cm-frame-header
+#[test]
+fn each_kind_of_nonsense_has_its_name() {
+    let mut pair = Pair::new(1, Setup::default());
+    let mut rogue = Rogue::new(&mut pair);
+    for (octets, why) in [
+        (vec![], Some(PacketDrop::Runt)),
+        (vec![8, 0, 0], Some(PacketDrop::Runt)),
+        (message(0x0800, 0, 4, 0), Some(PacketDrop::Truncated)),
+        (message(0x0800, 0, 4, 19), Some(PacketDrop::Truncated)),
+        (message(0x0800, 0, 4, 20), None),
+        (message(0x0800, 0, 6, 20), Some(PacketDrop::Version)),
+        (message(0x86dd, 0, 6, 39), Some(PacketDrop::Truncated)),
+        (message(0x86dd, 0, 6, 40), None),
+        (message(0x86dd, 0, 4, 40), Some(PacketDrop::Version)),
+        (message(0x0806, 0, 0, 7), Some(PacketDrop::Truncated)),
+        (message(0x0806, 0, 0, 56), None),
+        (message(0x8035, 0, 0, 56), None),
+        (message(0x88ca, 0, 0, 60), Some(PacketDrop::EtherType)),
+        (message(0, 0, 4, 60), Some(PacketDrop::EtherType)),
+        (message(0x0800, 0xffff, 4, 60), None),
+    ] {
+        let before = pair.hosts[1].station.drops().clone();
+        rogue.send(&mut pair, &octets);
+        let came = pair.hosts[1].octets();
+        let drops = pair.hosts[1].station.drops();
+        match why {
+            Some(why) => {
+                assert_eq!(drops.of(why), before.of(why) + 1, "{octets:?}");
+                assert!(came.is_empty());
+            }
+            None => assert_eq!(came, [&octets[4..]], "reserved octets mean nothing"),
+        }
+        assert_eq!(drops.total() - before.total(), why.iter().count() as u64, "{octets:?}");
+    }
+    pair.close();
+}
+
+#[test]
+fn nonsense_by_connection_is_dropped_and_the_connection_stays() {
+    let mut pair = Pair::new(1, Setup::default());
+    let ids = pair.connect(QpType::Rc);
+    let mut rogue = Rogue::new(&mut pair);
+    // By the station's own queue pair: its completions are not the station's, and are dropped.
+    rogue.qp = pair.hosts[0].station.peering(ids[0]).unwrap().qp;
+    rogue.op = SendOp::Send;
+    for (nth, octets) in
+        [vec![], vec![8, 0, 0], message(0x0800, 0, 4, 3), message(0x1234, 0, 4, 60_000)]
+            .into_iter()
+            .enumerate()
+    {
+        rogue.send(&mut pair, &octets);
+        assert_eq!(pair.hosts[1].station.drops().total(), nth as u64 + 1);
+        assert_eq!(pair.hosts[0].station.drops().of(PacketDrop::Stray), nth as u64 + 1);
+    }
+    let route = pair.hosts[0].connected(ids[0]);
+    pair.hosts[0].send(route, [packet(4, 5000, 1)]);
+    pair.settle();
+    assert_eq!(pair.hosts[1].octets(), [packet(4, 5000, 1)]);
+    pair.close();
+}
+
+/// Any octets at all, thousands of them, with receives that stay as many as they were.
+#[test]
+fn any_octets_are_taken_or_counted() {
+    for seed in 0..20 {
+        let mut pair = Pair::new(seed, Setup { small: [300; 2], ..Setup::default() });
+        let mut rogue = Rogue::new(&mut pair);
+        let mut dice = Dice::new(seed);
+        let mut came = 0;
+        for _ in 0..500 {
+            let octets_max = if dice.happens(500_000) { 64 } else { 2048 };
+            let octets = dice.below(octets_max) as usize;
+            let mut message = end::pattern(dice.roll(), octets);
+            let ether_types = [0x0800u16, 0x86dd, 0x0806, 0x8035];
+            if octets >= 5 && dice.happens(800_000) {
+                let ether_type = ether_types[dice.below(4) as usize];
+                message[..2].copy_from_slice(&ether_type.to_be_bytes());
+            }
+            rogue.send(&mut pair, &message);
+            came += pair.hosts[1].octets().len() as u64;
+        }
+        let station = &pair.hosts[1].station;
+        assert_eq!(came + station.drops().total(), 500, "seed {seed}");
+        assert_eq!(station.traffic().datagrams_received, came, "seed {seed}");
+        assert_eq!(station.traffic().starved, 0, "seed {seed}");
+        pair.close();
+    }
+}

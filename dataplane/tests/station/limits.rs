@@ -1,0 +1,268 @@
+//! Full queues, empty pools, and ways that lead nowhere.
+
+use crate::pair::*;
+use pollux_dataplane::ipoib::{Config, Outgoing, Station, StationEvent};
+use pollux_dataplane::neighbour::Route;
+use pollux_dataplane::packet_memory::PacketMemory;
+use pollux_dataplane::reason::{PacketDrop, Refusal};
+use pollux_fabric::link::world::{Wire, World};
+use pollux_fabric::{Adapter, Port, SoftDevice};
+use pollux_mem::{Memory, Pool, PoolConfig};
+use pollux_verbs::*;
+use pollux_wire::address::{Guid, Lid};
+use pollux_wire::ip::ipoib::EtherType;
+
+#[test]
+fn a_full_queue_gives_back_what_it_has_no_room_for() {
+    let mut pair = Pair::new(1, Setup::default());
+    let ids = pair.connect(QpType::Rc);
+    pair.world.set_cut(true);
+    let host = &mut pair.hosts[0];
+    let route = host.connected(ids[0]);
+    let packets: Vec<_> = (0..100).map(|nth| packet(4, 1000, nth)).collect();
+    host.send(route, packets.clone());
+    assert_eq!(host.refused.len(), 36, "64 sends may be outstanding");
+    assert!(host.refused.iter().all(|refused| refused.why == Refusal::Full));
+    let back = host.refused.drain(..).map(|one| one.outgoing.packet.octets().to_vec());
+    assert_eq!(back.collect::<Vec<_>>(), packets[64..]);
+    assert_eq!(host.station.refusals().of(Refusal::Full), 36);
+    // Once there is room again, they go.
+    pair.world.set_cut(false);
+    pair.settle();
+    pair.hosts[0].send(route, packets[64..].to_vec());
+    pair.settle();
+    assert_eq!(pair.hosts[1].octets(), packets);
+    pair.close();
+}
+
+/// Inline sends ask for few completions; the queue must not fill up with silent ones.
+#[test]
+fn silent_sends_make_room_in_time() {
+    let mut pair = Pair::new(1, Setup::default());
+    let ids = pair.connect(QpType::Rc);
+    for nth in 0..1000 {
+        let host = &mut pair.hosts[0];
+        let route = if nth % 2 == 0 { host.datagram() } else { host.connected(ids[0]) };
+        host.send(route, [packet(4, 60, nth)]);
+        assert!(host.refused.is_empty(), "{nth}");
+        pair.step();
+        pair.step();
+        pair.hosts[1].received.clear();
+    }
+    pair.settle();
+    assert_eq!(pair.hosts[1].station.traffic().connected_received, 500);
+    assert_eq!(pair.hosts[1].station.traffic().datagrams_received, 500);
+    pair.close();
+}
+
+/// With too few buffers for its receives a station says so, and goes on with what it has; what the
+/// program holds it gets back and posts.
+#[test]
+fn an_empty_pool_is_counted_and_no_stall() {
+    let mut pair = Pair::new(1, Setup { small: [1024, 8], large: [256, 4], ..Setup::default() });
+    let ids = pair.connect(QpType::Rc);
+    let host = &mut pair.hosts[0];
+    let (datagram, connected) = (host.datagram(), host.connected(ids[0]));
+    host.send(datagram, (0..40).map(|nth| packet(4, 1000, nth)));
+    host.send(connected, (0..40).map(|nth| packet(6, 3000, nth)));
+    for _ in 0..1000 {
+        pair.step();
+    }
+    let host = &mut pair.hosts[1];
+    assert!(host.station.traffic().starved > 0);
+    assert_eq!(host.received.len(), 12, "all that there were");
+    assert!(host.small.pool().alloc().is_none() && host.large.pool().alloc().is_none());
+    // The datagrams are lost; the connection's sender was told to wait, and still does.
+    let mut came = Vec::new();
+    while came.len() < 48 {
+        for received in std::mem::take(&mut pair.hosts[1].received) {
+            came.push(received.packet.octets().to_vec());
+            pair.hosts[1].station.recycle(received.packet);
+        }
+        assert!(pair.step());
+    }
+    let datagrams = came.iter().filter(|packet| packet.len() == 1000).count();
+    assert_eq!(datagrams, 8);
+    // Who makes packets here has the same choice: one of the other memory, if that is longer.
+    let host = &mut pair.hosts[0];
+    let lengths = [60, 2044, 2045, 65_520].map(|octets| host.station.buffer(octets));
+    let capacities = lengths.map(|buf| buf.map(|buf| buf.capacity() - 64));
+    assert_eq!(capacities, [2044, 2044, 65_520, 65_520].map(Some));
+    assert!(host.station.buffer(65_521).is_none());
+    pair.close();
+}
+
+#[test]
+fn ways_that_lead_nowhere_give_the_packet_back() {
+    let mut pair = Pair::new(1, Setup::default());
+    let host = &mut pair.hosts[0];
+    for (route, why) in [
+        (Route::Unknown, Refusal::Unknown),
+        (Route::Pending, Refusal::Pending),
+        (Route::Unreachable, Refusal::Unreachable),
+    ] {
+        host.send(route, [packet(4, 100, 1)]);
+        let refused = host.refused.pop().unwrap();
+        assert_eq!((refused.why, refused.outgoing.packet.octets()), (why, &packet(4, 100, 1)[..]));
+    }
+    // Of an older table: the others of the batch go their way.
+    let stale = host.datagram();
+    let ah = host.ah;
+    host.ah = host.device.create_ah(host.pd, &path(2)).unwrap();
+    host.device.destroy_ah(ah).unwrap();
+    let outgoing = |route, nth| Outgoing {
+        packet: host.packet(&packet(4, 100, nth)),
+        ether_type: EtherType::IPV4,
+        route,
+    };
+    let good = host.datagram();
+    let mut batch = vec![outgoing(good, 1), outgoing(stale, 2), outgoing(good, 3)];
+    host.station.send(&mut host.device, &mut batch, &mut host.refused);
+    assert_eq!(host.refused.len(), 1);
+    assert_eq!(host.refused[0].why, Refusal::Stale);
+    assert_eq!(host.refused[0].outgoing.packet.octets(), packet(4, 100, 2));
+    pair.settle();
+    assert_eq!(pair.hosts[1].octets(), [packet(4, 100, 1), packet(4, 100, 3)]);
+    pair.close();
+}
+
+#[test]
+fn buffers_that_cannot_be_sent_come_back_as_they_were() {
+    let mut pair = Pair::new(1, Setup::default());
+    let host = &mut pair.hosts[0];
+    let foreign = PoolConfig { buffers: 2, buffer_octets: 256, headroom_octets: 64 };
+    let foreign = Pool::new(foreign).unwrap();
+    let mut unknown = foreign.alloc().unwrap();
+    unknown.push_back(150).unwrap().fill(0x45);
+    let mut at_the_front = host.packet(&[]);
+    at_the_front.set_window(3, 150).unwrap().fill(0x45);
+    let mut short = foreign.alloc().unwrap();
+    short.push_back(30).unwrap().fill(0x45);
+    let (route, ether_type) = (host.datagram(), EtherType::IPV4);
+    let mut batch = vec![
+        Outgoing { packet: unknown, ether_type, route },
+        Outgoing { packet: at_the_front, ether_type, route },
+        Outgoing { packet: short, ether_type, route },
+    ];
+    host.station.send(&mut host.device, &mut batch, &mut host.refused);
+    let whys: Vec<_> = host.refused.iter().map(|refused| refused.why).collect();
+    assert_eq!(whys, [Refusal::Foreign, Refusal::NoHeadroom]);
+    assert!(host.refused.iter().all(|one| one.outgoing.packet.octets() == [0x45; 150]));
+    pair.settle();
+    assert_eq!(pair.hosts[1].octets(), [[0x45; 30]], "what is copied may lie anywhere");
+    pair.close();
+    assert_eq!(foreign.outstanding(), 0, "and its buffer goes home");
+}
+
+#[test]
+fn a_station_stops_and_starts_again() {
+    let mut pair = Pair::new(1, Setup::default());
+    for _ in 0..3 {
+        let host = &mut pair.hosts[0];
+        let (route, qpn) = (host.datagram(), host.station.qpn());
+        host.send(route, (0..10).map(|nth| packet(4, 1000, nth)));
+        host.station.stop(&mut host.device).unwrap();
+        host.send(route, [packet(4, 1000, 1)]);
+        assert_eq!(host.refused.pop().unwrap().why, Refusal::Down);
+        pair.settle();
+        let host = &mut pair.hosts[0];
+        assert!(host.station.is_stopped());
+        assert!(host.events.is_empty(), "it was told to");
+        host.station.start(&mut host.device, host.link).unwrap();
+        assert_eq!(host.station.qpn(), qpn);
+        pair.hosts[1].received.clear();
+        let route = pair.hosts[1].datagram();
+        pair.hosts[1].send(route, [packet(6, 500, 3)]);
+        pair.settle();
+        assert_eq!(pair.hosts[0].octets(), [packet(6, 500, 3)]);
+    }
+    pair.close();
+}
+
+// req: ud-qkey
+#[test]
+fn datagrams_show_the_key_of_the_broadcast_group() {
+    let mut pair = Pair::new(1, Setup::default());
+    let host = &mut pair.hosts[0];
+    let other = pollux_dataplane::ipoib::Link { qkey: pollux_wire::keys::QKey(7), ..host.link };
+    host.station.set_link(&mut host.device, other).unwrap();
+    let route = host.datagram();
+    host.send(route, [packet(4, 100, 1)]);
+    pair.settle();
+    assert!(pair.hosts[1].octets().is_empty(), "another key");
+    let host = &mut pair.hosts[0];
+    host.station.set_link(&mut host.device, host.link).unwrap();
+    host.send(route, [packet(4, 100, 2)]);
+    pair.settle();
+    assert_eq!(pair.hosts[1].octets(), [packet(4, 100, 2)]);
+    pair.close();
+}
+
+/// The UD queue pair fails by itself: that is told, and is not for ever.
+#[test]
+fn a_failed_queue_pair_is_told_of_and_starts_again() {
+    let mut pair = Pair::new(1, Setup::default());
+    let host = &mut pair.hosts[0];
+    let qp = host.station.datagram_qp();
+    let error = QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() };
+    host.device.modify_qp(qp, &error).unwrap();
+    pair.settle();
+    let host = &mut pair.hosts[0];
+    let status = CompletionStatus::Flushed;
+    assert_eq!(host.events, [StationEvent::DatagramsFailed { status }]);
+    assert!(host.station.is_stopped());
+    host.station.start(&mut host.device, host.link).unwrap();
+    let route = host.datagram();
+    host.send(route, [packet(4, 1000, 1)]);
+    pair.settle();
+    assert_eq!(pair.hosts[1].octets(), [packet(4, 1000, 1)]);
+    pair.close();
+}
+
+/// The adapter loses the right to read a station's memory: what is sent from there fails, and what
+/// is not goes on.
+#[test]
+fn a_datagram_that_cannot_be_sent_stops_no_other() {
+    // The first region of every such adapter has one key.
+    let (_, [link, _]) = World::new(1, Wire::default());
+    let mut other = SoftDevice::new("soft", Adapter::new(Port::active(Lid(1), Guid(1))), link);
+    let (pd, memory) = (other.create_pd().unwrap(), Memory::private(4096).unwrap());
+    let lkey = other.register(pd, &memory, Access::NONE).unwrap().lkey;
+
+    let mut pair = Pair::new(1, Setup::default());
+    let host = &mut pair.hosts[0];
+    host.device.deregister(lkey).unwrap();
+    let route = host.datagram();
+    host.send(route, [packet(4, 1000, 1)]);
+    pair.settle();
+    assert_eq!(pair.hosts[0].station.drops().of(PacketDrop::DatagramFailed), 1);
+    pair.hosts[0].send(route, [packet(4, 60, 2)]);
+    pair.settle();
+    assert_eq!(pair.hosts[1].octets(), [packet(4, 60, 2)]);
+    assert!(pair.hosts[0].refused.is_empty());
+}
+
+#[test]
+fn numbers_that_cannot_work_are_refused_with_a_sentence() {
+    let (_, [link, _]) = World::new(1, Wire::default());
+    let adapter = Adapter::new(Port::active(Lid(1), Guid(1)));
+    let mut device = SoftDevice::new("soft", adapter, link);
+    let pd = device.create_pd().unwrap();
+    let memory = |octets| PacketMemory::new(4, octets).unwrap();
+    let mut refusal = |config, small, large| {
+        let (small, large) = (memory(small), memory(large));
+        Station::new(&mut device, pd, config, &small, &large).unwrap_err().to_string()
+    };
+    let config = Config::default();
+    assert_eq!(
+        refusal(config, 2044, CM_MTU),
+        "station: small: its buffers have room for packets of 2044 octets; 4092 are needed"
+    );
+    assert_eq!(
+        refusal(config, 4092, 9000),
+        "station: large: its buffers have room for packets of 9000 octets; 65520 are needed"
+    );
+    let config = Config { receive_mtu: 65_525, ..config };
+    assert_eq!(refusal(config, 4092, CM_MTU), "station: over the adapter's receive_mtu of 65524");
+    assert_eq!(PacketDrop::Runt.name(), "runt");
+}

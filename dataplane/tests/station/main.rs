@@ -1,0 +1,9 @@
+//! Stations that talk to each other over the fabric in software, in virtual time.
+#![forbid(unsafe_code)]
+
+mod capture;
+mod connections;
+mod hostile;
+mod limits;
+mod pair;
+mod traffic;

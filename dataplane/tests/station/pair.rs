@@ -1,0 +1,275 @@
+//! Two hosts at a link, each with a station, and packets that say where they belong.
+
+use pollux_dataplane::ipoib::*;
+use pollux_dataplane::neighbour::{Connected, Datagram, Route};
+use pollux_dataplane::packet_memory::PacketMemory;
+use pollux_fabric::link::world::{Wire, World, WorldLink};
+use pollux_fabric::{Adapter, Port, SoftDevice};
+use pollux_mem::Buf;
+use pollux_verbs::*;
+use pollux_wire::address::{Gid, Guid, Lid, Qpn};
+use pollux_wire::ip::ipoib::EtherType;
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::keys::QKey;
+use pollux_wire::packet::RnrTimer;
+use pollux_wire::psn::Psn;
+use pollux_wire::units::{Mtu, TimeCode};
+use std::time::Duration;
+
+/// As OpenSM chooses it.
+pub const QKEY: QKey = QKey(0x0b1b);
+/// Of datagrams, on a link of 2,048 octets.
+pub const UD_MTU: u32 = 2044;
+/// Of connections.
+pub const CM_MTU: u32 = 65_520;
+
+pub struct Host {
+    pub device: SoftDevice<WorldLink>,
+    pub station: Station,
+    pub small: PacketMemory,
+    pub large: PacketMemory,
+    pub link: Link,
+    pub pd: Pd,
+    /// To the other host.
+    pub ah: Ah,
+    pub peer: LinkAddress,
+    pub received: Vec<Received>,
+    pub refused: Vec<Refused>,
+    pub events: Vec<StationEvent>,
+}
+
+pub struct Pair {
+    pub world: World,
+    pub hosts: [Host; 2],
+}
+
+/// How both hosts are.
+#[derive(Clone, Copy)]
+pub struct Setup {
+    pub wire: Wire,
+    pub config: Config,
+    /// Buffers of each host.
+    pub small: [u32; 2],
+    pub large: [u32; 2],
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let config = Config { connected_receives: 64, ..Config::default() };
+        Self { wire: Wire::default(), config, small: [512; 2], large: [256; 2] }
+    }
+}
+
+impl Setup {
+    pub fn lossy(per_million: u32) -> Self {
+        let mut setup = Self::default();
+        setup.wire.faults.loss = per_million;
+        setup.wire.faults.delay_max = Duration::from_micros(50);
+        setup
+    }
+}
+
+impl Pair {
+    pub fn new(seed: u64, setup: Setup) -> Self {
+        let (world, [link_a, link_b]) = World::new(seed, setup.wire);
+        let mut hosts = [host(link_a, 1, &setup), host(link_b, 2, &setup)];
+        let qpns = [0, 1].map(|i: usize| hosts[i].station.qpn());
+        for (i, host) in hosts.iter_mut().enumerate() {
+            let gid = gid(2 - i as u16);
+            host.peer = LinkAddress { rc: true, uc: true, qpn: qpns[1 - i], gid };
+        }
+        Self { world, hosts }
+    }
+
+    /// Lets both do what they can, and time pass; says whether anything is still to happen.
+    pub fn step(&mut self) -> bool {
+        for host in &mut self.hosts {
+            host.turn();
+        }
+        self.world.step()
+    }
+
+    /// Until nothing happens any more, with some turns more for what is taken turn by turn.
+    pub fn settle(&mut self) {
+        let mut quiet = 0;
+        for _ in 0..1_000_000 {
+            quiet = if self.step() { 0 } else { quiet + 1 };
+            if quiet == 10 {
+                return;
+            }
+        }
+        panic!("this goes on for ever");
+    }
+
+    /// A connection, ready at both ends.
+    pub fn connect(&mut self, qp_type: QpType) -> [ConnectionId; 2] {
+        self.connect_with(qp_type, Retries::SEVEN)
+    }
+
+    pub fn connect_with(&mut self, qp_type: QpType, retries: Retries) -> [ConnectionId; 2] {
+        let ids = [0, 1].map(|i: usize| {
+            let host = &mut self.hosts[i];
+            host.station.connect(&mut host.device, host.peer, qp_type).unwrap()
+        });
+        let qpns = [0, 1].map(|i: usize| self.hosts[i].station.peering(ids[i]).unwrap().qpn);
+        for (i, host) in self.hosts.iter_mut().enumerate() {
+            for change in attributes(qp_type, qpns[1 - i], 2 - i as u16, retries) {
+                host.station.modify_connection(&mut host.device, ids[i], &change).unwrap();
+            }
+        }
+        ids
+    }
+
+    /// Closes all; every buffer must be back.
+    pub fn close(self) {
+        for host in self.hosts {
+            let Host { mut device, station, small, large, received, refused, .. } = host;
+            station.close(&mut device).unwrap();
+            drop((received, refused));
+            assert_eq!((small.pool().outstanding(), large.pool().outstanding()), (0, 0));
+        }
+    }
+}
+
+pub fn gid(lid: u16) -> Gid {
+    Gid::new(Gid::DEFAULT_PREFIX, Guid(lid.into()))
+}
+
+pub fn path(lid: u16) -> AddressVector {
+    AddressVector { dlid: Lid(lid), port: 1, ..AddressVector::default() }
+}
+
+fn host(link: WorldLink, lid: u16, setup: &Setup) -> Host {
+    let mut port = Port::active(Lid(lid), Guid(lid.into()));
+    port.mtu = Mtu::OCTETS_2048;
+    let mut device = SoftDevice::new("soft", Adapter::new(port), link);
+    let pd = device.create_pd().unwrap();
+    let nth = usize::from(lid) - 1;
+    let small = PacketMemory::new(setup.small[nth], UD_MTU).unwrap();
+    let large = PacketMemory::new(setup.large[nth], CM_MTU).unwrap();
+    let mut station = Station::new(&mut device, pd, setup.config, &small, &large).unwrap();
+    let link = Link { pkey_index: 0, qkey: QKEY, lid: Lid(lid), lmc: 0, gid: gid(lid) };
+    station.start(&mut device, link).unwrap();
+    let ah = device.create_ah(pd, &path(3 - lid)).unwrap();
+    let (received, refused, events) = Default::default();
+    let peer = LinkAddress::default();
+    Host { device, station, small, large, link, pd, ah, peer, received, refused, events }
+}
+
+/// What brings a connected queue pair to INIT.
+pub fn to_init() -> QpAttributes {
+    QpAttributes {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        port: Some(1),
+        access: Some(Access::NONE),
+        ..QpAttributes::default()
+    }
+}
+
+fn attributes(qp_type: QpType, peer: Qpn, lid: u16, retries: Retries) -> [QpAttributes; 3] {
+    let rc = qp_type == QpType::Rc;
+    let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
+    let rtr = QpAttributes {
+        path: Some(path(lid)),
+        path_mtu: Some(Mtu::OCTETS_2048),
+        dest_qp: Some(peer),
+        rq_psn: Some(Psn::new(0xff_fff0)),
+        responder_resources: rc.then_some(0),
+        min_rnr_timer: rc.then_some(RnrTimer(1)),
+        ..to(QpState::Rtr)
+    };
+    let rts = QpAttributes {
+        sq_psn: Some(Psn::new(0xff_fff0)),
+        timeout: rc.then_some(TimeCode(8)),
+        retry_count: rc.then_some(retries),
+        rnr_retry: rc.then_some(Retries::SEVEN),
+        initiator_depth: rc.then_some(0),
+        ..to(QpState::Rts)
+    };
+    [to_init(), rtr, rts]
+}
+
+impl Host {
+    /// Polls once, and hears what the device has to say.
+    pub fn turn(&mut self) {
+        // Through a table of functions, which a caller may prefer to code for each device.
+        let device: &mut dyn Device = &mut self.device;
+        self.station.poll(device, &mut self.received).unwrap();
+        while let Some(event) = self.device.async_event() {
+            self.station.handle_event(&event);
+        }
+        self.events.extend(std::iter::from_fn(|| self.station.poll_event()));
+    }
+
+    /// By datagram to the other host.
+    pub fn datagram(&self) -> Route {
+        Route::Datagram(self.datagram_way())
+    }
+
+    pub fn datagram_way(&self) -> Datagram {
+        Datagram { ah: self.ah, qpn: self.peer.qpn, mtu: UD_MTU }
+    }
+
+    /// By this connection.
+    pub fn connected(&self, connection: ConnectionId) -> Route {
+        let fallback = Some(self.datagram_way());
+        Route::Connected(Connected { connection, mtu: CM_MTU, fallback })
+    }
+
+    /// To a group.
+    pub fn group(&mut self, mgid: Gid, mlid: Lid) -> Route {
+        let grh = Some(GlobalRoute { dgid: mgid, hop_limit: 1, ..GlobalRoute::default() });
+        let path = AddressVector { grh, ..path(mlid.0) };
+        let ah = self.device.create_ah(self.pd, &path).unwrap();
+        Route::Datagram(Datagram { ah, qpn: Qpn::MULTICAST, mtu: UD_MTU })
+    }
+
+    /// A packet of these octets, in a buffer of whichever memory has room.
+    pub fn packet(&self, octets: &[u8]) -> Buf {
+        let memory = if octets.len() <= UD_MTU as usize { &self.small } else { &self.large };
+        let mut buf = memory.pool().alloc().expect("a test makes no more than there are");
+        buf.push_back(octets.len()).unwrap().copy_from_slice(octets);
+        buf
+    }
+
+    /// Sends packets the same way.
+    pub fn send(&mut self, route: Route, packets: impl IntoIterator<Item = Vec<u8>>) {
+        let outgoing = |octets: Vec<u8>| Outgoing {
+            packet: self.packet(&octets),
+            ether_type: ether_type(&octets),
+            route,
+        };
+        let mut batch: Vec<_> = packets.into_iter().map(outgoing).collect();
+        self.station.send(&mut self.device, &mut batch, &mut self.refused);
+        assert!(batch.is_empty());
+    }
+
+    /// What has come, in order.
+    pub fn octets(&mut self) -> Vec<Vec<u8>> {
+        let octets = |received: Received| received.packet.octets().to_vec();
+        std::mem::take(&mut self.received).into_iter().map(octets).collect()
+    }
+}
+
+/// What packets that `packet` makes are.
+pub fn ether_type(octets: &[u8]) -> EtherType {
+    if octets[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 }
+}
+
+/// A packet of this version and length, header included, unlike others.
+pub fn packet(version: u8, octets: usize, nth: u64) -> Vec<u8> {
+    let mut packet = end::pattern(nth + 1, octets);
+    if version == 4 {
+        packet[..20].fill(0);
+        packet[0] = 0x45;
+        packet[2..4].copy_from_slice(&(octets as u16).to_be_bytes());
+        packet[8..10].copy_from_slice(&[64, 253]);
+    } else {
+        packet[..40].fill(0);
+        packet[0] = 0x60;
+        packet[4..6].copy_from_slice(&((octets - 40) as u16).to_be_bytes());
+        packet[6..8].copy_from_slice(&[59, 64]);
+    }
+    packet
+}

@@ -1,0 +1,177 @@
+//! Packets of all lengths, by all ways.
+
+use crate::pair::*;
+use pollux_dataplane::ipoib::{Config, Sender};
+use pollux_dataplane::reason::PacketDrop;
+use pollux_verbs::*;
+use pollux_wire::address::{Gid, Lid, Qpn};
+
+/// Lengths around what changes with them: the least, inline, one packet of a connection, the
+/// longest.
+const LENGTHS: [usize; 14] =
+    [21, 41, 64, 123, 124, 125, 1500, 2043, 2044, 2045, 4092, 9000, 65_519, 65_520];
+
+fn packets(mtu: u32) -> Vec<Vec<u8>> {
+    let lengths = LENGTHS.into_iter().filter(|&octets| octets <= mtu as usize);
+    let versions = |octets| [4, 6].into_iter().map(move |version| (version, octets));
+    let makeable =
+        lengths.flat_map(versions).filter(|&(version, octets)| version == 4 || octets > 40);
+    (0..).zip(makeable).map(|(nth, (version, octets))| packet(version, octets, nth)).collect()
+}
+
+// req: ud-encapsulation
+#[test]
+fn every_length_by_datagram() {
+    let mut pair = Pair::new(1, Setup::default());
+    let packets = packets(UD_MTU);
+    for from in [0, 1] {
+        let route = pair.hosts[from].datagram();
+        pair.hosts[from].send(route, packets.clone());
+        pair.settle();
+        let (qpn, lid) = (pair.hosts[from].station.qpn(), Lid(from as u16 + 1));
+        let to = &mut pair.hosts[1 - from];
+        let expected = Sender::Datagram { qpn, lid, gid: None, group: None };
+        assert!(to.received.iter().all(|received| received.from == expected));
+        assert!(to.received.iter().all(|one| one.ether_type == ether_type(one.packet.octets())));
+        assert!(to.received.iter().all(|one| one.packet.headroom() == 64));
+        assert_eq!(to.octets(), packets);
+    }
+    pair.close();
+}
+
+fn by_connection(qp_type: QpType, config: Config) {
+    let mut pair = Pair::new(1, Setup { config, ..Setup::default() });
+    let ids = pair.connect(qp_type);
+    let packets = packets(CM_MTU);
+    for from in [0, 1] {
+        let route = pair.hosts[from].connected(ids[from]);
+        pair.hosts[from].send(route, packets.clone());
+        pair.settle();
+        let to = &mut pair.hosts[1 - from];
+        let expected = Sender::Connection(ids[1 - from]);
+        assert!(to.received.iter().all(|received| received.from == expected));
+        assert!(to.received.iter().all(|one| one.packet.headroom() == 64));
+        assert_eq!(to.octets(), packets);
+    }
+    for host in &pair.hosts {
+        let traffic = host.station.traffic();
+        assert_eq!(traffic.connected_sent, packets.len() as u64);
+        assert_eq!(traffic.connected_received, packets.len() as u64);
+        assert_eq!((host.station.drops().total(), host.station.refusals().total()), (0, 0));
+    }
+    pair.close();
+}
+
+// req: cm-rc
+#[test]
+fn every_length_by_reliable_connection() {
+    by_connection(QpType::Rc, Setup::default().config);
+}
+
+// req: cm-uc
+#[test]
+fn every_length_by_unreliable_connection() {
+    by_connection(QpType::Uc, Setup::default().config);
+}
+
+#[test]
+fn unreliable_connections_do_without_the_shared_queue() {
+    by_connection(QpType::Uc, Config { uc_shares: false, ..Setup::default().config });
+}
+
+// req: cm-accept-all-modes
+#[test]
+fn packets_come_by_every_way_at_once() {
+    let mut pair = Pair::new(1, Setup::default());
+    let (rc, uc) = (pair.connect(QpType::Rc), pair.connect(QpType::Uc));
+    let host = &mut pair.hosts[0];
+    let routes = [host.datagram(), host.connected(rc[0]), host.connected(uc[0])];
+    for (nth, route) in (0..).zip(routes.into_iter().cycle().take(30)) {
+        host.send(route, [packet(4, 100, nth)]);
+    }
+    pair.settle();
+    let mut came = pair.hosts[1].octets();
+    let mut sent: Vec<_> = (0..30).map(|nth| packet(4, 100, nth)).collect();
+    came.sort();
+    sent.sort();
+    assert_eq!(came, sent);
+    pair.close();
+}
+
+// req: cm-multicast-on-ud
+// req: ud-grh-optional
+#[test]
+fn groups_go_by_datagram_and_never_back_to_the_sender() {
+    let mut pair = Pair::new(1, Setup::default());
+    let mgid: std::net::Ipv6Addr = "ff12:401b:ffff::ffff:ffff".parse().unwrap();
+    let (mgid, mlid) = (Gid(mgid.octets()), Lid(0xc000));
+    for host in &mut pair.hosts {
+        let qp = host.station.datagram_qp();
+        host.device.attach_multicast(qp, mgid, mlid).unwrap();
+    }
+    let route = pair.hosts[0].group(mgid, mlid);
+    pair.hosts[0].send(route, [packet(4, 300, 1), packet(6, 1000, 2)]);
+    pair.settle();
+    assert!(pair.hosts[0].received.is_empty());
+    assert_eq!(pair.hosts[0].station.drops().of(PacketDrop::Echo), 2, "and it was sent back");
+    // Both stations have the same number of a queue pair: the port tells them apart.
+    assert_eq!(pair.hosts[0].station.qpn(), pair.hosts[1].station.qpn());
+    let qpn = pair.hosts[0].station.qpn();
+    let expected = Sender::Datagram { qpn, lid: Lid(1), gid: Some(gid(1)), group: Some(mgid) };
+    assert!(pair.hosts[1].received.iter().all(|received| received.from == expected));
+    assert_eq!(pair.hosts[1].octets(), [packet(4, 300, 1), packet(6, 1000, 2)]);
+
+    // Unicast with a GRH is taken as well.
+    let grh = Some(GlobalRoute { dgid: gid(2), hop_limit: 9, ..GlobalRoute::default() });
+    let host = &mut pair.hosts[0];
+    let address = AddressVector { grh, ..path(2) };
+    host.ah = host.device.create_ah(host.pd, &address).unwrap();
+    host.send(host.datagram(), [packet(4, 60, 3)]);
+    pair.settle();
+    let expected = Sender::Datagram { qpn, lid: Lid(1), gid: Some(gid(1)), group: None };
+    assert_eq!(pair.hosts[1].received[0].from, expected);
+    assert_ne!(qpn, Qpn(0));
+    for host in &mut pair.hosts {
+        host.device.detach_multicast(host.station.datagram_qp(), mgid, mlid).unwrap();
+    }
+    pair.close();
+}
+
+/// A lossy wire: what RC carries comes whole and in order, what UC and UD carry comes whole or not.
+fn lossy(qp_type: QpType, seed: u64) -> usize {
+    let mut pair = Pair::new(seed, Setup::lossy(20_000));
+    let ids = match qp_type {
+        QpType::Ud => None,
+        connected => Some(pair.connect(connected)),
+    };
+    let lengths = [60, 1500, 2044, 9000, 65_520];
+    let mut sent = Vec::new();
+    for nth in 0..60 {
+        let host = &mut pair.hosts[0];
+        let (route, count) = match ids {
+            Some(ids) => (host.connected(ids[0]), 5),
+            None => (host.datagram(), 3),
+        };
+        let packet = packet(4, lengths[nth as usize % count], nth);
+        host.send(route, [packet.clone()]);
+        sent.push(packet);
+        pair.step();
+    }
+    pair.settle();
+    assert!(pair.hosts[0].refused.is_empty(), "seed {seed}");
+    let came = pair.hosts[1].octets();
+    let mut rest = sent.iter();
+    assert!(came.iter().all(|one| rest.any(|sent| sent == one)), "seed {seed}: order or octets");
+    pair.close();
+    sent.len() - came.len()
+}
+
+// req: cm-uc
+#[test]
+fn loss_costs_reliable_connections_nothing_and_others_single_packets() {
+    let lost = |qp_type| (0..20).map(|seed| lossy(qp_type, seed)).sum::<usize>();
+    assert_eq!(lost(QpType::Rc), 0);
+    // Of 1,200 packets, each 1 to 33 on the wire, of which one in fifty is lost.
+    assert!((100..350).contains(&lost(QpType::Uc)));
+    assert!((5..60).contains(&lost(QpType::Ud)));
+}
