@@ -22,6 +22,7 @@ pub mod dhcp;
 pub mod drops;
 pub mod frame;
 pub mod icmp;
+pub mod interface;
 pub mod mad;
 pub mod membership;
 pub mod nd;
