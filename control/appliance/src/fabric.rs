@@ -23,7 +23,8 @@ pub struct Arguments {
     /// Who may talk to whom, for our manager: a file as OpenSM's partitions.conf
     #[arg(long, value_name = "FILE")]
     partitions: Option<PathBuf>,
-    /// Where `pollux show` and `pollux fault` find it
+    /// Where `pollux show` and `pollux fault` find it; and, by the socket PATH.ports beside it,
+    /// programs that open soft:PATH@NODE[:PORT]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// The name under which programs with libumad2sim find it (IBSIM_SOCKNAME)

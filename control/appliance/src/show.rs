@@ -23,7 +23,7 @@ pub struct ShowArguments {
 enum What {
     /// With their addresses and what they dropped
     Nodes,
-    /// With their state and counters
+    /// With their state, the process at them and counters
     Ports,
     /// With their rate and state
     Links,
@@ -63,7 +63,10 @@ pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
         What::Nodes => ("nodes", &["node", "kind", "guid", "lid", "ports", "drops"]),
         What::Ports => (
             "ports",
-            &["port", "state", "lid", "mtu", "peer", "sent", "received", "errors", "discards"],
+            &[
+                "port", "state", "lid", "mtu", "peer", "process", "sent", "received", "errors",
+                "discards",
+            ],
         ),
         What::Links => ("links", &["from", "to", "rate", "state"]),
         What::Groups => ("groups", &["lid", "ports"]),

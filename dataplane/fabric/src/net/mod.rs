@@ -78,7 +78,7 @@ pub struct Net {
     delivered: VecDeque<Delivery>,
     /// Frames that have arrived and were not taken.
     waiting: usize,
-    /// Counts what may have changed ports.
+    /// Counts what may have changed ports, or where packets are wanted.
     epoch: u64,
 }
 
@@ -145,7 +145,7 @@ impl Net {
         &mut self.subnet
     }
 
-    /// Counts what may have changed ports.
+    /// Counts what may have changed ports, or where packets are wanted.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -171,6 +171,7 @@ impl Net {
 
     /// On which links somebody looks at packets, so that datagrams of management have to be some.
     fn find_packet_links(&mut self) {
+        self.epoch += 1;
         let links = self.wires.iter().filter(|(_, wire)| looks(wire));
         let planned = self.subnet.topology().links();
         let links = links.filter_map(|(link, _)| planned.get(*link as usize));
@@ -184,6 +185,7 @@ impl Net {
     /// them away again. Messages are then sent as packets.
     pub fn set_paced(&mut self, is_paced: bool) {
         self.is_paced = is_paced;
+        self.epoch += 1;
     }
 
     /// Takes the cable out of a port, or puts it back. What is on that link is lost.
@@ -209,6 +211,11 @@ impl Net {
         self.adapters.entry(end).or_default().lender = Some(lender.clone());
     }
 
+    /// Whether an adapter is at an end, here or in a process of its own.
+    pub fn has_adapter(&self, end: End) -> bool {
+        self.adapters.contains_key(&end)
+    }
+
     /// What the adapter at an end lends.
     pub fn lender(&self, end: End) -> Option<Arc<Lender>> {
         self.adapters.get(&end)?.lender.clone()
@@ -230,6 +237,7 @@ impl Net {
             mtu: info.neighbor_mtu,
             gids: gids.map(|guid| pollux_wire::address::Gid::new(info.gid_prefix, *guid)).collect(),
             pkeys: port.p_keys.entries().to_vec(),
+            reregistrations: port.reregistrations,
             drops: Drops::default(),
         }
     }

@@ -32,6 +32,8 @@ pub struct NodePort {
     pub arbitration: Option<Box<Arbitration>>,
     /// Whether its light is on.
     pub led: bool,
+    /// How often a subnet manager has told those here to join and subscribe anew.
+    pub reregistrations: u32,
     /// What went through it.
     pub counters: Counters,
     /// When its M_Key stops to protect, after a refusal.
@@ -90,6 +92,7 @@ impl NodePort {
             sl_to_vl: std::array::from_fn(|sl| default_lane(info.operational_vls, sl as u8)),
             arbitration: None,
             led: false,
+            reregistrations: 0,
             counters: Counters::default(),
             lease_end: None,
         };

@@ -1,0 +1,8 @@
+//! The command as its users meet it.
+#![expect(clippy::disallowed_methods, reason = "programs take their time, and tests wait for them")]
+
+mod fabric;
+mod processes;
+mod program;
+mod running;
+mod suite;
