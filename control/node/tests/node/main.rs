@@ -1,0 +1,5 @@
+//! Nodes that run, with each other.
+
+mod fabric;
+mod host;
+mod nodes;
