@@ -10,7 +10,8 @@ use crate::device::Opened;
 use pollux_control::interface::{ConnectionKey, ConnectionNews, Link, PeerKey, PortView};
 use pollux_control::mad::Envelope;
 use pollux_dataplane::ipoib::{
-    Config, ConnectionId, Outgoing, Received, Refused, Sender, Station, StationEvent,
+    Config, ConnectionId, ConnectionUse, Outgoing, Peering, Received, Refused, Sender, Station,
+    StationEvent,
 };
 use pollux_dataplane::neighbour::{Peer, Route, RouteTable, Routes};
 use pollux_dataplane::packet_memory::PacketMemory;
@@ -196,6 +197,14 @@ impl Mover {
     /// The station, for its counters.
     pub fn station(&self) -> &Station {
         &self.station
+    }
+
+    /// Every connection, and how much it was used.
+    pub fn connections(&self) -> impl Iterator<Item = (Peering, ConnectionUse)> {
+        let of = |id: &ConnectionId| {
+            Some((self.station.peering(*id)?, self.station.connection_use(*id)?))
+        };
+        self.connections.values().filter_map(of)
     }
 
     /// What was not moved.
