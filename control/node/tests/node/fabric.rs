@@ -1,6 +1,6 @@
 //! A fabric that runs in a thread, with a subnet manager of ours.
 
-use pollux_node::fabric::{Config, Fabric, Partitions, Plug, config};
+use pollux_node::fabric::{Config, Fabric, Partitions, config};
 use pollux_wire::capture::{ErfHeader, FileHeader, RecordHeader};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
+
+/// Who manages a fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manager {
+    /// A subnet manager of ours.
+    Ours,
+    /// OpenSM in the guest.
+    Guest,
+    /// OpenSM here, at the last host, by way of libumad2sim.
+    Umad,
+}
 
 /// A fabric, and a folder of its own.
 pub struct Running {
@@ -18,9 +29,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Hosts at one switch. Where the test needs one, the guest's wire is at the switch as well, and
-    /// every packet is in the file `capture`.
-    pub fn start(test: &str, hosts: usize, with_guest: bool) -> Self {
+    /// Hosts at one switch, and the wire of a guest.
+    pub fn start(test: &str, hosts: usize, manager: Manager) -> Self {
         let folder = std::env::temp_dir().join(format!("pollux-{}-{test}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let (wake, woken) = UnixStream::pair().expect("a pair of sockets");
@@ -28,7 +38,7 @@ impl Running {
         let (ready, is_ready) = sync_channel(1);
         let (over, at) = (Arc::clone(&is_over), folder.clone());
         let thread = std::thread::spawn(move || {
-            let mut fabric = Fabric::new(plan(&at, hosts, with_guest)).expect("it starts");
+            let mut fabric = Fabric::new(plan(&at, hosts, manager)).expect("it starts");
             ready.send(()).expect("somebody waits");
             fabric.run(woken, || over.load(Ordering::Relaxed)).expect("it runs");
         });
@@ -39,6 +49,11 @@ impl Running {
     /// The name of a host's port.
     pub fn port(&self, host: usize) -> String {
         format!("soft:{}@host{host}", self.folder.join("socket").display())
+    }
+
+    /// What libumad2sim calls it.
+    pub fn umad(&self) -> String {
+        umad(&self.folder)
     }
 
     /// Ends it; gives every packet that was anywhere on it, LRH to VCRC.
@@ -65,18 +80,22 @@ impl Drop for Running {
     }
 }
 
-fn plan(folder: &Path, hosts: usize, with_guest: bool) -> Config {
+/// A name that no other fabric of this machine has.
+fn umad(folder: &Path) -> String {
+    folder.file_name().expect("it has one").to_string_lossy().into()
+}
+
+fn plan(folder: &Path, hosts: usize, manager: Manager) -> Config {
     let topology = config::topology(&format!("single:{hosts}"), 1).expect("it is one");
     let wire = format!("switch1:{}=stream:{}", hosts + 1, folder.join("wire").display());
-    let wires: Vec<Plug> =
-        with_guest.then(|| wire.parse().expect("it is one")).into_iter().collect();
     Config {
         topology,
         seed: 1,
         socket: Some(folder.join("socket")),
-        wires,
+        umad: (manager == Manager::Umad).then(|| umad(folder)),
+        wires: vec![wire.parse().expect("it is one")],
         capture: Some(folder.join("capture")),
-        partitions: Some(Partitions::default()),
+        partitions: (manager == Manager::Ours).then(Partitions::default),
         ..Config::default()
     }
 }

@@ -1,5 +1,7 @@
-//! A guest that runs Linux, at the wire of a fabric (`scripts/linux-peer`).
+//! Programs nobody here wrote: a guest that runs Linux, at the wire of a fabric
+//! (`scripts/linux-peer`), and OpenSM at one of its hosts.
 
+use crate::fabric::Running;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -77,5 +79,41 @@ impl Drop for Guest {
         let id = self.child.id().to_string();
         let _ = Command::new("kill").arg(id).status();
         let _ = self.child.wait();
+    }
+}
+
+/// OpenSM at the last host of a fabric. It ends when this does.
+pub struct Opensm(Child);
+
+impl Opensm {
+    /// Starts it; `None` after having said that `test` is skipped.
+    pub fn start(test: &str, fabric: &Running) -> Option<Self> {
+        let opensm = pollux_referee::program(test, "opensm")?;
+        let folders = std::fs::read_dir("/usr/lib").ok()?.flatten();
+        let libraries = folders.map(|folder| folder.path().join("umad2sim/libumad2sim.so"));
+        let Some(library) = libraries.into_iter().find(|path| path.is_file()) else {
+            assert!(!is_required(), "{test} needs libumad2sim.so; run scripts/host-setup");
+            println!("SKIP {test}: no libumad2sim.so (scripts/host-setup --referees)");
+            return None;
+        };
+        let child = Command::new(opensm)
+            .args(["-e", "-f", "osm.log", "-d", "2", "-s", "1"])
+            .current_dir(&fabric.folder)
+            .env("LD_PRELOAD", library)
+            .env("IBSIM_SOCKNAME", fabric.umad())
+            .env("SIM_HOST", "host2")
+            .env("OSM_TMP_DIR", ".")
+            .env("OSM_CACHE_DIR", ".")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        Some(Self(child.expect("OpenSM starts")))
+    }
+}
+
+impl Drop for Opensm {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }

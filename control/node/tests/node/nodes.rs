@@ -1,6 +1,6 @@
 //! Two nodes of ours at one fabric.
 
-use crate::fabric::Running;
+use crate::fabric::{Manager, Running};
 use crate::host::Hosts;
 use pollux_node::interface::echo::Outcome;
 use pollux_node::interface::sending::NotSent;
@@ -16,7 +16,7 @@ fn two(fabric: &Running) -> Hosts {
 #[test]
 fn two_nodes_resolve_and_answer_each_other_by_datagrams() {
     let test = "two_nodes_resolve_and_answer_each_other_by_datagrams";
-    let fabric = Running::start(test, 2, false);
+    let fabric = Running::start(test, 2, Manager::Ours);
     let mut hosts = two(&fabric);
     for octets in [0, 1, 56, 2044 - 28] {
         hosts.must_answer(0, "10.0.0.2", octets);
@@ -46,7 +46,7 @@ fn two_nodes_resolve_and_answer_each_other_by_datagrams() {
 
 #[test]
 fn what_is_too_long_or_for_nobody_is_said_to_be() {
-    let fabric = Running::start("what_is_too_long_or_for_nobody_is_said_to_be", 2, false);
+    let fabric = Running::start("what_is_too_long_or_for_nobody_is_said_to_be", 2, Manager::Ours);
     let mut hosts = two(&fabric);
     hosts.must_answer(0, "10.0.0.2", 56);
     let too_big = Outcome::NotSent(NotSent::TooBig(2044));
