@@ -11,7 +11,7 @@
 //! IP's own part, from the link upwards: [`neighbour`] knows who has which link address, [`arp`]
 //! and [`nd`] ask and answer for it, [`address`] says what is ours and where packets go next,
 //! [`membership`] which groups are heard, [`dhcp`] gets addresses, [`icmp`] answers and complains.
-//! All of them send [`frame::Frame`]s. `tests/ip/node.rs` shows how they are tied together.
+//! All of them send [`frame::Frame`]s.
 #![forbid(unsafe_code)]
 
 pub mod address;
@@ -22,6 +22,7 @@ pub mod dhcp;
 pub mod drops;
 pub mod frame;
 pub mod icmp;
+pub mod interface;
 pub mod mad;
 pub mod membership;
 pub mod nd;

@@ -13,6 +13,7 @@ mod tests;
 
 pub use identifier::InterfaceId;
 pub use routes::{NextHop, RouteDrop, Routes};
+pub(crate) use source::subnet_broadcast;
 
 use crate::drops::{Drops, reasons};
 use pollux_verbs::time::Time;
@@ -271,7 +272,7 @@ impl Addresses {
     /// Whether packets to `ip` are for everyone on one of our subnets.
     pub fn is_broadcast(&self, ip: Ipv4Addr) -> bool {
         let of_subnet = |one: &Address| match one.ip {
-            IpAddr::V4(own) => source::subnet_broadcast(own, one.prefix_len),
+            IpAddr::V4(own) => subnet_broadcast(own, one.prefix_len),
             IpAddr::V6(_) => None,
         };
         ip.is_broadcast() || self.all.values().filter_map(of_subnet).any(|all| all == ip)

@@ -85,7 +85,7 @@ fn merit(one: &Address, destination: IpAddr) -> impl Ord + use<> {
 }
 
 /// The broadcast address of a subnet, where it has one (RFC 919; none for two nodes, RFC 3021).
-pub(super) fn subnet_broadcast(ip: Ipv4Addr, prefix_len: u8) -> Option<Ipv4Addr> {
+pub(crate) fn subnet_broadcast(ip: Ipv4Addr, prefix_len: u8) -> Option<Ipv4Addr> {
     let host_bits = u32::MAX.checked_shr(u32::from(prefix_len))?;
     (prefix_len < 31).then(|| Ipv4Addr::from_bits(ip.to_bits() | host_bits))
 }

@@ -2,6 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "programs take their time, and tests wait for them")]
 
 mod fabric;
+mod nodes;
 mod processes;
 mod program;
 mod running;

@@ -8,9 +8,8 @@
 //! 1. [`config`]: what it is to be, and why it cannot be;
 //! 2. `managers`: who manages its subnets, unless others do;
 //! 3. [`rule`]: faults; [`capture`]: every packet in a file;
-//! 4. [`admin`]: the socket at which it is asked, and [`report`] what it answers.
+//! 4. [`report`]: what it answers at its socket ([`crate::admin`]).
 
-pub mod admin;
 pub mod capture;
 pub mod config;
 mod managers;
@@ -21,7 +20,7 @@ pub use config::{Config, Plug, StartError};
 pub use managers::partitions;
 pub use pollux_fabric::sm::Partitions;
 
-use admin::Admin;
+use crate::admin::Admin;
 use capture::Capture;
 use config::place;
 use pollux_fabric::Time;
@@ -131,12 +130,12 @@ impl Fabric {
         let now = self.now();
         let Some(admin) = &mut self.admin else { return };
         let net = self.server.clients().net_mut();
-        admin.turn(now, &mut |question| {
+        admin.turn(now, &mut |_, question| {
             if let Some(processes) = &mut self.processes {
                 processes.settle(net);
             }
             let neighbours = Neighbours { wires: &self.wires, processes: self.processes.as_ref() };
-            report::answer(question, net, &neighbours, &mut self.rules)
+            Some(report::answer(question, net, &neighbours, &mut self.rules))
         });
     }
 

@@ -1,0 +1,256 @@
+//! What an interface and whoever moves its packets say to each other.
+//!
+//! Control names peers and connections by keys of its own, which are never used twice; what they
+//! are at the device (address handles, queue pairs, places in tables) is the mover's to know.
+
+use pollux_verbs::{AddressVector, QpAttributes, QpType};
+use pollux_wire::address::{Gid, Lid, Qpn};
+use pollux_wire::ip::ipoib::EtherType;
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::keys::{PKey, QKey};
+use pollux_wire::mad::smp::PortState;
+use pollux_wire::units::Mtu;
+use std::net::IpAddr;
+
+/// Names an interface on the link, or a group of the link, that packets are sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerKey(pub u64);
+
+/// Names a connection: its queue pair here, and what becomes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionKey(pub u64);
+
+/// A port as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortView {
+    /// Its number.
+    pub number: u8,
+    /// Whether it carries traffic.
+    pub state: PortState,
+    /// Its address.
+    pub lid: Lid,
+    /// How many low bits of that may vary.
+    pub lmc: u8,
+    /// Where the subnet manager is.
+    pub sm_lid: Lid,
+    /// The service level to reach it.
+    pub sm_sl: u8,
+    /// The largest payload that it carries now.
+    pub mtu: Mtu,
+    /// Its GIDs in the order of its table; the first is the interface's.
+    pub gids: Vec<Gid>,
+    /// Its P_Keys in the order of its table, entries that hold none included.
+    pub pkeys: Vec<PKey>,
+}
+
+/// What a started interface is on its link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Which entry of the port's P_Key table is the link's.
+    pub pkey_index: u16,
+    /// The key of the broadcast group, which all datagrams show (RFC 4391 4.1).
+    pub qkey: QKey,
+    /// The port's address.
+    pub lid: Lid,
+    /// How many low bits of that may vary.
+    pub lmc: u8,
+    /// The port's name.
+    pub gid: Gid,
+    /// The longest IP packet of a datagram.
+    pub mtu: u32,
+}
+
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatagramWay {
+    /// The port or the group.
+    pub vector: AddressVector,
+    /// The queue pair; [`Qpn::MULTICAST`] for a group.
+    pub qpn: Qpn,
+    /// The longest IP packet that goes there.
+    pub mtu: u32,
+}
+
+/// How packets to a peer are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Control wants to see them.
+    Unknown,
+    /// It is being found out; the same, for packets that should not be lost.
+    Pending,
+    /// There is none.
+    Unreachable,
+    /// By datagram.
+    Datagram(DatagramWay),
+    /// By connection.
+    Connected {
+        /// Which.
+        connection: ConnectionKey,
+        /// The longest IP packet that goes there.
+        mtu: u32,
+        /// Where packets go that a datagram has room for, when it is not there any more.
+        fallback: Option<DatagramWay>,
+    },
+}
+
+/// What is to be done at the device and in the tables, in the order in which it is said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Datagrams are to come and go. A station that is started takes this as a change.
+    Start(Link),
+    /// No datagrams any more.
+    Stop,
+    /// The UD queue pair is to hear a group.
+    Attach {
+        /// The group.
+        mgid: Gid,
+        /// Its LID.
+        mlid: Lid,
+    },
+    /// The UD queue pair is not to hear it any more.
+    Detach {
+        /// The group.
+        mgid: Gid,
+        /// Its LID.
+        mlid: Lid,
+    },
+    /// An address is ours: packets to it are for local sockets.
+    AddOwn(IpAddr),
+    /// It is not any more.
+    RemoveOwn(IpAddr),
+    /// There is this peer, and packets to it are sent so now.
+    SetPeer {
+        /// Which.
+        peer: PeerKey,
+        /// How.
+        way: Way,
+    },
+    /// The peer is gone; nothing is bound to it any more.
+    RemovePeer {
+        /// Which.
+        peer: PeerKey,
+    },
+    /// Packets for a next hop go to a peer, whatever they did before.
+    Bind {
+        /// The next hop.
+        ip: IpAddr,
+        /// Who.
+        peer: PeerKey,
+    },
+    /// Control wants to see packets for this next hop.
+    Unbind {
+        /// The next hop.
+        ip: IpAddr,
+    },
+    /// Packets for a group of the link go to a peer.
+    BindGroup {
+        /// The group.
+        mgid: Gid,
+        /// Who.
+        peer: PeerKey,
+    },
+    /// Control wants to see packets for this group.
+    UnbindGroup {
+        /// The group.
+        mgid: Gid,
+    },
+    /// A queue pair is to be made and brought to INIT, with receives at hand; then
+    /// [`ConnectionNews::Made`] or [`ConnectionNews::Failed`] is to be told.
+    Connect {
+        /// Which connection it is for.
+        connection: ConnectionKey,
+        /// RC or UC.
+        qp_type: QpType,
+        /// The interface at the other end.
+        peer: LinkAddress,
+        /// Which entry of the port's P_Key table to use.
+        pkey_index: u16,
+    },
+    /// The queue pair is to be like this.
+    Modify {
+        /// Which.
+        connection: ConnectionKey,
+        /// From INIT to RTR, or from RTR to RTS.
+        attributes: Box<QpAttributes>,
+    },
+    /// The queue pair is to go. [`ConnectionNews::Ended`] is told when its buffers are back.
+    Disconnect {
+        /// Which.
+        connection: ConnectionKey,
+    },
+}
+
+/// What became of a queue pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConnectionNews {
+    /// It is made and in INIT.
+    Made {
+        /// Its number.
+        qpn: Qpn,
+    },
+    /// It could not be made or changed, or it failed under way; it is still to be disconnected,
+    /// unless it never was made.
+    Failed,
+    /// Data came before it was told to send (RFC 4755 3.2).
+    DataCame,
+    /// It is no more.
+    Ended,
+}
+
+/// A packet to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// What it is.
+    pub ether_type: EtherType,
+    /// The packet, without the header of the link.
+    pub packet: Vec<u8>,
+    /// How it goes.
+    pub by: By,
+}
+
+/// How one packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// By datagram, whatever connections there are.
+    Datagram(DatagramWay),
+    /// As packets to this peer go now.
+    Peer(PeerKey),
+}
+
+/// A packet for local sockets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// What it is.
+    pub ether_type: EtherType,
+    /// The packet.
+    pub packet: Vec<u8>,
+}
+
+/// A packet that came, and that is control's or for one of our addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received<'a> {
+    /// What it is.
+    pub ether_type: EtherType,
+    /// The packet, without the header of the link.
+    pub packet: &'a [u8],
+    /// How it came.
+    pub from: From,
+}
+
+/// How a packet came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// As a datagram.
+    Datagram {
+        /// The sending queue pair.
+        qpn: Qpn,
+        /// The sending port within the subnet.
+        lid: Lid,
+        /// The same among subnets, if there was a GRH.
+        gid: Option<Gid>,
+        /// The group that it was sent to, if it was to one.
+        group: Option<Gid>,
+    },
+    /// By a connection.
+    Connection(ConnectionKey),
+}

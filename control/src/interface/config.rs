@@ -1,0 +1,128 @@
+//! How an interface is to be.
+
+use crate::cm::CmConfig;
+use crate::icmp::IcmpConfig;
+use crate::neighbour::NeighbourConfig;
+use crate::sa::SaConfig;
+use pollux_wire::address::{Guid, Qpn, Scope};
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::keys::{PKey, QKey};
+use pollux_wire::units::{Mtu, Rate};
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// An interface's configuration.
+#[derive(Clone, Debug)]
+pub struct InterfaceConfig {
+    /// Our node.
+    pub ca_guid: Guid,
+    /// Our UD queue pair, which stays for life.
+    pub qpn: Qpn,
+    /// The partition of the link; its membership bit does not count.
+    pub p_key: PKey,
+    /// The scope of the link's groups.
+    pub scope: Scope,
+    /// What the broadcast group is to be like where it has to be made; without that it must be
+    /// there, as for Linux.
+    pub create: Option<GroupTerms>,
+    /// Addresses, with the lengths of their prefixes.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// Default routers.
+    pub routers: Vec<IpAddr>,
+    /// Neighbours that are not asked for.
+    pub neighbours: Vec<(IpAddr, LinkAddress)>,
+    /// Whether IPv6 is spoken at all.
+    pub ipv6: bool,
+    /// Whether addresses are made of what routers announce.
+    pub autoconfigures: bool,
+    /// Whether others are asked for an IPv4 address before it is used (RFC 5227).
+    pub probes: bool,
+    /// How often others are asked for an IPv6 address before it is used (RFC 4862 5.1).
+    pub detections: u8,
+    /// Whether an IPv4 address is given up when another node insists on it.
+    pub cedes: bool,
+    /// Whether packets are forwarded: told in neighbour discovery, and routers are not believed.
+    pub is_router: bool,
+    /// The pause after the administrator refused or did not answer; it doubles each time.
+    pub pause_min: Duration,
+    /// The longest such pause.
+    pub pause_max: Duration,
+    /// Interfaces that packets are sent to, at most.
+    pub peers_max: usize,
+    /// Paths that are remembered, at most.
+    pub paths_max: usize,
+    /// Packets that wait for one path or one group, at most.
+    pub pending_per_way_max: usize,
+    /// Groups that are joined to send or to hear, at most.
+    pub groups_max: usize,
+    /// Packets that wait to be polled, at most.
+    pub packets_max: usize,
+    /// Neighbours.
+    pub neighbour: NeighbourConfig,
+    /// Complaints and echoes.
+    pub icmp: IcmpConfig,
+    /// The administrator's client.
+    pub sa: SaConfig,
+    /// Connection management.
+    pub cm: CmConfig,
+}
+
+/// What a broadcast group is made with (RFC 4391 5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupTerms {
+    /// The key of all datagrams of the link.
+    pub q_key: QKey,
+    /// Payload of a datagram.
+    pub mtu: Mtu,
+    /// The fastest that it may be sent to.
+    pub rate: Rate,
+    /// The service level.
+    pub sl: u8,
+}
+
+impl Default for GroupTerms {
+    /// As OpenSM makes it.
+    fn default() -> Self {
+        Self { q_key: QKey::IPOIB_OPENSM, mtu: Mtu::OCTETS_2048, rate: Rate::GBPS_10, sl: 0 }
+    }
+}
+
+impl InterfaceConfig {
+    /// Usual settings for a link of a partition.
+    pub fn new(ca_guid: Guid, qpn: Qpn, p_key: PKey) -> Self {
+        Self {
+            ca_guid,
+            qpn,
+            p_key: p_key.full(),
+            scope: Scope::LINK_LOCAL,
+            create: None,
+            addresses: Vec::new(),
+            routers: Vec::new(),
+            neighbours: Vec::new(),
+            ipv6: true,
+            autoconfigures: true,
+            probes: false,
+            detections: 1,
+            cedes: false,
+            is_router: false,
+            pause_min: Duration::from_secs(1),
+            pause_max: Duration::from_secs(16),
+            peers_max: 16_384,
+            paths_max: 16_384,
+            pending_per_way_max: 64,
+            groups_max: 1024,
+            packets_max: 4096,
+            neighbour: NeighbourConfig::default(),
+            icmp: IcmpConfig::default(),
+            sa: SaConfig::default(),
+            cm: CmConfig::of(ca_guid),
+        }
+    }
+
+    /// The same with one more address.
+    #[must_use]
+    pub fn address(mut self, ip: IpAddr, prefix_len: u8) -> Self {
+        self.addresses.push((ip, prefix_len));
+        self
+    }
+}

@@ -1,0 +1,424 @@
+//! Groups of the link: those that are heard, and those that are only sent to (RFC 4391 10).
+//!
+//! ```text
+//!   wanted or sent to --> Asked --joined--> Joined --deleted--> (Asked, or Missing)
+//!                           |  \--refused--> Failed --time--> Asked
+//!                           +--not there--> Missing --time, or created--> Asked
+//! ```
+//!
+//! A group that is to be heard is made where it is not there. One that is only sent to is not: as
+//! long as nobody is in it, its packets go to the group of all routers if that is there, and
+//! nowhere otherwise. Notices of the administrator say when that changes; asking again after a
+//! while is for those that were lost.
+
+use super::life::is_no_such_group;
+use super::{
+    Action, By, DatagramWay, Interface, InterfaceDrop, Outgoing, Parcel, PeerKey, Purpose,
+};
+use super::{Link, Way};
+use crate::nd::ALL_ROUTERS;
+use crate::sa::{Answer, Question, SaError};
+use pollux_verbs::time::Time;
+use pollux_verbs::{AddressVector, GlobalRoute};
+use pollux_wire::address::{Gid, Lid, Qpn};
+use pollux_wire::ip::mgid::GroupId;
+use pollux_wire::mad::sa::{JoinState, McMemberRecord};
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+/// How long a group that is not there is not asked for again, unless it is said to be there.
+const MISSING_PAUSE: Duration = Duration::from_secs(60);
+
+/// A group of the link.
+pub(super) struct Group {
+    pub(super) mgid: Gid,
+    pub(super) peer: PeerKey,
+    /// It is to be heard, and not only sent to.
+    pub(super) is_wanted: bool,
+    pub(super) state: GroupState,
+    pub(super) since: Time,
+    /// The LID by which the queue pair hears it.
+    attached: Option<Lid>,
+    pub(super) pending: VecDeque<Parcel>,
+}
+
+/// What is known of a group.
+#[derive(Clone, Debug)]
+pub(super) enum GroupState {
+    Asked { failures: u32 },
+    Joined { record: Box<McMemberRecord>, as_full: bool },
+    Missing { until: Time },
+    Failed { error: SaError, failures: u32, until: Time },
+}
+
+impl Group {
+    pub(super) const fn due(&self) -> Option<Time> {
+        match self.state {
+            GroupState::Missing { until } | GroupState::Failed { until, .. } => Some(until),
+            GroupState::Asked { .. } | GroupState::Joined { .. } => None,
+        }
+    }
+
+    /// As what we are a member of it.
+    pub(super) fn join_state(&self) -> Option<(Gid, JoinState)> {
+        match self.state {
+            GroupState::Joined { as_full, .. } => Some((self.mgid, join_state(as_full))),
+            _ => None,
+        }
+    }
+
+    fn record(&self) -> Option<&McMemberRecord> {
+        match &self.state {
+            GroupState::Joined { record, .. } => Some(record),
+            _ => None,
+        }
+    }
+}
+
+/// Why not the send-only state that keeps a group alive: not every administrator knows it, and a
+/// group without anybody who hears it need not live.
+const fn join_state(as_full: bool) -> JoinState {
+    if as_full { JoinState::FULL_MEMBER } else { JoinState::SEND_ONLY_NON_MEMBER }
+}
+
+/// The group that gets what nobody is known to hear.
+fn all_routers(id: GroupId) -> Option<GroupId> {
+    match id {
+        GroupId::V4(_) => GroupId::of(Ipv4Addr::new(224, 0, 0, 2).into()),
+        GroupId::V6(_) => GroupId::of(ALL_ROUTERS.into()),
+        GroupId::Broadcast => None,
+    }
+}
+
+impl Interface {
+    /// A group is to be heard.
+    pub(super) fn want_group(&mut self, now: Time, id: GroupId) {
+        if !self.is_up() || !self.enter_group(now, id) {
+            return;
+        }
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        group.is_wanted = true;
+        let is_member = matches!(group.state, GroupState::Joined { as_full: true, .. });
+        if !is_member && id != GroupId::Broadcast {
+            self.ask_group(now, id, true);
+        }
+    }
+
+    /// It is not any more. Whoever sends to it joins it anew.
+    pub(super) fn unwant_group(&mut self, now: Time, id: GroupId) {
+        let Some(group) = self.groups.get(&id).filter(|group| group.is_wanted) else { return };
+        let member = group.join_state();
+        self.remove_group(id);
+        self.leave_group(now, member);
+    }
+
+    /// Everything that is heard or sent to is joined, whatever the administrator knew before.
+    pub(super) fn join_all_groups(&mut self, now: Time) {
+        let wanted: Vec<GroupId> = self.membership.link_groups().map(|(id, _)| id).collect();
+        for id in wanted {
+            if self.enter_group(now, id)
+                && let Some(group) = self.groups.get_mut(&id)
+            {
+                group.is_wanted = true;
+            }
+        }
+        let all = self.groups.iter().filter(|(id, _)| **id != GroupId::Broadcast);
+        for (id, is_wanted) in all.map(|(&id, one)| (id, one.is_wanted)).collect::<Vec<_>>() {
+            self.ask_group(now, id, is_wanted);
+        }
+    }
+
+    /// A packet for whoever is in a group.
+    pub(super) fn send_to_group(&mut self, now: Time, id: GroupId, parcel: Parcel) {
+        if !self.check_up() {
+            return;
+        }
+        if !self.groups.contains_key(&id) {
+            if !self.enter_group(now, id) {
+                return;
+            }
+            self.ask_group(now, id, false);
+        }
+        let link_mtu = self.link().map_or(0, |link| link.mtu);
+        let limit = self.config.pending_per_way_max;
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        match &group.state {
+            GroupState::Joined { record, .. } => {
+                let way =
+                    way_to(group.mgid, record, self.standing.map_or(1, |at| at.port), link_mtu);
+                self.send_datagram(now, parcel, way);
+            }
+            GroupState::Asked { .. } => {
+                if group.pending.len() >= limit {
+                    group.pending.pop_front();
+                    self.drops.count(InterfaceDrop::PendingPerWay);
+                }
+                group.pending.push_back(parcel);
+            }
+            GroupState::Missing { .. } => match all_routers(id).filter(|routers| *routers != id) {
+                Some(routers) => self.send_to_group(now, routers, parcel),
+                None => self.drops.count(InterfaceDrop::NoGroup),
+            },
+            GroupState::Failed { .. } => self.drops.count(InterfaceDrop::GroupRefused),
+        }
+    }
+
+    /// One packet by datagram, if it fits.
+    pub(super) fn send_datagram(&mut self, now: Time, parcel: Parcel, way: DatagramWay) {
+        let Parcel { ether_type, packet, .. } = parcel;
+        if packet.len() > way.mtu as usize {
+            self.drops.count(InterfaceDrop::TooBig);
+            self.complain(now, &packet, crate::icmp::Complaint::TooBig(way.mtu));
+        } else {
+            self.frames.push(Outgoing { ether_type, packet, by: By::Datagram(way) });
+        }
+    }
+
+    pub(super) fn group_answered(
+        &mut self,
+        now: Time,
+        id: GroupId,
+        as_full: bool,
+        result: Result<Answer, SaError>,
+    ) {
+        let error = match result {
+            Ok(Answer::Group(record)) => return self.group_joined(now, id, as_full, record),
+            Ok(_) => SaError::BadAnswer,
+            Err(error) => error,
+        };
+        let Some(group) = self.groups.get(&id) else { return };
+        if group.is_wanted != as_full {
+            return self.ask_group(now, id, group.is_wanted);
+        }
+        let failures = match group.state {
+            GroupState::Asked { failures } => failures.saturating_add(1),
+            _ => 1,
+        };
+        let until = now + self.pause_after(failures);
+        self.set_group(
+            now,
+            id,
+            match as_full {
+                false if is_no_such_group(error) => {
+                    GroupState::Missing { until: now + MISSING_PAUSE }
+                }
+                _ => GroupState::Failed { error, failures, until },
+            },
+        );
+    }
+
+    pub(super) fn group_joined(
+        &mut self,
+        now: Time,
+        id: GroupId,
+        as_full: bool,
+        record: McMemberRecord,
+    ) {
+        match self.groups.get(&id) {
+            // It was left, or only sent to, while the administrator was asked.
+            None => self.leave_group(now, Some((record.mgid, join_state(as_full)))),
+            Some(group) => {
+                let asks_more = group.is_wanted && !as_full;
+                self.set_group(now, id, GroupState::Joined { record: Box::new(record), as_full });
+                if asks_more {
+                    self.ask_group(now, id, true);
+                }
+            }
+        }
+    }
+
+    /// The administrator says that a group is there now.
+    pub(super) fn group_appeared(&mut self, now: Time, id: GroupId) {
+        let Some(group) = self.groups.get(&id) else { return };
+        if matches!(group.state, GroupState::Missing { .. } | GroupState::Failed { .. }) {
+            self.ask_group(now, id, group.is_wanted);
+        }
+    }
+
+    /// The administrator says that it is not there any more.
+    pub(super) fn group_vanished(&mut self, now: Time, id: GroupId) {
+        let Some(group) = self.groups.get(&id) else { return };
+        if group.is_wanted {
+            self.ask_group(now, id, true);
+        } else if matches!(group.state, GroupState::Joined { .. }) {
+            self.set_group(now, id, GroupState::Missing { until: now + MISSING_PAUSE });
+        }
+    }
+
+    /// The traffic class of the link, by which paths are asked for.
+    pub(super) fn traffic_class(&self) -> u8 {
+        let broadcast = self.groups.get(&GroupId::Broadcast).and_then(Group::record);
+        broadcast.map_or(0, |record| record.traffic_class)
+    }
+
+    pub(super) fn retry_groups(&mut self, now: Time) {
+        let due = self.groups.iter().filter(|(_, one)| one.due().is_some_and(|due| due <= now));
+        for (id, is_wanted) in due.map(|(&id, one)| (id, one.is_wanted)).collect::<Vec<_>>() {
+            self.ask_group(now, id, is_wanted);
+        }
+    }
+
+    /// Nothing is heard any more.
+    pub(super) fn forget_groups(&mut self) {
+        for id in self.groups.keys().copied().collect::<Vec<_>>() {
+            self.remove_group(id);
+        }
+    }
+
+    /// Sees to it that there is an entry. `false` if there is no room.
+    fn enter_group(&mut self, now: Time, id: GroupId) -> bool {
+        if self.groups.contains_key(&id) {
+            return true;
+        }
+        if self.groups.len() >= self.config.groups_max && !self.evict_group(now) {
+            self.drops.count(InterfaceDrop::GroupsFull);
+            return false;
+        }
+        let (mgid, peer) = (self.mgid(id), PeerKey(self.new_key()));
+        let group = Group {
+            mgid,
+            peer,
+            is_wanted: false,
+            state: GroupState::Asked { failures: 0 },
+            since: now,
+            attached: None,
+            pending: VecDeque::new(),
+        };
+        self.groups.insert(id, group);
+        self.actions.push_back(Action::SetPeer { peer, way: Way::Pending });
+        self.actions.push_back(Action::BindGroup { mgid, peer });
+        true
+    }
+
+    /// Gives up the group that was sent to first, of those that are not heard.
+    fn evict_group(&mut self, now: Time) -> bool {
+        let sent_to = self.groups.iter().filter(|(_, group)| !group.is_wanted);
+        let oldest = sent_to.min_by_key(|(_, group)| group.since);
+        let Some((&id, group)) = oldest else { return false };
+        let member = group.join_state();
+        self.remove_group(id);
+        self.leave_group(now, member);
+        true
+    }
+
+    fn remove_group(&mut self, id: GroupId) {
+        let Some(group) = self.groups.remove(&id) else { return };
+        let Group { mgid, peer, attached, pending, .. } = group;
+        pending.iter().for_each(|_| self.drops.count(InterfaceDrop::PeerGone));
+        if let Some(mlid) = attached {
+            self.actions.push_back(Action::Detach { mgid, mlid });
+        }
+        self.actions.push_back(Action::UnbindGroup { mgid });
+        self.actions.push_back(Action::RemovePeer { peer });
+    }
+
+    fn leave_group(&mut self, now: Time, member: Option<(Gid, JoinState)>) {
+        if let Some((mgid, how)) = member {
+            let question = Question::leave(self.member(mgid, how));
+            self.ask(now, Purpose::Leave, question);
+        }
+    }
+
+    /// Asks to join, unless that is under way. Packets wait only if nothing was known before.
+    fn ask_group(&mut self, now: Time, id: GroupId, as_full: bool) {
+        let broadcast = self.groups.get(&GroupId::Broadcast).and_then(Group::record).copied();
+        let Some((group, like)) = self.groups.get_mut(&id).zip(broadcast) else { return };
+        let failures = match group.state {
+            GroupState::Failed { failures, .. } | GroupState::Asked { failures } => failures,
+            _ => 0,
+        };
+        if !matches!(group.state, GroupState::Joined { .. }) {
+            (group.state, group.since) = (GroupState::Asked { failures }, now);
+        }
+        let mgid = group.mgid;
+        let member = self.member(mgid, join_state(as_full));
+        let question = match as_full {
+            true => Question::join_or_create(member, &like),
+            false => Question::join(member),
+        };
+        let purpose = Purpose::Group { id, as_full };
+        if !self.is_asked(purpose) {
+            self.ask(now, purpose, question);
+        }
+        self.set_way_of_group(id);
+    }
+
+    /// A group is known to be like this: packets to it go so, and those that waited go now.
+    fn set_group(&mut self, now: Time, id: GroupId, state: GroupState) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        (group.state, group.since) = (state, now);
+        let heard = group.record().map(|record| record.mlid).filter(|_| group.is_wanted);
+        let heard =
+            heard.filter(|_| matches!(group.state, GroupState::Joined { as_full: true, .. }));
+        let mgid = group.mgid;
+        if group.attached != heard {
+            let before = std::mem::replace(&mut group.attached, heard);
+            let detach = before.map(|mlid| Action::Detach { mgid, mlid });
+            let attach = heard.map(|mlid| Action::Attach { mgid, mlid });
+            self.actions.extend(detach.into_iter().chain(attach));
+        }
+        let pending = std::mem::take(&mut group.pending);
+        self.set_way_of_group(id);
+        for parcel in pending {
+            self.send_to_group(now, id, parcel);
+        }
+        // What nobody hears goes to the routers, so their group is the way of others.
+        if all_routers(id) == Some(id) {
+            let missing = self.groups.iter().filter(|(other, group)| {
+                all_routers(**other) == Some(id)
+                    && matches!(group.state, GroupState::Missing { .. })
+            });
+            for other in missing.map(|(&other, _)| other).collect::<Vec<_>>() {
+                self.set_way_of_group(other);
+            }
+        }
+    }
+
+    fn set_way_of_group(&mut self, id: GroupId) {
+        let Some(group) = self.groups.get(&id) else { return };
+        let peer = group.peer;
+        let joined = match &group.state {
+            GroupState::Missing { .. } => {
+                let routers = all_routers(id).filter(|routers| *routers != id);
+                let Some(routers) = routers.and_then(|routers| self.groups.get(&routers)) else {
+                    // Control asks for the routers' group as soon as there is a packet for it.
+                    let way =
+                        if all_routers(id) == Some(id) { Way::Unreachable } else { Way::Unknown };
+                    return self.actions.push_back(Action::SetPeer { peer, way });
+                };
+                routers
+            }
+            _ => group,
+        };
+        let link_mtu = self.link().map_or(0, |link: &Link| link.mtu);
+        let port = self.standing.map_or(1, |standing| standing.port);
+        let way = match &joined.state {
+            GroupState::Joined { record, .. } => {
+                Way::Datagram(way_to(joined.mgid, record, port, link_mtu))
+            }
+            GroupState::Asked { .. } => Way::Pending,
+            GroupState::Missing { .. } | GroupState::Failed { .. } => Way::Unreachable,
+        };
+        self.actions.push_back(Action::SetPeer { peer, way });
+    }
+}
+
+/// How a datagram gets to a group: always with a GRH (RFC 4391 6).
+fn way_to(mgid: Gid, record: &McMemberRecord, port: u8, mtu: u32) -> DatagramWay {
+    let vector = AddressVector {
+        dlid: record.mlid,
+        sl: record.sl,
+        src_path_bits: 0,
+        static_rate: record.rate.0,
+        port,
+        grh: Some(GlobalRoute {
+            dgid: mgid,
+            sgid_index: 0,
+            flow_label: record.flow_label,
+            hop_limit: record.hop_limit,
+            traffic_class: record.traffic_class,
+        }),
+    };
+    DatagramWay { vector, qpn: Qpn::MULTICAST, mtu }
+}

@@ -1,0 +1,121 @@
+//! Packets that came: to the protocol whose they are, or to local sockets.
+
+use super::{Delivery, Interface, InterfaceDrop, Received};
+use crate::icmp::Complaint;
+use pollux_verbs::time::Time;
+use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::icmpv4::Icmpv4Type;
+use pollux_wire::ip::icmpv6::Icmpv6Type;
+use pollux_wire::ip::ipoib::EtherType;
+use pollux_wire::ip::ipv4::Ipv4Packet;
+use pollux_wire::ip::ipv6::Ipv6Packet;
+use pollux_wire::ip::ipv6_ext::UpperLayer;
+use std::net::IpAddr;
+
+/// Whose a packet is.
+enum Owner {
+    Discovery,
+    Listeners,
+    /// An echo request to one of our addresses.
+    Echo,
+    Sockets,
+}
+
+impl Interface {
+    /// A packet came: one that is control's whoever it is for, or that is for one of our addresses
+    /// or groups.
+    pub fn handle_packet(&mut self, now: Time, received: Received<'_>) {
+        if self.check_up() {
+            self.receive(now, received);
+        }
+        self.pump(now);
+    }
+
+    fn receive(&mut self, now: Time, Received { ether_type, packet, .. }: Received<'_>) {
+        match ether_type {
+            EtherType::ARP | EtherType::RARP => self.arp.handle_packet(now, packet),
+            EtherType::IPV4 => self.receive_v4(now, packet),
+            EtherType::IPV6 if self.config.ipv6 => self.receive_v6(now, packet),
+            _ => self.drops.count(InterfaceDrop::Malformed),
+        }
+    }
+
+    fn receive_v4(&mut self, now: Time, octets: &[u8]) {
+        let Ok(packet) = Ipv4Packet::parse(octets) else {
+            return self.drops.count(InterfaceDrop::Malformed);
+        };
+        let header = packet.header();
+        let first = packet.payload().first().copied().map(Icmpv4Type);
+        let is_whole = !header.is_fragment();
+        match (header.protocol, first) {
+            (IpProtocol::IGMP, _) => self.membership.handle_igmp(now, octets),
+            (IpProtocol::ICMPV4, Some(Icmpv4Type::ECHO_REQUEST)) if is_whole => {
+                self.deliver(now, EtherType::IPV4, header.destination.into(), octets, Owner::Echo);
+            }
+            _ => {
+                let owner = Owner::Sockets;
+                self.deliver(now, EtherType::IPV4, header.destination.into(), octets, owner);
+            }
+        }
+    }
+
+    fn receive_v6(&mut self, now: Time, octets: &[u8]) {
+        let Ok(packet) = Ipv6Packet::parse(octets) else {
+            return self.drops.count(InterfaceDrop::Malformed);
+        };
+        let header = packet.header();
+        let Ok(upper) = UpperLayer::find(header.next_header, packet.payload()) else {
+            return self.drops.count(InterfaceDrop::Malformed);
+        };
+        match owner_of_v6(&upper) {
+            Owner::Discovery => self.nd.handle_packet(octets),
+            Owner::Listeners => self.membership.handle_mld(now, octets),
+            owner => self.deliver(now, EtherType::IPV6, header.destination.into(), octets, owner),
+        }
+    }
+
+    /// A packet for one of our addresses or groups, if it is.
+    fn deliver(
+        &mut self,
+        now: Time,
+        ether_type: EtherType,
+        destination: IpAddr,
+        octets: &[u8],
+        owner: Owner,
+    ) {
+        let is_broadcast = matches!(destination, IpAddr::V4(ip) if self.addresses.is_broadcast(ip));
+        let is_ours = self.addresses.is_ours(destination)
+            || is_broadcast
+            || self.membership.hears(destination);
+        if !is_ours {
+            return self.drops.count(InterfaceDrop::Transit);
+        }
+        if matches!(owner, Owner::Echo) {
+            if let Some(frame) = self.icmp.handle_echo(now, octets, &self.addresses) {
+                self.send_frame(now, frame);
+            }
+            return;
+        }
+        self.deliveries.push(Delivery { ether_type, packet: octets.to_vec() });
+    }
+
+    /// Nobody listens at the port that a packet is for.
+    pub fn handle_no_listener(&mut self, now: Time, packet: &[u8]) {
+        self.complain(now, packet, Complaint::NoPort);
+        self.pump(now);
+    }
+}
+
+fn owner_of_v6(upper: &UpperLayer<'_>) -> Owner {
+    if upper.protocol != IpProtocol::ICMPV6 {
+        return Owner::Sockets;
+    }
+    match upper.payload.first().copied() {
+        Some(133..=137) => Owner::Discovery,
+        Some(130..=132 | 143) => Owner::Listeners,
+        Some(kind) if Icmpv6Type(kind) == Icmpv6Type::ECHO_REQUEST && upper.fragment.is_none() => {
+            Owner::Echo
+        }
+        _ => Owner::Sockets,
+    }
+}

@@ -1,0 +1,441 @@
+//! An interface of IP over InfiniBand: its slow protocols tied together (RFC 4391, RFC 4755).
+//!
+//! ```text
+//!   the port --> life: joined to the broadcast group, or why not
+//!   misses   --> routes --> neighbours <--> ARP, neighbour discovery     --> frames
+//!                               |
+//!                             peers: a link address, however many IP addresses lead to it
+//!                               |
+//!                             paths, groups <--> the subnet administrator --> datagrams
+//!                               |
+//!                             actions: ways of peers, for whoever moves packets
+//! ```
+//!
+//! There is no I/O here, and no clock. Whoever owns one calls a `handle_*`, then takes all that
+//! `poll_*` has, actions first: a frame may go by a peer that an action makes. The queue of actions
+//! has no limit of its own; one call makes a few for each peer and group at the most, and these
+//! have limits.
+//!
+//! [`life`] says how an interface comes up and goes down, [`resolution`] how a packet finds its
+//! peer, [`groups`] who hears what; [`rows`] shows it all.
+
+mod action;
+mod config;
+mod groups;
+mod inbound;
+mod life;
+mod own;
+mod paths;
+mod peers;
+mod resolution;
+mod rows;
+
+pub use action::{
+    Action, By, ConnectionKey, ConnectionNews, DatagramWay, Delivery, From, Link, Outgoing,
+    PeerKey, PortView, Received, Way,
+};
+pub use config::{GroupTerms, InterfaceConfig};
+pub use life::Life;
+pub use rows::{GroupRow, InterfaceRow, PathRow, PeerRow};
+
+use crate::address::{Addresses, NextHop, Routes};
+use crate::arp::{Arp, ArpConfig};
+use crate::bounded::Queue;
+use crate::drops::{Drops, reasons};
+use crate::icmp::Icmp;
+use crate::mad::{Envelope, MadAddress};
+use crate::membership::Membership;
+use crate::nd::{Nd, NdConfig};
+use crate::neighbour::{NeighbourConfig, Neighbours};
+use crate::sa::{Answer, Question, RequestId, SaClient, SaError, SaEvent};
+use groups::Group;
+use life::Standing;
+use paths::Path;
+use peers::Peers;
+use pollux_verbs::dice::Dice;
+use pollux_verbs::time::Time;
+use pollux_wire::address::Gid;
+use pollux_wire::ip::ipoib::EtherType;
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::ip::mgid::GroupId;
+use pollux_wire::keys::PKey;
+use pollux_wire::mad::notice::TrapNumber;
+use pollux_wire::mad::{MadHeader, MgmtClass};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+
+reasons! {
+    /// Why a packet was dropped, or something not done.
+    pub enum InterfaceDrop {
+        /// The interface is not up.
+        Down = "down",
+        /// It is no whole packet of its type.
+        Malformed = "malformed",
+        /// It is for somebody else, and nothing is forwarded here.
+        Transit = "transit",
+        /// Nobody knows the way.
+        NoRoute = "no_route",
+        /// The next hop does not answer, or there is no path to it.
+        Unreachable = "unreachable",
+        /// It is longer than what the way takes.
+        TooBig = "too_big",
+        /// It made room for a later one that waits for the same path or group.
+        PendingPerWay = "pending_per_way",
+        /// Its peer was forgotten while it waited.
+        PeerGone = "peer_gone",
+        /// Nobody is in the group, and there is no group of all routers to send it to.
+        NoGroup = "no_group",
+        /// The group could not be joined.
+        GroupRefused = "group_refused",
+        /// There are too many groups.
+        GroupsFull = "groups_full",
+        /// There is no address of ours to ask from.
+        NoSource = "no_source",
+        /// Too many questions to the subnet administrator wait.
+        QuestionsFull = "questions_full",
+        /// An address of ours beyond what resolution has room for.
+        AddressesFull = "addresses_full",
+        /// Another node says that it has an address of ours.
+        AddressContested = "address_contested",
+        /// A datagram of a class that nobody here speaks.
+        UnknownClass = "unknown_class",
+    }
+}
+
+/// A packet on its way to a peer or a group.
+#[derive(Clone, Debug)]
+struct Parcel {
+    ether_type: EtherType,
+    packet: Vec<u8>,
+    /// It goes by datagram whatever connections there are: it is resolution's (RFC 4755 3).
+    by_datagram: bool,
+}
+
+/// What a question to the administrator is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Broadcast,
+    Group { id: GroupId, as_full: bool },
+    Leave,
+    Path(Gid),
+    Subscription(TrapNumber),
+}
+
+/// An interface.
+pub struct Interface {
+    config: InterfaceConfig,
+    port: Option<PortView>,
+    standing: Option<Standing>,
+    life: Life,
+    since: Time,
+    /// How often in a row the broadcast group could not be joined.
+    failures: u32,
+    sa: SaClient,
+    questions: BTreeMap<RequestId, Purpose>,
+    asked: u64,
+    /// Questions that had no room, which is as good as an answer.
+    refused: VecDeque<Purpose>,
+    /// When to subscribe again to notices that the administrator did not want to give.
+    subscriptions: BTreeMap<TrapNumber, Time>,
+    addresses: Addresses,
+    routes: Routes,
+    /// Addresses that the mover knows as ours, with the lengths of their prefixes.
+    owned: BTreeMap<IpAddr, u8>,
+    neighbours: Neighbours<Parcel>,
+    arp: Arp,
+    nd: Nd,
+    membership: Membership,
+    icmp: Icmp,
+    groups: BTreeMap<GroupId, Group>,
+    paths: BTreeMap<Gid, Path>,
+    /// Who goes first when there is no room for another path.
+    paths_by_use: BTreeSet<(Time, Gid)>,
+    peers: Peers,
+    keys: u64,
+    actions: VecDeque<Action>,
+    frames: Queue<Outgoing>,
+    deliveries: Queue<Delivery>,
+    drops: Drops<InterfaceDrop>,
+}
+
+impl Interface {
+    /// An interface at a port of which nothing is known yet.
+    pub fn new(now: Time, config: InterfaceConfig, seed: u64) -> Self {
+        let mut dice = Dice::new(seed);
+        let link = LinkAddress { qpn: config.qpn, ..LinkAddress::default() };
+        let arp = ArpConfig { link, cedes: config.cedes };
+        let nd = NdConfig {
+            link,
+            is_router: config.is_router,
+            detections: config.detections,
+            retry_after: config.neighbour.retry_after,
+        };
+        let neighbour = NeighbourConfig { connected_mode: false, ..config.neighbour };
+        let mut interface = Self {
+            port: None,
+            standing: None,
+            life: Life::NoPort,
+            since: now,
+            failures: 0,
+            sa: SaClient::new(config.sa, Dice::new(dice.roll())),
+            questions: BTreeMap::new(),
+            asked: 0,
+            refused: VecDeque::new(),
+            subscriptions: BTreeMap::new(),
+            addresses: Addresses::new(),
+            routes: Routes::new(),
+            owned: BTreeMap::new(),
+            neighbours: Neighbours::new(neighbour, dice.roll()),
+            arp: Arp::new(arp, dice.roll()),
+            nd: Nd::new(nd, dice.roll()),
+            membership: Membership::new(dice.roll()),
+            icmp: Icmp::new(&config.icmp),
+            groups: BTreeMap::new(),
+            paths: BTreeMap::new(),
+            paths_by_use: BTreeSet::new(),
+            peers: Peers::default(),
+            keys: 0,
+            actions: VecDeque::new(),
+            frames: Queue::new(config.packets_max),
+            deliveries: Queue::new(config.packets_max),
+            drops: Drops::default(),
+            config,
+        };
+        interface.configure(now);
+        interface
+    }
+
+    /// The port is like this now.
+    pub fn handle_port(&mut self, now: Time, port: &PortView) {
+        self.see_port(now, port);
+        self.pump(now);
+    }
+
+    /// The subnet manager has forgotten who joined what, or is another one: what it kept for us is
+    /// asked for anew (IBA 15.4.1, 14.4.11).
+    pub fn handle_reregister(&mut self, now: Time) {
+        self.sa.handle_sm_change(now, self.administrator());
+        self.renew(now);
+        self.pump(now);
+    }
+
+    /// The interface is taken down, or up again, by whoever runs it.
+    pub fn set_open(&mut self, now: Time, is_open: bool) {
+        match is_open {
+            true => self.open(now),
+            false => self.close(now),
+        }
+        self.pump(now);
+    }
+
+    /// A management datagram came.
+    pub fn handle_mad(&mut self, now: Time, envelope: &Envelope) {
+        let header = MadHeader::parse(envelope.mad.first_chunk().unwrap_or(&[0; MadHeader::LEN]));
+        match header.mgmt_class {
+            MgmtClass::SUBN_ADM => self.sa.handle_mad(now, envelope),
+            _ => self.drops.count(InterfaceDrop::UnknownClass),
+        }
+        self.pump(now);
+    }
+
+    /// A packet of this host has no way yet: it is for the next hop that our own routes name.
+    pub fn handle_miss(&mut self, now: Time, packet: Vec<u8>) {
+        self.route(now, packet);
+        self.pump(now);
+    }
+
+    /// A packet has no way yet to a next hop that somebody else has chosen.
+    pub fn handle_miss_to(&mut self, now: Time, next_hop: IpAddr, packet: Vec<u8>) {
+        self.send_to(now, next_hop, Parcel::of(packet));
+        self.pump(now);
+    }
+
+    /// A packet was longer than its way takes: whoever sent it is told (RFC 4755 7.2).
+    pub fn handle_too_big(&mut self, now: Time, packet: &[u8], mtu: u32) {
+        self.drops.count(InterfaceDrop::TooBig);
+        self.complain(now, packet, crate::icmp::Complaint::TooBig(mtu));
+        self.pump(now);
+    }
+
+    /// Packets went to a next hop without asking here.
+    pub fn handle_use(&mut self, now: Time, next_hop: IpAddr) {
+        self.neighbours.handle_use(now, next_hop);
+        self.pump(now);
+    }
+
+    /// Something above heard from a neighbour what it only could have said after hearing us.
+    pub fn handle_confirmation(&mut self, now: Time, next_hop: IpAddr) {
+        self.neighbours.handle_confirmation(now, next_hop);
+        self.pump(now);
+    }
+
+    /// Somebody here listens to a group. `false` if it is none, or there are too many.
+    pub fn join(&mut self, now: Time, group: IpAddr) -> bool {
+        let is_joined = self.membership.join(now, group);
+        self.pump(now);
+        is_joined
+    }
+
+    /// Somebody who listened does so no more.
+    pub fn leave(&mut self, now: Time, group: IpAddr) {
+        self.membership.leave(now, group);
+        self.pump(now);
+    }
+
+    /// Where packets to a destination go next.
+    pub fn next_hop(&self, now: Time, destination: IpAddr) -> Option<NextHop> {
+        if matches!(destination, IpAddr::V4(ip) if self.addresses.is_broadcast(ip)) {
+            return Some(NextHop::Group(destination));
+        }
+        self.routes.next_hop(now, destination, |ip| self.neighbours.may_be_reachable(ip))
+    }
+
+    /// Our addresses.
+    pub const fn addresses(&self) -> &Addresses {
+        &self.addresses
+    }
+
+    /// Does what is due by now.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.sa.handle_timeout(now);
+        self.live_on(now);
+        self.retry_groups(now);
+        self.retry_subscriptions(now);
+        self.addresses.handle_timeout(now);
+        self.routes.handle_timeout(now);
+        if self.is_up() {
+            self.neighbours.handle_timeout(now);
+            self.arp.handle_timeout(now);
+            self.nd.handle_timeout(now);
+            self.membership.handle_timeout(now);
+        }
+        self.pump(now);
+    }
+
+    /// When something is due.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let always = [
+            self.sa.poll_timeout(),
+            self.life.due(),
+            self.addresses.poll_timeout(),
+            self.routes.poll_timeout(),
+        ];
+        let when_up = [
+            self.groups.values().filter_map(Group::due).min(),
+            self.subscriptions.values().min().copied(),
+            self.neighbours.poll_timeout(),
+            self.arp.poll_timeout(),
+            self.nd.poll_timeout(),
+            self.membership.poll_timeout(),
+        ];
+        let when_up = when_up.into_iter().filter(|_| self.is_up());
+        always.into_iter().chain(when_up).flatten().min()
+    }
+
+    /// The next thing to do at the device and in the tables.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The next management datagram to send.
+    pub fn poll_mad(&mut self) -> Option<Envelope> {
+        self.sa.poll_transmit()
+    }
+
+    /// The next packet to send.
+    pub fn poll_frame(&mut self) -> Option<Outgoing> {
+        self.frames.pop()
+    }
+
+    /// The next packet for local sockets.
+    pub fn poll_delivery(&mut self) -> Option<Delivery> {
+        self.deliveries.pop()
+    }
+
+    /// Takes from each protocol what it has to say, and tells the others, until all are silent.
+    fn pump(&mut self, now: Time) {
+        loop {
+            let has_news = self.hear_administrator(now)
+                | self.hear_own(now)
+                | self.hear_resolution(now)
+                | self.hear_membership(now);
+            if !has_news {
+                return;
+            }
+        }
+    }
+
+    fn hear_administrator(&mut self, now: Time) -> bool {
+        let mut has_news = false;
+        while let Some(event) = self.sa.poll_event() {
+            has_news = true;
+            let (id, result) = match event {
+                SaEvent::Notice(report) => {
+                    self.handle_notice(now, &report);
+                    continue;
+                }
+                SaEvent::Answered { id, result } => (id, result),
+            };
+            if let Some(purpose) = self.questions.remove(&id) {
+                self.answered(now, purpose, result);
+            }
+        }
+        while let Some(purpose) = self.refused.pop_front() {
+            has_news = true;
+            self.answered(now, purpose, Err(SaError::NoResources));
+        }
+        has_news
+    }
+
+    fn answered(&mut self, now: Time, purpose: Purpose, result: Result<Answer, SaError>) {
+        match purpose {
+            Purpose::Broadcast => self.broadcast_answered(now, result),
+            Purpose::Group { id, as_full } => self.group_answered(now, id, as_full, result),
+            Purpose::Path(gid) => self.path_answered(now, gid, result),
+            Purpose::Subscription(trap) => self.subscription_answered(now, trap, result.err()),
+            Purpose::Leave => {}
+        }
+    }
+
+    /// Asks the administrator. One question for one purpose at a time.
+    fn ask(&mut self, now: Time, purpose: Purpose, question: Question) {
+        self.asked += 1;
+        let id = RequestId(self.asked);
+        match self.sa.ask(now, id, question) {
+            Ok(()) => _ = self.questions.insert(id, purpose),
+            Err(_) => {
+                self.drops.count(InterfaceDrop::QuestionsFull);
+                self.refused.push_back(purpose);
+            }
+        }
+    }
+
+    fn is_asked(&self, purpose: Purpose) -> bool {
+        self.questions.values().any(|known| *known == purpose)
+    }
+
+    fn administrator(&self) -> Option<MadAddress> {
+        let port = self.port.as_ref().filter(|port| port.sm_lid.is_unicast())?;
+        Some(MadAddress::gsi(port.sm_lid, port.sm_sl, PKey::DEFAULT))
+    }
+
+    /// Where we are on the link.
+    fn link_address(&self) -> LinkAddress {
+        let gid = self.standing.map_or(Gid::NONE, |standing| standing.gid);
+        LinkAddress { rc: false, uc: false, qpn: self.config.qpn, gid }
+    }
+
+    fn new_key(&mut self) -> u64 {
+        self.keys += 1;
+        self.keys
+    }
+}
+
+impl Parcel {
+    /// An IP packet that goes as packets do.
+    fn of(packet: Vec<u8>) -> Self {
+        let is_v4 = packet.first().is_some_and(|first| first >> 4 == 4);
+        let ether_type = if is_v4 { EtherType::IPV4 } else { EtherType::IPV6 };
+        Self { ether_type, packet, by_datagram: false }
+    }
+}

@@ -1,0 +1,183 @@
+//! Our own addresses: claimed when the interface comes up, and known to the mover once they are
+//! ours (RFC 4862 5.4, RFC 5227).
+
+use super::{Action, Interface, InterfaceDrop};
+use crate::address::{
+    AddressEvent, AddressState, InterfaceId, Lifetimes, Origin, subnet_broadcast,
+};
+use crate::nd::{ALL_NODES, solicited_node};
+use pollux_verbs::time::Time;
+use pollux_wire::ip::mgid::GroupId;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Every host of IPv4 on the link.
+const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
+
+impl Interface {
+    /// What the configuration says, before anything is known of the port.
+    pub(super) fn configure(&mut self, now: Time) {
+        self.membership.join(now, ALL_HOSTS.into());
+        if self.config.ipv6 {
+            self.membership.join(now, ALL_NODES.into());
+        }
+        for (ip, len) in self.config.addresses.clone() {
+            self.addresses.add(now, ip, len, Origin::Configured, Lifetimes::default());
+            self.routes.add_prefix(ip, len);
+        }
+        for ip in self.config.routers.clone() {
+            self.routes.add_router(ip);
+        }
+    }
+
+    /// One more address of ours. `false` if there are too many.
+    pub fn add_address(&mut self, now: Time, ip: IpAddr, prefix_len: u8) -> bool {
+        let origin = Origin::Configured;
+        let is_added = self.addresses.add(now, ip, prefix_len, origin, Lifetimes::default())
+            && self.routes.add_prefix(ip, prefix_len);
+        self.pump(now);
+        is_added
+    }
+
+    /// One less.
+    pub fn remove_address(&mut self, now: Time, ip: IpAddr) {
+        if let Some(known) = self.addresses.iter().find(|address| address.ip == ip) {
+            self.routes.remove_prefix(ip, known.prefix_len);
+        }
+        self.addresses.remove(ip);
+        self.pump(now);
+    }
+
+    /// The interface has come up: all addresses are claimed, as if for the first time.
+    pub(super) fn claim_addresses(&mut self, now: Time) {
+        let link = self.link_address();
+        self.arp.set_link_address(now, link);
+        self.nd.set_link_address(link);
+        for (ip, link) in self.config.neighbours.clone() {
+            self.neighbours.set_permanent(now, ip, link);
+        }
+        if self.config.ipv6 {
+            let local = self.interface_id().link_local().into();
+            self.addresses.add(now, local, 64, Origin::LinkLocal, Lifetimes::default());
+        }
+        let all: Vec<_> = self.addresses.iter().copied().collect();
+        for address in all.iter().filter(|one| one.state != AddressState::Duplicate) {
+            self.claim(now, address.ip);
+        }
+        if self.config.ipv6 && !self.config.is_router {
+            self.nd.solicit_routers(now);
+        }
+    }
+
+    /// The interface is down: nobody is asked, told or answered.
+    pub(super) fn give_up_addresses(&mut self) {
+        for ip in self.addresses.iter().map(|address| address.ip).collect::<Vec<_>>() {
+            self.disown(ip);
+        }
+    }
+
+    pub(super) fn interface_id(&self) -> InterfaceId {
+        InterfaceId::of_port(self.link_address().gid.guid())
+    }
+
+    /// Takes what has become of addresses. Says whether there was anything.
+    pub(super) fn hear_own(&mut self, now: Time) -> bool {
+        let mut has_news = false;
+        while let Some(event) = self.addresses.poll_event() {
+            has_news = true;
+            match event {
+                AddressEvent::Tentative(ip) if self.is_up() => self.claim(now, ip),
+                AddressEvent::Tentative(_) => {}
+                AddressEvent::Preferred(ip) | AddressEvent::Deprecated(ip) => self.own(ip),
+                AddressEvent::Duplicate(ip) => self.disown(ip),
+                AddressEvent::Removed(ip) => {
+                    self.disown(ip);
+                    self.leave_solicited_node(now, ip);
+                }
+            }
+        }
+        has_news
+    }
+
+    /// Asks others whether they have an address; or takes it, if they are not to be asked.
+    fn claim(&mut self, now: Time, ip: IpAddr) {
+        let is_taken = match ip {
+            IpAddr::V4(ip) => self.arp.add(now, ip, self.config.probes),
+            IpAddr::V6(ip) => {
+                let group = IpAddr::V6(solicited_node(ip));
+                if !self.membership.hears(group) {
+                    self.membership.join(now, group);
+                }
+                self.nd.add(now, ip)
+            }
+        };
+        if !is_taken {
+            self.drops.count(InterfaceDrop::AddressesFull);
+        } else if ip.is_ipv4() && !self.config.probes {
+            self.addresses.handle_assigned(now, ip);
+        }
+        // One that was ours before the interface went down is ours again without an event.
+        if self.addresses.is_ours(ip) {
+            self.own(ip);
+        }
+    }
+
+    fn own(&mut self, ip: IpAddr) {
+        let known = self.addresses.iter().find(|address| address.ip == ip);
+        let Some(len) = known.map(|address| address.prefix_len) else { return };
+        if self.is_up() && self.owned.insert(ip, len).is_none() {
+            self.actions.push_back(Action::AddOwn(ip));
+            if let Some(all) = self.broadcast_of(ip)
+                && let Some(group) = self.groups.get(&GroupId::Broadcast)
+            {
+                self.actions.push_back(Action::Bind { ip: all, peer: group.peer });
+            }
+        }
+        self.set_sources();
+    }
+
+    fn disown(&mut self, ip: IpAddr) {
+        match ip {
+            IpAddr::V4(ip) => self.arp.remove(ip),
+            IpAddr::V6(ip) => self.nd.remove(ip),
+        }
+        let all = self.broadcast_of(ip);
+        if self.owned.remove(&ip).is_some() {
+            self.actions.push_back(Action::RemoveOwn(ip));
+            let is_shared = self.owned.keys().any(|&other| self.broadcast_of(other) == all);
+            if let Some(ip) = all.filter(|_| !is_shared) {
+                self.actions.push_back(Action::Unbind { ip });
+            }
+        }
+        self.set_sources();
+    }
+
+    /// The address by which packets are for everyone on the subnet of one of ours.
+    fn broadcast_of(&self, ip: IpAddr) -> Option<IpAddr> {
+        let IpAddr::V4(own) = ip else { return None };
+        let prefix_len = self.owned.get(&ip)?;
+        subnet_broadcast(own, *prefix_len).map(IpAddr::V4)
+    }
+
+    /// Addresses that share their last 24 bits share the group too.
+    fn leave_solicited_node(&mut self, now: Time, ip: IpAddr) {
+        let group_of = |ip| match ip {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(ip) => Some(solicited_node(ip)),
+        };
+        let Some(group) = group_of(ip) else { return };
+        if self.addresses.iter().all(|other| group_of(other.ip) != Some(group)) {
+            self.membership.leave(now, group.into());
+        }
+    }
+
+    /// From which addresses routers are told of groups.
+    fn set_sources(&mut self) {
+        let v4 = self.owned.keys().find_map(|ip| match ip {
+            IpAddr::V4(ip) => Some(*ip),
+            IpAddr::V6(_) => None,
+        });
+        let v6 = self.addresses.link_local();
+        self.membership
+            .set_sources(v4.unwrap_or(Ipv4Addr::UNSPECIFIED), v6.unwrap_or(Ipv6Addr::UNSPECIFIED));
+    }
+}

@@ -1,0 +1,214 @@
+//! Whom packets go to: interfaces on the link, each by one key however many addresses lead to it
+//! (RFC 4755 2.3).
+//!
+//! A peer is there as long as a neighbour has its link address. Flags in that do not make another
+//! peer. Packets wait here for the peer's path, and go when its way is known.
+
+use super::{Action, By, DatagramWay, Interface, InterfaceDrop, Outgoing, Parcel, PeerKey, Way};
+use crate::icmp::Complaint;
+use pollux_verbs::time::Time;
+use pollux_verbs::{AddressVector, GlobalRoute};
+use pollux_wire::address::{Gid, Qpn};
+use pollux_wire::ip::ipoib::ip_mtu;
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::mad::sa::PathRecord;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+
+/// An interface on the link.
+pub(super) struct Peer {
+    pub(super) link: LinkAddress,
+    /// The addresses that lead there.
+    pub(super) ips: BTreeSet<IpAddr>,
+    pub(super) way: Way,
+    /// How datagrams go there, whatever way packets go.
+    pub(super) datagram: Option<DatagramWay>,
+    pub(super) since: Time,
+    pub(super) pending: VecDeque<Parcel>,
+}
+
+/// All of them.
+#[derive(Default)]
+pub(super) struct Peers {
+    pub(super) all: BTreeMap<PeerKey, Peer>,
+    /// By link address, as it is compared.
+    by_link: BTreeMap<[u8; LinkAddress::LEN], PeerKey>,
+}
+
+impl Peers {
+    pub(super) fn find(&self, link: &LinkAddress) -> Option<PeerKey> {
+        self.by_link.get(&link.comparison_form()).copied()
+    }
+
+    fn insert(&mut self, key: PeerKey, peer: Peer) {
+        self.by_link.insert(peer.link.comparison_form(), key);
+        self.all.insert(key, peer);
+    }
+
+    fn remove(&mut self, key: PeerKey) -> Option<Peer> {
+        let peer = self.all.remove(&key)?;
+        self.by_link.remove(&peer.link.comparison_form());
+        Some(peer)
+    }
+}
+
+impl Interface {
+    /// An address leads to the interface at `link`.
+    pub(super) fn bind(&mut self, now: Time, ip: IpAddr, link: LinkAddress) {
+        let key = match self.peers.find(&link) {
+            Some(key) => key,
+            None => {
+                let key = PeerKey(self.new_key());
+                let peer = Peer {
+                    link,
+                    ips: BTreeSet::new(),
+                    way: Way::Pending,
+                    datagram: None,
+                    since: now,
+                    pending: VecDeque::new(),
+                };
+                self.peers.insert(key, peer);
+                self.actions.push_back(Action::SetPeer { peer: key, way: Way::Pending });
+                key
+            }
+        };
+        if let Some(peer) = self.peers.all.get_mut(&key) {
+            peer.link = link;
+            peer.ips.insert(ip);
+        }
+        self.actions.push_back(Action::Bind { ip, peer: key });
+        self.set_way_of_peer(now, key);
+    }
+
+    /// It does not any more. A peer to which no address leads is gone.
+    pub(super) fn unbind(&mut self, ip: IpAddr, link: &LinkAddress) {
+        let Some(key) = self.peers.find(link) else { return };
+        let Some(peer) = self.peers.all.get_mut(&key) else { return };
+        if !peer.ips.remove(&ip) {
+            return;
+        }
+        let is_gone = peer.ips.is_empty();
+        self.actions.push_back(Action::Unbind { ip });
+        if is_gone && let Some(peer) = self.peers.remove(key) {
+            peer.pending.iter().for_each(|_| self.drops.count(InterfaceDrop::PeerGone));
+            self.forget_path_of(key, peer.link.gid);
+            self.actions.push_back(Action::RemovePeer { peer: key });
+        }
+    }
+
+    /// A packet for the interface at `link`, to which an address leads.
+    pub(super) fn send_to_peer(&mut self, now: Time, link: &LinkAddress, parcel: Parcel) {
+        let Some(key) = self.peers.find(link) else {
+            return self.drops.count(InterfaceDrop::PeerGone);
+        };
+        let way = self.peers.all.get(&key).map(|peer| peer.way);
+        if matches!(way, Some(Way::Unknown | Way::Pending)) {
+            // What was not there may be there now.
+            self.set_way_of_peer(now, key);
+        }
+        let Some(peer) = self.peers.all.get_mut(&key) else { return };
+        match (peer.way, peer.datagram) {
+            (_, Some(way)) if parcel.by_datagram => self.send_datagram(now, parcel, way),
+            (Way::Datagram(way), _) => self.send_by_peer(now, key, parcel, way.mtu),
+            (Way::Connected { mtu, .. }, _) => self.send_by_peer(now, key, parcel, mtu),
+            (Way::Pending, _) => {
+                if peer.pending.len() >= self.config.pending_per_way_max {
+                    peer.pending.pop_front();
+                    self.drops.count(InterfaceDrop::PendingPerWay);
+                }
+                peer.pending.push_back(parcel);
+            }
+            (Way::Unknown | Way::Unreachable, _) => self.cannot_send(now, &parcel),
+        }
+    }
+
+    /// A datagram for a queue pair that need not be that of a peer: an answer to who asked. It
+    /// goes when the way there is known, and not before (RFC 4755 3.1).
+    pub(super) fn send_to_link(&mut self, now: Time, gid: Gid, qpn: Qpn, parcel: Parcel) {
+        match self.path_to(now, gid, None) {
+            Some(Ok(record)) => {
+                let way = self.datagram_way(&record, qpn);
+                self.send_datagram(now, parcel, way);
+            }
+            Some(Err(_)) => self.cannot_send(now, &parcel),
+            None => self.wait_for_path(gid, qpn, parcel),
+        }
+    }
+
+    /// Finds out how packets go to a peer now, and lets those go that wait.
+    pub(super) fn set_way_of_peer(&mut self, now: Time, key: PeerKey) {
+        let Some(LinkAddress { gid, qpn, .. }) = self.peers.all.get(&key).map(|peer| peer.link)
+        else {
+            return;
+        };
+        let datagram = self.path_to(now, gid, Some(key));
+        let datagram = datagram.map(|path| path.map(|record| self.datagram_way(&record, qpn)));
+        let way = match datagram {
+            Some(Ok(way)) => Way::Datagram(way),
+            Some(Err(_)) => Way::Unknown,
+            None => Way::Pending,
+        };
+        let Some(peer) = self.peers.all.get_mut(&key) else { return };
+        peer.datagram = datagram.and_then(Result::ok);
+        if peer.way != way {
+            (peer.way, peer.since) = (way, now);
+            self.actions.push_back(Action::SetPeer { peer: key, way });
+        }
+        if way != Way::Pending {
+            let link = peer.link;
+            for parcel in std::mem::take(&mut peer.pending) {
+                self.send_to_peer(now, &link, parcel);
+            }
+        }
+    }
+
+    /// The path that a peer may wait for was forgotten to make room: packets to it ask anew.
+    pub(super) fn give_up_waiting(&mut self, key: PeerKey) {
+        let Some(peer) = self.peers.all.get_mut(&key) else { return };
+        if peer.way == Way::Pending {
+            peer.way = Way::Unknown;
+            let lost = std::mem::take(&mut peer.pending).len();
+            (0..lost).for_each(|_| self.drops.count(InterfaceDrop::PendingPerWay));
+            self.actions.push_back(Action::SetPeer { peer: key, way: Way::Unknown });
+        }
+    }
+
+    fn send_by_peer(&mut self, now: Time, key: PeerKey, parcel: Parcel, mtu: u32) {
+        let Parcel { ether_type, packet, .. } = parcel;
+        if packet.len() > mtu as usize {
+            self.drops.count(InterfaceDrop::TooBig);
+            self.complain(now, &packet, Complaint::TooBig(mtu));
+        } else {
+            self.frames.push(Outgoing { ether_type, packet, by: By::Peer(key) });
+        }
+    }
+
+    fn cannot_send(&mut self, now: Time, parcel: &Parcel) {
+        self.drops.count(InterfaceDrop::Unreachable);
+        self.complain(now, &parcel.packet, Complaint::NoAnswer);
+    }
+
+    /// How datagrams go along a path: with a GRH if it has hops (IBA 15.2.5.16). The link's MTU is
+    /// that of the broadcast group, and no path's is less (RFC 4391 5).
+    fn datagram_way(&self, record: &PathRecord, qpn: Qpn) -> DatagramWay {
+        let standing = self.standing;
+        let mask = standing.map_or(0, |standing| (1u16 << standing.lmc.min(7)) - 1);
+        let link_mtu = self.link().map_or(0, |link| link.mtu);
+        let path_mtu = ip_mtu(record.mtu.octets().unwrap_or(0) as u32);
+        let vector = AddressVector {
+            dlid: record.dlid,
+            sl: record.sl,
+            src_path_bits: (record.slid.0 & mask) as u8,
+            static_rate: record.rate.0,
+            port: standing.map_or(1, |standing| standing.port),
+            grh: (record.hop_limit > 0).then_some(GlobalRoute {
+                dgid: record.dgid,
+                sgid_index: 0,
+                flow_label: record.flow_label,
+                hop_limit: record.hop_limit,
+                traffic_class: record.traffic_class,
+            }),
+        };
+        DatagramWay { vector, qpn, mtu: link_mtu.min(path_mtu) }
+    }
+}

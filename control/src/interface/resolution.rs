@@ -1,0 +1,240 @@
+//! How a packet finds its peer: next hop, link address, path; and how what resolution says gets
+//! out (RFC 4391 9, RFC 4755 3).
+
+use super::{Delivery, Interface, InterfaceDrop, Parcel};
+use crate::address::NextHop;
+use crate::arp::ArpEvent;
+use crate::frame::{Frame, To};
+use crate::icmp::Complaint;
+use crate::membership::MembershipEvent;
+use crate::nd::NdEvent;
+use crate::neighbour::{NeighbourEvent, Resolution, Solicitation};
+use pollux_verbs::time::Time;
+use pollux_wire::ip::ipv4::Ipv4Header;
+use pollux_wire::ip::ipv6::Ipv6Header;
+use pollux_wire::ip::mgid::GroupId;
+use std::net::{IpAddr, Ipv4Addr};
+
+impl Interface {
+    /// A packet goes to where our own routes say.
+    pub(super) fn route(&mut self, now: Time, packet: Vec<u8>) {
+        let Some(destination) = destination(&packet) else {
+            return self.drops.count(InterfaceDrop::Malformed);
+        };
+        let parcel = Parcel::of(packet);
+        if self.addresses.is_ours(destination) {
+            let Parcel { ether_type, packet, .. } = parcel;
+            return self.deliveries.push(Delivery { ether_type, packet });
+        }
+        match self.next_hop(now, destination) {
+            Some(NextHop::Group(ip)) => {
+                let id = GroupId::of(ip).unwrap_or(GroupId::Broadcast);
+                self.send_to_group(now, id, parcel);
+            }
+            Some(hop) => self.send_to(now, hop.ip(), parcel),
+            None => {
+                self.drops.count(InterfaceDrop::NoRoute);
+                self.complain(now, &parcel.packet, Complaint::NoRoute);
+            }
+        }
+    }
+
+    /// A packet goes to this neighbour, once it is known where that is.
+    pub(super) fn send_to(&mut self, now: Time, next_hop: IpAddr, parcel: Parcel) {
+        if let Some(id) = GroupId::of(next_hop) {
+            return self.send_to_group(now, id, parcel);
+        }
+        if !self.check_up() {
+            return;
+        }
+        match self.neighbours.resolve(now, next_hop, parcel) {
+            Resolution::Known(link, parcel) => {
+                // The cache may have said so just now.
+                self.hear_neighbours(now);
+                self.send_to_peer(now, &link, parcel);
+            }
+            Resolution::Waits => {}
+            Resolution::Unreachable(parcel) => self.unreachable(now, &parcel),
+        }
+    }
+
+    /// Tells the sender of a packet what is wrong with it.
+    pub(super) fn complain(&mut self, now: Time, packet: &[u8], complaint: Complaint) {
+        if destination(packet).is_none() {
+            return;
+        }
+        let frame = self.icmp.complain(now, packet, false, complaint, &self.addresses);
+        if let Some(frame) = frame {
+            self.route(now, frame.packet);
+        }
+    }
+
+    fn unreachable(&mut self, now: Time, parcel: &Parcel) {
+        self.drops.count(InterfaceDrop::Unreachable);
+        if !parcel.by_datagram {
+            self.complain(now, &parcel.packet, Complaint::NoAnswer);
+        }
+    }
+
+    /// Takes what resolution found out, and what it wants to say. Says whether there was any.
+    pub(super) fn hear_resolution(&mut self, now: Time) -> bool {
+        let mut has_news = self.hear_neighbours(now);
+        while let Some(event) = self.arp.poll_event() {
+            has_news = true;
+            self.hear_arp(now, event);
+        }
+        while let Some(event) = self.nd.poll_event() {
+            has_news = true;
+            self.hear_nd(now, event);
+        }
+        while let Some(frame) = self.arp.poll_transmit().or_else(|| self.nd.poll_transmit()) {
+            has_news = true;
+            self.send_frame(now, frame);
+        }
+        has_news
+    }
+
+    pub(super) fn hear_membership(&mut self, now: Time) -> bool {
+        let mut has_news = false;
+        while let Some(event) = self.membership.poll_event() {
+            has_news = true;
+            match event {
+                MembershipEvent::Join(id) => self.want_group(now, id),
+                MembershipEvent::Leave(id) => self.unwant_group(now, id),
+            }
+        }
+        while let Some(frame) = self.membership.poll_transmit() {
+            has_news = true;
+            self.send_frame(now, frame);
+        }
+        has_news
+    }
+
+    /// Nobody is known any more: the link is not what it was.
+    pub(super) fn forget_neighbours(&mut self, now: Time) {
+        self.neighbours.flush();
+        self.hear_neighbours(now);
+        for (ip, _) in self.config.neighbours.clone() {
+            self.neighbours.remove(ip);
+        }
+        self.hear_neighbours(now);
+        self.forget_paths();
+    }
+
+    fn hear_neighbours(&mut self, now: Time) -> bool {
+        let mut has_news = false;
+        while let Some(event) = self.neighbours.poll_event() {
+            has_news = true;
+            self.hear_neighbour(now, event);
+        }
+        while let Some(question) = self.neighbours.poll_transmit() {
+            has_news = true;
+            self.solicit(question);
+        }
+        has_news
+    }
+
+    fn hear_neighbour(&mut self, now: Time, event: NeighbourEvent<Parcel>) {
+        match event {
+            NeighbourEvent::Resolved(ip, link, parcels) => {
+                self.bind(now, ip, link);
+                for parcel in parcels {
+                    self.send_to_peer(now, &link, parcel);
+                }
+            }
+            NeighbourEvent::Changed(ip, before, link) => {
+                if !link.is_same_interface(&before) {
+                    self.unbind(ip, &before);
+                }
+                self.bind(now, ip, link);
+            }
+            NeighbourEvent::Lost(ip, link) => self.unbind(ip, &link),
+            NeighbourEvent::Unreachable(_, parcels) => {
+                parcels.iter().for_each(|parcel| self.unreachable(now, parcel));
+            }
+            NeighbourEvent::Forgotten(ip, link, parcels) => {
+                parcels.iter().for_each(|_| self.drops.count(InterfaceDrop::PeerGone));
+                if let Some(link) = link {
+                    self.unbind(ip, &link);
+                }
+            }
+        }
+    }
+
+    /// Asks who has an address.
+    fn solicit(&mut self, Solicitation { ip, at }: Solicitation) {
+        match (self.addresses.source_for(ip), ip) {
+            (Some(IpAddr::V4(source)), IpAddr::V4(ip)) => self.arp.solicit(source, ip, at),
+            (Some(IpAddr::V6(source)), IpAddr::V6(ip)) => self.nd.solicit(source, ip, at),
+            _ => self.drops.count(InterfaceDrop::NoSource),
+        }
+    }
+
+    fn hear_arp(&mut self, now: Time, event: ArpEvent) {
+        match event {
+            ArpEvent::Claim(claim) => self.neighbours.handle_claim(now, claim),
+            ArpEvent::Held(ip) => self.addresses.handle_assigned(now, ip.into()),
+            ArpEvent::Ceded(ip, _) => self.addresses.handle_duplicate(now, ip.into()),
+            ArpEvent::Contested(..) => self.drops.count(InterfaceDrop::AddressContested),
+            ArpEvent::Inverse(..) | ArpEvent::Reverse(_) | ArpEvent::Unanswered(_) => {}
+        }
+    }
+
+    fn hear_nd(&mut self, now: Time, event: NdEvent) {
+        match event {
+            NdEvent::Claim(claim) => self.neighbours.handle_claim(now, claim),
+            NdEvent::Assigned(ip) => self.addresses.handle_assigned(now, ip.into()),
+            NdEvent::Duplicate(ip) => self.addresses.handle_duplicate(now, ip.into()),
+            NdEvent::Contested(_) => self.drops.count(InterfaceDrop::AddressContested),
+            NdEvent::Router(_) if self.config.is_router => {}
+            NdEvent::Router(said) => {
+                self.routes.handle_router(now, &said);
+                self.neighbours.set_times(said.reachable_for, said.retry_after);
+                said.retry_after.into_iter().for_each(|after| self.nd.set_retry_after(after));
+                if self.config.autoconfigures {
+                    let id = self.interface_id();
+                    said.prefixes.iter().for_each(|it| self.addresses.handle_prefix(now, it, id));
+                }
+            }
+            NdEvent::NotRouter(ip) => self.routes.handle_not_router(ip),
+            NdEvent::Redirected { .. } if self.config.is_router => {}
+            NdEvent::Redirected { router, destination, target } => {
+                let neighbours = &self.neighbours;
+                let may_be_reachable = |ip| neighbours.may_be_reachable(ip);
+                self.routes.handle_redirect(now, router, destination, target, may_be_reachable);
+            }
+        }
+    }
+
+    /// What one of the protocols says goes by datagram, unless it is a packet like any other
+    /// (RFC 4755 3).
+    pub(super) fn send_frame(&mut self, now: Time, frame: Frame) {
+        let Frame { to, ether_type, packet } = frame;
+        let parcel = Parcel { ether_type, packet, by_datagram: true };
+        match to {
+            To::Group(id) => self.send_to_group(now, id, parcel),
+            To::Link(link) => {
+                if self.check_up() {
+                    self.send_to_link(now, link.gid, link.qpn, parcel);
+                }
+            }
+            To::Neighbour(ip) => self.send_to(now, ip, parcel),
+            To::Route => self.route(now, parcel.packet),
+        }
+    }
+}
+
+/// Where a packet of either version goes.
+pub(super) fn destination(packet: &[u8]) -> Option<IpAddr> {
+    match packet.first()? >> 4 {
+        4 if packet.len() >= Ipv4Header::LEN => {
+            let octets: [u8; 4] = packet[16..20].try_into().ok()?;
+            Some(Ipv4Addr::from(octets).into())
+        }
+        6 if packet.len() >= Ipv6Header::LEN => {
+            let octets: [u8; 16] = packet[24..40].try_into().ok()?;
+            Some(octets.into())
+        }
+        _ => None,
+    }
+}

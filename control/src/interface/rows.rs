@@ -1,0 +1,219 @@
+//! What an interface looks like to people: every state with its reason, since when, and what it
+//! waits for.
+
+use super::groups::GroupState;
+use super::{Interface, Life, Link, PeerKey, Way};
+use crate::drops::{Drops, Reason};
+use crate::neighbour::NeighbourRow;
+use pollux_verbs::time::Time;
+use pollux_wire::address::{Gid, Lid};
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::mad::sa::PathRecord;
+use std::net::IpAddr;
+
+/// The interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceRow {
+    /// `up` or `down`, or what it is doing about it.
+    pub state: &'static str,
+    /// Why.
+    pub why: String,
+    /// What has to happen for that to change; none if nothing has to.
+    pub waits_for: Option<&'static str>,
+    /// Since when.
+    pub since: Time,
+    /// When it does something by itself.
+    pub until: Option<Time>,
+    /// Where it is on the link.
+    pub address: LinkAddress,
+    /// What it is there, while it is up.
+    pub link: Option<Link>,
+}
+
+/// A group of the link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupRow {
+    /// The group.
+    pub mgid: Gid,
+    /// Its LID, if it is joined.
+    pub mlid: Option<Lid>,
+    /// Whether it is heard, and not only sent to.
+    pub is_heard: bool,
+    /// `joined`, or what it is otherwise.
+    pub state: &'static str,
+    /// Why, where it is not joined.
+    pub why: String,
+    /// Since when.
+    pub since: Time,
+    /// When it is asked for again.
+    pub until: Option<Time>,
+    /// Packets that wait.
+    pub pending: usize,
+}
+
+/// The way to a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathRow {
+    /// The port.
+    pub gid: Gid,
+    /// The way, if one is known.
+    pub record: Option<PathRecord>,
+    /// Whether the administrator is being asked.
+    pub is_asked: bool,
+    /// Why none is known, or no better one.
+    pub why: String,
+    /// Since when.
+    pub since: Time,
+}
+
+/// An interface on the link that packets go to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerRow {
+    /// Its key.
+    pub peer: PeerKey,
+    /// Its link address.
+    pub link: LinkAddress,
+    /// The addresses that lead there.
+    pub ips: Vec<IpAddr>,
+    /// How packets go there.
+    pub way: Way,
+    /// Since when.
+    pub since: Time,
+    /// Packets that wait.
+    pub pending: usize,
+}
+
+impl Life {
+    /// Its name, why it is so, and what it waits for.
+    fn words(&self, has_administrator: bool) -> (&'static str, String, Option<&'static str>) {
+        const ADMINISTRATOR: &str = "the subnet administrator";
+        match self {
+            Self::NoPort => ("down", "nothing is known of the port".into(), Some("the port")),
+            Self::Closed => ("closed", "it was taken down".into(), Some("to be taken up")),
+            Self::PortDown(state) => {
+                let why = format!("the port carries no traffic: its state is {state:?}");
+                ("down", why, Some("a link, and a subnet manager that makes it active"))
+            }
+            Self::NoPKey => {
+                let why = "the port's table has no key of the partition".into();
+                ("down", why, Some("the subnet manager to give the port the key"))
+            }
+            Self::LimitedMember => {
+                let why = "the port is only a limited member of the partition".into();
+                ("down", why, Some("the subnet manager to make it a full member"))
+            }
+            Self::Joining { .. } if !has_administrator => {
+                ("joining", "the port knows no subnet manager".into(), Some("a subnet manager"))
+            }
+            Self::Joining { creates: false } => {
+                ("joining", "the broadcast group is asked for".into(), Some(ADMINISTRATOR))
+            }
+            Self::Joining { creates: true } => {
+                ("joining", "the broadcast group is to be made".into(), Some(ADMINISTRATOR))
+            }
+            Self::Paused { error, failures, .. } => {
+                let why = format!("the broadcast group was not joined, {failures} times: {error}");
+                ("waiting", why, Some("the time to ask again"))
+            }
+            Self::TooSmall { mtu, least, .. } => {
+                let why = format!(
+                    "the link's datagrams take packets of {mtu} octets, and {least} are needed: \
+                     make the broadcast group's MTU larger, or turn IPv6 off"
+                );
+                ("waiting", why, Some("the time to look again"))
+            }
+            Self::Up(_) => ("up", "the broadcast group is joined".into(), None),
+        }
+    }
+}
+
+impl Interface {
+    /// The interface itself.
+    pub fn row(&self) -> InterfaceRow {
+        let (state, why, waits_for) = self.life.words(self.sa.administrator().is_some());
+        let (since, until) = (self.since, self.life.due());
+        let (address, link) = (self.link_address(), self.link().copied());
+        InterfaceRow { state, why, waits_for, since, until, address, link }
+    }
+
+    /// Where it is in its life.
+    pub const fn life(&self) -> &Life {
+        &self.life
+    }
+
+    /// Every neighbour.
+    pub fn neighbour_rows(&self, now: Time) -> impl Iterator<Item = NeighbourRow> {
+        self.neighbours.rows(now)
+    }
+
+    /// Every group that is joined, or is to be.
+    pub fn group_rows(&self) -> impl Iterator<Item = GroupRow> {
+        self.groups.values().map(|group| {
+            let (state, why) = match &group.state {
+                GroupState::Asked { .. } => ("asked", "the administrator is asked".into()),
+                GroupState::Joined { as_full: true, .. } => ("joined", String::new()),
+                GroupState::Joined { as_full: false, .. } => ("send-only", String::new()),
+                GroupState::Missing { .. } => ("missing", "nobody is in it".into()),
+                GroupState::Failed { error, .. } => ("refused", error.to_string()),
+            };
+            let mlid = match &group.state {
+                GroupState::Joined { record, .. } => Some(record.mlid),
+                _ => None,
+            };
+            let (mgid, is_heard, since) = (group.mgid, group.is_wanted, group.since);
+            let (until, pending) = (group.due(), group.pending.len());
+            GroupRow { mgid, mlid, is_heard, state, why, since, until, pending }
+        })
+    }
+
+    /// Every path that is known, or is to be.
+    pub fn path_rows(&self) -> impl Iterator<Item = PathRow> {
+        self.paths.iter().map(|(&gid, path)| PathRow {
+            gid,
+            record: path.record.as_deref().copied(),
+            is_asked: path.is_asked,
+            why: path.failure.map_or_else(String::new, |failure| failure.error.to_string()),
+            since: path.since,
+        })
+    }
+
+    /// Every interface on the link that packets go to.
+    pub fn peer_rows(&self) -> impl Iterator<Item = PeerRow> {
+        self.peers.all.iter().map(|(&peer, known)| PeerRow {
+            peer,
+            link: known.link,
+            ips: known.ips.iter().copied().collect(),
+            way: known.way,
+            since: known.since,
+            pending: known.pending.len(),
+        })
+    }
+
+    /// What was dropped or not done: which protocol's, why, and how often.
+    pub fn drop_rows(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        fn all<R: Reason>(
+            of: &'static str,
+            drops: &Drops<R>,
+        ) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+            drops.iter().map(move |(why, times)| (of, why, times))
+        }
+        let lost = [
+            ("interface", "frames_full", self.frames.lost()),
+            ("interface", "deliveries_full", self.deliveries.lost()),
+        ];
+        all("interface", &self.drops)
+            .chain(lost)
+            .chain(all("neighbour", self.neighbours.drops()))
+            .chain(all("arp", self.arp.drops()))
+            .chain(all("nd", self.nd.drops()))
+            .chain(all("membership", self.membership.drops()))
+            .chain(all("address", self.addresses.drops()))
+            .chain(all("route", self.routes.drops()))
+            .chain(all("icmp", self.icmp.drops()))
+    }
+
+    /// What was dropped here, and why.
+    pub const fn drops(&self) -> &Drops<super::InterfaceDrop> {
+        &self.drops
+    }
+}

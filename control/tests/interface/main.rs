@@ -1,0 +1,6 @@
+//! Interfaces against each other and against an administrator that does not know them: the
+//! fabric's own, in virtual time.
+
+mod datagrams;
+mod mover;
+mod world;

@@ -1,0 +1,354 @@
+//! A managed subnet with an interface at each of its hosts but the first, where the manager is.
+
+use crate::mover::Mover;
+use pollux_control::interface::{
+    From, Interface, InterfaceConfig, Outgoing, PortView, Received, Way,
+};
+use pollux_control::mad::{Envelope, MadAddress};
+use pollux_fabric::sm::{Config, Residents};
+use pollux_fabric::subnet::{Datagram, Subnet};
+use pollux_fabric::topology::{End, Topology};
+use pollux_verbs::dice::Dice;
+use pollux_verbs::time::Time;
+use pollux_wire::address::Qpn;
+use pollux_wire::ip::ipoib::EtherType;
+use pollux_wire::ip::ipv4::Ipv4Header;
+use pollux_wire::ip::ipv6::Ipv6Header;
+use pollux_wire::ip::{IpProtocol, mgid};
+use pollux_wire::keys::{PKey, QKey};
+use pollux_wire::mad::smp::{NodeType, PortState};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+/// What may happen to a packet on its way, in a million.
+#[derive(Clone, Copy, Default)]
+pub struct Weather {
+    pub lost: u32,
+    pub doubled: u32,
+    pub delayed: u32,
+}
+
+/// A host with an interface.
+pub struct Host {
+    pub at: End,
+    pub qpn: Qpn,
+    pub interface: Interface,
+    pub mover: Mover,
+    /// Packets that local sockets got.
+    pub got: Vec<Vec<u8>>,
+    /// Frames that left, by type.
+    pub sent: Vec<Outgoing>,
+}
+
+#[derive(Clone)]
+struct Flying {
+    to: usize,
+    ether_type: EtherType,
+    packet: Vec<u8>,
+    from: From,
+    qkey: QKey,
+}
+
+pub struct World {
+    pub subnet: Subnet,
+    pub managers: Residents,
+    pub hosts: Vec<Host>,
+    pub now: Time,
+    pub weather: Weather,
+    /// Management datagrams of a million that are lost between interfaces and administrator.
+    pub mads_lost: u32,
+    dice: Dice,
+    flying: BTreeMap<(Time, u64), Flying>,
+    number: u64,
+}
+
+pub const fn v4(host: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, host))
+}
+
+pub fn v6(host: u16) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, host))
+}
+
+/// A UDP packet, as far as anybody here looks.
+pub fn packet(source: IpAddr, destination: IpAddr, payload: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0; 60 + payload.len()];
+    match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let protocol = IpProtocol::UDP;
+            let header =
+                Ipv4Header { protocol, source, destination, ttl: 64, ..Ipv4Header::default() };
+            header.write_packet(&[], payload.len(), &mut packet).unwrap().copy_from_slice(payload);
+            packet.truncate(Ipv4Header::LEN + payload.len());
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let next_header = IpProtocol::UDP;
+            let header = Ipv6Header {
+                next_header,
+                source,
+                destination,
+                hop_limit: 64,
+                ..Ipv6Header::default()
+            };
+            header.write_packet(payload.len(), &mut packet).unwrap().copy_from_slice(payload);
+            packet.truncate(Ipv6Header::LEN + payload.len());
+        }
+        _ => unreachable!("one family"),
+    }
+    packet
+}
+
+impl World {
+    pub fn new(seed: u64, hosts: usize) -> Self {
+        Self::with(seed, hosts, Config::default(), |config, _| config)
+    }
+
+    /// With other settings for the manager and the interfaces.
+    pub fn with(
+        seed: u64,
+        hosts: usize,
+        manager: Config,
+        adjust: impl Fn(InterfaceConfig, usize) -> InterfaceConfig,
+    ) -> Self {
+        println!("seed {seed}");
+        let topology = Topology::generate(&format!("single:{}", hosts + 1), 1).unwrap();
+        let mut subnet = Subnet::new(topology);
+        let nodes = (0..).zip(subnet.topology().nodes());
+        let ends = nodes.filter(|(_, node)| node.kind == NodeType::CHANNEL_ADAPTER);
+        let mut ends = ends.map(|(node, _)| End { node, port: 1 }).collect::<Vec<_>>().into_iter();
+        let mut managers = Residents::default();
+        managers.start(&mut subnet, ends.next().unwrap(), manager);
+        let host = |(nth, at): (usize, End)| {
+            let qpn = Qpn(0x48 + nth as u32);
+            let guid = subnet.nodes()[at.node as usize].gid(at.port).guid();
+            let number = nth as u8 + 1;
+            let config = InterfaceConfig::new(guid, qpn, PKey::DEFAULT)
+                .address(v4(number), 24)
+                .address(v6(number.into()), 64);
+            let config = adjust(config, nth);
+            let interface = Interface::new(Time::START, config, seed * 100 + nth as u64);
+            Host { at, qpn, interface, mover: Mover::default(), got: vec![], sent: vec![] }
+        };
+        let hosts = ends.enumerate().map(host).collect();
+        Self {
+            subnet,
+            managers,
+            hosts,
+            now: Time::START,
+            weather: Weather::default(),
+            mads_lost: 0,
+            dice: Dice::new(!seed),
+            flying: BTreeMap::new(),
+            number: 0,
+        }
+    }
+
+    /// A subnet whose interfaces are all up, with their addresses.
+    pub fn up(seed: u64, hosts: usize) -> Self {
+        let mut world = Self::new(seed, hosts);
+        world.pass(Duration::from_secs(5));
+        world.assert_up();
+        world
+    }
+
+    pub fn assert_up(&self) {
+        for (nth, host) in self.hosts.iter().enumerate() {
+            assert!(host.interface.is_up(), "{nth}: {:?}", host.interface.row());
+            assert!(host.mover.own.len() >= 3, "{nth}: {:?}", host.mover.own);
+        }
+    }
+
+    /// How an interface's port is now.
+    pub fn view(&self, nth: usize) -> PortView {
+        let at = self.hosts[nth].at;
+        let node = &self.subnet.nodes()[at.node as usize];
+        let port = &node.ports[usize::from(at.port)];
+        PortView {
+            number: at.port,
+            state: port.info.port_state,
+            lid: port.info.lid,
+            lmc: port.info.lmc,
+            sm_lid: port.info.master_sm_lid,
+            sm_sl: port.info.master_sm_sl,
+            mtu: port.info.neighbor_mtu,
+            gids: vec![node.gid(at.port)],
+            pkeys: port.p_keys.entries().to_vec(),
+        }
+    }
+
+    /// A host sends a packet: as its tables say, else by asking control.
+    pub fn send(&mut self, nth: usize, packet: Vec<u8>) {
+        let host = &mut self.hosts[nth];
+        let destination: IpAddr = match packet[0] >> 4 {
+            4 => <[u8; 4]>::try_from(&packet[16..20]).unwrap().into(),
+            _ => <[u8; 16]>::try_from(&packet[24..40]).unwrap().into(),
+        };
+        let peer = match mgid::GroupId::of(destination) {
+            None => host.mover.bound.get(&destination),
+            Some(id) => {
+                let (p_key, scope) = (PKey::DEFAULT, pollux_wire::address::Scope::LINK_LOCAL);
+                host.mover.groups.get(&mgid::LinkGroup { id, p_key, scope }.mgid())
+            }
+        };
+        let way = peer.map(|peer| (*peer, host.mover.peers[peer]));
+        match way {
+            Some((_, Way::Datagram(way))) => {
+                let ether_type =
+                    if packet[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 };
+                let by = pollux_control::interface::By::Datagram(way);
+                self.fly(nth, Outgoing { ether_type, packet, by });
+            }
+            _ => host.interface.handle_miss(self.now, packet),
+        }
+        self.settle();
+    }
+
+    /// Lets everybody do what is to be done now.
+    pub fn settle(&mut self) {
+        loop {
+            let mut arrived = Vec::new();
+            self.managers.settle(self.now, &mut self.subnet, |at, datagram| {
+                arrived.push((at, datagram));
+            });
+            for (at, datagram) in arrived {
+                self.mad_arrives(at, &datagram);
+            }
+            let landing: Vec<_> =
+                self.flying.range(..=(self.now, u64::MAX)).map(|it| *it.0).collect();
+            let has_landed = !landing.is_empty();
+            for key in landing {
+                self.land(key);
+            }
+            if !self.transmit() && !has_landed {
+                return;
+            }
+        }
+    }
+
+    fn mad_arrives(&mut self, at: End, datagram: &Datagram) {
+        let Some(host) = self.hosts.iter_mut().find(|host| host.at == at) else { return };
+        if datagram.dest_qp == Qpn::GSI && !self.dice.happens(self.mads_lost) {
+            let peer = MadAddress::gsi(datagram.slid, 0, PKey::DEFAULT);
+            host.interface.handle_mad(self.now, &Envelope { peer, mad: datagram.mad });
+        }
+    }
+
+    fn land(&mut self, key: (Time, u64)) {
+        let Some(Flying { to, ether_type, packet, from, qkey }) = self.flying.remove(&key) else {
+            return;
+        };
+        let host = &mut self.hosts[to];
+        if host.mover.link.is_some_and(|link| link.qkey == qkey) {
+            let received = Received { ether_type, packet: &packet, from };
+            host.interface.handle_packet(self.now, received);
+        }
+    }
+
+    fn transmit(&mut self) -> bool {
+        let mut has_news = false;
+        for nth in 0..self.hosts.len() {
+            let host = &mut self.hosts[nth];
+            while let Some(action) = host.interface.poll_action() {
+                has_news = true;
+                host.mover.act(action);
+            }
+            while let Some(delivery) = host.interface.poll_delivery() {
+                host.got.push(delivery.packet);
+            }
+            while let Some(Envelope { peer, mad }) = self.hosts[nth].interface.poll_mad() {
+                has_news = true;
+                if self.dice.happens(self.mads_lost) {
+                    continue;
+                }
+                let slid = self.view(nth).lid;
+                let (src_qp, dest_qp, dlid) = (Qpn::GSI, peer.qpn, peer.lid);
+                let datagram = Datagram { slid, dlid, src_qp, dest_qp, mad };
+                self.subnet.send(self.now, self.hosts[nth].at, datagram);
+            }
+            while let Some(outgoing) = self.hosts[nth].interface.poll_frame() {
+                has_news = true;
+                self.hosts[nth].sent.push(outgoing.clone());
+                self.fly(nth, outgoing);
+            }
+        }
+        has_news
+    }
+
+    fn fly(&mut self, nth: usize, outgoing: Outgoing) {
+        let host = &self.hosts[nth];
+        let Some((way, link)) = host.mover.way(&outgoing).zip(host.mover.link) else { return };
+        assert!(outgoing.packet.len() <= way.mtu as usize, "control sends what does not fit");
+        let group = way.vector.grh.map(|grh| grh.dgid).filter(|gid| gid.is_multicast());
+        let gid = way.vector.grh.map(|_| link.gid);
+        let from = From::Datagram { qpn: host.qpn, lid: link.lid, gid, group };
+        let receivers: Vec<usize> = (0..self.hosts.len())
+            .filter(|&to| to != nth && self.hosts[to].mover.hears(self.hosts[to].qpn, &way))
+            .collect();
+        let Outgoing { ether_type, packet, .. } = outgoing;
+        for to in receivers {
+            let copies = 1 + u32::from(self.dice.happens(self.weather.doubled));
+            for _ in 0..copies {
+                if self.dice.happens(self.weather.lost) {
+                    continue;
+                }
+                let delay = match self.dice.happens(self.weather.delayed) {
+                    true => self.dice.duration(Duration::from_millis(200)),
+                    false => Duration::ZERO,
+                };
+                self.number += 1;
+                let (packet, qkey) = (packet.clone(), link.qkey);
+                let flying = Flying { to, ether_type, packet, from, qkey };
+                self.flying.insert((self.now + delay, self.number), flying);
+            }
+        }
+    }
+
+    /// Time goes on, in steps that are short beside all that anybody waits for.
+    pub fn pass(&mut self, time: Duration) {
+        let until = self.now + time;
+        while self.now < until {
+            self.now = self.now + Duration::from_millis(20);
+            self.managers.timeout(self.now);
+            self.tell_ports();
+            for host in &mut self.hosts {
+                if host.interface.poll_timeout().is_some_and(|due| due <= self.now) {
+                    host.interface.handle_timeout(self.now);
+                }
+            }
+            self.settle();
+        }
+    }
+
+    /// Interfaces look at their ports, and hear what the manager asked of them.
+    fn tell_ports(&mut self) {
+        let mut reregister = Vec::new();
+        while let Some((at, changes)) = self.subnet.poll_change() {
+            if changes.reregister {
+                reregister.push(at);
+            }
+        }
+        for nth in 0..self.hosts.len() {
+            let view = self.view(nth);
+            let host = &mut self.hosts[nth];
+            host.interface.handle_port(self.now, &view);
+            if reregister.contains(&host.at) && view.state == PortState::ACTIVE {
+                host.interface.handle_reregister(self.now);
+            }
+        }
+    }
+
+    /// Whether a packet from one host gets to another, within some time.
+    pub fn reaches(&mut self, from: usize, to: usize, packet: &[u8], within: Duration) -> bool {
+        let until = self.now + within;
+        self.hosts[to].got.clear();
+        while self.now < until {
+            self.send(from, packet.to_vec());
+            if self.hosts[to].got.iter().any(|got| got == packet) {
+                return true;
+            }
+            self.pass(Duration::from_millis(100));
+        }
+        self.hosts[to].got.iter().any(|got| got == packet)
+    }
+}
