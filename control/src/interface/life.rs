@@ -191,6 +191,7 @@ impl Interface {
         }
         if was_up {
             self.subscriptions.clear();
+            self.connections.handle_place(now, None);
             self.give_up_addresses();
             self.forget_neighbours(now);
             self.forget_groups();
@@ -297,6 +298,7 @@ impl Interface {
         self.want_group(now, GroupId::Broadcast);
         self.group_joined(now, GroupId::Broadcast, true, record);
         if comes_up {
+            self.connections.handle_place(now, self.place());
             self.join_all_groups(now);
             self.claim_addresses(now);
             self.subscribe(now);
