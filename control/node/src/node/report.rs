@@ -4,12 +4,14 @@ use super::Named;
 use crate::interface::PingError;
 use crate::interface::echo::{EchoId, Outcome};
 use crate::interface::sending::NotSent;
+use pollux_control::cm::Role;
 use pollux_control::interface::{GroupRow, Way};
 use pollux_control::neighbour::{NeighbourRow, State};
-use pollux_dataplane::ipoib::{ConnectionUse, Peering};
+use pollux_control::peer::ConnectionRow;
 use pollux_dataplane::reason::{PacketDrop, Refusal};
 use pollux_verbs::time::Time;
 use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::mad::cm::ipoib::Dialect;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -33,7 +35,7 @@ impl Asked<'_> {
         let answer = match words[..] {
             ["show", "interfaces"] => self.rows(|name, named| vec![interface(now, name, named)]),
             ["show", "neighbors"] => self.rows(|name, named| neighbors(now, name, named)),
-            ["show", "connections"] => self.rows(connections),
+            ["show", "connections"] => self.rows(|name, named| connections(now, name, named)),
             ["show", "groups"] => self.rows(|name, named| groups(now, name, named)),
             ["show", "drops"] => self.rows(drops),
             ["ping", address, octets] => self.ping(now, number, address, octets, None)?,
@@ -199,19 +201,27 @@ const fn state(state: &State) -> &'static str {
     }
 }
 
-fn connections(name: &str, named: &Named) -> Vec<Value> {
-    let rows = named.interface.mover().connections();
-    let row = |(peering, counts): (Peering, ConnectionUse)| {
+fn connections(now: Time, name: &str, named: &Named) -> Vec<Value> {
+    let mover = named.interface.mover();
+    let row = |row: ConnectionRow| {
+        let counts = mover.connection_use(row.connection).unwrap_or_default();
         json!({
             "interface": name,
-            "peer": link(&peering.peer),
-            "type": peering.qp_type.to_string(),
-            "qpn": peering.qpn.0,
+            "peer": link(&row.peer),
+            "type": row.qp_type.to_string(),
+            "role": if row.role == Role::Active { "active" } else { "passive" },
+            "dialect": if row.dialect == Dialect::Rfc { "rfc" } else { "linux" },
+            "state": row.state,
+            "why": row.why,
+            "seconds": seconds(now, row.since),
+            "mtu": row.mtu,
+            "qpn": row.qpn.map(|qpn| qpn.0),
+            "sends": row.may_send,
             "sent": counts.sent,
             "received": counts.received,
         })
     };
-    rows.map(row).collect()
+    named.interface.control().connection_rows().map(row).collect()
 }
 
 fn groups(now: Time, name: &str, named: &Named) -> Vec<Value> {
