@@ -124,6 +124,17 @@ impl Interface {
         self.drain(now) | busy
     }
 
+    /// Takes leave: of groups, and of peers. [`Interface::has_left`] tells when they know.
+    pub fn leave(&mut self, now: Time) {
+        self.control.set_open(now, false);
+        self.drain(now);
+    }
+
+    /// Whether nothing is left of it: no connection, and nothing to be sent.
+    pub fn has_left(&self) -> bool {
+        self.failed.is_some() || !self.control.is_up() && self.mover.is_idle()
+    }
+
     /// When there is something to do though nothing comes.
     pub fn poll_timeout(&self) -> Option<Time> {
         let own = [self.echoes.poll_timeout(), Some(self.uses_due)];

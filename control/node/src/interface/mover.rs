@@ -211,6 +211,11 @@ impl Mover {
         self.station.connection_use(*self.connections.get(&connection)?)
     }
 
+    /// Whether the station is stopped, and nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.station.is_stopped() && self.connections.is_empty() && self.gsi.is_idle()
+    }
+
     /// What was not moved.
     pub fn counts(&self) -> Counts {
         self.counts

@@ -75,6 +75,12 @@ fn connected(test: &str, mode: &str, qp_type: QpType) {
         assert!(counts.sent >= 4 && counts.received >= 4, "{counts:?}");
     }
     assert_eq!(hosts.ping(0, "10.0.0.2", 65_520 - 27), Outcome::NotSent(NotSent::TooBig(65_520)));
+    // The peer is told that the connection ends, and does not find out by silence.
+    let now = hosts.now();
+    hosts.hosts[0].leave(now);
+    hosts.until("left", |hosts| hosts.hosts[0].has_left() && hosts.connections(1).is_empty());
+    let ended = hosts.hosts[1].control().drop_rows().find(|row| row.1 == "peer_ended");
+    assert_eq!(ended.map(|(_, _, count)| count), Some(1));
 }
 
 #[test]
