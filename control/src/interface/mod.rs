@@ -132,6 +132,8 @@ pub struct Interface {
     since: Time,
     /// How often in a row the broadcast group could not be joined.
     failures: u32,
+    /// When to join it again, though the interface is up.
+    rejoin: Option<Time>,
     sa: SaClient,
     questions: BTreeMap<RequestId, Purpose>,
     asked: u64,
@@ -180,6 +182,7 @@ impl Interface {
             life: Life::NoPort,
             since: now,
             failures: 0,
+            rejoin: None,
             sa: SaClient::new(config.sa, Dice::new(dice.roll())),
             questions: BTreeMap::new(),
             asked: 0,
@@ -232,7 +235,9 @@ impl Interface {
         self.pump(now);
     }
 
-    /// A management datagram came.
+    /// A management datagram came. Where several interfaces share a port, those of connection
+    /// management are for the one of their partition; those of administration for whoever asked,
+    /// which whoever moves them tells by the upper half of the transaction id.
     pub fn handle_mad(&mut self, now: Time, envelope: &Envelope) {
         let header = MadHeader::parse(envelope.mad.first_chunk().unwrap_or(&[0; MadHeader::LEN]));
         match header.mgmt_class {
@@ -327,7 +332,7 @@ impl Interface {
     pub fn poll_timeout(&self) -> Option<Time> {
         let always = [
             self.sa.poll_timeout(),
-            self.life.due(),
+            self.life.due().or(self.rejoin),
             self.addresses.poll_timeout(),
             self.routes.poll_timeout(),
             self.connections.poll_timeout(),

@@ -148,6 +148,7 @@ impl Interface {
                 }
                 self.bind(now, ip, link);
             }
+            NeighbourEvent::Doubted(ip) => self.doubt(now, ip),
             NeighbourEvent::Lost(ip, link) => self.unbind(now, ip, &link),
             NeighbourEvent::Unreachable(_, parcels) => {
                 parcels.iter().for_each(|parcel| self.unreachable(now, parcel));

@@ -29,6 +29,8 @@ mod config;
 mod ending;
 mod passive;
 mod rows;
+#[cfg(test)]
+mod tests;
 
 pub use config::{PeerConfig, Policy};
 pub use rows::ConnectionRow;
@@ -236,9 +238,10 @@ impl Connections {
         if self.place == place {
             return;
         }
-        if let Some(before) = self.place.take() {
-            Dialect::ALL.iter().for_each(|it| self.cm.unlisten(it.service_id(before.link.qpn)));
+        if let Some(qpn) = self.place.as_ref().map(|before| before.link.qpn) {
+            Dialect::ALL.iter().for_each(|it| self.cm.unlisten(it.service_id(qpn)));
             self.end_all(now);
+            self.place = None;
         }
         if let Some(place) = place.filter(|_| self.config.is_on()) {
             self.cm.handle_port(place.port.clone());
@@ -295,7 +298,9 @@ impl Connections {
 
     /// The interface is a neighbour of ours, and stays known without a connection.
     pub fn handle_neighbour(&mut self, link: &LinkAddress) {
-        self.enter_peer(link.comparison_form()).is_neighbour = true;
+        if self.config.is_on() {
+            self.enter_peer(link.comparison_form()).is_neighbour = true;
+        }
     }
 
     /// Does what is due by now.

@@ -9,6 +9,7 @@ use pollux_verbs::time::Time;
 use pollux_wire::address::Qpn;
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::mad::cm::ipoib::Dialect;
+use std::time::Duration;
 
 /// A connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub struct ConnectionRow {
     pub mtu: u32,
     /// Our queue pair, once it is made.
     pub qpn: Option<Qpn>,
+    /// How long packets of a reliable connection are tried before it fails.
+    pub retry_period: Option<Duration>,
 }
 
 impl Connections {
@@ -60,6 +63,10 @@ impl Connections {
                 may_send: known.may_send(),
                 mtu: known.mtu,
                 qpn: known.qpn,
+                retry_period: (known.qp_type == QpType::Rc).then(|| {
+                    let timeout = Duration::from_nanos(self.config.ack_timeout.nanoseconds());
+                    timeout * (u32::from(self.config.retry_count) + 1)
+                }),
             }
         })
     }

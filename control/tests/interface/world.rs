@@ -39,7 +39,9 @@ pub struct Host {
     pub mover: Mover,
     /// Packets that local sockets got.
     pub got: Vec<Vec<u8>>,
-    /// Frames that left, by type.
+    /// Packets that came by the link.
+    pub seen: Vec<Vec<u8>>,
+    /// Frames that left.
     pub sent: Vec<Outgoing>,
 }
 
@@ -60,6 +62,8 @@ pub struct World {
     pub weather: Weather,
     /// Management datagrams of a million that are lost between interfaces and administrator.
     pub mads_lost: u32,
+    /// How interfaces see their ports.
+    pub seen: fn(usize, PortView) -> PortView,
     dice: Dice,
     flying: BTreeMap<(Time, u64), Flying>,
     number: u64,
@@ -131,7 +135,7 @@ impl World {
             let config = adjust(config, nth);
             let interface = Interface::new(Time::START, config, seed * 100 + nth as u64);
             let mover = Mover { made: 1000 * u32::from(number), ..Mover::default() };
-            Host { at, qpn, interface, mover, got: vec![], sent: vec![] }
+            Host { at, qpn, interface, mover, got: vec![], seen: vec![], sent: vec![] }
         };
         let hosts = ends.enumerate().map(host).collect();
         Self {
@@ -141,6 +145,7 @@ impl World {
             now: Time::START,
             weather: Weather::default(),
             mads_lost: 0,
+            seen: |_, view| view,
             dice: Dice::new(!seed),
             flying: BTreeMap::new(),
             number: 0,
@@ -167,7 +172,7 @@ impl World {
         let at = self.hosts[nth].at;
         let node = &self.subnet.nodes()[at.node as usize];
         let port = &node.ports[usize::from(at.port)];
-        PortView {
+        let view = PortView {
             number: at.port,
             state: port.info.port_state,
             lid: port.info.lid,
@@ -177,7 +182,19 @@ impl World {
             mtu: port.info.neighbor_mtu,
             gids: vec![node.gid(at.port)],
             pkeys: port.p_keys.entries().to_vec(),
-        }
+        };
+        (self.seen)(nth, view)
+    }
+
+    /// A host begins anew, with another UD queue pair.
+    pub fn restart(&mut self, nth: usize, qpn: Qpn) {
+        let host = &mut self.hosts[nth];
+        let guid = self.subnet.nodes()[host.at.node as usize].gid(host.at.port).guid();
+        let number = nth as u8 + 1;
+        let config = InterfaceConfig::new(guid, qpn, PKey::DEFAULT).address(v4(number), 24);
+        host.qpn = qpn;
+        host.interface = Interface::new(self.now, config, u64::from(qpn.0));
+        host.mover = Mover::default();
     }
 
     /// A host sends a packet: as its tables say, else by asking control.
@@ -209,6 +226,27 @@ impl World {
             }
             _ => host.interface.handle_miss(self.now, packet),
         }
+        self.settle();
+    }
+
+    /// Where the subnet manager is.
+    pub fn manager(&self) -> End {
+        let nodes = (0..).zip(self.subnet.topology().nodes());
+        let mut ends = nodes.filter(|(_, node)| node.kind == NodeType::CHANNEL_ADAPTER);
+        ends.next().map(|(node, _)| End { node, port: 1 }).unwrap()
+    }
+
+    /// Whether a host's sockets, or what forwards for others there, got a packet.
+    pub fn heard(&self, nth: usize, packet: &[u8]) -> bool {
+        self.hosts[nth].got.iter().any(|got| got == packet)
+            || self.hosts[nth].seen.iter().any(|seen| seen == packet)
+    }
+
+    /// A datagram comes to a host out of nowhere.
+    pub fn inject(&mut self, nth: usize, ether_type: EtherType, packet: &[u8]) {
+        let from = From::Datagram { qpn: Qpn(7), lid: self.view(nth).lid, gid: None, group: None };
+        let received = Received { ether_type, packet, from };
+        self.hosts[nth].interface.handle_packet(self.now, received);
         self.settle();
     }
 
@@ -249,6 +287,7 @@ impl World {
         let host = &mut self.hosts[to];
         if host.mover.link.is_some_and(|link| link.qkey == qkey) {
             let received = Received { ether_type, packet: &packet, from };
+            host.seen.push(packet.clone());
             host.interface.handle_packet(self.now, received);
         }
     }
