@@ -3,8 +3,10 @@
 use crate::fabric::{Manager, Running};
 use crate::guest::{Guest, Opensm};
 use crate::host::{Hosts, PATIENCE};
+use pollux_control::cm::Role;
 use pollux_control::neighbour::State;
 use pollux_referee::tshark::dissect;
+use pollux_wire::mad::cm::ipoib::Dialect;
 
 /// A fabric with a guest at its switch and an interface of ours at its first host, both up.
 struct Meeting {
@@ -15,8 +17,8 @@ struct Meeting {
 }
 
 impl Meeting {
-    /// `None` after having said that `test` is skipped.
-    fn arrange(test: &str, manager: Manager, mode: &str) -> Option<Self> {
+    /// With our mode and that of Linux; `None` after having said that `test` is skipped.
+    fn arrange(test: &str, manager: Manager, [ours, theirs]: [&str; 2]) -> Option<Self> {
         let fabric = Running::start(test, 2, manager);
         let opensm = match manager {
             Manager::Umad => Some(Opensm::start(test, &fabric)?),
@@ -27,10 +29,10 @@ impl Meeting {
             guest.begin("sm_start && wait_active");
             assert_eq!(guest.answer(), (0, String::new()));
         }
-        let hosts = Hosts::at(&[(fabric.port(1), "10.0.0.1/24")]);
+        let hosts = Hosts::at(&[(fabric.port(1), "10.0.0.1/24")], ours);
         let mut meeting = Self { fabric, guest, hosts, _opensm: opensm };
         meeting.hosts.come_up();
-        meeting.linux(&format!("ipoib_up 10.0.0.2/24 {mode}"));
+        meeting.linux(&format!("ipoib_up 10.0.0.2/24 {theirs}"));
         Some(meeting)
     }
 
@@ -93,6 +95,9 @@ impl Meeting {
     }
 }
 
+/// Neither side has connections.
+const DATAGRAMS: [&str; 2] = ["ud", "datagram"];
+
 /// Both ask each other, of both families, with packets from short to as long as the link takes.
 fn ping_both_ways(meeting: &mut Meeting) {
     // Linux asks for us first, and then we for Linux.
@@ -114,7 +119,7 @@ fn ping_both_ways(meeting: &mut Meeting) {
 #[test]
 fn linux_and_we_ping_each_other_by_datagrams() {
     let test = "linux_and_we_ping_each_other_by_datagrams";
-    let Some(mut meeting) = Meeting::arrange(test, Manager::Ours, "datagram") else { return };
+    let Some(mut meeting) = Meeting::arrange(test, Manager::Ours, DATAGRAMS) else { return };
     ping_both_ways(&mut meeting);
     meeting.must_be_well_formed(test);
 }
@@ -122,7 +127,7 @@ fn linux_and_we_ping_each_other_by_datagrams() {
 #[test]
 fn opensm_in_the_guest_brings_both_together() {
     let test = "opensm_in_the_guest_brings_both_together";
-    let Some(mut meeting) = Meeting::arrange(test, Manager::Guest, "datagram") else { return };
+    let Some(mut meeting) = Meeting::arrange(test, Manager::Guest, DATAGRAMS) else { return };
     ping_both_ways(&mut meeting);
     meeting.must_be_well_formed(test);
 }
@@ -130,7 +135,50 @@ fn opensm_in_the_guest_brings_both_together() {
 #[test]
 fn opensm_at_our_fabric_brings_both_together() {
     let test = "opensm_at_our_fabric_brings_both_together";
-    let Some(mut meeting) = Meeting::arrange(test, Manager::Umad, "datagram") else { return };
+    let Some(mut meeting) = Meeting::arrange(test, Manager::Umad, DATAGRAMS) else { return };
     ping_both_ways(&mut meeting);
+    meeting.must_be_well_formed(test);
+}
+
+/// With packets that only connections have room for.
+fn ping_by_connections(meeting: &mut Meeting) {
+    meeting.linux("wait_for 10 ping -c1 -W1 10.0.0.1");
+    for octets in [56, 2044, 65_000, 65_520 - 28] {
+        meeting.hosts.must_answer(0, "10.0.0.2", octets);
+        meeting.linux(&format!("ping -c3 -i0.2 -W2 -s{octets} 10.0.0.1"));
+    }
+    let (ours, theirs) = (meeting.hosts.link_local(0), meeting.link_local());
+    meeting.hosts.must_answer(0, &theirs, 65_000);
+    meeting.linux(&format!("ping -c3 -i0.2 -W2 -s65000 {ours}%ib0"));
+}
+
+#[test]
+fn linux_and_we_exchange_long_packets_by_connections() {
+    let test = "linux_and_we_exchange_long_packets_by_connections";
+    let modes = ["rc", "connected"];
+    let Some(mut meeting) = Meeting::arrange(test, Manager::Ours, modes) else { return };
+    ping_by_connections(&mut meeting);
+    // Each side sends by the connection that it asked for, and only by that.
+    let rows = meeting.hosts.connections(0);
+    let roles: Vec<_> = rows.iter().map(|row| (row.role, row.may_send)).collect();
+    assert_eq!(roles.len(), 2, "{rows:?}");
+    assert!(roles.contains(&(Role::Active, true)) && roles.contains(&(Role::Passive, false)));
+    meeting.must_be_well_formed(test);
+}
+
+#[test]
+fn linux_in_datagram_mode_accepts_our_connection() {
+    let test = "linux_in_datagram_mode_accepts_our_connection";
+    let modes = ["rc", "datagram"];
+    let Some(mut meeting) = Meeting::arrange(test, Manager::Ours, modes) else { return };
+    meeting.linux("wait_for 10 ping -c1 -W1 10.0.0.1");
+    // Its answers go by datagram, so they are no longer than that.
+    for octets in [56, 2044 - 28] {
+        meeting.hosts.must_answer(0, "10.0.0.2", octets);
+        meeting.linux(&format!("ping -c3 -i0.2 -W2 -s{octets} 10.0.0.1"));
+    }
+    let rows = meeting.hosts.connections(0);
+    let [row] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!((row.role, row.dialect), (Role::Active, Dialect::Linux));
     meeting.must_be_well_formed(test);
 }
