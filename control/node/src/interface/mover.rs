@@ -1,7 +1,7 @@
 //! What moves an interface's packets: its device, and all that it has there.
 //!
 //! The mover takes what has come, for control to see ([`Arrived`]), and does what control says
-//! ([`super::actions`], [`super::sending`]). It decides nothing. What a device refuses is a state
+//! (`actions`, `sending`). It decides nothing. What a device refuses is a state
 //! with a reason, or a counted drop; a device that is gone ends it.
 
 use super::gsi::Gsi;

@@ -1,4 +1,4 @@
-//! A node on the machine's clock: its interfaces, and the socket at which it is asked ([`report`]).
+//! A node on the machine's clock: its interfaces, and the socket at which it is asked (`report`).
 //!
 //! One thread does it all, and naps when there is nothing to do: briefly at first, since traffic
 //! comes in runs, then longer. An adapter in software has nothing that would wake it.

@@ -83,11 +83,13 @@ fn connected(test: &str, mode: &str, qp_type: QpType) {
     assert_eq!(ended.map(|(_, _, count)| count), Some(1));
 }
 
+// req: cm-rc, cm-connection-per-link-address, cm-teardown-with-interface
 #[test]
 fn two_nodes_exchange_the_longest_packets_by_reliable_connections() {
     connected("two_nodes_exchange_the_longest_packets_by_rc", "rc", QpType::Rc);
 }
 
+// req: cm-uc
 #[test]
 fn two_nodes_exchange_the_longest_packets_by_unreliable_connections() {
     connected("two_nodes_exchange_the_longest_packets_by_uc", "uc", QpType::Uc);
