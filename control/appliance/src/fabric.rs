@@ -1,14 +1,11 @@
 //! `pollux fabric`: from arguments to a fabric that runs.
 
+use crate::signals::{say, signals};
 use clap::{Args, ValueEnum};
 use pollux_node::fabric::{Config, Fabric, Partitions, Plug, config, partitions};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use std::error::Error;
-use std::io::Write;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 /// What a fabric is to be.
 #[derive(Args)]
@@ -23,7 +20,8 @@ pub struct Arguments {
     /// Who may talk to whom, for our manager: a file as OpenSM's partitions.conf
     #[arg(long, value_name = "FILE")]
     partitions: Option<PathBuf>,
-    /// Where `pollux show` and `pollux fault` find it
+    /// Where `pollux show` and `pollux fault` find it; and, by the socket PATH.ports beside it,
+    /// programs that open soft:PATH@NODE[:PORT]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// The name under which programs with libumad2sim find it (IBSIM_SOCKNAME)
@@ -83,20 +81,4 @@ pub fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     fabric.run(wake, || is_over.load(Ordering::Relaxed))?;
     say("fabric: over");
     Ok(())
-}
-
-/// A line of progress. That nobody reads it any more is no reason to end.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
-}
-
-/// What wakes on a signal that is to end us, and says so.
-fn signals() -> std::io::Result<(UnixStream, Arc<AtomicBool>)> {
-    let (wake, signalled) = UnixStream::pair()?;
-    let is_over = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&is_over))?;
-        signal_hook::low_level::pipe::register(signal, signalled.try_clone()?)?;
-    }
-    Ok((wake, is_over))
 }

@@ -1,12 +1,15 @@
 //! The command `pollux`.
 //!
-//! So far: `fabric` runs a software fabric until a signal ends it, `show` and `fault` ask a running
-//! one. What it prints is for people, unless `--json` asks for the other.
+//! `run` runs a node and `fabric` a software fabric until a signal ends it; `show`, `ping` and
+//! `fault` ask a running one. What it prints is for people, unless `--json` asks for the other.
 
 #![forbid(unsafe_code)]
 
 mod fabric;
+mod ping;
+mod run;
 mod show;
+mod signals;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -23,23 +26,31 @@ struct Arguments {
 enum Command {
     /// Runs a software fabric until it is interrupted.
     Fabric(fabric::Arguments),
-    /// Shows what a running fabric consists of.
+    /// Runs a node: interfaces of IP over InfiniBand, as a file says.
+    Run(run::RunArguments),
+    /// Says whether a node could be as a file says.
+    Check(run::CheckArguments),
+    /// Asks whether somebody answers a running node.
+    Ping(ping::Arguments),
+    /// Shows what a running node or fabric consists of.
     Show(show::ShowArguments),
     /// Makes links of a running fabric bad, or good again.
     Fault(show::FaultArguments),
 }
 
 fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
-        Command::Fabric(arguments) => fabric::run(arguments),
-        Command::Show(arguments) => show::show(&arguments),
-        Command::Fault(arguments) => show::fault(&arguments),
+    let well = |()| ExitCode::SUCCESS;
+    let (result, failure) = match Arguments::parse().command {
+        Command::Fabric(arguments) => (fabric::run(arguments).map(well), 1),
+        Command::Run(arguments) => (run::run(&arguments).map(well), 1),
+        Command::Check(arguments) => (run::check(&arguments).map(well), 1),
+        // As ping has it: 1 says that nobody answered.
+        Command::Ping(arguments) => (ping::ping(&arguments), 2),
+        Command::Show(arguments) => (show::show(&arguments).map(well), 1),
+        Command::Fault(arguments) => (show::fault(&arguments).map(well), 1),
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("pollux: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    result.unwrap_or_else(|error| {
+        eprintln!("pollux: {error}");
+        ExitCode::from(failure)
+    })
 }

@@ -1,7 +1,7 @@
-//! `pollux show` and `pollux fault`: questions to a running fabric, and its answers as tables.
+//! `pollux show` and `pollux fault`: questions to a running node or fabric, and answers as tables.
 
 use clap::{Args, Subcommand, ValueEnum};
-use pollux_node::fabric::admin;
+use pollux_node::admin;
 use serde_json::Value;
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 #[derive(Args)]
 pub struct ShowArguments {
     what: What,
-    /// The socket of the fabric
+    /// The socket of the node or the fabric
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
     /// As JSON
@@ -18,17 +18,25 @@ pub struct ShowArguments {
     json: bool,
 }
 
-/// Things that a fabric has.
+/// Things that a node or a fabric has.
 #[derive(Clone, Copy, ValueEnum)]
 enum What {
-    /// With their addresses and what they dropped
+    /// Of a fabric: with their addresses and what they dropped
     Nodes,
-    /// With their state and counters
+    /// With their state, the process at them and counters
     Ports,
-    /// With their rate and state
+    /// Of a fabric: with their rate and state
     Links,
-    /// With the ports of switches by which they go
+    /// Groups: of a fabric with the ports of switches by which they go, of a node with their state
     Groups,
+    /// Of a node: with their state and why, and their addresses
+    Interfaces,
+    /// Of a node: with their link addresses, and how packets go there
+    Neighbors,
+    /// Of a node: with their peers and traffic
+    Connections,
+    /// Of a node: what was dropped, and why
+    Drops,
 }
 
 /// What to do about faults.
@@ -57,19 +65,49 @@ enum FaultCommand {
     List,
 }
 
-/// Shows what a fabric has.
+/// Shows what a node or a fabric has.
 pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
     let (what, columns): (_, &[&str]) = match arguments.what {
         What::Nodes => ("nodes", &["node", "kind", "guid", "lid", "ports", "drops"]),
         What::Ports => (
             "ports",
-            &["port", "state", "lid", "mtu", "peer", "sent", "received", "errors", "discards"],
+            &[
+                "port", "state", "lid", "mtu", "peer", "process", "sent", "received", "errors",
+                "discards",
+            ],
         ),
         What::Links => ("links", &["from", "to", "rate", "state"]),
-        What::Groups => ("groups", &["lid", "ports"]),
+        What::Groups => {
+            ("groups", &["interface", "group", "lid", "ports", "state", "heard", "why"])
+        }
+        What::Interfaces => (
+            "interfaces",
+            &[
+                "interface",
+                "state",
+                "lid",
+                "mtu",
+                "addresses",
+                "link",
+                "sent",
+                "received",
+                "why",
+                "waits_for",
+            ],
+        ),
+        What::Neighbors => {
+            ("neighbors", &["interface", "address", "state", "by", "mtu", "link", "why"])
+        }
+        What::Connections => {
+            ("connections", &["interface", "peer", "type", "qpn", "sent", "received"])
+        }
+        What::Drops => ("drops", &["interface", "of", "why", "count"]),
     };
     let answer = ask(&arguments.socket, &format!("show {what}"))?;
-    let text = if arguments.json { format!("{answer}\n") } else { table(&answer, columns) };
+    // Groups of a node and of a fabric have different things to show.
+    let has = |column: &&&str| answer.get(0).is_none_or(|first| first.get(**column).is_some());
+    let columns: Vec<_> = columns.iter().filter(has).copied().collect();
+    let text = if arguments.json { format!("{answer}\n") } else { table(&answer, &columns) };
     print!("{text}");
     Ok(())
 }
@@ -89,9 +127,13 @@ pub fn fault(arguments: &FaultArguments) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn ask(socket: &Path, question: &str) -> Result<Value, Box<dyn Error>> {
+/// Asks at a socket.
+pub fn ask(socket: &Path, question: &str) -> Result<Value, Box<dyn Error>> {
     let answer = admin::ask(socket, question).map_err(|error| {
-        format!("no fabric answers at {}: {error}; start one with --socket", socket.display())
+        format!(
+            "nobody answers at {}: {error}; start a fabric or a node with --socket",
+            socket.display()
+        )
     })?;
     let mut answer: Value = serde_json::from_str(&answer)?;
     match answer.get("error").and_then(Value::as_str) {

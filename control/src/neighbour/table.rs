@@ -148,7 +148,6 @@ impl<P> Neighbours<P> {
 
     pub(super) fn forget(&mut self, ip: IpAddr, entry: Entry<P>) {
         let packets = self.release(entry.pending);
-        self.asks.retain(|ask| ask.ip != ip);
         self.events.push_back(NeighbourEvent::Forgotten(ip, entry.state.address(), packets));
     }
 

@@ -72,6 +72,12 @@ pub(crate) const fn route_bits(first: u64, second: u64) -> u64 {
     first & (SL | 0xffff << 16) | second & 0xffff << 32
 }
 
+/// Whether something with this first word is for one of the queue pairs of management, 0 and 1.
+#[inline(always)]
+pub(crate) const fn is_management(first: u64) -> bool {
+    first >> 33 & 0x7f_ffff == 0
+}
+
 /// What [`route_bits`] say.
 pub(crate) const fn route_of(bits: u64) -> Route {
     Route {

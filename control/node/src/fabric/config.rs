@@ -15,7 +15,7 @@ pub struct Config {
     pub topology: Topology,
     /// What its dice begin with.
     pub seed: u64,
-    /// Where it is asked.
+    /// Where it is asked; and, at `PATH.ports`, where processes find its ports.
     pub socket: Option<PathBuf>,
     /// What unmodified programs know it by.
     pub umad: Option<String>,

@@ -1,12 +1,15 @@
-//! A software fabric on the machine's clock: one thread that owns a net, its wires, the programs at
-//! it and its captures, and that sleeps while nothing happens.
+//! A software fabric on the machine's clock: one thread that owns a net, its wires, the programs
+//! and processes at it and its captures, and that sleeps while nothing happens.
+//!
+//! A fabric is known by one path. Questions come to a socket of that name, and processes that want
+//! a port (`soft:PATH@NODE[:PORT]`) to `PATH.ports` beside it, which has other rules: messages with
+//! descriptors in place of lines.
 //!
 //! 1. [`config`]: what it is to be, and why it cannot be;
 //! 2. `managers`: who manages its subnets, unless others do;
 //! 3. [`rule`]: faults; [`capture`]: every packet in a file;
-//! 4. [`admin`]: the socket at which it is asked, and [`report`] what it answers.
+//! 4. [`report`]: what it answers at its socket ([`crate::admin`]).
 
-pub mod admin;
 pub mod capture;
 pub mod config;
 mod managers;
@@ -17,15 +20,17 @@ pub use config::{Config, Plug, StartError};
 pub use managers::partitions;
 pub use pollux_fabric::sm::Partitions;
 
-use admin::Admin;
+use crate::admin::Admin;
 use capture::Capture;
 use config::place;
 use pollux_fabric::Time;
 use pollux_fabric::link::world::Wire;
 use pollux_fabric::net::Net;
+use pollux_fabric::process;
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::umad::{Clients, Server};
 use pollux_fabric::wire_io::ForeignWire;
+use report::Neighbours;
 use rule::Rules;
 use rustix::event::{PollFd, PollFlags};
 use std::io;
@@ -34,10 +39,13 @@ use std::time::{Duration, Instant};
 
 /// The longest sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// Turns without a look at what sleeping would look at, while processes have traffic.
+const TURNS_PER_LOOK: u32 = 64;
 
 /// A fabric that runs while somebody calls [`Fabric::run`].
 pub struct Fabric {
     server: Server,
+    processes: Option<process::Server>,
     wires: Vec<ForeignWire>,
     rules: Rules,
     capture: Option<Capture>,
@@ -81,12 +89,16 @@ impl Fabric {
             )))?,
             None => Server::without_name(clients),
         };
-        let admin = config
-            .socket
-            .as_deref()
+        let socket = config.socket.as_deref();
+        let admin = socket
             .map(|path| Admin::listen(path).map_err(failed(format!("socket {}", path.display()))));
         let (capture, admin) = (capture.transpose()?, admin.transpose()?);
-        Ok(Self { server, wires, rules, capture, admin, start: Instant::now() })
+        let processes = socket.map(|path| {
+            let failed = failed(format!("socket {}.ports", path.display()));
+            process::Server::bind(path).map_err(failed)
+        });
+        let processes = processes.transpose()?;
+        Ok(Self { server, processes, wires, rules, capture, admin, start: Instant::now() })
     }
 
     /// What it is now.
@@ -97,7 +109,13 @@ impl Fabric {
     /// Runs until `is_over` says so, which is asked whenever something happens, also to `wake`.
     pub fn run(&mut self, wake: impl AsFd, is_over: impl Fn() -> bool) -> io::Result<()> {
         while !is_over() {
-            self.turn()?;
+            self.answer();
+            for _ in 0..TURNS_PER_LOOK {
+                self.turn()?;
+                if !self.processes.as_ref().is_some_and(process::Server::is_awake) {
+                    break;
+                }
+            }
             self.sleep(wake.as_fd())?;
         }
         self.capture.as_mut().map_or(Ok(()), Capture::flush)
@@ -107,21 +125,33 @@ impl Fabric {
         Time::START + self.start.elapsed()
     }
 
-    /// Does what there is to do.
+    /// Answers questions.
+    fn answer(&mut self) {
+        let now = self.now();
+        let Some(admin) = &mut self.admin else { return };
+        let net = self.server.clients().net_mut();
+        admin.turn(now, &mut |_, question| {
+            if let Some(processes) = &mut self.processes {
+                processes.settle(net);
+            }
+            let neighbours = Neighbours { wires: &self.wires, processes: self.processes.as_ref() };
+            Some(report::answer(question, net, &neighbours, &mut self.rules))
+        });
+    }
+
+    /// Takes what has come from outside, lets happen what comes of it, and sends what leaves.
     fn turn(&mut self) -> io::Result<()> {
         let now = self.now();
-        for wire in &mut self.wires {
-            wire.receive(now, self.server.clients().net_mut());
+        let net = self.server.clients().net_mut();
+        self.wires.iter_mut().for_each(|wire| wire.receive(now, net));
+        if let Some(processes) = &mut self.processes {
+            processes.receive(now, net);
         }
         self.server.turn(now)?;
-        if let Some(admin) = &mut self.admin {
-            let net = self.server.clients().net_mut();
-            admin.turn(now, &mut |request| {
-                report::answer(request, net, &self.wires, &mut self.rules)
-            });
-        }
-        for wire in &mut self.wires {
-            wire.send(now, self.server.clients().net_mut());
+        let net = self.server.clients().net_mut();
+        self.wires.iter_mut().for_each(|wire| wire.send(now, net));
+        if let Some(processes) = &mut self.processes {
+            processes.send(now, net);
         }
         Ok(())
     }
@@ -137,6 +167,9 @@ impl Fabric {
         if self.wires.iter().any(waits) {
             longest = Duration::ZERO;
         }
+        if let Some(processes) = &mut self.processes {
+            longest = processes.sleep(longest);
+        }
         if let Some(capture) = &mut self.capture
             && longest > Duration::ZERO
         {
@@ -144,9 +177,14 @@ impl Fabric {
         }
         let mut others: Vec<_> = self.wires.iter().filter_map(ForeignWire::poll_fd).collect();
         others.extend(self.admin.iter().flat_map(Admin::poll_fds));
+        others.extend(self.processes.iter().flat_map(process::Server::poll_fds));
         let wake = wake.as_fd();
         others.push(PollFd::new(&wake, PollFlags::IN));
-        self.server.wait_beside(now, longest, others)
+        self.server.wait_beside(now, longest, others)?;
+        if let Some(processes) = &mut self.processes {
+            processes.wake();
+        }
+        Ok(())
     }
 }
 

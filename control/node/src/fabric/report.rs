@@ -3,6 +3,7 @@
 use super::rule::Rules;
 use pollux_fabric::net::Net;
 use pollux_fabric::node::{Node, NodeDrop};
+use pollux_fabric::process::Server;
 use pollux_fabric::topology::{End, PlannedNode};
 use pollux_fabric::wire_io::ForeignWire;
 use pollux_wire::address::Lid;
@@ -12,13 +13,21 @@ use serde_json::{Value, json};
 /// Multicast LIDs that a report looks at: as many as switches have.
 const GROUPS: u16 = 4096;
 
+/// What is at a net from outside.
+pub struct Neighbours<'a> {
+    /// Wires to others' nodes.
+    pub wires: &'a [ForeignWire],
+    /// Processes at ports.
+    pub processes: Option<&'a Server>,
+}
+
 /// Answers a question. Any text has an answer.
-pub fn answer(question: &str, net: &mut Net, wires: &[ForeignWire], rules: &mut Rules) -> String {
+pub fn answer(question: &str, net: &mut Net, others: &Neighbours<'_>, rules: &mut Rules) -> String {
     let words: Vec<&str> = question.split_whitespace().collect();
     let answer = match words[..] {
         ["show", "nodes"] => Ok(nodes(net)),
-        ["show", "ports"] => Ok(ports(net, wires)),
-        ["show", "links"] => Ok(links(net, wires)),
+        ["show", "ports"] => Ok(ports(net, others)),
+        ["show", "links"] => Ok(links(net, others)),
         ["show", "groups"] => Ok(groups(net)),
         ["fault", "list"] => Ok(fault_list(rules)),
         ["fault", "add", rule] => {
@@ -74,12 +83,12 @@ fn nodes(net: &Net) -> Value {
 }
 
 /// What a port is joined to.
-fn peer(net: &Net, wires: &[ForeignWire], end: End) -> Option<String> {
+fn peer(net: &Net, others: &Neighbours<'_>, end: End) -> Option<String> {
     let topology = net.subnet().topology();
     if let Some((peer, _)) = topology.peer(end) {
         return Some(name(net, peer));
     }
-    let wire = wires.iter().find(|wire| wire.end() == end)?;
+    let wire = others.wires.iter().find(|wire| wire.end() == end)?;
     Some(format!("wire {}", if wire.is_up() { "(up)" } else { "(down)" }))
 }
 
@@ -87,17 +96,17 @@ fn name(net: &Net, end: End) -> String {
     format!("{}:{}", net.subnet().topology().nodes()[end.node as usize].name, end.port)
 }
 
-fn ports(net: &Net, wires: &[ForeignWire]) -> Value {
+fn ports(net: &Net, others: &Neighbours<'_>) -> Value {
     let of_node = |(index, _, node): (u32, &PlannedNode, &Node)| {
         let numbers = if node.is_switch() { 0.. } else { 1.. };
         let numbers = numbers.take_while(|number| *number <= node.identity.num_ports);
-        let values = numbers.map(|number| port(net, wires, End { node: index, port: number }));
+        let values = numbers.map(|number| port(net, others, End { node: index, port: number }));
         values.collect::<Vec<_>>()
     };
     all(net).flat_map(of_node).collect()
 }
 
-fn port(net: &Net, wires: &[ForeignWire], end: End) -> Value {
+fn port(net: &Net, others: &Neighbours<'_>, end: End) -> Value {
     let port = &net.subnet().nodes()[end.node as usize].ports[usize::from(end.port)];
     let (info, counters) = (&port.info, &port.counters);
     json!({
@@ -106,7 +115,8 @@ fn port(net: &Net, wires: &[ForeignWire], end: End) -> Value {
         "lid": info.lid.0,
         "lmc": info.lmc,
         "mtu": info.neighbor_mtu.octets(),
-        "peer": peer(net, wires, end),
+        "peer": peer(net, others, end),
+        "process": others.processes.and_then(|processes| processes.process_at(end)),
         "sent": counters.xmit_packets.long(),
         "received": counters.rcv_packets.long(),
         "errors": counters.rcv_errors.long(),
@@ -114,7 +124,7 @@ fn port(net: &Net, wires: &[ForeignWire], end: End) -> Value {
     })
 }
 
-fn links(net: &Net, wires: &[ForeignWire]) -> Value {
+fn links(net: &Net, others: &Neighbours<'_>) -> Value {
     let state = |end: End| {
         let port = &net.subnet().nodes()[end.node as usize].ports[usize::from(end.port)];
         port.info.port_state.to_string()
@@ -126,7 +136,7 @@ fn links(net: &Net, wires: &[ForeignWire]) -> Value {
             "state": state(a),
         })
     });
-    let foreign = wires.iter().map(|wire| {
+    let foreign = others.wires.iter().map(|wire| {
         let counts = wire.counts();
         json!({
             "from": name(net, wire.end()), "to": "wire", "rate": null, "state": state(wire.end()),

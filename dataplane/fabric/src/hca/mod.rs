@@ -155,6 +155,7 @@ impl Adapter {
             (port.pkeys != before.pkeys, AsyncEvent::PkeyChange(1)),
             (port.gids != before.gids, AsyncEvent::GidChange(1)),
             ((port.sm_lid, port.sm_sl) != (before.sm_lid, before.sm_sl), AsyncEvent::SmChange(1)),
+            (port.reregistrations != before.reregistrations, AsyncEvent::ClientReregister(1)),
         ];
         port.drops = before.drops;
         let told = events.into_iter().filter(|(differs, _)| *differs).map(|(_, event)| event);

@@ -38,6 +38,8 @@ pub struct Port {
     pub gids: Vec<Gid>,
     /// What partitions it is in, as the subnet manager says.
     pub pkeys: Vec<PKey>,
+    /// How often the subnet manager has said that it forgot who joined what.
+    pub reregistrations: u32,
     /// What it dropped, by reason.
     pub drops: Drops,
 }
@@ -55,6 +57,7 @@ impl Port {
             mtu: Mtu::OCTETS_4096,
             gids: vec![Gid::new(Gid::DEFAULT_PREFIX, guid)],
             pkeys: vec![PKey::DEFAULT],
+            reregistrations: 0,
             drops: Drops::default(),
         }
     }

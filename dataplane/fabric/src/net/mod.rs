@@ -19,6 +19,7 @@ mod egress;
 mod flight;
 pub mod foreign;
 mod management;
+mod router;
 pub mod ways;
 pub mod world;
 
@@ -75,10 +76,12 @@ pub struct Net {
     latest: BTreeMap<End, Time>,
     adapters: BTreeMap<End, Attached>,
     foreign: BTreeMap<End, Foreign>,
+    /// Whether subnets are joined: what goes by shortcut has no header that a router could read.
+    has_routers: bool,
     delivered: VecDeque<Delivery>,
     /// Frames that have arrived and were not taken.
     waiting: usize,
-    /// Counts what may have changed ports.
+    /// Counts what may have changed ports, or where packets are wanted.
     epoch: u64,
 }
 
@@ -113,6 +116,7 @@ impl Net {
     /// A subnet with all links as `wire` says.
     pub fn new(subnet: Subnet, seed: u64, wire: Wire) -> Self {
         let mut net = Self {
+            has_routers: subnet.nodes().iter().any(router::is_router),
             subnet,
             dice: Dice::new(seed),
             wire,
@@ -145,7 +149,7 @@ impl Net {
         &mut self.subnet
     }
 
-    /// Counts what may have changed ports.
+    /// Counts what may have changed ports, or where packets are wanted.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -171,6 +175,7 @@ impl Net {
 
     /// On which links somebody looks at packets, so that datagrams of management have to be some.
     fn find_packet_links(&mut self) {
+        self.epoch += 1;
         let links = self.wires.iter().filter(|(_, wire)| looks(wire));
         let planned = self.subnet.topology().links();
         let links = links.filter_map(|(link, _)| planned.get(*link as usize));
@@ -184,6 +189,7 @@ impl Net {
     /// them away again. Messages are then sent as packets.
     pub fn set_paced(&mut self, is_paced: bool) {
         self.is_paced = is_paced;
+        self.epoch += 1;
     }
 
     /// Takes the cable out of a port, or puts it back. What is on that link is lost.
@@ -209,6 +215,11 @@ impl Net {
         self.adapters.entry(end).or_default().lender = Some(lender.clone());
     }
 
+    /// Whether an adapter is at an end, here or in a process of its own.
+    pub fn has_adapter(&self, end: End) -> bool {
+        self.adapters.contains_key(&end)
+    }
+
     /// What the adapter at an end lends.
     pub fn lender(&self, end: End) -> Option<Arc<Lender>> {
         self.adapters.get(&end)?.lender.clone()
@@ -219,7 +230,6 @@ impl Net {
         let node = &self.subnet.nodes()[end.node as usize];
         let port = &node.ports[usize::from(end.port)];
         let info = &port.info;
-        let gids = port.guids.iter().filter(|guid| guid.0 != 0);
         Port {
             link_layer: LinkLayer::InfiniBand,
             state: info.port_state,
@@ -228,15 +238,17 @@ impl Net {
             sm_lid: info.master_sm_lid,
             sm_sl: info.master_sm_sl,
             mtu: info.neighbor_mtu,
-            gids: gids.map(|guid| pollux_wire::address::Gid::new(info.gid_prefix, *guid)).collect(),
+            gids: port.gids().collect(),
             pkeys: port.p_keys.entries().to_vec(),
+            reregistrations: port.reregistrations,
             drops: Drops::default(),
         }
     }
 
     /// Whether packets have to go where messages could.
     pub fn wants_packets(&self) -> bool {
-        let is_watched = self.tap.is_some() || self.is_paced || looks(&self.wire);
+        let is_watched =
+            self.tap.is_some() || self.is_paced || self.has_routers || looks(&self.wire);
         is_watched || !self.foreign.is_empty() || self.wires.values().any(looks)
     }
 
@@ -338,6 +350,10 @@ impl Net {
         let is_switch = node.is_switch();
         let port = &mut node.ports[usize::from(to.port)];
         port.counters.received_many(packets, words, is_multicast);
+        if self.has_routers && self.is_routed(to, &flight.frame) {
+            return self.route(now, flight);
+        }
+        let node = self.subnet.node_mut(to.node);
         if is_own(node, to, &flight.frame) {
             self.release(now, flight.hold);
             return self.attend(now, flight.origin, to, flight.hops, flight.frame);

@@ -32,6 +32,8 @@ pub struct NodePort {
     pub arbitration: Option<Box<Arbitration>>,
     /// Whether its light is on.
     pub led: bool,
+    /// How often a subnet manager has told those here to join and subscribe anew.
+    pub reregistrations: u32,
     /// What went through it.
     pub counters: Counters,
     /// When its M_Key stops to protect, after a refusal.
@@ -90,6 +92,7 @@ impl NodePort {
             sl_to_vl: std::array::from_fn(|sl| default_lane(info.operational_vls, sl as u8)),
             arbitration: None,
             led: false,
+            reregistrations: 0,
             counters: Counters::default(),
             lease_end: None,
         };
@@ -131,6 +134,18 @@ impl NodePort {
     pub fn lane(&self, sl: u8) -> Option<u8> {
         let lane = self.sl_to_vl[usize::from(sl & 15)];
         self.info.operational_vls.lanes().filter(|lanes| lane < *lanes).map(|_| lane)
+    }
+
+    /// Its GIDs: the subnet's prefix and each of its GUIDs (IBA 4.1.1).
+    pub fn gids(&self) -> impl Iterator<Item = Gid> {
+        let guids = self.guids.iter().filter(|guid| guid.0 != 0);
+        guids.map(|guid| Gid::new(self.info.gid_prefix, *guid))
+    }
+
+    /// Whether a GID is one of its own, as the subnet's manager or as the default prefix has it.
+    pub fn has_gid(&self, gid: Gid) -> bool {
+        let is_here = [self.info.gid_prefix, Gid::DEFAULT_PREFIX].contains(&gid.prefix());
+        is_here && gid.guid() != Guid(0) && self.guids.contains(&gid.guid())
     }
 
     /// Whether the link is trained.

@@ -3,13 +3,15 @@
 //! ```text
 //! line 0   word 0   counts changes of the port; the server writes
 //!               1   whether packets have to go where messages could; the server writes
+//!               2   whether the server sleeps, and is to be woken by the socket; who wakes it
+//!                   writes 0
 //! then     the port, as a cell; the server writes
 //!          the lane up, the lane down
 //! ```
 //!
 //! The server reads nothing of it but the lane up, entry by entry, and the head of the lane down;
-//! what a client spoils is its own. A client that sleeps would get a descriptor to be woken by
-//! (eventfd) beside this, and say in line 0 that it sleeps; clients poll so far.
+//! what a client spoils is its own. A client that sleeps would say so in line 0 as the server does;
+//! clients poll so far.
 
 use crate::hca::port::{Drops, LinkLayer, Port};
 use pollux_mem::lane::{Lane, LaneReceiver, LaneSender};
@@ -21,13 +23,14 @@ use pollux_wire::keys::PKey;
 use pollux_wire::mad::smp::PortState;
 use pollux_wire::units::Mtu;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 /// Slots of a lane: a burst, and no more than the caches hold.
 pub(crate) const SLOTS: usize = 1024;
 
 const EPOCH: usize = 0;
 const WANTS_PACKETS: usize = 1;
+const SLEEPS: usize = 2;
 const LINE_WORDS: usize = 16;
 
 const PKEYS: usize = 32;
@@ -46,7 +49,7 @@ fn words_of(port: &Port) -> PortWords {
         | u64::from(port.lid.0) << 32
         | u64::from(port.sm_lid.0) << 48;
     let (pkeys, gids) = (port.pkeys.len().min(PKEYS), port.gids.len().min(GIDS));
-    words[1] = pkeys as u64 | (gids as u64) << 32;
+    words[1] = pkeys as u64 | (gids as u64) << 16 | u64::from(port.reregistrations) << 32;
     for (nth, pkey) in port.pkeys[..pkeys].iter().enumerate() {
         words[2 + nth / 4] |= u64::from(pkey.0) << (nth % 4 * 16);
     }
@@ -60,7 +63,7 @@ fn words_of(port: &Port) -> PortWords {
 
 fn port_of(words: &PortWords) -> Port {
     let first = words[0];
-    let (pkeys, gids) = (words[1] as u32 as usize, (words[1] >> 32) as usize);
+    let (pkeys, gids) = (words[1] as u16 as usize, (words[1] >> 16) as u16 as usize);
     let pkey = |nth: usize| PKey((words[2 + nth / 4] >> (nth % 4 * 16)) as u16);
     let gid = |nth: usize| {
         let at = 2 + PKEYS / 4 + nth * 2;
@@ -77,6 +80,7 @@ fn port_of(words: &PortWords) -> Port {
         sm_lid: Lid((first >> 48) as u16),
         pkeys: (0..pkeys.min(PKEYS)).map(pkey).collect(),
         gids: (0..gids.min(GIDS)).map(gid).collect(),
+        reregistrations: (words[1] >> 32) as u32,
         drops: Drops::default(),
     }
 }
@@ -150,6 +154,15 @@ impl ServerBoard {
     pub(crate) fn set_wants_packets(&self, wants: bool) {
         self.line.as_slice()[WANTS_PACKETS].store(wants.into(), Ordering::Release);
     }
+
+    /// The server sleeps from now on, or is awake. Before it does sleep it has to look at the lane
+    /// once more: what its client has not seen of this it has sent by then.
+    pub(crate) fn set_sleeps(&self, sleeps: bool) {
+        self.line.as_slice()[SLEEPS].store(sleeps.into(), Ordering::Relaxed);
+        // Pairs with that of the client: of store here and load there, and of send there and look
+        // here, one at least is seen.
+        fence(Ordering::SeqCst);
+    }
 }
 
 /// The client's side.
@@ -189,6 +202,13 @@ impl ClientBoard {
     pub(crate) fn wants_packets(&self) -> bool {
         self.line.as_slice()[WANTS_PACKETS].load(Ordering::Relaxed) != 0
     }
+
+    /// Whether the server is to be woken, of what the lane up has got: true once a sleep.
+    pub(crate) fn takes_waking(&self) -> bool {
+        fence(Ordering::SeqCst);
+        let sleeps = &self.line.as_slice()[SLEEPS];
+        sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0
+    }
 }
 
 #[cfg(test)]
@@ -199,7 +219,7 @@ mod tests {
     #[test]
     fn a_port_comes_out_as_it_went_in() {
         let mut port = Port::active(Lid(0x1234), Guid(0x0102_0304_0506_0708));
-        (port.lmc, port.sm_lid, port.sm_sl) = (3, Lid(7), 5);
+        (port.lmc, port.sm_lid, port.sm_sl, port.reregistrations) = (3, Lid(7), 5, 9);
         port.pkeys = (0..PKEYS as u16).map(|nth| PKey(0x8000 | nth)).collect();
         port.gids = (0..GIDS as u64).map(|nth| Gid::new(Gid::DEFAULT_PREFIX, Guid(nth))).collect();
         let same = |a: &Port, b: &Port| format!("{a:?}") == format!("{b:?}");
@@ -214,6 +234,9 @@ mod tests {
         server.set_port(&port);
         server.set_wants_packets(true);
         assert!(same(&client.changed_port().unwrap(), &port) && client.wants_packets());
+        assert!(!client.takes_waking());
+        server.set_sleeps(true);
+        assert!(client.takes_waking() && !client.takes_waking(), "once");
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! A client attaches to a port by the server's socket, and gets memory that it shares with the
 //! server: the state of its port, and a lane each way ([`board`]). By these lanes everything can
-//! go: the server takes it hop by hop through its net. What goes from client to client, and would
+//! go: the server takes it hop by hop through the net. Datagrams of management always do, since
+//! agents and managers stand at the ports there. What goes from client to client, and would
 //! only be handed on, soon gets a [`direct`] lane past the server.
 //!
 //! ```text

@@ -10,7 +10,7 @@
 //! Words are in the machine's order: both ends are on one machine. Reading is total.
 
 /// Both ends have to be of the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Octets of a note, at the most.
 pub const OCTETS_MAX: usize = HEAD + TEXT_MAX;
 /// Octets of a name or a reason, at the most.
@@ -44,6 +44,8 @@ pub enum Note {
         /// Its segment.
         segment: u32,
     },
+    /// Client: there is something in its lane, and the server sleeps.
+    Wake,
     /// Server: the client is at its port. Beside it, the board.
     Attached {
         /// What it is called.
@@ -104,6 +106,7 @@ impl Note {
             }
             Self::Lent { client, segment } => (9, both(client, segment), 0, ""),
             Self::Gone { client, segment } => (10, both(client, segment), 0, ""),
+            Self::Wake => (11, 0, 0, ""),
         };
         let head = [u64::from(VERSION) | kind << 32, first, second];
         let mut octets: Vec<u8> = head.iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -135,6 +138,7 @@ impl Note {
             }
             9 => Self::Lent { client: low, segment: high },
             10 => Self::Gone { client: low, segment: high },
+            11 => Self::Wake,
             _ => return None,
         })
     }
@@ -159,6 +163,7 @@ mod tests {
             Note::Receives { lane, route, client },
             Note::Lent { client, segment },
             Note::Gone { client, segment },
+            Note::Wake,
         ] {
             assert_eq!(Note::parse(&note.emit()), Some(note));
         }
@@ -166,7 +171,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_octets_are_a_note_or_none(kind in 0u32..12, rest: Vec<u8>) {
+        fn any_octets_are_a_note_or_none(kind in 0u32..13, rest: Vec<u8>) {
             let mut octets = [VERSION.to_ne_bytes(), kind.to_ne_bytes()].concat();
             octets.extend(rest);
             if let Some(note) = Note::parse(&octets) {

@@ -13,10 +13,10 @@ use super::socket::{Received, Socket};
 use super::tag;
 use crate::frame::{Arrival, sges_of};
 use crate::hca::Adapter;
-use crate::head::{LENT, route_bits};
+use crate::head::{LENT, is_management, route_bits};
 use crate::lend::Lends;
 use crate::time::Time;
-use pollux_mem::lane::{Entry, LaneSender};
+use pollux_mem::lane::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -80,7 +80,11 @@ impl Session {
     pub(super) fn send_octets(&mut self, head: &[u64], octets: &[u8]) -> bool {
         match self.direct(head) {
             Some(out) => out.send_octets(head, octets),
-            None => self.board.up.send_octets(tag::MESSAGE, head, octets),
+            None => {
+                let went = self.board.up.send_octets(tag::MESSAGE, head, octets);
+                wake(&self.board, &self.socket);
+                went
+            }
         }
     }
 
@@ -97,12 +101,18 @@ impl Session {
         }
         match self.direct(head) {
             Some(out) => out.send(head, octets, fill),
-            None => self.board.up.send(tag::MESSAGE, head, octets, fill),
+            None => {
+                let went = self.board.up.send(tag::MESSAGE, head, octets, fill);
+                wake(&self.board, &self.socket);
+                went
+            }
         }
     }
 
     pub(super) fn send_packet(&mut self, octets: &[u8]) -> bool {
-        self.board.up.send_octets(tag::PACKET, &[], octets)
+        let went = self.board.up.send_octets(tag::PACKET, &[], octets);
+        wake(&self.board, &self.socket);
+        went
     }
 
     /// Tells the server what is lent; says whether all is told. Who receives what is lent asks the
@@ -116,9 +126,13 @@ impl Session {
         })
     }
 
-    /// The direct lane for a message, if there is one now.
+    /// The direct lane for a message, if there is one now. Management goes by the server, where
+    /// the agents of its port are.
     #[inline(always)]
     fn direct(&mut self, head: &[u64]) -> Option<&mut Out> {
+        if is_management(head[0]) {
+            return None;
+        }
         let route = route_bits(head[0], head[1]);
         let last = self.outs.get(self.out_last);
         let is_last = last.is_some_and(|out| out.route == route && out.is_begun && out.is_open());
@@ -132,13 +146,13 @@ impl Session {
         let at = self.outs.iter().position(|out| out.route == route)?;
         let out = &mut self.outs[at];
         if !out.is_open() {
-            if say(&mut self.board.up, tag::CLOSED, out.number) {
+            if say(&mut self.board, &self.socket, tag::CLOSED, out.number) {
                 self.outs.swap_remove(at);
             }
             return None;
         }
         // Without room the server's lane is stuck, and nothing goes past it.
-        out.is_begun = out.is_begun || say(&mut self.board.up, tag::SWITCH, out.number);
+        out.is_begun = out.is_begun || say(&mut self.board, &self.socket, tag::SWITCH, out.number);
         out.is_begun.then_some(at)
     }
 
@@ -236,7 +250,7 @@ impl Session {
         // What the server has closed is given up also where nothing is sent.
         for at in (0..self.outs.len()).rev() {
             let out = &self.outs[at];
-            if !out.is_open() && say(&mut self.board.up, tag::CLOSED, out.number) {
+            if !out.is_open() && say(&mut self.board, &self.socket, tag::CLOSED, out.number) {
                 self.outs.swap_remove(at);
             }
         }
@@ -262,8 +276,19 @@ impl Session {
 }
 
 /// Says something of a lane.
-fn say(up: &mut LaneSender, what: u8, number: u64) -> bool {
-    up.send_octets(what, &[number], &[])
+fn say(board: &mut ClientBoard, socket: &Socket, what: u8, number: u64) -> bool {
+    let went = board.up.send_octets(what, &[number], &[]);
+    wake(board, socket);
+    went
+}
+
+/// Wakes the server if it sleeps: there is something in the lane up.
+#[inline]
+fn wake(board: &ClientBoard, socket: &Socket) {
+    if board.takes_waking() {
+        // Without room the server has enough to wake it.
+        let _ = socket.send(&Note::Wake, None);
+    }
 }
 
 impl In {

@@ -1,11 +1,15 @@
 //! The socket between a client and its server: messages kept apart, with descriptors beside them.
 //!
+//! A fabric is known by a path, at which it answers questions. That is a socket of another kind, so
+//! this one has a name of its own beside it.
+//!
 //! The socket file is its owner's alone (0600): who may open it may use the fabric. The mode is set
 //! before the file is there, so at no time may others open it.
 
 use super::note::{Note, OCTETS_MAX};
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
@@ -14,7 +18,7 @@ use rustix::net::{
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Clients that may wait to be accepted.
 const WAITING_MAX: i32 = 64;
@@ -38,6 +42,13 @@ pub enum Received {
     End,
     /// A note, and the descriptor beside it.
     Note(Note, Option<OwnedFd>),
+}
+
+/// The socket of a fabric that is known by a path.
+pub fn socket_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".ports");
+    name.into()
 }
 
 /// Waits for clients at a path. A file that a dead server left there is replaced.
@@ -68,11 +79,17 @@ pub fn accept(listener: BorrowedFd<'_>) -> Option<Socket> {
 }
 
 impl Socket {
-    /// To the server that listens at a path.
+    /// To the server of a fabric that is known by a path.
     pub fn connect(path: &Path) -> Result<Self, Errno> {
         let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
-        connect(&fd, &SocketAddrUnix::new(path)?)?;
+        connect(&fd, &SocketAddrUnix::new(socket_path(path))?)?;
         Ok(Self { fd })
+    }
+
+    /// The process at the other end, if the system can say: one in another container it cannot.
+    pub fn process(&self) -> Option<u32> {
+        let pid = socket_peercred(&self.fd).ok()?.pid;
+        Some(pid.as_raw_nonzero().get().cast_unsigned())
     }
 
     /// Says something, with a descriptor beside it; says whether there was room and anybody to hear

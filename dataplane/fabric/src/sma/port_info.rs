@@ -115,6 +115,7 @@ fn set_addresses(port: &mut NodePort, new: &PortInfo) -> Changes {
         reregister: new.client_reregister,
         ..Changes::default()
     };
+    port.reregistrations = port.reregistrations.wrapping_add(new.client_reregister.into());
     (info.lid, info.lmc) = (new.lid, new.lmc);
     (info.master_sm_lid, info.master_sm_sl) = (new.master_sm_lid, new.master_sm_sl);
     info.gid_prefix = new.gid_prefix;

@@ -328,7 +328,7 @@ impl Clients {
             return self.managers.handle(now, at, datagram);
         }
         let Some(slot) = slot else {
-            if self.net.lender(at).is_some() {
+            if self.net.has_adapter(at) {
                 self.net.give(delivery);
             } else {
                 self.unclaimed += 1;

@@ -8,6 +8,7 @@ use pollux_fabric::net::Net;
 use pollux_fabric::process::Server;
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::Topology;
+use rustix::event::{Timespec, poll};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel, sync_channel};
@@ -15,7 +16,64 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Something to be done by the thread that has the server.
-type Deed = Box<dyn FnOnce(&mut Server) + Send>;
+type Deed = Box<dyn FnOnce(&mut Serving) + Send>;
+
+/// A server, and a net with nobody else at it.
+pub struct Serving {
+    server: Server,
+    net: Net,
+}
+
+#[allow(dead_code, reason = "not every test needs all of it")]
+impl Serving {
+    /// The net, with everything counted that went past it.
+    pub fn net(&mut self) -> &Net {
+        self.net_mut()
+    }
+
+    /// The net, to be changed.
+    pub fn net_mut(&mut self) -> &mut Net {
+        self.server.settle(&mut self.net);
+        &mut self.net
+    }
+
+    /// How many clients there are, and direct lanes between them.
+    pub fn census(&self) -> (usize, usize) {
+        self.server.census()
+    }
+
+    /// Tells clients of what changed, and has their lanes end.
+    pub fn tell_changes(&mut self) {
+        self.server.tell_changes(&mut self.net);
+    }
+
+    /// Does what there is to do, and sleeps while that is nothing. Ports that came up are brought
+    /// to life.
+    pub fn turn(&mut self, now: Time, ports: &mut u64) {
+        let Self { server, net } = self;
+        server.receive(now, net);
+        net.advance(now);
+        while let Some(delivery) = net.poll_delivery() {
+            net.give(delivery);
+        }
+        // A manager looks when ports have changed, and not all the time.
+        if *ports != net.epoch() {
+            manage(net.subnet_mut(), 0, None);
+            *ports = net.epoch();
+        }
+        server.send(now, net);
+        if !server.is_awake() {
+            let nap = server.sleep(NAP_MAX);
+            let nap = Timespec { tv_sec: 0, tv_nsec: nap.subsec_nanos().into() };
+            let mut fds: Vec<_> = server.poll_fds().collect();
+            poll(&mut fds, Some(&nap)).expect("it can wait");
+            server.wake();
+        }
+    }
+}
+
+/// How long the server sleeps at the most: those who test ask it for something now and then.
+const NAP_MAX: Duration = Duration::from_micros(200);
 
 /// A running server. It ends when this does.
 pub struct Served {
@@ -37,24 +95,12 @@ pub fn path_of(name: &str) -> PathBuf {
 }
 
 /// A server of this topology, on links that only hand on; its subnet is managed.
-pub fn server(path: &Path, topology: &str) -> Server {
+pub fn server(path: &Path, topology: &str) -> Serving {
     let mut subnet = Subnet::new(Topology::generate(topology, 1).expect("the topology is one"));
     manage(&mut subnet, 0, None);
     let wire = Wire { latency: Duration::ZERO, ..Wire::default() };
-    Server::bind(path, Net::new(subnet, 1, wire)).expect("nobody else has the path")
-}
-
-/// One turn, and a nap if there is nothing to do. Ports that came up are brought to life.
-pub fn turn(server: &mut Server, now: Time, ports: &mut u64) {
-    if !server.turn(now) {
-        server.wait(Duration::from_micros(50)).expect("it can wait");
-    }
-    // A manager looks when ports have changed, and not all the time.
-    let epoch = server.epoch();
-    if *ports != epoch {
-        manage(server.net_mut().subnet_mut(), 0, None);
-        *ports = server.epoch();
-    }
+    let server = Server::bind(path).expect("nobody else has the path");
+    Serving { server, net: Net::new(subnet, 1, wire) }
 }
 
 impl Served {
@@ -86,12 +132,12 @@ impl Served {
     /// Has something done by the server, whose clients know of it when this returns.
     pub fn ask<T: Send + 'static>(
         &self,
-        deed: impl FnOnce(&mut Server) -> T + Send + 'static,
+        deed: impl FnOnce(&mut Serving) -> T + Send + 'static,
     ) -> T {
         let (answer, answered) = sync_channel(1);
-        let deed = move |server: &mut Server| {
-            let done = deed(server);
-            server.tell_changes();
+        let deed = move |serving: &mut Serving| {
+            let done = deed(serving);
+            serving.tell_changes();
             answer.send(done).expect("somebody waits");
         };
         let deeds = self.deeds.as_ref().expect("it runs");
@@ -105,15 +151,15 @@ pub fn name(path: &Path, host: u32) -> String {
     format!("soft:{}@host{host}", path.display())
 }
 
-fn serve(mut server: Server, asked: &Receiver<Deed>) {
-    let (clock, mut ports) = (clock(), server.epoch());
+fn serve(mut serving: Serving, asked: &Receiver<Deed>) {
+    let (clock, mut ports) = (clock(), 0);
     loop {
         match asked.try_recv() {
-            Ok(deed) => deed(&mut server),
+            Ok(deed) => deed(&mut serving),
             Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Disconnected) => return,
         }
-        turn(&mut server, clock(), &mut ports);
+        serving.turn(clock(), &mut ports);
     }
 }
 

@@ -5,8 +5,9 @@
 #![expect(clippy::disallowed_methods, reason = "processes need a clock, and are told their part")]
 
 use crate::pair::{Connection, Side, connect, side_of};
-use crate::served::{Served, clock, name, path_of, server, turn};
+use crate::served::{Served, clock, name, path_of, server};
 use pollux_fabric::node::PKeys;
+use pollux_fabric::process::socket::socket_path;
 use pollux_fabric::process::{ProcessLink, open};
 use pollux_fabric::topology::End;
 use pollux_mem::Memory;
@@ -178,9 +179,9 @@ fn peer() {
         "sender" => send(&mut client(&name(path, 2), 2), usize::MAX, waiting),
         "server" => {
             let (mut server, clock) = (server(path, "single:2"), clock());
-            let mut ports = server.epoch();
+            let mut ports = 0;
             loop {
-                turn(&mut server, clock(), &mut ports);
+                server.turn(clock(), &mut ports);
                 waiting();
             }
         }
@@ -271,7 +272,7 @@ fn the_server_is_killed() {
         connect(b, peer, LIDS[0], &connection());
         exchange(a, b, &mut Receiver::default(), 200);
     }
-    let _ = std::fs::remove_file(&path);
+    let _ = std::fs::remove_file(socket_path(&path));
 }
 
 /// Sends so many messages from `b` to `a`.
@@ -421,7 +422,7 @@ fn ports_have_one_client() {
         assert!(error.contains(reason), "{error}");
     }
     use std::os::unix::fs::PermissionsExt;
-    let mode = std::fs::metadata(served.path()).unwrap().permissions().mode();
+    let mode = std::fs::metadata(socket_path(served.path())).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     assert_eq!(sides[0].device.port(1).unwrap().lid, Lid(LIDS[0]));
     assert!(sides.iter().all(|side| side.state() == QpState::Rts));

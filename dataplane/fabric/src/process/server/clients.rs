@@ -1,6 +1,7 @@
 //! Who comes and goes at a server, and what clients say by their sockets.
 
 use super::{CLIENTS_MAX, Client, STRANGERS_MAX, Server};
+use crate::net::Net;
 use crate::process::board::{SLOTS, ServerBoard};
 use crate::process::loans::{SEGMENTS_MAX, TABLE};
 use crate::process::note::Note;
@@ -15,7 +16,7 @@ const NOTES: usize = 2 * SEGMENTS_MAX;
 
 impl Server {
     /// Looks at all sockets.
-    pub(super) fn look(&mut self, now: Time) {
+    pub(super) fn look(&mut self, now: Time, net: &mut Net) {
         while let Some(stranger) = accept(self.listener.as_fd()) {
             if self.strangers.len() >= STRANGERS_MAX {
                 self.strangers.pop_front();
@@ -27,7 +28,8 @@ impl Server {
             match stranger.receive() {
                 Received::Nothing => self.strangers.push_back(stranger),
                 Received::Note(Note::Attach { node, port }, Some(table)) => {
-                    if let Err((stranger, reason)) = self.attach(stranger, &node, port, table) {
+                    if let Err((stranger, reason)) = self.attach(net, stranger, &node, port, table)
+                    {
                         let _ = stranger.send(&Note::Refused { reason: reason.into() }, None);
                     }
                 }
@@ -36,15 +38,15 @@ impl Server {
         }
         let clients: Vec<u32> = self.clients.keys().copied().collect();
         for number in clients {
-            self.read(number);
+            self.read(net, number);
         }
         for (to, client, segment) in std::mem::take(&mut self.fetches) {
-            self.hand_over(to, client, segment);
+            self.hand_over(net, to, client, segment);
         }
         let clients: Vec<u32> = self.clients.keys().copied().collect();
         for number in clients {
             if self.clients.get(&number).is_some_and(|client| client.is_lost) {
-                self.detach(now, number);
+                self.detach(now, net, number);
             }
         }
     }
@@ -52,18 +54,19 @@ impl Server {
     /// Puts a client to a port.
     fn attach(
         &mut self,
+        net: &mut Net,
         socket: Socket,
         node: &str,
         port: u8,
         table: OwnedFd,
     ) -> Result<(), (Socket, &'static str)> {
-        let nodes = self.net.subnet().topology().nodes();
+        let nodes = net.subnet().topology().nodes();
         let Some(index) = nodes.iter().position(|planned| planned.name == node) else {
             return Err((socket, "the fabric has no node of this name"));
         };
         let has_port = (1..=nodes[index].num_ports()).contains(&port);
         let end = End { node: index as u32, port };
-        if self.net.subnet().nodes()[index].is_switch() || !has_port {
+        if net.subnet().nodes()[index].is_switch() || !has_port {
             return Err((socket, "the node is no host with such a port"));
         }
         if self.places.contains_key(&end) {
@@ -73,17 +76,17 @@ impl Server {
             return Err((socket, "the fabric has as many clients as it may have"));
         }
         if self.unplugged.remove(&end) {
-            self.net.set_cable(end, true);
+            net.set_cable(end, true);
         }
-        let Ok((board, fd)) = ServerBoard::create(&self.net.port(end)) else {
+        let Ok((board, fd)) = ServerBoard::create(&net.port(end)) else {
             return Err((socket, "the fabric has no memory or no descriptors left"));
         };
         let number = self.free_number();
         if !socket.send(&Note::Attached { client: number }, Some(fd.as_fd())) {
             return Err((socket, "the socket is full"));
         }
-        board.set_wants_packets(self.net.wants_packets());
-        self.net.claim(end);
+        board.set_wants_packets(net.wants_packets());
+        net.claim(end);
         let lent = BTreeMap::from([(TABLE, (table, BTreeSet::new()))]);
         let outbox = VecDeque::new();
         let client = Client { socket, end, board, lent, outbox, is_lost: false };
@@ -103,7 +106,7 @@ impl Server {
     }
 
     /// Takes what a client says by its socket.
-    fn read(&mut self, number: u32) {
+    fn read(&mut self, net: &mut Net, number: u32) {
         for _ in 0..NOTES {
             let Some(client) = self.clients.get_mut(&number) else { return };
             match client.socket.receive() {
@@ -117,11 +120,13 @@ impl Server {
                     client.lent.insert(segment, (fd, BTreeSet::new()));
                 }
                 Received::Note(Note::Forget { segment }, _) if segment != TABLE => {
-                    self.forget(number, segment);
+                    self.forget(net, number, segment);
                 }
                 Received::Note(Note::Fetch { client, segment }, _) => {
                     self.fetches.push((number, client, segment));
                 }
+                // Its lane is looked at next.
+                Received::Note(Note::Wake, _) => {}
                 Received::Note(..) | Received::End => {
                     client.is_lost = true;
                     return;
@@ -131,10 +136,10 @@ impl Server {
     }
 
     /// A client wants what another one lends.
-    fn hand_over(&mut self, to: u32, client: u32, segment: u32) {
+    fn hand_over(&mut self, net: &mut Net, to: u32, client: u32, segment: u32) {
         if to != client {
             // It lent this before it spoke of it, but perhaps nobody has read so.
-            self.read(client);
+            self.read(net, client);
         }
         let lender = self.clients.get_mut(&client);
         let lent = lender.and_then(|lender| lender.lent.get_mut(&segment));
@@ -146,28 +151,28 @@ impl Server {
             Some(_) => Note::Lent { client, segment },
             None => Note::Gone { client, segment },
         };
-        self.tell(to, &note, fd.as_ref());
+        self.tell(net, to, &note, fd.as_ref());
     }
 
     /// Tells those who have a segment that it is lent no more.
-    fn forget(&mut self, client: u32, segment: u32) {
+    fn forget(&mut self, net: &mut Net, client: u32, segment: u32) {
         let lender = self.clients.get_mut(&client);
         let Some((_, borrowers)) = lender.and_then(|it| it.lent.remove(&segment)) else { return };
         for borrower in borrowers {
-            self.tell(borrower, &Note::Gone { client, segment }, None);
+            self.tell(net, borrower, &Note::Gone { client, segment }, None);
         }
     }
 
     /// A client is no more: what it sent goes on, and its cable comes out.
-    fn detach(&mut self, now: Time, number: u32) {
-        self.take_up(now, number, SLOTS);
-        self.net.advance(now);
-        self.grants.of_client(number).into_iter().for_each(|lane| self.end_lane(lane));
-        self.forget(number, TABLE);
+    fn detach(&mut self, now: Time, net: &mut Net, number: u32) {
+        self.take_up(now, net, number, SLOTS);
+        net.advance(now);
+        self.grants.of_client(number).into_iter().for_each(|lane| self.end_lane(net, lane));
+        self.forget(net, number, TABLE);
         let Some(client) = self.clients.remove(&number) else { return };
         self.places.remove(&client.end);
-        self.net.detach(client.end);
-        self.net.set_cable(client.end, false);
+        net.detach(client.end);
+        net.set_cable(client.end, false);
         self.unplugged.insert(client.end);
     }
 }

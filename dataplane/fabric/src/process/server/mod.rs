@@ -1,8 +1,10 @@
 //! The server: the subnet, its clients' ports, and what goes between them hop by hop.
 //!
-//! Whoever runs it calls [`Server::turn`] as long as there is something to do, and [`Server::wait`]
-//! when there is not. Lanes are polled; sockets are looked at now and then. It decides little:
-//! [`super::grants`] does, and the [`Net`]. Who comes and goes by the sockets is in `clients`.
+//! It moves what is between its clients and a [`Net`] that others have their part in too: as a wire
+//! does, it receives and it sends. Lanes are polled while there is traffic, and sockets are looked
+//! at now and then. Whoever runs it sleeps when there is none ([`Server::sleep`]), and then clients
+//! wake it by their sockets. It decides little: [`super::grants`] does, and the net. Who comes and
+//! goes by the sockets is in `clients`.
 
 mod clients;
 
@@ -10,16 +12,17 @@ use super::board::ServerBoard;
 use super::direct::Granted;
 use super::grants::{Grants, Verdict};
 use super::note::Note;
-use super::socket::{Socket, listen_at};
+use super::socket::{Socket, listen_at, socket_path};
 use super::tag;
 use crate::frame::Frame;
-use crate::head::{LENT, WORDS_MAX, route_bits, route_of};
+use crate::head::{LENT, WORDS_MAX, is_management, route_bits, route_of};
 use crate::net::Net;
+use crate::node::NodeDrop;
 use crate::time::Time;
 use crate::topology::End;
 use pollux_mem::lane::Entry;
 use pollux_wire::packet::Packet;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -36,14 +39,17 @@ const BATCH: usize = 64;
 const TURNS_PER_LOOK: u32 = 64;
 /// How often lanes are asked what went by them, if nobody wants to know.
 const SETTLE: Duration = Duration::from_secs(1);
-/// The first nap when there is nothing to do; each next one is twice as long.
-const NAP: Duration = Duration::from_micros(20);
+/// Turns without anything to do before it is time to sleep: to be woken costs a client more than
+/// these do.
+const IDLE_TURNS: u32 = 64;
+/// When a client whose lane is full is tried again; each next time it takes twice as long.
+const RETRY_MIN: Duration = Duration::from_micros(50);
+const RETRY_MAX: Duration = Duration::from_millis(50);
 
-/// A subnet, and the processes at its ports.
+/// The processes at the ports of a net, which is the same in every call.
 pub struct Server {
     path: PathBuf,
     listener: OwnedFd,
-    net: Net,
     clients: BTreeMap<u32, Client>,
     strangers: VecDeque<Socket>,
     places: BTreeMap<End, u32>,
@@ -56,11 +62,12 @@ pub struct Server {
     client_last: u32,
     /// The net as of then has been told to the clients.
     epoch: u64,
-    /// Somebody may have changed the net since.
-    is_changed: bool,
     settled: Time,
     turns: u32,
-    nap: Duration,
+    /// Turns since there was anything to do.
+    idle_turns: u32,
+    /// How soon a client that takes nothing is tried again.
+    retry: Duration,
 }
 
 struct Client {
@@ -89,12 +96,13 @@ enum Up {
 }
 
 impl Server {
-    /// Serves a net at a path. Fails if somebody else does.
-    pub fn bind(path: &Path, net: Net) -> io::Result<Self> {
+    /// Waits for clients that name this path; the socket is called so too, with `.ports` behind it.
+    /// Fails if somebody else does.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        let path = socket_path(path);
         Ok(Self {
-            path: path.into(),
-            listener: listen_at(path)?,
-            net,
+            listener: listen_at(&path)?,
+            path,
             clients: BTreeMap::new(),
             strangers: VecDeque::new(),
             places: BTreeMap::new(),
@@ -104,24 +112,16 @@ impl Server {
             lanes: BTreeMap::new(),
             client_last: 0,
             epoch: 0,
-            is_changed: true,
             settled: Time::START,
             turns: 0,
-            nap: NAP,
+            idle_turns: 0,
+            retry: RETRY_MIN,
         })
     }
 
-    /// The net, with everything counted that went past it.
-    pub fn net(&mut self) -> &Net {
-        self.settle();
-        &self.net
-    }
-
-    /// The net, to be changed: clients are told in the next turn.
-    pub fn net_mut(&mut self) -> &mut Net {
-        self.settle();
-        self.is_changed = true;
-        &mut self.net
+    /// The process at a port, as far as the system says which one it is.
+    pub fn process_at(&self, end: End) -> Option<u32> {
+        self.clients.get(self.places.get(&end)?)?.socket.process()
     }
 
     /// How many clients there are, and direct lanes between them.
@@ -129,90 +129,108 @@ impl Server {
         (self.clients.len(), self.lanes.len())
     }
 
-    /// Does what there is to do; says whether there was anything.
-    pub fn turn(&mut self, now: Time) -> bool {
+    /// Takes what clients have sent, and who has come and gone, into the net.
+    pub fn receive(&mut self, now: Time, net: &mut Net) {
         if self.turns == 0 {
-            self.look(now);
+            self.look(now, net);
         }
         self.turns = (self.turns + 1) % TURNS_PER_LOOK;
-        self.tell_changes();
-        let mut was_busy = false;
+        self.idle_turns = (self.idle_turns + 1).min(IDLE_TURNS);
         let clients: Vec<u32> = self.clients.keys().copied().collect();
-        for &client in &clients {
-            was_busy |= self.take_up(now, client, BATCH);
+        for client in clients {
+            if self.take_up(now, net, client, BATCH) {
+                self.idle_turns = 0;
+            }
         }
-        self.net.advance(now);
-        for &client in &clients {
-            was_busy |= self.send_down(client);
+    }
+
+    /// Tells clients of their ports, and sends them what has come for them.
+    pub fn send(&mut self, now: Time, net: &mut Net) {
+        self.tell_changes(net);
+        let clients: Vec<u32> = self.clients.keys().copied().collect();
+        for client in clients {
+            if self.send_down(net, client) {
+                self.idle_turns = 0;
+            }
         }
         if now >= self.settled + SETTLE {
             self.settled = now;
-            self.settle();
+            self.settle(net);
         }
-        if was_busy {
-            self.nap = NAP;
-        }
-        was_busy
     }
 
-    /// Waits until a socket has something, but no longer than for a nap, since what comes by lane
-    /// wakes nobody. Naps grow up to `longest` while nothing happens.
-    pub fn wait(&mut self, longest: Duration) -> io::Result<()> {
-        let nap = self.nap.min(longest);
-        self.nap = (self.nap * 2).min(longest.max(NAP));
+    /// Whether there is more to do at once, or may be.
+    pub fn is_awake(&self) -> bool {
+        self.idle_turns < IDLE_TURNS
+    }
+
+    // ---------------------------------------------------------------- sleeping
+
+    /// What ends its sleep.
+    pub fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         let sockets = self.clients.values().map(|client| &client.socket).chain(&self.strangers);
         let fds = sockets.map(AsFd::as_fd).chain([self.listener.as_fd()]);
-        let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        let nap = Timespec { tv_sec: nap.as_secs() as i64, tv_nsec: nap.subsec_nanos().into() };
-        match poll(&mut fds, Some(&nap)) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Ok(_) => {
-                self.turns = 0;
-                Ok(())
-            }
-            Err(error) => Err(error.into()),
+        fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+    }
+
+    /// How long it may sleep from now on, `longest` at the most: clients that send something wake
+    /// it, until [`Server::wake`].
+    pub fn sleep(&mut self, longest: Duration) -> Duration {
+        if self.is_awake() {
+            return Duration::ZERO;
         }
+        self.clients.values().for_each(|client| client.board.set_sleeps(true));
+        if self.clients.values().any(|client| client.board.up.has_entry()) {
+            return Duration::ZERO;
+        }
+        let mut longest = if self.lanes.is_empty() { longest } else { longest.min(SETTLE) };
+        if self.clients.values().any(|client| !client.outbox.is_empty()) {
+            longest = longest.min(self.retry);
+            self.retry = (self.retry * 2).min(RETRY_MAX);
+        }
+        longest
+    }
+
+    /// It has slept, or did not have to: its sockets are looked at next.
+    pub fn wake(&mut self) {
+        self.clients.values().for_each(|client| client.board.set_sleeps(false));
+        self.turns = 0;
     }
 
     // ---------------------------------------------------------------- what changed
 
-    /// Counts what may have changed ports.
-    pub fn epoch(&self) -> u64 {
-        self.net.epoch()
-    }
-
     /// Tells clients of their ports, and ends the lanes whose way is not what it was: now and not
-    /// with the next turn.
-    pub fn tell_changes(&mut self) {
-        if !self.is_changed && self.epoch == self.net.epoch() {
+    /// when something is sent next.
+    pub fn tell_changes(&mut self, net: &mut Net) {
+        if self.epoch == net.epoch() {
             return;
         }
-        (self.is_changed, self.epoch) = (false, self.net.epoch());
-        let (net, clients) = (&self.net, &self.clients);
+        self.epoch = net.epoch();
+        let clients = &self.clients;
         let changed = self.grants.all(|grant| {
             let from = clients.get(&grant.from).map(|client| client.end);
             let way = from.and_then(|from| net.way(from, route_of(grant.route)));
             way.as_ref() != Some(&grant.way)
         });
-        changed.into_iter().for_each(|lane| self.end_lane(lane));
-        let wants_packets = self.net.wants_packets();
+        changed.into_iter().for_each(|lane| self.end_lane(net, lane));
+        let wants_packets = net.wants_packets();
         for client in self.clients.values_mut() {
-            client.board.set_port(&self.net.port(client.end));
+            client.board.set_port(&net.port(client.end));
             client.board.set_wants_packets(wants_packets);
         }
     }
 
-    /// Counts what went past the net since the last time.
-    fn settle(&mut self) {
+    /// Counts in the net what went past it since the last time.
+    pub fn settle(&mut self, net: &mut Net) {
         for (number, lane) in &mut self.lanes {
-            settle_lane(&mut self.net, &mut self.grants, *number, lane);
+            settle_lane(net, &mut self.grants, *number, lane);
         }
     }
 
     // ---------------------------------------------------------------- traffic
 
     /// Takes what a client has sent; says whether there was anything.
-    fn take_up(&mut self, now: Time, number: u32, most: usize) -> bool {
+    fn take_up(&mut self, now: Time, net: &mut Net, number: u32, most: usize) -> bool {
         let mut was_busy = false;
         for _ in 0..most {
             let Some(client) = self.clients.get_mut(&number) else { break };
@@ -225,30 +243,30 @@ impl Server {
             match up {
                 Some(Up::Frame(frame)) => {
                     let route = match &frame {
-                        Frame::Message(message) => {
+                        Frame::Message(message) if !is_management(message.word(0)) => {
                             Some(route_bits(message.word(0), message.word(1)))
                         }
-                        Frame::Packet(_) => None,
+                        _ => None,
                     };
-                    self.net.send(now, end, frame);
+                    net.send(now, end, frame);
                     if let Some(route) = route {
-                        self.consider(number, end, route);
+                        self.consider(net, number, end, route);
                     }
                 }
                 Some(Up::Switch(lane)) => {
-                    self.net.advance(now);
+                    net.advance(now);
                     if let Some(to) = self.grants.begin(number, lane) {
-                        self.say(to, tag::OPEN, lane);
+                        self.say(net, to, tag::OPEN, lane);
                     }
                 }
                 Some(Up::Closed(lane)) => {
                     if self.grants.lane(lane).is_some_and(|grant| grant.from == number) {
-                        self.end_lane(lane);
+                        self.end_lane(net, lane);
                     }
                 }
                 Some(Up::Rubbish) | None => {
-                    let node = self.net.subnet_mut().node_mut(end.node);
-                    node.drops.count(crate::node::NodeDrop::Unclaimed);
+                    let node = net.subnet_mut().node_mut(end.node);
+                    node.drops.count(NodeDrop::Unclaimed);
                 }
             }
         }
@@ -257,12 +275,12 @@ impl Server {
 
     /// Sends a client what has come for it, as far as there is room; says whether there was
     /// anything.
-    fn send_down(&mut self, number: u32) -> bool {
+    fn send_down(&mut self, net: &mut Net, number: u32) -> bool {
         let Some(client) = self.clients.get_mut(&number) else { return false };
         let mut was_busy = false;
         for _ in 0..BATCH {
             if client.outbox.is_empty() {
-                let taken = self.net.take(client.end);
+                let taken = net.take(client.end);
                 client.outbox.extend(taken.map(|(origin, frame)| Down::Frame(origin, frame)));
             }
             let Some(next) = client.outbox.front() else { break };
@@ -285,39 +303,39 @@ impl Server {
                 break;
             }
             client.outbox.pop_front();
-            was_busy = true;
+            (was_busy, self.retry) = (true, RETRY_MIN);
         }
         was_busy
     }
 
     /// Says something to a client behind all that has come for it.
-    fn say(&mut self, number: u32, what: u8, lane: u64) {
+    fn say(&mut self, net: &mut Net, number: u32, what: u8, lane: u64) {
         let Some(client) = self.clients.get_mut(&number) else { return };
-        while let Some((origin, frame)) = self.net.take(client.end) {
+        while let Some((origin, frame)) = net.take(client.end) {
             client.outbox.push_back(Down::Frame(origin, frame));
         }
         client.outbox.push_back(Down::Say(what, lane));
     }
 
     /// Says something to a client by its socket. One that reads nothing there is no client.
-    fn tell(&mut self, number: u32, note: &Note, beside: Option<&OwnedFd>) -> bool {
+    fn tell(&mut self, net: &mut Net, number: u32, note: &Note, beside: Option<&OwnedFd>) -> bool {
         let Some(client) = self.clients.get_mut(&number) else { return false };
         if !client.socket.send(note, beside.map(AsFd::as_fd)) {
             client.is_lost = true;
             return false;
         }
-        self.say(number, tag::MAIL, 0);
+        self.say(net, number, tag::MAIL, 0);
         true
     }
 
     // ---------------------------------------------------------------- lanes
 
     /// Grants a lane for a route that has traffic, if one may be.
-    fn consider(&mut self, from: u32, end: End, route: u64) {
+    fn consider(&mut self, net: &mut Net, from: u32, end: End, route: u64) {
         if self.grants.has(from, route) {
             return;
         }
-        let Some(way) = self.net.way(end, route_of(route)) else { return };
+        let Some(way) = net.way(end, route_of(route)) else { return };
         let to = way.end().and_then(|end| self.places.get(&end)).copied();
         let Some(to) = to else { return };
         // Who does not take what is there gets no more to take.
@@ -338,23 +356,23 @@ impl Server {
                 let lane = self.grants.grant(from, to, route, way);
                 self.lanes.insert(lane, granted);
                 let receives = Note::Receives { lane, route, client: from };
-                let are_told = self.tell(to, &receives, Some(&fd))
-                    && self.tell(from, &Note::Sends { lane, route }, Some(&fd));
+                let are_told = self.tell(net, to, &receives, Some(&fd))
+                    && self.tell(net, from, &Note::Sends { lane, route }, Some(&fd));
                 if !are_told {
-                    self.end_lane(lane);
+                    self.end_lane(net, lane);
                 }
             }
         }
     }
 
     /// A lane ends now: what is in it is taken, and nothing more.
-    fn end_lane(&mut self, number: u64) {
+    fn end_lane(&mut self, net: &mut Net, number: u64) {
         if let Some(mut lane) = self.lanes.remove(&number) {
             lane.close();
-            settle_lane(&mut self.net, &mut self.grants, number, &mut lane);
+            settle_lane(net, &mut self.grants, number, &mut lane);
         }
         if let Some(grant) = self.grants.end(number) {
-            self.say(grant.to, tag::CLOSE, number);
+            self.say(net, grant.to, tag::CLOSE, number);
         }
     }
 }
@@ -420,7 +438,7 @@ mod tests {
     use pollux_wire::mad::smp::{LinearForwardingTable, PortState};
 
     /// Two hosts at a switch, with the LIDs 1 and 2 behind the ports of these numbers.
-    fn server(name: &str) -> Server {
+    fn server(name: &str) -> (Server, Net) {
         let mut subnet = Subnet::new(Topology::generate("single:2", 1).unwrap());
         for node in 0..3 {
             let ports = subnet.node_mut(node).ports.iter_mut();
@@ -432,15 +450,15 @@ mod tests {
         tables.info.linear_fdb_top = Lid(63);
         let wire = Wire { latency: Duration::ZERO, ..Wire::default() };
         let path = std::env::temp_dir().join(format!("pollux-{name}-{}", std::process::id()));
-        Server::bind(&path, Net::new(subnet, 1, wire)).unwrap()
+        (Server::bind(&path).unwrap(), Net::new(subnet, 1, wire))
     }
 
-    fn attached(server: &mut Server, host: u32) -> (Socket, ClientBoard) {
-        let socket = Socket::connect(&server.path).unwrap();
+    fn attached(server: &mut Server, net: &mut Net, host: u32) -> (Socket, ClientBoard) {
+        let socket = Socket::connect(&server.path.with_extension("")).unwrap();
         let node = format!("host{host}");
         let loans = Loans::new().unwrap();
         assert!(socket.send(&Note::Attach { node, port: 1 }, Some(loans.as_fd())));
-        server.look(Time::START);
+        server.look(Time::START, net);
         let Received::Note(Note::Attached { .. }, Some(fd)) = socket.receive() else {
             panic!("it is not attached")
         };
@@ -450,10 +468,10 @@ mod tests {
     /// Rubbish in lanes and at sockets stops nobody but who wrote it.
     #[test]
     fn whatever_a_client_writes_is_counted_or_thrown_away() {
-        let (mut server, mut dice) = (server("rubbish"), Dice::new(1));
+        let ((mut server, mut net), mut dice) = (server("rubbish"), Dice::new(1));
         for _ in 0..200 {
-            let (socket, mut board) = attached(&mut server, 1);
-            let (_victim, _board) = attached(&mut server, 2);
+            let (socket, mut board) = attached(&mut server, &mut net, 1);
+            let (_victim, _board) = attached(&mut server, &mut net, 2);
             for _ in 0..100 {
                 let head: Vec<u64> = (0..dice.below(15)).map(|_| dice.roll()).collect();
                 let octets: Vec<u8> = (0..dice.below(600)).map(|_| dice.roll() as u8).collect();
@@ -461,25 +479,51 @@ mod tests {
                 // To the other host, by its LID.
                 let words = [dice.roll(), 2 << 32 | dice.below(1 << 24), dice.roll()];
                 let _ = board.up.send_octets(tag::MESSAGE, &words, &octets);
-                server.turn(Time::START);
+                server.receive(Time::START, &mut net);
+                net.advance(Time::START);
+                server.send(Time::START, &mut net);
             }
             assert!(server.census().1 <= super::super::grants::LANES_MAX);
             let segment = dice.roll() as u32;
-            let note = match dice.below(4) {
+            let note = match dice.below(5) {
                 0 => Note::Fetch { client: segment % 8, segment: segment >> 16 },
                 1 => Note::Lend { segment },
                 2 => Note::Forget { segment },
+                3 => Note::Wake,
                 _ => Note::Attached { client: segment },
             };
             let _ = socket.send(&note, None);
-            server.look(Time::START);
+            server.look(Time::START, &mut net);
             drop((socket, _victim));
-            server.look(Time::START);
+            server.look(Time::START, &mut net);
             assert_eq!(server.census(), (0, 0));
             for node in 0..3 {
-                let ports = server.net_mut().subnet_mut().node_mut(node).ports.iter_mut();
+                let ports = net.subnet_mut().node_mut(node).ports.iter_mut();
                 ports.for_each(|port| port.info.port_state = PortState::ACTIVE);
             }
         }
+    }
+
+    /// What is in a lane keeps the server from sleeping, or wakes it.
+    #[test]
+    fn a_client_wakes_a_server_that_sleeps() {
+        let (mut server, mut net) = server("sleeps");
+        let (socket, mut board) = attached(&mut server, &mut net, 1);
+        let hour = Duration::from_secs(3600);
+        for _ in 0..IDLE_TURNS {
+            assert_eq!((server.is_awake(), server.sleep(hour)), (true, Duration::ZERO));
+            server.receive(Time::START, &mut net);
+            server.send(Time::START, &mut net);
+        }
+        assert_eq!(server.sleep(hour), hour);
+        assert!(board.up.send_octets(99, &[1], &[]) && board.takes_waking());
+        assert_eq!(server.sleep(hour), Duration::ZERO, "there is something");
+        server.wake();
+        assert!(!board.takes_waking());
+        server.receive(Time::START, &mut net);
+        assert!(server.is_awake() && socket.send(&Note::Wake, None));
+        server.receive(Time::START, &mut net);
+        assert_eq!(server.census(), (1, 0), "which is no reason to lose a client");
+        assert_eq!(server.process_at(End { node: 1, port: 1 }), Some(std::process::id()));
     }
 }

@@ -1,109 +1,11 @@
-//! The command as its users meet it: `pollux fabric` runs, answers, and ends when it is told to.
+//! `pollux fabric` runs, answers, and ends when it is told to.
 
-#![expect(clippy::disallowed_methods, reason = "programs take their time, and tests wait for them")]
-
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use crate::running::{PATIENCE, Running, folder, preload, said};
 use std::time::{Duration, Instant};
-
-/// How long anything may take here. Nothing takes a tenth of it.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-fn pollux(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pollux"));
-    command.args(arguments).stdin(Stdio::null());
-    command
-}
-
-/// What the command says, and whether it was content.
-fn said(arguments: &[&str]) -> (bool, String) {
-    let Output { status, stdout, stderr } = pollux(arguments).output().expect("it starts");
-    (status.success(), String::from_utf8_lossy(&[stdout, stderr].concat()).into())
-}
-
-fn folder(test: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("pollux-{}-{test}", std::process::id()))
-}
 
 /// A wire whose socket is in the folder of a test.
 fn plug(test: &str) -> String {
     format!("switch1:9=stream:{}", folder(test).join("wire").display())
-}
-
-/// A fabric that runs, in a folder of its own.
-struct Running {
-    child: Child,
-    folder: PathBuf,
-}
-
-impl Running {
-    /// One that waits for OpenSM.
-    fn unmanaged(test: &str, arguments: &[&str]) -> Self {
-        Self::new(test, &[&["--sm", "none"], arguments].concat())
-    }
-
-    fn new(test: &str, arguments: &[&str]) -> Self {
-        let folder = folder(test);
-        std::fs::create_dir_all(&folder).expect("a folder");
-        let mut child = pollux(&["fabric", "--socket", "socket"])
-            .args(arguments)
-            .current_dir(&folder)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it starts");
-        let mut line = String::new();
-        let stdout = child.stdout.as_mut().expect("it is piped");
-        BufReader::new(stdout).read_line(&mut line).expect("a line");
-        assert!(line.starts_with("fabric "), "{line}");
-        Self { child, folder }
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.folder.join(name).display().to_string()
-    }
-
-    fn ask(&self, question: &[&str]) -> (bool, String) {
-        said(&[question, &["--socket", &self.path("socket")]].concat())
-    }
-
-    /// Asks until the answer has these words.
-    fn until(&self, question: &[&str], words: &str) -> String {
-        let start = Instant::now();
-        loop {
-            let (is_ok, answer) = self.ask(question);
-            assert!(is_ok, "{answer}");
-            if answer.contains(words) {
-                return answer;
-            }
-            assert!(start.elapsed() < PATIENCE, "no {words} in {answer}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    /// Ends it as a user does.
-    fn end(mut self, signal: &str) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args([signal, &id]).status().expect("kill").success());
-        let start = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().expect("it is ours") {
-                break status;
-            }
-            assert!(start.elapsed() < PATIENCE, "it does not end");
-            std::thread::sleep(Duration::from_millis(20));
-        };
-        assert!(status.success(), "{status}");
-        assert!(!self.folder.join("socket").exists(), "it takes its socket away");
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
 }
 
 #[test]
@@ -181,21 +83,6 @@ fn two_fabrics_are_joined_by_a_wire_that_comes_again() {
     one.until(&["show", "ports", "--json"], "wire (up)");
 }
 
-/// The library that programs are run with; `None` after having said that `test` is skipped.
-fn preload(test: &str) -> Option<PathBuf> {
-    let folders = std::fs::read_dir("/usr/lib").ok()?.flatten();
-    let paths = folders.map(|folder| folder.path().join("umad2sim/libumad2sim.so"));
-    let opensm = Path::new("/usr/sbin/opensm");
-    let found = paths.into_iter().find(|path| path.is_file()).filter(|_| opensm.is_file());
-    if found.is_none() {
-        let required = std::env::var_os("POLLUX_REFEREES");
-        let is_required = required.is_some_and(|value| value == "required");
-        assert!(!is_required, "{test} needs OpenSM and libumad2sim.so; run scripts/host-setup");
-        println!("SKIP {test}: no OpenSM or no libumad2sim.so (scripts/host-setup --referees)");
-    }
-    found
-}
-
 /// OpenSM at a host of one fabric manages the nodes of another one, which it knows by a wire only.
 // req: iba-subnet-management
 #[test]
@@ -205,33 +92,12 @@ fn opensm_manages_nodes_behind_a_wire() {
     let name = format!("pollux-{}-managed", std::process::id());
     let one = Running::unmanaged("managing", &["--wire", &plug, "--umad", &name]);
     let other = Running::unmanaged("managed", &["--wire", &plug, "--seed", "2"]);
-    let opensm = Command::new("/usr/sbin/opensm")
-        .args(["-e", "-f", "osm.log", "-d", "2", "-s", "1"])
-        .current_dir(&one.folder)
-        .env("LD_PRELOAD", preload)
-        .env("IBSIM_SOCKNAME", name)
-        .env("SIM_HOST", "host1")
-        .env("OSM_TMP_DIR", ".")
-        .env("OSM_CACHE_DIR", ".")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    let _opensm = Ending(opensm.expect("OpenSM starts"));
+    let _opensm = one.opensm(&preload, &name, "host1", &[]);
     let states = |fabric: &Running| fabric.ask(&["show", "ports", "--json"]).1;
     let start = Instant::now();
     while [&one, &other].iter().any(|fabric| states(fabric).matches("ACTIVE").count() < 8) {
         assert!(start.elapsed() < PATIENCE, "{}\n{}", states(&one), states(&other));
         std::thread::sleep(Duration::from_millis(100));
-    }
-}
-
-/// A program that ends with its test.
-struct Ending(Child);
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

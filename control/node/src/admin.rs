@@ -1,11 +1,18 @@
-//! The socket at which a fabric is asked: a line of words comes, a line of JSON goes, and the
-//! connection ends.
+//! The socket at which a fabric or a node is asked: a line of words comes, a line of JSON goes, and
+//! the connection ends.
 //!
 //! ```text
-//! show nodes | ports | links | groups      {"ok": [{...}, ...]}
-//! fault add RULE | del NUMBER | list       {"ok": ...}
-//! anything else                            {"error": "..."}
+//! of a fabric
+//!   show nodes | ports | links | groups                               {"ok": [{...}, ...]}
+//!   fault add RULE | del NUMBER | list                                {"ok": ...}
+//! of a node
+//!   show interfaces | neighbors | connections | groups | drops        {"ok": [{...}, ...]}
+//!   ping ADDRESS OCTETS [INTERFACE]                                   {"ok": {...}}
+//! anything else                                                       {"error": "..."}
 //! ```
+//!
+//! Whoever answers may take time for it: a question is put again, under its number, until there is
+//! an answer.
 
 use pollux_fabric::Time;
 use pollux_fabric::wire_io::listen;
@@ -27,20 +34,25 @@ pub struct Admin {
     path: PathBuf,
     listener: UnixListener,
     asking: Vec<Asking>,
+    asked: u64,
 }
 
 struct Asking {
+    number: u64,
     stream: UnixStream,
     until: Time,
     question: Vec<u8>,
-    /// Empty until the question is complete.
+    /// Empty until there is one.
     answer: Vec<u8>,
 }
+
+/// Gives an answer to the question of this number, if it is time.
+pub type Answer<'a> = &'a mut dyn FnMut(u64, &str) -> Option<String>;
 
 impl Admin {
     /// Listens for this user's programs.
     pub fn listen(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.into(), listener: listen(path)?, asking: Vec::new() })
+        Ok(Self { path: path.into(), listener: listen(path)?, asking: Vec::new(), asked: 0 })
     }
 
     /// What to wait for.
@@ -48,8 +60,12 @@ impl Admin {
         let has_room = self.asking.len() < ASKING_MAX;
         let listener = has_room.then(|| PollFd::new(&self.listener, PollFlags::IN));
         let asking = self.asking.iter().map(|one| {
-            let is_asked = one.answer.is_empty();
-            PollFd::new(&one.stream, if is_asked { PollFlags::IN } else { PollFlags::OUT })
+            let flags = match one.answer.is_empty() {
+                false => PollFlags::OUT,
+                true if one.is_whole() => PollFlags::empty(),
+                true => PollFlags::IN,
+            };
+            PollFd::new(&one.stream, flags)
         });
         listener.into_iter().chain(asking)
     }
@@ -60,13 +76,15 @@ impl Admin {
     }
 
     /// Takes questions, and answers them.
-    pub fn turn(&mut self, now: Time, answer: &mut dyn FnMut(&str) -> String) {
+    pub fn turn(&mut self, now: Time, answer: Answer<'_>) {
         while self.asking.len() < ASKING_MAX
             && let Ok((stream, _)) = self.listener.accept()
         {
             if stream.set_nonblocking(true).is_ok() {
-                let (question, until) = (Vec::new(), now + PATIENCE);
-                self.asking.push(Asking { stream, until, question, answer: Vec::new() });
+                self.asked += 1;
+                let (number, question, until) = (self.asked, Vec::new(), now + PATIENCE);
+                let asking = Asking { number, stream, until, question, answer: Vec::new() };
+                self.asking.push(asking);
             }
         }
         self.asking.retain_mut(|one| now < one.until && one.goes_on(answer).unwrap_or(false));
@@ -81,13 +99,14 @@ impl Drop for Admin {
 
 impl Asking {
     /// Reads, answers and writes as far as that goes; says whether there is more to do.
-    fn goes_on(&mut self, answer: &mut dyn FnMut(&str) -> String) -> io::Result<bool> {
+    fn goes_on(&mut self, answer: Answer<'_>) -> io::Result<bool> {
         if self.answer.is_empty() && !self.read()? {
             return Ok(true);
         }
         if self.answer.is_empty() {
             let question = String::from_utf8_lossy(&self.question);
-            self.answer = (answer(question.trim()) + "\n").into_bytes();
+            let Some(answer) = answer(self.number, question.trim()) else { return Ok(true) };
+            self.answer = (answer + "\n").into_bytes();
         }
         while !self.answer.is_empty() {
             match self.stream.write(&self.answer) {
@@ -99,10 +118,15 @@ impl Asking {
         Ok(false)
     }
 
-    /// Says whether the question is complete: at the end of a line, or as long as any may be.
+    /// Whether the question is complete: at the end of a line, or as long as any may be.
+    fn is_whole(&self) -> bool {
+        self.question.len() >= QUESTION_LEN_MAX || self.question.contains(&b'\n')
+    }
+
+    /// Says whether the question is complete.
     fn read(&mut self) -> io::Result<bool> {
         let mut octets = [0; 512];
-        while self.question.len() < QUESTION_LEN_MAX && !self.question.contains(&b'\n') {
+        while !self.is_whole() {
             match self.stream.read(&mut octets) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(len) => self.question.extend_from_slice(&octets[..len]),
@@ -114,7 +138,7 @@ impl Asking {
     }
 }
 
-/// Asks a running fabric; gives its answer as JSON.
+/// Asks a running fabric or node; gives its answer as JSON.
 pub fn ask(path: &Path, question: &str) -> io::Result<String> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(PATIENCE))?;

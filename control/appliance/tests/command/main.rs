@@ -1,0 +1,9 @@
+//! The command as its users meet it.
+#![expect(clippy::disallowed_methods, reason = "programs take their time, and tests wait for them")]
+
+mod fabric;
+mod nodes;
+mod processes;
+mod program;
+mod running;
+mod suite;

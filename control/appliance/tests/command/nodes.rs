@@ -1,0 +1,125 @@
+//! `pollux run`: nodes as processes at one fabric, asked by `pollux show` and `pollux ping`.
+
+use crate::running::{Ending, PATIENCE, Running, said};
+use serde_json::Value;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A node that runs at a host of a fabric.
+struct Node {
+    _child: Ending,
+    socket: String,
+}
+
+impl Node {
+    fn start(fabric: &Running, host: u32) -> Self {
+        let (config, socket) = (format!("node{host}.toml"), fabric.path(&format!("node{host}")));
+        let device = fabric.port(host);
+        let text =
+            format!("[interface.ib0]\ndevice = {device:?}\naddress = [\"10.0.0.{host}/24\"]\n");
+        std::fs::write(fabric.path(&config), text).expect("there is a folder");
+        let (well, said) = said(&["check", &fabric.path(&config)]);
+        assert!(well && said.contains("interfaces: ib0"), "{said}");
+        let child = Command::new(env!("CARGO_BIN_EXE_pollux"))
+            .args(["run", &fabric.path(&config), "--socket", &socket])
+            .stdout(Stdio::null())
+            .spawn();
+        Self { _child: Ending(child.expect("it starts")), socket }
+    }
+
+    fn ask(&self, question: &[&str]) -> (bool, String) {
+        said(&[question, &["--socket", &self.socket]].concat())
+    }
+
+    fn show(&self, what: &str) -> Value {
+        let (well, answer) = self.ask(&["show", what, "--json"]);
+        assert!(well, "{answer}");
+        serde_json::from_str(&answer).expect("it is JSON")
+    }
+
+    /// Waits until the interface is up.
+    fn come_up(&self) {
+        let begun = Instant::now();
+        loop {
+            let (well, answer) = self.ask(&["show", "interfaces", "--json"]);
+            if well && answer.contains("\"state\":\"up\"") {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{answer}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+#[test]
+fn nodes_at_a_fabric_ping_each_other_and_show_what_they_are() {
+    let fabric = Running::new("nodes", &["--topology", "single:2"]);
+    let nodes = [Node::start(&fabric, 1), Node::start(&fabric, 2)];
+    nodes.iter().for_each(Node::come_up);
+
+    let (well, text) = nodes[0].ask(&["ping", "10.0.0.2", "--count", "3", "--interval", "0.1"]);
+    assert!(well, "{text}");
+    assert!(text.starts_with("PING 10.0.0.2 56(84) bytes of data.\n64 bytes from 10.0.0.2: "));
+    assert!(text.contains("icmp_seq=3 ttl=64 time=") && text.contains("\n--- 10.0.0.2 ping"));
+    assert!(text.contains("3 packets transmitted, 3 received, 0% packet loss"), "{text}");
+    assert!(text.contains("rtt min/avg/max/mdev = "), "{text}");
+
+    let neighbors = nodes[0].show("neighbors");
+    assert_eq!(
+        (&neighbors[0]["address"], &neighbors[0]["by"]),
+        (&"10.0.0.2".into(), &"datagram".into())
+    );
+    let interfaces = nodes[1].show("interfaces");
+    assert_eq!(interfaces[0]["mtu"], 2044);
+    assert!(interfaces[0]["sent"].as_u64() >= Some(3), "{interfaces}");
+    let groups = nodes[0].show("groups").to_string();
+    assert!(groups.contains("ff12:401b:ffff::ffff:ffff"), "{groups}");
+    assert_eq!(nodes[0].show("connections"), Value::Array(Vec::new()));
+    let (well, table) = nodes[0].ask(&["show", "groups"]);
+    assert!(well && table.starts_with("interface  group"), "{table}");
+    assert!(nodes[0].ask(&["show", "drops"]).0);
+}
+
+#[test]
+fn a_ping_that_nobody_answers_says_so_by_its_status() {
+    let fabric = Running::new("silence", &["--topology", "single:2"]);
+    let node = Node::start(&fabric, 1);
+    node.come_up();
+    let status = |arguments: &[&str]| {
+        let command = Command::new(env!("CARGO_BIN_EXE_pollux"))
+            .args(arguments)
+            .args(["--count", "1", "--socket", &node.socket])
+            .output();
+        let output = command.expect("it runs");
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+    };
+    let (code, said) = status(&["ping", "10.0.0.9"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("1 packets transmitted, 0 received, 100% packet loss"), "{said}");
+    let (code, said) = status(&["ping", "192.0.2.1"]);
+    assert!(code == Some(2) && said.contains("no interface has a route to 192.0.2.1"), "{said}");
+    let (code, said) = status(&["ping", "10.0.0.9", "--from", "ib7"]);
+    assert!(code == Some(2) && said.contains("there is no interface ib7"), "{said}");
+    let (code, said) = status(&["ping", "10.0.0.9", "--size", "3000"]);
+    assert!(code == Some(1) && said.contains("unreachable"), "{said}");
+}
+
+#[test]
+fn a_configuration_that_cannot_be_is_refused_with_its_line() {
+    let folder = crate::running::folder("refused");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let config = folder.join("node.toml");
+    let path = config.display().to_string();
+    std::fs::write(&config, "[interface.ib0]\ndevcie = \"soft:/x@host1\"\n").expect("it is ours");
+    for command in ["check", "run"] {
+        let (well, said) = said(&[command, &path]);
+        assert!(!well && said.contains("node.toml:2: there is no key `devcie`"), "{said}");
+        assert!(said.contains("did you mean `device`?"), "{said}");
+    }
+    let nowhere = "[interface.ib0]\ndevice = \"soft:/nowhere/fabric@host1\"\n";
+    std::fs::write(&config, nowhere).expect("it is ours");
+    let (well, said) = said(&["run", &path]);
+    assert!(!well && said.contains("interface ib0: ") && said.contains("pollux fabric"), "{said}");
+    std::fs::remove_dir_all(&folder).expect("it is ours");
+}

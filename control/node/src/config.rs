@@ -1,0 +1,282 @@
+//! What a node is to be, as a file says: TOML, a table for each interface.
+//!
+//! ```toml
+//! [interface.ib0]
+//! device = "mlx5_0:1"                        # as `crate::device` opens it
+//! pkey = 0xffff                              # the partition; the default one without this
+//! address = ["10.0.0.1/24", "fd00::1/64"]
+//! router = ["10.0.0.254"]                    # where everything else goes
+//! ipv6 = true
+//!
+//! [[interface.ib0.neighbor]]                 # is not asked for
+//! address = "10.0.0.9"
+//! link = "80:00:00:48:fe:80:00:00:00:00:00:00:00:02:c9:03:00:00:10:01"
+//! ```
+//!
+//! A key that is none is an error which names the nearest that is one: a misspelt key that is
+//! passed over would show as an interface that does what nobody asked for.
+
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::keys::PKey;
+use serde::{Deserialize, Deserializer, de};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::path::Path;
+
+/// What a node is to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeConfig {
+    /// Its interfaces, by name.
+    #[serde(default, rename = "interface")]
+    pub interfaces: BTreeMap<String, InterfaceSettings>,
+}
+
+/// What an interface is to be.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InterfaceSettings {
+    /// The device's name.
+    pub device: String,
+    /// The partition.
+    #[serde(default = "default_partition", deserialize_with = "partition")]
+    pub pkey: PKey,
+    /// Its addresses.
+    #[serde(default)]
+    pub address: Vec<Prefix>,
+    /// Default routers.
+    #[serde(default)]
+    pub router: Vec<IpAddr>,
+    /// Neighbours that are not asked for.
+    #[serde(default)]
+    pub neighbor: Vec<Neighbor>,
+    /// Whether it speaks IPv6.
+    #[serde(default = "yes")]
+    pub ipv6: bool,
+}
+
+/// An address, and how much of it all neighbours have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// The address.
+    pub ip: IpAddr,
+    /// Bits of the prefix.
+    pub len: u8,
+}
+
+/// Who has an address, though nobody asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Neighbor {
+    /// The address.
+    pub address: IpAddr,
+    /// Who has it.
+    #[serde(deserialize_with = "link_address")]
+    pub link: LinkAddress,
+}
+
+/// Why a file is no configuration: one sentence that says where, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    file: String,
+    line: usize,
+    reason: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}: {}", self.file, self.reason),
+            line => write!(f, "{}:{line}: {}", self.file, self.reason),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl NodeConfig {
+    /// The configuration in a file.
+    pub fn open(path: &Path) -> Result<Self, ConfigError> {
+        let file = path.display().to_string();
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::read(&file, &text),
+            Err(error) => {
+                let reason = format!("the configuration cannot be read: {error}");
+                Err(ConfigError { file, line: 0, reason })
+            }
+        }
+    }
+
+    /// The configuration in a text, which errors call by the name of its file.
+    pub fn read(file: &str, text: &str) -> Result<Self, ConfigError> {
+        let config = toml::from_str::<Self>(text).map_err(|error| {
+            let line = error.span().map_or(0, |span| line_of(text, span.start));
+            let reason = explain(error.message());
+            ConfigError { file: file.into(), line, reason }
+        })?;
+        config.check().map_err(|(key, reason)| {
+            let line = text.find(&key).map_or(0, |at| line_of(text, at));
+            ConfigError { file: file.into(), line, reason }
+        })?;
+        Ok(config)
+    }
+
+    /// What no single value shows to be wrong: where, and why.
+    fn check(&self) -> Result<(), (String, String)> {
+        let mut devices = BTreeMap::new();
+        for (name, interface) in &self.interfaces {
+            let header = format!("interface.{name}");
+            if let Some(other) = devices.insert(&interface.device, name) {
+                let device = &interface.device;
+                let reason =
+                    format!("{name} and {other} are both at {device:?}; a port has one interface");
+                return Err((header, reason));
+            }
+            let v6 = interface.address.iter().find(|prefix| prefix.ip.is_ipv6());
+            if let (false, Some(prefix)) = (interface.ipv6, v6) {
+                let reason = format!("{name} has {}, but ipv6 = false; take one away", prefix.ip);
+                return Err((header, reason));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    text[..at].matches('\n').count() + 1
+}
+
+/// A message of the parser, with the nearest known key for one that is not known.
+fn explain(message: &str) -> String {
+    let mut words = message.split('`');
+    let (Some("unknown field "), Some(unknown)) = (words.next(), words.next()) else {
+        return message.trim_end().replace('\n', "; ");
+    };
+    let known: Vec<_> = words.skip(1).step_by(2).collect();
+    let nearest = known.iter().min_by_key(|known| distance(known, unknown));
+    match nearest {
+        Some(nearest) if distance(nearest, unknown) <= 1 + unknown.len() / 3 => {
+            format!("there is no key `{unknown}`; did you mean `{nearest}`?")
+        }
+        _ => format!("there is no key `{unknown}` here; there are {}", known.join(", ")),
+    }
+}
+
+/// How many letters have to be put in, taken out or changed to make one word of the other.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<_> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (nth, letter) in one.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], nth + 1);
+        for (at, known) in other.iter().enumerate() {
+            let changed = diagonal + usize::from(letter != *known);
+            diagonal = row[at + 1];
+            row[at + 1] = changed.min(row[at] + 1).min(diagonal + 1);
+        }
+    }
+    row[other.len()]
+}
+
+const fn yes() -> bool {
+    true
+}
+
+const fn default_partition() -> PKey {
+    PKey::DEFAULT
+}
+
+fn partition<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PKey, D::Error> {
+    let p_key = PKey(u16::deserialize(deserializer)?);
+    match p_key.is_valid() {
+        true => Ok(p_key.full()),
+        false => Err(de::Error::custom("0 names no partition; the default one is 0xffff")),
+    }
+}
+
+impl<'de> Deserialize<'de> for Prefix {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let parts = text
+            .split_once('/')
+            .and_then(|(ip, len)| Some(Self { ip: ip.parse().ok()?, len: len.parse().ok()? }));
+        let bits = |ip: IpAddr| if ip.is_ipv4() { 32 } else { 128 };
+        let prefix = parts.filter(|prefix| (1..=bits(prefix.ip)).contains(&prefix.len));
+        prefix.ok_or_else(|| {
+            de::Error::custom(format!(
+                "{text:?} is no address with a prefix; write 10.0.0.1/24 or fd00::1/64"
+            ))
+        })
+    }
+}
+
+fn link_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LinkAddress, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let octets = text.split(':').map(|octet| u8::from_str_radix(octet, 16).ok());
+    let octets: Option<Vec<u8>> = octets.collect();
+    let octets = octets.and_then(|octets| <[u8; LinkAddress::LEN]>::try_from(octets).ok());
+    octets.map(|octets| LinkAddress::parse(&octets)).ok_or_else(|| {
+        de::Error::custom(format!(
+            "{text:?} is no link address; write its 20 octets as `ip neighbour` does, aa:bb:..."
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pollux_wire::address::Qpn;
+
+    const WHOLE: &str = r#"
+[interface.ib0]
+device = "soft:/run/fabric@host1"
+pkey = 0x8001
+address = ["10.0.0.1/24", "fd00::1/64"]
+router = ["10.0.0.254"]
+
+[[interface.ib0.neighbor]]
+address = "10.0.0.9"
+link = "80:00:00:48:fe:80:00:00:00:00:00:00:00:02:c9:03:00:00:10:01"
+"#;
+
+    fn refusal(text: &str) -> String {
+        NodeConfig::read("node.toml", text).expect_err("it is refused").to_string()
+    }
+
+    #[test]
+    fn a_file_says_what_a_node_is() {
+        let config = NodeConfig::read("node.toml", WHOLE).unwrap();
+        let ib0 = &config.interfaces["ib0"];
+        assert_eq!((ib0.pkey, ib0.ipv6), (PKey(0x8001), true));
+        assert_eq!(ib0.address[1], Prefix { ip: "fd00::1".parse().unwrap(), len: 64 });
+        let link = ib0.neighbor[0].link;
+        assert_eq!((link.rc, link.qpn, link.gid.0[15]), (true, Qpn(0x48), 1));
+        let least = NodeConfig::read("f", "[interface.a]\ndevice = 'mlx5_0'").unwrap();
+        assert_eq!(least.interfaces["a"].pkey, PKey::DEFAULT);
+    }
+
+    #[test]
+    fn a_misspelt_key_is_refused_with_the_nearest_known_one() {
+        let misspelt = WHOLE.replace("router", "ruoter");
+        let expected = "node.toml:6: there is no key `ruoter`; did you mean `router`?";
+        assert_eq!(refusal(&misspelt), expected);
+        let stranger = "[interface.ib0]\ndevice = 'a'\nbandwidth = 1\n";
+        let said = refusal(stranger);
+        assert!(said.starts_with("node.toml:3: there is no key `bandwidth` here"), "{said}");
+        assert!(refusal("[interfaces.a]").contains("did you mean `interface`"));
+    }
+
+    #[test]
+    fn a_wrong_value_is_refused_with_its_line_and_the_right_form() {
+        let said = refusal(&WHOLE.replace("fd00::1/64", "fd00::1/129"));
+        assert!(said.starts_with("node.toml:5: ") && said.contains("write 10.0.0.1/24"), "{said}");
+        let said = refusal(&WHOLE.replace("80:00:00:48", "80:00:00"));
+        assert!(said.starts_with("node.toml:10: ") && said.contains("20 octets"), "{said}");
+        assert!(refusal(&WHOLE.replace("0x8001", "0")).contains("the default one is 0xffff"));
+        assert!(refusal("[interface.ib0]\npkey = 1").contains("device"));
+        let twice = format!("{WHOLE}[interface.ib1]\ndevice = 'soft:/run/fabric@host1'\n");
+        assert!(refusal(&twice).starts_with("node.toml:11: ib1 and ib0 are both at"));
+        let mixed = WHOLE.replace("pkey = 0x8001", "ipv6 = false");
+        assert!(refusal(&mixed).contains("has fd00::1, but ipv6 = false"));
+    }
+}

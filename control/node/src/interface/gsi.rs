@@ -1,0 +1,264 @@
+//! Queue pair 1 of a port: management datagrams, as envelopes here and as work requests there
+//! (IBA 13.5).
+//!
+//! All datagrams lie in one small memory, a slot each, and are copied out and in: there are a few
+//! a second. A queue pair that fails starts again once everything is back; what was under way is
+//! lost, as datagrams may be.
+
+use super::handles::Handles;
+use pollux_control::mad::{Envelope, GlobalAddress, MadAddress};
+use pollux_mem::Memory;
+use pollux_verbs::work::Destination;
+use pollux_verbs::*;
+use pollux_wire::address::Qpn;
+use pollux_wire::keys::{PKey, QKey};
+use pollux_wire::mad::MAD_LEN;
+use pollux_wire::packet::Grh;
+use pollux_wire::psn::Psn;
+
+/// Datagrams that may come between two polls.
+const RECEIVES: usize = 128;
+/// Datagrams that may be outstanding.
+const SENDS: usize = 64;
+/// Address handles that are kept: whoever exchanges datagrams exchanges several.
+const HANDLES_MAX: usize = 64;
+/// Room for a datagram and its GRH, on cache lines of its own.
+const RECEIVE_OCTETS: usize = 320;
+const SENDS_AT: usize = RECEIVES * RECEIVE_OCTETS;
+/// Of identifiers: a send, by its slot.
+const SEND: u64 = 1 << 32;
+/// An answer may go as far as anything (IBA 13.5.4.4).
+const HOP_LIMIT: u8 = 0xff;
+
+const NOTHING: Completion = Completion {
+    id: 0,
+    status: CompletionStatus::General,
+    kind: CompletionKind::Send,
+    qpn: Qpn(0),
+    octets: 0,
+    with: With::Nothing,
+    from: None,
+};
+
+/// Queue pair 1 of a port.
+#[derive(Debug)]
+pub struct Gsi {
+    port: u8,
+    cq: Cq,
+    qp: Qp,
+    memory: Memory,
+    region: MemoryRegion,
+    /// Slots of sends that nothing is in.
+    free: Vec<usize>,
+    posted: usize,
+    is_stopping: bool,
+    handles: Handles,
+    unsent: u64,
+}
+
+impl Gsi {
+    /// Opens it, and begins to receive.
+    pub fn new(device: &mut dyn Device, pd: Pd, port: u8) -> Result<Self, VerbsError> {
+        let octets = SENDS_AT + SENDS * MAD_LEN;
+        let memory = Memory::shared(octets).map_err(|error| VerbsError::Invalid {
+            verb: "gsi",
+            argument: "memory",
+            reason: error.to_string(),
+        })?;
+        let cq = device.create_cq((RECEIVES + SENDS) as u32)?;
+        let qp = device.create_qp(&QpInit {
+            qp_type: QpType::Gsi,
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            send_requests_max: SENDS as u32,
+            recv_requests_max: RECEIVES as u32,
+            send_sges_max: 1,
+            recv_sges_max: 1,
+            inline_octets_max: 0,
+            signal_all: true,
+        })?;
+        let region = device.register(pd, &memory, Access::LOCAL_WRITE)?;
+        let (free, handles) = ((0..SENDS).collect(), Handles::new(pd, HANDLES_MAX));
+        let mut gsi = Self {
+            port,
+            cq,
+            qp,
+            memory,
+            region,
+            free,
+            posted: 0,
+            is_stopping: false,
+            handles,
+            unsent: 0,
+        };
+        gsi.start(device)?;
+        Ok(gsi)
+    }
+
+    /// Datagrams that could not be sent.
+    pub fn unsent(&self) -> u64 {
+        self.unsent
+    }
+
+    /// Takes what has come; says whether anything was done.
+    pub fn poll(
+        &mut self,
+        device: &mut dyn Device,
+        received: &mut Vec<Envelope>,
+    ) -> Result<bool, VerbsError> {
+        let mut completions = [NOTHING; 32];
+        let count = device.poll(self.cq, &mut completions)?;
+        for completion in &completions[..count] {
+            self.complete(device, completion, received);
+        }
+        let is_drained = self.posted == 0 && self.free.len() == SENDS;
+        if self.is_stopping && is_drained {
+            let reset = QpAttributes { state: Some(QpState::Reset), ..QpAttributes::default() };
+            device.modify_qp(self.qp, &reset)?;
+            self.start(device)?;
+        }
+        Ok(count > 0)
+    }
+
+    /// Sends a datagram, if that can be: a lost one will be sent again by who wants an answer.
+    pub fn send(&mut self, device: &mut dyn Device, envelope: &Envelope) {
+        if self.try_send(device, envelope).is_none() {
+            self.unsent += 1;
+        }
+    }
+
+    /// Ends it, and what it has at the device.
+    pub fn close(self, device: &mut dyn Device) -> Result<(), VerbsError> {
+        device.destroy_qp(self.qp)?;
+        self.handles.close(device)?;
+        device.deregister(self.region.lkey)?;
+        device.destroy_cq(self.cq)
+    }
+
+    fn start(&mut self, device: &mut dyn Device) -> Result<(), VerbsError> {
+        let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
+        let init = QpAttributes {
+            pkey_index: Some(self.management_partition(device)),
+            port: Some(self.port),
+            qkey: Some(QKey::GSI),
+            ..to(QpState::Init)
+        };
+        let send = QpAttributes { sq_psn: Some(Psn::new(0)), ..to(QpState::Rts) };
+        for change in [init, to(QpState::Rtr), send] {
+            device.modify_qp(self.qp, &change)?;
+        }
+        self.is_stopping = false;
+        (0..RECEIVES).for_each(|slot| self.receive(device, slot));
+        Ok(())
+    }
+
+    /// Where the port's table has the partition that the administrator is in.
+    fn management_partition(&self, device: &dyn Device) -> u16 {
+        let entries = device.port(self.port).map_or(0, |port| port.pkeys);
+        let is_default = |index: &u16| {
+            let p_key = device.pkey(self.port, *index);
+            p_key.is_ok_and(|p_key| p_key.partition() == PKey::DEFAULT.partition())
+        };
+        (0..entries).find(is_default).unwrap_or(0)
+    }
+
+    fn receive(&mut self, device: &mut dyn Device, slot: usize) {
+        let octets = (Grh::LEN + MAD_LEN) as u32;
+        let sges = [self.sge(slot * RECEIVE_OCTETS, octets)];
+        let request = RecvRequest { id: slot as u64, sges: &sges };
+        self.posted += usize::from(device.post_recv(self.qp, &[request]).is_ok());
+    }
+
+    fn sge(&self, at: usize, octets: u32) -> Sge {
+        Sge { address: self.region.address + at as u64, octets, lkey: self.region.lkey }
+    }
+
+    fn complete(
+        &mut self,
+        device: &mut dyn Device,
+        completion: &Completion,
+        received: &mut Vec<Envelope>,
+    ) {
+        let is_well = completion.status == CompletionStatus::Success;
+        if !is_well && !self.is_stopping {
+            let error = QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() };
+            self.is_stopping = device.modify_qp(self.qp, &error).is_ok();
+        }
+        match completion.id {
+            id if id & SEND != 0 => self.free.push((id & !SEND) as usize),
+            slot => {
+                let slot = slot as usize;
+                self.posted -= 1;
+                if is_well && let Some(envelope) = self.read(device, slot, completion) {
+                    received.push(envelope);
+                }
+                if !self.is_stopping {
+                    self.receive(device, slot);
+                }
+            }
+        }
+    }
+
+    /// The datagram in a slot, and where it came from.
+    fn read(&self, device: &dyn Device, slot: usize, completion: &Completion) -> Option<Envelope> {
+        let source = completion.from?;
+        let (mut grh, mut mad) = ([0; Grh::LEN], [0; MAD_LEN]);
+        let at = slot * RECEIVE_OCTETS;
+        let is_whole = completion.octets as usize == Grh::LEN + MAD_LEN
+            && self.memory.read(at, &mut grh)
+            && self.memory.read(at + Grh::LEN, &mut mad);
+        let grh = source.has_grh.then(|| Grh::parse(&grh));
+        let peer = MadAddress {
+            lid: source.slid,
+            path_bits: source.dlid_path_bits,
+            sl: source.sl,
+            qpn: source.src_qp,
+            p_key: device.pkey(self.port, source.pkey_index).ok()?,
+            global: grh.map(|grh| GlobalAddress {
+                remote_gid: grh.sgid,
+                local_gid: grh.dgid,
+                flow_label: grh.flow_label,
+                hop_limit: HOP_LIMIT,
+                traffic_class: grh.tclass,
+            }),
+        };
+        is_whole.then_some(Envelope { peer, mad })
+    }
+
+    fn try_send(&mut self, device: &mut dyn Device, envelope: &Envelope) -> Option<()> {
+        if self.is_stopping {
+            return None;
+        }
+        let slot = *self.free.last()?;
+        let at = SENDS_AT + slot * MAD_LEN;
+        let is_written = self.memory.write(at, &envelope.mad);
+        debug_assert!(is_written, "it has room for all slots");
+        let ah = self.handle(device, &envelope.peer)?;
+        let to = Destination { ah, qpn: envelope.peer.qpn, qkey: QKey::GSI };
+        let sges = [self.sge(at, MAD_LEN as u32)];
+        let (op, data) = (SendOp::Datagram(to), Data::Sges(&sges));
+        let request = SendRequest { id: SEND | slot as u64, op, flags: SendFlags::SIGNALED, data };
+        device.post_send(self.qp, &[request]).ok()?;
+        self.free.pop();
+        Some(())
+    }
+
+    fn handle(&mut self, device: &mut dyn Device, peer: &MadAddress) -> Option<Ah> {
+        let gids = device.port(self.port).ok()?.gids;
+        let own_gid = |global: &GlobalAddress| {
+            let is_own = |index: &u8| device.gid(self.port, *index) == Ok(global.local_gid);
+            (0..gids).find(is_own).unwrap_or(0)
+        };
+        let address = AddressVector {
+            dlid: peer.lid,
+            sl: peer.sl,
+            src_path_bits: peer.path_bits,
+            static_rate: 0,
+            port: self.port,
+            grh: peer.global.map(|global| global.route(own_gid(&global))),
+        };
+        self.handles.of(device, &address).ok()
+    }
+}

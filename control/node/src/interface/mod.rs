@@ -1,0 +1,231 @@
+//! An interface that runs: what control decides, carried out at a device.
+//!
+//! ```text
+//!   device --> mover --arrived--> control --actions, datagrams, packets--> mover --> device
+//! ```
+//!
+//! 1. [`mover`]: the device and all that the interface has there; [`gsi`]: its queue pair 1;
+//! 2. `actions` and [`sending`]: what control, and the host, want to be done;
+//! 3. [`echo`]: requests of ours, for `pollux ping`.
+//!
+//! It has no clock and no thread: whoever runs it says what time it is, and calls
+//! [`Interface::step`] again when that did something, and when [`Interface::poll_timeout`] says so.
+
+mod actions;
+pub mod echo;
+pub mod gsi;
+mod handles;
+pub mod mover;
+pub mod sending;
+
+use crate::config::InterfaceSettings;
+use crate::device::Opened;
+use echo::{EchoId, Echoes, Outcome};
+use mover::{Arrived, DeviceError, Mover};
+use pollux_control::interface as control;
+use pollux_dataplane::ipoib::{Received, Sender};
+use pollux_verbs::VerbsError;
+use pollux_verbs::dice::Dice;
+use pollux_verbs::time::Time;
+use pollux_wire::address::Scope;
+use sending::NotSent;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// An interface at a device.
+pub struct Interface {
+    control: control::Interface,
+    mover: Mover,
+    arrived: Arrived,
+    echoes: Echoes,
+    /// Why it does not run any more.
+    failed: Option<VerbsError>,
+}
+
+impl Interface {
+    /// An interface at a device, which comes up as soon as it can. The seed is to be unknown to
+    /// others.
+    pub fn new(
+        now: Time,
+        opened: Opened,
+        settings: &InterfaceSettings,
+        seed: u64,
+    ) -> Result<Self, DeviceError> {
+        let mut dice = Dice::new(seed);
+        let scope = Scope::LINK_LOCAL;
+        let mover = Mover::new(opened, settings.pkey, scope, false, dice.roll())?;
+        let config = control::InterfaceConfig {
+            addresses: settings.address.iter().map(|prefix| (prefix.ip, prefix.len)).collect(),
+            routers: settings.router.clone(),
+            neighbours: settings.neighbor.iter().map(|one| (one.address, one.link)).collect(),
+            ipv6: settings.ipv6,
+            ..control::InterfaceConfig::new(mover.node_guid(), mover.qpn(), settings.pkey)
+        };
+        let mut interface = Self {
+            control: control::Interface::new(now, config, dice.roll()),
+            mover,
+            arrived: Arrived { port_changed: true, ..Arrived::default() },
+            echoes: Echoes::default(),
+            failed: None,
+        };
+        interface.step(now);
+        Ok(interface)
+    }
+
+    /// What is decided, to be shown.
+    pub fn control(&self) -> &control::Interface {
+        &self.control
+    }
+
+    /// What is moved, to be shown.
+    pub fn mover(&self) -> &Mover {
+        &self.mover
+    }
+
+    /// Why it does not run any more, if that is so.
+    pub fn failed(&self) -> Option<&VerbsError> {
+        self.failed.as_ref()
+    }
+
+    /// Does what there is to do; says whether that was anything.
+    pub fn step(&mut self, now: Time) -> bool {
+        if self.failed.is_some() {
+            return false;
+        }
+        let stepped =
+            self.mover.poll(&mut self.arrived).and_then(|busy| Ok(self.hear(now)? | busy));
+        let mut busy = match stepped {
+            Ok(busy) => busy,
+            Err(error) => {
+                self.failed = Some(error);
+                return true;
+            }
+        };
+        if self.control.poll_timeout().is_some_and(|due| due <= now) {
+            self.control.handle_timeout(now);
+            busy = true;
+        }
+        self.echoes.handle_timeout(now);
+        self.drain(now) | busy
+    }
+
+    /// When there is something to do though nothing comes.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let due = [self.control.poll_timeout(), self.echoes.poll_timeout()];
+        due.into_iter().flatten().min().filter(|_| self.failed.is_none())
+    }
+
+    /// Sends a packet of this host.
+    pub fn send(&mut self, now: Time, packet: &[u8]) -> Result<(), NotSent> {
+        let sent = self.mover.send_packet(packet);
+        if let (Ok(()), Some((_, next_hop))) = (sent, sending::destination(packet)) {
+            self.control.handle_use(now, next_hop);
+        }
+        sent
+    }
+
+    /// Asks a node for an echo of so many octets; nothing if there are too many such requests.
+    /// What becomes of it [`Interface::echo`] tells.
+    pub fn ping(
+        &mut self,
+        now: Time,
+        to: IpAddr,
+        octets: usize,
+        patience: Duration,
+    ) -> Result<EchoId, PingError> {
+        if !self.control.is_up() {
+            return Err(PingError::Down);
+        }
+        let from = self.control.addresses().source_for(to).ok_or(PingError::NoSource)?;
+        let asked = self.echoes.ask(now, (from, to), octets, patience);
+        let (id, packet) = asked.ok_or(PingError::TooMany)?;
+        if let Err(why) = self.send(now, &packet) {
+            self.echoes.not_sent(id, why);
+        }
+        Ok(id)
+    }
+
+    /// What became of a request, once; nothing as long as it is under way.
+    pub fn echo(&mut self, id: EchoId) -> Option<Outcome> {
+        self.echoes.take(id)
+    }
+
+    /// Tells control what has come.
+    fn hear(&mut self, now: Time) -> Result<bool, VerbsError> {
+        let mut arrived = std::mem::take(&mut self.arrived);
+        let busy = !arrived.is_empty();
+        if arrived.port_changed {
+            self.control.handle_port(now, &self.mover.port()?);
+        }
+        if arrived.reregister {
+            self.control.handle_reregister(now);
+        }
+        for envelope in arrived.mads.drain(..) {
+            self.control.handle_mad(now, &envelope);
+        }
+        for received in arrived.packets.drain(..) {
+            self.hear_packet(now, &received);
+            self.mover.recycle(received);
+        }
+        for packet in arrived.misses.drain(..) {
+            self.control.handle_miss(now, packet);
+        }
+        (arrived.port_changed, arrived.reregister) = (false, false);
+        self.arrived = arrived;
+        Ok(busy)
+    }
+
+    fn hear_packet(&mut self, now: Time, received: &Received) {
+        if !self.mover.is_for_us(received) {
+            return;
+        }
+        let from = match received.from {
+            Sender::Datagram { qpn, lid, gid, group } => {
+                control::From::Datagram { qpn, lid, gid, group }
+            }
+            Sender::Connection(id) => match self.mover.key(id) {
+                Some(key) => control::From::Connection(key),
+                None => return,
+            },
+        };
+        let (ether_type, packet) = (received.ether_type, received.packet.octets());
+        self.control.handle_packet(now, control::Received { ether_type, packet, from });
+    }
+
+    /// Does what control wants, until it wants nothing more; says whether that was anything.
+    fn drain(&mut self, now: Time) -> bool {
+        let mut busy = false;
+        while let Some(action) = self.control.poll_action() {
+            self.mover.carry_out(action);
+            busy = true;
+        }
+        if busy {
+            self.mover.show_changes();
+        }
+        while let Some(envelope) = self.control.poll_mad() {
+            self.mover.send_mad(&envelope);
+            busy = true;
+        }
+        while let Some(outgoing) = self.control.poll_frame() {
+            self.mover.send(&outgoing);
+            busy = true;
+        }
+        while let Some(delivery) = self.control.poll_delivery() {
+            self.echoes.handle(now, &delivery);
+            busy = true;
+        }
+        busy
+    }
+}
+
+/// Why nobody is asked for an echo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PingError {
+    /// The interface is down.
+    Down,
+    /// It has no address to ask from.
+    NoSource,
+    /// Too many requests are under way, or the packet would be too long.
+    TooMany,
+}

@@ -1,0 +1,343 @@
+//! What moves an interface's packets: its device, and all that it has there.
+//!
+//! The mover takes what has come, for control to see ([`Arrived`]), and does what control says
+//! ([`super::actions`], [`super::sending`]). It decides nothing. What a device refuses is a state
+//! with a reason, or a counted drop; a device that is gone ends it.
+
+use super::gsi::Gsi;
+use super::handles::Handles;
+use crate::device::Opened;
+use pollux_control::interface::{ConnectionKey, ConnectionNews, Link, PeerKey, PortView};
+use pollux_control::mad::Envelope;
+use pollux_dataplane::ipoib::{
+    Config, ConnectionId, ConnectionUse, Outgoing, Peering, Received, Refused, Sender, Station,
+    StationEvent,
+};
+use pollux_dataplane::neighbour::{Peer, Route, RouteTable, Routes};
+use pollux_dataplane::packet_memory::PacketMemory;
+use pollux_dataplane::verdict::{Destinations, Verdict};
+use pollux_mem::snapshot::Snapshot;
+use pollux_verbs::*;
+use pollux_wire::address::{Guid, Qpn, Scope};
+use pollux_wire::keys::PKey;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+
+/// The longest packet in a buffer for datagrams: that of a link with the largest MTU.
+const SMALL_OCTETS: u32 = 4092;
+/// And in one for messages (RFC 4755 5.1).
+const LARGE_OCTETS: u32 = 65_520;
+/// Buffers: receives, sends and the stock.
+const SMALL_BUFFERS: u32 = 1024;
+const LARGE_BUFFERS: u32 = 512;
+/// Receives that connections share.
+const CONNECTED_RECEIVES: u32 = 256;
+/// Address handles for answers to single packets.
+const HANDLES_MAX: usize = 64;
+/// Packets that wait for room in a send queue.
+pub(super) const WAITING_MAX: usize = 256;
+
+/// Why an interface has no device, or not any more.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// No memory for its packets.
+    Memory(pollux_dataplane::packet_memory::PacketMemoryError),
+    /// What the device refused.
+    Verbs(VerbsError),
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory(error) => error.fmt(f),
+            Self::Verbs(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for DeviceError {}
+
+impl From<VerbsError> for DeviceError {
+    fn from(error: VerbsError) -> Self {
+        Self::Verbs(error)
+    }
+}
+
+/// What has come, for control to see.
+#[derive(Debug, Default)]
+pub struct Arrived {
+    /// By queue pair 1.
+    pub mads: Vec<Envelope>,
+    /// By any other, whosever they are.
+    pub packets: Vec<Received>,
+    /// What became of connections.
+    pub news: Vec<(ConnectionKey, ConnectionNews)>,
+    /// Packets that control has to find a way for.
+    pub misses: Vec<Vec<u8>>,
+    /// The port is not what it was.
+    pub port_changed: bool,
+    /// The subnet manager has forgotten who joined what.
+    pub reregister: bool,
+}
+
+impl Arrived {
+    /// Whether nothing has come.
+    pub fn is_empty(&self) -> bool {
+        let is_silent = self.mads.is_empty() && self.packets.is_empty() && self.news.is_empty();
+        is_silent && self.misses.is_empty() && !self.port_changed && !self.reregister
+    }
+}
+
+/// A peer of control's, in the table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    pub(super) peer: Peer,
+    pub(super) route: Route,
+    /// The handle that its route names, and what of.
+    pub(super) handle: Option<(AddressVector, Ah)>,
+}
+
+/// A device and all that an interface has there.
+pub struct Mover {
+    pub(super) device: Box<dyn Device + Send>,
+    pub(super) port: u8,
+    pub(super) pd: Pd,
+    pub(super) station: Station,
+    pub(super) routes: RouteTable,
+    pub(super) reader: Snapshot<Routes>,
+    pub(super) own: Destinations,
+    pub(super) peers: BTreeMap<PeerKey, Known>,
+    pub(super) connections: BTreeMap<ConnectionKey, ConnectionId>,
+    pub(super) keys: BTreeMap<ConnectionId, ConnectionKey>,
+    /// For single packets.
+    pub(super) handles: Handles,
+    /// Handles that no route names, but perhaps one that was read.
+    pub(super) retired: Vec<Ah>,
+    /// What the station is to be started with, if it is.
+    pub(super) link: Option<Link>,
+    pub(super) news: Vec<(ConnectionKey, ConnectionNews)>,
+    pub(super) misses: Vec<Vec<u8>>,
+    pub(super) waiting: VecDeque<Outgoing>,
+    pub(super) refused: Vec<Refused>,
+    pub(super) counts: Counts,
+    gsi: Gsi,
+    // Buffers go back to pools, which must still be there.
+    _memories: [PacketMemory; 2],
+}
+
+/// What was not moved, beside what the station counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Packets for somebody else: nothing is forwarded.
+    pub transit: u64,
+    /// Packets without a buffer, or without room to wait.
+    pub no_room: u64,
+    /// What control asked for and the device or a table refused.
+    pub refused_actions: u64,
+}
+
+impl Mover {
+    /// All that an interface needs at a device, stopped. The seed is to be unknown to others.
+    pub fn new(
+        opened: Opened,
+        p_key: PKey,
+        scope: Scope,
+        connects: bool,
+        seed: u64,
+    ) -> Result<Self, DeviceError> {
+        let Opened { mut device, port } = opened;
+        let pd = device.create_pd()?;
+        let memory =
+            |buffers, octets| PacketMemory::new(buffers, octets).map_err(DeviceError::Memory);
+        let small = memory(SMALL_BUFFERS, SMALL_OCTETS)?;
+        let connected_receives = if connects { CONNECTED_RECEIVES } else { 0 };
+        let large = match connects {
+            true => memory(LARGE_BUFFERS, LARGE_OCTETS)?,
+            false => memory(1, SMALL_OCTETS)?,
+        };
+        let config = Config { port, connected_receives, ..Config::default() };
+        let station = Station::new(&mut *device, pd, config, &small, &large)?;
+        let gsi = Gsi::new(&mut *device, pd, port)?;
+        let routes = RouteTable::new(p_key, scope, seed);
+        Ok(Self {
+            port,
+            pd,
+            station,
+            reader: routes.reader(),
+            routes,
+            own: Destinations::new(),
+            peers: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            handles: Handles::new(pd, HANDLES_MAX),
+            retired: Vec::new(),
+            link: None,
+            news: Vec::new(),
+            misses: Vec::new(),
+            waiting: VecDeque::new(),
+            refused: Vec::new(),
+            counts: Counts::default(),
+            gsi,
+            _memories: [small, large],
+            device,
+        })
+    }
+
+    /// The UD queue pair's number.
+    pub fn qpn(&self) -> Qpn {
+        self.station.qpn()
+    }
+
+    /// The node's name.
+    pub fn node_guid(&self) -> Guid {
+        self.device.attributes().node_guid
+    }
+
+    /// The station, for its counters.
+    pub fn station(&self) -> &Station {
+        &self.station
+    }
+
+    /// Every connection, and how much it was used.
+    pub fn connections(&self) -> impl Iterator<Item = (Peering, ConnectionUse)> {
+        let of = |id: &ConnectionId| {
+            Some((self.station.peering(*id)?, self.station.connection_use(*id)?))
+        };
+        self.connections.values().filter_map(of)
+    }
+
+    /// What was not moved.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Management datagrams that could not be sent.
+    pub fn mads_unsent(&self) -> u64 {
+        self.gsi.unsent()
+    }
+
+    /// The port as it is now.
+    pub fn port(&self) -> Result<PortView, VerbsError> {
+        let port = self.device.port(self.port)?;
+        let gid = |index| self.device.gid(self.port, index);
+        let p_key = |index| self.device.pkey(self.port, index);
+        Ok(PortView {
+            number: self.port,
+            state: port.state,
+            lid: port.lid,
+            lmc: port.lmc,
+            sm_lid: port.sm_lid,
+            sm_sl: port.sm_sl,
+            mtu: port.mtu,
+            gids: (0..port.gids).map(gid).collect::<Result<_, _>>()?,
+            pkeys: (0..port.pkeys).map(p_key).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Takes what has come; says whether anything was done.
+    pub fn poll(&mut self, arrived: &mut Arrived) -> Result<bool, VerbsError> {
+        let mut busy = self.hear_device(arrived);
+        busy |= self.gsi.poll(&mut *self.device, &mut arrived.mads)?;
+        busy |= self.station.poll(&mut *self.device, &mut arrived.packets)? > 0;
+        while let Some(event) = self.station.poll_event() {
+            self.hear_station(event);
+            busy = true;
+        }
+        self.start_again()?;
+        busy |= self.send_waiting();
+        arrived.news.append(&mut self.news);
+        arrived.misses.append(&mut self.misses);
+        Ok(busy)
+    }
+
+    /// Whose a packet is; those of nobody here are counted.
+    pub fn is_for_us(&mut self, received: &Received) -> bool {
+        let verdict = self.own.verdict(received.ether_type, received.packet.octets());
+        let is_for_us = verdict != Verdict::Transit || self.is_group(received);
+        self.counts.transit += u64::from(!is_for_us);
+        is_for_us
+    }
+
+    /// Groups come because they were joined.
+    fn is_group(&self, received: &Received) -> bool {
+        matches!(received.from, Sender::Datagram { group: Some(_), .. })
+    }
+
+    /// Takes a packet's buffer back.
+    pub fn recycle(&mut self, received: Received) {
+        self.station.recycle(received.packet);
+    }
+
+    /// The connection that control calls so.
+    pub fn key(&self, connection: ConnectionId) -> Option<ConnectionKey> {
+        self.keys.get(&connection).copied()
+    }
+
+    /// Sends a management datagram.
+    pub fn send_mad(&mut self, envelope: &Envelope) {
+        self.gsi.send(&mut *self.device, envelope);
+    }
+
+    fn hear_device(&mut self, arrived: &mut Arrived) -> bool {
+        let mut busy = false;
+        while let Some(event) = self.device.async_event() {
+            busy = true;
+            self.station.handle_event(&event);
+            match event {
+                AsyncEvent::ConnectionEstablished(qp) => {
+                    let of = |id: &&ConnectionId| {
+                        self.station.peering(**id).is_some_and(|peering| peering.qp == qp)
+                    };
+                    let key = self.connections.iter().find(|(_, id)| of(id));
+                    let news = key.map(|(key, _)| (*key, ConnectionNews::DataCame));
+                    self.news.extend(news);
+                }
+                AsyncEvent::ClientReregister(port) if port == self.port => {
+                    arrived.reregister = true;
+                }
+                AsyncEvent::PortActive(port)
+                | AsyncEvent::PortError(port)
+                | AsyncEvent::LidChange(port)
+                | AsyncEvent::PkeyChange(port)
+                | AsyncEvent::GidChange(port)
+                | AsyncEvent::SmChange(port) => arrived.port_changed |= port == self.port,
+                _ => {}
+            }
+        }
+        busy
+    }
+
+    fn hear_station(&mut self, event: StationEvent) {
+        let (connection, news) = match event {
+            StationEvent::ConnectionFailed { connection, .. } => {
+                (connection, ConnectionNews::Failed)
+            }
+            StationEvent::ConnectionEnded { connection, .. } => (connection, ConnectionNews::Ended),
+            // It starts again once it is stopped, as long as it is to be started.
+            StationEvent::DatagramsFailed { .. } => return,
+        };
+        let Some(key) = self.key(connection) else { return };
+        if matches!(news, ConnectionNews::Ended) {
+            self.keys.remove(&connection);
+            self.connections.remove(&key);
+        }
+        self.news.push((key, news));
+    }
+
+    /// What a link says to a station.
+    pub(super) fn station_link(link: &Link) -> pollux_dataplane::ipoib::Link {
+        let Link { pkey_index, qkey, lid, lmc, gid, .. } = *link;
+        pollux_dataplane::ipoib::Link { pkey_index, qkey, lid, lmc, gid }
+    }
+
+    /// A station that is to be started and has stopped starts.
+    pub(super) fn start_again(&mut self) -> Result<(), VerbsError> {
+        match &self.link {
+            Some(link) if self.station.is_stopped() => {
+                self.station.start(&mut *self.device, Self::station_link(link))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Packets on their way out: control's own, and those of the host.
+//!
+//! What the station refuses comes back with the reason. A full queue makes a packet wait; one that
+//! has no way goes to control, which finds one; the rest is counted.
+
+use super::mover::{Mover, WAITING_MAX};
+use pollux_control::interface::{By, DatagramWay, Outgoing};
+use pollux_dataplane::ipoib;
+use pollux_dataplane::neighbour::{Datagram, Route};
+use pollux_dataplane::reason::Refusal;
+use pollux_wire::ip::ipoib::EtherType;
+use pollux_wire::ip::ipv4::Ipv4Header;
+use pollux_wire::ip::ipv6::Ipv6Header;
+use std::net::IpAddr;
+
+/// Why a packet of the host was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotSent {
+    /// It is no packet of IP.
+    NoIp,
+    /// It is longer than the way takes, which is this long.
+    TooBig(u32),
+    /// There is no room for it now.
+    Full,
+    /// The interface is down, or the next hop does not answer.
+    Unreachable,
+}
+
+impl Mover {
+    /// Sends a packet of control's.
+    pub fn send(&mut self, outgoing: &Outgoing) {
+        let route = match outgoing.by {
+            By::Datagram(way) => self.datagram(&way),
+            By::Peer(key) => self.peers.get(&key).map(|known| known.route),
+        };
+        let taken = route.is_some_and(|route| {
+            self.send_by(outgoing.ether_type, &outgoing.packet, route).is_ok()
+        });
+        self.counts.no_room += u64::from(!taken);
+    }
+
+    /// Sends a packet of the host, whose destination is its next hop; others, and those whose next
+    /// hop is not known yet, are control's.
+    pub fn send_packet(&mut self, packet: &[u8]) -> Result<(), NotSent> {
+        let (ether_type, to) = destination(packet).ok_or(NotSent::NoIp)?;
+        let route = self.reader.refresh().route(to);
+        self.send_by(ether_type, packet, route)
+    }
+
+    fn datagram(&mut self, way: &DatagramWay) -> Option<Route> {
+        let ah = self.handles.of(&mut *self.device, &way.vector).ok()?;
+        Some(Route::Datagram(Datagram { ah, qpn: way.qpn, mtu: way.mtu }))
+    }
+
+    fn send_by(
+        &mut self,
+        ether_type: EtherType,
+        packet: &[u8],
+        route: Route,
+    ) -> Result<(), NotSent> {
+        if matches!(route, Route::Unknown | Route::Pending) {
+            return self.miss(packet);
+        }
+        let mut buf = self.station.buffer(packet.len()).ok_or(NotSent::Full)?;
+        match buf.push_back(packet.len()) {
+            Some(room) => room.copy_from_slice(packet),
+            None => return Err(NotSent::Full),
+        }
+        let outgoing = ipoib::Outgoing { packet: buf, ether_type, route };
+        self.station.send(&mut *self.device, &mut vec![outgoing], &mut self.refused);
+        self.refused.pop().map_or(Ok(()), |refused| self.take_back(refused))
+    }
+
+    fn miss(&mut self, packet: &[u8]) -> Result<(), NotSent> {
+        if self.misses.len() == WAITING_MAX {
+            return Err(NotSent::Full);
+        }
+        self.misses.push(packet.to_vec());
+        Ok(())
+    }
+
+    fn take_back(&mut self, refused: ipoib::Refused) -> Result<(), NotSent> {
+        let ipoib::Refused { why, outgoing, mtu } = refused;
+        if why == Refusal::Full && self.waiting.len() < WAITING_MAX {
+            self.waiting.push_back(outgoing);
+            return Ok(());
+        }
+        // Control makes another connection, or sends it by datagram.
+        let missed = match why {
+            Refusal::Disconnected | Refusal::Stale => Some(outgoing.packet.octets().to_vec()),
+            _ => None,
+        };
+        self.station.recycle(outgoing.packet);
+        match (why, missed) {
+            (_, Some(packet)) => self.miss(&packet),
+            (Refusal::TooBig, _) => Err(NotSent::TooBig(mtu.unwrap_or(0))),
+            (Refusal::Full, _) => Err(NotSent::Full),
+            _ => Err(NotSent::Unreachable),
+        }
+    }
+
+    /// Sends what waited for room; says whether anything was sent.
+    pub(super) fn send_waiting(&mut self) -> bool {
+        let before = self.waiting.len();
+        let mut batch: Vec<_> = self.waiting.drain(..).collect();
+        let mut refused = std::mem::take(&mut self.refused);
+        self.station.send(&mut *self.device, &mut batch, &mut refused);
+        for one in refused.drain(..) {
+            self.counts.no_room += u64::from(self.take_back(one).is_err());
+        }
+        self.refused = refused;
+        self.waiting.len() < before
+    }
+}
+
+/// What a packet is, and where it goes.
+pub fn destination(packet: &[u8]) -> Option<(EtherType, IpAddr)> {
+    match packet.first()? >> 4 {
+        4 => {
+            let (header, _) = Ipv4Header::read(packet).ok()?;
+            Some((EtherType::IPV4, header.destination.into()))
+        }
+        6 => {
+            let (header, _) = Ipv6Header::read(packet).ok()?;
+            Some((EtherType::IPV6, header.destination.into()))
+        }
+        _ => None,
+    }
+}

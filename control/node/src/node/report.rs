@@ -1,0 +1,251 @@
+//! What a node answers when it is asked.
+
+use super::Named;
+use crate::interface::PingError;
+use crate::interface::echo::{EchoId, Outcome};
+use crate::interface::sending::NotSent;
+use pollux_control::interface::{GroupRow, Way};
+use pollux_control::neighbour::{NeighbourRow, State};
+use pollux_dataplane::ipoib::{ConnectionUse, Peering};
+use pollux_dataplane::reason::{PacketDrop, Refusal};
+use pollux_verbs::time::Time;
+use pollux_wire::ip::link_address::LinkAddress;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// How long an echo may take: less than whoever asks waits.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// Questions about echoes that are remembered.
+const PINGS_MAX: usize = 64;
+
+/// What questions are about.
+pub(super) struct Asked<'a> {
+    pub(super) interfaces: &'a mut BTreeMap<String, Named>,
+    pub(super) pings: &'a mut BTreeMap<u64, (String, EchoId)>,
+}
+
+impl Asked<'_> {
+    /// The answer to a question, as JSON; nothing as long as there is none.
+    pub(super) fn answer(&mut self, now: Time, number: u64, question: &str) -> Option<String> {
+        let words: Vec<_> = question.split_whitespace().collect();
+        let answer = match words[..] {
+            ["show", "interfaces"] => self.rows(|name, named| vec![interface(now, name, named)]),
+            ["show", "neighbors"] => self.rows(|name, named| neighbors(now, name, named)),
+            ["show", "connections"] => self.rows(connections),
+            ["show", "groups"] => self.rows(|name, named| groups(now, name, named)),
+            ["show", "drops"] => self.rows(drops),
+            ["ping", address, octets] => self.ping(now, number, address, octets, None)?,
+            ["ping", address, octets, from] => {
+                self.ping(now, number, address, octets, Some(from))?
+            }
+            _ => Err("a node knows: show interfaces, neighbors, connections, groups or drops; \
+                      ping ADDRESS OCTETS [INTERFACE]"
+                .into()),
+        };
+        let answer = match answer {
+            Ok(value) => json!({ "ok": value }),
+            Err(error) => json!({ "error": error }),
+        };
+        Some(answer.to_string())
+    }
+
+    fn rows(&self, of: impl Fn(&str, &Named) -> Vec<Value>) -> Result<Value, String> {
+        let all = self.interfaces.iter();
+        Ok(all.flat_map(|(name, named)| of(name, named)).collect::<Vec<_>>().into())
+    }
+
+    /// Asks a node for an echo, or looks what became of that; nothing as long as it is under way.
+    fn ping(
+        &mut self,
+        now: Time,
+        number: u64,
+        address: &str,
+        octets: &str,
+        from: Option<&str>,
+    ) -> Option<Result<Value, String>> {
+        if let Some((name, id)) = self.pings.get(&number) {
+            let outcome = self.interfaces.get_mut(name)?.interface.echo(*id)?;
+            self.pings.remove(&number);
+            return Some(Ok(echo(outcome)));
+        }
+        match self.begin(now, address, octets, from) {
+            Ok(ping) => {
+                if self.pings.len() == PINGS_MAX {
+                    self.pings.pop_first();
+                }
+                self.pings.insert(number, ping);
+                None
+            }
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    fn begin(
+        &mut self,
+        now: Time,
+        address: &str,
+        octets: &str,
+        from: Option<&str>,
+    ) -> Result<(String, EchoId), String> {
+        let to: IpAddr = address.parse().map_err(|_| format!("{address:?} is no address"))?;
+        let octets = octets.parse().map_err(|_| format!("{octets:?} is no number of octets"))?;
+        let leads_there = |(name, named): &(&String, &mut Named)| match from {
+            Some(from) => from == name.as_str(),
+            None => named.interface.control().next_hop(now, to).is_some(),
+        };
+        let found = self.interfaces.iter_mut().find(leads_there);
+        let (name, named) = found.ok_or_else(|| match from {
+            Some(from) => format!("there is no interface {from}"),
+            None => format!("no interface has a route to {to}; `pollux show interfaces` tells why"),
+        })?;
+        let id = named.interface.ping(now, to, octets, PATIENCE).map_err(|error| match error {
+            PingError::Down => format!("{name} is {}", named.state()),
+            PingError::NoSource => format!("{name} has no address to ask {to} from"),
+            _ => "too many requests are under way, or this one is too long".into(),
+        })?;
+        Ok((name.clone(), id))
+    }
+}
+
+/// What became of an echo request.
+fn echo(outcome: Outcome) -> Value {
+    let lost = |why: String| json!({ "lost": why });
+    match outcome {
+        Outcome::Answered { octets, hop_limit, after } => {
+            json!({ "octets": octets, "ttl": hop_limit, "us": after.as_nanos() as f64 / 1e3 })
+        }
+        Outcome::Silence => lost("no answer".into()),
+        Outcome::NotSent(NotSent::TooBig(mtu)) => lost(format!("message too long, mtu={mtu}")),
+        Outcome::NotSent(NotSent::Full) => lost("no buffer space available".into()),
+        Outcome::NotSent(_) | Outcome::Unreachable => lost("destination host unreachable".into()),
+    }
+}
+
+fn seconds(now: Time, since: Time) -> u64 {
+    now.since_start().saturating_sub(since.since_start()).as_secs()
+}
+
+fn link(address: &LinkAddress) -> String {
+    let octets = address.emit().map(|octet| format!("{octet:02x}"));
+    octets.join(":")
+}
+
+fn interface(now: Time, name: &str, named: &Named) -> Value {
+    let (control, station) = (named.interface.control(), named.interface.mover().station());
+    let (row, traffic) = (control.row(), station.traffic());
+    let failed = named.interface.failed();
+    let addresses = control.addresses().iter();
+    let addresses: Vec<_> = addresses.map(|one| format!("{}/{}", one.ip, one.prefix_len)).collect();
+    json!({
+        "interface": name,
+        "device": named.settings.device,
+        "state": if failed.is_some() { "failed" } else { row.state },
+        "why": failed.map_or(row.why, ToString::to_string),
+        "waits_for": row.waits_for,
+        "seconds": seconds(now, row.since),
+        "link": link(&row.address),
+        "lid": row.link.map(|link| link.lid.0),
+        "mtu": row.link.map(|link| link.mtu),
+        "addresses": addresses,
+        "sent": traffic.datagrams_sent + traffic.connected_sent,
+        "received": traffic.datagrams_received + traffic.connected_received,
+    })
+}
+
+fn neighbors(now: Time, name: &str, named: &Named) -> Vec<Value> {
+    let control = named.interface.control();
+    let peers: Vec<_> = control.peer_rows().collect();
+    let rows = control.neighbour_rows(now);
+    let row = |row: NeighbourRow| {
+        let peer = peers.iter().find(|peer| peer.ips.contains(&row.ip));
+        let (by, mtu) = peer.map_or(("-", None), |peer| way(&peer.way));
+        json!({
+            "interface": name,
+            "address": row.ip.to_string(),
+            "state": state(&row.state),
+            "link": peer.map(|peer| link(&peer.link)),
+            "by": by,
+            "mtu": row.mtu.or(mtu),
+            "why": row.why,
+            "seconds": seconds(now, row.since),
+            "pending": row.pending,
+        })
+    };
+    rows.map(row).collect()
+}
+
+/// How packets go to a peer, and how long they may be.
+const fn way(way: &Way) -> (&'static str, Option<u32>) {
+    match way {
+        Way::Unknown => ("unknown", None),
+        Way::Pending => ("pending", None),
+        Way::Unreachable => ("unreachable", None),
+        Way::Datagram(way) => ("datagram", Some(way.mtu)),
+        Way::Connected { mtu, .. } => ("connection", Some(*mtu)),
+    }
+}
+
+const fn state(state: &State) -> &'static str {
+    match state {
+        State::Incomplete { .. } => "incomplete",
+        State::Reachable { .. } => "reachable",
+        State::Stale { .. } => "stale",
+        State::Delay { .. } => "delay",
+        State::Probe { .. } => "probe",
+        State::Failed { .. } => "failed",
+        State::Permanent { .. } => "permanent",
+    }
+}
+
+fn connections(name: &str, named: &Named) -> Vec<Value> {
+    let rows = named.interface.mover().connections();
+    let row = |(peering, counts): (Peering, ConnectionUse)| {
+        json!({
+            "interface": name,
+            "peer": link(&peering.peer),
+            "type": peering.qp_type.to_string(),
+            "qpn": peering.qpn.0,
+            "sent": counts.sent,
+            "received": counts.received,
+        })
+    };
+    rows.map(row).collect()
+}
+
+fn groups(now: Time, name: &str, named: &Named) -> Vec<Value> {
+    let row = |row: GroupRow| {
+        json!({
+            "interface": name,
+            "group": row.mgid.to_string(),
+            "lid": row.mlid.map(|lid| format!("{:#06x}", lid.0)),
+            "state": row.state,
+            "heard": row.is_heard,
+            "why": row.why,
+            "seconds": seconds(now, row.since),
+            "pending": row.pending,
+        })
+    };
+    named.interface.control().group_rows().map(row).collect()
+}
+
+/// What was dropped at least once.
+fn drops(name: &str, named: &Named) -> Vec<Value> {
+    let mover = named.interface.mover();
+    let (station, counts) = (mover.station(), mover.counts());
+    let dropped = PacketDrop::ALL.iter().map(|&why| (why.name(), station.drops().of(why)));
+    let refused = Refusal::ALL.iter().map(|&why| (why.name(), station.refusals().of(why)));
+    let moved = [
+        ("transit", counts.transit),
+        ("no_room", counts.no_room),
+        ("refused_actions", counts.refused_actions),
+        ("mads_unsent", mover.mads_unsent()),
+    ];
+    let station = dropped.map(|(why, count)| ("received", why, count));
+    let station = station.chain(refused.map(|(why, count)| ("refused", why, count)));
+    let all = station.chain(moved.map(|(why, count)| ("mover", why, count)));
+    let all = all.chain(named.interface.control().drop_rows()).filter(|(_, _, count)| *count > 0);
+    let row = |(of, why, count)| json!({ "interface": name, "of": of, "why": why, "count": count });
+    all.map(row).collect()
+}

@@ -1,0 +1,113 @@
+//! A fabric that runs in a thread, with a subnet manager of ours.
+
+use pollux_node::fabric::{Config, Fabric, Partitions, config};
+use pollux_wire::capture::{ErfHeader, FileHeader, RecordHeader};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::thread::JoinHandle;
+
+/// Who manages a fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manager {
+    /// A subnet manager of ours.
+    Ours,
+    /// OpenSM in the guest.
+    Guest,
+    /// OpenSM here, at the last host, by way of libumad2sim.
+    Umad,
+}
+
+/// A fabric, and a folder of its own.
+pub struct Running {
+    pub folder: PathBuf,
+    is_over: Arc<AtomicBool>,
+    wake: UnixStream,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    /// Hosts at one switch, and the wire of a guest.
+    pub fn start(test: &str, hosts: usize, manager: Manager) -> Self {
+        let folder = std::env::temp_dir().join(format!("pollux-{}-{test}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let (wake, woken) = UnixStream::pair().expect("a pair of sockets");
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (ready, is_ready) = sync_channel(1);
+        let (over, at) = (Arc::clone(&is_over), folder.clone());
+        let thread = std::thread::spawn(move || {
+            let mut fabric = Fabric::new(plan(&at, hosts, manager)).expect("it starts");
+            ready.send(()).expect("somebody waits");
+            fabric.run(woken, || over.load(Ordering::Relaxed)).expect("it runs");
+        });
+        is_ready.recv().expect("it starts");
+        Self { folder, is_over, wake, thread: Some(thread) }
+    }
+
+    /// The name of a host's port.
+    pub fn port(&self, host: usize) -> String {
+        format!("soft:{}@host{host}", self.folder.join("socket").display())
+    }
+
+    /// What libumad2sim calls it.
+    pub fn umad(&self) -> String {
+        umad(&self.folder)
+    }
+
+    /// Ends it; gives every packet that was anywhere on it, LRH to VCRC.
+    pub fn end(mut self) -> Vec<Vec<u8>> {
+        self.join();
+        let capture = std::fs::read(self.folder.join("capture")).expect("it was written");
+        packets(&capture)
+    }
+
+    fn join(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let _ = std::io::Write::write(&mut self.wake, b".");
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(ended.is_ok() || std::thread::panicking(), "the fabric panicked");
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.join();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A name that no other fabric of this machine has.
+fn umad(folder: &Path) -> String {
+    folder.file_name().expect("it has one").to_string_lossy().into()
+}
+
+fn plan(folder: &Path, hosts: usize, manager: Manager) -> Config {
+    let topology = config::topology(&format!("single:{hosts}"), 1).expect("it is one");
+    let wire = format!("switch1:{}=stream:{}", hosts + 1, folder.join("wire").display());
+    Config {
+        topology,
+        seed: 1,
+        socket: Some(folder.join("socket")),
+        umad: (manager == Manager::Umad).then(|| umad(folder)),
+        wires: vec![wire.parse().expect("it is one")],
+        capture: Some(folder.join("capture")),
+        partitions: (manager == Manager::Ours).then(Partitions::default),
+        ..Config::default()
+    }
+}
+
+/// The packets in a file of pcap with ERF records.
+fn packets(file: &[u8]) -> Vec<Vec<u8>> {
+    let mut packets = Vec::new();
+    let mut rest = file.get(FileHeader::LEN..).unwrap_or_default();
+    while let Some((header, behind)) = rest.split_first_chunk() {
+        let (record, behind) = behind.split_at(RecordHeader::parse(header).kept_len as usize);
+        packets.push(record[ErfHeader::LEN..].to_vec());
+        rest = behind;
+    }
+    packets
+}

@@ -1,0 +1,103 @@
+//! An interface of ours at a port, and the machine's clock.
+
+use pollux_node::config::{InterfaceSettings, NodeConfig};
+use pollux_node::interface::Interface;
+use pollux_node::interface::echo::Outcome;
+use pollux_node::open;
+use pollux_verbs::time::Time;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// How long anything may take here. Nothing takes a tenth of it.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Interfaces of ours, on one clock.
+pub struct Hosts {
+    pub hosts: Vec<Interface>,
+    start: Instant,
+}
+
+impl Hosts {
+    /// An interface at each of these devices, with its address.
+    #[expect(clippy::disallowed_methods, reason = "processes at a fabric go by the clock")]
+    pub fn at(devices: &[(String, &str)]) -> Self {
+        let start = Instant::now();
+        let host = |((device, address), seed): (&(String, &str), u64)| {
+            let settings = settings(device, address);
+            let opened = open(device).expect("the port is free");
+            Interface::new(Time::START, opened, &settings, seed).expect("it has all it needs")
+        };
+        Self { hosts: devices.iter().zip(1..).map(host).collect(), start }
+    }
+
+    pub fn now(&self) -> Time {
+        Time::START + self.start.elapsed()
+    }
+
+    /// Lets all do what they can.
+    pub fn step(&mut self) {
+        let now = self.now();
+        let mut busy = false;
+        for host in &mut self.hosts {
+            busy |= host.step(now);
+            assert_eq!(host.failed(), None);
+        }
+        if !busy {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Goes on until something is so.
+    pub fn until(&mut self, what: &str, mut is: impl FnMut(&mut Self) -> bool) {
+        let begun = self.now();
+        while !is(self) {
+            let rows: Vec<_> = self.hosts.iter().map(|host| host.control().row()).collect();
+            assert!(self.now() < begun + PATIENCE, "{what}: never; {rows:?}");
+            self.step();
+        }
+    }
+
+    /// Waits until all are up, and their addresses are theirs.
+    pub fn come_up(&mut self) {
+        self.until("up", |hosts| {
+            let is_ready = |host: &Interface| {
+                let addresses = host.control().addresses();
+                host.control().is_up() && addresses.iter().all(|one| one.state.may_be_source())
+            };
+            hosts.hosts.iter().all(is_ready)
+        });
+    }
+
+    /// The address that a host's port gives it.
+    pub fn link_local(&self, host: usize) -> String {
+        self.hosts[host].control().addresses().link_local().expect("it is up").to_string()
+    }
+
+    /// What becomes of an echo request.
+    pub fn ping(&mut self, from: usize, to: &str, octets: usize) -> Outcome {
+        let to: IpAddr = to.parse().expect("an address");
+        let now = self.now();
+        let id = self.hosts[from].ping(now, to, octets, Duration::from_secs(5));
+        let id = id.expect("it is up, and has an address");
+        let mut outcome = None;
+        self.until("an answer, or none", |hosts| {
+            outcome = hosts.hosts[from].echo(id);
+            outcome.is_some()
+        });
+        outcome.expect("waited for")
+    }
+
+    /// An echo of so many octets must come back.
+    pub fn must_answer(&mut self, from: usize, to: &str, octets: usize) {
+        match self.ping(from, to, octets) {
+            Outcome::Answered { octets: came, .. } => assert_eq!(came, octets + 8),
+            other => panic!("{to}, {octets} octets: {other:?}"),
+        }
+    }
+}
+
+fn settings(device: &str, address: &str) -> InterfaceSettings {
+    let text = format!("[interface.ib0]\ndevice = {device:?}\naddress = [{address:?}]\n");
+    let mut config = NodeConfig::read("test", &text).expect("it is a configuration");
+    config.interfaces.remove("ib0").expect("it is there")
+}
