@@ -171,8 +171,7 @@ impl Interface {
     pub(super) fn send_datagram(&mut self, now: Time, parcel: Parcel, way: DatagramWay) {
         let Parcel { ether_type, packet, .. } = parcel;
         if packet.len() > way.mtu as usize {
-            self.drops.count(InterfaceDrop::TooBig);
-            self.complain(now, &packet, crate::icmp::Complaint::TooBig(way.mtu));
+            self.is_too_big(now, &packet, way.mtu);
         } else {
             self.frames.push(Outgoing { ether_type, packet, by: By::Datagram(way) });
         }
