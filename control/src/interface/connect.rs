@@ -7,7 +7,7 @@
 use super::{ConnectionKey, ConnectionNews, Interface, InterfaceDrop, Parcel, PeerKey, Way};
 use crate::cm::LocalPort;
 use crate::icmp::Complaint;
-use crate::peer::{ConnectionRow, Connections, Place, Standing};
+use crate::peer::{ConnectionRow, Place, Standing};
 use pollux_verbs::QpType;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::link_address::LinkAddress;
@@ -105,6 +105,7 @@ impl Interface {
         }
     }
 
+    /// Counts it, and tells its sender.
     pub(super) fn is_too_big(&mut self, now: Time, packet: &[u8], mtu: u32) {
         self.drops.count(InterfaceDrop::TooBig);
         self.complain(now, packet, Complaint::TooBig(mtu));
@@ -117,6 +118,6 @@ impl Interface {
 
     /// Why a peer is not asked for a connection now, and until when.
     pub fn pause_of(&self, peer: &LinkAddress) -> Option<(&'static str, Time)> {
-        Connections::pause_of(&self.connections, peer)
+        self.connections.pause_of(peer)
     }
 }

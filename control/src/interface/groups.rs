@@ -38,6 +38,8 @@ pub(super) struct Group {
     pub(super) is_wanted: bool,
     pub(super) state: GroupState,
     pub(super) since: Time,
+    /// When to join again what is joined: the administrator was silent when it was asked.
+    rejoin: Option<Time>,
     /// The LID by which the queue pair hears it.
     attached: Option<Lid>,
     pub(super) pending: VecDeque<Parcel>,
@@ -56,7 +58,8 @@ impl Group {
     pub(super) const fn due(&self) -> Option<Time> {
         match self.state {
             GroupState::Missing { until } | GroupState::Failed { until, .. } => Some(until),
-            GroupState::Asked { .. } | GroupState::Joined { .. } => None,
+            GroupState::Joined { .. } => self.rejoin,
+            GroupState::Asked { .. } => None,
         }
     }
 
@@ -168,8 +171,7 @@ impl Interface {
     pub(super) fn send_datagram(&mut self, now: Time, parcel: Parcel, way: DatagramWay) {
         let Parcel { ether_type, packet, .. } = parcel;
         if packet.len() > way.mtu as usize {
-            self.drops.count(InterfaceDrop::TooBig);
-            self.complain(now, &packet, crate::icmp::Complaint::TooBig(way.mtu));
+            self.is_too_big(now, &packet, way.mtu);
         } else {
             self.frames.push(Outgoing { ether_type, packet, by: By::Datagram(way) });
         }
@@ -196,16 +198,19 @@ impl Interface {
             _ => 1,
         };
         let until = now + self.pause_after(failures);
-        self.set_group(
-            now,
-            id,
-            match as_full {
-                false if is_no_such_group(error) => {
-                    GroupState::Missing { until: now + MISSING_PAUSE }
-                }
-                _ => GroupState::Failed { error, failures, until },
-            },
-        );
+        let rejoin = now + self.config.pause_max;
+        if error.is_passing()
+            && let Some(group) = self.groups.get_mut(&id)
+            && matches!(group.state, GroupState::Joined { .. })
+        {
+            group.rejoin = Some(rejoin);
+            return;
+        }
+        let state = match as_full {
+            false if is_no_such_group(error) => GroupState::Missing { until: now + MISSING_PAUSE },
+            _ => GroupState::Failed { error, failures, until },
+        };
+        self.set_group(now, id, state);
     }
 
     pub(super) fn group_joined(
@@ -218,6 +223,8 @@ impl Interface {
         match self.groups.get(&id) {
             // It was left, or only sent to, while the administrator was asked.
             None => self.leave_group(now, Some((record.mgid, join_state(as_full)))),
+            // The answer to an earlier question, by which less was asked for.
+            Some(Group { state: GroupState::Joined { as_full: true, .. }, .. }) if !as_full => {}
             Some(group) => {
                 let asks_more = group.is_wanted && !as_full;
                 self.set_group(now, id, GroupState::Joined { record: Box::new(record), as_full });
@@ -282,6 +289,7 @@ impl Interface {
             is_wanted: false,
             state: GroupState::Asked { failures: 0 },
             since: now,
+            rejoin: None,
             attached: None,
             pending: VecDeque::new(),
         };
@@ -316,7 +324,16 @@ impl Interface {
     fn leave_group(&mut self, now: Time, member: Option<(Gid, JoinState)>) {
         if let Some((mgid, how)) = member {
             let question = Question::leave(self.member(mgid, how));
-            self.ask(now, Purpose::Leave, question);
+            self.ask(now, Purpose::Leave(mgid), question);
+        }
+    }
+
+    /// A group was left. If it was joined again meanwhile, the administrator may have heard of the
+    /// one before the other.
+    pub(super) fn group_left(&mut self, now: Time, mgid: Gid) {
+        let mut joined = self.groups.iter().filter(|(_, group)| group.mgid == mgid);
+        if let Some((id, is_wanted)) = joined.next().map(|(&id, group)| (id, group.is_wanted)) {
+            self.ask_group(now, id, is_wanted);
         }
     }
 
@@ -324,6 +341,7 @@ impl Interface {
     fn ask_group(&mut self, now: Time, id: GroupId, as_full: bool) {
         let broadcast = self.groups.get(&GroupId::Broadcast).and_then(Group::record).copied();
         let Some((group, like)) = self.groups.get_mut(&id).zip(broadcast) else { return };
+        group.rejoin = None;
         let failures = match group.state {
             GroupState::Failed { failures, .. } | GroupState::Asked { failures } => failures,
             _ => 0,

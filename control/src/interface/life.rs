@@ -174,7 +174,7 @@ impl Interface {
             joined.into_iter().map(|(mgid, how)| self.member(mgid, how)).collect();
         self.go_down(now, Life::Closed);
         for member in members {
-            self.ask(now, Purpose::Leave, Question::leave(member));
+            self.ask(now, Purpose::Leave(member.mgid), Question::leave(member));
         }
     }
 

@@ -118,7 +118,7 @@ struct Parcel {
 enum Purpose {
     Broadcast,
     Group { id: GroupId, as_full: bool },
-    Leave,
+    Leave(Gid),
     Path(Gid),
     Subscription(TrapNumber),
 }
@@ -411,7 +411,7 @@ impl Interface {
             Purpose::Group { id, as_full } => self.group_answered(now, id, as_full, result),
             Purpose::Path(gid) => self.path_answered(now, gid, result),
             Purpose::Subscription(trap) => self.subscription_answered(now, trap, result.err()),
-            Purpose::Leave => {}
+            Purpose::Leave(mgid) => self.group_left(now, mgid),
         }
     }
 

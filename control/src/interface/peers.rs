@@ -212,8 +212,7 @@ impl Interface {
     fn send_by_peer(&mut self, now: Time, key: PeerKey, parcel: Parcel, mtu: u32) {
         let Parcel { ether_type, packet, .. } = parcel;
         if packet.len() > mtu as usize {
-            self.drops.count(InterfaceDrop::TooBig);
-            self.complain(now, &packet, Complaint::TooBig(mtu));
+            self.is_too_big(now, &packet, mtu);
         } else {
             self.frames.push(Outgoing { ether_type, packet, by: By::Peer(key) });
         }

@@ -248,7 +248,7 @@ impl Connections {
             let words = self.words(place.link.qpn).padded();
             for dialect in Dialect::ALL {
                 // Two listeners are within any limit that makes sense; without them we only ask.
-                let _gone = self.cm.listen(dialect.service_id(place.link.qpn), words);
+                let _full = self.cm.listen(dialect.service_id(place.link.qpn), words);
             }
             self.place = Some(place);
         }

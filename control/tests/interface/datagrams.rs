@@ -186,6 +186,29 @@ fn after_a_change_of_lids_everybody_finds_everybody_again() {
 }
 
 #[test]
+fn who_is_up_stays_so_while_the_administrator_is_silent() {
+    let mut world = World::up(16, 3);
+    assert_all_reach(&mut world, SECOND);
+    let group = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));
+    let now = world.now;
+    assert!(world.hosts[1].interface.join(now, group));
+    world.settle();
+    let datagram = packet(v4(1), group, b"to the group");
+    assert!(world.reaches(0, 1, &datagram, SECOND));
+    let (now, manager) = (world.now, world.manager());
+    world.managers.stop(&mut world.subnet, manager);
+    world.hosts.iter_mut().for_each(|host| host.interface.handle_reregister(now));
+    world.settle();
+    for _ in 0..6 {
+        world.pass(10 * SECOND);
+        world.assert_up();
+        let rows: Vec<_> = world.hosts[0].interface.group_rows().collect();
+        assert!(world.reaches(0, 1, &datagram, SECOND), "{rows:?}");
+    }
+    assert_all_reach(&mut world, SECOND);
+}
+
+#[test]
 fn a_new_subnet_manager_is_told_of_all_groups_again() {
     let mut world = World::up(7, 3);
     assert_all_reach(&mut world, SECOND);
