@@ -154,8 +154,7 @@ impl Interface {
         sent
     }
 
-    /// Asks a node for an echo of so many octets; nothing if there are too many such requests.
-    /// What becomes of it [`Interface::echo`] tells.
+    /// Asks a node for an echo of so many octets. What becomes of it [`Interface::echo`] tells.
     pub fn ping(
         &mut self,
         now: Time,

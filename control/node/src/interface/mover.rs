@@ -1,8 +1,8 @@
 //! What moves an interface's packets: its device, and all that it has there.
 //!
 //! The mover takes what has come, for control to see ([`Arrived`]), and does what control says
-//! (`actions`, `sending`). It decides nothing. What a device refuses is a state
-//! with a reason, or a counted drop; a device that is gone ends it.
+//! (`actions`, `sending`). It decides nothing. What a device refuses is a counted drop, or a state
+//! with a reason; a device that is gone ends it.
 
 use super::gsi::Gsi;
 use super::handles::Handles;
