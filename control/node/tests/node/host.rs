@@ -36,6 +36,11 @@ impl Hosts {
         Self { hosts: devices.iter().zip(1..).map(host).collect(), start }
     }
 
+    /// Adds other hosts to these.
+    pub fn join(&mut self, others: Self) {
+        self.hosts.extend(others.hosts);
+    }
+
     pub fn now(&self) -> Time {
         Time::START + self.start.elapsed()
     }

@@ -98,6 +98,20 @@ fn two_nodes_exchange_the_longest_packets_by_unreliable_connections() {
     connected("two_nodes_exchange_the_longest_packets_by_uc", "uc", QpType::Uc);
 }
 
+// req: cm-receive-mtu
+#[test]
+fn a_connection_takes_what_the_side_takes_that_takes_less() {
+    let fabric = Running::start("a_connection_takes_the_less", 2, Manager::Ours);
+    let mut hosts = Hosts::with(&[(fabric.port(1), "10.0.0.1/24")], "mode = 'rc'\nmtu = 9000");
+    hosts.join(Hosts::at(&[(fabric.port(2), "10.0.0.2/24")], "rc"));
+    hosts.come_up();
+    for (host, to) in [(0, "10.0.0.2"), (1, "10.0.0.1")] {
+        hosts.must_answer(host, to, 9000 - 28);
+        let too_long = hosts.ping(host, to, 9000 - 27);
+        assert_eq!(too_long, Outcome::NotSent(NotSent::TooBig(9000)), "from {host}");
+    }
+}
+
 /// Partitions beside the default one: in the first all are full members, in the second none is.
 pub const PARTITIONS: &str = "Default=0x7fff, ipoib, defmember=full : ALL=full, SELF=full;
     one=0x1, ipoib, defmember=full : ALL=full, SELF=full;
