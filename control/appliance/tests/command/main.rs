@@ -6,3 +6,4 @@ mod processes;
 mod program;
 mod running;
 mod suite;
+mod trunks;
