@@ -33,7 +33,8 @@ pub struct Arguments {
     /// Writes every packet to a pcap file
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
-    /// Makes links bad: [NODE:PORT/]loss=1%,duplicate=..,reorder=..,delay=20us,corrupt=..
+    /// Makes links bad: [NODE:PORT/]loss=1%,duplicate=..,reorder=..,delay=20us,corrupt=..;
+    /// or NODE:PORT/down
     #[arg(long = "fault", value_name = "RULE")]
     faults: Vec<String>,
     /// GUIDs and faults follow from it

@@ -53,7 +53,7 @@ pub struct FaultArguments {
 enum FaultCommand {
     /// Adds a rule, and prints its number
     Add {
-        /// [NODE:PORT/]loss=1%,duplicate=..,reorder=..,delay=20us,corrupt=..
+        /// [NODE:PORT/]loss=1%,duplicate=..,reorder=..,delay=20us,corrupt=..; or NODE:PORT/down
         rule: String,
     },
     /// Takes a rule away

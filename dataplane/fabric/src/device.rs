@@ -80,6 +80,9 @@ impl<L: Link> SoftDevice<L> {
                 break;
             }
         }
+        while let Some(violation) = self.adapter.poll_violation() {
+            self.link.report(&violation);
+        }
         if looks {
             // A clock that is cheap to ask for is asked whenever something begins.
             let before = if self.link.is_virtual() { self.now } else { before };

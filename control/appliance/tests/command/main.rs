@@ -7,3 +7,4 @@ mod processes;
 mod program;
 mod running;
 mod suite;
+mod trunks;

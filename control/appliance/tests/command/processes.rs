@@ -10,6 +10,7 @@ use pollux_wire::mad::sa::{
     JoinState, McMemberRecord, McMemberRecordMask, PathRecord, PathRecordMask,
 };
 use pollux_wire::mad::{AttributeId, MAD_LEN, MadHeader, MadStatus, Method, MgmtClass};
+use pollux_wire::units::TimeCode;
 use std::os::unix::process::{ExitStatusExt, parent_id};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -219,7 +220,7 @@ fn the_fabric_is_killed() {
 }
 
 /// A process that sends to a peer as long as it lives.
-fn sender(port: &str, peer: Lid) -> Ending {
+pub fn sender(port: &str, peer: Lid) -> Ending {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "processes::peer", "--nocapture"])
         .env(NAME, port)
@@ -235,7 +236,8 @@ fn sender(port: &str, peer: Lid) -> Ending {
 fn peer() {
     let (Ok(name), Ok(peer)) = (std::env::var(NAME), std::env::var(PEER)) else { return };
     let mut program = Program::at(&name);
-    program.connect(Lid(peer.parse().unwrap()));
+    // A second, seven times: a subnet manager may have to find another way meanwhile.
+    program.connect_with(Lid(peer.parse().unwrap()), TimeCode(18));
     let parent = parent_id();
     loop {
         program.send();

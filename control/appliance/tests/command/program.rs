@@ -49,6 +49,7 @@ pub struct Program {
     gsi: Qp,
     memory: Memory,
     region: MemoryRegion,
+    sent: u64,
     /// Datagrams that have come, and who sent them.
     mads: VecDeque<(Lid, [u8; MAD_LEN])>,
     /// What else has completed.
@@ -79,7 +80,7 @@ impl Program {
         let [qp, gsi] =
             [QpType::Rc, QpType::Gsi].map(|kind| device.create_qp(&init(kind, pd, cq)).unwrap());
         let (mads, done, events) = (VecDeque::new(), VecDeque::new(), Vec::new());
-        Self { device, port, pd, cq, qp, gsi, memory, region, mads, done, events }
+        Self { device, port, pd, cq, qp, gsi, memory, region, sent: 0, mads, done, events }
     }
 
     /// The same, and waits until the port is active.
@@ -214,6 +215,12 @@ impl Program {
 
     /// Connects it to the queue pair for data of the program at a port; anew, if it was connected.
     pub fn connect(&mut self, dlid: Lid) {
+        // A sixteenth of a second, seven times.
+        self.connect_with(dlid, TimeCode(14));
+    }
+
+    /// The same, and waits so long for an answer before it asks again.
+    pub fn connect_with(&mut self, dlid: Lid, timeout: TimeCode) {
         let state = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
         let path = AddressVector { dlid, port: self.port, ..AddressVector::default() };
         let psn = Some(Psn::new(7));
@@ -236,8 +243,7 @@ impl Program {
             },
             QpAttributes {
                 sq_psn: psn,
-                // A sixteenth of a second, seven times.
-                timeout: Some(TimeCode(14)),
+                timeout: Some(timeout),
                 retry_count: Some(Retries::SEVEN),
                 rnr_retry: Some(Retries::SEVEN),
                 initiator_depth: Some(4),
@@ -255,10 +261,20 @@ impl Program {
         self.device.post_recv(self.qp, &[RecvRequest { id: DATA_RECV, sges: &sges }]).unwrap();
     }
 
+    /// Sends a message, when the last one has completed. Messages are numbered.
     pub fn send(&mut self) {
+        assert!(self.memory.write(DATA + 4096, &self.sent.to_be_bytes()));
+        self.sent += 1;
         let (sges, flags) = ([self.sge(DATA + 4096, 4096)], SendFlags::SIGNALED);
         let (op, data) = (SendOp::Send, Data::Sges(&sges));
         self.device.post_send(self.qp, &[SendRequest { id: DATA_SEND, op, flags, data }]).unwrap();
+    }
+
+    /// The number of the message that has come last.
+    pub fn number(&self) -> u64 {
+        let mut octets = [0; 8];
+        assert!(self.memory.read(DATA, &mut octets));
+        u64::from_be_bytes(octets)
     }
 
     /// What completes next, and how.

@@ -4,6 +4,7 @@
 //! loss=1%                                     a packet in a hundred vanishes, on every link
 //! switch1:3/duplicate=0.1%,corrupt=50ppm      on the link at that port
 //! reorder=1%,delay=20us                       how late a packet comes that others overtake
+//! switch1:3/down                              the cable at that port is pulled
 //! ```
 //!
 //! Rules add up: of a kind that several name for a link the greatest counts.
@@ -14,27 +15,30 @@ use pollux_fabric::link::fault::Faults;
 use pollux_fabric::link::world::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::topology::Topology;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Rules at a time.
 pub const RULES_MAX: usize = 256;
 
 const FORM: &str = "write [NODE:PORT/]KIND=CHANCE,... with loss, duplicate, reorder or corrupt \
-    as in loss=1%, and delay as in delay=20us";
+    as in loss=1%, and delay as in delay=20us; or NODE:PORT/down";
 
 /// The rules in force, by number.
 #[derive(Debug, Default)]
 pub struct Rules {
     rules: BTreeMap<u32, Rule>,
     last: u32,
+    /// Links whose cable is out.
+    down: BTreeSet<u32>,
 }
 
 #[derive(Debug)]
 struct Rule {
     text: String,
     link: Option<u32>,
-    faults: Faults,
+    /// None: the cable is pulled.
+    faults: Option<Faults>,
 }
 
 impl Rules {
@@ -52,7 +56,11 @@ impl Rules {
             }
             None => (None, text),
         };
-        let faults = faults(kinds)?;
+        let faults = match kinds {
+            "down" if link.is_none() => return Err(format!("say which link; {FORM}")),
+            "down" => None,
+            _ => Some(faults(kinds)?),
+        };
         self.last += 1;
         self.rules.insert(self.last, Rule { text: text.into(), link, faults });
         Ok(self.last)
@@ -69,16 +77,28 @@ impl Rules {
     }
 
     /// Makes the links of a net so.
-    pub fn apply(&self, net: &mut Net) {
+    pub fn apply(&mut self, net: &mut Net) {
+        self.set_cables(net);
         let of = |link| {
             let rules = self.rules.values().filter(|rule| rule.link.is_none() || rule.link == link);
-            let faults = rules.fold(Faults::default(), |all, rule| greatest(all, rule.faults));
+            let faults = rules.filter_map(|rule| rule.faults).fold(Faults::default(), greatest);
             Wire { faults, ..quick() }
         };
         net.set_wires(of(None));
         for link in self.rules.values().filter_map(|rule| rule.link) {
             net.set_wire(link, of(Some(link)));
         }
+    }
+
+    /// Pulls cables and puts them back, where rules came or went.
+    fn set_cables(&mut self, net: &mut Net) {
+        let pulled = self.rules.values().filter(|rule| rule.faults.is_none());
+        let down: BTreeSet<u32> = pulled.filter_map(|rule| rule.link).collect();
+        for link in self.down.symmetric_difference(&down) {
+            let end = net.subnet().topology().links()[*link as usize].ends[0];
+            net.set_cable(end, !down.contains(link));
+        }
+        self.down = down;
     }
 }
 
@@ -143,6 +163,7 @@ fn duration(text: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pollux_fabric::subnet::Subnet;
 
     #[test]
     fn rules_are_read_or_refused_with_advice() {
@@ -166,5 +187,27 @@ mod tests {
         assert!(rules.add(&topology, "host3:1/loss=2%").unwrap_err().contains("host2"));
         assert_eq!(rules.iter().map(|(number, _)| number).collect::<Vec<_>>(), [1, 2]);
         assert!(rules.remove(1) && !rules.remove(1));
+    }
+
+    #[test]
+    fn a_cable_is_out_as_long_as_a_rule_says_so() {
+        let topology = Topology::generate("single:2", 1).unwrap();
+        let mut net = Net::new(Subnet::new(topology.clone()), 1, quick());
+        let mut rules = Rules::default();
+        assert!(rules.add(&topology, "down").unwrap_err().contains("NODE:PORT/down"));
+        // The two ends of one link.
+        for rule in ["host1:1/down", "switch1:1/down", "host1:1/loss=1%"] {
+            rules.add(&topology, rule).unwrap();
+        }
+        let mut linked = |rules: &mut Rules| {
+            rules.apply(&mut net);
+            let ports = &net.subnet().nodes()[0].ports;
+            [1, 2].map(|port: usize| ports[port].is_linked())
+        };
+        assert_eq!(linked(&mut rules), [false, true]);
+        assert!(rules.remove(1));
+        assert_eq!(linked(&mut rules), [false, true], "the other rule says so");
+        assert!(rules.remove(2));
+        assert_eq!(linked(&mut rules), [true, true]);
     }
 }

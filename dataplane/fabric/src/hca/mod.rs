@@ -2,8 +2,8 @@
 //!
 //! Read in this order: [`qp`](self) holds what a queue pair is, `requester` and `responder` its two
 //! halves on a connection, `datagram` the other service; `memory` and `queue` what they work on;
-//! [`port`] what the subnet manager sets. [`Adapter`] finds the queue pair that a packet is for and
-//! remembers which ones have something to send and when.
+//! [`port`] what the subnet manager sets, [`violation`] what it hears of keys. [`Adapter`] finds
+//! the queue pair that a packet is for and remembers which ones have something to send and when.
 
 mod datagram;
 pub(crate) mod memory;
@@ -15,6 +15,7 @@ mod requester;
 mod responder;
 mod usual;
 mod verbs;
+pub mod violation;
 
 use crate::frame::{Arrival, Frame};
 use crate::lend::Lender;
@@ -88,6 +89,8 @@ pub(crate) struct Shared {
     /// Counts changes of the port.
     pub(crate) epoch: u64,
     pub(crate) events: VecDeque<AsyncEvent>,
+    /// What the port's agent is to be told.
+    pub(crate) violations: VecDeque<violation::KeyViolation>,
     /// Completion queues that overran, whose queue pairs are still to fail.
     pub(crate) lost_cqs: Vec<Cq>,
 }
@@ -121,6 +124,7 @@ impl Adapter {
                 port,
                 epoch: 1,
                 events: VecDeque::new(),
+                violations: VecDeque::new(),
                 lost_cqs: Vec::new(),
             },
             groups: Vec::new(),
@@ -236,8 +240,11 @@ impl Adapter {
         };
         let number = number.ok_or(Drop::NoQp)?;
         let qp = self.qps.get_mut(number).ok_or(Drop::NoQp)?;
-        qp.admit(&self.shared, arrival)?;
-        let outcome = qp.handle(&mut self.shared, now, arrival);
+        let admitted = qp.admit(&self.shared, arrival);
+        let outcome = admitted.and_then(|()| qp.handle(&mut self.shared, now, arrival));
+        if let Err(reason) = outcome {
+            self.shared.refuse(reason, qp.common.qpn, arrival);
+        }
         self.touch(number);
         outcome
     }
@@ -257,6 +264,7 @@ impl Adapter {
             let admitted = qp.admit(&self.shared, arrival);
             if let Err(reason) = admitted.and_then(|()| qp.receive(&mut self.shared, arrival)) {
                 self.shared.port.drops.count(reason);
+                self.shared.refuse(reason, qp.common.qpn, arrival);
             }
         }
         Ok(())

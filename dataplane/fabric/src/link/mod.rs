@@ -10,6 +10,7 @@ pub mod threads;
 pub mod world;
 
 use crate::hca::Adapter;
+use crate::hca::violation::KeyViolation;
 use crate::lend::Lender;
 use crate::time::Time;
 use std::sync::Arc;
@@ -47,6 +48,8 @@ pub trait Link {
     fn send_message(&mut self, head: &[u64], octets: usize, fill: impl FnMut(&mut [u8])) -> bool;
     /// Hands the next thing that has come to the adapter; says whether there was any.
     fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool;
+    /// Tells the agent of the adapter's port of a key that did not match, where there is one.
+    fn report(&mut self, _: &KeyViolation) {}
     /// When the adapter wants to be called again, if nothing comes before.
     fn set_deadline(&mut self, deadline: Option<Time>);
     /// Lets time pass, until `end` at the most.

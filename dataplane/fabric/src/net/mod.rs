@@ -25,6 +25,7 @@ pub mod world;
 
 use crate::frame::Frame;
 use crate::hca::port::{Drops, LinkLayer, Port};
+use crate::hca::violation::KeyViolation;
 use crate::lend::Lender;
 use crate::link::fault::Dice;
 use crate::link::world::Wire;
@@ -250,6 +251,11 @@ impl Net {
         let is_watched =
             self.tap.is_some() || self.is_paced || self.has_routers || looks(&self.wire);
         is_watched || !self.foreign.is_empty() || self.wires.values().any(looks)
+    }
+
+    /// The adapter at an end has dropped something for its key.
+    pub fn key_violation(&mut self, end: End, violation: &KeyViolation) {
+        self.subnet.node_mut(end.node).key_violation(end.port, violation);
     }
 
     /// Something leaves an adapter.

@@ -4,6 +4,7 @@
 use super::Net;
 use crate::frame::Frame;
 use crate::hca::Adapter;
+use crate::hca::violation::KeyViolation;
 use crate::lend::Lender;
 use crate::link::Link;
 use crate::link::threads::Clock;
@@ -184,6 +185,10 @@ impl Link for NetLink {
         drop(inner);
         adapter.handle(now, &frame, lender.as_deref());
         true
+    }
+
+    fn report(&mut self, violation: &KeyViolation) {
+        self.world.net_mut().key_violation(self.end, violation);
     }
 
     fn set_deadline(&mut self, deadline: Option<Time>) {

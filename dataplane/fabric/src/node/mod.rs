@@ -16,6 +16,7 @@ pub use p_keys::{P_KEYS, PKeys};
 pub use port::{GUIDS, NodePort};
 pub use port_set::PortSet;
 
+use crate::hca::violation::KeyViolation;
 use crate::sma::Traps;
 use crate::topology::{LinkRate, PlannedNode};
 use pollux_wire::address::{Gid, Lid};
@@ -149,6 +150,17 @@ impl Node {
             ..CapabilityTrap::default()
         };
         self.raise(port, TrapNumber::CAPABILITY_CHANGED, TrapDetails::Capability(trap));
+    }
+
+    /// An adapter at a port dropped something for its key: counted, and told (IBA 14.2.5.1).
+    pub fn key_violation(&mut self, port: u8, violation: &KeyViolation) {
+        let info = &mut self.ports[usize::from(port)].info;
+        let count = match violation.trap_number {
+            TrapNumber::BAD_Q_KEY => &mut info.q_key_violations,
+            _ => &mut info.p_key_violations,
+        };
+        *count = count.saturating_add(1);
+        self.raise(port, violation.trap_number, violation.details());
     }
 
     /// Has the subnet manager told of something, if the port knows one.

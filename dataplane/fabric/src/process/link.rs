@@ -18,6 +18,7 @@ use super::socket::{Received, Socket};
 use crate::device::SoftDevice;
 use crate::hca::Adapter;
 use crate::hca::port::Port;
+use crate::hca::violation::KeyViolation;
 use crate::lend::Lender;
 use crate::link::Link;
 use crate::link::threads::Clock;
@@ -271,6 +272,12 @@ impl Link for ProcessLink {
         match &mut self.state {
             State::Joined(session) => session.receive(now, adapter, &mut self.room),
             _ => false,
+        }
+    }
+
+    fn report(&mut self, violation: &KeyViolation) {
+        if let State::Joined(session) = &mut self.state {
+            session.report(violation);
         }
     }
 

@@ -69,4 +69,6 @@ pub(crate) mod tag {
     pub(crate) const CLOSE: u8 = 5;
     /// Down: there is something at the socket.
     pub(crate) const MAIL: u8 = 6;
+    /// Up: a key did not match; which trap says so, and what it says.
+    pub(crate) const VIOLATION: u8 = 7;
 }

@@ -13,6 +13,7 @@ use super::socket::{Received, Socket};
 use super::tag;
 use crate::frame::{Arrival, sges_of};
 use crate::hca::Adapter;
+use crate::hca::violation::KeyViolation;
 use crate::head::{LENT, is_management, route_bits};
 use crate::lend::Lends;
 use crate::time::Time;
@@ -113,6 +114,14 @@ impl Session {
         let went = self.board.up.send_octets(tag::PACKET, &[], octets);
         wake(&self.board, &self.socket);
         went
+    }
+
+    /// Tells the server of a key that did not match. Without room for that it goes untold.
+    pub(super) fn report(&mut self, violation: &KeyViolation) {
+        let number = u64::from(violation.trap_number.0);
+        let octets = violation.details().emit();
+        let _ = self.board.up.send_octets(tag::VIOLATION, &[number], &octets);
+        wake(&self.board, &self.socket);
     }
 
     /// Tells the server what is lent; says whether all is told. Who receives what is lent asks the

@@ -9,6 +9,7 @@ mod lent;
 mod managed;
 mod management;
 mod pair;
+mod partitions;
 mod processes;
 mod rerouting;
 mod routers;

@@ -5,7 +5,7 @@
 #![expect(clippy::disallowed_methods, reason = "processes need a clock, and are told their part")]
 
 use crate::pair::{Connection, Side, connect, side_of};
-use crate::served::{Served, clock, name, path_of, server};
+use crate::served::{Served, Serving, clock, name, path_of, server};
 use pollux_fabric::node::PKeys;
 use pollux_fabric::process::socket::socket_path;
 use pollux_fabric::process::{ProcessLink, open};
@@ -403,6 +403,33 @@ fn lanes_end_when_their_way_does() {
     exchange_from(&mut a, &mut b, &mut receiver, &mut sent, 8);
     // Two links, and 74 packets one way at least.
     assert!(seen.load(Ordering::Relaxed) >= 2 * 74, "{seen:?}");
+}
+
+/// What an adapter drops for its key, the agent of its port knows.
+#[test]
+fn a_key_that_does_not_match_is_counted_at_the_port() {
+    let _alone = alone();
+    let (served, [mut a, mut b]) = two("keys");
+    let mut entries = [PKey::INVALID; 32];
+    entries[0] = PKey(0x8001);
+    served.ask(move |server| {
+        server.net_mut().subnet_mut().node_mut(2).ports[1].p_keys = PKeys::new(entries);
+    });
+    wait_for(&mut b, |side| side.device.pkey(1, 0).unwrap() == entries[0]);
+    let request = SendRequest {
+        id: 1,
+        op: SendOp::Send,
+        flags: SendFlags::SIGNALED,
+        data: Data::Sges(&[a.sge(0, 8)]),
+    };
+    a.device.post_send(a.qp, &[request]).unwrap();
+    a.device.progress();
+    wait_for(&mut b, |_| {
+        let violations =
+            |server: &mut Serving| server.net().subnet().nodes()[2].ports[1].info.p_key_violations;
+        served.ask(violations) > 0
+    });
+    assert!(b.device.adapter().port().drops.of(pollux_fabric::Drop::PKey) > 0);
 }
 
 /// Ports that there are not, or that somebody has, are refused with a reason.

@@ -15,6 +15,7 @@ use super::note::Note;
 use super::socket::{Socket, listen_at, socket_path};
 use super::tag;
 use crate::frame::Frame;
+use crate::hca::violation::KeyViolation;
 use crate::head::{LENT, WORDS_MAX, is_management, route_bits, route_of};
 use crate::net::Net;
 use crate::node::NodeDrop;
@@ -92,6 +93,7 @@ enum Up {
     Frame(Frame),
     Switch(u64),
     Closed(u64),
+    Violation(KeyViolation),
     Rubbish,
 }
 
@@ -264,6 +266,7 @@ impl Server {
                         self.end_lane(net, lane);
                     }
                 }
+                Some(Up::Violation(violation)) => net.key_violation(end, &violation),
                 Some(Up::Rubbish) | None => {
                     let node = net.subnet_mut().node_mut(end.node);
                     node.drops.count(NodeDrop::Unclaimed);
@@ -402,6 +405,10 @@ fn up_of(entry: &Entry<'_>) -> Up {
     match entry.tag() {
         tag::SWITCH => Up::Switch(entry.head(0)),
         tag::CLOSED => Up::Closed(entry.head(0)),
+        tag::VIOLATION => {
+            let violation = KeyViolation::read(entry.head(0), &octets());
+            violation.map_or(Up::Rubbish, Up::Violation)
+        }
         tag::PACKET => {
             let octets = octets();
             if Packet::parse(&octets).is_ok() {
@@ -463,6 +470,21 @@ mod tests {
             panic!("it is not attached")
         };
         (socket, ClientBoard::open(fd).unwrap())
+    }
+
+    #[test]
+    fn keys_that_did_not_match_are_counted_if_that_makes_sense() {
+        let (mut server, mut net) = server("violations");
+        let (_socket, mut board) = attached(&mut server, &mut net, 1);
+        let details = [0; 54];
+        for (trap, octets) in [(257, 54), (258, 54), (259, 54), (257, 53), (1 << 32 | 257, 54)] {
+            assert!(board.up.send_octets(tag::VIOLATION, &[trap], &details[..octets]));
+        }
+        server.receive(Time::START, &mut net);
+        let node = &net.subnet().nodes()[1];
+        let info = &node.ports[1].info;
+        assert_eq!((info.p_key_violations, info.q_key_violations), (1, 1));
+        assert_eq!(node.drops.of(NodeDrop::Unclaimed), 3);
     }
 
     /// Rubbish in lanes and at sockets stops nobody but who wrote it.
