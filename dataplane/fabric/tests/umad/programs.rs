@@ -98,12 +98,6 @@ impl Served {
         Ran { is_ok, output: text(&output.stdout), errors: text(&output.stderr) }
     }
 
-    /// Runs a program at a node, again and again until it says something.
-    pub fn until_said(&self, at: &str, program: &Path, arguments: &[&str], text: &str) {
-        let says = || self.run(at, program, arguments).output.contains(text);
-        assert!(wait_until(says), "{program:?} never says {text}");
-    }
-
     /// Starts a program at a node that runs on.
     pub fn start(&self, at: &str, program: &Path, arguments: &[&str]) -> Running {
         let mut command = self.command(at, program, arguments);
@@ -149,7 +143,7 @@ impl Served {
 }
 
 /// Whether something gets to be so within our patience.
-fn wait_until(is_so: impl Fn() -> bool) -> bool {
+pub fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
     const STEP: Duration = Duration::from_millis(10);
     let (_never, nothing) = mpsc::channel::<()>();
     (0..PATIENCE.as_millis() / STEP.as_millis()).any(|_| {
@@ -171,6 +165,13 @@ impl Drop for Served {
 
 /// A program that runs on; it ends with this.
 pub struct Running(Child);
+
+impl Running {
+    /// Whether it has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        self.0.try_wait().expect("it is ours").is_some()
+    }
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
