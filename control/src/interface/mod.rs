@@ -99,6 +99,10 @@ reasons! {
         AddressesFull = "addresses_full",
         /// Another node says that it has an address of ours.
         AddressContested = "address_contested",
+        /// Somebody says where an address is that is not on the link, or that is everyone's.
+        ClaimOffLink = "claim_off_link",
+        /// Its sender claims to be an interface that it does not come from.
+        Imposter = "imposter",
         /// A datagram of a class that nobody here speaks.
         UnknownClass = "unknown_class",
     }
