@@ -39,7 +39,7 @@ use crate::cm::{Cm, CmEvent, ConnectionId, LocalPort, Role, Terms};
 use crate::drops::{Drops, reasons};
 use crate::interface::{Action, ConnectionKey, ConnectionNews};
 use crate::mad::{Envelope, MadAddress};
-use pollux_verbs::QpType;
+use pollux_verbs::{QpType, Retries};
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
 use pollux_wire::address::Qpn;
@@ -81,6 +81,9 @@ reasons! {
         GaveUp = "gave_up",
     }
 }
+
+/// How often our own queue pairs try again when the peer finds no receive: the most that ends.
+const RNR_RETRY_MAX: u8 = 6;
 
 /// A peer as its link address is compared.
 type Address = [u8; LinkAddress::LEN];
@@ -414,10 +417,13 @@ impl Connections {
     }
 
     /// The terms by which our queue pair is made ready, and the orders to do so. RC's timers are
-    /// shorter than what the path would allow (RFC 4755 7.1).
+    /// shorter than what the path would allow (RFC 4755 7.1). Whatever the peer asks for, ours
+    /// gives up one day: one that posts no receives would keep our buffers for ever.
     fn make_ready(&mut self, key: ConnectionKey, terms: Terms) {
         let timeout = self.config.ack_timeout;
-        let terms = Terms { timeout, ..terms };
+        let rnr_retry = Retries::new(terms.rnr_retry.get().min(RNR_RETRY_MAX));
+        let rnr_retry = rnr_retry.unwrap_or(Retries::NONE);
+        let terms = Terms { timeout, rnr_retry, ..terms };
         let to_receive = Box::new(terms.to_receive(self.config.min_rnr_timer));
         let to_send = Box::new(terms.to_send());
         for attributes in [to_receive, to_send] {

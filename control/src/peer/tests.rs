@@ -272,6 +272,18 @@ fn retries_are_over_before_tcp_tries_again() {
     assert!(shown < Duration::from_millis(200), "{shown:?}");
 }
 
+#[test]
+fn a_peer_without_receives_is_not_tried_for_ever() {
+    let mut pair = Pair::new(&[Dialect::Rfc]);
+    pair.connect();
+    pair.accept(65_524, THEIRS.qpn);
+    pair.ask(Dialect::Rfc, &THEIRS, 0x600);
+    pair.settle();
+    let tries: Vec<_> = pair.modified.iter().filter_map(|it| it.rnr_retry).collect();
+    assert_eq!(tries.len(), 2, "of either side");
+    assert!(tries.iter().all(|it| it.get() < 7), "{tries:?}");
+}
+
 // req: cm-private-data-everywhere, cm-reserved-zero
 #[test]
 fn every_message_that_makes_or_refuses_a_connection_says_who_we_are() {
