@@ -55,7 +55,8 @@ impl Interface {
         let (link, port) = self.link().zip(self.port.as_ref())?;
         let port = LocalPort { number: port.number, lmc: port.lmc, gids: port.gids.clone() };
         let (p_key, pkey_index) = (self.config.p_key, link.pkey_index);
-        Some(Place { link: self.link_address(), p_key, pkey_index, port })
+        let datagram_mtu = link.mtu;
+        Some(Place { link: self.link_address(), p_key, pkey_index, port, datagram_mtu })
     }
 
     pub(super) fn standing_of(&self, key: PeerKey) -> Standing {
