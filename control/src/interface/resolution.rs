@@ -149,7 +149,10 @@ impl Interface {
                 self.bind(now, ip, link);
             }
             NeighbourEvent::Doubted(ip) => self.doubt(now, ip),
-            NeighbourEvent::Lost(ip, link) => self.unbind(now, ip, &link),
+            NeighbourEvent::Lost(ip, link) => {
+                self.doubt_path(now, link.gid);
+                self.unbind(now, ip, &link);
+            }
             NeighbourEvent::Unreachable(_, parcels) => {
                 parcels.iter().for_each(|parcel| self.unreachable(now, parcel));
             }
