@@ -402,6 +402,21 @@ fn reports_of_strangers_are_not_believed() {
 }
 
 #[test]
+fn answers_of_strangers_are_not_believed() {
+    let mut client = SaClient::new(SaConfig::default(), Dice::new(1));
+    let [peer, stranger] = [1, 2].map(|lid| MadAddress::gsi(Lid(lid), 0, PKey::DEFAULT));
+    client.handle_sm_change(Time::START, Some(peer));
+    client.ask(Time::START, RequestId(1), Question::class_port_info()).unwrap();
+    let mut answer = SaMad::parse(&client.poll_transmit().unwrap().mad);
+    answer.header.method = Method::GET_RESP;
+    for (peer, is_believed) in [(stranger, false), (peer, true)] {
+        client.handle_mad(Time::START, &Envelope { peer, mad: answer.emit() });
+        assert_eq!(client.poll_event().is_some(), is_believed);
+    }
+    assert_eq!(client.drops()[&SaDrop::Stranger], 1);
+}
+
+#[test]
 fn a_busy_administrator_is_asked_again() {
     let mut client = SaClient::new(SaConfig::default(), Dice::new(1));
     let peer = MadAddress::gsi(Lid(1), 0, PKey::DEFAULT);

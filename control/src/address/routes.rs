@@ -182,12 +182,15 @@ impl Routes {
         best.map(|(&ip, _)| NextHop::Via(ip))
     }
 
-    /// Whether a node with this address is a neighbour.
+    /// Whether a node with this address is a neighbour: by its prefix, by a router's word
+    /// (RFC 4861 8.3), or because it is a router of ours.
     pub fn is_on_link(&self, now: Time, ip: IpAddr) -> bool {
         let is_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
         let counts = |prefix: &Prefix| prefix.until.is_none_or(|until| now < until);
         let mut prefixes = self.prefixes.iter().filter(|(_, prefix)| counts(prefix));
         is_local
+            || self.routers.contains_key(&ip)
+            || self.redirects.get(&ip) == Some(&ip)
             || prefixes.any(|(&(prefix, len), _)| {
                 prefix.is_ipv4() == ip.is_ipv4() && common_bits(prefix, ip) >= len
             })

@@ -7,10 +7,13 @@
 use super::{ConnectionKey, ConnectionNews, Interface, InterfaceDrop, Parcel, PeerKey, Way};
 use crate::cm::LocalPort;
 use crate::icmp::Complaint;
+use crate::mad::Envelope;
 use crate::peer::{ConnectionRow, Place, Standing};
 use pollux_verbs::QpType;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::mad::cm::CmMessage;
+use pollux_wire::mad::cm::ipoib::Dialect;
 
 impl Interface {
     /// Takes what connections have to be done and have changed. Says whether there was anything.
@@ -40,6 +43,9 @@ impl Interface {
         let peer = key_of_peer.and_then(|peer| self.peers.all.get(&peer));
         let ips: Vec<_> = peer.into_iter().flat_map(|peer| peer.ips.iter().copied()).collect();
         self.connections.handle_news(now, key, news);
+        if let (ConnectionNews::Failed, Some(link)) = (news, link) {
+            self.doubt_path(now, link.gid);
+        }
         for ip in ips {
             match news {
                 ConnectionNews::Used => self.neighbours.handle_use(now, ip),
@@ -50,12 +56,37 @@ impl Interface {
         }
     }
 
+    /// Whether a message of connection management comes from the port that it names, if it is a
+    /// request to us. Where nothing tells, the path is asked for: the request will come again.
+    pub(super) fn is_from_its_port(&mut self, now: Time, envelope: &Envelope) -> bool {
+        let Ok((_, CmMessage::Req(req))) = CmMessage::parse_mad(&envelope.mad) else { return true };
+        let is_to_us = Dialect::of(req.service_id).is_some_and(|(_, qpn)| qpn == self.config.qpn);
+        if !self.is_up() || !self.config.peer.is_on() || !is_to_us {
+            return true;
+        }
+        let (from, gid) = (&envelope.peer, req.primary.local_gid);
+        if let Some(global) = from.global {
+            return global.remote_gid == gid;
+        }
+        // The low bits of a LID choose among paths to one port.
+        let lmc = self.standing.map_or(0, |standing| standing.lmc.min(7));
+        match self.path_to(now, gid, None) {
+            Some(Ok(path)) if path.dlid.0 >> lmc == from.lid.0 >> lmc => true,
+            Some(Ok(_)) => {
+                self.doubt_path(now, gid);
+                false
+            }
+            _ => false,
+        }
+    }
+
     /// Where connections begin, while the interface is up.
     pub(super) fn place(&self) -> Option<Place> {
         let (link, port) = self.link().zip(self.port.as_ref())?;
         let port = LocalPort { number: port.number, lmc: port.lmc, gids: port.gids.clone() };
         let (p_key, pkey_index) = (self.config.p_key, link.pkey_index);
-        Some(Place { link: self.link_address(), p_key, pkey_index, port })
+        let datagram_mtu = link.mtu;
+        Some(Place { link: self.link_address(), p_key, pkey_index, port, datagram_mtu })
     }
 
     pub(super) fn standing_of(&self, key: PeerKey) -> Standing {

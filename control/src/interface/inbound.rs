@@ -1,15 +1,19 @@
 //! Packets that came: to the protocol whose they are, or to local sockets.
 
-use super::{Delivery, Interface, InterfaceDrop, Received};
+use super::{Delivery, From, Interface, InterfaceDrop, Received};
 use crate::icmp::Complaint;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::arp::ArpPacket;
 use pollux_wire::ip::icmpv4::Icmpv4Type;
 use pollux_wire::ip::icmpv6::Icmpv6Type;
 use pollux_wire::ip::ipoib::EtherType;
 use pollux_wire::ip::ipv4::Ipv4Packet;
 use pollux_wire::ip::ipv6::Ipv6Packet;
 use pollux_wire::ip::ipv6_ext::UpperLayer;
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::ip::nd::{NdBody, NdMessage};
+use pollux_wire::ip::nd_option::NdOption;
 use std::net::IpAddr;
 
 /// Whose a packet is.
@@ -31,13 +35,34 @@ impl Interface {
         self.pump(now);
     }
 
-    fn receive(&mut self, now: Time, Received { ether_type, packet, .. }: Received<'_>) {
+    fn receive(&mut self, now: Time, Received { ether_type, packet, from }: Received<'_>) {
+        if !self.is_told_by_itself(ether_type, packet, from) {
+            return self.drops.count(InterfaceDrop::Imposter);
+        }
         match ether_type {
             EtherType::ARP | EtherType::RARP => self.arp.handle_packet(now, packet),
             EtherType::IPV4 => self.receive_v4(now, packet),
             EtherType::IPV6 if self.config.ipv6 => self.receive_v6(now, packet),
             _ => self.drops.count(InterfaceDrop::Malformed),
         }
+    }
+
+    /// Whether a link address is claimed by the very interface that has it, as far as the way by
+    /// which the claim came tells. Without a GRH there is no GID to compare with: then a server may
+    /// answer for others (RFC 4391 9.3).
+    fn is_told_by_itself(&self, ether_type: EtherType, packet: &[u8], from: From) -> bool {
+        let sender = match from {
+            From::Datagram { gid, qpn, .. } => gid.map(|gid| (gid, qpn)),
+            From::Connection(key) => self.connections.peer_of(key).map(|it| (it.gid, it.qpn)),
+        };
+        let claimed = match ether_type {
+            EtherType::ARP | EtherType::RARP => {
+                ArpPacket::parse(packet).ok().map(|arp| arp.sender_hardware)
+            }
+            EtherType::IPV6 => claimed_by_discovery(packet),
+            _ => None,
+        };
+        sender.zip(claimed).is_none_or(|(sender, claimed)| sender == (claimed.gid, claimed.qpn))
     }
 
     fn receive_v4(&mut self, now: Time, octets: &[u8]) {
@@ -104,6 +129,23 @@ impl Interface {
         self.complain(now, packet, Complaint::NoPort);
         self.pump(now);
     }
+}
+
+/// What the sender of a message of neighbour discovery says is its own link address; of a redirect
+/// the target's is another's.
+fn claimed_by_discovery(packet: &[u8]) -> Option<LinkAddress> {
+    let packet = Ipv6Packet::parse(packet).ok()?;
+    let upper = UpperLayer::find(packet.header().next_header, packet.payload()).ok()?;
+    if !matches!(owner_of_v6(&upper), Owner::Discovery) {
+        return None;
+    }
+    let message = NdMessage::parse(upper.payload).ok()?;
+    let is_redirect = matches!(message.body, NdBody::Redirect(_));
+    message.options.iter().find_map(|option| match option {
+        NdOption::SourceLinkAddress(own) => Some(own),
+        NdOption::TargetLinkAddress(own) if !is_redirect => Some(own),
+        _ => None,
+    })
 }
 
 fn owner_of_v6(upper: &UpperLayer<'_>) -> Owner {

@@ -99,6 +99,10 @@ reasons! {
         AddressesFull = "addresses_full",
         /// Another node says that it has an address of ours.
         AddressContested = "address_contested",
+        /// Somebody says where an address is that is not on the link, or that is everyone's.
+        ClaimOffLink = "claim_off_link",
+        /// It claims to be from an interface or a port that it does not come from, as far as known.
+        Imposter = "imposter",
         /// A datagram of a class that nobody here speaks.
         UnknownClass = "unknown_class",
     }
@@ -242,6 +246,9 @@ impl Interface {
         let header = MadHeader::parse(envelope.mad.first_chunk().unwrap_or(&[0; MadHeader::LEN]));
         match header.mgmt_class {
             MgmtClass::SUBN_ADM => self.sa.handle_mad(now, envelope),
+            MgmtClass::COMM_MGT if !self.is_from_its_port(now, envelope) => {
+                self.drops.count(InterfaceDrop::Imposter);
+            }
             MgmtClass::COMM_MGT => self.connections.handle_mad(now, envelope),
             _ => self.drops.count(InterfaceDrop::UnknownClass),
         }

@@ -104,6 +104,14 @@ impl Interface {
         }
     }
 
+    /// A port may have another address by now: its path is asked for again, if it was not just now.
+    pub(super) fn doubt_path(&mut self, now: Time, gid: Gid) {
+        let path = self.paths.get(&gid);
+        if path.is_some_and(|path| now >= path.since + self.config.pause_min) {
+            self.ask_path(now, gid);
+        }
+    }
+
     /// All paths are asked for again.
     pub(super) fn renew_paths(&mut self, now: Time) {
         for gid in self.paths.keys().copied().collect::<Vec<_>>() {

@@ -140,6 +140,10 @@ impl Interface {
                 self.send_by_peer(now, key, parcel, way.mtu);
             }
             (Way::Unknown, Some(way)) => self.send_datagram(now, parcel, way),
+            // Resolution never goes by a connection (RFC 4755 3.1).
+            (Way::Connected { .. }, None) if parcel.by_datagram => {
+                self.send_to_link(now, link.gid, link.qpn, parcel);
+            }
             (Way::Connected { mtu, .. }, _) => self.send_by_peer(now, key, parcel, mtu),
             (Way::Pending | Way::Datagram(_), _) => {
                 if peer.pending.len() >= self.config.pending_per_way_max {

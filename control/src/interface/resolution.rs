@@ -8,7 +8,7 @@ use crate::frame::{Frame, To};
 use crate::icmp::Complaint;
 use crate::membership::MembershipEvent;
 use crate::nd::NdEvent;
-use crate::neighbour::{NeighbourEvent, Resolution, Solicitation};
+use crate::neighbour::{Claim, NeighbourEvent, Resolution, Solicitation};
 use pollux_verbs::time::Time;
 use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::ip::ipv6::Ipv6Header;
@@ -149,7 +149,10 @@ impl Interface {
                 self.bind(now, ip, link);
             }
             NeighbourEvent::Doubted(ip) => self.doubt(now, ip),
-            NeighbourEvent::Lost(ip, link) => self.unbind(now, ip, &link),
+            NeighbourEvent::Lost(ip, link) => {
+                self.doubt_path(now, link.gid);
+                self.unbind(now, ip, &link);
+            }
             NeighbourEvent::Unreachable(_, parcels) => {
                 parcels.iter().for_each(|parcel| self.unreachable(now, parcel));
             }
@@ -171,9 +174,19 @@ impl Interface {
         }
     }
 
+    /// Of an address that cannot be a neighbour's nobody says where it is: packets to it would
+    /// leave their routers and the broadcast group for whoever speaks up.
+    fn hear_claim(&mut self, now: Time, claim: Claim) {
+        let is_for_all = matches!(claim.ip, IpAddr::V4(ip) if self.addresses.is_broadcast(ip));
+        if is_for_all || !self.routes.is_on_link(now, claim.ip) {
+            return self.drops.count(InterfaceDrop::ClaimOffLink);
+        }
+        self.neighbours.handle_claim(now, claim);
+    }
+
     fn hear_arp(&mut self, now: Time, event: ArpEvent) {
         match event {
-            ArpEvent::Claim(claim) => self.neighbours.handle_claim(now, claim),
+            ArpEvent::Claim(claim) => self.hear_claim(now, claim),
             ArpEvent::Held(ip) => self.addresses.handle_assigned(now, ip.into()),
             ArpEvent::Ceded(ip, _) => self.addresses.handle_duplicate(now, ip.into()),
             ArpEvent::Contested(..) => self.drops.count(InterfaceDrop::AddressContested),
@@ -183,7 +196,7 @@ impl Interface {
 
     fn hear_nd(&mut self, now: Time, event: NdEvent) {
         match event {
-            NdEvent::Claim(claim) => self.neighbours.handle_claim(now, claim),
+            NdEvent::Claim(claim) => self.hear_claim(now, claim),
             NdEvent::Assigned(ip) => self.addresses.handle_assigned(now, ip.into()),
             NdEvent::Duplicate(ip) => self.addresses.handle_duplicate(now, ip.into()),
             NdEvent::Contested(_) => self.drops.count(InterfaceDrop::AddressContested),

@@ -53,6 +53,8 @@ pub struct PeerConfig {
     pub connections_max: usize,
     /// Connections of one peer.
     pub connections_per_peer_max: usize,
+    /// Connections of all peers at one port.
+    pub connections_per_port_max: usize,
     /// Vain attempts in a row before traffic goes by datagram for good (RFC 4755 8).
     pub attempts_max: u32,
     /// The pause after a vain attempt; it doubles each time.
@@ -97,6 +99,7 @@ impl PeerConfig {
             dialect_first: Dialect::Rfc,
             connections_max: 4096,
             connections_per_peer_max: 4,
+            connections_per_port_max: 16,
             attempts_max: 5,
             pause_min: Duration::from_secs(1),
             pause_max: Duration::from_secs(60),

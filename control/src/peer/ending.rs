@@ -37,8 +37,8 @@ impl Connections {
         if matches!(connection.state, State::Ending(_)) {
             return;
         }
-        let was_open = connection.state == State::Open;
-        let was_good = was_open && now >= connection.since + self.config.good_after;
+        let was_good =
+            connection.state == State::Open && now >= connection.since + self.config.good_after;
         (connection.state, connection.since) = (State::Ending(why), now);
         if let Some(id) = connection.id.take() {
             self.by_id.remove(&id);
@@ -54,7 +54,7 @@ impl Connections {
         }
         if peer.asks_by() == Some(key) {
             self.set_attempt(address, Attempt::Idle);
-        } else if was_open {
+        } else {
             self.changed.push_back(LinkAddress::parse(&address));
         }
     }
@@ -65,6 +65,7 @@ impl Connections {
         let Some(connection) = self.all.get_mut(&key) else { return };
         connection.id = None;
         let was_asked = connection.state == State::Asked;
+        let was_good = now >= connection.since + self.config.good_after;
         match end {
             End::Rejected(rej) if was_asked => match rej.reason {
                 RejectReason::INVALID_SERVICE_ID => self.try_other_dialect(now, key),
@@ -73,6 +74,7 @@ impl Connections {
             End::TimedOut if was_asked => self.vain(now, key, PeerDrop::Silence),
             End::TimedOut => self.end(now, key, PeerDrop::Silence),
             End::Rejected(_) => self.end(now, key, PeerDrop::Refused),
+            End::Asked(_) if !was_good => self.vain(now, key, PeerDrop::PeerEnded),
             End::Asked(_) | End::Answered(_) | End::Stale => {
                 self.end(now, key, PeerDrop::PeerEnded);
             }

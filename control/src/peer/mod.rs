@@ -39,9 +39,9 @@ use crate::cm::{Cm, CmEvent, ConnectionId, LocalPort, Role, Terms};
 use crate::drops::{Drops, reasons};
 use crate::interface::{Action, ConnectionKey, ConnectionNews};
 use crate::mad::{Envelope, MadAddress};
-use pollux_verbs::QpType;
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
+use pollux_verbs::{QpType, Retries};
 use pollux_wire::address::Qpn;
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::PKey;
@@ -82,6 +82,9 @@ reasons! {
     }
 }
 
+/// How often our own queue pairs try again when the peer finds no receive: the most that ends.
+const RNR_RETRY_MAX: u8 = 6;
+
 /// A peer as its link address is compared.
 type Address = [u8; LinkAddress::LEN];
 
@@ -96,6 +99,8 @@ pub struct Place {
     pub pkey_index: u16,
     /// The port.
     pub port: LocalPort,
+    /// The longest IP packet of a datagram: connections that take less are not sent by.
+    pub datagram_mtu: u32,
 }
 
 /// What connected mode makes of a peer now.
@@ -105,7 +110,8 @@ pub enum Standing {
     Idle,
     /// One is asked for, since then.
     UnderWay(Time),
-    /// The last attempt was vain, or there were too many.
+    /// The last attempt was vain, or there were too many; or what there is takes less than a
+    /// datagram does.
     Paused,
     /// There is one.
     Open {
@@ -185,11 +191,14 @@ impl Connection {
         }
     }
 
-    /// Whether packets may be sent by it: not by one that Linux made, whose receives are for
-    /// sending's sake.
-    fn may_send(&self) -> bool {
-        let is_ours = self.role() == Role::Active || self.dialect == Dialect::Rfc;
-        self.state == State::Open && is_ours
+    /// Whether it is for our packets too: not one that Linux made, whose receives are for sending's
+    /// sake.
+    fn serves_us(&self) -> bool {
+        self.role() == Role::Active || self.dialect == Dialect::Rfc
+    }
+
+    fn is_under_way(&self) -> bool {
+        matches!(self.state, State::Making | State::Asked | State::Accepted)
     }
 }
 
@@ -258,17 +267,26 @@ impl Connections {
     pub fn standing(&self, peer: &LinkAddress) -> Standing {
         let Some(known) = self.peers.get(&peer.comparison_form()) else { return Standing::Idle };
         // The newest: what was there before it may be gone at the other end.
-        let usable = known.connections.iter().rev().filter_map(|&connection| {
-            let known = self.all.get(&connection).filter(|known| known.may_send())?;
-            Some(Standing::Open { connection, mtu: known.mtu })
-        });
-        usable.into_iter().next().unwrap_or(match known.attempt {
-            Attempt::Idle => Standing::Idle,
-            Attempt::UnderWay(key) => {
-                self.all.get(&key).map_or(Standing::Idle, |it| Standing::UnderWay(it.since))
-            }
+        let all = known.connections.iter().rev().filter_map(|key| Some((*key, self.all.get(key)?)));
+        let mut serving = all.filter(|(_, it)| it.serves_us());
+        if let Some((connection, it)) = serving.clone().find(|(_, it)| self.may_send(it)) {
+            return Standing::Open { connection, mtu: it.mtu };
+        }
+        if serving.clone().any(|(_, it)| it.state == State::Open) {
+            return Standing::Paused;
+        }
+        match known.attempt {
             Attempt::Paused { .. } | Attempt::GaveUp { .. } => Standing::Paused,
-        })
+            // One that the peer asked for is as good as one of ours.
+            Attempt::Idle | Attempt::UnderWay(_) => serving
+                .find(|(_, it)| it.is_under_way())
+                .map_or(Standing::Idle, |(_, it)| Standing::UnderWay(it.since)),
+        }
+    }
+
+    fn may_send(&self, connection: &Connection) -> bool {
+        let least = self.place.as_ref().map_or(0, |place| place.datagram_mtu);
+        connection.state == State::Open && connection.serves_us() && connection.mtu >= least
     }
 
     /// A datagram of the class of communication management has come.
@@ -414,10 +432,13 @@ impl Connections {
     }
 
     /// The terms by which our queue pair is made ready, and the orders to do so. RC's timers are
-    /// shorter than what the path would allow (RFC 4755 7.1).
+    /// shorter than what the path would allow (RFC 4755 7.1). Whatever the peer asks for, ours
+    /// gives up one day: one that posts no receives would keep our buffers for ever.
     fn make_ready(&mut self, key: ConnectionKey, terms: Terms) {
         let timeout = self.config.ack_timeout;
-        let terms = Terms { timeout, ..terms };
+        let rnr_retry = Retries::new(terms.rnr_retry.get().min(RNR_RETRY_MAX));
+        let rnr_retry = rnr_retry.unwrap_or(Retries::NONE);
+        let terms = Terms { timeout, rnr_retry, ..terms };
         let to_receive = Box::new(terms.to_receive(self.config.min_rnr_timer));
         let to_send = Box::new(terms.to_send());
         for attributes in [to_receive, to_send] {

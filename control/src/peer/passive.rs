@@ -60,16 +60,15 @@ impl Connections {
         }
         let crossing = self.peers.get(&peer).and_then(|known| known.asks_by());
         let crossing = crossing.filter(|key| self.crosses(*key, dialect));
-        if let Some(ours) = crossing {
-            let is_sent = self.all.get(&ours).is_some_and(|known| known.state == State::Asked);
-            if is_sent && own > peer {
-                return Err((UNWANTED, PeerDrop::Crossing));
-            }
-            self.end(now, ours, PeerDrop::Crossing);
+        let is_sent = |key| self.all.get(&key).is_some_and(|known| known.state == State::Asked);
+        if crossing.is_some_and(is_sent) && own > peer {
+            return Err((UNWANTED, PeerDrop::Crossing));
         }
-        let of_peer = self.peers.get(&peer).map_or(0, |known| known.connections.len());
-        if self.is_full() || of_peer >= self.config.connections_per_peer_max {
+        if !self.has_room_for(&link, crossing) {
             return Err((RejectReason::NO_QP, PeerDrop::Full));
+        }
+        if let Some(ours) = crossing {
+            self.end(now, ours, PeerDrop::Crossing);
         }
         let connection = Connection {
             peer,
@@ -85,6 +84,20 @@ impl Connections {
         };
         self.enter(now, connection);
         Ok(())
+    }
+
+    /// Whether a peer may have one more. Its port counts as well: numbers of queue pairs can be
+    /// made up. What ends does not count, nor what is to make way.
+    fn has_room_for(&self, link: &LinkAddress, to_go: Option<ConnectionKey>) -> bool {
+        let counts = |key: ConnectionKey, known: &Connection| {
+            Some(key) != to_go && !matches!(known.state, State::Ending(_))
+        };
+        let all = self.all.iter().filter(|(key, known)| counts(**key, known));
+        let of_port = all.filter(|(_, known)| LinkAddress::parse(&known.peer).gid == link.gid);
+        let of_peer = of_port.clone().filter(|(_, known)| known.peer == link.comparison_form());
+        !self.is_full()
+            && of_peer.count() < self.config.connections_per_peer_max
+            && of_port.count() < self.config.connections_per_port_max
     }
 
     /// Whether a request in this dialect and ours cannot both stand (RFC 4755 3.3). With Linux they

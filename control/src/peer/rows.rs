@@ -60,7 +60,7 @@ impl Connections {
                 state,
                 why,
                 since: known.since,
-                may_send: known.may_send(),
+                may_send: self.may_send(known),
                 mtu: known.mtu,
                 qpn: known.qpn,
                 retry_period: (known.qp_type == QpType::Rc).then(|| {

@@ -54,7 +54,8 @@ impl Pair {
         let config = PeerConfig { policy: Policy::Auto, ..PeerConfig::of(Guid(1)) };
         let mut ours = Connections::new(config, 1);
         let port = LocalPort { number: 1, lmc: 0, gids: vec![OURS.gid] };
-        let place = Place { link: OURS, p_key: PKey::DEFAULT, pkey_index: 0, port };
+        let (p_key, pkey_index, datagram_mtu) = (PKey::DEFAULT, 0, 2044);
+        let place = Place { link: OURS, p_key, pkey_index, port, datagram_mtu };
         ours.handle_place(Time::START, Some(place));
         let mut theirs = Cm::new(CmConfig::of(Guid(2)), Dice::new(2));
         for dialect in listens {
@@ -270,6 +271,74 @@ fn retries_are_over_before_tcp_tries_again() {
     let tries = u32::from(set.1.get()) + 1;
     assert_eq!(shown, Duration::from_nanos(set.0.nanoseconds()) * tries);
     assert!(shown < Duration::from_millis(200), "{shown:?}");
+}
+
+#[test]
+fn a_peer_without_receives_is_not_tried_for_ever() {
+    let mut pair = Pair::new(&[Dialect::Rfc]);
+    pair.connect();
+    pair.accept(65_524, THEIRS.qpn);
+    pair.ask(Dialect::Rfc, &THEIRS, 0x600);
+    pair.settle();
+    let tries: Vec<_> = pair.modified.iter().filter_map(|it| it.rnr_retry).collect();
+    assert_eq!(tries.len(), 2, "of either side");
+    assert!(tries.iter().all(|it| it.get() < 7), "{tries:?}");
+}
+
+#[test]
+fn a_connection_narrower_than_a_datagram_is_not_sent_by() {
+    let mut pair = Pair::new(&[Dialect::Rfc]);
+    pair.connect();
+    pair.accept(1500, THEIRS.qpn);
+    assert_eq!(pair.ours.rows().next().unwrap().state, "open");
+    assert_eq!(pair.ours.standing(&THEIRS), Standing::Paused);
+    pair.connect();
+    assert_eq!(pair.ours.rows().count(), 1, "nor is it asked for again");
+}
+
+#[test]
+fn while_a_peer_asks_we_do_not() {
+    let mut pair = Pair::new(&[Dialect::Rfc]);
+    pair.ask(Dialect::Rfc, &THEIRS, 0x600);
+    pair.settle();
+    assert_eq!(pair.ours.standing(&THEIRS), Standing::UnderWay(pair.now));
+    pair.connect();
+    assert_eq!(pair.ours.rows().count(), 1);
+}
+
+#[test]
+fn our_request_stands_while_there_is_no_room_for_the_one_that_crosses_it() {
+    let mut pair = Pair::new(&[Dialect::Rfc]);
+    pair.ours.config.connections_max = 1;
+    pair.connect();
+    let before = pair.ours.standing(&THEIRS);
+    pair.ask(Dialect::Rfc, &THEIRS, 0x600);
+    pair.settle();
+    assert_eq!(pair.ours.standing(&THEIRS), before);
+    pair.told.retain(|event| matches!(event, CmEvent::Request { .. }));
+    pair.accept(65_524, THEIRS.qpn);
+    assert_eq!(pair.mtu(), Some(65_520));
+}
+
+#[test]
+fn a_port_that_makes_up_queue_pairs_has_its_share() {
+    let mut pair = Pair::new(&[]);
+    for nth in 0..40 {
+        pair.ask(Dialect::Rfc, &address(0x1000 + nth, 2), 0x2000 + nth);
+        pair.settle();
+    }
+    assert_eq!(pair.ours.rows().count(), 16);
+}
+
+#[test]
+fn whoever_accepts_only_to_end_is_left_alone_for_a_while() {
+    let mut pair = Pair::new(&[Dialect::Rfc]);
+    pair.connect();
+    pair.accept(65_524, THEIRS.qpn);
+    let id = pair.theirs.connections().next().unwrap().id;
+    pair.theirs.disconnect(pair.now, id, [0; 220]).unwrap();
+    pair.settle();
+    assert_eq!(pair.ours.standing(&THEIRS), Standing::Paused);
 }
 
 // req: cm-private-data-everywhere, cm-reserved-zero

@@ -90,7 +90,7 @@ pub enum SaDrop {
     NotOurs,
     /// A question, which no client answers.
     Question,
-    /// A report by somebody who is not the administrator.
+    /// A report or an answer by somebody who is not the administrator.
     Stranger,
     /// A report that is about no notice.
     NoNotice,
@@ -174,7 +174,12 @@ impl SaClient {
         if header.mgmt_class != class || header.class_version != class.version() {
             return self.count(SaDrop::NotOurs);
         }
+        let administrator = self.transactions.peer();
+        let is_stranger = administrator.is_none_or(|known| !known.is_same_port(&envelope.peer));
         match header.method {
+            method if is_stranger && (method == Method::REPORT || method.is_response()) => {
+                self.count(SaDrop::Stranger);
+            }
             Method::REPORT => self.handle_report(envelope, &mad),
             method if method.is_response() => {
                 self.transactions.handle_answer(now, &envelope.mad);
@@ -185,10 +190,6 @@ impl SaClient {
 
     /// A report is acknowledged in any case, so that its sender is at rest, and passed on once.
     fn handle_report(&mut self, envelope: &Envelope, mad: &SaMad) {
-        let administrator = self.transactions.peer();
-        if administrator.is_none_or(|known| !known.is_same_port(&envelope.peer)) {
-            return self.count(SaDrop::Stranger);
-        }
         let Ok((_, report)) = mad.record::<NoticeReport>() else {
             return self.count(SaDrop::NoNotice);
         };

@@ -1,10 +1,18 @@
 //! Connected mode between interfaces that keep to the RFC.
 
 use crate::world::{Weather, World, packet, v4, v6};
+use pollux_control::cm::request_along;
 use pollux_control::interface::InterfaceConfig;
+use pollux_control::mad::{Envelope, MadAddress};
 use pollux_control::peer::Policy;
 use pollux_fabric::sm::Config;
 use pollux_verbs::QpType;
+use pollux_wire::address::Qpn;
+use pollux_wire::keys::PKey;
+use pollux_wire::mad::cm::ipoib::{Dialect, IpoibPrivateData};
+use pollux_wire::mad::cm::{CmMessage, Req};
+use pollux_wire::mad::sa::PathRecord;
+use pollux_wire::units::{Mtu, TimeCode};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -66,6 +74,38 @@ fn one_connection_carries_both_directions_and_all_addresses() {
         }
         assert_conserved(&world);
     }
+}
+
+/// A request comes from the LID of another port than the one that it names.
+#[test]
+fn who_asks_for_a_connection_in_anothers_name_is_not_heard() {
+    let mut world = connected(9, 3, Policy::Rc);
+    assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"there"), SECOND));
+    let before: Vec<_> = world.hosts[0].interface.connection_rows().collect();
+    let rows: Vec<_> = world.hosts.iter().map(|host| host.interface.row()).collect();
+    let words = IpoibPrivateData { ud_qpn: rows[1].address.qpn, receive_mtu: 65_524 };
+    let path = PathRecord {
+        sgid: rows[1].address.gid,
+        dgid: rows[0].address.gid,
+        p_key: PKey::DEFAULT,
+        mtu: Mtu::OCTETS_2048,
+        ..PathRecord::default()
+    };
+    let req = Req {
+        service_id: Dialect::Rfc.service_id(rows[0].address.qpn),
+        local_qpn: Qpn(0x777),
+        private_data: words.padded(),
+        ..request_along(&path, TimeCode(8))
+    };
+    let peer = MadAddress::gsi(rows[2].link.unwrap().lid, 0, PKey::DEFAULT);
+    let mad = CmMessage::Req(req).emit_mad(1);
+    let now = world.now;
+    world.hosts[0].interface.handle_mad(now, &Envelope { peer, mad });
+    world.settle();
+    let after: Vec<_> = world.hosts[0].interface.connection_rows().collect();
+    assert_eq!(before, after);
+    let mut drops = world.hosts[0].interface.drop_rows();
+    assert!(drops.any(|row| row.1 == "imposter" && row.2 == 1));
 }
 
 // req: cm-crossing-requests

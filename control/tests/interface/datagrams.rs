@@ -1,7 +1,7 @@
 //! Datagram mode: up and down, resolution, groups.
 
 use crate::world::{World, packet, v4, v6};
-use pollux_control::interface::{GroupTerms, Interface, InterfaceConfig, Way};
+use pollux_control::interface::{From, GroupTerms, Interface, InterfaceConfig, Received, Way};
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_fabric::sm::{Config, Partitions};
 use pollux_verbs::dice::Dice;
@@ -351,6 +351,56 @@ fn a_crowd_of_liars_costs_tables_their_limits_and_no_more() {
     assert!(world.hosts[0].interface.peer_rows().count() <= 64);
     world.pass(120 * SECOND);
     assert_all_reach(&mut world, 30 * SECOND);
+}
+
+/// What one says who claims an address.
+fn claim(ip: Ipv4Addr, link: LinkAddress, to: LinkAddress) -> Vec<u8> {
+    let claim = ArpPacket {
+        operation: ArpOperation::REQUEST,
+        sender_hardware: link,
+        sender_protocol: ip,
+        target_hardware: to,
+        target_protocol: Ipv4Addr::new(10, 0, 0, 1),
+    };
+    let mut octets = vec![0; ArpPacket::<LinkAddress>::LEN];
+    claim.write(&mut octets).unwrap();
+    octets
+}
+
+#[test]
+fn nobody_takes_over_addresses_beyond_the_link_or_those_of_everyone() {
+    let mut world = World::up(16, 2);
+    let (victim, liar) = (world.hosts[0].interface.row().address, world.hosts[1].interface.row());
+    let broadcast = world.hosts[0].mover.bound.get(&v4(255)).copied();
+    assert!(broadcast.is_some());
+    for ip in [Ipv4Addr::new(192, 0, 2, 7), Ipv4Addr::new(10, 0, 0, 255)] {
+        world.inject(0, EtherType::ARP, &claim(ip, liar.address, victim));
+    }
+    let bound = &world.hosts[0].mover.bound;
+    assert_eq!(bound.get(&v4(255)).copied(), broadcast);
+    assert!(!bound.contains_key(&IpAddr::from([192, 0, 2, 7])), "{bound:?}");
+    world.inject(0, EtherType::ARP, &claim(Ipv4Addr::new(10, 0, 0, 9), liar.address, victim));
+    assert!(world.hosts[0].mover.bound.contains_key(&v4(9)), "on the link it may be new");
+}
+
+#[test]
+fn nobody_speaks_for_another_interface() {
+    let mut world = World::up(17, 3);
+    assert_all_reach(&mut world, SECOND);
+    let rows: Vec<_> = world.hosts.iter().map(|host| host.interface.row()).collect();
+    let bound = world.hosts[0].mover.bound.clone();
+    let lie = claim(Ipv4Addr::new(10, 0, 0, 2), rows[2].address, rows[0].address);
+    let (liar, qpn) = (LinkAddress { qpn: Qpn(7), ..rows[2].address }, rows[2].address.qpn);
+    for (gid, qpn) in [(rows[1].address.gid, qpn), (liar.gid, liar.qpn)] {
+        let lid = rows[2].link.unwrap().lid;
+        let from = From::Datagram { qpn, lid, gid: Some(gid), group: None };
+        let received = Received { ether_type: EtherType::ARP, packet: &lie, from };
+        world.hosts[0].interface.handle_packet(world.now, received);
+        world.settle();
+    }
+    assert_eq!(world.hosts[0].mover.bound, bound);
+    let mut drops = world.hosts[0].interface.drop_rows();
+    assert!(drops.any(|row| row.1 == "imposter" && row.2 == 2));
 }
 
 #[test]
