@@ -36,11 +36,6 @@ impl<T> Queue<T> {
     pub const fn lost(&self) -> u64 {
         self.lost
     }
-
-    /// Takes out those that are not wanted any more.
-    pub fn retain(&mut self, wanted: impl FnMut(&T) -> bool) {
-        self.items.retain(wanted);
-    }
 }
 
 /// So many a second, and so many at once after a pause.

@@ -4,6 +4,7 @@
 //! also says how it goes: to a group, a link address or a neighbour by the UD queue pair, and only
 //! what is an ordinary packet of ours in any way that packets go.
 
+use pollux_wire::address::{Gid, Qpn};
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::icmpv6::{self, Icmpv6Message};
 use pollux_wire::ip::ipoib::{EtherType, IpoibHeader};
@@ -114,4 +115,11 @@ impl Sender {
         let is_control = self.router_alert || self.hop_limit == u8::MAX;
         Ipv6Header { dscp: if is_control { CONTROL_DSCP } else { 0 }, ..Ipv6Header::default() }
     }
+}
+
+/// Whether an interface can have this link address: its queue pair is none for management, and it
+/// is neither nowhere nor a group.
+pub(crate) fn is_interface(address: &LinkAddress) -> bool {
+    let is_datagram_qp = !matches!(address.qpn, Qpn::SMI | Qpn::GSI | Qpn::MULTICAST);
+    is_datagram_qp && !address.gid.is_multicast() && address.gid != Gid::NONE
 }

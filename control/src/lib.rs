@@ -27,4 +27,5 @@ pub mod mad;
 pub mod membership;
 pub mod nd;
 pub mod neighbour;
+pub mod peer;
 pub mod sa;

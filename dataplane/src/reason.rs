@@ -106,8 +106,8 @@ reasons! {
         Stale = "stale",
         /// The station is not started, or not up again after an error.
         Down = "down",
-        /// The buffer is not of the memory that the station's adapter knows, and not short enough to
-        /// be copied.
+        /// The buffer is not of the memory that the station's adapter knows, and too long to be
+        /// copied.
         Foreign = "foreign",
         /// The buffer has no room for the header in front of the packet.
         NoHeadroom = "no_headroom",

@@ -98,9 +98,22 @@ pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
         What::Neighbors => {
             ("neighbors", &["interface", "address", "state", "by", "mtu", "link", "why"])
         }
-        What::Connections => {
-            ("connections", &["interface", "peer", "type", "qpn", "sent", "received"])
-        }
+        What::Connections => (
+            "connections",
+            &[
+                "interface",
+                "peer",
+                "type",
+                "state",
+                "role",
+                "dialect",
+                "mtu",
+                "qpn",
+                "sent",
+                "received",
+                "why",
+            ],
+        ),
         What::Drops => ("drops", &["interface", "of", "why", "count"]),
     };
     let answer = ask(&arguments.socket, &format!("show {what}"))?;

@@ -4,9 +4,14 @@
 //! [interface.ib0]
 //! device = "mlx5_0:1"                        # as `crate::device` opens it
 //! pkey = 0xffff                              # the partition; the default one without this
+//! mode = "auto"                              # ud, rc, uc, or the best that a peer offers
 //! address = ["10.0.0.1/24", "fd00::1/64"]
 //! router = ["10.0.0.254"]                    # where everything else goes
 //! ipv6 = true
+//!
+//! [[interface.ib0.peer]]                     # is treated otherwise
+//! address = "10.0.0.7"
+//! mode = "ud"
 //!
 //! [[interface.ib0.neighbor]]                 # is not asked for
 //! address = "10.0.0.9"
@@ -42,6 +47,12 @@ pub struct InterfaceSettings {
     /// The partition.
     #[serde(default = "default_partition", deserialize_with = "partition")]
     pub pkey: PKey,
+    /// How packets go to its peers.
+    #[serde(default)]
+    pub mode: Mode,
+    /// Peers to which they go otherwise.
+    #[serde(default)]
+    pub peer: Vec<PeerSettings>,
     /// Its addresses.
     #[serde(default)]
     pub address: Vec<Prefix>,
@@ -54,6 +65,31 @@ pub struct InterfaceSettings {
     /// Whether it speaks IPv6.
     #[serde(default = "yes")]
     pub ipv6: bool,
+}
+
+/// How packets go to peers that offer more than datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// By datagram. An interface with this mode offers nothing else either.
+    #[default]
+    Ud,
+    /// By reliable connection.
+    Rc,
+    /// By unreliable connection.
+    Uc,
+    /// By the best connection that the peer offers.
+    Auto,
+}
+
+/// A peer that is treated otherwise than the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerSettings {
+    /// An address that leads to it.
+    pub address: IpAddr,
+    /// How packets go there.
+    pub mode: Mode,
 }
 
 /// An address, and how much of it all neighbours have.
@@ -131,6 +167,15 @@ impl NodeConfig {
                 let device = &interface.device;
                 let reason =
                     format!("{name} and {other} are both at {device:?}; a port has one interface");
+                return Err((header, reason));
+            }
+            let connects = interface.peer.iter().find(|peer| peer.mode != Mode::Ud);
+            if let (Mode::Ud, Some(peer)) = (interface.mode, connects) {
+                let ip = peer.address;
+                let reason = format!(
+                    "{name} has the mode ud and so no connections, but {ip} another one; \
+                     give {name} the mode auto, and others than {ip} ud"
+                );
                 return Err((header, reason));
             }
             let v6 = interface.address.iter().find(|prefix| prefix.ip.is_ipv6());
@@ -231,6 +276,7 @@ mod tests {
 [interface.ib0]
 device = "soft:/run/fabric@host1"
 pkey = 0x8001
+mode = "rc"
 address = ["10.0.0.1/24", "fd00::1/64"]
 router = ["10.0.0.254"]
 
@@ -247,7 +293,7 @@ link = "80:00:00:48:fe:80:00:00:00:00:00:00:00:02:c9:03:00:00:10:01"
     fn a_file_says_what_a_node_is() {
         let config = NodeConfig::read("node.toml", WHOLE).unwrap();
         let ib0 = &config.interfaces["ib0"];
-        assert_eq!((ib0.pkey, ib0.ipv6), (PKey(0x8001), true));
+        assert_eq!((ib0.pkey, ib0.mode, ib0.ipv6), (PKey(0x8001), Mode::Rc, true));
         assert_eq!(ib0.address[1], Prefix { ip: "fd00::1".parse().unwrap(), len: 64 });
         let link = ib0.neighbor[0].link;
         assert_eq!((link.rc, link.qpn, link.gid.0[15]), (true, Qpn(0x48), 1));
@@ -258,7 +304,7 @@ link = "80:00:00:48:fe:80:00:00:00:00:00:00:00:02:c9:03:00:00:10:01"
     #[test]
     fn a_misspelt_key_is_refused_with_the_nearest_known_one() {
         let misspelt = WHOLE.replace("router", "ruoter");
-        let expected = "node.toml:6: there is no key `ruoter`; did you mean `router`?";
+        let expected = "node.toml:7: there is no key `ruoter`; did you mean `router`?";
         assert_eq!(refusal(&misspelt), expected);
         let stranger = "[interface.ib0]\ndevice = 'a'\nbandwidth = 1\n";
         let said = refusal(stranger);
@@ -269,14 +315,20 @@ link = "80:00:00:48:fe:80:00:00:00:00:00:00:00:02:c9:03:00:00:10:01"
     #[test]
     fn a_wrong_value_is_refused_with_its_line_and_the_right_form() {
         let said = refusal(&WHOLE.replace("fd00::1/64", "fd00::1/129"));
-        assert!(said.starts_with("node.toml:5: ") && said.contains("write 10.0.0.1/24"), "{said}");
+        assert!(said.starts_with("node.toml:6: ") && said.contains("write 10.0.0.1/24"), "{said}");
         let said = refusal(&WHOLE.replace("80:00:00:48", "80:00:00"));
-        assert!(said.starts_with("node.toml:10: ") && said.contains("20 octets"), "{said}");
+        assert!(said.starts_with("node.toml:11: ") && said.contains("20 octets"), "{said}");
         assert!(refusal(&WHOLE.replace("0x8001", "0")).contains("the default one is 0xffff"));
         assert!(refusal("[interface.ib0]\npkey = 1").contains("device"));
         let twice = format!("{WHOLE}[interface.ib1]\ndevice = 'soft:/run/fabric@host1'\n");
-        assert!(refusal(&twice).starts_with("node.toml:11: ib1 and ib0 are both at"));
+        assert!(refusal(&twice).starts_with("node.toml:12: ib1 and ib0 are both at"));
         let mixed = WHOLE.replace("pkey = 0x8001", "ipv6 = false");
         assert!(refusal(&mixed).contains("has fd00::1, but ipv6 = false"));
+        let peer = format!("{WHOLE}[[interface.ib0.peer]]\naddress = '10.0.0.7'\nmode = 'uc'\n");
+        let config = NodeConfig::read("node.toml", &peer).unwrap();
+        assert_eq!(config.interfaces["ib0"].peer[0].mode, Mode::Uc);
+        let said = refusal(&peer.replace("mode = \"rc\"", "mode = \"ud\""));
+        assert!(said.starts_with("node.toml:2: ib0 has the mode ud"), "{said}");
+        assert!(refusal(&peer.replace("'uc'", "'tcp'")).contains("`tcp`"));
     }
 }

@@ -41,10 +41,22 @@ impl NextHop {
     }
 }
 
+/// A prefix of the link.
+#[derive(Clone, Copy, Debug)]
+struct Prefix {
+    /// A router announces it, and may take it back.
+    is_announced: bool,
+    /// Until when it counts; without that, for ever.
+    until: Option<Time>,
+}
+
+/// A default router.
 #[derive(Clone, Copy, Debug)]
 struct Router {
     preference: i8,
+    /// Until when it is one by its own word; without that, by configuration.
     until: Option<Time>,
+    /// Which one it was of all.
     number: u64,
 }
 
@@ -63,8 +75,8 @@ reasons! {
 /// What is on the link, and who knows the way elsewhere.
 #[derive(Default)]
 pub struct Routes {
-    /// By prefix and its length; with the time until when it counts, if there is one.
-    prefixes: BTreeMap<(IpAddr, u8), Option<Time>>,
+    /// By prefix and its length.
+    prefixes: BTreeMap<(IpAddr, u8), Prefix>,
     routers: BTreeMap<IpAddr, Router>,
     redirects: BTreeMap<IpAddr, IpAddr>,
     numbers: u64,
@@ -79,7 +91,7 @@ impl Routes {
 
     /// The addresses with this prefix are on the link. `false` if there are too many.
     pub fn add_prefix(&mut self, ip: IpAddr, len: u8) -> bool {
-        self.insert_prefix((masked(ip, len), len), None)
+        self.insert_prefix((masked(ip, len), len), Prefix { is_announced: false, until: None })
     }
 
     /// They are not any more.
@@ -173,8 +185,8 @@ impl Routes {
     /// Whether a node with this address is a neighbour.
     pub fn is_on_link(&self, now: Time, ip: IpAddr) -> bool {
         let is_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-        let mut prefixes =
-            self.prefixes.iter().filter(|(_, until)| until.is_none_or(|until| now < until));
+        let counts = |prefix: &Prefix| prefix.until.is_none_or(|until| now < until);
+        let mut prefixes = self.prefixes.iter().filter(|(_, prefix)| counts(prefix));
         is_local
             || prefixes.any(|(&(prefix, len), _)| {
                 prefix.is_ipv4() == ip.is_ipv4() && common_bits(prefix, ip) >= len
@@ -184,7 +196,7 @@ impl Routes {
     /// Forgets what is over by now.
     pub fn handle_timeout(&mut self, now: Time) {
         let counts = |until: Option<Time>| until.is_none_or(|until| now < until);
-        self.prefixes.retain(|_, until| counts(*until));
+        self.prefixes.retain(|_, prefix| counts(prefix.until));
         let over: Vec<IpAddr> =
             self.routers.iter().filter(|(_, one)| !counts(one.until)).map(|(&ip, _)| ip).collect();
         for ip in over {
@@ -195,7 +207,7 @@ impl Routes {
     /// When something is over.
     pub fn poll_timeout(&self) -> Option<Time> {
         let routers = self.routers.values().filter_map(|router| router.until);
-        routers.chain(self.prefixes.values().copied().flatten()).min()
+        routers.chain(self.prefixes.values().filter_map(|prefix| prefix.until)).min()
     }
 
     /// Default routers with what they prefer, and until when.
@@ -214,27 +226,26 @@ impl Routes {
             return self.drops.count(RouteDrop::BadPrefix);
         }
         let key = (masked(ip, len), len);
-        if self.prefixes.get(&key).is_some_and(Option::is_none) {
+        if self.prefixes.get(&key).is_some_and(|known| !known.is_announced) {
             return;
         }
         match lifetime(info.valid_lifetime_seconds) {
             Some(lifetime) if lifetime.is_zero() => {
                 self.prefixes.remove(&key);
             }
-            // One that is announced never counts as configured: for ever is until it is taken back.
             lifetime => {
-                let until = lifetime.map_or(Time::from_nanos(u64::MAX), |lifetime| now + lifetime);
-                self.insert_prefix(key, Some(until));
+                let until = lifetime.map(|lifetime| now + lifetime);
+                self.insert_prefix(key, Prefix { is_announced: true, until });
             }
         }
     }
 
-    fn insert_prefix(&mut self, key: (IpAddr, u8), until: Option<Time>) -> bool {
+    fn insert_prefix(&mut self, key: (IpAddr, u8), prefix: Prefix) -> bool {
         if self.prefixes.len() >= PREFIXES_MAX && !self.prefixes.contains_key(&key) {
             self.drops.count(RouteDrop::Full);
             return false;
         }
-        self.prefixes.insert(key, until);
+        self.prefixes.insert(key, prefix);
         true
     }
 

@@ -22,24 +22,27 @@ pub(super) fn scope(ip: IpAddr) -> u8 {
     }
 }
 
-/// The label of the default policy table (RFC 6724 2.1): addresses of one kind go together.
+/// The default policy table (RFC 6724 2.1) without its precedences: prefix, its length, label.
+const LABELS: [(Ipv6Addr, u8, u8); 8] = [
+    (Ipv6Addr::LOCALHOST, 128, 0),
+    (Ipv4Addr::UNSPECIFIED.to_ipv6_mapped(), 96, LABEL_OF_V4),
+    (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16, 2),
+    (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 32, 5),
+    (Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0), 7, 13),
+    (Ipv6Addr::new(0xfec0, 0, 0, 0, 0, 0, 0, 0), 10, 11),
+    (Ipv6Addr::new(0x3ffe, 0, 0, 0, 0, 0, 0, 0), 16, 12),
+    (Ipv6Addr::UNSPECIFIED, 96, 3),
+];
+const LABEL_OF_V4: u8 = 4;
+const LABEL_OF_OTHERS: u8 = 1;
+
+/// Addresses with one label go together.
 fn label(ip: IpAddr) -> u8 {
-    let table: [(&str, u8, u8); 8] = [
-        ("::1", 128, 0),
-        ("::ffff:0:0", 96, 4),
-        ("2002::", 16, 2),
-        ("2001::", 32, 5),
-        ("fc00::", 7, 13),
-        ("fec0::", 10, 11),
-        ("3ffe::", 16, 12),
-        ("::", 96, 3),
-    ];
-    let IpAddr::V6(ip) = ip else { return 4 };
-    let rows = table.iter();
-    let mut rows = rows.filter(|(prefix, len, _)| {
-        prefix.parse::<Ipv6Addr>().is_ok_and(|prefix| common_bits(prefix.into(), ip.into()) >= *len)
-    });
-    rows.next().map_or(1, |&(_, _, label)| label)
+    if ip.is_ipv4() {
+        return LABEL_OF_V4;
+    }
+    let row = LABELS.iter().find(|(prefix, len, _)| common_bits((*prefix).into(), ip) >= *len);
+    row.map_or(LABEL_OF_OTHERS, |&(_, _, label)| label)
 }
 
 /// How many leading bits two addresses share; none if they are of different families.

@@ -20,12 +20,11 @@ pub use questions::QUESTIONS_MAX;
 
 use crate::bounded::Queue;
 use crate::drops::{Drops, reasons};
-use crate::frame::{FRAMES_MAX, Frame, To};
+use crate::frame::{FRAMES_MAX, Frame, To, is_interface};
 use crate::neighbour::{Claim, ClaimKind};
 use own::{Conflict, Say};
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
-use pollux_wire::address::Qpn;
 use pollux_wire::ip::arp::{ArpOperation, ArpPacket};
 use pollux_wire::ip::ipoib::EtherType;
 use pollux_wire::ip::link_address::LinkAddress;
@@ -56,7 +55,7 @@ pub struct ArpConfig {
 pub enum ArpEvent {
     /// A neighbour says where it is.
     Claim(Claim),
-    /// Nobody else has this address; it is ours now.
+    /// This address is ours now: nobody else has it, or it was not to be probed.
     Held(Ipv4Addr),
     /// Another node has this address of ours. We keep it.
     Contested(Ipv4Addr, LinkAddress),
@@ -128,6 +127,9 @@ impl Arp {
             false => OwnState::announcing(now),
         };
         self.own.insert(ip, state);
+        if state.is_ours() {
+            self.events.push(ArpEvent::Held(ip));
+        }
         true
     }
 
@@ -225,6 +227,11 @@ impl Arp {
         self.events.pop()
     }
 
+    /// Frames and events that had no room, because nobody took those before them.
+    pub const fn lost(&self) -> u64 {
+        self.frames.lost() + self.events.lost()
+    }
+
     /// What was dropped, and why.
     pub const fn drops(&self) -> &Drops<ArpDrop> {
         &self.drops
@@ -233,7 +240,7 @@ impl Arp {
     fn handle(&mut self, now: Time, octets: &[u8]) -> Result<(), ArpDrop> {
         let packet = ArpPacket::<LinkAddress>::parse(octets).map_err(|_| ArpDrop::Malformed)?;
         let hardware = packet.sender_hardware;
-        if hardware.gid.is_multicast() || hardware.gid.0 == [0; 16] || !is_datagram_qp(hardware) {
+        if !is_interface(&hardware) {
             return Err(ArpDrop::BadHardware);
         }
         if hardware.is_same_interface(&self.config.link) {
@@ -269,8 +276,10 @@ impl Arp {
         }
         let answer = match self.registered.get(&target) {
             _ if is_ours => self.config.link,
-            Some(&registered) if sender != target => registered,
             _ if sender == target => return Ok(()),
+            // A registered host may come back with another queue pair and probe its address.
+            Some(registered) if registered.gid == packet.sender_hardware.gid => return Ok(()),
+            Some(&registered) => registered,
             _ => return Err(ArpDrop::NotForUs),
         };
         self.reply(ArpOperation::REPLY, answer, target, packet);
@@ -463,9 +472,4 @@ const ANSWERED: ClaimKind = ClaimKind::Answer { solicited: true, override_cached
 /// Whether a node can have this address.
 fn is_host(ip: Ipv4Addr) -> bool {
     !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast() || ip.is_loopback())
-}
-
-/// Whether its queue pair can be that of an interface: not one for management, and no group.
-fn is_datagram_qp(address: LinkAddress) -> bool {
-    !matches!(address.qpn, Qpn::SMI | Qpn::GSI | Qpn::MULTICAST)
 }

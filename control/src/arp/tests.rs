@@ -1,7 +1,7 @@
 //! Questions and answers octet by octet, conflicts, and hostile packets.
 
 use super::*;
-use pollux_wire::address::{Gid, Guid};
+use pollux_wire::address::{Gid, Guid, Qpn};
 use proptest::prelude::*;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -24,6 +24,7 @@ fn link(qpn: u32) -> LinkAddress {
 fn arp(cedes: bool) -> Arp {
     let mut arp = Arp::new(ArpConfig { link: link(2), cedes }, 1);
     assert!(arp.add(at(0), OURS, false));
+    assert_eq!(events(&mut arp), [ArpEvent::Held(OURS)]);
     while arp.poll_timeout().is_some_and(|due| due < at(10_000)) {
         arp.handle_timeout(arp.poll_timeout().unwrap());
     }
@@ -240,6 +241,12 @@ fn a_server_answers_for_registered_hosts() {
     assert_eq!((answer.to, answer.ether_type), (To::Link(link(3)), EtherType::RARP));
     diskless.handle_packet(at(0), &answer.packet);
     assert_eq!(events(&mut diskless), [ArpEvent::Reverse(THEIRS)]);
+    // A registered host that was restarted probes its address, and is not kept from it.
+    server.handle_packet(
+        at(20_000),
+        &request((LinkAddress { qpn: Qpn(7), ..link(3) }, NOBODY), THEIRS),
+    );
+    assert_eq!(sent(&mut server), []);
     server.unregister(THEIRS);
     server.handle_packet(at(20_000), &request((link(4), Ipv4Addr::new(10, 0, 0, 4)), THEIRS));
     assert_eq!(sent(&mut server), []);

@@ -258,6 +258,11 @@ impl Dhcp {
         self.events.pop_front()
     }
 
+    /// Frames that had no room, because nobody took those before them.
+    pub const fn lost(&self) -> u64 {
+        self.frames.lost()
+    }
+
     /// What was dropped, and why.
     pub const fn drops(&self) -> &Drops<DhcpDrop> {
         &self.drops

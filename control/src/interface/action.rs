@@ -193,6 +193,8 @@ pub enum ConnectionNews {
     Failed,
     /// Data came before it was told to send (RFC 4755 3.2).
     DataCame,
+    /// Packets came or went by it since this was told last.
+    Used,
     /// It is no more.
     Ended,
 }

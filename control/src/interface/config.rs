@@ -1,21 +1,20 @@
 //! How an interface is to be.
 
-use crate::cm::CmConfig;
 use crate::icmp::IcmpConfig;
 use crate::neighbour::NeighbourConfig;
+use crate::peer::{PeerConfig, Policy};
 use crate::sa::SaConfig;
 use pollux_wire::address::{Guid, Qpn, Scope};
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::{PKey, QKey};
 use pollux_wire::units::{Mtu, Rate};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 /// An interface's configuration.
 #[derive(Clone, Debug)]
 pub struct InterfaceConfig {
-    /// Our node.
-    pub ca_guid: Guid,
     /// Our UD queue pair, which stays for life.
     pub qpn: Qpn,
     /// The partition of the link; its membership bit does not count.
@@ -47,8 +46,6 @@ pub struct InterfaceConfig {
     pub pause_min: Duration,
     /// The longest such pause.
     pub pause_max: Duration,
-    /// Interfaces that packets are sent to, at most.
-    pub peers_max: usize,
     /// Paths that are remembered, at most.
     pub paths_max: usize,
     /// Packets that wait for one path or one group, at most.
@@ -63,8 +60,10 @@ pub struct InterfaceConfig {
     pub icmp: IcmpConfig,
     /// The administrator's client.
     pub sa: SaConfig,
-    /// Connection management.
-    pub cm: CmConfig,
+    /// Connected mode.
+    pub peer: PeerConfig,
+    /// Other policies than the interface's, for the peers that these addresses lead to.
+    pub policies: BTreeMap<IpAddr, Policy>,
 }
 
 /// What a broadcast group is made with (RFC 4391 5).
@@ -91,7 +90,6 @@ impl InterfaceConfig {
     /// Usual settings for a link of a partition.
     pub fn new(ca_guid: Guid, qpn: Qpn, p_key: PKey) -> Self {
         Self {
-            ca_guid,
             qpn,
             p_key: p_key.full(),
             scope: Scope::LINK_LOCAL,
@@ -107,7 +105,6 @@ impl InterfaceConfig {
             is_router: false,
             pause_min: Duration::from_secs(1),
             pause_max: Duration::from_secs(16),
-            peers_max: 16_384,
             paths_max: 16_384,
             pending_per_way_max: 64,
             groups_max: 1024,
@@ -115,7 +112,8 @@ impl InterfaceConfig {
             neighbour: NeighbourConfig::default(),
             icmp: IcmpConfig::default(),
             sa: SaConfig::default(),
-            cm: CmConfig::of(ca_guid),
+            peer: PeerConfig::of(ca_guid),
+            policies: BTreeMap::new(),
         }
     }
 

@@ -185,12 +185,13 @@ impl Interface {
     fn go_down(&mut self, now: Time, life: Life) {
         let was_up = self.is_up();
         self.live(now, life);
-        self.standing = None;
+        (self.standing, self.rejoin) = (None, None);
         for (id, _) in std::mem::take(&mut self.questions) {
             self.sa.cancel(now, id);
         }
         if was_up {
             self.subscriptions.clear();
+            self.connections.handle_place(now, None);
             self.give_up_addresses();
             self.forget_neighbours(now);
             self.forget_groups();
@@ -209,6 +210,7 @@ impl Interface {
 
     fn join_broadcast(&mut self, now: Time) {
         let member = self.member(self.mgid(GroupId::Broadcast), JoinState::FULL_MEMBER);
+        self.rejoin = None;
         if !self.is_up() {
             self.live(now, Life::Joining { creates: false });
         }
@@ -245,19 +247,20 @@ impl Interface {
         }
     }
 
-    /// Waits before it asks again, longer each time.
+    /// Waits before it asks again, longer each time. An administrator that is silent or busy takes
+    /// nothing away from who is up; one that refuses does.
     fn pause(&mut self, now: Time, error: SaError) {
-        let before = match self.life {
-            Life::Paused { failures, .. } => failures,
-            _ => self.failures,
-        };
+        self.failures = self.failures.saturating_add(1);
+        let until = now + self.pause_after(self.failures);
+        if self.is_up() && error.is_passing() {
+            self.rejoin = Some(until);
+            return;
+        }
         let standing = self.standing;
         if self.is_up() {
             self.go_down(now, Life::NoPort);
         }
         self.standing = standing;
-        self.failures = before.saturating_add(1);
-        let until = now + self.pause_after(self.failures);
         self.live(now, Life::Paused { error, failures: self.failures, until });
     }
 
@@ -268,7 +271,8 @@ impl Interface {
     }
 
     pub(super) fn live_on(&mut self, now: Time) {
-        if self.life.due().is_some_and(|due| due <= now) && self.standing.is_some() {
+        let due = self.life.due().or(self.rejoin);
+        if due.is_some_and(|due| due <= now) && self.standing.is_some() {
             self.join_broadcast(now);
         }
     }
@@ -297,6 +301,7 @@ impl Interface {
         self.want_group(now, GroupId::Broadcast);
         self.group_joined(now, GroupId::Broadcast, true, record);
         if comes_up {
+            self.connections.handle_place(now, self.place());
             self.join_all_groups(now);
             self.claim_addresses(now);
             self.subscribe(now);

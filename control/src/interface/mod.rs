@@ -16,11 +16,12 @@
 //! has no limit of its own; one call makes a few for each peer and group at the most, and these
 //! have limits.
 //!
-//! [`life`] says how an interface comes up and goes down, [`resolution`] how a packet finds its
-//! peer, [`groups`] who hears what; [`rows`] shows it all.
+//! `life` says how an interface comes up and goes down, `resolution` how a packet finds its peer,
+//! `groups` who hears what, `connect` when peers are connected to; `rows` shows it all.
 
 mod action;
 mod config;
+mod connect;
 mod groups;
 mod inbound;
 mod life;
@@ -47,6 +48,7 @@ use crate::mad::{Envelope, MadAddress};
 use crate::membership::Membership;
 use crate::nd::{Nd, NdConfig};
 use crate::neighbour::{NeighbourConfig, Neighbours};
+use crate::peer::Connections;
 use crate::sa::{Answer, Question, RequestId, SaClient, SaError, SaEvent};
 use groups::Group;
 use life::Standing;
@@ -130,6 +132,8 @@ pub struct Interface {
     since: Time,
     /// How often in a row the broadcast group could not be joined.
     failures: u32,
+    /// When to join it again, though the interface is up.
+    rejoin: Option<Time>,
     sa: SaClient,
     questions: BTreeMap<RequestId, Purpose>,
     asked: u64,
@@ -151,6 +155,7 @@ pub struct Interface {
     /// Who goes first when there is no room for another path.
     paths_by_use: BTreeSet<(Time, Gid)>,
     peers: Peers,
+    connections: Connections,
     keys: u64,
     actions: VecDeque<Action>,
     frames: Queue<Outgoing>,
@@ -170,13 +175,14 @@ impl Interface {
             detections: config.detections,
             retry_after: config.neighbour.retry_after,
         };
-        let neighbour = NeighbourConfig { connected_mode: false, ..config.neighbour };
+        let neighbour = NeighbourConfig { connected_mode: config.peer.is_on(), ..config.neighbour };
         let mut interface = Self {
             port: None,
             standing: None,
             life: Life::NoPort,
             since: now,
             failures: 0,
+            rejoin: None,
             sa: SaClient::new(config.sa, Dice::new(dice.roll())),
             questions: BTreeMap::new(),
             asked: 0,
@@ -194,6 +200,7 @@ impl Interface {
             paths: BTreeMap::new(),
             paths_by_use: BTreeSet::new(),
             peers: Peers::default(),
+            connections: Connections::new(config.peer.clone(), dice.roll()),
             keys: 0,
             actions: VecDeque::new(),
             frames: Queue::new(config.packets_max),
@@ -228,11 +235,14 @@ impl Interface {
         self.pump(now);
     }
 
-    /// A management datagram came.
+    /// A management datagram came. Where several interfaces share a port, those of connection
+    /// management are for the one of their partition; those of administration for whoever asked,
+    /// which whoever moves them tells by the upper half of the transaction id.
     pub fn handle_mad(&mut self, now: Time, envelope: &Envelope) {
         let header = MadHeader::parse(envelope.mad.first_chunk().unwrap_or(&[0; MadHeader::LEN]));
         match header.mgmt_class {
             MgmtClass::SUBN_ADM => self.sa.handle_mad(now, envelope),
+            MgmtClass::COMM_MGT => self.connections.handle_mad(now, envelope),
             _ => self.drops.count(InterfaceDrop::UnknownClass),
         }
         self.pump(now);
@@ -252,8 +262,13 @@ impl Interface {
 
     /// A packet was longer than its way takes: whoever sent it is told (RFC 4755 7.2).
     pub fn handle_too_big(&mut self, now: Time, packet: &[u8], mtu: u32) {
-        self.drops.count(InterfaceDrop::TooBig);
-        self.complain(now, packet, crate::icmp::Complaint::TooBig(mtu));
+        self.too_big(now, packet, mtu);
+        self.pump(now);
+    }
+
+    /// What became of a connection's queue pair.
+    pub fn handle_connection(&mut self, now: Time, key: ConnectionKey, news: &ConnectionNews) {
+        self.hear_of_queue_pair(now, key, news);
         self.pump(now);
     }
 
@@ -303,6 +318,7 @@ impl Interface {
         self.retry_subscriptions(now);
         self.addresses.handle_timeout(now);
         self.routes.handle_timeout(now);
+        self.connections.handle_timeout(now);
         if self.is_up() {
             self.neighbours.handle_timeout(now);
             self.arp.handle_timeout(now);
@@ -316,9 +332,10 @@ impl Interface {
     pub fn poll_timeout(&self) -> Option<Time> {
         let always = [
             self.sa.poll_timeout(),
-            self.life.due(),
+            self.life.due().or(self.rejoin),
             self.addresses.poll_timeout(),
             self.routes.poll_timeout(),
+            self.connections.poll_timeout(),
         ];
         let when_up = [
             self.groups.values().filter_map(Group::due).min(),
@@ -339,7 +356,7 @@ impl Interface {
 
     /// The next management datagram to send.
     pub fn poll_mad(&mut self) -> Option<Envelope> {
-        self.sa.poll_transmit()
+        self.sa.poll_transmit().or_else(|| self.connections.poll_mad())
     }
 
     /// The next packet to send.
@@ -358,7 +375,8 @@ impl Interface {
             let has_news = self.hear_administrator(now)
                 | self.hear_own(now)
                 | self.hear_resolution(now)
-                | self.hear_membership(now);
+                | self.hear_membership(now)
+                | self.hear_connections(now);
             if !has_news {
                 return;
             }
@@ -422,7 +440,8 @@ impl Interface {
     /// Where we are on the link.
     fn link_address(&self) -> LinkAddress {
         let gid = self.standing.map_or(Gid::NONE, |standing| standing.gid);
-        LinkAddress { rc: false, uc: false, qpn: self.config.qpn, gid }
+        let (rc, uc) = self.config.peer.offers();
+        LinkAddress { rc, uc, qpn: self.config.qpn, gid }
     }
 
     fn new_key(&mut self) -> u64 {

@@ -52,14 +52,14 @@ impl Interface {
         path.used = now;
         self.paths_by_use.insert((now, gid));
         path.peers.extend(for_peer);
-        if let Some(record) = &path.record {
-            return Some(Ok(**record));
+        let known = path.record.as_deref().copied();
+        let failure = path.failure.filter(|failure| now < failure.until);
+        // One that is known is asked for again if the last answer to that was none.
+        let is_to_ask = failure.is_none() && (known.is_none() || path.failure.is_some());
+        if is_to_ask {
+            self.ask_path(now, gid);
         }
-        if let Some(Failure { error, .. }) = path.failure.filter(|failure| now < failure.until) {
-            return Some(Err(error));
-        }
-        self.ask_path(now, gid);
-        None
+        known.map(Ok).or(failure.map(|failure| Err(failure.error)))
     }
 
     /// A datagram waits for a path, at the cost of the one that waits for longest.

@@ -6,6 +6,7 @@
 
 use super::{Action, By, DatagramWay, Interface, InterfaceDrop, Outgoing, Parcel, PeerKey, Way};
 use crate::icmp::Complaint;
+use crate::peer::Standing;
 use pollux_verbs::time::Time;
 use pollux_verbs::{AddressVector, GlobalRoute};
 use pollux_wire::address::{Gid, Qpn};
@@ -24,6 +25,8 @@ pub(super) struct Peer {
     /// How datagrams go there, whatever way packets go.
     pub(super) datagram: Option<DatagramWay>,
     pub(super) since: Time,
+    /// Nobody knows whether it is still there, so the next packet to it is to be seen here.
+    is_doubted: bool,
     pub(super) pending: VecDeque<Parcel>,
 }
 
@@ -65,6 +68,7 @@ impl Interface {
                     way: Way::Pending,
                     datagram: None,
                     since: now,
+                    is_doubted: false,
                     pending: VecDeque::new(),
                 };
                 self.peers.insert(key, peer);
@@ -77,11 +81,12 @@ impl Interface {
             peer.ips.insert(ip);
         }
         self.actions.push_back(Action::Bind { ip, peer: key });
+        self.connections.handle_neighbour(&link);
         self.set_way_of_peer(now, key);
     }
 
     /// It does not any more. A peer to which no address leads is gone.
-    pub(super) fn unbind(&mut self, ip: IpAddr, link: &LinkAddress) {
+    pub(super) fn unbind(&mut self, now: Time, ip: IpAddr, link: &LinkAddress) {
         let Some(key) = self.peers.find(link) else { return };
         let Some(peer) = self.peers.all.get_mut(&key) else { return };
         if !peer.ips.remove(&ip) {
@@ -92,7 +97,19 @@ impl Interface {
         if is_gone && let Some(peer) = self.peers.remove(key) {
             peer.pending.iter().for_each(|_| self.drops.count(InterfaceDrop::PeerGone));
             self.forget_path_of(key, peer.link.gid);
+            self.connections.forget(now, &peer.link);
             self.actions.push_back(Action::RemovePeer { peer: key });
+        }
+    }
+
+    /// Nothing was heard of a neighbour for a while: packets to it are to be seen here again, since
+    /// their first is why it is asked (RFC 4391 9.4). Who uses a connection tells without that.
+    pub(super) fn doubt(&mut self, now: Time, ip: IpAddr) {
+        let key = self.neighbours.address(ip).and_then(|link| self.peers.find(&link));
+        let peer = key.and_then(|key| Some((key, self.peers.all.get_mut(&key)?)));
+        if let Some((key, peer)) = peer {
+            peer.is_doubted = true;
+            self.set_way_of_peer(now, key);
         }
     }
 
@@ -103,15 +120,28 @@ impl Interface {
         };
         let way = self.peers.all.get(&key).map(|peer| peer.way);
         if matches!(way, Some(Way::Unknown | Way::Pending)) {
-            // What was not there may be there now.
+            if let Some(peer) = self.peers.all.get_mut(&key) {
+                peer.is_doubted = false;
+            }
+            // What was not there may be there now, or is to be asked for.
             self.set_way_of_peer(now, key);
+            if !parcel.by_datagram {
+                self.connect_to_peer(now, key);
+            }
         }
+        let waits_if_too_big = self.is_connecting(now, key);
         let Some(peer) = self.peers.all.get_mut(&key) else { return };
         match (peer.way, peer.datagram) {
             (_, Some(way)) if parcel.by_datagram => self.send_datagram(now, parcel, way),
-            (Way::Datagram(way), _) => self.send_by_peer(now, key, parcel, way.mtu),
+            (Way::Datagram(way), _) if parcel.packet.len() <= way.mtu as usize => {
+                self.send_by_peer(now, key, parcel, way.mtu);
+            }
+            (Way::Datagram(way), _) if !waits_if_too_big => {
+                self.send_by_peer(now, key, parcel, way.mtu);
+            }
+            (Way::Unknown, Some(way)) => self.send_datagram(now, parcel, way),
             (Way::Connected { mtu, .. }, _) => self.send_by_peer(now, key, parcel, mtu),
-            (Way::Pending, _) => {
+            (Way::Pending | Way::Datagram(_), _) => {
                 if peer.pending.len() >= self.config.pending_per_way_max {
                     peer.pending.pop_front();
                     self.drops.count(InterfaceDrop::PendingPerWay);
@@ -143,13 +173,19 @@ impl Interface {
         };
         let datagram = self.path_to(now, gid, Some(key));
         let datagram = datagram.map(|path| path.map(|record| self.datagram_way(&record, qpn)));
-        let way = match datagram {
-            Some(Ok(way)) => Way::Datagram(way),
-            Some(Err(_)) => Way::Unknown,
-            None => Way::Pending,
+        let is_doubted = self.peers.all.get(&key).is_some_and(|peer| peer.is_doubted);
+        let fallback = datagram.and_then(Result::ok);
+        let way = match (self.standing_of(key), datagram) {
+            (Standing::Open { connection, mtu }, _) => Way::Connected { connection, mtu, fallback },
+            // The next packet is to be seen here: it is what a connection is asked for.
+            (Standing::Idle, Some(Ok(_))) if self.wants_connection(key).is_some() => Way::Unknown,
+            (_, Some(Ok(_))) if is_doubted => Way::Unknown,
+            (_, Some(Ok(way))) => Way::Datagram(way),
+            (_, Some(Err(_))) => Way::Unknown,
+            (_, None) => Way::Pending,
         };
         let Some(peer) = self.peers.all.get_mut(&key) else { return };
-        peer.datagram = datagram.and_then(Result::ok);
+        peer.datagram = fallback;
         if peer.way != way {
             (peer.way, peer.since) = (way, now);
             self.actions.push_back(Action::SetPeer { peer: key, way });

@@ -144,18 +144,19 @@ impl Interface {
             }
             NeighbourEvent::Changed(ip, before, link) => {
                 if !link.is_same_interface(&before) {
-                    self.unbind(ip, &before);
+                    self.unbind(now, ip, &before);
                 }
                 self.bind(now, ip, link);
             }
-            NeighbourEvent::Lost(ip, link) => self.unbind(ip, &link),
+            NeighbourEvent::Doubted(ip) => self.doubt(now, ip),
+            NeighbourEvent::Lost(ip, link) => self.unbind(now, ip, &link),
             NeighbourEvent::Unreachable(_, parcels) => {
                 parcels.iter().for_each(|parcel| self.unreachable(now, parcel));
             }
             NeighbourEvent::Forgotten(ip, link, parcels) => {
                 parcels.iter().for_each(|_| self.drops.count(InterfaceDrop::PeerGone));
                 if let Some(link) = link {
-                    self.unbind(ip, &link);
+                    self.unbind(now, ip, &link);
                 }
             }
         }

@@ -210,6 +210,7 @@ impl Interface {
             .chain(all("address", self.addresses.drops()))
             .chain(all("route", self.routes.drops()))
             .chain(all("icmp", self.icmp.drops()))
+            .chain(all("connection", self.connections.drops()))
     }
 
     /// What was dropped here, and why.

@@ -201,6 +201,11 @@ impl Membership {
         self.events.pop_front()
     }
 
+    /// Frames that had no room, because nobody took those before them.
+    pub const fn lost(&self) -> u64 {
+        self.frames.lost()
+    }
+
     /// What was dropped, and why.
     pub const fn drops(&self) -> &Drops<MembershipDrop> {
         &self.drops

@@ -20,6 +20,9 @@ use std::time::Duration;
 const RECORDS_PER_REPORT_MAX: usize = 48;
 /// Sources that a query asked about and that are answered for; beyond, all are.
 pub(super) const SOURCES_MAX: usize = 48;
+/// Groups that are heard, or were and are still to be told of, at most. Of others that are left,
+/// routers find out by their own clock.
+const TOLD_MAX: usize = 2 * super::GROUPS_MAX;
 const ROBUSTNESS: u8 = 2;
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// In older versions (RFC 2236 8.10, RFC 2710 7.10).
@@ -119,6 +122,10 @@ impl Reporter {
 
     /// A group is heard, or is not any more.
     pub(super) fn set(&mut self, now: Time, group: IpAddr, is_heard: bool) {
+        if !is_heard && self.groups.len() >= TOLD_MAX {
+            self.groups.remove(&group);
+            return;
+        }
         let change = Some(Change { times: self.robustness, due: now });
         let reported_last = self.groups.get(&group).is_some_and(|group| group.reported_last);
         self.groups.insert(group, Group { is_heard, change, answer: None, reported_last });

@@ -244,6 +244,14 @@ fn an_older_querier_is_spoken_to_in_its_language() {
     assert!(said(&mut membership, at(370_000))[0].starts_with("224.0.0.22"));
 }
 
+#[test]
+fn what_waits_to_be_said_in_another_language_is_not_said() {
+    let mut membership = member();
+    membership.handle_igmp(at(10_000), &query_v3(Ipv4Addr::UNSPECIFIED, 100, &[]));
+    membership.handle_igmp(at(10_000), &query_v2(OTHER));
+    assert_eq!((said(&mut membership, at(99_000)), membership.poll_timeout()), (vec![], None));
+}
+
 fn mld_query(hop_limit: u8, router_alert: bool, message: MldMessage<'_>) -> Vec<u8> {
     let (source, destination) = (v6("fe80::9"), v6("ff02::1"));
     let from = Sender { source, destination, hop_limit, router_alert };
@@ -289,6 +297,20 @@ fn many_groups_take_several_reports_that_fit() {
     assert!(frames.iter().all(|frame| frame.packet.len() <= 1280));
     let told: usize = frames.iter().map(|frame| short(frame).matches("CHANGE_TO").count()).sum();
     assert_eq!((told, frames.len()), (GROUPS_MAX, GROUPS_MAX.div_ceil(48)));
+}
+
+#[test]
+fn groups_that_come_and_go_do_not_pile_up() {
+    let mut membership = Membership::new(5);
+    for nth in 0..10_000u16 {
+        let group = IpAddr::V6(Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 1, nth));
+        assert!(membership.join(at(0), group));
+        membership.leave(at(0), group);
+    }
+    membership.handle_timeout(at(0));
+    let frames = std::iter::from_fn(|| membership.poll_transmit());
+    let told: usize = frames.map(|frame| short(&frame).matches("CHANGE_TO").count()).sum();
+    assert_eq!(told, 2 * GROUPS_MAX - 1);
 }
 
 proptest! {

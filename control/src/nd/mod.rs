@@ -17,11 +17,10 @@ pub use routers::{
 
 use crate::bounded::Queue;
 use crate::drops::{Drops, reasons};
-use crate::frame::{FRAMES_MAX, Frame, Sender, To};
+use crate::frame::{FRAMES_MAX, Frame, Sender, To, is_interface};
 use crate::neighbour::{Claim, ClaimKind};
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
-use pollux_wire::address::Qpn;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::icmpv6::{Icmpv6Message, checksum_ok};
 use pollux_wire::ip::ipv6::{Ipv6Header, Ipv6Packet};
@@ -248,6 +247,11 @@ impl Nd {
     /// What was found out next.
     pub fn poll_event(&mut self) -> Option<NdEvent> {
         self.events.pop()
+    }
+
+    /// Frames and events that had no room, because nobody took those before them.
+    pub const fn lost(&self) -> u64 {
+        self.frames.lost() + self.events.lost()
     }
 
     /// What was dropped, and why.
@@ -482,10 +486,4 @@ impl Nd {
             self.frames.push(frame);
         }
     }
-}
-
-/// Whether an interface can have this link address.
-fn is_interface(address: &LinkAddress) -> bool {
-    let is_datagram_qp = !matches!(address.qpn, Qpn::SMI | Qpn::GSI | Qpn::MULTICAST);
-    is_datagram_qp && !address.gid.is_multicast() && address.gid.0 != [0; 16]
 }

@@ -7,6 +7,7 @@ use pollux_wire::ip::list::List;
 use pollux_wire::ip::nd::RouterAdvertisement;
 use pollux_wire::ip::nd_option::{NdOption, PrefixInformation};
 use std::net::Ipv6Addr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Prefixes that one advertisement may give, at most.
@@ -17,8 +18,11 @@ pub const SERVERS_PER_ADVERTISEMENT_MAX: usize = 8;
 const DELAY_MAX: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_secs(4);
 const SOLICITATIONS_MAX: u8 = 3;
-/// The longest time that a neighbour may count as reachable (RFC 4861 6.2.1).
-const REACHABLE_TIME_MS_MAX: u32 = 3_600_000;
+/// How long a neighbour may count as reachable; RFC 4861 6.2.1 has the longer time.
+const REACHABLE_TIME_MS: RangeInclusive<u32> = 1000..=3_600_000;
+/// How long an answer may take. RFC 4861 has no limits here, and without them anybody on the link
+/// could make us ask a thousand times a second, or never again.
+const RETRANS_TIMER_MS: RangeInclusive<u32> = 100..=10_000;
 
 /// What a router says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,15 +53,17 @@ impl RouterAdvertised {
         body: &RouterAdvertisement,
         options: &List<'_, NdOption<'_>>,
     ) -> Self {
-        let some_ms = |ms: u32| (ms > 0).then(|| Duration::from_millis(u64::from(ms)));
-        let reachable_ms = Some(body.reachable_time_ms).filter(|ms| *ms <= REACHABLE_TIME_MS_MAX);
+        let some_ms = |ms: u32, range: RangeInclusive<u32>| {
+            let ms = Some(ms).filter(|ms| range.contains(ms));
+            ms.map(|ms| Duration::from_millis(u64::from(ms)))
+        };
         let mut said = Self {
             router,
             lifetime: Duration::from_secs(u64::from(body.router_lifetime_seconds)),
             preference: preference(body.preference),
             hop_limit: Some(body.cur_hop_limit).filter(|&limit| limit > 0),
-            reachable_for: reachable_ms.and_then(some_ms),
-            retry_after: some_ms(body.retrans_timer_ms),
+            reachable_for: some_ms(body.reachable_time_ms, REACHABLE_TIME_MS),
+            retry_after: some_ms(body.retrans_timer_ms, RETRANS_TIMER_MS),
             mtu: None,
             prefixes: Vec::new(),
             name_servers: Vec::new(),

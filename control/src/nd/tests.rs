@@ -1,7 +1,7 @@
 //! Questions and answers octet by octet, duplicates, and hostile packets.
 
 use super::*;
-use pollux_wire::address::{Gid, Guid};
+use pollux_wire::address::{Gid, Guid, Qpn};
 use pollux_wire::ip::icmpv6;
 use pollux_wire::ip::mgid::GroupId;
 use pollux_wire::ip::nd::RouterAdvertisement;
@@ -216,6 +216,28 @@ fn routers_are_asked_for_until_one_answers() {
     assert_eq!(said.reachable_for, Some(Duration::from_secs(20)));
     nd.handle_packet(&packet("2001:db8::9".parse().unwrap(), ALL_NODES, 255, body, &options));
     assert_eq!(nd.drops().of(NdDrop::BadAddress), 1, "routers speak from link-local addresses");
+}
+
+#[test]
+fn times_with_which_nobody_could_be_found_are_not_taken() {
+    let times = |retrans_timer_ms, reachable_time_ms| {
+        let body = RouterAdvertisement {
+            retrans_timer_ms,
+            reachable_time_ms,
+            ..RouterAdvertisement::default()
+        };
+        let mut nd = nd();
+        let body = NdBody::RouterAdvertisement(body);
+        nd.handle_packet(&packet(local(9), ALL_NODES, 255, body, &[]));
+        let told = events(&mut nd);
+        let [NdEvent::Router(said)] = &told[..] else { panic!("{told:?}") };
+        (said.retry_after, said.reachable_for)
+    };
+    for bad in [0, 1, 99, u32::MAX] {
+        assert_eq!(times(bad, bad), (None, None), "{bad} ms");
+    }
+    let five = Duration::from_secs(5);
+    assert_eq!(times(5000, 5000), (Some(five), Some(five)));
 }
 
 // req: ud-qpn-change

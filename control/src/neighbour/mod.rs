@@ -1,10 +1,10 @@
 //! Who has which link address: one cache for both families (RFC 826, RFC 4861 5 and 7).
 //!
-//! [`state`] says what becomes of one entry; here are the table, the packets that wait, and the
-//! limits. What ARP and neighbour discovery hear comes in as a [`Claim`]; whom they have to ask
-//! goes out as a [`Solicitation`]. A claim that nobody asked for never makes an entry, except that
-//! of a node which asked for us and so will hear from us (RFC 826, RFC 4861 7.2.3); and to make
-//! room for that, no entry in use has to go.
+//! What becomes of one entry is for its [`State`] to say; here are the table, the packets that
+//! wait, and the limits. What ARP and neighbour discovery hear comes in as a [`Claim`]; whom they
+//! have to ask goes out as a [`Solicitation`]. A claim that nobody asked for never makes an entry,
+//! except that of a node which asked for us and so will hear from us (RFC 826, RFC 4861 7.2.3); and
+//! to make room for that, no entry in use has to go.
 //!
 //! Events are to be taken after every call: an entry makes a few at most each time.
 
@@ -137,6 +137,9 @@ pub enum NeighbourEvent<P> {
     Resolved(IpAddr, LinkAddress, Vec<P>),
     /// It has another one, or other flags, than this.
     Changed(IpAddr, LinkAddress, LinkAddress),
+    /// Nothing was heard of it for a while. If it is used now, it is to be asked: so its next use
+    /// has to be told.
+    Doubted(IpAddr),
     /// It does not answer at the address that it had; everyone is asked.
     Lost(IpAddr, LinkAddress),
     /// Nobody answers; these packets cannot be sent.
@@ -254,7 +257,8 @@ impl<P> Neighbours<P> {
         }
     }
 
-    /// A neighbour said where it is. The caller saw to it that `claim` is not about ourselves.
+    /// A neighbour said where it is. The caller sees to it that the claim is about an address on
+    /// the link that is not ours.
     pub fn handle_claim(&mut self, now: Time, claim: Claim) {
         let address = claim.address.map(|address| self.with_flags_that_count(address));
         match (self.entries.get(&claim.ip), claim.kind, address) {
@@ -351,9 +355,8 @@ impl<P> Neighbours<P> {
 
     /// Does what is due by now.
     pub fn handle_timeout(&mut self, now: Time) {
-        while let Some(&(at, ip)) = self.due.first().filter(|(at, _)| *at <= now) {
+        while let Some(&(_, ip)) = self.due.first().filter(|(at, _)| *at <= now) {
             self.step(now, ip, Input::Due, "time");
-            debug_assert_ne!(self.due.first(), Some(&(at, ip)), "time moves on");
         }
     }
 
@@ -370,6 +373,11 @@ impl<P> Neighbours<P> {
     /// What changed next.
     pub fn poll_event(&mut self) -> Option<NeighbourEvent<P>> {
         self.events.pop_front()
+    }
+
+    /// Questions that had no room, because nobody took those before them.
+    pub const fn lost(&self) -> u64 {
+        self.asks.lost()
     }
 
     /// What was dropped or put off, and why.

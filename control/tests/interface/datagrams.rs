@@ -1,20 +1,362 @@
 //! Datagram mode: up and down, resolution, groups.
 
 use crate::world::{World, packet, v4, v6};
+use pollux_control::interface::{GroupTerms, Interface, InterfaceConfig, Way};
+use pollux_control::mad::{Envelope, MadAddress};
+use pollux_fabric::sm::{Config, Partitions};
+use pollux_verbs::dice::Dice;
+use pollux_verbs::time::Time;
+use pollux_wire::address::{Gid, Guid, Lid, Qpn};
+use pollux_wire::ip::arp::{ArpOperation, ArpPacket};
+use pollux_wire::ip::ipoib::EtherType;
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::keys::{PKey, QKey};
+use pollux_wire::mad::sa::{McMemberRecord, SaMad};
+use pollux_wire::mad::{MadStatus, Method};
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
+fn assert_all_reach(world: &mut World, within: Duration) {
+    let hosts = world.hosts.len() as u8;
+    for from in 0..hosts {
+        for to in (0..hosts).filter(|to| *to != from) {
+            let (one, other) = (usize::from(from), usize::from(to));
+            let datagram = packet(v4(from + 1), v4(to + 1), b"four");
+            assert!(world.reaches(one, other, &datagram, within), "{from} to {to}");
+        }
+    }
+}
+
+fn row(world: &World, nth: usize) -> (&'static str, String, Option<&'static str>) {
+    let row = world.hosts[nth].interface.row();
+    (row.state, row.why, row.waits_for)
+}
+
+// req: cm-ud-always
 #[test]
 fn everybody_resolves_everybody() {
     let mut world = World::up(1, 4);
-    for from in 0..4u8 {
-        for to in (0..4u8).filter(|to| *to != from) {
-            let (one, other) = (usize::from(from), usize::from(to));
-            let datagram = packet(v4(from + 1), v4(to + 1), b"four");
-            assert!(world.reaches(one, other, &datagram, SECOND), "{from} to {to}");
-            let datagram = packet(v6((from + 1).into()), v6((to + 1).into()), b"six");
+    assert_all_reach(&mut world, SECOND);
+    for from in 1..=4u16 {
+        for to in (1..=4u16).filter(|to| *to != from) {
+            let (one, other) = (usize::from(from) - 1, usize::from(to) - 1);
+            let datagram = packet(v6(from), v6(to), b"six");
             assert!(world.reaches(one, other, &datagram, SECOND), "{from} to {to} by IPv6");
         }
     }
+}
+
+// req: ud-qkey, cm-default-mtu, ud-broadcast-gid
+#[test]
+fn the_broadcast_group_rules_the_link() {
+    let world = World::up(2, 2);
+    let row = world.hosts[0].interface.row();
+    let link = row.link.unwrap();
+    assert_eq!((link.mtu, link.qkey.0), (2044, 0x0b1b));
+    assert_eq!(world.hosts[0].mover.link, Some(link));
+    let broadcast = LinkAddress::group(Gid([
+        0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff,
+    ]));
+    assert!(world.hosts[0].mover.attached.contains_key(&broadcast.gid));
+}
+
+// req: ud-full-member, ud-pkey-configured
+#[test]
+fn an_interface_waits_for_its_key_and_for_full_membership_and_says_so() {
+    let mut world = World::new(3, 2);
+    world.seen = |nth, mut view| {
+        if nth == 0 {
+            view.pkeys = vec![PKey(0x8001), PKey(0)];
+        }
+        view
+    };
+    world.pass(3 * SECOND);
+    let (state, why, waits_for) = row(&world, 0);
+    assert_eq!((state, why.as_str()), ("down", "the port's table has no key of the partition"));
+    assert_eq!(waits_for, Some("the subnet manager to give the port the key"));
+    world.seen = |nth, mut view| {
+        if nth == 0 {
+            view.pkeys = vec![PKey::DEFAULT_LIMITED];
+        }
+        view
+    };
+    world.pass(SECOND);
+    assert!(row(&world, 0).1.contains("only a limited member"), "{:?}", row(&world, 0));
+    world.seen = |_, view| view;
+    world.pass(3 * SECOND);
+    world.assert_up();
+    assert_all_reach(&mut world, SECOND);
+}
+
+#[test]
+fn a_silent_administrator_is_asked_again_with_pauses_until_it_speaks() {
+    let mut world = World::new(4, 2);
+    world.mads_lost = 1_000_000;
+    world.pass(60 * SECOND);
+    let (state, why, _) = row(&world, 0);
+    assert!(state == "joining" || state == "waiting", "{state}: {why}");
+    world.pass(300 * SECOND);
+    world.mads_lost = 0;
+    world.pass(40 * SECOND);
+    world.assert_up();
+    assert_all_reach(&mut world, SECOND);
+}
+
+fn managed(text: &str) -> Config {
+    let partitions = Partitions::read("partitions.conf", text).unwrap();
+    Config { partitions, ..Config::default() }
+}
+
+#[test]
+fn a_link_too_narrow_for_ipv6_is_refused_with_a_remedy() {
+    let narrow = managed("Default=0x7fff, ipoib, mtu=3 : ALL=full;");
+    let mut world = World::with(5, 2, narrow, |mut config, nth| {
+        config.ipv6 = nth == 1;
+        config
+    });
+    world.pass(5 * SECOND);
+    assert_eq!(row(&world, 0).0, "up", "enough for IPv4");
+    let (state, why, _) = row(&world, 1);
+    assert_eq!(state, "waiting");
+    assert!(why.contains("1020 octets, and 1280 are needed"), "{why}");
+}
+
+/// The fabric's own administrator makes no broadcast groups, so one is played here.
+#[test]
+fn a_broadcast_group_that_is_not_there_is_made_if_that_was_configured() {
+    let world = World::up(15, 1);
+    let view = world.view(0);
+    for makes in [false, true] {
+        let mut config = InterfaceConfig::new(Guid(1), Qpn(0x48), PKey::DEFAULT);
+        config.create = makes.then(GroupTerms::default);
+        let mut interface = Interface::new(Time::START, config, 15);
+        interface.handle_port(Time::START, &view);
+        let join = interface.poll_mad().unwrap();
+        let (mask, _) = SaMad::parse(&join.mad).record::<McMemberRecord>().unwrap();
+        assert_eq!(mask.0, 0x1_0083, "as Linux joins, which makes no group");
+        let refused = MadStatus::SA_INSUFFICIENT_COMPONENTS;
+        interface.handle_mad(Time::START, &answered(&join, refused, |record| record));
+        let Some(create) = interface.poll_mad() else {
+            assert!(!makes, "nobody asked to make the group");
+            assert_eq!(interface.row().state, "waiting");
+            continue;
+        };
+        assert!(makes, "somebody makes groups unasked");
+        let made = |record| McMemberRecord { mlid: Lid(0xc001), ..record };
+        interface.handle_mad(Time::START, &answered(&create, MadStatus::OK, made));
+        let link = interface.row().link.unwrap();
+        assert_eq!((link.qkey, link.mtu), (QKey::IPOIB_OPENSM, 2044));
+    }
+}
+
+fn answered(
+    question: &Envelope,
+    status: MadStatus,
+    change: impl Fn(McMemberRecord) -> McMemberRecord,
+) -> Envelope {
+    let mut mad = SaMad::parse(&question.mad);
+    let (mask, record) = mad.record::<McMemberRecord>().unwrap();
+    mad = SaMad { header: mad.header, ..SaMad::new(Method::GET_RESP, 0, mask, change(record)) };
+    mad.header.method = Method::GET_RESP;
+    mad.header.status = status;
+    Envelope { peer: question.peer, mad: mad.emit() }
+}
+
+// req: ud-path-resolution
+#[test]
+fn after_a_change_of_lids_everybody_finds_everybody_again() {
+    let mut world = World::up(6, 3);
+    assert_all_reach(&mut world, SECOND);
+    let guid = |world: &World, nth: usize| {
+        let at = world.hosts[nth].at;
+        world.subnet.nodes()[at.node as usize].gid(at.port).guid()
+    };
+    let lids = [0, 1, 2].map(|nth| world.view(nth).lid);
+    let swapped = (0..3).map(|nth| (guid(&world, nth), lids[(nth + 1) % 3])).collect();
+    let manager = world.manager();
+    world.managers.stop(&mut world.subnet, manager);
+    let config = Config { lids: swapped, ..Config::default() };
+    world.managers.start(&mut world.subnet, manager, config);
+    world.pass(20 * SECOND);
+    assert_eq!(world.view(0).lid, lids[1], "the manager did as it was told");
+    world.assert_up();
+    assert_all_reach(&mut world, 5 * SECOND);
+}
+
+#[test]
+fn a_new_subnet_manager_is_told_of_all_groups_again() {
+    let mut world = World::up(7, 3);
+    assert_all_reach(&mut world, SECOND);
+    let group = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));
+    let now = world.now;
+    assert!(world.hosts[1].interface.join(now, group));
+    world.settle();
+    let manager = world.manager();
+    world.managers.stop(&mut world.subnet, manager);
+    world.pass(5 * SECOND);
+    assert_all_reach(&mut world, SECOND);
+    world.managers.start(&mut world.subnet, manager, Config::default());
+    world.pass(20 * SECOND);
+    let now = world.now;
+    world.hosts.iter_mut().for_each(|host| host.interface.handle_reregister(now));
+    world.settle();
+    world.pass(SECOND);
+    world.assert_up();
+    let datagram = packet(v4(1), group, b"to the group");
+    assert!(world.reaches(0, 1, &datagram, SECOND), "{:?}", world.hosts[0].interface.row());
+    assert_all_reach(&mut world, SECOND);
+}
+
+// req: ud-send-only, ud-group-traps, ud-multicast-membership, cm-multicast-on-ud
+#[test]
+fn groups_are_joined_to_send_and_fall_back_to_all_routers() {
+    let mut world = World::up(8, 4);
+    let group = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));
+    let routers = IpAddr::V4(Ipv4Addr::new(224, 0, 0, 2));
+    let datagram = packet(v4(1), group, b"to the group");
+    assert!(!world.reaches(0, 1, &datagram, SECOND), "nobody is in it");
+    let dropped = |world: &World| {
+        let rows = world.hosts[0].interface.drop_rows();
+        rows.filter(|row| row.1 == "no_group").map(|row| row.2).sum::<u64>()
+    };
+    assert!(dropped(&world) > 0);
+
+    let now = world.now;
+    assert!(world.hosts[2].interface.join(now, routers));
+    assert!(world.hosts[2].interface.join(now, group));
+    world.hosts[2].interface.leave(now, group);
+    world.settle();
+    world.pass(2 * SECOND);
+    world.hosts[2].got.clear();
+    world.send(0, datagram.clone());
+    let heard_by_router = |world: &World| world.heard(2, &datagram);
+    assert!(heard_by_router(&world), "a router hears what nobody else does");
+
+    let now = world.now;
+    assert!(world.hosts[1].interface.join(now, group));
+    world.pass(2 * SECOND);
+    assert!(world.reaches(0, 1, &datagram, SECOND), "somebody is in it now");
+    let rows: Vec<_> = world.hosts[0].interface.group_rows().collect();
+    assert!(rows.iter().any(|row| row.state == "send-only" && !row.is_heard), "{rows:?}");
+
+    let now = world.now;
+    world.hosts[1].interface.leave(now, group);
+    world.pass(2 * SECOND);
+    assert!(!world.reaches(0, 1, &datagram, SECOND), "and is not any more");
+    assert!(!world.hosts[1].mover.attached.keys().any(|mgid| mgid.0[12..] == [15, 1, 2, 3]));
+}
+
+// req: cm-resolution-on-ud, cm-reply-own-address
+#[test]
+fn an_answer_waits_for_the_way_to_whoever_asked() {
+    let mut world = World::up(9, 2);
+    world.mads_lost = 1_000_000;
+    world.send(0, packet(v4(1), v4(2), b"who are you?"));
+    world.pass(SECOND / 5);
+    let replies = |world: &World| {
+        let sent = world.hosts[1].sent.iter().filter(|frame| frame.ether_type == EtherType::ARP);
+        let parsed = sent.filter_map(|frame| ArpPacket::<LinkAddress>::parse(&frame.packet).ok());
+        parsed.filter(|arp| arp.operation == ArpOperation::REPLY).collect::<Vec<_>>()
+    };
+    assert!(replies(&world).is_empty(), "there is no way yet");
+    world.mads_lost = 0;
+    world.pass(5 * SECOND);
+    let replies = replies(&world);
+    assert!(!replies.is_empty());
+    let own = world.hosts[1].interface.row().address;
+    assert!(replies.iter().all(|reply| reply.sender_hardware == own), "our own address");
+    assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"now"), SECOND));
+}
+
+// req: ud-qpn-change
+#[test]
+fn a_peer_with_another_queue_pair_is_found_though_its_announcement_was_lost() {
+    let mut world = World::up(10, 2);
+    let datagram = packet(v4(1), v4(2), b"steadily");
+    assert!(world.reaches(0, 1, &datagram, SECOND));
+    world.weather.lost = 1_000_000;
+    world.restart(1, Qpn(0x99));
+    world.pass(8 * SECOND);
+    world.weather.lost = 0;
+    world.hosts[1].got.clear();
+    let mut waited = 0;
+    while world.hosts[1].got.is_empty() {
+        world.send(0, datagram.clone());
+        world.pass(SECOND);
+        waited += 1;
+        assert!(waited < 90, "still lost after {waited} s");
+    }
+}
+
+#[test]
+fn a_crowd_of_liars_costs_tables_their_limits_and_no_more() {
+    let mut world = World::with(11, 3, Config::default(), |mut config, _| {
+        config.neighbour.entries_max = 64;
+        config.paths_max = 64;
+        config
+    });
+    world.pass(5 * SECOND);
+    assert_all_reach(&mut world, SECOND);
+    let mut dice = Dice::new(11);
+    let victim = world.hosts[0].interface.row().address;
+    for _ in 0..3000 {
+        let (ip, guid) = (dice.roll() as u32, Guid(dice.roll()));
+        let gid = Gid::new(Gid::DEFAULT_PREFIX, guid);
+        let qpn = Qpn(dice.below(1 << 24) as u32);
+        let lie = ArpPacket {
+            operation: if dice.happens(500_000) {
+                ArpOperation::REQUEST
+            } else {
+                ArpOperation::REPLY
+            },
+            sender_hardware: LinkAddress { rc: true, uc: false, qpn, gid },
+            sender_protocol: Ipv4Addr::from_bits(0x0a00_0000 | ip & 0xff),
+            target_hardware: victim,
+            target_protocol: Ipv4Addr::new(10, 0, 0, 1),
+        };
+        let mut octets = vec![0; ArpPacket::<LinkAddress>::LEN];
+        lie.write(&mut octets).unwrap();
+        world.inject(0, EtherType::ARP, &octets);
+        if dice.happens(20_000) {
+            world.pass(SECOND / 50);
+        }
+    }
+    assert!(world.hosts[0].interface.neighbour_rows(world.now).count() <= 64);
+    assert!(world.hosts[0].interface.path_rows().count() <= 64);
+    assert!(world.hosts[0].interface.peer_rows().count() <= 64);
+    world.pass(120 * SECOND);
+    assert_all_reach(&mut world, 30 * SECOND);
+}
+
+#[test]
+fn any_datagram_and_any_packet_is_survived() {
+    let mut world = World::up(12, 2);
+    let mut dice = Dice::new(12);
+    for round in 0..4000u32 {
+        let octets: Vec<u8> = (0..dice.below(300)).map(|_| dice.roll() as u8).collect();
+        let kinds = [EtherType::ARP, EtherType::RARP, EtherType::IPV4, EtherType::IPV6];
+        world.inject(0, kinds[round as usize % 4], &octets);
+        let mut mad = [0; 256];
+        mad.iter_mut().for_each(|octet| *octet = dice.roll() as u8);
+        mad[..4].copy_from_slice(&[1, [3, 7][round as usize % 2], 2, dice.roll() as u8]);
+        let peer = MadAddress::gsi(Lid(1), 0, PKey::DEFAULT);
+        let now = world.now;
+        world.hosts[0].interface.handle_mad(now, &Envelope { peer, mad });
+        world.settle();
+    }
+    world.pass(60 * SECOND);
+    assert_all_reach(&mut world, 5 * SECOND);
+}
+
+#[test]
+fn a_neighbour_that_does_not_answer_is_complained_of() {
+    let mut world = World::up(13, 2);
+    world.send(0, packet(v4(1), v4(77), b"nobody there"));
+    world.pass(10 * SECOND);
+    let got = &world.hosts[0].got;
+    assert!(got.iter().any(|it| it[9] == 1 && it[20] == 3), "host unreachable: {got:?}");
+    let ways: Vec<_> = world.hosts[0].mover.peers.values().collect();
+    assert!(ways.iter().all(|way| !matches!(way, Way::Connected { .. })));
 }

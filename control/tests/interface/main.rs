@@ -1,6 +1,7 @@
 //! Interfaces against each other and against an administrator that does not know them: the
 //! fabric's own, in virtual time.
 
+mod connections;
 mod datagrams;
 mod mover;
 mod world;

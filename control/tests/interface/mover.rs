@@ -1,6 +1,9 @@
 //! What moves an interface's packets, as simple as can be, and strict about what it is told to do.
 
-use pollux_control::interface::{Action, By, DatagramWay, Link, Outgoing, PeerKey, Way};
+use pollux_control::interface::{
+    Action, By, ConnectionKey, ConnectionNews, DatagramWay, Link, Outgoing, PeerKey, Way,
+};
+use pollux_verbs::{QpState, QpType, transition};
 use pollux_wire::address::{Gid, Lid, Qpn};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,6 +17,23 @@ pub struct Mover {
     pub peers: BTreeMap<PeerKey, Way>,
     pub bound: BTreeMap<IpAddr, PeerKey>,
     pub groups: BTreeMap<Gid, PeerKey>,
+    pub connections: BTreeMap<ConnectionKey, QueuePair>,
+    /// What control is still to be told.
+    pub news: Vec<(ConnectionKey, ConnectionNews)>,
+    /// Queue pairs made so far, by which the next has its number.
+    pub made: u32,
+    /// Queue pairs cannot be made.
+    pub is_out_of_queue_pairs: bool,
+}
+
+/// A connection's queue pair.
+#[derive(Clone, Copy, Debug)]
+pub struct QueuePair {
+    pub qpn: Qpn,
+    pub qp_type: QpType,
+    pub state: QpState,
+    pub dest_qp: Option<Qpn>,
+    pub rnr_retry: Option<u8>,
 }
 
 impl Mover {
@@ -55,7 +75,39 @@ impl Mover {
             Action::UnbindGroup { mgid } => {
                 assert!(self.groups.remove(&mgid).is_some(), "the group is not bound");
             }
-            other => panic!("no connections here: {other:?}"),
+            Action::Connect { connection, qp_type, .. } => self.connect(connection, qp_type),
+            Action::Modify { connection, attributes } => {
+                // One whose queue pair failed meanwhile is not changed any more.
+                let Some(qp) = self.connections.get_mut(&connection) else { return };
+                if qp.state != QpState::Err {
+                    qp.state = transition::check(qp.qp_type, qp.state, &attributes).unwrap();
+                    qp.dest_qp = attributes.dest_qp.or(qp.dest_qp);
+                    qp.rnr_retry = attributes.rnr_retry.map(|it| it.get()).or(qp.rnr_retry);
+                }
+            }
+            Action::Disconnect { connection } => {
+                self.connections.remove(&connection);
+                self.news.push((connection, ConnectionNews::Ended));
+            }
+        }
+    }
+
+    fn connect(&mut self, key: ConnectionKey, qp_type: QpType) {
+        if self.is_out_of_queue_pairs {
+            return self.news.push((key, ConnectionNews::Failed));
+        }
+        self.made += 1;
+        let qpn = Qpn(self.made);
+        let (state, dest_qp, rnr_retry) = (QpState::Init, None, None);
+        self.connections.insert(key, QueuePair { qpn, qp_type, state, dest_qp, rnr_retry });
+        self.news.push((key, ConnectionNews::Made { qpn }));
+    }
+
+    /// The queue pair failed.
+    pub fn fail(&mut self, key: ConnectionKey) {
+        if let Some(qp) = self.connections.get_mut(&key) {
+            qp.state = QpState::Err;
+            self.news.push((key, ConnectionNews::Failed));
         }
     }
 

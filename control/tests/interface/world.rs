@@ -1,13 +1,15 @@
 //! A managed subnet with an interface at each of its hosts but the first, where the manager is.
 
-use crate::mover::Mover;
+use crate::mover::{Mover, QueuePair};
 use pollux_control::interface::{
-    From, Interface, InterfaceConfig, Outgoing, PortView, Received, Way,
+    By, ConnectionKey, ConnectionNews, From, Interface, InterfaceConfig, Outgoing, PortView,
+    Received, Way,
 };
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_fabric::sm::{Config, Residents};
 use pollux_fabric::subnet::{Datagram, Subnet};
 use pollux_fabric::topology::{End, Topology};
+use pollux_verbs::QpState;
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
 use pollux_wire::address::Qpn;
@@ -37,7 +39,9 @@ pub struct Host {
     pub mover: Mover,
     /// Packets that local sockets got.
     pub got: Vec<Vec<u8>>,
-    /// Frames that left, by type.
+    /// Packets that came by the link.
+    pub seen: Vec<Vec<u8>>,
+    /// Frames that left.
     pub sent: Vec<Outgoing>,
 }
 
@@ -58,6 +62,8 @@ pub struct World {
     pub weather: Weather,
     /// Management datagrams of a million that are lost between interfaces and administrator.
     pub mads_lost: u32,
+    /// How interfaces see their ports.
+    pub seen: fn(usize, PortView) -> PortView,
     dice: Dice,
     flying: BTreeMap<(Time, u64), Flying>,
     number: u64,
@@ -128,7 +134,8 @@ impl World {
                 .address(v6(number.into()), 64);
             let config = adjust(config, nth);
             let interface = Interface::new(Time::START, config, seed * 100 + nth as u64);
-            Host { at, qpn, interface, mover: Mover::default(), got: vec![], sent: vec![] }
+            let mover = Mover { made: 1000 * u32::from(number), ..Mover::default() };
+            Host { at, qpn, interface, mover, got: vec![], seen: vec![], sent: vec![] }
         };
         let hosts = ends.enumerate().map(host).collect();
         Self {
@@ -138,6 +145,7 @@ impl World {
             now: Time::START,
             weather: Weather::default(),
             mads_lost: 0,
+            seen: |_, view| view,
             dice: Dice::new(!seed),
             flying: BTreeMap::new(),
             number: 0,
@@ -164,7 +172,7 @@ impl World {
         let at = self.hosts[nth].at;
         let node = &self.subnet.nodes()[at.node as usize];
         let port = &node.ports[usize::from(at.port)];
-        PortView {
+        let view = PortView {
             number: at.port,
             state: port.info.port_state,
             lid: port.info.lid,
@@ -174,7 +182,19 @@ impl World {
             mtu: port.info.neighbor_mtu,
             gids: vec![node.gid(at.port)],
             pkeys: port.p_keys.entries().to_vec(),
-        }
+        };
+        (self.seen)(nth, view)
+    }
+
+    /// A host begins anew, with another UD queue pair.
+    pub fn restart(&mut self, nth: usize, qpn: Qpn) {
+        let host = &mut self.hosts[nth];
+        let guid = self.subnet.nodes()[host.at.node as usize].gid(host.at.port).guid();
+        let number = nth as u8 + 1;
+        let config = InterfaceConfig::new(guid, qpn, PKey::DEFAULT).address(v4(number), 24);
+        host.qpn = qpn;
+        host.interface = Interface::new(self.now, config, u64::from(qpn.0));
+        host.mover = Mover::default();
     }
 
     /// A host sends a packet: as its tables say, else by asking control.
@@ -193,14 +213,40 @@ impl World {
         };
         let way = peer.map(|peer| (*peer, host.mover.peers[peer]));
         match way {
-            Some((_, Way::Datagram(way))) => {
+            Some((_, Way::Datagram(way))) if packet.len() > way.mtu as usize => {
+                host.interface.handle_too_big(self.now, &packet, way.mtu);
+            }
+            Some((_, Way::Connected { mtu, .. })) if packet.len() > mtu as usize => {
+                host.interface.handle_too_big(self.now, &packet, mtu);
+            }
+            Some((peer, Way::Datagram(_) | Way::Connected { .. })) => {
                 let ether_type =
                     if packet[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 };
-                let by = pollux_control::interface::By::Datagram(way);
-                self.fly(nth, Outgoing { ether_type, packet, by });
+                self.fly(nth, Outgoing { ether_type, packet, by: By::Peer(peer) });
             }
             _ => host.interface.handle_miss(self.now, packet),
         }
+        self.settle();
+    }
+
+    /// Where the subnet manager is.
+    pub fn manager(&self) -> End {
+        let nodes = (0..).zip(self.subnet.topology().nodes());
+        let mut ends = nodes.filter(|(_, node)| node.kind == NodeType::CHANNEL_ADAPTER);
+        ends.next().map(|(node, _)| End { node, port: 1 }).unwrap()
+    }
+
+    /// Whether a host's sockets, or what forwards for others there, got a packet.
+    pub fn heard(&self, nth: usize, packet: &[u8]) -> bool {
+        self.hosts[nth].got.iter().any(|got| got == packet)
+            || self.hosts[nth].seen.iter().any(|seen| seen == packet)
+    }
+
+    /// A datagram comes to a host out of nowhere.
+    pub fn inject(&mut self, nth: usize, ether_type: EtherType, packet: &[u8]) {
+        let from = From::Datagram { qpn: Qpn(7), lid: self.view(nth).lid, gid: None, group: None };
+        let received = Received { ether_type, packet, from };
+        self.hosts[nth].interface.handle_packet(self.now, received);
         self.settle();
     }
 
@@ -241,6 +287,7 @@ impl World {
         let host = &mut self.hosts[to];
         if host.mover.link.is_some_and(|link| link.qkey == qkey) {
             let received = Received { ether_type, packet: &packet, from };
+            host.seen.push(packet.clone());
             host.interface.handle_packet(self.now, received);
         }
     }
@@ -249,9 +296,18 @@ impl World {
         let mut has_news = false;
         for nth in 0..self.hosts.len() {
             let host = &mut self.hosts[nth];
-            while let Some(action) = host.interface.poll_action() {
-                has_news = true;
-                host.mover.act(action);
+            // What is said leaves only when all is done that was to be done before it.
+            loop {
+                while let Some(action) = host.interface.poll_action() {
+                    has_news = true;
+                    host.mover.act(action);
+                }
+                if host.mover.news.is_empty() {
+                    break;
+                }
+                for (key, news) in std::mem::take(&mut host.mover.news) {
+                    host.interface.handle_connection(self.now, key, &news);
+                }
             }
             while let Some(delivery) = host.interface.poll_delivery() {
                 host.got.push(delivery.packet);
@@ -277,8 +333,18 @@ impl World {
 
     fn fly(&mut self, nth: usize, outgoing: Outgoing) {
         let host = &self.hosts[nth];
+        if let By::Peer(peer) = outgoing.by
+            && let Some(Way::Connected { connection, .. }) = host.mover.peers.get(&peer)
+        {
+            return self.fly_connected(nth, *connection, outgoing);
+        }
         let Some((way, link)) = host.mover.way(&outgoing).zip(host.mover.link) else { return };
-        assert!(outgoing.packet.len() <= way.mtu as usize, "control sends what does not fit");
+        if outgoing.packet.len() > way.mtu as usize {
+            assert!(matches!(outgoing.by, By::Peer(_)), "control sends what does not fit");
+            // It was to go by a connection that is not there any more.
+            let packet = outgoing.packet;
+            return self.hosts[nth].interface.handle_too_big(self.now, &packet, way.mtu);
+        }
         let group = way.vector.grh.map(|grh| grh.dgid).filter(|gid| gid.is_multicast());
         let gid = way.vector.grh.map(|_| link.gid);
         let from = From::Datagram { qpn: host.qpn, lid: link.lid, gid, group };
@@ -302,6 +368,33 @@ impl World {
                 self.flying.insert((self.now + delay, self.number), flying);
             }
         }
+    }
+
+    /// A packet by a connection: it comes, or the connection fails.
+    fn fly_connected(&mut self, nth: usize, key: ConnectionKey, outgoing: Outgoing) {
+        let Some(own) = self.hosts[nth].mover.connections.get(&key).copied() else { return };
+        if own.state == QpState::Err {
+            return;
+        }
+        assert_eq!(own.state, QpState::Rts, "a packet for what cannot send");
+        self.hosts[nth].mover.news.push((key, ConnectionNews::Used));
+        let ends = self.hosts.iter().enumerate().flat_map(|(to, host)| {
+            host.mover.connections.iter().map(move |(key, qp)| (to, *key, *qp))
+        });
+        let is_other_end = |qp: &QueuePair| {
+            Some(qp.qpn) == own.dest_qp
+                && qp.dest_qp == Some(own.qpn)
+                && matches!(qp.state, QpState::Rtr | QpState::Rts)
+        };
+        let Some((to, there, _)) = ends.into_iter().find(|(_, _, qp)| is_other_end(qp)) else {
+            return self.hosts[nth].mover.fail(key);
+        };
+        let Outgoing { ether_type, packet, .. } = outgoing;
+        self.hosts[to].mover.news.push((there, ConnectionNews::DataCame));
+        let qkey = self.hosts[to].mover.link.map_or(QKey(0), |link| link.qkey);
+        self.number += 1;
+        let flying = Flying { to, ether_type, packet, from: From::Connection(there), qkey };
+        self.flying.insert((self.now, self.number), flying);
     }
 
     /// Time goes on, in steps that are short beside all that anybody waits for.

@@ -531,6 +531,7 @@ mod tests {
         assert_eq!(subnet.nodes()[3].drops.of(NodeDrop::DirectedRoute), 1);
     }
 
+    // req: iba-links
     #[test]
     fn a_link_that_is_taken_down_comes_back_unless_it_is_disabled() {
         let mut subnet = subnet("single:2");

@@ -282,6 +282,7 @@ mod tests {
         Ok(hops)
     }
 
+    // req: iba-switching
     #[test]
     fn unicast_goes_by_the_table() {
         let mut node = switch();
@@ -319,6 +320,7 @@ mod tests {
         }
     }
 
+    // req: iba-switching
     #[test]
     fn multicast_goes_to_all_but_where_it_came_from() {
         let mut node = switch();
@@ -353,6 +355,7 @@ mod tests {
         assert_eq!(hops(&mut node, management), Err(NodeDrop::PortState));
     }
 
+    // req: iba-partitions
     #[test]
     fn strangers_to_a_partition_are_dropped_counted_and_trapped() {
         let mut node = switch();

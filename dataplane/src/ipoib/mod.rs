@@ -18,8 +18,8 @@
 //! Memory: `datagram_receives` buffers of the first memory, and `connected_receives` of the second
 //! whatever the number of connections, since these share a queue (RFC 4755 leaves that open; with
 //! 65,524 octets a receive, 256 receives are 16.8 MB). Where UC cannot share, each such connection
-//! has `own_receives` more. Of each memory the station keeps up to 64 free ones at hand. A connection
-//! itself keeps a ring of its sends, 16 octets each: 1 KiB for 64.
+//! has `own_receives` more. Of each memory the station keeps up to 64 free ones at hand. A
+//! connection itself keeps a ring of its sends, 16 octets each: 1 KiB for 64.
 
 mod connections;
 mod queue;
@@ -202,9 +202,8 @@ pub struct Station {
 
 impl Station {
     /// A station at this device, stopped. Address handles for it are to be of the same protection
-    /// domain. Datagrams are received into `small`, messages of
-    /// connections into `large`; packets of either can be sent. Both memories may be known to other
-    /// stations as well.
+    /// domain. Datagrams are received into `small`, messages of connections into `large`; packets
+    /// of either can be sent. Both memories may be known to other stations as well.
     pub fn new<D: Device + ?Sized>(
         device: &mut D,
         pd: Pd,
@@ -311,11 +310,30 @@ impl Station {
         self.events.pop_front()
     }
 
-    /// Lets datagrams come and go. For a station that is stopped.
+    /// Lets datagrams come and go. For a station that is stopped; if it fails, the station stops
+    /// again.
     pub fn start<D: Device + ?Sized>(
         &mut self,
         device: &mut D,
         link: Link,
+    ) -> Result<(), VerbsError> {
+        if self.datagrams.state != State::Stopped {
+            return Err(VerbsError::Busy { verb: "start", by: "datagrams that come and go" });
+        }
+        let started = self.bring_up(device, &link);
+        (self.link, self.datagrams.state) = (link, State::Started);
+        if started.is_err() {
+            self.stop(device)?;
+        }
+        self.replenish(device);
+        started
+    }
+
+    /// Takes the UD queue pair from RESET to RTS.
+    fn bring_up<D: Device + ?Sized>(
+        &mut self,
+        device: &mut D,
+        link: &Link,
     ) -> Result<(), VerbsError> {
         let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
         let init = QpAttributes {
@@ -328,11 +346,7 @@ impl Station {
         device.modify_qp(qp, &init)?;
         self.replenish_datagrams(device);
         device.modify_qp(qp, &to(QpState::Rtr))?;
-        device.modify_qp(qp, &QpAttributes { sq_psn: Some(Psn::new(0)), ..to(QpState::Rts) })?;
-        self.link = link;
-        self.datagrams.state = State::Started;
-        self.replenish(device);
-        Ok(())
+        device.modify_qp(qp, &QpAttributes { sq_psn: Some(Psn::new(0)), ..to(QpState::Rts) })
     }
 
     /// Ends that; connections stay. [`Station::poll`] goes on until [`Station::is_stopped`]: all

@@ -59,7 +59,8 @@ pub(super) const NOTHING: Completion = Completion {
 
 impl Station {
     /// Takes what is finished, at most [`POLL_MAX`](super::POLL_MAX) requests; appends packets that
-    /// have come to `received`; posts new receives. Says how many requests it took.
+    /// have come to `received`, which needs no more room than that; posts new receives. Says how
+    /// many requests it took.
     pub fn poll<D: Device + ?Sized>(
         &mut self,
         device: &mut D,
@@ -190,10 +191,10 @@ impl Station {
         completion: &Completion,
         buf: &mut Buf,
     ) -> Result<Read, Option<PacketDrop>> {
-        let source = match (completion.status, &completion.from) {
-            (CompletionStatus::Success, Some(source)) => source,
-            _ => return Err(self.datagrams_failed(completion.status)),
-        };
+        if completion.status != CompletionStatus::Success {
+            return Err(self.datagrams_failed(completion.status));
+        }
+        let source = completion.from.as_ref().ok_or(PacketDrop::ReceiveFailed)?;
         let grh = read_grh(source, self.is_subnet, buf)?;
         let is_own_number = source.src_qp == self.datagrams.qpn;
         if is_own_number && self.link.is_own_port(source, grh.as_ref(), self.is_subnet) {

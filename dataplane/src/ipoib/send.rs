@@ -9,7 +9,6 @@ use crate::packet_memory::{BATCH, Stock};
 use crate::reason::Refusal;
 use pollux_mem::Buf;
 use pollux_verbs::*;
-use pollux_wire::address::Qpn;
 use pollux_wire::ip::ipoib::{EtherType, IpoibHeader};
 use pollux_wire::keys::QKey;
 use std::array::from_fn;
@@ -67,15 +66,14 @@ impl Station {
         while let Some(first) = left.as_slice().first() {
             let same = |one: &&Outgoing| is_same_way(&one.route, &first.route);
             let run = left.as_slice().iter().take(BATCH).take_while(same).count();
-            let (accepted, why) = match (self.lane(first), run) {
-                (Some(lane), 1) => self.post::<D, 1>(device, lane, run, &mut left),
-                (Some(lane), _) => self.post::<D, BATCH>(device, lane, run, &mut left),
-                (None, _) => (0, Some(Refusal::Disconnected)),
+            let lane = self.lane(&first.route);
+            let (accepted, why) = match run {
+                1 => self.post::<D, 1>(device, lane, run, &mut left),
+                _ => self.post::<D, BATCH>(device, lane, run, &mut left),
             };
             if let Some(why) = why {
-                // It is this one's fault; the others may go.
-                let is_alone = matches!(why, Refusal::Stale | Refusal::Disconnected);
-                let count = if is_alone { 1 } else { run - accepted };
+                // A way that is no more is one packet's; the others may go.
+                let count = if why == Refusal::Stale { 1 } else { run - accepted };
                 self.give_back(why, left.by_ref().take(count), refused);
             }
         }
@@ -134,18 +132,14 @@ impl Station {
         self.small.holds(buf) || self.large.holds(buf)
     }
 
-    /// By which queue pair an encapsulated packet goes; by none if a connection has failed since
-    /// and the packet is too long for a datagram.
+    /// By which queue pair a packet goes that was admitted.
     #[inline]
-    fn lane(&self, outgoing: &Outgoing) -> Option<Lane> {
-        match &outgoing.route {
+    fn lane(&self, route: &Route) -> Lane {
+        match route {
             Route::Connected(way) if self.connections.is_open(way.connection) => {
-                Some(Lane::Connection(way.connection.slot))
+                Lane::Connection(way.connection.slot)
             }
-            route => {
-                let octets = (outgoing.packet.len() - HEADER) as u32;
-                datagram(route, octets).ok().map(|_| Lane::Datagrams)
-            }
+            _ => Lane::Datagrams,
         }
     }
 
@@ -190,16 +184,12 @@ impl Station {
         });
         let requests: [SendRequest<'_>; N] = from_fn(|nth| {
             let Some(one) = packets.get(nth) else { return NO_REQUEST };
-            let op = match lane {
-                Lane::Connection(_) => SendOp::Send,
-                Lane::Datagrams => SendOp::Datagram(destination(&one.route, link.qkey)),
-            };
             let data = match is_inline(&one.packet) {
                 true => Data::Inline(one.packet.octets()),
                 false => Data::Sges(std::slice::from_ref(&sges[nth])),
             };
             let id = name.id() | u64::from(sends.number(nth));
-            SendRequest { id, op, flags: flags[nth], data }
+            SendRequest { id, op: operation(lane, &one.route, link.qkey), flags: flags[nth], data }
         });
         let posted = device.post_send(qp, &requests[..count]);
         let accepted = posted.as_ref().map_or_else(|error| error.accepted, |()| count);
@@ -217,23 +207,13 @@ impl Station {
             return (accepted, None);
         }
         sends.cut_short();
-        let refusal = posted.err().map_or(PostRefusal::Full, |error| error.refusal);
-        (accepted, Some(self.why_refused(lane, refusal)))
-    }
-
-    #[cold]
-    fn why_refused(&mut self, lane: Lane, refusal: PostRefusal) -> Refusal {
-        match (lane, refusal) {
-            (_, PostRefusal::Full) => Refusal::Full,
-            (Lane::Datagrams, PostRefusal::BadOperation) => Refusal::Stale,
-            (Lane::Datagrams, _) => Refusal::Down,
-            (Lane::Connection(slot), refusal) => {
-                if refusal == PostRefusal::State(QpState::Err) {
-                    self.fail(slot, None);
-                }
-                Refusal::Disconnected
-            }
-        }
+        let why = match (lane, posted.map_err(|error| error.refusal)) {
+            (_, Ok(()) | Err(PostRefusal::Full)) => Refusal::Full,
+            (Lane::Datagrams, Err(PostRefusal::BadOperation)) => Refusal::Stale,
+            (Lane::Datagrams, Err(_)) => Refusal::Down,
+            (Lane::Connection(_), Err(_)) => Refusal::Disconnected,
+        };
+        (accepted, Some(why))
     }
 
     #[cold]
@@ -276,12 +256,15 @@ fn datagram(route: &Route, octets: u32) -> Result<&Datagram, Refusal> {
     }
 }
 
-/// Where a datagram goes that has a way; no handle's, if it has none.
+/// What is asked of the queue pair.
 #[inline]
-fn destination(route: &Route, qkey: QKey) -> Destination {
-    match datagram(route, 0) {
-        Ok(way) => Destination { ah: way.ah, qpn: way.qpn, qkey },
-        Err(_) => Destination { ah: Ah(u32::MAX), qpn: Qpn(0), qkey },
+fn operation(lane: Lane, route: &Route, qkey: QKey) -> SendOp {
+    if let Lane::Datagrams = lane
+        && let Ok(way) = datagram(route, 0)
+    {
+        SendOp::Datagram(Destination { ah: way.ah, qpn: way.qpn, qkey })
+    } else {
+        SendOp::Send
     }
 }
 

@@ -62,6 +62,27 @@ fn a_connection_that_never_began_ends_at_once() {
     pair.close();
 }
 
+/// The event may come long after the state has changed: until then a receive may be the queue
+/// pair's, and it stays.
+#[test]
+fn a_connection_ends_only_when_its_last_receive_is_known() {
+    let mut pair = Pair::new(1, Setup::default());
+    let [id, _] = pair.connect(QpType::Rc);
+    let host = &mut pair.hosts[0];
+    assert!(host.station.disconnect(&mut host.device, id));
+    for _ in 0..5 {
+        host.station.poll(&mut host.device, &mut host.received).unwrap();
+        assert_eq!(host.station.poll_event(), None);
+    }
+    assert!(
+        host.station
+            .handle_event(&AsyncEvent::LastWqeReached(host.station.peering(id).unwrap().qp))
+    );
+    host.station.poll(&mut host.device, &mut host.received).unwrap();
+    assert!(host.station.poll_event().is_some_and(|event| is_ended(&event)));
+    pair.close();
+}
+
 /// Packets are sent while the connection dies: each came, or was counted, or came back. Retries are
 /// few, so that the sender learns of it.
 fn killed(seed: u64) -> (u64, bool) {

@@ -1,7 +1,7 @@
 //! Full queues, empty pools, and ways that lead nowhere.
 
 use crate::pair::*;
-use pollux_dataplane::ipoib::{Config, Outgoing, Station, StationEvent};
+use pollux_dataplane::ipoib::{self, Config, Outgoing, Station, StationEvent};
 use pollux_dataplane::neighbour::Route;
 use pollux_dataplane::packet_memory::PacketMemory;
 use pollux_dataplane::reason::{PacketDrop, Refusal};
@@ -105,6 +105,11 @@ fn ways_that_lead_nowhere_give_the_packet_back() {
         let refused = host.refused.pop().unwrap();
         assert_eq!((refused.why, refused.outgoing.packet.octets()), (why, &packet(4, 100, 1)[..]));
     }
+    // By a connection that is not ready: a fault of whoever wrote the table, and the packet stays.
+    let id = host.station.connect(&mut host.device, host.peer, QpType::Rc).unwrap();
+    host.send(host.connected(id), [packet(4, 100, 1), packet(4, 5000, 2)]);
+    let back = host.refused.drain(..).map(|one| (one.why, one.outgoing.packet.len()));
+    assert!(back.eq([(Refusal::Disconnected, 100), (Refusal::Disconnected, 5000)]));
     // Of an older table: the others of the batch go their way.
     let stale = host.datagram();
     let ah = host.ah;
@@ -168,7 +173,14 @@ fn a_station_stops_and_starts_again() {
         let host = &mut pair.hosts[0];
         assert!(host.station.is_stopped());
         assert!(host.events.is_empty(), "it was told to");
+        // An entry of the table that the port does not have: nothing is left half started.
+        let nowhere = ipoib::Link { pkey_index: 99, ..host.link };
+        assert!(host.station.start(&mut host.device, nowhere).is_err());
+        pair.settle();
+        let host = &mut pair.hosts[0];
         host.station.start(&mut host.device, host.link).unwrap();
+        let again = host.station.start(&mut host.device, host.link);
+        assert!(matches!(again, Err(VerbsError::Busy { verb: "start", .. })));
         assert_eq!(host.station.qpn(), qpn);
         pair.hosts[1].received.clear();
         let route = pair.hosts[1].datagram();
@@ -184,7 +196,7 @@ fn a_station_stops_and_starts_again() {
 fn datagrams_show_the_key_of_the_broadcast_group() {
     let mut pair = Pair::new(1, Setup::default());
     let host = &mut pair.hosts[0];
-    let other = pollux_dataplane::ipoib::Link { qkey: pollux_wire::keys::QKey(7), ..host.link };
+    let other = ipoib::Link { qkey: pollux_wire::keys::QKey(7), ..host.link };
     host.station.set_link(&mut host.device, other).unwrap();
     let route = host.datagram();
     host.send(route, [packet(4, 100, 1)]);

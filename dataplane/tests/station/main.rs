@@ -6,4 +6,5 @@ mod connections;
 mod hostile;
 mod limits;
 mod pair;
+mod switch;
 mod traffic;

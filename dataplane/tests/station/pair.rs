@@ -1,8 +1,11 @@
 //! Two hosts at a link, each with a station, and packets that say where they belong.
 
-use pollux_dataplane::ipoib::*;
+use pollux_dataplane::ipoib::{
+    self, Config, ConnectionId, Outgoing, Received, Refused, Station, StationEvent,
+};
 use pollux_dataplane::neighbour::{Connected, Datagram, Route};
 use pollux_dataplane::packet_memory::PacketMemory;
+use pollux_fabric::link::Link;
 use pollux_fabric::link::world::{Wire, World, WorldLink};
 use pollux_fabric::{Adapter, Port, SoftDevice};
 use pollux_mem::Buf;
@@ -23,12 +26,12 @@ pub const UD_MTU: u32 = 2044;
 /// Of connections.
 pub const CM_MTU: u32 = 65_520;
 
-pub struct Host {
-    pub device: SoftDevice<WorldLink>,
+pub struct Host<L: Link = WorldLink> {
+    pub device: SoftDevice<L>,
     pub station: Station,
     pub small: PacketMemory,
     pub large: PacketMemory,
-    pub link: Link,
+    pub link: ipoib::Link,
     pub pd: Pd,
     /// To the other host.
     pub ah: Ah,
@@ -72,7 +75,16 @@ impl Setup {
 impl Pair {
     pub fn new(seed: u64, setup: Setup) -> Self {
         let (world, [link_a, link_b]) = World::new(seed, setup.wire);
-        let mut hosts = [host(link_a, 1, &setup), host(link_b, 2, &setup)];
+        let device = |link, lid| {
+            let mut port = Port::active(Lid(lid), Guid(lid.into()));
+            port.mtu = Mtu::OCTETS_2048;
+            SoftDevice::new("soft", Adapter::new(port), link)
+        };
+        let sizes = |nth: usize| (setup.small[nth], setup.large[nth]);
+        let mut hosts = [
+            Host::new(device(link_a, 1), 2, setup.config, sizes(0)),
+            Host::new(device(link_b, 2), 1, setup.config, sizes(1)),
+        ];
         let qpns = [0, 1].map(|i: usize| hosts[i].station.qpn());
         for (i, host) in hosts.iter_mut().enumerate() {
             let gid = gid(2 - i as u16);
@@ -123,10 +135,7 @@ impl Pair {
     /// Closes all; every buffer must be back.
     pub fn close(self) {
         for host in self.hosts {
-            let Host { mut device, station, small, large, received, refused, .. } = host;
-            station.close(&mut device).unwrap();
-            drop((received, refused));
-            assert_eq!((small.pool().outstanding(), large.pool().outstanding()), (0, 0));
+            host.close();
         }
     }
 }
@@ -137,23 +146,6 @@ pub fn gid(lid: u16) -> Gid {
 
 pub fn path(lid: u16) -> AddressVector {
     AddressVector { dlid: Lid(lid), port: 1, ..AddressVector::default() }
-}
-
-fn host(link: WorldLink, lid: u16, setup: &Setup) -> Host {
-    let mut port = Port::active(Lid(lid), Guid(lid.into()));
-    port.mtu = Mtu::OCTETS_2048;
-    let mut device = SoftDevice::new("soft", Adapter::new(port), link);
-    let pd = device.create_pd().unwrap();
-    let nth = usize::from(lid) - 1;
-    let small = PacketMemory::new(setup.small[nth], UD_MTU).unwrap();
-    let large = PacketMemory::new(setup.large[nth], CM_MTU).unwrap();
-    let mut station = Station::new(&mut device, pd, setup.config, &small, &large).unwrap();
-    let link = Link { pkey_index: 0, qkey: QKEY, lid: Lid(lid), lmc: 0, gid: gid(lid) };
-    station.start(&mut device, link).unwrap();
-    let ah = device.create_ah(pd, &path(3 - lid)).unwrap();
-    let (received, refused, events) = Default::default();
-    let peer = LinkAddress::default();
-    Host { device, station, small, large, link, pd, ah, peer, received, refused, events }
 }
 
 /// What brings a connected queue pair to INIT.
@@ -190,7 +182,36 @@ fn attributes(qp_type: QpType, peer: Qpn, lid: u16, retries: Retries) -> [QpAttr
     [to_init(), rtr, rts]
 }
 
-impl Host {
+impl<L: Link> Host<L> {
+    /// A station that is started, with so many buffers of each memory, and a way to another port.
+    pub fn new(
+        mut device: SoftDevice<L>,
+        peer_lid: u16,
+        config: Config,
+        (small, large): (u32, u32),
+    ) -> Self {
+        let pd = device.create_pd().unwrap();
+        let port = device.port(1).unwrap();
+        let small = PacketMemory::new(small, port.mtu_max.octets().unwrap() as u32 - 4).unwrap();
+        let large = PacketMemory::new(large, CM_MTU).unwrap();
+        let mut station = Station::new(&mut device, pd, config, &small, &large).unwrap();
+        let gid = device.gid(1, 0).unwrap();
+        let link = ipoib::Link { pkey_index: 0, qkey: QKEY, lid: port.lid, lmc: port.lmc, gid };
+        station.start(&mut device, link).unwrap();
+        let ah = device.create_ah(pd, &path(peer_lid)).unwrap();
+        let (received, refused, events) = Default::default();
+        let peer = LinkAddress::default();
+        Self { device, station, small, large, link, pd, ah, peer, received, refused, events }
+    }
+
+    /// Closes the station; every buffer must be back.
+    pub fn close(self) {
+        let Self { mut device, station, small, large, received, refused, .. } = self;
+        station.close(&mut device).unwrap();
+        drop((received, refused));
+        assert_eq!((small.pool().outstanding(), large.pool().outstanding()), (0, 0));
+    }
+
     /// Polls once, and hears what the device has to say.
     pub fn turn(&mut self) {
         // Through a table of functions, which a caller may prefer to code for each device.

@@ -2,6 +2,7 @@
 
 use crate::address::AddressVector;
 use crate::memory::{Access, Cq, Pd, Srq};
+use crate::work::SendOp;
 use pollux_wire::address::Qpn;
 use pollux_wire::keys::QKey;
 use pollux_wire::packet::RnrTimer;
@@ -31,6 +32,24 @@ impl QpType {
     #[inline]
     pub const fn is_datagram(self) -> bool {
         matches!(self, Self::Ud | Self::Gsi)
+    }
+
+    /// Whether it has the operation (IBA table 37).
+    #[inline]
+    pub const fn has(self, op: &SendOp) -> bool {
+        match op {
+            SendOp::Datagram(_) | SendOp::DatagramImm(..) => self.is_datagram(),
+            SendOp::Send
+            | SendOp::SendImm(_)
+            | SendOp::Write(_)
+            | SendOp::WriteImm(..)
+            | SendOp::Bind(_)
+            | SendOp::LocalInvalidate(_) => matches!(self, Self::Rc | Self::Uc),
+            SendOp::SendInvalidate(_)
+            | SendOp::Read(_)
+            | SendOp::CompareSwap { .. }
+            | SendOp::FetchAdd { .. } => matches!(self, Self::Rc),
+        }
     }
 }
 

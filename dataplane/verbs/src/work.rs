@@ -1,5 +1,6 @@
 //! What is asked of an adapter: work requests (IBA 10.8.2, 11.4).
 
+use crate::completion::CompletionKind;
 use crate::memory::{Access, Ah, LKey, RKey};
 use pollux_wire::address::Qpn;
 use pollux_wire::keys::QKey;
@@ -95,6 +96,26 @@ pub enum SendOp {
     Bind(Bind),
     /// A window's key ends. RC, UC.
     LocalInvalidate(RKey),
+}
+
+impl SendOp {
+    /// What kind of completion such a request ends in.
+    #[inline]
+    pub const fn kind(&self) -> CompletionKind {
+        match self {
+            Self::Send
+            | Self::SendImm(_)
+            | Self::SendInvalidate(_)
+            | Self::Datagram(_)
+            | Self::DatagramImm(..) => CompletionKind::Send,
+            Self::Write(_) | Self::WriteImm(..) => CompletionKind::Write,
+            Self::Read(_) => CompletionKind::Read,
+            Self::CompareSwap { .. } => CompletionKind::CompareSwap,
+            Self::FetchAdd { .. } => CompletionKind::FetchAdd,
+            Self::Bind(_) => CompletionKind::Bind,
+            Self::LocalInvalidate(_) => CompletionKind::LocalInvalidate,
+        }
+    }
 }
 
 /// Where a datagram goes.

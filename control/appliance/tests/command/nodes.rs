@@ -7,24 +7,48 @@ use std::time::{Duration, Instant};
 
 /// A node that runs at a host of a fabric.
 struct Node {
-    _child: Ending,
+    child: Ending,
     socket: String,
 }
 
 impl Node {
-    fn start(fabric: &Running, host: u32) -> Self {
-        let (config, socket) = (format!("node{host}.toml"), fabric.path(&format!("node{host}")));
+    /// Its interface has this mode.
+    fn start(fabric: &Running, host: u32, mode: &str) -> Self {
+        let (config, mut socket) =
+            (format!("node{host}.toml"), fabric.path(&format!("node{host}")));
         let device = fabric.port(host);
-        let text =
-            format!("[interface.ib0]\ndevice = {device:?}\naddress = [\"10.0.0.{host}/24\"]\n");
+        let text = format!(
+            "[interface.ib0]\ndevice = {device:?}\naddress = [\"10.0.0.{host}/24\"]\n\
+             mode = {mode:?}\n"
+        );
         std::fs::write(fabric.path(&config), text).expect("there is a folder");
         let (well, said) = said(&["check", &fabric.path(&config)]);
         assert!(well && said.contains("interfaces: ib0"), "{said}");
-        let child = Command::new(env!("CARGO_BIN_EXE_pollux"))
-            .args(["run", &fabric.path(&config), "--socket", &socket])
-            .stdout(Stdio::null())
-            .spawn();
-        Self { _child: Ending(child.expect("it starts")), socket }
+        let begun = Instant::now();
+        loop {
+            let child = Command::new(env!("CARGO_BIN_EXE_pollux"))
+                .args(["run", &fabric.path(&config), "--socket", &socket])
+                .stdout(Stdio::null())
+                .spawn();
+            let mut node = Self { child: Ending(child.expect("it starts")), socket };
+            if node.runs() {
+                return node;
+            }
+            // The fabric may not know yet that who was at the port before is dead.
+            assert!(begun.elapsed() < PATIENCE, "it does not run");
+            socket = node.socket.clone();
+        }
+    }
+
+    /// Waits until it answers; says whether it does.
+    fn runs(&mut self) -> bool {
+        while self.child.0.try_wait().expect("it is ours").is_none() {
+            if self.ask(&["show", "interfaces"]).0 {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        false
     }
 
     fn ask(&self, question: &[&str]) -> (bool, String) {
@@ -35,6 +59,18 @@ impl Node {
         let (well, answer) = self.ask(&["show", what, "--json"]);
         assert!(well, "{answer}");
         serde_json::from_str(&answer).expect("it is JSON")
+    }
+
+    /// Asks until somebody answers.
+    fn reach(&self, address: &str, size: &str) {
+        let begun = Instant::now();
+        loop {
+            let (well, said) = self.ask(&["ping", address, "--count", "1", "--size", size]);
+            if well {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{said}");
+        }
     }
 
     /// Waits until the interface is up.
@@ -54,7 +90,7 @@ impl Node {
 #[test]
 fn nodes_at_a_fabric_ping_each_other_and_show_what_they_are() {
     let fabric = Running::new("nodes", &["--topology", "single:2"]);
-    let nodes = [Node::start(&fabric, 1), Node::start(&fabric, 2)];
+    let nodes = [Node::start(&fabric, 1, "ud"), Node::start(&fabric, 2, "ud")];
     nodes.iter().for_each(Node::come_up);
 
     let (well, text) = nodes[0].ask(&["ping", "10.0.0.2", "--count", "3", "--interval", "0.1"]);
@@ -81,9 +117,30 @@ fn nodes_at_a_fabric_ping_each_other_and_show_what_they_are() {
 }
 
 #[test]
+fn nodes_come_back_after_a_peer_or_the_fabric_was_killed() {
+    let mut fabric = Running::new("back", &["--topology", "single:2"]);
+    let first = Node::start(&fabric, 1, "rc");
+    let second = Node::start(&fabric, 2, "rc");
+    [&first, &second].into_iter().for_each(Node::come_up);
+    first.reach("10.0.0.2", "60000");
+    let connections = first.show("connections");
+    assert_eq!((&connections[0]["type"], &connections[0]["state"]), (&"RC".into(), &"open".into()));
+
+    // Killed, not asked to end: nobody takes leave.
+    drop(second);
+    let second = Node::start(&fabric, 2, "rc");
+    first.reach("10.0.0.2", "60000");
+    second.reach("10.0.0.1", "60000");
+
+    fabric.replace();
+    first.reach("10.0.0.2", "60000");
+    second.reach("10.0.0.1", "60000");
+}
+
+#[test]
 fn a_ping_that_nobody_answers_says_so_by_its_status() {
     let fabric = Running::new("silence", &["--topology", "single:2"]);
-    let node = Node::start(&fabric, 1);
+    let node = Node::start(&fabric, 1, "ud");
     node.come_up();
     let status = |arguments: &[&str]| {
         let command = Command::new(env!("CARGO_BIN_EXE_pollux"))

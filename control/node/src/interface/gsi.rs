@@ -102,6 +102,11 @@ impl Gsi {
         self.unsent
     }
 
+    /// Whether all is sent.
+    pub fn is_idle(&self) -> bool {
+        self.free.len() == SENDS
+    }
+
     /// Takes what has come; says whether anything was done.
     pub fn poll(
         &mut self,

@@ -18,11 +18,12 @@ mod handles;
 pub mod mover;
 pub mod sending;
 
-use crate::config::InterfaceSettings;
+use crate::config::{InterfaceSettings, Mode};
 use crate::device::Opened;
 use echo::{EchoId, Echoes, Outcome};
 use mover::{Arrived, DeviceError, Mover};
 use pollux_control::interface as control;
+use pollux_control::peer::{PeerConfig, Policy};
 use pollux_dataplane::ipoib::{Received, Sender};
 use pollux_verbs::VerbsError;
 use pollux_verbs::dice::Dice;
@@ -32,12 +33,17 @@ use sending::NotSent;
 use std::net::IpAddr;
 use std::time::Duration;
 
+/// How often control is told which connections are used.
+const USES_EVERY: Duration = Duration::from_secs(1);
+
 /// An interface at a device.
 pub struct Interface {
     control: control::Interface,
     mover: Mover,
     arrived: Arrived,
     echoes: Echoes,
+    /// When control is told which connections are used.
+    uses_due: Time,
     /// Why it does not run any more.
     failed: Option<VerbsError>,
 }
@@ -53,19 +59,24 @@ impl Interface {
     ) -> Result<Self, DeviceError> {
         let mut dice = Dice::new(seed);
         let scope = Scope::LINK_LOCAL;
-        let mover = Mover::new(opened, settings.pkey, scope, false, dice.roll())?;
+        let connects = settings.mode != Mode::Ud;
+        let mover = Mover::new(opened, settings.pkey, scope, connects, dice.roll())?;
+        let guid = mover.node_guid();
         let config = control::InterfaceConfig {
             addresses: settings.address.iter().map(|prefix| (prefix.ip, prefix.len)).collect(),
             routers: settings.router.clone(),
             neighbours: settings.neighbor.iter().map(|one| (one.address, one.link)).collect(),
             ipv6: settings.ipv6,
-            ..control::InterfaceConfig::new(mover.node_guid(), mover.qpn(), settings.pkey)
+            peer: PeerConfig { policy: policy(settings.mode), ..PeerConfig::of(guid) },
+            policies: settings.peer.iter().map(|one| (one.address, policy(one.mode))).collect(),
+            ..control::InterfaceConfig::new(guid, mover.qpn(), settings.pkey)
         };
         let mut interface = Self {
             control: control::Interface::new(now, config, dice.roll()),
             mover,
             arrived: Arrived { port_changed: true, ..Arrived::default() },
             echoes: Echoes::default(),
+            uses_due: now + USES_EVERY,
             failed: None,
         };
         interface.step(now);
@@ -105,14 +116,33 @@ impl Interface {
             self.control.handle_timeout(now);
             busy = true;
         }
+        if self.uses_due <= now {
+            self.mover.tell_uses();
+            self.uses_due = now + USES_EVERY;
+        }
         self.echoes.handle_timeout(now);
         self.drain(now) | busy
     }
 
+    /// Takes leave: of groups, and of peers. [`Interface::has_left`] tells when they know.
+    pub fn leave(&mut self, now: Time) {
+        self.control.set_open(now, false);
+        self.drain(now);
+    }
+
+    /// Whether nothing is left of it: no connection, and nothing to be sent.
+    pub fn has_left(&self) -> bool {
+        self.failed.is_some() || !self.control.is_up() && self.mover.is_idle()
+    }
+
     /// When there is something to do though nothing comes.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let due = [self.control.poll_timeout(), self.echoes.poll_timeout()];
-        due.into_iter().flatten().min().filter(|_| self.failed.is_none())
+        let own = [self.echoes.poll_timeout(), Some(self.uses_due)];
+        own.into_iter()
+            .chain([self.control.poll_timeout()])
+            .flatten()
+            .min()
+            .filter(|_| self.failed.is_none())
     }
 
     /// Sends a packet of this host.
@@ -167,6 +197,12 @@ impl Interface {
             self.hear_packet(now, &received);
             self.mover.recycle(received);
         }
+        for (connection, news) in arrived.news.drain(..) {
+            self.control.handle_connection(now, connection, &news);
+        }
+        for (packet, mtu) in arrived.too_big.drain(..) {
+            self.control.handle_too_big(now, &packet, mtu);
+        }
         for packet in arrived.misses.drain(..) {
             self.control.handle_miss(now, packet);
         }
@@ -215,6 +251,16 @@ impl Interface {
             busy = true;
         }
         busy
+    }
+}
+
+/// What a configuration calls a policy.
+const fn policy(mode: Mode) -> Policy {
+    match mode {
+        Mode::Ud => Policy::Ud,
+        Mode::Rc => Policy::Rc,
+        Mode::Uc => Policy::Uc,
+        Mode::Auto => Policy::Auto,
     }
 }
 

@@ -1,7 +1,7 @@
 //! What moves an interface's packets: its device, and all that it has there.
 //!
 //! The mover takes what has come, for control to see ([`Arrived`]), and does what control says
-//! ([`super::actions`], [`super::sending`]). It decides nothing. What a device refuses is a state
+//! (`actions`, `sending`). It decides nothing. What a device refuses is a state
 //! with a reason, or a counted drop; a device that is gone ends it.
 
 use super::gsi::Gsi;
@@ -10,8 +10,7 @@ use crate::device::Opened;
 use pollux_control::interface::{ConnectionKey, ConnectionNews, Link, PeerKey, PortView};
 use pollux_control::mad::Envelope;
 use pollux_dataplane::ipoib::{
-    Config, ConnectionId, ConnectionUse, Outgoing, Peering, Received, Refused, Sender, Station,
-    StationEvent,
+    Config, ConnectionId, ConnectionUse, Outgoing, Received, Refused, Sender, Station, StationEvent,
 };
 use pollux_dataplane::neighbour::{Peer, Route, RouteTable, Routes};
 use pollux_dataplane::packet_memory::PacketMemory;
@@ -75,6 +74,8 @@ pub struct Arrived {
     pub news: Vec<(ConnectionKey, ConnectionNews)>,
     /// Packets that control has to find a way for.
     pub misses: Vec<Vec<u8>>,
+    /// Packets that are longer than their way takes, and how long that is.
+    pub too_big: Vec<(Vec<u8>, u32)>,
     /// The port is not what it was.
     pub port_changed: bool,
     /// The subnet manager has forgotten who joined what.
@@ -85,7 +86,8 @@ impl Arrived {
     /// Whether nothing has come.
     pub fn is_empty(&self) -> bool {
         let is_silent = self.mads.is_empty() && self.packets.is_empty() && self.news.is_empty();
-        is_silent && self.misses.is_empty() && !self.port_changed && !self.reregister
+        let no_packets = self.misses.is_empty() && self.too_big.is_empty();
+        is_silent && no_packets && !self.port_changed && !self.reregister
     }
 }
 
@@ -110,6 +112,8 @@ pub struct Mover {
     pub(super) peers: BTreeMap<PeerKey, Known>,
     pub(super) connections: BTreeMap<ConnectionKey, ConnectionId>,
     pub(super) keys: BTreeMap<ConnectionId, ConnectionKey>,
+    /// How much connections had been used when that was told last.
+    uses: BTreeMap<ConnectionKey, ConnectionUse>,
     /// For single packets.
     pub(super) handles: Handles,
     /// Handles that no route names, but perhaps one that was read.
@@ -118,6 +122,7 @@ pub struct Mover {
     pub(super) link: Option<Link>,
     pub(super) news: Vec<(ConnectionKey, ConnectionNews)>,
     pub(super) misses: Vec<Vec<u8>>,
+    pub(super) too_big: Vec<(Vec<u8>, u32)>,
     pub(super) waiting: VecDeque<Outgoing>,
     pub(super) refused: Vec<Refused>,
     pub(super) counts: Counts,
@@ -175,6 +180,8 @@ impl Mover {
             link: None,
             news: Vec::new(),
             misses: Vec::new(),
+            too_big: Vec::new(),
+            uses: BTreeMap::new(),
             waiting: VecDeque::new(),
             refused: Vec::new(),
             counts: Counts::default(),
@@ -199,12 +206,14 @@ impl Mover {
         &self.station
     }
 
-    /// Every connection, and how much it was used.
-    pub fn connections(&self) -> impl Iterator<Item = (Peering, ConnectionUse)> {
-        let of = |id: &ConnectionId| {
-            Some((self.station.peering(*id)?, self.station.connection_use(*id)?))
-        };
-        self.connections.values().filter_map(of)
+    /// How much a connection was used.
+    pub fn connection_use(&self, connection: ConnectionKey) -> Option<ConnectionUse> {
+        self.station.connection_use(*self.connections.get(&connection)?)
+    }
+
+    /// Whether the station is stopped, and nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.station.is_stopped() && self.connections.is_empty() && self.gsi.is_idle()
     }
 
     /// What was not moved.
@@ -248,6 +257,7 @@ impl Mover {
         busy |= self.send_waiting();
         arrived.news.append(&mut self.news);
         arrived.misses.append(&mut self.misses);
+        arrived.too_big.append(&mut self.too_big);
         Ok(busy)
     }
 
@@ -277,6 +287,21 @@ impl Mover {
     /// Sends a management datagram.
     pub fn send_mad(&mut self, envelope: &Envelope) {
         self.gsi.send(&mut *self.device, envelope);
+    }
+
+    /// Tells, at the next poll, which connections were used since this was called last.
+    pub fn tell_uses(&mut self) {
+        let uses = self
+            .connections
+            .iter()
+            .filter_map(|(key, id)| Some((*key, self.station.connection_use(*id)?)));
+        let uses: BTreeMap<_, _> = uses.collect();
+        let is_used = |(key, counts): &(&ConnectionKey, &ConnectionUse)| {
+            self.uses.get(*key).copied().unwrap_or_default() != **counts
+        };
+        let used = uses.iter().filter(is_used);
+        self.news.extend(used.map(|(key, _)| (*key, ConnectionNews::Used)));
+        self.uses = uses;
     }
 
     fn hear_device(&mut self, arrived: &mut Arrived) -> bool {

@@ -61,7 +61,13 @@ impl Mover {
         if matches!(route, Route::Unknown | Route::Pending) {
             return self.miss(packet);
         }
-        let mut buf = self.station.buffer(packet.len()).ok_or(NotSent::Full)?;
+        let Some(mut buf) = self.station.buffer(packet.len()) else {
+            return match route.mtu() {
+                // No buffer is that long, since no way is.
+                Some(mtu) if packet.len() > mtu as usize => self.tell_too_big(packet, mtu),
+                _ => Err(NotSent::Full),
+            };
+        };
         match buf.push_back(packet.len()) {
             Some(room) => room.copy_from_slice(packet),
             None => return Err(NotSent::Full),
@@ -69,6 +75,24 @@ impl Mover {
         let outgoing = ipoib::Outgoing { packet: buf, ether_type, route };
         self.station.send(&mut *self.device, &mut vec![outgoing], &mut self.refused);
         self.refused.pop().map_or(Ok(()), |refused| self.take_back(refused))
+    }
+
+    fn take_back(&mut self, refused: ipoib::Refused) -> Result<(), NotSent> {
+        let ipoib::Refused { why, outgoing, mtu } = refused;
+        if why == Refusal::Full && self.waiting.len() < WAITING_MAX {
+            self.waiting.push_back(outgoing);
+            return Ok(());
+        }
+        let packet = outgoing.packet.octets();
+        let done = match (why, mtu) {
+            // Control makes another connection, or sends it by datagram.
+            (Refusal::Disconnected | Refusal::Stale, _) => self.miss(packet),
+            (Refusal::TooBig, Some(mtu)) => self.tell_too_big(packet, mtu),
+            (Refusal::Full, _) => Err(NotSent::Full),
+            _ => Err(NotSent::Unreachable),
+        };
+        self.station.recycle(outgoing.packet);
+        done
     }
 
     fn miss(&mut self, packet: &[u8]) -> Result<(), NotSent> {
@@ -79,24 +103,13 @@ impl Mover {
         Ok(())
     }
 
-    fn take_back(&mut self, refused: ipoib::Refused) -> Result<(), NotSent> {
-        let ipoib::Refused { why, outgoing, mtu } = refused;
-        if why == Refusal::Full && self.waiting.len() < WAITING_MAX {
-            self.waiting.push_back(outgoing);
-            return Ok(());
+    /// Control knows whether the way will be wider, and who is to be told that it is not.
+    fn tell_too_big(&mut self, packet: &[u8], mtu: u32) -> Result<(), NotSent> {
+        if self.too_big.len() == WAITING_MAX {
+            return Err(NotSent::Full);
         }
-        // Control makes another connection, or sends it by datagram.
-        let missed = match why {
-            Refusal::Disconnected | Refusal::Stale => Some(outgoing.packet.octets().to_vec()),
-            _ => None,
-        };
-        self.station.recycle(outgoing.packet);
-        match (why, missed) {
-            (_, Some(packet)) => self.miss(&packet),
-            (Refusal::TooBig, _) => Err(NotSent::TooBig(mtu.unwrap_or(0))),
-            (Refusal::Full, _) => Err(NotSent::Full),
-            _ => Err(NotSent::Unreachable),
-        }
+        self.too_big.push((packet.to_vec(), mtu));
+        Ok(())
     }
 
     /// Sends what waited for room; says whether anything was sent.

@@ -1,4 +1,4 @@
-//! A node on the machine's clock: its interfaces, and the socket at which it is asked ([`report`]).
+//! A node on the machine's clock: its interfaces, and the socket at which it is asked (`report`).
 //!
 //! One thread does it all, and naps when there is nothing to do: briefly at first, since traffic
 //! comes in runs, then longer. An adapter in software has nothing that would wake it.
@@ -23,6 +23,10 @@ use std::time::{Duration, Instant};
 const TURNS_AWAKE: u32 = 1000;
 const NAP_MIN: Duration = Duration::from_micros(20);
 const NAP_MAX: Duration = Duration::from_millis(1);
+/// How often a device is looked for that is gone.
+const REOPEN_EVERY: Duration = Duration::from_secs(1);
+/// How long leave is taken at the most.
+const LEAVE_MAX: Duration = Duration::from_millis(500);
 /// How often the socket is looked at, in turns with something to do.
 const TURNS_PER_LOOK: u32 = 64;
 
@@ -36,8 +40,11 @@ pub struct Node {
 }
 
 struct Named {
-    interface: Interface,
     settings: InterfaceSettings,
+    /// The interface, or why there is none.
+    interface: Result<Interface, StartError>,
+    /// When a device that is gone is looked for again.
+    retry_at: Time,
     /// What it was said to be last.
     said: String,
 }
@@ -79,12 +86,10 @@ impl Node {
         let start = Instant::now();
         let mut interfaces = BTreeMap::new();
         for (name, settings) in config.interfaces {
-            let opened = device::open(&settings.device);
-            let opened = opened.map_err(|error| StartError::Open(name.clone(), error))?;
             let now = Time::START + start.elapsed();
-            let interface = Interface::new(now, opened, &settings, seed());
-            let interface = interface.map_err(|error| StartError::Device(name.clone(), error))?;
-            interfaces.insert(name, Named { interface, settings, said: String::new() });
+            let interface = Ok(open(now, &name, &settings)?);
+            let named = Named { settings, interface, retry_at: now, said: String::new() };
+            interfaces.insert(name, named);
         }
         let listen = |path: &Path| {
             let failed = |error| StartError::Socket(path.display().to_string(), error);
@@ -94,7 +99,8 @@ impl Node {
         Ok(Self { interfaces, admin, pings: BTreeMap::new(), start })
     }
 
-    /// Runs until `is_over` says so. `say` hears what becomes of interfaces.
+    /// Runs until `is_over` says so, and takes leave of peers and groups then. `say` hears what
+    /// becomes of interfaces.
     pub fn run(&mut self, is_over: impl Fn() -> bool, mut say: impl FnMut(&str)) {
         let mut idle = 0;
         while !is_over() {
@@ -110,6 +116,20 @@ impl Node {
             idle = if busy { 0 } else { idle + 1 };
             nap(idle);
         }
+        self.leave();
+    }
+
+    /// What others know of us they shall not find out by silence; but nobody is waited for long.
+    fn leave(&mut self) {
+        let (begun, all) = (self.now(), self.interfaces.values_mut());
+        all.flat_map(|named| &mut named.interface).for_each(|interface| interface.leave(begun));
+        let is_done = |node: &Self| {
+            let mut all = node.interfaces.values().flat_map(|named| &named.interface);
+            all.all(Interface::has_left)
+        };
+        while !is_done(self) && self.now() < begun + LEAVE_MAX {
+            self.step();
+        }
     }
 
     fn now(&self) -> Time {
@@ -118,8 +138,8 @@ impl Node {
 
     fn step(&mut self) -> bool {
         let now = self.now();
-        let all = self.interfaces.values_mut();
-        all.fold(false, |busy, named| named.interface.step(now) | busy)
+        let all = self.interfaces.iter_mut();
+        all.fold(false, |busy, (name, named)| named.step(now, name) | busy)
     }
 
     /// Answers questions.
@@ -143,15 +163,42 @@ impl Node {
 }
 
 impl Named {
+    fn step(&mut self, now: Time, name: &str) -> bool {
+        match &mut self.interface {
+            Ok(interface) => {
+                let busy = interface.step(now);
+                if let Some(error) = interface.failed() {
+                    let error = DeviceError::Verbs(error.clone());
+                    self.interface = Err(StartError::Device(name.into(), error));
+                    self.retry_at = now + REOPEN_EVERY;
+                }
+                busy
+            }
+            Err(_) if now < self.retry_at => false,
+            Err(_) => {
+                self.interface = open(now, name, &self.settings);
+                self.retry_at = now + REOPEN_EVERY;
+                self.interface.is_ok()
+            }
+        }
+    }
+
     fn state(&self) -> String {
-        match self.interface.failed() {
-            Some(error) => format!("failed: {error}"),
-            None => {
-                let row = self.interface.control().row();
+        match &self.interface {
+            Err(error) => format!("failed: {error}"),
+            Ok(interface) => {
+                let row = interface.control().row();
                 format!("{}: {}", row.state, row.why)
             }
         }
     }
+}
+
+fn open(now: Time, name: &str, settings: &InterfaceSettings) -> Result<Interface, StartError> {
+    let opened = device::open(&settings.device);
+    let opened = opened.map_err(|error| StartError::Open(name.into(), error))?;
+    let interface = Interface::new(now, opened, settings, seed());
+    interface.map_err(|error| StartError::Device(name.into(), error))
 }
 
 /// Longer the longer nothing happens.

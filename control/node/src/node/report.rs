@@ -1,15 +1,17 @@
 //! What a node answers when it is asked.
 
 use super::Named;
-use crate::interface::PingError;
 use crate::interface::echo::{EchoId, Outcome};
 use crate::interface::sending::NotSent;
+use crate::interface::{Interface, PingError};
+use pollux_control::cm::Role;
 use pollux_control::interface::{GroupRow, Way};
 use pollux_control::neighbour::{NeighbourRow, State};
-use pollux_dataplane::ipoib::{ConnectionUse, Peering};
+use pollux_control::peer::ConnectionRow;
 use pollux_dataplane::reason::{PacketDrop, Refusal};
 use pollux_verbs::time::Time;
 use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::mad::cm::ipoib::Dialect;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -31,10 +33,10 @@ impl Asked<'_> {
     pub(super) fn answer(&mut self, now: Time, number: u64, question: &str) -> Option<String> {
         let words: Vec<_> = question.split_whitespace().collect();
         let answer = match words[..] {
-            ["show", "interfaces"] => self.rows(|name, named| vec![interface(now, name, named)]),
-            ["show", "neighbors"] => self.rows(|name, named| neighbors(now, name, named)),
-            ["show", "connections"] => self.rows(connections),
-            ["show", "groups"] => self.rows(|name, named| groups(now, name, named)),
+            ["show", "interfaces"] => self.interfaces(now),
+            ["show", "neighbors"] => self.rows(|name, one| neighbors(now, name, one)),
+            ["show", "connections"] => self.rows(|name, one| connections(now, name, one)),
+            ["show", "groups"] => self.rows(|name, one| groups(now, name, one)),
             ["show", "drops"] => self.rows(drops),
             ["ping", address, octets] => self.ping(now, number, address, octets, None)?,
             ["ping", address, octets, from] => {
@@ -51,9 +53,25 @@ impl Asked<'_> {
         Some(answer.to_string())
     }
 
-    fn rows(&self, of: impl Fn(&str, &Named) -> Vec<Value>) -> Result<Value, String> {
+    fn interfaces(&self, now: Time) -> Result<Value, String> {
         let all = self.interfaces.iter();
-        Ok(all.flat_map(|(name, named)| of(name, named)).collect::<Vec<_>>().into())
+        let rows = all.map(|(name, named)| match &named.interface {
+            Ok(one) => interface(now, name, &named.settings.device, one),
+            Err(error) => json!({
+                "interface": name,
+                "device": named.settings.device,
+                "state": "failed",
+                "why": error.to_string(),
+                "waits_for": "the device",
+            }),
+        });
+        Ok(rows.collect())
+    }
+
+    fn rows(&self, of: impl Fn(&str, &Interface) -> Vec<Value>) -> Result<Value, String> {
+        let all = self.interfaces.iter();
+        let running = all.filter_map(|(name, named)| Some((name, named.interface.as_ref().ok()?)));
+        Ok(running.flat_map(|(name, one)| of(name, one)).collect())
     }
 
     /// Asks a node for an echo, or looks what became of that; nothing as long as it is under way.
@@ -66,7 +84,8 @@ impl Asked<'_> {
         from: Option<&str>,
     ) -> Option<Result<Value, String>> {
         if let Some((name, id)) = self.pings.get(&number) {
-            let outcome = self.interfaces.get_mut(name)?.interface.echo(*id)?;
+            let interface = self.interfaces.get_mut(name)?.interface.as_mut();
+            let outcome = interface.map_or(Some(Outcome::Silence), |one| one.echo(*id))?;
             self.pings.remove(&number);
             return Some(Ok(echo(outcome)));
         }
@@ -93,15 +112,20 @@ impl Asked<'_> {
         let octets = octets.parse().map_err(|_| format!("{octets:?} is no number of octets"))?;
         let leads_there = |(name, named): &(&String, &mut Named)| match from {
             Some(from) => from == name.as_str(),
-            None => named.interface.control().next_hop(now, to).is_some(),
+            None => {
+                let interface = named.interface.as_ref();
+                interface.is_ok_and(|one| one.control().next_hop(now, to).is_some())
+            }
         };
         let found = self.interfaces.iter_mut().find(leads_there);
         let (name, named) = found.ok_or_else(|| match from {
             Some(from) => format!("there is no interface {from}"),
             None => format!("no interface has a route to {to}; `pollux show interfaces` tells why"),
         })?;
-        let id = named.interface.ping(now, to, octets, PATIENCE).map_err(|error| match error {
-            PingError::Down => format!("{name} is {}", named.state()),
+        let state = named.state();
+        let interface = named.interface.as_mut().map_err(|error| error.to_string())?;
+        let id = interface.ping(now, to, octets, PATIENCE).map_err(|error| match error {
+            PingError::Down => format!("{name} is {state}"),
             PingError::NoSource => format!("{name} has no address to ask {to} from"),
             _ => "too many requests are under way, or this one is too long".into(),
         })?;
@@ -132,17 +156,16 @@ fn link(address: &LinkAddress) -> String {
     octets.join(":")
 }
 
-fn interface(now: Time, name: &str, named: &Named) -> Value {
-    let (control, station) = (named.interface.control(), named.interface.mover().station());
+fn interface(now: Time, name: &str, device: &str, one: &Interface) -> Value {
+    let (control, station) = (one.control(), one.mover().station());
     let (row, traffic) = (control.row(), station.traffic());
-    let failed = named.interface.failed();
     let addresses = control.addresses().iter();
     let addresses: Vec<_> = addresses.map(|one| format!("{}/{}", one.ip, one.prefix_len)).collect();
     json!({
         "interface": name,
-        "device": named.settings.device,
-        "state": if failed.is_some() { "failed" } else { row.state },
-        "why": failed.map_or(row.why, ToString::to_string),
+        "device": device,
+        "state": row.state,
+        "why": row.why,
         "waits_for": row.waits_for,
         "seconds": seconds(now, row.since),
         "link": link(&row.address),
@@ -154,8 +177,8 @@ fn interface(now: Time, name: &str, named: &Named) -> Value {
     })
 }
 
-fn neighbors(now: Time, name: &str, named: &Named) -> Vec<Value> {
-    let control = named.interface.control();
+fn neighbors(now: Time, name: &str, one: &Interface) -> Vec<Value> {
+    let control = one.control();
     let peers: Vec<_> = control.peer_rows().collect();
     let rows = control.neighbour_rows(now);
     let row = |row: NeighbourRow| {
@@ -199,22 +222,30 @@ const fn state(state: &State) -> &'static str {
     }
 }
 
-fn connections(name: &str, named: &Named) -> Vec<Value> {
-    let rows = named.interface.mover().connections();
-    let row = |(peering, counts): (Peering, ConnectionUse)| {
+fn connections(now: Time, name: &str, one: &Interface) -> Vec<Value> {
+    let mover = one.mover();
+    let row = |row: ConnectionRow| {
+        let counts = mover.connection_use(row.connection).unwrap_or_default();
         json!({
             "interface": name,
-            "peer": link(&peering.peer),
-            "type": peering.qp_type.to_string(),
-            "qpn": peering.qpn.0,
+            "peer": link(&row.peer),
+            "type": row.qp_type.to_string(),
+            "role": if row.role == Role::Active { "active" } else { "passive" },
+            "dialect": if row.dialect == Dialect::Rfc { "rfc" } else { "linux" },
+            "state": row.state,
+            "why": row.why,
+            "seconds": seconds(now, row.since),
+            "mtu": row.mtu,
+            "qpn": row.qpn.map(|qpn| qpn.0),
+            "sends": row.may_send,
             "sent": counts.sent,
             "received": counts.received,
         })
     };
-    rows.map(row).collect()
+    one.control().connection_rows().map(row).collect()
 }
 
-fn groups(now: Time, name: &str, named: &Named) -> Vec<Value> {
+fn groups(now: Time, name: &str, one: &Interface) -> Vec<Value> {
     let row = |row: GroupRow| {
         json!({
             "interface": name,
@@ -227,12 +258,12 @@ fn groups(now: Time, name: &str, named: &Named) -> Vec<Value> {
             "pending": row.pending,
         })
     };
-    named.interface.control().group_rows().map(row).collect()
+    one.control().group_rows().map(row).collect()
 }
 
 /// What was dropped at least once.
-fn drops(name: &str, named: &Named) -> Vec<Value> {
-    let mover = named.interface.mover();
+fn drops(name: &str, one: &Interface) -> Vec<Value> {
+    let mover = one.mover();
     let (station, counts) = (mover.station(), mover.counts());
     let dropped = PacketDrop::ALL.iter().map(|&why| (why.name(), station.drops().of(why)));
     let refused = Refusal::ALL.iter().map(|&why| (why.name(), station.refusals().of(why)));
@@ -245,7 +276,7 @@ fn drops(name: &str, named: &Named) -> Vec<Value> {
     let station = dropped.map(|(why, count)| ("received", why, count));
     let station = station.chain(refused.map(|(why, count)| ("refused", why, count)));
     let all = station.chain(moved.map(|(why, count)| ("mover", why, count)));
-    let all = all.chain(named.interface.control().drop_rows()).filter(|(_, _, count)| *count > 0);
+    let all = all.chain(one.control().drop_rows()).filter(|(_, _, count)| *count > 0);
     let row = |(of, why, count)| json!({ "interface": name, "of": of, "why": why, "count": count });
     all.map(row).collect()
 }

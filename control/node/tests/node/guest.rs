@@ -64,6 +64,16 @@ impl Guest {
         writeln!(self.asked, "{question}").expect("it listens");
     }
 
+    /// Ends it at once. The script ends the machine with itself.
+    pub fn kill(&mut self) {
+        if self.child.try_wait().is_ok_and(|ended| ended.is_some()) {
+            return;
+        }
+        let id = self.child.id().to_string();
+        let _ = Command::new("kill").arg(id).status();
+        let _ = self.child.wait();
+    }
+
     /// The status of a command, and what it said.
     pub fn answer(&mut self) -> (i64, String) {
         let mut line = String::new();
@@ -76,9 +86,7 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        let id = self.child.id().to_string();
-        let _ = Command::new("kill").arg(id).status();
-        let _ = self.child.wait();
+        self.kill();
     }
 }
 

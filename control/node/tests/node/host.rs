@@ -1,5 +1,6 @@
 //! An interface of ours at a port, and the machine's clock.
 
+use pollux_control::peer::ConnectionRow;
 use pollux_node::config::{InterfaceSettings, NodeConfig};
 use pollux_node::interface::Interface;
 use pollux_node::interface::echo::Outcome;
@@ -18,12 +19,12 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// An interface at each of these devices, with its address.
+    /// An interface at each of these devices, with its address, of this mode.
     #[expect(clippy::disallowed_methods, reason = "processes at a fabric go by the clock")]
-    pub fn at(devices: &[(String, &str)]) -> Self {
+    pub fn at(devices: &[(String, &str)], mode: &str) -> Self {
         let start = Instant::now();
         let host = |((device, address), seed): (&(String, &str), u64)| {
-            let settings = settings(device, address);
+            let settings = settings(device, address, mode);
             let opened = open(device).expect("the port is free");
             Interface::new(Time::START, opened, &settings, seed).expect("it has all it needs")
         };
@@ -87,6 +88,12 @@ impl Hosts {
         outcome.expect("waited for")
     }
 
+    /// Connections of a host by which packets are sent, or come.
+    pub fn connections(&self, host: usize) -> Vec<ConnectionRow> {
+        let rows = self.hosts[host].control().connection_rows();
+        rows.filter(|row| row.state == "open").collect()
+    }
+
     /// An echo of so many octets must come back.
     pub fn must_answer(&mut self, from: usize, to: &str, octets: usize) {
         match self.ping(from, to, octets) {
@@ -96,8 +103,9 @@ impl Hosts {
     }
 }
 
-fn settings(device: &str, address: &str) -> InterfaceSettings {
-    let text = format!("[interface.ib0]\ndevice = {device:?}\naddress = [{address:?}]\n");
+fn settings(device: &str, address: &str, mode: &str) -> InterfaceSettings {
+    let text =
+        format!("[interface.ib0]\ndevice = {device:?}\naddress = [{address:?}]\nmode = {mode:?}\n");
     let mut config = NodeConfig::read("test", &text).expect("it is a configuration");
     config.interfaces.remove("ib0").expect("it is there")
 }

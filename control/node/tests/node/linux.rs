@@ -3,8 +3,11 @@
 use crate::fabric::{Manager, Running};
 use crate::guest::{Guest, Opensm};
 use crate::host::{Hosts, PATIENCE};
+use pollux_control::cm::Role;
 use pollux_control::neighbour::State;
+use pollux_node::interface::echo::Outcome;
 use pollux_referee::tshark::dissect;
+use pollux_wire::mad::cm::ipoib::Dialect;
 
 /// A fabric with a guest at its switch and an interface of ours at its first host, both up.
 struct Meeting {
@@ -15,8 +18,8 @@ struct Meeting {
 }
 
 impl Meeting {
-    /// `None` after having said that `test` is skipped.
-    fn arrange(test: &str, manager: Manager, mode: &str) -> Option<Self> {
+    /// With our mode and that of Linux; `None` after having said that `test` is skipped.
+    fn arrange(test: &str, manager: Manager, [ours, theirs]: [&str; 2]) -> Option<Self> {
         let fabric = Running::start(test, 2, manager);
         let opensm = match manager {
             Manager::Umad => Some(Opensm::start(test, &fabric)?),
@@ -27,10 +30,10 @@ impl Meeting {
             guest.begin("sm_start && wait_active");
             assert_eq!(guest.answer(), (0, String::new()));
         }
-        let hosts = Hosts::at(&[(fabric.port(1), "10.0.0.1/24")]);
+        let hosts = Hosts::at(&[(fabric.port(1), "10.0.0.1/24")], ours);
         let mut meeting = Self { fabric, guest, hosts, _opensm: opensm };
         meeting.hosts.come_up();
-        meeting.linux(&format!("ipoib_up 10.0.0.2/24 {mode}"));
+        meeting.linux(&format!("ipoib_up 10.0.0.2/24 {theirs}"));
         Some(meeting)
     }
 
@@ -53,6 +56,23 @@ impl Meeting {
             }
             answer.join().expect("it answers")
         })
+    }
+
+    /// Another guest in the place of this one, which nobody asked to end.
+    fn reboot(&mut self, test: &str, mode: &str) {
+        self.guest.kill();
+        let wire = self.fabric.folder.join("wire");
+        self.guest = Guest::start(test, &wire).expect("there was one before");
+        self.linux(&format!("ipoib_up 10.0.0.2/24 {mode}"));
+    }
+
+    /// Waits until each gets answers from the other, to packets that need a connection.
+    fn must_reach_each_other(&mut self) {
+        let begun = self.hosts.now();
+        while !matches!(self.hosts.ping(0, "10.0.0.2", 65_000), Outcome::Answered { .. }) {
+            assert!(self.hosts.now() < begun + PATIENCE, "no answer from Linux");
+        }
+        self.linux("wait_for 30 ping -c1 -W1 -s65000 10.0.0.1");
     }
 
     /// The address that Linux has of its port.
@@ -93,6 +113,9 @@ impl Meeting {
     }
 }
 
+/// Neither side has connections.
+const DATAGRAMS: [&str; 2] = ["ud", "datagram"];
+
 /// Both ask each other, of both families, with packets from short to as long as the link takes.
 fn ping_both_ways(meeting: &mut Meeting) {
     // Linux asks for us first, and then we for Linux.
@@ -111,10 +134,11 @@ fn ping_both_ways(meeting: &mut Meeting) {
     meeting.must_know_each_other(["10.0.0.1", &ours], ["10.0.0.2", &theirs]);
 }
 
+// req: ud-arp, ud-nd-option, ud-encapsulation
 #[test]
 fn linux_and_we_ping_each_other_by_datagrams() {
     let test = "linux_and_we_ping_each_other_by_datagrams";
-    let Some(mut meeting) = Meeting::arrange(test, Manager::Ours, "datagram") else { return };
+    let Some(mut meeting) = Meeting::arrange(test, Manager::Ours, DATAGRAMS) else { return };
     ping_both_ways(&mut meeting);
     meeting.must_be_well_formed(test);
 }
@@ -122,7 +146,7 @@ fn linux_and_we_ping_each_other_by_datagrams() {
 #[test]
 fn opensm_in_the_guest_brings_both_together() {
     let test = "opensm_in_the_guest_brings_both_together";
-    let Some(mut meeting) = Meeting::arrange(test, Manager::Guest, "datagram") else { return };
+    let Some(mut meeting) = Meeting::arrange(test, Manager::Guest, DATAGRAMS) else { return };
     ping_both_ways(&mut meeting);
     meeting.must_be_well_formed(test);
 }
@@ -130,7 +154,87 @@ fn opensm_in_the_guest_brings_both_together() {
 #[test]
 fn opensm_at_our_fabric_brings_both_together() {
     let test = "opensm_at_our_fabric_brings_both_together";
-    let Some(mut meeting) = Meeting::arrange(test, Manager::Umad, "datagram") else { return };
+    let Some(mut meeting) = Meeting::arrange(test, Manager::Umad, DATAGRAMS) else { return };
     ping_both_ways(&mut meeting);
+    meeting.must_be_well_formed(test);
+}
+
+/// With packets that only connections have room for.
+fn ping_by_connections(meeting: &mut Meeting) {
+    meeting.linux("wait_for 10 ping -c1 -W1 10.0.0.1");
+    for octets in [56, 2044, 65_000, 65_520 - 28] {
+        meeting.hosts.must_answer(0, "10.0.0.2", octets);
+        meeting.linux(&format!("ping -c3 -i0.2 -W2 -s{octets} 10.0.0.1"));
+    }
+    let (ours, theirs) = (meeting.hosts.link_local(0), meeting.link_local());
+    meeting.hosts.must_answer(0, &theirs, 65_000);
+    meeting.linux(&format!("ping -c3 -i0.2 -W2 -s65000 {ours}%ib0"));
+}
+
+// req: cm-linux-dialect, cm-service-id-linux, cm-rc
+#[test]
+fn linux_and_we_exchange_long_packets_by_connections() {
+    let test = "linux_and_we_exchange_long_packets_by_connections";
+    let modes = ["rc", "connected"];
+    let Some(mut meeting) = Meeting::arrange(test, Manager::Ours, modes) else { return };
+    ping_by_connections(&mut meeting);
+    // Each side sends by the connection that it asked for, and only by that.
+    let rows = meeting.hosts.connections(0);
+    let roles: Vec<_> = rows.iter().map(|row| (row.role, row.may_send)).collect();
+    assert_eq!(roles.len(), 2, "{rows:?}");
+    assert!(roles.contains(&(Role::Active, true)) && roles.contains(&(Role::Passive, false)));
+    meeting.must_be_well_formed(test);
+}
+
+// req: cm-accept-all-modes
+#[test]
+fn linux_in_datagram_mode_accepts_our_connection() {
+    let test = "linux_in_datagram_mode_accepts_our_connection";
+    let modes = ["rc", "datagram"];
+    let Some(mut meeting) = Meeting::arrange(test, Manager::Ours, modes) else { return };
+    meeting.linux("wait_for 10 ping -c1 -W1 10.0.0.1");
+    // Its answers go by datagram, so they are no longer than that.
+    for octets in [56, 2044 - 28] {
+        meeting.hosts.must_answer(0, "10.0.0.2", octets);
+        meeting.linux(&format!("ping -c3 -i0.2 -W2 -s{octets} 10.0.0.1"));
+    }
+    let rows = meeting.hosts.connections(0);
+    let [row] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!((row.role, row.dialect), (Role::Active, Dialect::Linux));
+    meeting.must_be_well_formed(test);
+}
+
+// req: cm-linux-dialect
+#[test]
+fn linux_that_went_away_and_came_back_is_reached_again() {
+    let test = "linux_that_went_away_and_came_back_is_reached_again";
+    let modes = ["rc", "connected"];
+    let Some(mut meeting) = Meeting::arrange(test, Manager::Ours, modes) else { return };
+    meeting.linux("wait_for 10 ping -c1 -W1 10.0.0.1");
+    meeting.hosts.must_answer(0, "10.0.0.2", 65_000);
+
+    // Its connections end in good order.
+    meeting.linux("ip link set ib0 down; sleep 1; ip link set ib0 up; wait_carrier ib0");
+    meeting.must_reach_each_other();
+
+    // It dies, and another one has its place and its names.
+    meeting.reboot(test, "connected");
+    meeting.must_reach_each_other();
+}
+
+// req: cm-flags-ud-only
+#[test]
+fn an_interface_without_connections_offers_linux_none() {
+    let test = "an_interface_without_connections_offers_linux_none";
+    let modes = ["ud", "connected"];
+    let Some(mut meeting) = Meeting::arrange(test, Manager::Ours, modes) else { return };
+    meeting.linux("wait_for 10 ping -c1 -W1 10.0.0.1");
+    for octets in [56, 2044 - 28] {
+        meeting.hosts.must_answer(0, "10.0.0.2", octets);
+        meeting.linux(&format!("ping -c3 -i0.2 -W2 -s{octets} 10.0.0.1"));
+    }
+    let known = meeting.linux("ip neigh show dev ib0 to 10.0.0.1");
+    assert!(known.contains("lladdr 00:"), "flags of connected mode in {known}");
+    assert!(!meeting.linux("rdma resource show qp").contains("type RC"));
     meeting.must_be_well_formed(test);
 }

@@ -5,10 +5,12 @@ use crate::host::Hosts;
 use pollux_node::interface::echo::Outcome;
 use pollux_node::interface::sending::NotSent;
 use pollux_referee::tshark::dissect;
+use pollux_verbs::QpType;
 
-/// Two interfaces that are up.
-fn two(fabric: &Running) -> Hosts {
-    let mut hosts = Hosts::at(&[(fabric.port(1), "10.0.0.1/24"), (fabric.port(2), "10.0.0.2/24")]);
+/// Two interfaces of a mode that are up.
+fn two(fabric: &Running, mode: &str) -> Hosts {
+    let mut hosts =
+        Hosts::at(&[(fabric.port(1), "10.0.0.1/24"), (fabric.port(2), "10.0.0.2/24")], mode);
     hosts.come_up();
     hosts
 }
@@ -17,7 +19,7 @@ fn two(fabric: &Running) -> Hosts {
 fn two_nodes_resolve_and_answer_each_other_by_datagrams() {
     let test = "two_nodes_resolve_and_answer_each_other_by_datagrams";
     let fabric = Running::start(test, 2, Manager::Ours);
-    let mut hosts = two(&fabric);
+    let mut hosts = two(&fabric, "ud");
     for octets in [0, 1, 56, 2044 - 28] {
         hosts.must_answer(0, "10.0.0.2", octets);
         hosts.must_answer(1, "10.0.0.1", octets);
@@ -47,9 +49,48 @@ fn two_nodes_resolve_and_answer_each_other_by_datagrams() {
 #[test]
 fn what_is_too_long_or_for_nobody_is_said_to_be() {
     let fabric = Running::start("what_is_too_long_or_for_nobody_is_said_to_be", 2, Manager::Ours);
-    let mut hosts = two(&fabric);
+    let mut hosts = two(&fabric, "ud");
     hosts.must_answer(0, "10.0.0.2", 56);
     let too_big = Outcome::NotSent(NotSent::TooBig(2044));
     assert_eq!(hosts.ping(0, "10.0.0.2", 2044 - 28 + 1), too_big);
     assert_eq!(hosts.ping(0, "10.0.0.9", 56), Outcome::Unreachable);
+}
+
+/// Packets as long as connections take, both ways and of both families.
+fn connected(test: &str, mode: &str, qp_type: QpType) {
+    let fabric = Running::start(test, 2, Manager::Ours);
+    let mut hosts = two(&fabric, mode);
+    for octets in [56, 2044 - 28, 2044 - 28 + 1, 65_520 - 28] {
+        hosts.must_answer(0, "10.0.0.2", octets);
+        hosts.must_answer(1, "10.0.0.1", octets);
+    }
+    let peer = hosts.link_local(1);
+    hosts.must_answer(0, &peer, 65_520 - 48);
+    for host in 0..2 {
+        // One connection, for both directions and both families.
+        let rows = hosts.connections(host);
+        let [row] = &rows[..] else { panic!("{rows:?}") };
+        assert_eq!((row.qp_type, row.mtu, row.may_send), (qp_type, 65_520, true));
+        let counts = hosts.hosts[host].mover().connection_use(row.connection).expect("it is open");
+        assert!(counts.sent >= 4 && counts.received >= 4, "{counts:?}");
+    }
+    assert_eq!(hosts.ping(0, "10.0.0.2", 65_520 - 27), Outcome::NotSent(NotSent::TooBig(65_520)));
+    // The peer is told that the connection ends, and does not find out by silence.
+    let now = hosts.now();
+    hosts.hosts[0].leave(now);
+    hosts.until("left", |hosts| hosts.hosts[0].has_left() && hosts.connections(1).is_empty());
+    let ended = hosts.hosts[1].control().drop_rows().find(|row| row.1 == "peer_ended");
+    assert_eq!(ended.map(|(_, _, count)| count), Some(1));
+}
+
+// req: cm-rc, cm-connection-per-link-address, cm-teardown-with-interface
+#[test]
+fn two_nodes_exchange_the_longest_packets_by_reliable_connections() {
+    connected("two_nodes_exchange_the_longest_packets_by_rc", "rc", QpType::Rc);
+}
+
+// req: cm-uc
+#[test]
+fn two_nodes_exchange_the_longest_packets_by_unreliable_connections() {
+    connected("two_nodes_exchange_the_longest_packets_by_uc", "uc", QpType::Uc);
 }

@@ -7,8 +7,8 @@ use crate::link::Link;
 use crate::time::Time;
 use pollux_verbs::work::{MESSAGE_OCTETS_MAX, SendOp};
 use pollux_verbs::{
-    AddressVector, CompletionStatus, Data, PostError, PostRefusal, Qp, QpState, QpType,
-    RecvRequest, SendRequest, Srq,
+    AddressVector, CompletionStatus, Data, PostError, PostRefusal, Qp, QpState, RecvRequest,
+    SendRequest, Srq,
 };
 
 impl Adapter {
@@ -62,7 +62,7 @@ impl Adapter {
             }
             _ => {}
         }
-        if !has_operation(init.qp_type, &request.op) {
+        if !init.qp_type.has(&request.op) {
             return Err(PostRefusal::BadOperation);
         }
         if request.data.octets() > MESSAGE_OCTETS_MAX {
@@ -142,21 +142,4 @@ impl Adapter {
 fn recv_work(request: &RecvRequest<'_>) -> RecvWork {
     let octets = Data::Sges(request.sges).octets();
     RecvWork { id: request.id, entries: Entries::of(request.sges), octets }
-}
-
-/// Whether a transport has the operation (IBA table 37).
-const fn has_operation(qp_type: QpType, op: &SendOp) -> bool {
-    match op {
-        SendOp::Datagram(_) | SendOp::DatagramImm(..) => qp_type.is_datagram(),
-        SendOp::Send
-        | SendOp::SendImm(_)
-        | SendOp::Write(_)
-        | SendOp::WriteImm(..)
-        | SendOp::Bind(_)
-        | SendOp::LocalInvalidate(_) => matches!(qp_type, QpType::Rc | QpType::Uc),
-        SendOp::SendInvalidate(_)
-        | SendOp::Read(_)
-        | SendOp::CompareSwap { .. }
-        | SendOp::FetchAdd { .. } => matches!(qp_type, QpType::Rc),
-    }
 }

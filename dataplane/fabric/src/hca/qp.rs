@@ -10,7 +10,6 @@ use crate::frame::Outgoing;
 use crate::head::Head;
 use crate::time::Time;
 use pollux_verbs::table::Table;
-use pollux_verbs::work::SendOp;
 use pollux_verbs::{
     Access, AddressVector, AsyncEvent, Completion, CompletionKind, CompletionStatus, Cq,
     GlobalRoute, Pd, Qp, QpAttributes, QpInit, QpState, QpType, With,
@@ -389,22 +388,5 @@ fn grh(port: &Port, route: &GlobalRoute) -> Grh {
         sgid: port.gids.get(usize::from(route.sgid_index)).copied().unwrap_or_default(),
         dgid: route.dgid,
         ..Grh::default()
-    }
-}
-
-/// What kind of completion a request ends in.
-pub(crate) const fn kind_of(op: &SendOp) -> CompletionKind {
-    match op {
-        SendOp::Send
-        | SendOp::SendImm(_)
-        | SendOp::SendInvalidate(_)
-        | SendOp::Datagram(_)
-        | SendOp::DatagramImm(..) => CompletionKind::Send,
-        SendOp::Write(_) | SendOp::WriteImm(..) => CompletionKind::Write,
-        SendOp::Read(_) => CompletionKind::Read,
-        SendOp::CompareSwap { .. } => CompletionKind::CompareSwap,
-        SendOp::FetchAdd { .. } => CompletionKind::FetchAdd,
-        SendOp::Bind(_) => CompletionKind::Bind,
-        SendOp::LocalInvalidate(_) => CompletionKind::LocalInvalidate,
     }
 }

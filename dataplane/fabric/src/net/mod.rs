@@ -19,6 +19,7 @@ mod egress;
 mod flight;
 pub mod foreign;
 mod management;
+mod router;
 pub mod ways;
 pub mod world;
 
@@ -75,6 +76,8 @@ pub struct Net {
     latest: BTreeMap<End, Time>,
     adapters: BTreeMap<End, Attached>,
     foreign: BTreeMap<End, Foreign>,
+    /// Whether subnets are joined: what goes by shortcut has no header that a router could read.
+    has_routers: bool,
     delivered: VecDeque<Delivery>,
     /// Frames that have arrived and were not taken.
     waiting: usize,
@@ -113,6 +116,7 @@ impl Net {
     /// A subnet with all links as `wire` says.
     pub fn new(subnet: Subnet, seed: u64, wire: Wire) -> Self {
         let mut net = Self {
+            has_routers: subnet.nodes().iter().any(router::is_router),
             subnet,
             dice: Dice::new(seed),
             wire,
@@ -226,7 +230,6 @@ impl Net {
         let node = &self.subnet.nodes()[end.node as usize];
         let port = &node.ports[usize::from(end.port)];
         let info = &port.info;
-        let gids = port.guids.iter().filter(|guid| guid.0 != 0);
         Port {
             link_layer: LinkLayer::InfiniBand,
             state: info.port_state,
@@ -235,7 +238,7 @@ impl Net {
             sm_lid: info.master_sm_lid,
             sm_sl: info.master_sm_sl,
             mtu: info.neighbor_mtu,
-            gids: gids.map(|guid| pollux_wire::address::Gid::new(info.gid_prefix, *guid)).collect(),
+            gids: port.gids().collect(),
             pkeys: port.p_keys.entries().to_vec(),
             reregistrations: port.reregistrations,
             drops: Drops::default(),
@@ -244,7 +247,8 @@ impl Net {
 
     /// Whether packets have to go where messages could.
     pub fn wants_packets(&self) -> bool {
-        let is_watched = self.tap.is_some() || self.is_paced || looks(&self.wire);
+        let is_watched =
+            self.tap.is_some() || self.is_paced || self.has_routers || looks(&self.wire);
         is_watched || !self.foreign.is_empty() || self.wires.values().any(looks)
     }
 
@@ -346,6 +350,10 @@ impl Net {
         let is_switch = node.is_switch();
         let port = &mut node.ports[usize::from(to.port)];
         port.counters.received_many(packets, words, is_multicast);
+        if self.has_routers && self.is_routed(to, &flight.frame) {
+            return self.route(now, flight);
+        }
+        let node = self.subnet.node_mut(to.node);
         if is_own(node, to, &flight.frame) {
             self.release(now, flight.hold);
             return self.attend(now, flight.origin, to, flight.hops, flight.frame);

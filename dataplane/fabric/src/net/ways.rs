@@ -39,7 +39,7 @@ impl Net {
     /// The way of frames from an adapter; none if they do not all arrive at once, or if anything on
     /// the way wants to see packets.
     pub fn way(&self, from: End, route: Route) -> Option<Way> {
-        if self.tap.is_some() || self.is_paced || route.dlid.is_multicast() {
+        if self.tap.is_some() || self.is_paced || self.has_routers || route.dlid.is_multicast() {
             return None;
         }
         let first = &self.subnet.nodes()[from.node as usize].ports[usize::from(from.port)];

@@ -7,8 +7,10 @@ use crate::hca::Adapter;
 use crate::lend::Lender;
 use crate::link::Link;
 use crate::link::threads::Clock;
+use crate::sm::{self, Residents};
 use crate::time::Time;
 use crate::topology::End;
+use pollux_wire::mad::MgmtClass;
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -26,6 +28,7 @@ struct Inner {
     /// Tells the time, which then does not wait for anybody.
     clock: Option<Clock>,
     net: Net,
+    managers: Residents,
     deadlines: BTreeMap<End, Time>,
 }
 
@@ -49,13 +52,21 @@ impl NetWorld {
     }
 
     fn with(net: Net, clock: Option<Clock>) -> Self {
-        let inner = Inner { now: Time::START, clock, net, deadlines: BTreeMap::new() };
+        let (managers, deadlines) = (Residents::default(), BTreeMap::new());
+        let inner = Inner { now: Time::START, clock, net, managers, deadlines };
         Self { inner: Rc::new(RefCell::new(inner)) }
     }
 
     /// The link at a port.
     pub fn link(&self, end: End) -> NetLink {
         NetLink { world: self.clone(), end, epoch: 0 }
+    }
+
+    /// A subnet manager of our own starts at a port. From now on there is always something that is
+    /// to happen.
+    pub fn start_manager(&self, at: End, config: sm::Config) {
+        let inner = &mut *self.inner.borrow_mut();
+        inner.managers.start(inner.net.subnet_mut(), at, config);
     }
 
     /// What time it is.
@@ -87,7 +98,9 @@ impl NetWorld {
             return true;
         }
         let due = inner.deadlines.values().min().copied();
-        let Some(next) = [inner.net.deadline(), due].into_iter().flatten().min() else {
+        let traps = inner.net.subnet().traps_due();
+        let all = [inner.net.deadline(), due, inner.managers.due(), traps];
+        let Some(next) = all.into_iter().flatten().min() else {
             return false;
         };
         inner.pass(next);
@@ -98,9 +111,23 @@ impl NetWorld {
 impl Inner {
     fn pass(&mut self, until: Time) {
         self.now = self.now.max(until);
-        self.net.advance(self.now);
-        while let Some(delivery) = self.net.poll_delivery() {
-            self.net.give(delivery);
+        let (now, net, managers) = (self.now, &mut self.net, &mut self.managers);
+        managers.timeout(now);
+        if net.subnet().traps_due().is_some_and(|due| due <= now) {
+            net.subnet_mut().send_traps(now);
+        }
+        net.advance(now);
+        loop {
+            while let Some(delivery) = net.poll_delivery() {
+                if managers.take(delivery.at, MgmtClass(delivery.datagram.mad[1])) {
+                    managers.handle(now, delivery.at, &delivery.datagram);
+                } else {
+                    net.give(delivery);
+                }
+            }
+            if !managers.transmit(now, |at, datagram| net.send_datagram(now, at, datagram)) {
+                break;
+            }
         }
     }
 }

@@ -16,6 +16,8 @@ pub enum NodeDrop {
     PortState,
     /// The forwarding table has no port for this address.
     NoRoute,
+    /// Of a packet that has crossed as many routers as it may.
+    Hops,
     /// Back where it came from.
     Reflected,
     /// To a group that no other port is in.
@@ -41,13 +43,14 @@ pub enum NodeDrop {
 
 impl NodeDrop {
     /// Every reason.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::DirectedRoute,
         Self::MKey,
         Self::Unclaimed,
         Self::NoPort,
         Self::PortState,
         Self::NoRoute,
+        Self::Hops,
         Self::Reflected,
         Self::NoMember,
         Self::PKeyInbound,
@@ -69,6 +72,7 @@ impl NodeDrop {
             Self::NoPort => "no_port",
             Self::PortState => "port_state",
             Self::NoRoute => "no_route",
+            Self::Hops => "hops",
             Self::Reflected => "reflected",
             Self::NoMember => "no_member",
             Self::PKeyInbound => "p_key_inbound",
@@ -120,6 +124,6 @@ mod tests {
         for (times, reason) in NodeDrop::ALL.into_iter().enumerate() {
             assert_eq!(drops.of(reason), times as u64, "{}", reason.name());
         }
-        assert_eq!(drops.total(), 120);
+        assert_eq!(drops.total(), 136);
     }
 }

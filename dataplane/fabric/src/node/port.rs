@@ -136,6 +136,18 @@ impl NodePort {
         self.info.operational_vls.lanes().filter(|lanes| lane < *lanes).map(|_| lane)
     }
 
+    /// Its GIDs: the subnet's prefix and each of its GUIDs (IBA 4.1.1).
+    pub fn gids(&self) -> impl Iterator<Item = Gid> {
+        let guids = self.guids.iter().filter(|guid| guid.0 != 0);
+        guids.map(|guid| Gid::new(self.info.gid_prefix, *guid))
+    }
+
+    /// Whether a GID is one of its own, as the subnet's manager or as the default prefix has it.
+    pub fn has_gid(&self, gid: Gid) -> bool {
+        let is_here = [self.info.gid_prefix, Gid::DEFAULT_PREFIX].contains(&gid.prefix());
+        is_here && gid.guid() != Guid(0) && self.guids.contains(&gid.guid())
+    }
+
     /// Whether the link is trained.
     #[inline]
     pub fn is_linked(&self) -> bool {

@@ -125,6 +125,7 @@ mod tests {
         (header.status, A::from_data(&data))
     }
 
+    // req: iba-counters
     #[test]
     fn counters_are_read_and_cleared_by_mask() {
         let mut node = host();

@@ -208,6 +208,7 @@ fn what_cannot_be_has_its_status() {
     assert_eq!(faster.0, none);
 }
 
+// req: iba-addressing
 #[test]
 fn ports_with_several_addresses_have_several_paths() {
     let mut world = World::new("leaf-spine:2x2x2", Config { lmc: 1, ..Config::default() });

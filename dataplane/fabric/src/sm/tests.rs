@@ -204,6 +204,7 @@ fn addresses_are_kept_by_ports_and_by_the_table() {
     assert!(way(all[2]).is_some() && way(all[2] + 1).is_some(), "two addresses each");
 }
 
+// req: iba-partitions
 #[test]
 fn partitions_are_written_to_ports_and_to_the_switches_beside_them() {
     let mut world = World::new("single:3");
@@ -305,6 +306,7 @@ fn a_silent_node_does_not_hold_up_the_others() {
     assert!(world.is_up() && world.manager(1).is_settled(), "the next sweep tries again");
 }
 
+// req: iba-partitions
 #[test]
 fn ports_are_protected_by_a_key_if_there_is_one() {
     let mut world = World::managed("single:2", Config { m_key: MKey(9), ..Config::default() });
@@ -355,6 +357,7 @@ fn with_one_priority_the_lower_guid_is_master() {
     assert_eq!((world.state(1), world.state(3)), (SmState::MASTER, SmState::STANDBY));
 }
 
+// req: iba-sm-election
 #[test]
 fn when_the_master_dies_the_standby_takes_over() {
     let mut world = two(9, 3);
@@ -383,6 +386,7 @@ fn three_agree_on_one() {
     assert_eq!(states, [SmState::STANDBY, SmState::STANDBY, SmState::MASTER]);
 }
 
+// req: iba-sm-election
 #[test]
 fn a_manager_does_what_others_say_only_with_the_key_and_in_its_part() {
     let mut world = two(9, 3);

@@ -156,6 +156,7 @@ fn what_changed_is_told() {
     let (_, info, changes) = ask_at::<PortInfo>(&mut host, AT, &mad).unwrap();
     let expected = Changes { lid: true, sm: true, reregister: true, ..Changes::default() };
     assert_eq!((changes, info.client_reregister, info.init_type_reply), (expected, true, 3));
+    assert_eq!(host.ports[1].reregistrations, 1);
     assert!(!port_info(&mut host).client_reregister);
     let again = PortInfo { client_reregister: false, ..set };
     let (_, _, changes) =
@@ -163,6 +164,7 @@ fn what_changed_is_told() {
     assert_eq!(changes, Changes::default());
 }
 
+// req: iba-addressing
 #[test]
 fn tables_are_read_as_they_were_written() {
     let (mut host, mut switch) = host_and_switch();

@@ -115,6 +115,7 @@ fn with_faults() {
 }
 
 /// Across one switch and across a fat tree, as messages and as packets that get lost.
+// req: iba-switching
 #[test]
 fn across_switches() {
     let faults = Faults { loss: 2_000, duplication: 2_000, reordering: 2_000, ..Faults::default() };

@@ -98,6 +98,7 @@ fn set_lanes(net: &mut Net, lanes: &[(u8, u8)]) {
     port.arbitration = Some(Box::new([low, none, none, none]));
 }
 
+// req: iba-links
 #[test]
 fn packets_take_the_time_that_the_rate_says() {
     let mut net = net();

@@ -10,6 +10,8 @@ mod managed;
 mod management;
 mod pair;
 mod processes;
+mod rerouting;
+mod routers;
 mod rules;
 mod scenarios;
 #[path = "../common/served.rs"]

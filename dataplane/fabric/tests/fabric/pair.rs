@@ -207,11 +207,21 @@ fn to_init(qp_type: QpType) -> QpAttributes {
 
 /// Connects a side to a peer, and makes it ready to send.
 pub fn connect<L: Link>(side: &mut Side<L>, peer: Qpn, peer_lid: u16, connection: &Connection) {
+    connect_by(side, peer, path(peer_lid), connection);
+}
+
+/// The same by any way to it.
+pub fn connect_by<L: Link>(
+    side: &mut Side<L>,
+    peer: Qpn,
+    path: AddressVector,
+    connection: &Connection,
+) {
     let reliable = connection.qp_type == QpType::Rc;
     let connected = connection.qp_type != QpType::Ud;
     let rtr = QpAttributes {
         state: Some(QpState::Rtr),
-        path: connected.then_some(path(peer_lid)),
+        path: connected.then_some(path),
         path_mtu: connected.then_some(connection.mtu),
         dest_qp: connected.then_some(peer),
         rq_psn: connected.then_some(Psn::new(connection.psn)),

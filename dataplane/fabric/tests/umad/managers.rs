@@ -52,6 +52,7 @@ fn assert_says(ran: &Ran, expected: &[&str]) {
     }
 }
 
+// req: iba-subnet-management
 #[test]
 fn diagnostics_give_the_right_picture() {
     let test = "diagnostics_give_the_right_picture";
@@ -134,6 +135,7 @@ fn serves(name: &'static str) -> impl Fn(&Clients) -> bool + Copy + Send {
     }
 }
 
+// req: iba-sm-election
 #[test]
 fn ours_is_the_master_beside_an_opensm_of_lower_priority() {
     let test = "ours_is_the_master_beside_an_opensm_of_lower_priority";
@@ -152,6 +154,7 @@ fn ours_is_the_master_beside_an_opensm_of_lower_priority() {
     drop(running);
 }
 
+// req: iba-sm-election
 #[test]
 fn ours_stands_by_beside_an_opensm_of_higher_priority() {
     let test = "ours_stands_by_beside_an_opensm_of_higher_priority";

@@ -96,6 +96,7 @@ fn opensm_brings_up_a_switch_with_hosts() {
     opensm_brings_up("opensm_brings_up_a_switch_with_hosts", "single:3", "host3");
 }
 
+// req: iba-counters, iba-subnet-management
 #[test]
 fn opensm_brings_up_a_fat_tree() {
     opensm_brings_up("opensm_brings_up_a_fat_tree", "fat-tree:4", "host16");

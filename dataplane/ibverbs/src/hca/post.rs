@@ -13,8 +13,8 @@ use crate::error::is_gone;
 use ibverbs_sys as ffi;
 use pollux_verbs::work::{Bind, MESSAGE_OCTETS_MAX};
 use pollux_verbs::{
-    Data, Destination, LKey, PostError, PostRefusal, Qp, QpState, QpType, RecvRequest, Remote,
-    SendFlags, SendOp, SendRequest, Sge, Srq,
+    Data, Destination, LKey, PostError, PostRefusal, Qp, QpState, RecvRequest, Remote, SendFlags,
+    SendOp, SendRequest, Sge, Srq,
 };
 use rustix::io::Errno;
 use std::mem::{MaybeUninit, offset_of};
@@ -144,7 +144,7 @@ impl Hca {
     #[inline]
     fn write_op(&self, kept: &QueuePair, op: &SendOp, wr: *mut SendWr) -> Result<(), PostRefusal> {
         use ffi::ibv_wr_opcode as code;
-        if !has_operation(kept.init.qp_type, op) {
+        if !kept.init.qp_type.has(op) {
             return Err(PostRefusal::BadOperation);
         }
         // SAFETY: `wr` points to a request that the caller owns; each arm writes the fields of its
@@ -365,21 +365,4 @@ unsafe fn write_atomic(remote: Remote, compare_add: u64, swap: u64, wr: *mut Sen
 /// Whether the peer's answer comes into the request's own memory.
 const fn is_answered(op: &SendOp) -> bool {
     matches!(op, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
-}
-
-/// Whether a transport has the operation (IBA table 37).
-const fn has_operation(qp_type: QpType, op: &SendOp) -> bool {
-    match op {
-        SendOp::Datagram(_) | SendOp::DatagramImm(..) => matches!(qp_type, QpType::Ud),
-        SendOp::Send
-        | SendOp::SendImm(_)
-        | SendOp::Write(_)
-        | SendOp::WriteImm(..)
-        | SendOp::Bind(_)
-        | SendOp::LocalInvalidate(_) => matches!(qp_type, QpType::Rc | QpType::Uc),
-        SendOp::SendInvalidate(_)
-        | SendOp::Read(_)
-        | SendOp::CompareSwap { .. }
-        | SendOp::FetchAdd { .. } => matches!(qp_type, QpType::Rc),
-    }
 }

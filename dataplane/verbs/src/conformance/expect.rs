@@ -40,23 +40,6 @@ pub fn fenced<'a>(id: u64, op: SendOp, sges: &'a [Sge]) -> SendRequest<'a> {
     SendRequest { flags: SendFlags::SIGNALED | SendFlags::FENCE, ..request(id, op, sges) }
 }
 
-/// What kind of completion a request has.
-pub fn kind_of(op: &SendOp) -> CompletionKind {
-    match op {
-        SendOp::Send
-        | SendOp::SendImm(_)
-        | SendOp::SendInvalidate(_)
-        | SendOp::Datagram(_)
-        | SendOp::DatagramImm(..) => CompletionKind::Send,
-        SendOp::Write(_) | SendOp::WriteImm(..) => CompletionKind::Write,
-        SendOp::Read(_) => CompletionKind::Read,
-        SendOp::CompareSwap { .. } => CompletionKind::CompareSwap,
-        SendOp::FetchAdd { .. } => CompletionKind::FetchAdd,
-        SendOp::Bind(_) => CompletionKind::Bind,
-        SendOp::LocalInvalidate(_) => CompletionKind::LocalInvalidate,
-    }
-}
-
 impl Context<'_> {
     /// Posts one request.
     pub fn post(&mut self, end: &End, request: SendRequest<'_>) -> Result<(), Stop> {
@@ -66,7 +49,7 @@ impl Context<'_> {
     /// Posts one request and expects that it succeeds.
     pub fn carry_out(&mut self, end: &End, request: SendRequest<'_>) -> Result<Completion, Stop> {
         self.post(end, request)?;
-        self.done(end, kind_of(&request.op), request.id)
+        self.done(end, request.op.kind(), request.id)
     }
 
     /// Posts one receive, to the shared queue if there is one.

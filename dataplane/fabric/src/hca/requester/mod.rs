@@ -18,7 +18,7 @@ mod answers;
 mod sending;
 
 use super::Shared;
-use super::qp::{Common, Sent, kind_of};
+use super::qp::{Common, Sent};
 use super::queue::{InlineSlots, Kept, SendWork};
 use crate::frame::{Arrival, COPY_OCTETS_MAX, Outgoing, Payload, Source};
 use crate::hca::memory::Pieces;
@@ -400,7 +400,7 @@ fn complete(common: &Common, shared: &mut Shared, work: &SendWork, status: Compl
     let completion = Completion {
         id: work.id,
         status,
-        kind: kind_of(&work.op),
+        kind: work.op.kind(),
         qpn: common.qpn,
         octets: if work.needs_answer() { work.octets as u32 } else { 0 },
         with: With::Nothing,

@@ -1,0 +1,122 @@
+//! When peers are connected to, and what packets do meanwhile.
+//!
+//! A packet that goes to a peer which offers connected mode, where our policy wants it, is why a
+//! connection is asked for. Until there is one, datagrams carry what they have room for, and what
+//! is longer waits for a while: a complaint that the way is narrow would be believed for minutes.
+
+use super::{ConnectionKey, ConnectionNews, Interface, InterfaceDrop, Parcel, PeerKey, Way};
+use crate::cm::LocalPort;
+use crate::icmp::Complaint;
+use crate::peer::{ConnectionRow, Connections, Place, Standing};
+use pollux_verbs::QpType;
+use pollux_verbs::time::Time;
+use pollux_wire::ip::link_address::LinkAddress;
+
+impl Interface {
+    /// Takes what connections have to be done and have changed. Says whether there was anything.
+    pub(super) fn hear_connections(&mut self, now: Time) -> bool {
+        let mut has_news = false;
+        loop {
+            while let Some(action) = self.connections.poll_action() {
+                has_news = true;
+                self.actions.push_back(action);
+            }
+            let Some(link) = self.connections.poll_changed() else { return has_news };
+            has_news = true;
+            if let Some(key) = self.peers.find(&link) {
+                self.set_way_of_peer(now, key);
+            }
+        }
+    }
+
+    pub(super) fn hear_of_queue_pair(
+        &mut self,
+        now: Time,
+        key: ConnectionKey,
+        news: &ConnectionNews,
+    ) {
+        let link = self.connections.peer_of(key);
+        let key_of_peer = link.and_then(|link| self.peers.find(&link));
+        let peer = key_of_peer.and_then(|peer| self.peers.all.get(&peer));
+        let ips: Vec<_> = peer.into_iter().flat_map(|peer| peer.ips.iter().copied()).collect();
+        self.connections.handle_news(now, key, news);
+        for ip in ips {
+            match news {
+                ConnectionNews::Used => self.neighbours.handle_use(now, ip),
+                // Its address may be another one by now (RFC 4391 9.4).
+                ConnectionNews::Failed => self.neighbours.handle_suspicion(now, ip),
+                _ => {}
+            }
+        }
+    }
+
+    /// Where connections begin, while the interface is up.
+    pub(super) fn place(&self) -> Option<Place> {
+        let (link, port) = self.link().zip(self.port.as_ref())?;
+        let port = LocalPort { number: port.number, lmc: port.lmc, gids: port.gids.clone() };
+        let (p_key, pkey_index) = (self.config.p_key, link.pkey_index);
+        Some(Place { link: self.link_address(), p_key, pkey_index, port })
+    }
+
+    pub(super) fn standing_of(&self, key: PeerKey) -> Standing {
+        let link = self.peers.all.get(&key).map(|peer| peer.link);
+        link.map_or(Standing::Idle, |link| self.connections.standing(&link))
+    }
+
+    /// The kind of connection that a peer offers and that our policy for it wants.
+    pub(super) fn wants_connection(&self, key: PeerKey) -> Option<QpType> {
+        let peer = self.peers.all.get(&key).filter(|_| self.config.peer.is_on())?;
+        let own = peer.ips.iter().find_map(|ip| self.config.policies.get(ip));
+        own.unwrap_or(&self.config.peer.policy).wants(&peer.link)
+    }
+
+    /// There is a packet for a peer: reason enough for a connection, if there is to be one.
+    pub(super) fn connect_to_peer(&mut self, now: Time, key: PeerKey) {
+        let Some(qp_type) = self.wants_connection(key) else { return };
+        let Some(link) = self.peers.all.get(&key).map(|peer| peer.link) else { return };
+        if let Some(Ok(path)) = self.path_to(now, link.gid, Some(key)) {
+            self.connections.connect(now, &link, qp_type, &path);
+            self.hear_connections(now);
+        }
+    }
+
+    /// Whether a packet that is too long for a datagram may yet go by a connection.
+    pub(super) fn is_connecting(&self, now: Time, key: PeerKey) -> bool {
+        match self.standing_of(key) {
+            Standing::UnderWay(since) => now < since + self.config.peer.patience,
+            _ => false,
+        }
+    }
+
+    /// A packet was longer than its way takes.
+    pub(super) fn too_big(&mut self, now: Time, packet: &[u8], mtu: u32) {
+        let next_hop = super::resolution::destination(packet)
+            .and_then(|destination| self.next_hop(now, destination));
+        let link = next_hop.and_then(|hop| self.neighbours.address(hop.ip()));
+        let key = link.and_then(|link| self.peers.find(&link));
+        let Some((link, key)) = link.zip(key) else { return self.is_too_big(now, packet, mtu) };
+        let has_grown = match self.peers.all.get(&key).map(|peer| peer.way) {
+            Some(Way::Connected { mtu, .. }) => packet.len() <= mtu as usize,
+            _ => self.is_connecting(now, key),
+        };
+        match has_grown {
+            true => self.send_to_peer(now, &link, Parcel::of(packet.to_vec())),
+            false => self.is_too_big(now, packet, mtu),
+        }
+    }
+
+    pub(super) fn is_too_big(&mut self, now: Time, packet: &[u8], mtu: u32) {
+        self.drops.count(InterfaceDrop::TooBig);
+        self.complain(now, packet, Complaint::TooBig(mtu));
+    }
+
+    /// Every connection.
+    pub fn connection_rows(&self) -> impl Iterator<Item = ConnectionRow> {
+        self.connections.rows()
+    }
+
+    /// Why a peer is not asked for a connection now, and until when.
+    pub fn pause_of(&self, peer: &LinkAddress) -> Option<(&'static str, Time)> {
+        Connections::pause_of(&self.connections, peer)
+    }
+}

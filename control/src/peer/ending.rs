@@ -1,0 +1,135 @@
+//! How connections end: by a peer's word, by ours, by failure and by disuse.
+
+use super::{Attempt, Connections, PeerDrop, State};
+use crate::cm::{ConnectionId, End, Role};
+use crate::interface::{Action, ConnectionKey};
+use pollux_verbs::time::Time;
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::mad::cm::RejectReason;
+
+impl Connections {
+    /// The neighbour was forgotten: its connections end with it (RFC 4755 3.4).
+    pub fn forget(&mut self, now: Time, link: &LinkAddress) {
+        let address = link.comparison_form();
+        let Some(peer) = self.peers.get_mut(&address) else { return };
+        peer.is_neighbour = false;
+        for key in peer.connections.clone() {
+            self.end(now, key, PeerDrop::Forgotten);
+        }
+        self.set_attempt(address, Attempt::Idle);
+        self.forget_peer(address);
+    }
+
+    /// Everything ends.
+    pub(super) fn end_all(&mut self, now: Time) {
+        for key in self.all.keys().copied().collect::<Vec<_>>() {
+            self.end(now, key, PeerDrop::Down);
+        }
+        self.due.clear();
+        self.peers.retain(|_, peer| !peer.connections.is_empty());
+        self.peers.values_mut().for_each(|peer| peer.attempt = Attempt::Idle);
+    }
+
+    /// Ends one: the peer hears of it, and the queue pair goes.
+    pub(super) fn end(&mut self, now: Time, key: ConnectionKey, why: PeerDrop) {
+        let words = self.own_words();
+        let Some(connection) = self.all.get_mut(&key) else { return };
+        if matches!(connection.state, State::Ending(_)) {
+            return;
+        }
+        let was_open = connection.state == State::Open;
+        let was_good = was_open && now >= connection.since + self.config.good_after;
+        (connection.state, connection.since) = (State::Ending(why), now);
+        if let Some(id) = connection.id.take() {
+            self.by_id.remove(&id);
+            // One that connection management has ended already is gone there.
+            let _gone = self.cm.disconnect(now, id, words);
+        }
+        let address = connection.peer;
+        self.drops.count(why);
+        self.actions.push_back(Action::Disconnect { connection: key });
+        let Some(peer) = self.peers.get_mut(&address) else { return };
+        if was_good {
+            peer.failures = 0;
+        }
+        if peer.asks_by() == Some(key) {
+            self.set_attempt(address, Attempt::Idle);
+        } else if was_open {
+            self.changed.push_back(LinkAddress::parse(&address));
+        }
+    }
+
+    /// Connection management says that one is over.
+    pub(super) fn told_the_end(&mut self, now: Time, id: ConnectionId, end: End) {
+        let Some(key) = self.by_id.remove(&id) else { return };
+        let Some(connection) = self.all.get_mut(&key) else { return };
+        connection.id = None;
+        let was_asked = connection.state == State::Asked;
+        match end {
+            End::Rejected(rej) if was_asked => match rej.reason {
+                RejectReason::INVALID_SERVICE_ID => self.try_other_dialect(now, key),
+                _ => self.vain(now, key, PeerDrop::Refused),
+            },
+            End::TimedOut if was_asked => self.vain(now, key, PeerDrop::Silence),
+            End::TimedOut => self.end(now, key, PeerDrop::Silence),
+            End::Rejected(_) => self.end(now, key, PeerDrop::Refused),
+            End::Asked(_) | End::Answered(_) | End::Stale => {
+                self.end(now, key, PeerDrop::PeerEnded);
+            }
+        }
+    }
+
+    /// A queue pair could not be made, or failed. One that worked for a while is made again for the
+    /// next packet; one that did not is a vain attempt.
+    pub(super) fn failed(&mut self, now: Time, key: ConnectionKey) {
+        let Some(connection) = self.all.get(&key) else { return };
+        let was_good =
+            connection.state == State::Open && now >= connection.since + self.config.good_after;
+        match connection.role() {
+            Role::Active if !was_good => self.vain(now, key, PeerDrop::QueuePair),
+            _ => self.end(now, key, PeerDrop::QueuePair),
+        }
+    }
+
+    pub(super) fn used(&mut self, now: Time, key: ConnectionKey) {
+        if let Some(connection) = self.all.get_mut(&key) {
+            connection.used = now;
+        }
+    }
+
+    /// The queue pair is no more.
+    pub(super) fn ended(&mut self, key: ConnectionKey) {
+        let Some(connection) = self.all.remove(&key) else { return };
+        let peer = connection.peer;
+        if let Some(known) = self.peers.get_mut(&peer) {
+            known.connections.remove(&key);
+        }
+        self.forget_peer(peer);
+    }
+
+    /// Ends what nobody used, of those who are no neighbours; with neighbours it goes by theirs.
+    pub(super) fn end_idle(&mut self, now: Time) {
+        let Some(idle_for) = self.config.idle_for else { return };
+        if self.sweep.is_none_or(|sweep| now < sweep) {
+            return;
+        }
+        let is_idle = self.all.iter().filter(|(_, known)| {
+            let is_neighbour = self.peers.get(&known.peer).is_some_and(|peer| peer.is_neighbour);
+            known.state == State::Open && !is_neighbour && now >= known.used + idle_for
+        });
+        for key in is_idle.map(|(&key, _)| key).collect::<Vec<_>>() {
+            self.end(now, key, PeerDrop::Idle);
+        }
+        self.sweep = (!self.all.is_empty()).then(|| now + idle_for / 4);
+    }
+
+    fn forget_peer(&mut self, address: [u8; LinkAddress::LEN]) {
+        let is_over = |peer: &super::Peer| !peer.is_neighbour && peer.connections.is_empty();
+        if self.peers.get(&address).is_some_and(is_over)
+            && let Some(peer) = self.peers.remove(&address)
+            && let Some(due) = peer.attempt.due()
+        {
+            self.due.remove(&(due, address));
+        }
+    }
+}

@@ -1,0 +1,452 @@
+//! Connections to peers: when they are made, which of several is used, and when they end
+//! (RFC 4755 2, 3, 5, 8).
+//!
+//! ```text
+//!   we ask:      Making --queue pair--> Asked --REP: ready, RTU--> Open
+//!   peer asks:   Making --queue pair: ready, REP--> Accepted --RTU, or data--> Open
+//!   any:         --refused, failed, replaced, asked to end--> Ending --buffers are back--> (none)
+//! ```
+//!
+//! And of a peer, whether it is asked:
+//!
+//! ```text
+//!   Idle --a packet--> UnderWay --Open--> Idle, and packets go by the connection
+//!    ^                    | in vain
+//!    +---- time ------ Paused, longer each time; by datagram meanwhile
+//!    +---- much time - GaveUp, after so many
+//! ```
+//!
+//! A peer is a link address without flags (RFC 4755 2.3). Of the RFC's dialect, one connection
+//! serves both directions: when two requests cross, the side with the smaller address accepts, and
+//! the other's stands (3.3). Why a connection that replaces another does so only once the peer has
+//! confirmed it: a request may be an old one that was delayed, which nobody will confirm. Of
+//! Linux's dialect, each side sends by what it asked for itself and only receives by the other.
+//!
+//! Packets do not wait for a connection as long as datagrams have room for them.
+
+mod active;
+mod config;
+mod ending;
+mod passive;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+pub use config::{PeerConfig, Policy};
+pub use rows::ConnectionRow;
+
+use crate::cm::{Cm, CmEvent, ConnectionId, LocalPort, Role, Terms};
+use crate::drops::{Drops, reasons};
+use crate::interface::{Action, ConnectionKey, ConnectionNews};
+use crate::mad::{Envelope, MadAddress};
+use pollux_verbs::QpType;
+use pollux_verbs::dice::Dice;
+use pollux_verbs::time::Time;
+use pollux_wire::address::Qpn;
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::keys::PKey;
+use pollux_wire::mad::cm::Req;
+use pollux_wire::mad::cm::ipoib::{Dialect, IpoibPrivateData};
+use pollux_wire::mad::sa::PathRecord;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+reasons! {
+    /// Why a connection was not made, or ended.
+    pub enum PeerDrop {
+        /// There are too many.
+        Full = "full",
+        /// A request that crossed ours, which stands.
+        Crossing = "crossing",
+        /// A request for a kind of connection that is not offered.
+        NotOffered = "not_offered",
+        /// A request or a reply whose private data make no sense.
+        BadPrivateData = "bad_private_data",
+        /// Our request was refused.
+        Refused = "refused",
+        /// Our request was not answered.
+        Silence = "silence",
+        /// A queue pair could not be made, or failed.
+        QueuePair = "queue_pair",
+        /// The peer has made another connection instead.
+        Replaced = "replaced",
+        /// The peer asked for it to end.
+        PeerEnded = "peer_ended",
+        /// Nobody used it.
+        Idle = "idle",
+        /// The neighbour was forgotten.
+        Forgotten = "forgotten",
+        /// The interface went down.
+        Down = "down",
+        /// So many attempts were vain that traffic goes by datagram.
+        GaveUp = "gave_up",
+    }
+}
+
+/// A peer as its link address is compared.
+type Address = [u8; LinkAddress::LEN];
+
+/// Where connections begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Our link address.
+    pub link: LinkAddress,
+    /// The partition.
+    pub p_key: PKey,
+    /// Its place in the port's table.
+    pub pkey_index: u16,
+    /// The port.
+    pub port: LocalPort,
+}
+
+/// What connected mode makes of a peer now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// There is no connection, and nobody tried of late.
+    Idle,
+    /// One is asked for, since then.
+    UnderWay(Time),
+    /// The last attempt was vain, or there were too many.
+    Paused,
+    /// There is one.
+    Open {
+        /// Which.
+        connection: ConnectionKey,
+        /// The longest IP packet that it takes.
+        mtu: u32,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attempt {
+    Idle,
+    UnderWay(ConnectionKey),
+    Paused { until: Time },
+    GaveUp { until: Time },
+}
+
+impl Attempt {
+    const fn due(self) -> Option<Time> {
+        match self {
+            Self::Paused { until } | Self::GaveUp { until } => Some(until),
+            Self::Idle | Self::UnderWay(_) => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Peer {
+    /// A neighbour of ours, which is remembered without a connection too.
+    is_neighbour: bool,
+    /// What it speaks, as far as is known.
+    dialect: Option<Dialect>,
+    /// It refused the service ID of the other dialect in this round of attempts.
+    has_refused_one: bool,
+    attempt: Attempt,
+    failures: u32,
+    connections: BTreeSet<ConnectionKey>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Making,
+    Asked,
+    Accepted,
+    Open,
+    Ending(PeerDrop),
+}
+
+/// What a queue pair is made for.
+#[derive(Clone, Debug)]
+enum Cause {
+    Ours { path: Box<PathRecord> },
+    Theirs { req: Box<Req>, from: MadAddress },
+}
+
+#[derive(Debug)]
+struct Connection {
+    peer: Address,
+    qp_type: QpType,
+    dialect: Dialect,
+    cause: Cause,
+    state: State,
+    since: Time,
+    used: Time,
+    /// Connection management's name for it; none before it was told and after it said the end.
+    id: Option<ConnectionId>,
+    qpn: Option<Qpn>,
+    mtu: u32,
+}
+
+impl Connection {
+    const fn role(&self) -> Role {
+        match self.cause {
+            Cause::Ours { .. } => Role::Active,
+            Cause::Theirs { .. } => Role::Passive,
+        }
+    }
+
+    /// Whether packets may be sent by it: not by one that Linux made, whose receives are for
+    /// sending's sake.
+    fn may_send(&self) -> bool {
+        let is_ours = self.role() == Role::Active || self.dialect == Dialect::Rfc;
+        self.state == State::Open && is_ours
+    }
+}
+
+/// All connections of an interface.
+pub struct Connections {
+    config: PeerConfig,
+    cm: Cm,
+    dice: Dice,
+    place: Option<Place>,
+    peers: BTreeMap<Address, Peer>,
+    /// When something becomes of which peer's pause.
+    due: BTreeSet<(Time, Address)>,
+    all: BTreeMap<ConnectionKey, Connection>,
+    by_id: BTreeMap<ConnectionId, ConnectionKey>,
+    keys: u64,
+    /// When connections that nobody uses are looked for.
+    sweep: Option<Time>,
+    actions: VecDeque<Action>,
+    changed: VecDeque<LinkAddress>,
+    drops: Drops<PeerDrop>,
+}
+
+impl Connections {
+    /// None yet, and nowhere to make them.
+    pub fn new(config: PeerConfig, seed: u64) -> Self {
+        let mut dice = Dice::new(seed);
+        Self {
+            cm: Cm::new(config.cm, Dice::new(dice.roll())),
+            config,
+            dice,
+            place: None,
+            peers: BTreeMap::new(),
+            due: BTreeSet::new(),
+            all: BTreeMap::new(),
+            by_id: BTreeMap::new(),
+            keys: 0,
+            sweep: None,
+            actions: VecDeque::new(),
+            changed: VecDeque::new(),
+            drops: Drops::default(),
+        }
+    }
+
+    /// The interface has come up, or has gone down: then all connections end (RFC 4755 3.4).
+    pub fn handle_place(&mut self, now: Time, place: Option<Place>) {
+        if self.place == place {
+            return;
+        }
+        if let Some(qpn) = self.place.as_ref().map(|before| before.link.qpn) {
+            Dialect::ALL.iter().for_each(|it| self.cm.unlisten(it.service_id(qpn)));
+            self.end_all(now);
+            self.place = None;
+        }
+        if let Some(place) = place.filter(|_| self.config.is_on()) {
+            self.cm.handle_port(place.port.clone());
+            let words = self.words(place.link.qpn).padded();
+            for dialect in Dialect::ALL {
+                // Two listeners are within any limit that makes sense; without them we only ask.
+                let _gone = self.cm.listen(dialect.service_id(place.link.qpn), words);
+            }
+            self.place = Some(place);
+        }
+    }
+
+    /// How things are with a peer.
+    pub fn standing(&self, peer: &LinkAddress) -> Standing {
+        let Some(known) = self.peers.get(&peer.comparison_form()) else { return Standing::Idle };
+        // The newest: what was there before it may be gone at the other end.
+        let usable = known.connections.iter().rev().filter_map(|&connection| {
+            let known = self.all.get(&connection).filter(|known| known.may_send())?;
+            Some(Standing::Open { connection, mtu: known.mtu })
+        });
+        usable.into_iter().next().unwrap_or(match known.attempt {
+            Attempt::Idle => Standing::Idle,
+            Attempt::UnderWay(key) => {
+                self.all.get(&key).map_or(Standing::Idle, |it| Standing::UnderWay(it.since))
+            }
+            Attempt::Paused { .. } | Attempt::GaveUp { .. } => Standing::Paused,
+        })
+    }
+
+    /// A datagram of the class of communication management has come.
+    pub fn handle_mad(&mut self, now: Time, envelope: &Envelope) {
+        self.cm.handle_mad(now, envelope);
+        self.hear(now);
+    }
+
+    /// What became of a queue pair.
+    pub fn handle_news(&mut self, now: Time, key: ConnectionKey, news: &ConnectionNews) {
+        match *news {
+            ConnectionNews::Made { qpn } => self.made(now, key, qpn),
+            ConnectionNews::Failed => self.failed(now, key),
+            ConnectionNews::Used => self.used(now, key),
+            ConnectionNews::DataCame => {
+                self.used(now, key);
+                let waiting = self.all.get(&key).filter(|known| known.state == State::Accepted);
+                if let Some(id) = waiting.and_then(|known| known.id) {
+                    // A connection that has just ended needs no confirmation.
+                    let _gone = self.cm.handle_data(now, id);
+                }
+            }
+            ConnectionNews::Ended => self.ended(key),
+        }
+        self.hear(now);
+    }
+
+    /// The interface is a neighbour of ours, and stays known without a connection.
+    pub fn handle_neighbour(&mut self, link: &LinkAddress) {
+        if self.config.is_on() {
+            self.enter_peer(link.comparison_form()).is_neighbour = true;
+        }
+    }
+
+    /// Does what is due by now.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.cm.handle_timeout(now);
+        self.hear(now);
+        while let Some(&(at, peer)) = self.due.first().filter(|(at, _)| *at <= now) {
+            self.due.remove(&(at, peer));
+            self.set_attempt(peer, Attempt::Idle);
+        }
+        self.end_idle(now);
+    }
+
+    /// When something is due.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let pauses = self.due.first().map(|&(at, _)| at);
+        [self.cm.poll_timeout(), pauses, self.sweep].into_iter().flatten().min()
+    }
+
+    /// The next thing to do at the device.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The next peer whose packets may go another way now.
+    pub fn poll_changed(&mut self) -> Option<LinkAddress> {
+        self.changed.pop_front()
+    }
+
+    /// The next message to send.
+    pub fn poll_mad(&mut self) -> Option<Envelope> {
+        self.cm.poll_transmit()
+    }
+
+    /// What was not made or ended, and why.
+    pub const fn drops(&self) -> &Drops<PeerDrop> {
+        &self.drops
+    }
+
+    /// Takes what connection management has to tell.
+    fn hear(&mut self, now: Time) {
+        while let Some(event) = self.cm.poll_event() {
+            match event {
+                CmEvent::Request { id, req, from } => self.requested(now, id, req, from),
+                CmEvent::Reply { id, rep } => self.replied(now, id, &rep),
+                CmEvent::Established { id, .. } => {
+                    if let Some(&key) = self.by_id.get(&id) {
+                        self.opened(now, key);
+                    }
+                }
+                CmEvent::Ended { id, end, .. } => self.told_the_end(now, id, end),
+                // No other path is offered by us, nor taken from others.
+                CmEvent::PathOffered { .. } | CmEvent::PathAnswered { .. } => {}
+                CmEvent::Closed { .. } => {}
+            }
+        }
+    }
+
+    /// What all our messages say of us (RFC 4755 6).
+    const fn words(&self, ud_qpn: Qpn) -> IpoibPrivateData {
+        IpoibPrivateData { ud_qpn, receive_mtu: self.config.receive_mtu }
+    }
+
+    fn own_words<const N: usize>(&self) -> [u8; N] {
+        let ud_qpn = self.place.as_ref().map_or(Qpn::default(), |place| place.link.qpn);
+        self.words(ud_qpn).padded()
+    }
+
+    fn enter_peer(&mut self, peer: Address) -> &mut Peer {
+        self.peers.entry(peer).or_insert_with(|| Peer {
+            is_neighbour: false,
+            dialect: None,
+            has_refused_one: false,
+            attempt: Attempt::Idle,
+            failures: 0,
+            connections: BTreeSet::new(),
+        })
+    }
+
+    /// Makes an entry, and asks for its queue pair.
+    fn enter(&mut self, now: Time, connection: Connection) -> ConnectionKey {
+        self.keys += 1;
+        let key = ConnectionKey(self.keys);
+        let pkey_index = self.place.as_ref().map_or(0, |place| place.pkey_index);
+        let peer = LinkAddress::parse(&connection.peer);
+        let qp_type = connection.qp_type;
+        self.actions.push_back(Action::Connect { connection: key, qp_type, peer, pkey_index });
+        self.enter_peer(connection.peer).connections.insert(key);
+        if let Some(id) = connection.id {
+            self.by_id.insert(id, key);
+        }
+        self.all.insert(key, connection);
+        self.sweep = self.sweep.or(self.config.idle_for.map(|idle_for| now + idle_for / 4));
+        key
+    }
+
+    fn is_full(&self) -> bool {
+        self.all.len() >= self.config.connections_max
+    }
+
+    fn set_attempt(&mut self, address: Address, attempt: Attempt) {
+        let Some(peer) = self.peers.get_mut(&address) else { return };
+        if let Some(due) = peer.attempt.due() {
+            self.due.remove(&(due, address));
+        }
+        peer.attempt = attempt;
+        if let Some(due) = attempt.due() {
+            self.due.insert((due, address));
+        }
+        self.changed.push_back(LinkAddress::parse(&address));
+    }
+
+    /// The terms by which our queue pair is made ready, and the orders to do so. RC's timers are
+    /// shorter than what the path would allow (RFC 4755 7.1).
+    fn make_ready(&mut self, key: ConnectionKey, terms: Terms) {
+        let timeout = self.config.ack_timeout;
+        let terms = Terms { timeout, ..terms };
+        let to_receive = Box::new(terms.to_receive(self.config.min_rnr_timer));
+        let to_send = Box::new(terms.to_send());
+        for attributes in [to_receive, to_send] {
+            self.actions.push_back(Action::Modify { connection: key, attributes });
+        }
+    }
+
+    /// A connection stands.
+    fn opened(&mut self, now: Time, key: ConnectionKey) {
+        let Some(connection) = self.all.get_mut(&key) else { return };
+        if !matches!(connection.state, State::Asked | State::Accepted) {
+            return;
+        }
+        (connection.state, connection.since, connection.used) = (State::Open, now, now);
+        let (address, dialect, role) = (connection.peer, connection.dialect, connection.role());
+        let peer = self.enter_peer(address);
+        (peer.dialect, peer.has_refused_one) = (Some(dialect), false);
+        let others: Vec<_> = peer.connections.iter().copied().filter(|it| *it != key).collect();
+        let serves_us = dialect == Dialect::Rfc || role == Role::Active;
+        if serves_us {
+            self.set_attempt(address, Attempt::Idle);
+        }
+        for other in others {
+            let is_replaced = self.all.get(&other).is_some_and(|known| {
+                known.dialect == Dialect::Rfc && dialect == Dialect::Rfc || known.role() == role
+            });
+            if is_replaced {
+                self.end(now, other, PeerDrop::Replaced);
+            }
+        }
+    }
+}

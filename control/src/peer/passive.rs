@@ -1,0 +1,146 @@
+//! Being asked for connections.
+
+use super::{Cause, Connection, Connections, PeerDrop, State};
+use crate::cm::{ConnectionId, Terms};
+use crate::interface::ConnectionKey;
+use crate::mad::MadAddress;
+use pollux_verbs::QpType;
+use pollux_verbs::time::Time;
+use pollux_wire::address::{Gid, Qpn};
+use pollux_wire::ip::ipoib::connection_ip_mtu;
+use pollux_wire::ip::ipv4::IPV4_MTU_MIN;
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::mad::cm::ipoib::{Dialect, IpoibPrivateData};
+use pollux_wire::mad::cm::{RejectReason, Rep, Req, TransportService};
+use pollux_wire::psn::Psn;
+
+/// What a sender tries again for ever, when it finds no receive. For Linux this becomes its own
+/// setting, which would be to give up at once.
+const RNR_FOR_EVER: u8 = 7;
+
+impl Connections {
+    /// A peer asks.
+    pub(super) fn requested(
+        &mut self,
+        now: Time,
+        id: ConnectionId,
+        req: Box<Req>,
+        from: MadAddress,
+    ) {
+        if let Err((reason, why)) = self.accept(now, id, req, from) {
+            self.drops.count(why);
+            let (wanted, words) = (self.config.receive_mtu.to_be_bytes(), self.own_words());
+            // It was there a moment ago.
+            let _gone = self.cm.reject(now, id, reason, &wanted, words);
+        }
+    }
+
+    fn accept(
+        &mut self,
+        now: Time,
+        id: ConnectionId,
+        req: Box<Req>,
+        from: MadAddress,
+    ) -> Result<(), (RejectReason, PeerDrop)> {
+        const UNWANTED: RejectReason = RejectReason::CONSUMER_REJECT;
+        let qp_type = self
+            .offered(req.transport_service)
+            .ok_or((RejectReason::INVALID_TRANSPORT_SERVICE_TYPE, PeerDrop::NotOffered))?;
+        let place = self.place.as_ref().ok_or((UNWANTED, PeerDrop::Down))?;
+        let (own, partition) = (place.link.comparison_form(), place.p_key.partition());
+        let bad = (UNWANTED, PeerDrop::BadPrivateData);
+        let (link, mtu) = self.read(&req).ok_or(bad)?;
+        let (dialect, _) = Dialect::of(req.service_id).ok_or(bad)?;
+        let peer = link.comparison_form();
+        if peer == own || req.p_key.partition() != partition {
+            return Err(bad);
+        }
+        if req.path_mtu.octets().is_none() {
+            return Err((RejectReason::INVALID_PATH_MTU, PeerDrop::BadPrivateData));
+        }
+        let crossing = self.peers.get(&peer).and_then(|known| known.asks_by());
+        let crossing = crossing.filter(|key| self.crosses(*key, dialect));
+        if let Some(ours) = crossing {
+            let is_sent = self.all.get(&ours).is_some_and(|known| known.state == State::Asked);
+            if is_sent && own > peer {
+                return Err((UNWANTED, PeerDrop::Crossing));
+            }
+            self.end(now, ours, PeerDrop::Crossing);
+        }
+        let of_peer = self.peers.get(&peer).map_or(0, |known| known.connections.len());
+        if self.is_full() || of_peer >= self.config.connections_per_peer_max {
+            return Err((RejectReason::NO_QP, PeerDrop::Full));
+        }
+        let connection = Connection {
+            peer,
+            qp_type,
+            dialect,
+            cause: Cause::Theirs { req, from },
+            state: State::Making,
+            since: now,
+            used: now,
+            id: Some(id),
+            qpn: None,
+            mtu,
+        };
+        self.enter(now, connection);
+        Ok(())
+    }
+
+    /// Whether a request in this dialect and ours cannot both stand (RFC 4755 3.3). With Linux they
+    /// do; but a peer that asks as Linux does is not asked as the RFC says any more.
+    fn crosses(&self, ours: ConnectionKey, dialect: Dialect) -> bool {
+        let ours = self.all.get(&ours);
+        dialect == Dialect::Rfc && ours.is_some_and(|ours| ours.dialect == Dialect::Rfc)
+    }
+
+    fn offered(&self, service: TransportService) -> Option<QpType> {
+        match (service, self.config.offers()) {
+            (TransportService::RC, (true, _)) => Some(QpType::Rc),
+            (TransportService::UC, (_, true)) => Some(QpType::Uc),
+            _ => None,
+        }
+    }
+
+    /// Who asks, and the longest packet of a connection with it; none if it makes no sense.
+    fn read(&self, req: &Req) -> Option<(LinkAddress, u32)> {
+        let said = IpoibPrivateData::parse(req.private_data.first_chunk()?);
+        let (qpn, gid) = (said.ud_qpn, req.primary.local_gid);
+        let mtu = connection_ip_mtu(self.config.receive_mtu, said.receive_mtu);
+        let is_interface = !matches!(qpn, Qpn::SMI | Qpn::GSI | Qpn::MULTICAST)
+            && gid != Gid::NONE
+            && !gid.is_multicast();
+        let link = LinkAddress { qpn, gid, ..LinkAddress::default() };
+        (is_interface && mtu >= IPV4_MTU_MIN).then_some((link, mtu))
+    }
+
+    /// The queue pair is there: it is made ready to receive, and to send, before the peer hears of
+    /// it, since data may come before the peer's confirmation.
+    pub(super) fn send_rep(
+        &mut self,
+        now: Time,
+        key: ConnectionKey,
+        qpn: Qpn,
+        req: &Req,
+        from: &MadAddress,
+    ) {
+        let rep = Rep {
+            local_qpn: qpn,
+            starting_psn: Psn::new(self.dice.roll() as u32),
+            target_ack_delay: self.config.ca_ack_delay,
+            rnr_retry_count: RNR_FOR_EVER,
+            srq: true,
+            private_data: self.own_words(),
+            ..Rep::default()
+        };
+        let Some(place) = &self.place else { return };
+        let terms = Terms::passive(req, &rep, from, &place.port);
+        let id = self.all.get(&key).and_then(|connection| connection.id);
+        self.make_ready(key, terms);
+        let is_accepted = id.is_some_and(|id| self.cm.accept(now, id, rep).is_ok());
+        match self.all.get_mut(&key).filter(|_| is_accepted) {
+            Some(connection) => connection.state = State::Accepted,
+            None => self.end(now, key, PeerDrop::Silence),
+        }
+    }
+}

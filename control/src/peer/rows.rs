@@ -1,0 +1,87 @@
+//! Connections as they can be listed (RFC 4755 3.2).
+
+use super::{Attempt, Connections, State};
+use crate::cm::Role;
+use crate::drops::Reason;
+use crate::interface::ConnectionKey;
+use pollux_verbs::QpType;
+use pollux_verbs::time::Time;
+use pollux_wire::address::Qpn;
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::mad::cm::ipoib::Dialect;
+use std::time::Duration;
+
+/// A connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectionRow {
+    /// Its key.
+    pub connection: ConnectionKey,
+    /// The interface at its other end.
+    pub peer: LinkAddress,
+    /// Who asked for it.
+    pub role: Role,
+    /// RC or UC.
+    pub qp_type: QpType,
+    /// Whose service ID it was asked by.
+    pub dialect: Dialect,
+    /// Where it is.
+    pub state: &'static str,
+    /// Why it is there, if it ends; else what it waits for, if it waits.
+    pub why: &'static str,
+    /// Since when.
+    pub since: Time,
+    /// Whether packets are sent by it; all are received from.
+    pub may_send: bool,
+    /// The longest IP packet, once that is known.
+    pub mtu: u32,
+    /// Our queue pair, once it is made.
+    pub qpn: Option<Qpn>,
+    /// How long packets of a reliable connection are tried before it fails.
+    pub retry_period: Option<Duration>,
+}
+
+impl Connections {
+    /// Every connection.
+    pub fn rows(&self) -> impl Iterator<Item = ConnectionRow> {
+        self.all.iter().map(|(&connection, known)| {
+            let (state, why) = match known.state {
+                State::Making => ("making", "the queue pair is to be made"),
+                State::Asked => ("asked", "the peer is to reply"),
+                State::Accepted => ("accepted", "the peer is to confirm"),
+                State::Open => ("open", ""),
+                State::Ending(why) => ("ending", why.name()),
+            };
+            ConnectionRow {
+                connection,
+                peer: LinkAddress::parse(&known.peer),
+                role: known.role(),
+                qp_type: known.qp_type,
+                dialect: known.dialect,
+                state,
+                why,
+                since: known.since,
+                may_send: known.may_send(),
+                mtu: known.mtu,
+                qpn: known.qpn,
+                retry_period: (known.qp_type == QpType::Rc).then(|| {
+                    let timeout = Duration::from_nanos(self.config.ack_timeout.nanoseconds());
+                    timeout * (u32::from(self.config.retry_count) + 1)
+                }),
+            }
+        })
+    }
+
+    /// Whose a connection is.
+    pub fn peer_of(&self, key: ConnectionKey) -> Option<LinkAddress> {
+        self.all.get(&key).map(|known| LinkAddress::parse(&known.peer))
+    }
+
+    /// Why a peer is not asked for a connection now, and until when.
+    pub fn pause_of(&self, peer: &LinkAddress) -> Option<(&'static str, Time)> {
+        match self.peers.get(&peer.comparison_form())?.attempt {
+            Attempt::Paused { until } => Some(("the last attempt was vain", until)),
+            Attempt::GaveUp { until } => Some(("too many attempts were vain", until)),
+            Attempt::Idle | Attempt::UnderWay(_) => None,
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Connected mode between interfaces that keep to the RFC.
+
+use crate::world::{Weather, World, packet, v4, v6};
+use pollux_control::interface::InterfaceConfig;
+use pollux_control::peer::Policy;
+use pollux_fabric::sm::Config;
+use pollux_verbs::QpType;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn connected(seed: u64, hosts: usize, policy: Policy) -> World {
+    with(seed, hosts, |mut config, _| {
+        config.peer.policy = policy;
+        config
+    })
+}
+
+fn with(
+    seed: u64,
+    hosts: usize,
+    adjust: impl Fn(InterfaceConfig, usize) -> InterfaceConfig,
+) -> World {
+    let mut world = World::with(seed, hosts, Config::default(), adjust);
+    world.pass(5 * SECOND);
+    world.assert_up();
+    world
+}
+
+/// How many connections each host has.
+fn counts(world: &World) -> Vec<usize> {
+    world.hosts.iter().map(|host| host.interface.connection_rows().count()).collect()
+}
+
+/// No queue pair without its connection, and none the other way round.
+fn assert_conserved(world: &World) {
+    for (nth, host) in world.hosts.iter().enumerate() {
+        let rows: Vec<_> = host.interface.connection_rows().collect();
+        let queue_pairs: Vec<_> = host.mover.connections.keys().copied().collect();
+        let keys: Vec<_> = rows.iter().map(|row| row.connection).collect();
+        assert_eq!(keys, queue_pairs, "{nth}: {rows:?}");
+    }
+}
+
+// req: cm-handshake, cm-receive-mtu, cm-connection-per-link-address, cm-connection-record
+#[test]
+fn one_connection_carries_both_directions_and_all_addresses() {
+    for (policy, qp_type) in [(Policy::Rc, QpType::Rc), (Policy::Uc, QpType::Uc)] {
+        let mut world = with(1, 2, |mut config, nth| {
+            config.peer.policy = policy;
+            config.peer.receive_mtu = if nth == 0 { 65_524 } else { 32_004 };
+            config
+        });
+        assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"there"), SECOND));
+        assert!(world.reaches(1, 0, &packet(v4(2), v4(1), b"back"), SECOND));
+        assert!(world.reaches(0, 1, &packet(v6(1), v6(2), b"by another address"), SECOND));
+        assert!(
+            world.reaches(1, 0, &packet(v4(2), v4(1), &vec![7; 31_980]), SECOND),
+            "32,000 octets"
+        );
+        assert_eq!(counts(&world), [1, 1], "{policy:?}");
+        for host in &world.hosts {
+            let row = host.interface.connection_rows().next().unwrap();
+            assert_eq!((row.state, row.qp_type, row.mtu), ("open", qp_type, 32_000));
+            assert!(row.may_send);
+        }
+        assert_conserved(&world);
+    }
+}
+
+// req: cm-crossing-requests
+#[test]
+fn requests_that_cross_make_one_connection() {
+    let mut crossings = 0;
+    for seed in 0..30 {
+        let mut world = connected(seed, 2, Policy::Rc);
+        // Both resolve each other first, by datagrams of resolution alone.
+        let now = world.now;
+        for (one, other) in [(1, 2), (2, 1)] {
+            let nth = usize::from(one) - 1;
+            world.hosts[nth].interface.handle_miss(now, packet(v4(one), v4(other), b"cross"));
+        }
+        world.mads_lost = if seed % 2 == 0 { 0 } else { 300_000 };
+        world.settle();
+        world.pass(3 * SECOND);
+        world.mads_lost = 0;
+        world.pass(60 * SECOND);
+        assert!(world.reaches(0, 1, &packet(v4(1), v4(2), &[1; 9000]), SECOND), "seed {seed}");
+        assert!(world.reaches(1, 0, &packet(v4(2), v4(1), &[2; 9000]), SECOND), "seed {seed}");
+        world.pass(30 * SECOND);
+        assert_eq!(counts(&world), [1, 1], "seed {seed}");
+        assert_conserved(&world);
+        let rows = world.hosts.iter().flat_map(|host| host.interface.drop_rows());
+        crossings += rows.filter(|row| row.1 == "crossing").map(|row| row.2).sum::<u64>();
+    }
+    assert!(crossings >= 30, "{crossings} requests have crossed");
+}
+
+// req: cm-policy, cm-flags-ud-only
+#[test]
+fn policy_decides_by_interface_and_by_peer() {
+    let mut world = with(3, 3, |mut config, nth| {
+        config.peer.policy = if nth == 1 { Policy::Ud } else { Policy::Auto };
+        config
+    });
+    let gets_there = |world: &mut World, from: u8, to: u8| {
+        let datagram = packet(v4(from), v4(to), b"by whatever way");
+        assert!(world.reaches(usize::from(from) - 1, usize::from(to) - 1, &datagram, SECOND));
+    };
+    gets_there(&mut world, 1, 2);
+    gets_there(&mut world, 2, 1);
+    assert_eq!(counts(&world), [0, 0, 0], "one side has connected mode off");
+    let seen = world.hosts[0].interface.peer_rows().next().unwrap().link;
+    assert!(!seen.rc && !seen.uc, "and says so");
+    gets_there(&mut world, 1, 3);
+    assert_eq!(counts(&world), [1, 0, 1]);
+
+    let mut world = with(4, 2, |mut config, _| {
+        config.peer.policy = Policy::Auto;
+        config.policies.insert(v4(2), Policy::Ud);
+        config.policies.insert(v4(1), Policy::Ud);
+        config
+    });
+    gets_there(&mut world, 1, 2);
+    assert_eq!(counts(&world), [0, 0], "the peer is an exception");
+}
+
+// req: cm-teardown-with-interface
+#[test]
+fn connections_end_with_their_interface_and_come_back() {
+    let mut world = connected(5, 2, Policy::Rc);
+    assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"before"), SECOND));
+    assert_eq!(counts(&world), [1, 1]);
+    let now = world.now;
+    world.hosts[0].interface.set_open(now, false);
+    world.settle();
+    assert_eq!(counts(&world), [0, 0], "the other side has heard of it");
+    world.hosts[0].interface.set_open(now, true);
+    world.pass(5 * SECOND);
+    assert!(world.reaches(0, 1, &packet(v4(1), v4(2), &[3; 9000]), 5 * SECOND));
+    assert_eq!(counts(&world), [1, 1]);
+    assert_conserved(&world);
+}
+
+#[test]
+fn a_connection_that_failed_is_made_again_for_the_next_packet() {
+    let mut world = connected(6, 2, Policy::Rc);
+    assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"before"), SECOND));
+    world.pass(10 * SECOND);
+    let key = *world.hosts[0].mover.connections.keys().next().unwrap();
+    world.hosts[0].mover.fail(key);
+    world.settle();
+    assert!(world.reaches(0, 1, &packet(v4(1), v4(2), &[4; 9000]), 2 * SECOND));
+    world.pass(10 * SECOND);
+    assert_eq!(counts(&world), [1, 1]);
+    assert_conserved(&world);
+}
+
+// req: cm-teardown-on-expiry
+#[test]
+fn an_idle_connection_ends_with_its_neighbour() {
+    let mut world = with(7, 2, |mut config, _| {
+        config.peer.policy = Policy::Rc;
+        config.neighbour.idle_for = Some(60 * SECOND);
+        config
+    });
+    assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"once"), SECOND));
+    assert_eq!(counts(&world), [1, 1]);
+    world.pass(200 * SECOND);
+    assert_eq!(counts(&world), [0, 0]);
+    assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"again"), SECOND));
+}
+
+// req: cm-imposter
+#[test]
+fn a_peer_that_offers_what_it_does_not_keep_costs_a_few_attempts_and_gets_datagrams() {
+    let mut world = connected(8, 3, Policy::Rc);
+    world.hosts[1].mover.is_out_of_queue_pairs = true;
+    let mut arrived = 0;
+    for _ in 0..600 {
+        let datagram = packet(v4(1), v4(2), b"on and on");
+        arrived += u32::from(world.reaches(0, 1, &datagram, Duration::from_millis(1)));
+        world.pass(SECOND / 2);
+    }
+    assert!(arrived >= 599, "{arrived} of 600");
+    assert!(world.hosts[0].mover.made - 1000 <= 5, "{} attempts", world.hosts[0].mover.made - 1000);
+    let link = world.hosts[0].interface.peer_rows().next().unwrap().link;
+    let (why, _) = world.hosts[0].interface.pause_of(&link).unwrap();
+    assert_eq!(why, "too many attempts were vain");
+    assert!(world.reaches(0, 2, &packet(v4(1), v4(3), &[5; 9000]), SECOND), "others do not suffer");
+    assert_conserved(&world);
+}
+
+#[test]
+fn in_bad_weather_everybody_connects_and_nothing_is_left_over() {
+    for seed in 0..12 {
+        let mut world = connected(seed, 4, Policy::Auto);
+        world.weather = Weather { lost: 100_000, doubled: 50_000, delayed: 200_000 };
+        world.mads_lost = 150_000;
+        for round in 0..40u8 {
+            for from in 0..4u8 {
+                let to = (from + 1 + round % 3) % 4;
+                world.send(usize::from(from), packet(v4(from + 1), v4(to + 1), &[round; 3000]));
+            }
+            world.pass(SECOND / 2);
+            if round % 10 == 5 {
+                let key = world.hosts[0].mover.connections.keys().next().copied();
+                key.into_iter().for_each(|key| world.hosts[0].mover.fail(key));
+            }
+        }
+        (world.weather, world.mads_lost) = (Weather::default(), 0);
+        world.pass(70 * SECOND);
+        for from in 0..4u8 {
+            for to in (0..4u8).filter(|to| *to != from) {
+                let datagram = packet(v4(from + 1), v4(to + 1), &[9; 9000]);
+                let (one, other) = (usize::from(from), usize::from(to));
+                assert!(world.reaches(one, other, &datagram, 10 * SECOND), "seed {seed}");
+            }
+        }
+        world.pass(60 * SECOND);
+        assert_eq!(counts(&world), [3, 3, 3, 3], "seed {seed}: one for each pair");
+        assert_conserved(&world);
+    }
+}

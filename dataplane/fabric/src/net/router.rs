@@ -1,0 +1,99 @@
+//! Routers: packets from subnet to subnet, by the GID that they are for (IBA 19.2.3).
+//!
+//! A router is an end of each subnet that it is in. A packet that comes to one of its ports and is
+//! for a GID elsewhere leaves by the port whose prefix that GID has, with local addresses of that
+//! subnet. Where hardware would ask that subnet's administrator for the LID, this one looks at the
+//! nodes.
+//!
+//! Limits: groups do not cross routers, and a router knows the subnets that it is in, not those
+//! behind another router.
+
+use super::Net;
+use super::flight::Flight;
+use crate::frame::Frame;
+use crate::node::{Node, NodeDrop};
+use crate::time::Time;
+use crate::topology::End;
+use pollux_wire::address::{Gid, Lid};
+use pollux_wire::mad::smp::NodeType;
+use pollux_wire::packet::{Grh, Lnh, Lrh, Packet, seal_hop};
+
+impl Net {
+    /// Whether a frame at a port is for another subnet.
+    pub(super) fn is_routed(&self, at: End, frame: &Frame) -> bool {
+        let node = &self.subnet.nodes()[at.node as usize];
+        let own = &node.ports[usize::from(at.port)];
+        let grh = is_router(node).then(|| grh_of(frame)).flatten();
+        grh.is_some_and(|grh| !own.has_gid(grh.dgid))
+    }
+
+    /// Through a router, from the port where the frame is.
+    pub(super) fn route(&mut self, now: Time, mut flight: Flight) {
+        let at = flight.to;
+        match self.rewrite(at, &mut flight.frame) {
+            Ok(port) => {
+                flight.to.port = port;
+                self.cross(now, flight);
+            }
+            Err(reason) => self.subnet.node_mut(at.node).drops.count(reason),
+        }
+    }
+
+    /// Makes a packet one of the next subnet, and says by which port it leaves.
+    fn rewrite(&self, at: End, frame: &mut Frame) -> Result<u8, NodeDrop> {
+        let Frame::Packet(octets) = frame else { return Err(NodeDrop::NoRoute) };
+        let packet = Packet::parse(octets).map_err(|_| NodeDrop::Malformed)?;
+        if !packet.vcrc_ok() {
+            return Err(NodeDrop::Crc);
+        }
+        let (mut lrh, grh, p_key) = (packet.lrh(), packet.grh(), packet.bth().pkey);
+        let mut grh = grh.ok_or(NodeDrop::NoRoute)?;
+        let node = &self.subnet.nodes()[at.node as usize];
+        let came_by = &node.ports[usize::from(at.port)];
+        let leaves_by = (1u8..)
+            .zip(&node.ports[1..])
+            .find(|(number, port)| *number != at.port && port.info.gid_prefix == grh.dgid.prefix());
+        let (number, port) = leaves_by.ok_or(NodeDrop::NoRoute)?;
+        if !came_by.takes_data() || !port.sends_data() {
+            return Err(NodeDrop::PortState);
+        }
+        if came_by.p_keys.matching(p_key).is_none() {
+            return Err(NodeDrop::PKeyInbound);
+        }
+        if port.p_keys.matching(p_key).is_none() {
+            return Err(NodeDrop::PKeyOutbound);
+        }
+        grh.hop_lmt = grh.hop_lmt.checked_sub(1).filter(|left| *left > 0).ok_or(NodeDrop::Hops)?;
+        lrh.dlid = self.lid_of(grh.dgid).ok_or(NodeDrop::NoRoute)?;
+        lrh.slid = port.info.lid;
+        lrh.vl = port.lane(lrh.sl).ok_or(NodeDrop::NoLane)?;
+        // Neither header counts for the invariant CRC where they differ now (IBA 7.8.1).
+        octets[..Lrh::LEN].copy_from_slice(&lrh.emit());
+        octets[Lrh::LEN..Lrh::LEN + Grh::LEN].copy_from_slice(&grh.emit());
+        seal_hop(octets);
+        Ok(number)
+    }
+
+    /// The LID of the port that has a GID.
+    fn lid_of(&self, gid: Gid) -> Option<Lid> {
+        let ports = self.subnet.nodes().iter().flat_map(|node| {
+            let numbers = if node.is_switch() { 0..1 } else { 1..node.ports.len() };
+            &node.ports[numbers]
+        });
+        ports
+            .filter(|port| port.has_gid(gid))
+            .map(|port| port.info.lid)
+            .find(|lid| *lid != Lid::NONE)
+    }
+}
+
+pub(super) fn is_router(node: &Node) -> bool {
+    node.identity.node_type == NodeType::ROUTER
+}
+
+fn grh_of(frame: &Frame) -> Option<Grh> {
+    let Frame::Packet(octets) = frame else { return None };
+    let (lrh, rest) = Lrh::read(octets).ok()?;
+    let (grh, _) = Grh::read(rest).ok().filter(|_| lrh.lnh == Lnh::GLOBAL)?;
+    Some(grh)
+}
