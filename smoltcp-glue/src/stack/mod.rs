@@ -121,6 +121,11 @@ impl Stack {
         self.mtus.of(now, to)
     }
 
+    /// Destinations whose packets have a length of their own.
+    pub fn path_mtus(&self) -> Vec<IpAddr> {
+        self.mtus.destinations().collect()
+    }
+
     /// What was counted.
     pub const fn counts(&self) -> &Counts {
         &self.counts
@@ -395,6 +400,11 @@ impl Stack {
     pub fn tcp_abort(&mut self, now: Time, id: TcpId) {
         self.tcp.abort(id, TcpError::ShutDown);
         self.tcp.close(now, id);
+    }
+
+    /// Whether every connection that the application has closed was heard to its end, or is lost.
+    pub fn tcp_is_flushed(&self) -> bool {
+        self.tcp.is_flushed()
     }
 
     /// How many connections there are, half-open ones and stragglers included.

@@ -40,6 +40,11 @@ impl Mtus {
         }
     }
 
+    /// Destinations that have one of their own.
+    pub(super) fn destinations(&self) -> impl Iterator<Item = IpAddr> {
+        self.known.keys().copied()
+    }
+
     /// Somebody who knows says how long a packet to a destination may be.
     pub(super) fn set(&mut self, now: Time, to: IpAddr, mtu: u32) {
         let least = if to.is_ipv4() { MTU_MIN } else { IPV6_MTU_MIN };

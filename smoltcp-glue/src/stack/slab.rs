@@ -51,6 +51,11 @@ impl<T> Slab<T> {
         Some(Key { index, generation: place.generation, of: PhantomData })
     }
 
+    /// All that have a place.
+    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
+        self.places.iter().filter_map(|place| place.value.as_ref())
+    }
+
     pub(super) fn get(&self, key: Key<T>) -> Option<&T> {
         let place = self.places.get(key.index as usize)?;
         place.value.as_ref().filter(|_| place.generation == key.generation)

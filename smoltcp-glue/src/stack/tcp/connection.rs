@@ -201,6 +201,12 @@ impl Connection {
         self.state() == State::TimeWait && is_held && self.has_unread()
     }
 
+    /// Whether its application has left it, and its peer has yet to hear that.
+    pub(super) fn has_last_words(&self) -> bool {
+        let has_said_all = matches!(self.state(), State::FinWait2 | State::TimeWait);
+        self.holder == Holder::Nobody && !has_said_all && !self.is_over()
+    }
+
     /// Whether data has come that nobody has read.
     pub(super) fn has_unread(&self) -> bool {
         self.shown().recv_queue() > 0

@@ -462,6 +462,10 @@ impl Tcp {
         self.connections.remove(id);
     }
 
+    pub(super) fn is_flushed(&self) -> bool {
+        !self.connections.values().any(Connection::has_last_words)
+    }
+
     /// How many connections there are.
     pub(super) const fn len(&self) -> usize {
         self.connections.len()
