@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Who gets a packet is looked up here; smoltcp, which would ask every socket, sees one connection
-//! at a time (see [`tcp`]). So a socket that nothing happens to costs its memory and nothing else.
+//! at a time. So a socket that nothing happens to costs its memory and nothing else.
 //!
 //! Whoever owns a stack gives it packets for our addresses and groups, then takes all that
 //! [`Stack::poll_transmit`] has, and calls [`Stack::handle_timeout`] when

@@ -144,6 +144,8 @@ fn calls_that_would_wait_say_so_and_refusals_are_told() {
 
         let refused = interface.tcp_connect(at(2, 81)).err().expect("nobody listens");
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        let nobody = interface.tcp_connect(at(9, 80)).err().expect("nobody is there");
+        assert_eq!(nobody.kind(), ErrorKind::HostUnreachable);
         socket.connect(at(2, 10)).expect("it is an address");
         socket.set_read_timeout(Some(PATIENCE));
         socket.send(b"anybody?").expect("there is room");
