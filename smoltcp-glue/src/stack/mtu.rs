@@ -64,3 +64,35 @@ impl Mtus {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_holds_for_a_while_and_within_bounds() {
+        let (v4, v6) = (IpAddr::from([10, 0, 0, 2]), IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 2]));
+        let mut mtus = Mtus::new(2044);
+        mtus.lower(Time::START, v4, 4000);
+        assert_eq!(mtus.of(Time::START, v4), 2044, "nobody may say more than is known");
+        mtus.lower(Time::START, v4, 0);
+        mtus.lower(Time::START, v6, 0);
+        assert_eq!((mtus.of(Time::START, v4), mtus.of(Time::START, v6)), (576, 1280));
+        mtus.set(Time::START, v6, 65_520);
+        assert_eq!(mtus.of(Time::START, v6), 65_520);
+        assert_eq!(mtus.of(Time::START + BELIEVED_FOR, v4), 2044);
+    }
+
+    #[test]
+    fn destinations_have_a_limit_and_old_ones_make_room() {
+        let to = |number: usize| IpAddr::from((number as u32).to_be_bytes());
+        let mut mtus = Mtus::new(2044);
+        for number in 0..=DESTINATIONS_MAX {
+            mtus.lower(Time::START, to(number), 1000);
+        }
+        assert_eq!(mtus.destinations().count(), DESTINATIONS_MAX);
+        let later = Time::START + BELIEVED_FOR;
+        mtus.lower(later, to(DESTINATIONS_MAX), 1000);
+        assert_eq!(mtus.of(later, to(DESTINATIONS_MAX)), 1000);
+    }
+}

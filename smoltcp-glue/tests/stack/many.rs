@@ -5,6 +5,7 @@ use pollux::stack::{StackConfig, TcpConfig, TcpId};
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::ip::tcp::{TcpHeader, fill_checksum};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -29,14 +30,9 @@ fn connect(world: &mut World, port: u16, count: usize, backlog: usize) -> Vec<[T
     });
     let open = |world: &World, id| world.hosts[0].tcp_is_open(id) == Ok(true);
     assert!(clients.iter().all(|id| open(world, *id)));
-    let peer_of = |world: &World, id| {
-        let (local, _) = world.hosts[0].tcp_addresses(id).expect("it is open");
-        let is_peer = |server: &&TcpId| {
-            world.hosts[1].tcp_addresses(**server).expect("it is open").1 == local
-        };
-        *servers.iter().find(is_peer).expect("every client has a server")
-    };
-    clients.iter().map(|id| [*id, peer_of(world, *id)]).collect()
+    let addresses = |host: usize, id| world.hosts[host].tcp_addresses(id).expect("it is open");
+    let servers: BTreeMap<_, _> = servers.iter().map(|id| (addresses(1, *id).1, *id)).collect();
+    clients.iter().map(|id| [*id, servers[&addresses(0, *id).0]]).collect()
 }
 
 #[test]
