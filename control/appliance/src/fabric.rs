@@ -21,7 +21,7 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     partitions: Option<PathBuf>,
     /// Where `pollux show` and `pollux fault` find it; and, by the socket PATH.ports beside it,
-    /// programs that open soft:PATH@NODE[:PORT]
+    /// programs that open `soft:PATH@NODE[:PORT]`
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// The name under which programs with libumad2sim find it (IBSIM_SOCKNAME)

@@ -77,9 +77,7 @@ pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
             ],
         ),
         What::Links => ("links", &["from", "to", "rate", "state"]),
-        What::Groups => {
-            ("groups", &["interface", "group", "lid", "ports", "state", "heard", "why"])
-        }
+        What::Groups => ("groups", &["lid", "ports"]),
         What::Interfaces => (
             "interfaces",
             &[
@@ -117,10 +115,12 @@ pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
         What::Drops => ("drops", &["interface", "of", "why", "count"]),
     };
     let answer = ask(&arguments.socket, &format!("show {what}"))?;
-    // Groups of a node and of a fabric have different things to show.
-    let has = |column: &&&str| answer.get(0).is_none_or(|first| first.get(**column).is_some());
-    let columns: Vec<_> = columns.iter().filter(has).copied().collect();
-    let text = if arguments.json { format!("{answer}\n") } else { table(&answer, &columns) };
+    // Groups of a node have other things to show than those of a fabric.
+    let columns = match answer[0].get("group") {
+        Some(_) => &["interface", "group", "lid", "state", "heard", "why"],
+        None => columns,
+    };
+    let text = if arguments.json { format!("{answer}\n") } else { table(&answer, columns) };
     print!("{text}");
     Ok(())
 }

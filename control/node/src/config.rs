@@ -5,6 +5,7 @@
 //! device = "mlx5_0:1"                        # as `crate::device` opens it
 //! pkey = 0xffff                              # the partition; the default one without this
 //! mode = "auto"                              # ud, rc, uc, or the best that a peer offers
+//! mtu = 65520                                # of connections; of datagrams the link has its own
 //! address = ["10.0.0.1/24", "fd00::1/64"]
 //! router = ["10.0.0.254"]                    # where everything else goes
 //! ipv6 = true
@@ -21,6 +22,9 @@
 //! A key that is none is an error which names the nearest that is one: a misspelt key that is
 //! passed over would show as an interface that does what nobody asked for.
 
+use pollux_dataplane::ipoib::RECEIVE_MTU_MAX;
+use pollux_wire::ip::ipoib::ip_mtu;
+use pollux_wire::ip::ipv6::IPV6_MTU_MIN;
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::PKey;
 use serde::{Deserialize, Deserializer, de};
@@ -50,6 +54,9 @@ pub struct InterfaceSettings {
     /// How packets go to its peers.
     #[serde(default)]
     pub mode: Mode,
+    /// The longest packet that connections bring.
+    #[serde(default = "longest", deserialize_with = "mtu")]
+    pub mtu: u32,
     /// Peers to which they go otherwise.
     #[serde(default)]
     pub peer: Vec<PeerSettings>,
@@ -231,6 +238,21 @@ const fn default_partition() -> PKey {
     PKey::DEFAULT
 }
 
+const fn longest() -> u32 {
+    ip_mtu(RECEIVE_MTU_MAX)
+}
+
+fn mtu<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let mtu = u32::deserialize(deserializer)?;
+    match (IPV6_MTU_MIN..=longest()).contains(&mtu) {
+        true => Ok(mtu),
+        false => Err(de::Error::custom(format!(
+            "packets of {mtu} octets are none that a connection is for; write {IPV6_MTU_MIN} to {}",
+            longest()
+        ))),
+    }
+}
+
 fn partition<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PKey, D::Error> {
     let p_key = PKey(u16::deserialize(deserializer)?);
     match p_key.is_valid() {
@@ -324,6 +346,8 @@ link = "80:00:00:48:fe:80:00:00:00:00:00:00:00:02:c9:03:00:00:10:01"
         assert!(refusal(&twice).starts_with("node.toml:12: ib1 and ib0 are both at"));
         let mixed = WHOLE.replace("pkey = 0x8001", "ipv6 = false");
         assert!(refusal(&mixed).contains("has fd00::1, but ipv6 = false"));
+        let said = refusal(&WHOLE.replace("pkey = 0x8001", "mtu = 65521"));
+        assert!(said.starts_with("node.toml:4: ") && said.contains("1280 to 65520"), "{said}");
         let peer = format!("{WHOLE}[[interface.ib0.peer]]\naddress = '10.0.0.7'\nmode = 'uc'\n");
         let config = NodeConfig::read("node.toml", &peer).unwrap();
         assert_eq!(config.interfaces["ib0"].peer[0].mode, Mode::Uc);

@@ -188,8 +188,8 @@ pub enum ConnectionNews {
         /// Its number.
         qpn: Qpn,
     },
-    /// It could not be made or changed, or it failed under way; it is still to be disconnected,
-    /// unless it never was made.
+    /// It could not be made or changed, or it failed under way. What there is of it goes by
+    /// [`Action::Disconnect`].
     Failed,
     /// Data came before it was told to send (RFC 4755 3.2).
     DataCame,

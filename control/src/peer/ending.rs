@@ -85,9 +85,14 @@ impl Connections {
         let Some(connection) = self.all.get(&key) else { return };
         let was_good =
             connection.state == State::Open && now >= connection.since + self.config.good_after;
-        match connection.role() {
+        let (role, was_made) = (connection.role(), connection.qpn.is_some());
+        match role {
             Role::Active if !was_good => self.vain(now, key, PeerDrop::QueuePair),
             _ => self.end(now, key, PeerDrop::QueuePair),
+        }
+        if !was_made {
+            // Nothing may be there that could end.
+            self.ended(key);
         }
     }
 

@@ -86,8 +86,9 @@ impl Mover {
                 }
             }
             Action::Disconnect { connection } => {
-                self.connections.remove(&connection);
-                self.news.push((connection, ConnectionNews::Ended));
+                if self.connections.remove(&connection).is_some() {
+                    self.news.push((connection, ConnectionNews::Ended));
+                }
             }
         }
     }

@@ -362,7 +362,8 @@ impl Node {
                     self.give_up(now, &packet);
                 }
             }
-            NeighbourEvent::Changed(..) | NeighbourEvent::Lost(..) => {}
+            NeighbourEvent::Changed(..) | NeighbourEvent::Doubted(_) | NeighbourEvent::Lost(..) => {
+            }
         }
     }
 

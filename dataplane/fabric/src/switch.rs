@@ -114,9 +114,7 @@ fn may_enter(node: &Node, packet: &Transit) -> Result<(), NodeDrop> {
     }
     match packet.p_key {
         None if info.filter_raw_inbound => Err(NodeDrop::Raw),
-        Some(p_key)
-            if info.partition_enforcement_inbound && port.p_keys.matching(p_key).is_none() =>
-        {
+        Some(p_key) if info.partition_enforcement_inbound && !port.p_keys.may_send(p_key) => {
             Err(NodeDrop::PKeyInbound)
         }
         _ => Ok(()),

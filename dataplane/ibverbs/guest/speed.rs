@@ -15,13 +15,14 @@
 //! came near 50 us in some runs and near 4 ms in others. An emulated machine tells nothing about
 //! adapters; it tells what we put on top of the library and the kernel.
 //!
-//! Seen so, medians of five pairs in one run, which ended before UD rate had its turn:
+//! Seen so, medians of five pairs in one run:
 //!
 //! | | ours | perftest | ratio |
 //! |---|---|---|---|
-//! | RC latency | 80.45 us | 70.17 us | 1.147 |
-//! | UD latency | 75.37 us | 65.54 us | 1.150 |
-//! | RC rate | 14.18 k/s | 14.72 k/s | 1.038 |
+//! | RC latency | 80.41 us | 69.96 us | 1.149 |
+//! | UD latency | 75.34 us | 65.57 us | 1.149 |
+//! | RC rate | 14.18 k/s | 14.74 k/s | 1.039 |
+//! | UD rate | 15.35 k/s | 13.81 k/s | 0.900 |
 //!
 //! What differs in kind in the latencies is the sleep: ours ends after a time or at an asynchronous
 //! event, so it is a `poll` and a `read` where perftest's is one `read`, twice for each half of a

@@ -83,14 +83,19 @@ impl Running {
 
     /// Asks until the answer has these words.
     pub fn until(&self, question: &[&str], words: &str) -> String {
+        self.until_it(question, words, |answer| answer.contains(words))
+    }
+
+    /// Asks until the answer is what it is to be.
+    pub fn until_it(&self, question: &[&str], what: &str, is: impl Fn(&str) -> bool) -> String {
         let start = Instant::now();
         loop {
             let (is_ok, answer) = self.ask(question);
             assert!(is_ok, "{answer}");
-            if answer.contains(words) {
+            if is(&answer) {
                 return answer;
             }
-            assert!(start.elapsed() < PATIENCE, "no {words} in {answer}");
+            assert!(start.elapsed() < PATIENCE, "no {what} in {answer}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }

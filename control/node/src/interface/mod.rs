@@ -31,6 +31,7 @@ use pollux_verbs::VerbsError;
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
 use pollux_wire::address::Scope;
+use pollux_wire::ip::ipoib::IpoibHeader;
 use sending::NotSent;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -65,15 +66,16 @@ impl Interface {
     ) -> Result<Self, DeviceError> {
         let mut dice = Dice::new(seed);
         let scope = Scope::LINK_LOCAL;
-        let connects = settings.mode != Mode::Ud;
-        let mover = Mover::new(opened, settings.pkey, scope, connects, dice.roll())?;
+        let receive_mtu = settings.mtu + IpoibHeader::LEN as u32;
+        let messages = (settings.mode != Mode::Ud).then_some(receive_mtu);
+        let mover = Mover::new(opened, settings.pkey, scope, messages, dice.roll())?;
         let guid = mover.node_guid();
         let config = control::InterfaceConfig {
             addresses: settings.address.iter().map(|prefix| (prefix.ip, prefix.len)).collect(),
             routers: settings.router.clone(),
             neighbours: settings.neighbor.iter().map(|one| (one.address, one.link)).collect(),
             ipv6: settings.ipv6,
-            peer: PeerConfig { policy: policy(settings.mode), ..PeerConfig::of(guid) },
+            peer: PeerConfig { policy: policy(settings.mode), receive_mtu, ..PeerConfig::of(guid) },
             policies: settings.peer.iter().map(|one| (one.address, policy(one.mode))).collect(),
             ..control::InterfaceConfig::new(guid, mover.qpn(), settings.pkey)
         };
@@ -161,8 +163,7 @@ impl Interface {
         sent
     }
 
-    /// Asks a node for an echo of so many octets; nothing if there are too many such requests.
-    /// What becomes of it [`Interface::echo`] tells.
+    /// Asks a node for an echo of so many octets. What becomes of it [`Interface::echo`] tells.
     pub fn ping(
         &mut self,
         now: Time,

@@ -1,8 +1,8 @@
 //! What moves an interface's packets: its device, and all that it has there.
 //!
 //! The mover takes what has come, for control to see ([`Arrived`]), and does what control says
-//! (`actions`, `sending`). It decides nothing. What a device refuses is a state
-//! with a reason, or a counted drop; a device that is gone ends it.
+//! (`actions`, `sending`). It decides nothing. What a device refuses is a counted drop, or a state
+//! with a reason; a device that is gone ends it.
 
 use super::gsi::Gsi;
 use super::handles::Handles;
@@ -18,14 +18,13 @@ use pollux_dataplane::verdict::{Destinations, Verdict};
 use pollux_mem::snapshot::Snapshot;
 use pollux_verbs::*;
 use pollux_wire::address::{Guid, Qpn, Scope};
+use pollux_wire::ip::ipoib::ip_mtu;
 use pollux_wire::keys::PKey;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 /// The longest packet in a buffer for datagrams: that of a link with the largest MTU.
 const SMALL_OCTETS: u32 = 4092;
-/// And in one for messages (RFC 4755 5.1).
-const LARGE_OCTETS: u32 = 65_520;
 /// Buffers: receives, sends and the stock.
 const SMALL_BUFFERS: u32 = 1024;
 const LARGE_BUFFERS: u32 = 512;
@@ -143,12 +142,13 @@ pub struct Counts {
 }
 
 impl Mover {
-    /// All that an interface needs at a device, stopped. The seed is to be unknown to others.
+    /// All that an interface needs at a device, stopped. Connections, if there are to be any, bring
+    /// messages of at most so many octets. The seed is to be unknown to others.
     pub fn new(
         opened: Opened,
         p_key: PKey,
         scope: Scope,
-        connects: bool,
+        message_octets: Option<u32>,
         seed: u64,
     ) -> Result<Self, DeviceError> {
         let Opened { mut device, port } = opened;
@@ -156,12 +156,12 @@ impl Mover {
         let memory =
             |buffers, octets| PacketMemory::new(buffers, octets).map_err(DeviceError::Memory);
         let small = memory(SMALL_BUFFERS, SMALL_OCTETS)?;
-        let connected_receives = if connects { CONNECTED_RECEIVES } else { 0 };
-        let large = match connects {
-            true => memory(LARGE_BUFFERS, LARGE_OCTETS)?,
-            false => memory(1, SMALL_OCTETS)?,
+        let (large, connected_receives) = match message_octets {
+            Some(octets) => (memory(LARGE_BUFFERS, ip_mtu(octets))?, CONNECTED_RECEIVES),
+            None => (memory(1, SMALL_OCTETS)?, 0),
         };
-        let config = Config { port, connected_receives, ..Config::default() };
+        let receive_mtu = message_octets.unwrap_or_default();
+        let config = Config { port, connected_receives, receive_mtu, ..Config::default() };
         let station = Station::new(&mut *device, pd, config, &small, &large)?;
         let gsi = Gsi::new(&mut *device, pd, port)?;
         let routes = RouteTable::new(p_key, scope, seed);

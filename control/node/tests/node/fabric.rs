@@ -31,6 +31,17 @@ pub struct Running {
 impl Running {
     /// Hosts at one switch, and the wire of a guest.
     pub fn start(test: &str, hosts: usize, manager: Manager) -> Self {
+        let partitions = (manager == Manager::Ours).then(Partitions::default);
+        Self::with(test, hosts, manager, partitions)
+    }
+
+    /// The same with a manager of ours, and these partitions in the syntax of OpenSM.
+    pub fn partitioned(test: &str, hosts: usize, text: &str) -> Self {
+        let partitions = Partitions::read("test", text).expect("they are partitions");
+        Self::with(test, hosts, Manager::Ours, Some(partitions))
+    }
+
+    fn with(test: &str, hosts: usize, manager: Manager, partitions: Option<Partitions>) -> Self {
         let folder = std::env::temp_dir().join(format!("pollux-{}-{test}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let (wake, woken) = UnixStream::pair().expect("a pair of sockets");
@@ -38,7 +49,7 @@ impl Running {
         let (ready, is_ready) = sync_channel(1);
         let (over, at) = (Arc::clone(&is_over), folder.clone());
         let thread = std::thread::spawn(move || {
-            let mut fabric = Fabric::new(plan(&at, hosts, manager)).expect("it starts");
+            let mut fabric = Fabric::new(plan(&at, hosts, manager, partitions)).expect("it starts");
             ready.send(()).expect("somebody waits");
             fabric.run(woken, || over.load(Ordering::Relaxed)).expect("it runs");
         });
@@ -85,7 +96,7 @@ fn umad(folder: &Path) -> String {
     folder.file_name().expect("it has one").to_string_lossy().into()
 }
 
-fn plan(folder: &Path, hosts: usize, manager: Manager) -> Config {
+fn plan(folder: &Path, hosts: usize, manager: Manager, partitions: Option<Partitions>) -> Config {
     let topology = config::topology(&format!("single:{hosts}"), 1).expect("it is one");
     let wire = format!("switch1:{}=stream:{}", hosts + 1, folder.join("wire").display());
     Config {
@@ -95,7 +106,7 @@ fn plan(folder: &Path, hosts: usize, manager: Manager) -> Config {
         umad: (manager == Manager::Umad).then(|| umad(folder)),
         wires: vec![wire.parse().expect("it is one")],
         capture: Some(folder.join("capture")),
-        partitions: (manager == Manager::Ours).then(Partitions::default),
+        partitions,
         ..Config::default()
     }
 }

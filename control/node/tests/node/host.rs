@@ -20,15 +20,25 @@ pub struct Hosts {
 
 impl Hosts {
     /// An interface at each of these devices, with its address, of this mode.
-    #[expect(clippy::disallowed_methods, reason = "processes at a fabric go by the clock")]
     pub fn at(devices: &[(String, &str)], mode: &str) -> Self {
+        Self::with(devices, &format!("mode = {mode:?}"))
+    }
+
+    /// The same with these keys of their configuration.
+    #[expect(clippy::disallowed_methods, reason = "processes at a fabric go by the clock")]
+    pub fn with(devices: &[(String, &str)], keys: &str) -> Self {
         let start = Instant::now();
         let host = |((device, address), seed): (&(String, &str), u64)| {
-            let settings = settings(device, address, mode);
+            let settings = settings(device, address, keys);
             let opened = open(device).expect("the port is free");
             Interface::new(Time::START, opened, &settings, seed).expect("it has all it needs")
         };
         Self { hosts: devices.iter().zip(1..).map(host).collect(), start }
+    }
+
+    /// Adds other hosts to these.
+    pub fn join(&mut self, others: Self) {
+        self.hosts.extend(others.hosts);
     }
 
     pub fn now(&self) -> Time {
@@ -103,9 +113,8 @@ impl Hosts {
     }
 }
 
-fn settings(device: &str, address: &str, mode: &str) -> InterfaceSettings {
-    let text =
-        format!("[interface.ib0]\ndevice = {device:?}\naddress = [{address:?}]\nmode = {mode:?}\n");
+fn settings(device: &str, address: &str, keys: &str) -> InterfaceSettings {
+    let text = format!("[interface.ib0]\ndevice = {device:?}\naddress = [{address:?}]\n{keys}\n");
     let mut config = NodeConfig::read("test", &text).expect("it is a configuration");
     config.interfaces.remove("ib0").expect("it is there")
 }

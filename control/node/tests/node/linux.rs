@@ -3,6 +3,7 @@
 use crate::fabric::{Manager, Running};
 use crate::guest::{Guest, Opensm};
 use crate::host::{Hosts, PATIENCE};
+use crate::nodes::PARTITIONS;
 use pollux_control::cm::Role;
 use pollux_control::neighbour::State;
 use pollux_node::interface::echo::Outcome;
@@ -140,6 +141,25 @@ fn linux_and_we_ping_each_other_by_datagrams() {
     let test = "linux_and_we_ping_each_other_by_datagrams";
     let Some(mut meeting) = Meeting::arrange(test, Manager::Ours, DATAGRAMS) else { return };
     ping_both_ways(&mut meeting);
+    meeting.must_be_well_formed(test);
+}
+
+#[test]
+fn linux_and_we_meet_in_another_partition() {
+    let test = "linux_and_we_meet_in_another_partition";
+    let fabric = Running::partitioned(test, 2, PARTITIONS);
+    let Some(guest) = Guest::start(test, &fabric.folder.join("wire")) else { return };
+    let device = [(fabric.port(1), "10.0.1.1/24")];
+    let hosts = Hosts::with(&device, "mode = 'rc'\npkey = 0x8001");
+    let mut meeting = Meeting { fabric, guest, hosts, _opensm: None };
+    meeting.hosts.come_up();
+    meeting.linux("wait_active; ip link set ib0 up; echo 0x8001 > /sys/class/net/ib0/create_child");
+    meeting.linux("ipoib_up 10.0.1.2/24 connected ib0.8001");
+    meeting.linux("wait_for 10 ping -c1 -W1 10.0.1.1");
+    for octets in [56, 65_000] {
+        meeting.hosts.must_answer(0, "10.0.1.2", octets);
+        meeting.linux(&format!("ping -c3 -i0.2 -W2 -s{octets} 10.0.1.1"));
+    }
     meeting.must_be_well_formed(test);
 }
 

@@ -1,11 +1,14 @@
 //! Two nodes of ours at one fabric.
 
 use crate::fabric::{Manager, Running};
-use crate::host::Hosts;
+use crate::host::{Hosts, PATIENCE};
+use pollux_control::interface::Life;
+use pollux_node::interface::PingError;
 use pollux_node::interface::echo::Outcome;
 use pollux_node::interface::sending::NotSent;
 use pollux_referee::tshark::dissect;
 use pollux_verbs::QpType;
+use std::net::Ipv4Addr;
 
 /// Two interfaces of a mode that are up.
 fn two(fabric: &Running, mode: &str) -> Hosts {
@@ -93,4 +96,63 @@ fn two_nodes_exchange_the_longest_packets_by_reliable_connections() {
 #[test]
 fn two_nodes_exchange_the_longest_packets_by_unreliable_connections() {
     connected("two_nodes_exchange_the_longest_packets_by_uc", "uc", QpType::Uc);
+}
+
+// req: cm-receive-mtu
+#[test]
+fn a_connection_takes_what_the_side_takes_that_takes_less() {
+    let fabric = Running::start("a_connection_takes_the_less", 2, Manager::Ours);
+    let mut hosts = Hosts::with(&[(fabric.port(1), "10.0.0.1/24")], "mode = 'rc'\nmtu = 9000");
+    hosts.join(Hosts::at(&[(fabric.port(2), "10.0.0.2/24")], "rc"));
+    hosts.come_up();
+    for (host, to) in [(0, "10.0.0.2"), (1, "10.0.0.1")] {
+        hosts.must_answer(host, to, 9000 - 28);
+        let too_long = hosts.ping(host, to, 9000 - 27);
+        assert_eq!(too_long, Outcome::NotSent(NotSent::TooBig(9000)), "from {host}");
+    }
+}
+
+/// Partitions beside the default one: in the first all are full members, in the second none is.
+pub const PARTITIONS: &str = "Default=0x7fff, ipoib, defmember=full : ALL=full, SELF=full;
+    one=0x1, ipoib, defmember=full : ALL=full, SELF=full;
+    two=0x2, ipoib, defmember=limited : ALL=limited, SELF=limited;";
+
+// req: ud-pkey-configured
+#[test]
+fn a_partition_is_a_link_of_its_own() {
+    let test = "a_partition_is_a_link_of_its_own";
+    let fabric = Running::partitioned(test, 3, PARTITIONS);
+    let ports = [1, 2, 3].map(|host| fabric.port(host));
+    let [one, two, three] = ports;
+    let keys = "mode = 'rc'\npkey = 0x8001";
+    let mut hosts = Hosts::with(&[(one, "10.0.1.1/24"), (two, "10.0.1.2/24")], keys);
+    hosts.come_up();
+    for octets in [56, 60_000] {
+        hosts.must_answer(0, "10.0.1.2", octets);
+        hosts.must_answer(1, "10.0.1.1", octets);
+    }
+    // Who is in another partition has the same address, and is nobody's neighbour.
+    let mut other = Hosts::at(&[(three, "10.0.1.2/24")], "rc");
+    other.come_up();
+    assert_eq!(other.ping(0, "10.0.1.1", 56), Outcome::Unreachable);
+    let packets = fabric.end();
+    let octets: Vec<_> = packets.iter().map(Vec::as_slice).collect();
+    let fields = ["infiniband.bth.p_key", "icmp.type"];
+    let Some(rows) = dissect(test, &octets, &fields) else { return };
+    let echoes: Vec<_> = rows.iter().filter(|row| !row.values[1].is_empty()).collect();
+    assert!(!echoes.is_empty());
+    assert!(echoes.iter().all(|row| row.values[0] == "32769"), "{:?}", echoes[0].values);
+}
+
+// req: ud-full-member
+#[test]
+fn a_limited_member_stays_down_and_says_why() {
+    let fabric = Running::partitioned("a_limited_member_stays_down", 1, PARTITIONS);
+    let mut hosts = Hosts::with(&[(fabric.port(1), "10.0.2.1/24")], "pkey = 0x8002");
+    hosts.until("limited", |hosts| *hosts.hosts[0].control().life() == Life::LimitedMember);
+    let why = hosts.hosts[0].control().row().why;
+    assert!(why.contains("limited member"), "{why}");
+    let now = hosts.now();
+    let refused = hosts.hosts[0].ping(now, Ipv4Addr::new(10, 0, 2, 2).into(), 56, PATIENCE);
+    assert_eq!(refused, Err(PingError::Down));
 }

@@ -58,6 +58,14 @@ impl PKeys {
         }
         None
     }
+
+    /// Whether a packet with this key may come from the port: a full member shows either key of its
+    /// partition, a limited one its own. Whether the receiver may hear it is for its own table.
+    pub fn may_send(&self, p_key: PKey) -> bool {
+        // To match what others show is to show what matches theirs.
+        let others = if p_key.is_full() { PKey(p_key.partition()) } else { p_key.full() };
+        self.matching(others).is_some()
+    }
 }
 
 #[inline]
@@ -89,6 +97,17 @@ mod tests {
                 prop_assert!(found.is_none_or(|place| entries[usize::from(place)].matches(wanted)));
             }
         }
+    }
+
+    #[test]
+    fn a_port_sends_with_its_own_keys() {
+        let mut entries = [PKey::INVALID; P_KEYS];
+        entries[..2].copy_from_slice(&[PKey(0x8001), PKey(0x0002)]);
+        let table = PKeys::new(entries);
+        for (key, may) in [(0x8001, true), (1, true), (2, true), (0x8002, false), (3, false)] {
+            assert_eq!(table.may_send(PKey(key)), may, "{key:#x}");
+        }
+        assert!(!table.may_send(PKey::INVALID) && !table.may_send(PKey(0x8000)));
     }
 
     #[test]

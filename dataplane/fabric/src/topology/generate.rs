@@ -24,7 +24,7 @@ impl Topology {
             "single" => {
                 plan.numbers(parameters, "single:N", [(1, ports)]).map(|[n]| plan.single(n))
             }
-            "ring" => plan.numbers(parameters, "ring:N", [(3, LARGE)]).and_then(|[n]| plan.ring(n)),
+            "ring" => plan.numbers(parameters, "ring:N", [(2, LARGE)]).and_then(|[n]| plan.ring(n)),
             "torus" => plan
                 .numbers(parameters, "torus:XxY", [(3, LARGE), (3, LARGE)])
                 .and_then(|[x, y]| plan.torus(x, y)),
@@ -217,6 +217,7 @@ mod tests {
     fn each_kind_has_its_hosts_switches_and_links() {
         assert_eq!(counts("single:3"), (3, 1, 3));
         assert_eq!(counts("ring:5"), (5, 5, 10));
+        assert_eq!(counts("ring:2"), (2, 2, 4));
         assert_eq!(counts("torus:3x4"), (12, 12, 36));
         assert_eq!(counts("fat-tree:4"), (16, 20, 48));
         assert_eq!(counts("leaf-spine:63x16x16"), (1008, 79, 63 * 32));
@@ -228,7 +229,7 @@ mod tests {
     #[test]
     fn fabrics_are_whole() {
         for spec in
-            ["single:254", "ring:3", "torus:3x3", "fat-tree:6", "leaf-spine:3x2x4", "routed:1x1"]
+            ["single:254", "ring:2", "torus:3x3", "fat-tree:6", "leaf-spine:3x2x4", "routed:1x1"]
         {
             let topology = Topology::generate(spec, 7).unwrap();
             let (mut reached, mut next) = (BTreeSet::from([0]), vec![0]);

@@ -2,5 +2,6 @@
 //! of it.
 
 mod managers;
+mod picture;
 mod programs;
 mod tests;

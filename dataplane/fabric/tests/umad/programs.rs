@@ -34,6 +34,7 @@ type Order = Box<dyn FnOnce(&mut Clients) + Send>;
 pub struct Ran {
     pub is_ok: bool,
     pub output: String,
+    pub errors: String,
 }
 
 /// The library that programs are run with; `None` after having said that `test` is skipped.
@@ -53,11 +54,15 @@ fn preload(test: &str) -> Option<PathBuf> {
 impl Served {
     /// Serves such a topology; `None` after having said that `test` is skipped.
     pub fn new(test: &str, spec: &str) -> Option<Self> {
+        Self::of(test, Topology::generate(spec, 1).expect("a topology"))
+    }
+
+    /// Serves this topology; `None` after having said that `test` is skipped.
+    pub fn of(test: &str, topology: Topology) -> Option<Self> {
         let preload = preload(test)?;
         let name = format!("pollux-{}-{test}", std::process::id());
         let folder = env::temp_dir().join(&name);
         fs::create_dir_all(&folder).expect("a folder for what programs write");
-        let topology = Topology::generate(spec, 1).expect("a topology");
         let server = Server::bind(&name, Clients::new(Subnet::new(topology))).expect("sockets");
         let is_over = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&is_over);
@@ -88,49 +93,42 @@ impl Served {
         let output = result.recv_timeout(PATIENCE);
         let output = output.unwrap_or_else(|_| panic!("{program:?} (process {id}) hangs"));
         let output = output.expect("its output");
-        let text = [output.stdout, output.stderr].concat();
-        Ran { is_ok: output.status.success(), output: String::from_utf8_lossy(&text).into() }
+        let text = |octets: &[u8]| String::from_utf8_lossy(octets).into();
+        let is_ok = output.status.success();
+        Ran { is_ok, output: text(&output.stdout), errors: text(&output.stderr) }
+    }
+
+    /// Runs a program at a node, again and again until it says something.
+    pub fn until_said(&self, at: &str, program: &Path, arguments: &[&str], text: &str) {
+        let says = || self.run(at, program, arguments).output.contains(text);
+        assert!(wait_until(says), "{program:?} never says {text}");
+    }
+
+    /// Starts a program at a node that runs on.
+    pub fn start(&self, at: &str, program: &Path, arguments: &[&str]) -> Running {
+        let mut command = self.command(at, program, arguments);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        Running(child.expect("the program starts"))
     }
 
     /// Starts OpenSM at a node, and waits until it says that the subnet is up.
-    pub fn start_opensm(&self, at: &str, program: &Path) -> Running {
+    pub fn start_opensm(&self, at: &str, program: &Path) -> OpenSm {
         // No sweep but those that a trap asks for.
-        let running = self.start_opensm_with(at, program, &["-s", "0"]);
-        self.wait_for_opensm("SUBNET UP");
-        running
+        let opensm = self.start_opensm_with(at, program, &["-s", "0"]);
+        opensm.wait_for("SUBNET UP");
+        opensm
     }
 
     /// Starts OpenSM at a node, with more arguments.
-    pub fn start_opensm_with(&self, at: &str, program: &Path, arguments: &[&str]) -> Running {
-        let arguments = [&["-e", "-f", "osm.log", "-d", "2"], arguments].concat();
-        let mut command = self.command(at, program, &arguments);
-        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        Running(child.expect("OpenSM starts"))
-    }
-
-    /// Waits until OpenSM has logged something.
-    pub fn wait_for_opensm(&self, text: &str) {
-        self.wait_for(&self.folder.join("osm.log"), text);
+    pub fn start_opensm_with(&self, at: &str, program: &Path, arguments: &[&str]) -> OpenSm {
+        let log = format!("osm-{at}.log");
+        let arguments = [&["-e", "-f", &log, "-d", "2"], arguments].concat();
+        OpenSm { _running: self.start(at, program, &arguments), log: self.folder.join(log) }
     }
 
     /// Writes a file into the folder where programs run.
     pub fn write(&self, file: &str, text: &str) {
         fs::write(self.folder.join(file), text).expect("a file");
-    }
-
-    /// What OpenSM has logged as errors.
-    pub fn errors_of_opensm(&self) -> Vec<String> {
-        let log = fs::read(self.folder.join("osm.log")).expect("it logs");
-        let log = String::from_utf8_lossy(&log);
-        log.lines().filter(|line| line.contains("ERR")).map(str::to_owned).collect()
-    }
-
-    /// Waits until a file says something.
-    fn wait_for(&self, file: &Path, text: &str) {
-        let says =
-            || fs::read(file).is_ok_and(|said| String::from_utf8_lossy(&said).contains(text));
-        let is_so = wait_until(says);
-        assert!(is_so, "no {text} in:\n{}", fs::read_to_string(file).unwrap_or_default());
     }
 
     /// Does something to the subnet.
@@ -178,6 +176,28 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// OpenSM that runs on, and its log.
+pub struct OpenSm {
+    _running: Running,
+    log: PathBuf,
+}
+
+impl OpenSm {
+    fn logged(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into()
+    }
+
+    /// Waits until it has logged something.
+    pub fn wait_for(&self, text: &str) {
+        assert!(wait_until(|| self.logged().contains(text)), "no {text} in:\n{}", self.logged());
+    }
+
+    /// What it has logged as errors.
+    pub fn errors(&self) -> Vec<String> {
+        self.logged().lines().filter(|line| line.contains("ERR")).map(str::to_owned).collect()
     }
 }
 
