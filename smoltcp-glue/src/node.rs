@@ -4,6 +4,7 @@ use crate::error::UpError;
 use crate::interface::Interface;
 use crate::stack::StackConfig;
 use pollux_node::config::{InterfaceSettings, Mode, Prefix};
+use pollux_wire::ip::ipv6::IPV6_MTU_MIN;
 use pollux_wire::keys::PKey;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -32,17 +33,18 @@ impl Node {
 
     /// An interface at this device, in the default partition, with datagrams only.
     pub fn interface(&self) -> Setup {
+        let (stack, patience) = (StackConfig::default(), Duration::from_secs(10));
         let settings = InterfaceSettings {
             device: self.device.clone(),
             pkey: PKey::DEFAULT,
             mode: Mode::Ud,
+            mtu: stack.mtu,
             peer: Vec::new(),
             address: Vec::new(),
             router: Vec::new(),
             neighbor: Vec::new(),
             ipv6: true,
         };
-        let (stack, patience) = (StackConfig::default(), Duration::from_secs(10));
         Setup { settings, stack, bad_address: None, patience }
     }
 }
@@ -85,6 +87,7 @@ impl Setup {
     /// Limits of its sockets.
     #[must_use]
     pub fn limits(mut self, stack: StackConfig) -> Self {
+        self.settings.mtu = stack.mtu.clamp(IPV6_MTU_MIN, StackConfig::default().mtu);
         self.stack = stack;
         self
     }
