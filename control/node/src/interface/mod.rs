@@ -22,7 +22,9 @@ use crate::config::{InterfaceSettings, Mode};
 use crate::device::Opened;
 use echo::{EchoId, Echoes, Outcome};
 use mover::{Arrived, DeviceError, Mover};
+use pollux_control::bounded::Queue;
 use pollux_control::interface as control;
+use pollux_control::interface::Delivery;
 use pollux_control::peer::{PeerConfig, Policy};
 use pollux_dataplane::ipoib::{Received, Sender};
 use pollux_verbs::VerbsError;
@@ -36,6 +38,8 @@ use std::time::Duration;
 
 /// How often control is told which connections are used.
 const USES_EVERY: Duration = Duration::from_secs(1);
+/// Packets that wait for sockets, at most.
+const DELIVERIES_MAX: usize = 4096;
 
 /// An interface at a device.
 pub struct Interface {
@@ -43,6 +47,8 @@ pub struct Interface {
     mover: Mover,
     arrived: Arrived,
     echoes: Echoes,
+    /// What came for sockets, if there are any.
+    deliveries: Option<Queue<Delivery>>,
     /// When control is told which connections are used.
     uses_due: Time,
     /// Why it does not run any more.
@@ -78,6 +84,7 @@ impl Interface {
             mover,
             arrived: Arrived { port_changed: true, ..Arrived::default() },
             echoes: Echoes::default(),
+            deliveries: None,
             uses_due: now + USES_EVERY,
             failed: None,
         };
@@ -181,6 +188,40 @@ impl Interface {
         self.echoes.take(id)
     }
 
+    /// From now on somebody takes what comes for sockets.
+    pub fn keep_deliveries(&mut self) {
+        self.deliveries.get_or_insert_with(|| Queue::new(DELIVERIES_MAX));
+    }
+
+    /// The next packet for sockets.
+    pub fn poll_delivery(&mut self) -> Option<Delivery> {
+        self.deliveries.as_mut()?.pop()
+    }
+
+    /// There is no socket for a packet that came.
+    pub fn refuse(&mut self, now: Time, packet: &[u8]) {
+        self.control.handle_no_listener(now, packet);
+        self.drain(now);
+    }
+
+    /// A socket hears a group. `false` if it is none, or there are too many.
+    pub fn join_group(&mut self, now: Time, group: IpAddr) -> bool {
+        let is_joined = self.control.join(now, group);
+        self.drain(now);
+        is_joined
+    }
+
+    /// A socket hears a group no more.
+    pub fn leave_group(&mut self, now: Time, group: IpAddr) {
+        self.control.leave(now, group);
+        self.drain(now);
+    }
+
+    /// The longest packet that goes to a neighbour now, if it is known.
+    pub fn route_mtu(&mut self, neighbour: IpAddr) -> Option<u32> {
+        self.mover.route_mtu(neighbour)
+    }
+
     /// Tells control what has come.
     fn hear(&mut self, now: Time) -> Result<bool, VerbsError> {
         let mut arrived = std::mem::take(&mut self.arrived);
@@ -249,6 +290,9 @@ impl Interface {
         }
         while let Some(delivery) = self.control.poll_delivery() {
             self.echoes.handle(now, &delivery);
+            if let Some(deliveries) = &mut self.deliveries {
+                deliveries.push(delivery);
+            }
             busy = true;
         }
         busy

@@ -47,6 +47,10 @@ impl Mover {
         self.send_by(ether_type, packet, route)
     }
 
+    pub(super) fn route_mtu(&mut self, next_hop: IpAddr) -> Option<u32> {
+        self.reader.refresh().route(next_hop).mtu()
+    }
+
     fn datagram(&mut self, way: &DatagramWay) -> Option<Route> {
         let ah = self.handles.of(&mut *self.device, &way.vector).ok()?;
         Some(Route::Datagram(Datagram { ah, qpn: way.qpn, mtu: way.mtu }))

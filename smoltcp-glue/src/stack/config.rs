@@ -1,0 +1,91 @@
+//! Limits of a stack, and what it counts.
+
+use super::mtu::MTU_MAX;
+use std::time::Duration;
+
+/// A stack's configuration.
+#[derive(Clone, Debug)]
+pub struct StackConfig {
+    /// The longest packet on the link, unless a destination says otherwise.
+    pub mtu: u32,
+    /// Packets that wait to be sent, at most; those of TCP wait in their connections.
+    pub packets_max: usize,
+    /// UDP sockets, at most.
+    pub udp_sockets_max: usize,
+    /// Octets that wait in a UDP socket to be received, at most.
+    pub udp_queue_octets_max: usize,
+    /// TCP.
+    pub tcp: TcpConfig,
+}
+
+/// TCP's part of it.
+#[derive(Clone, Debug)]
+pub struct TcpConfig {
+    /// Connections, at most, those included that wait for stragglers.
+    pub connections_max: usize,
+    /// Listeners, at most.
+    pub listeners_max: usize,
+    /// Connections that wait at a listener, at most, whatever it asks for.
+    pub backlog_max: usize,
+    /// Octets that a connection takes before anybody reads them: its window.
+    pub receive_octets: usize,
+    /// Octets that a connection holds until they are acknowledged.
+    pub send_octets: usize,
+    /// Whether small segments wait for acknowledgments of others (RFC 9293 3.7.4).
+    pub nagle: bool,
+    /// How long a peer may be silent that has something to acknowledge.
+    pub patience: Duration,
+}
+
+impl Default for StackConfig {
+    fn default() -> Self {
+        Self {
+            mtu: MTU_MAX,
+            packets_max: 1024,
+            udp_sockets_max: 65_536,
+            udp_queue_octets_max: 1 << 20,
+            tcp: TcpConfig::default(),
+        }
+    }
+}
+
+impl Default for TcpConfig {
+    /// Windows of eight of the longest packets: with fewer than four, a lost one is noticed by the
+    /// clock only (RFC 5681 3.2).
+    fn default() -> Self {
+        Self {
+            connections_max: 65_536,
+            listeners_max: 65_536,
+            backlog_max: 4096,
+            receive_octets: 512 << 10,
+            send_octets: 512 << 10,
+            nagle: false,
+            patience: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What a stack counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Packets that are none, or whose checksum is wrong.
+    pub malformed: u64,
+    /// Parts of packets, which are not put together here.
+    pub fragments: u64,
+    /// Packets of protocols, or with extensions, that nobody here speaks.
+    pub unknown_protocol: u64,
+    /// Segments for a group, or from one.
+    pub not_one_to_one: u64,
+    /// Datagrams for a socket whose queue is full.
+    pub udp_queue_full: u64,
+    /// Datagrams for ports without a socket.
+    pub udp_refused: u64,
+    /// SYNs beyond a listener's backlog, or beyond all connections that there may be.
+    pub backlog_full: u64,
+    /// Segments that are nobody's.
+    pub tcp_refused: u64,
+    /// Times that a connection was asked what it has to send.
+    pub tcp_polls: u64,
+    /// Complaints about packets that nobody here sent.
+    pub strange_complaints: u64,
+}

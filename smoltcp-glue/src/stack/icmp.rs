@@ -1,0 +1,57 @@
+//! Complaints that come about packets of ours (RFC 792, RFC 4443 3; RFC 5927 on whom to believe).
+
+use super::packet::{IpPacket, Quoted};
+use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::icmpv4::{self, Icmpv4Message, Icmpv4Unreachable};
+use pollux_wire::ip::icmpv6::{self, Icmpv6Message, Icmpv6Unreachable};
+
+/// What somebody says of a packet of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Complaint {
+    /// Nobody is at that port, or speaks that protocol.
+    Refused,
+    /// There is no way.
+    Unreachable,
+    /// It is longer than this, which would have fitted.
+    TooBig(u32),
+}
+
+/// What a packet complains of, if it does.
+pub(super) fn complaint(packet: &IpPacket<'_>) -> Option<(Complaint, Quoted)> {
+    let (complaint, original) = match packet.protocol {
+        IpProtocol::ICMPV4 if icmpv4::checksum_ok(packet.payload) => {
+            complaint_v4(&Icmpv4Message::parse(packet.payload).ok()?)?
+        }
+        IpProtocol::ICMPV6 if icmpv6::checksum_ok(packet.payload, &packet.pseudo) => {
+            complaint_v6(&Icmpv6Message::parse(packet.payload).ok()?)?
+        }
+        _ => return None,
+    };
+    Some((complaint, Quoted::parse(original)?))
+}
+
+fn complaint_v4<'a>(message: &Icmpv4Message<'a>) -> Option<(Complaint, &'a [u8])> {
+    let Icmpv4Message::DestinationUnreachable { code, next_hop_mtu, original } = *message else {
+        return None;
+    };
+    let complaint = match code {
+        Icmpv4Unreachable::PORT | Icmpv4Unreachable::PROTOCOL => Complaint::Refused,
+        // Routers older than RFC 1191 do not say how long it may be.
+        Icmpv4Unreachable::FRAGMENTATION_NEEDED => Complaint::TooBig(next_hop_mtu.into()),
+        _ => Complaint::Unreachable,
+    };
+    Some((complaint, original))
+}
+
+fn complaint_v6<'a>(message: &Icmpv6Message<'a>) -> Option<(Complaint, &'a [u8])> {
+    match *message {
+        Icmpv6Message::PacketTooBig { mtu, original } => Some((Complaint::TooBig(mtu), original)),
+        Icmpv6Message::DestinationUnreachable { code: Icmpv6Unreachable::PORT, original } => {
+            Some((Complaint::Refused, original))
+        }
+        Icmpv6Message::DestinationUnreachable { original, .. } => {
+            Some((Complaint::Unreachable, original))
+        }
+        _ => None,
+    }
+}

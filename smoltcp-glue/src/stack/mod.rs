@@ -1,0 +1,419 @@
+//! Sockets without I/O: packets of IP go in and come out, and time is passed in.
+//!
+//! ```text
+//!   handle_packet --> UDP: sockets by address and port  --> udp_recv
+//!                 --> TCP: connections by both addresses --> tcp_recv, tcp_accept
+//!                 --> complaints about packets of ours
+//!   poll_transmit <-- datagrams, refusals, then connections that are ready
+//! ```
+//!
+//! Who gets a packet is looked up here; smoltcp, which would ask every socket, sees one connection
+//! at a time. So a socket that nothing happens to costs its memory and nothing else.
+//!
+//! Whoever owns a stack gives it packets for our addresses and groups, then takes all that
+//! [`Stack::poll_transmit`] has, and calls [`Stack::handle_timeout`] when
+//! [`Stack::poll_timeout`] says so.
+
+mod config;
+mod icmp;
+mod mtu;
+mod outbox;
+mod packet;
+mod slab;
+mod tcp;
+mod udp;
+
+pub use config::{Counts, StackConfig, TcpConfig};
+pub use tcp::{ListenerId, TcpError, TcpId};
+pub use udp::{BindError, UdpError, UdpId, UdpReceived};
+
+use icmp::Complaint;
+use mtu::Mtus;
+use outbox::{Outbox, Packet};
+use packet::{IpPacket, NotWhole, Quoted};
+use pollux_control::bounded::Queue;
+use pollux_verbs::dice::Dice;
+use pollux_verbs::time::Time;
+use pollux_wire::ip::IpProtocol;
+use smoltcp::socket::tcp::State;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use tcp::Tcp;
+use udp::{Heard, Udp};
+
+/// Tables that are looked up for every packet, with keys that strangers choose: hashed under a
+/// secret. Nothing walks through one in its order.
+#[expect(clippy::disallowed_types, reason = "it is looked up; its order decides nothing")]
+type Lookup<K, V> = std::collections::HashMap<K, V>;
+
+/// Ports for whoever does not care which (RFC 6335 6).
+const EPHEMERAL_PORTS: Ports = Ports(49_152..65_535);
+const HOP_LIMIT: u8 = 64;
+/// Packets for ports without a socket that wait to be complained about.
+const UNHEARD_MAX: usize = 64;
+
+/// A range of ports that can be walked through from its middle.
+struct Ports(Range<u16>);
+
+impl Ports {
+    const fn len(&self) -> usize {
+        (self.0.end - self.0.start) as usize
+    }
+
+    fn skip(&self, count: usize) -> std::iter::Skip<Range<u16>> {
+        self.0.clone().skip(count)
+    }
+
+    fn take(&self, count: usize) -> std::iter::Take<Range<u16>> {
+        self.0.clone().take(count)
+    }
+}
+
+/// Sockets of a host.
+pub struct Stack {
+    addresses: BTreeSet<IpAddr>,
+    dice: Dice,
+    mtus: Mtus,
+    udp: Udp,
+    tcp: Tcp,
+    out: Outbox,
+    current: Packet,
+    unheard: Queue<Vec<u8>>,
+    counts: Counts,
+}
+
+impl Stack {
+    /// A stack without sockets. The seed is to be unknown to others.
+    pub fn new(config: StackConfig, seed: u64) -> Self {
+        let mut dice = Dice::new(seed);
+        Self {
+            addresses: BTreeSet::new(),
+            mtus: Mtus::new(config.mtu),
+            udp: Udp::new(config.udp_sockets_max, config.udp_queue_octets_max),
+            tcp: Tcp::new(config.tcp, Dice::new(dice.roll())),
+            out: Outbox::new(config.packets_max),
+            current: Packet::default(),
+            unheard: Queue::new(UNHEARD_MAX),
+            counts: Counts::default(),
+            dice,
+        }
+    }
+
+    /// These addresses are ours now. Connections of others stay until their peers or they
+    /// themselves give up.
+    pub fn set_addresses(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
+        self.addresses = addresses.into_iter().collect();
+    }
+
+    /// The link takes packets of this length.
+    pub fn set_mtu(&mut self, mtu: u32) {
+        self.mtus.set_link(mtu);
+    }
+
+    /// Packets to a destination may be this long, and not longer, whatever the link takes.
+    pub fn set_path_mtu(&mut self, now: Time, to: IpAddr, mtu: u32) {
+        self.mtus.set(now, to, mtu);
+    }
+
+    /// The longest packet to a destination.
+    pub fn path_mtu(&self, now: Time, to: IpAddr) -> u32 {
+        self.mtus.of(now, to)
+    }
+
+    /// Destinations whose packets have a length of their own.
+    pub fn path_mtus(&self) -> Vec<IpAddr> {
+        self.mtus.destinations().collect()
+    }
+
+    /// What was counted.
+    pub const fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// A packet for one of our addresses or groups came.
+    pub fn handle_packet(&mut self, now: Time, octets: &[u8]) {
+        let packet = match IpPacket::parse(octets) {
+            Ok(packet) => packet,
+            Err(NotWhole::Malformed) => return self.counts.malformed += 1,
+            Err(NotWhole::Fragment) => return self.counts.fragments += 1,
+        };
+        match packet.protocol {
+            IpProtocol::UDP => {
+                if self.udp.handle(&packet, &mut self.counts) == Heard::NoSocket {
+                    self.counts.udp_refused += 1;
+                    self.unheard.push(octets.to_vec());
+                }
+            }
+            IpProtocol::TCP if !packet.is_plain => self.counts.unknown_protocol += 1,
+            IpProtocol::TCP if !self.is_one_to_one(&packet) => self.counts.not_one_to_one += 1,
+            IpProtocol::TCP => {
+                let back = (&mut self.out, &mut self.counts);
+                self.tcp.handle(now, (&packet, octets), &self.mtus, back);
+            }
+            IpProtocol::ICMPV4 | IpProtocol::ICMPV6 => {
+                if let Some((complaint, quoted)) = icmp::complaint(&packet) {
+                    self.handle_complaint(now, complaint, quoted);
+                }
+            }
+            _ => self.counts.unknown_protocol += 1,
+        }
+    }
+
+    fn is_one_to_one(&self, packet: &IpPacket<'_>) -> bool {
+        let is_broadcast = matches!(packet.source, IpAddr::V4(ip) if ip.is_broadcast());
+        let is_group = packet.source.is_multicast() || packet.source.is_unspecified();
+        self.addresses.contains(&packet.destination) && !is_group && !is_broadcast
+    }
+
+    fn handle_complaint(&mut self, now: Time, complaint: Complaint, quoted: Quoted) {
+        let Quoted { protocol, source, destination } = quoted;
+        let is_ours = match protocol {
+            IpProtocol::TCP => self.tcp.knows(source, destination),
+            _ => self.addresses.contains(&source.ip()),
+        };
+        if !is_ours {
+            self.counts.strange_complaints += 1;
+            return;
+        }
+        if let Complaint::TooBig(mtu) = complaint {
+            return self.mtus.lower(now, destination.ip(), mtu);
+        }
+        match protocol {
+            IpProtocol::TCP => {
+                let why = match complaint {
+                    Complaint::Refused => TcpError::Refused,
+                    _ => TcpError::Unreachable,
+                };
+                self.tcp.handle_complaint((source, destination), why);
+            }
+            IpProtocol::UDP => {
+                let why = match complaint {
+                    Complaint::Refused => UdpError::Refused,
+                    _ => UdpError::Unreachable,
+                };
+                self.udp.handle_complaint(source, destination, why);
+            }
+            _ => {}
+        }
+    }
+
+    /// A packet was not sent because its way takes no more than this.
+    pub fn handle_too_big(&mut self, now: Time, to: IpAddr, mtu: u32) {
+        self.mtus.lower(now, to, mtu);
+    }
+
+    /// The next packet to send.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<&[u8]> {
+        let is_there = self.out.pop(&mut self.current)
+            || self.tcp.transmit(now, &mut self.current, &self.mtus, &mut self.counts);
+        is_there.then(|| self.current.octets())
+    }
+
+    /// The next packet that came for a port without a socket: its sender may be told.
+    pub fn poll_unheard(&mut self) -> Option<Vec<u8>> {
+        self.unheard.pop()
+    }
+
+    /// Does what is due by now.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.tcp.handle_timeout(now);
+    }
+
+    /// When something is due; the start of time if there is something to send.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        if self.out.is_empty() { self.tcp.poll_timeout() } else { Some(Time::START) }
+    }
+
+    /// Whether an address may be bound to.
+    fn check_local(&self, local: SocketAddr) -> Result<SocketAddr, BindError> {
+        let is_ours = local.ip().is_unspecified() || self.addresses.contains(&local.ip());
+        if is_ours { Ok(plain(local)) } else { Err(BindError::NotOurs) }
+    }
+}
+
+/// Sockets of UDP.
+impl Stack {
+    /// A socket at an address of ours, or at all of a family; port 0 is any that is free.
+    pub fn udp_bind(&mut self, local: SocketAddr) -> Result<UdpId, BindError> {
+        let local = self.check_local(local)?;
+        self.udp.bind(local, &mut self.dice)
+    }
+
+    /// The socket is no more.
+    pub fn udp_close(&mut self, id: UdpId) {
+        self.udp.close(id);
+    }
+
+    /// From now on it hears one peer only, and complaints about datagrams to it.
+    pub fn udp_connect(&mut self, id: UdpId, peer: SocketAddr) -> Result<(), UdpError> {
+        self.udp.connect(id, plain(peer))
+    }
+
+    /// Where it is bound; nothing if it is no more.
+    pub fn udp_local(&self, id: UdpId) -> Option<SocketAddr> {
+        self.udp.get(id).map(udp::UdpSocket::local)
+    }
+
+    /// The peer that it is connected to.
+    pub fn udp_peer(&self, id: UdpId) -> Option<SocketAddr> {
+        self.udp.get(id)?.peer()
+    }
+
+    /// Hears a group; says whether it did not before. Whoever owns the stack joins it on the link.
+    pub fn udp_join(&mut self, id: UdpId, group: IpAddr) -> Result<bool, UdpError> {
+        self.udp.join(id, group)
+    }
+
+    /// Hears a group no more; says whether it did.
+    pub fn udp_leave(&mut self, id: UdpId, group: IpAddr) -> bool {
+        self.udp.leave(id, group)
+    }
+
+    /// The groups that it hears.
+    pub fn udp_groups(&self, id: UdpId) -> Vec<IpAddr> {
+        self.udp.groups(id).collect()
+    }
+
+    /// Sends a datagram. `from` is for sockets that are bound to all addresses.
+    pub fn udp_send(
+        &mut self,
+        now: Time,
+        id: UdpId,
+        (from, to): (Option<IpAddr>, SocketAddr),
+        payload: &[u8],
+    ) -> Result<(), UdpError> {
+        let local = self.udp.get(id).ok_or(UdpError::Closed)?.local();
+        let from = match local.ip().is_unspecified() {
+            true => SocketAddr::new(from.ok_or(UdpError::BadAddress)?, local.port()),
+            false => local,
+        };
+        if to.port() == 0 || to.ip().is_unspecified() || to.is_ipv4() != from.is_ipv4() {
+            return Err(UdpError::BadAddress);
+        }
+        let mtu = self.mtus.of(now, to.ip());
+        self.udp.send(&mut self.out, mtu, (from, to), payload)
+    }
+
+    /// Takes the datagram that waited longest, if any waits.
+    pub fn udp_recv(
+        &mut self,
+        id: UdpId,
+        buffer: &mut [u8],
+    ) -> Result<Option<UdpReceived>, UdpError> {
+        self.udp.recv(id, buffer)
+    }
+
+    /// Whether [`Stack::udp_recv`] has something to say.
+    pub fn udp_is_readable(&self, id: UdpId) -> bool {
+        self.udp.get(id).is_none_or(udp::UdpSocket::is_readable)
+    }
+}
+
+/// Connections of TCP.
+impl Stack {
+    /// Listens at an address of ours, or at all of a family.
+    pub fn tcp_listen(
+        &mut self,
+        local: SocketAddr,
+        backlog: usize,
+    ) -> Result<ListenerId, BindError> {
+        let local = self.check_local(local)?;
+        if local.port() == 0 {
+            return Err(BindError::NotOurs);
+        }
+        self.tcp.listen(local, backlog)
+    }
+
+    /// Listens no more; connections that nobody has accepted are reset.
+    pub fn tcp_unlisten(&mut self, id: ListenerId) {
+        self.tcp.unlisten(id);
+    }
+
+    /// The connection that was open longest and that nobody has accepted.
+    pub fn tcp_accept(&mut self, id: ListenerId) -> Result<Option<TcpId>, TcpError> {
+        self.tcp.accept(id)
+    }
+
+    /// Where a listener listens.
+    pub fn tcp_listener_local(&self, id: ListenerId) -> Option<SocketAddr> {
+        self.tcp.listener(id).map(tcp::Listener::local)
+    }
+
+    /// Opens a connection from an address of ours; port 0 is any that is free.
+    pub fn tcp_connect(
+        &mut self,
+        now: Time,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Result<TcpId, BindError> {
+        let is_one = !remote.ip().is_multicast() && !remote.ip().is_unspecified();
+        let is_usable = is_one && remote.port() != 0 && local.is_ipv4() == remote.is_ipv4();
+        if !is_usable || !self.addresses.contains(&local.ip()) {
+            return Err(BindError::NotOurs);
+        }
+        let both = (plain(local), plain(remote));
+        self.tcp.connect(now, both, &self.mtus, &mut self.dice)
+    }
+
+    /// Both ends of a connection, ours first; nothing if it is no more.
+    pub fn tcp_addresses(&self, id: TcpId) -> Option<(SocketAddr, SocketAddr)> {
+        self.tcp.get(id).map(tcp::Connection::addresses)
+    }
+
+    /// Whether the connection is open: an error if it never will be, or was and has ended.
+    pub fn tcp_is_open(&self, id: TcpId) -> Result<bool, TcpError> {
+        let connection = self.tcp.get(id).ok_or(TcpError::Closed)?;
+        match connection.end() {
+            Some(end) => Err(end),
+            None => Ok(!matches!(connection.state(), State::SynSent | State::SynReceived)),
+        }
+    }
+
+    /// Gives octets to send; how many were taken, nothing if there is no room now.
+    pub fn tcp_send(&mut self, id: TcpId, octets: &[u8]) -> Result<Option<usize>, TcpError> {
+        self.tcp.send(id, octets)
+    }
+
+    /// Takes octets that came: how many, 0 when the peer has said all, nothing if none came yet.
+    pub fn tcp_recv(&mut self, id: TcpId, buffer: &mut [u8]) -> Result<Option<usize>, TcpError> {
+        self.tcp.recv(id, buffer)
+    }
+
+    /// Octets that the peer has not acknowledged yet.
+    pub fn tcp_unacknowledged(&self, id: TcpId) -> usize {
+        self.tcp.get(id).map_or(0, tcp::Connection::unacknowledged)
+    }
+
+    /// Sends no more after what was given; receiving goes on.
+    pub fn tcp_shut_down(&mut self, now: Time, id: TcpId) -> Result<(), TcpError> {
+        self.tcp.shut_down(now, id)
+    }
+
+    /// The application needs it no more. What was given is still sent; if there is something that
+    /// nobody has read, the peer is told by a reset.
+    pub fn tcp_close(&mut self, now: Time, id: TcpId) {
+        self.tcp.close(now, id);
+    }
+
+    /// Ends a connection at once, by a reset.
+    pub fn tcp_abort(&mut self, now: Time, id: TcpId) {
+        self.tcp.abort(id, TcpError::ShutDown);
+        self.tcp.close(now, id);
+    }
+
+    /// Whether every connection that the application has closed was heard to its end, or is lost.
+    pub fn tcp_is_flushed(&self) -> bool {
+        self.tcp.is_flushed()
+    }
+
+    /// How many connections there are, half-open ones and stragglers included.
+    pub const fn tcp_len(&self) -> usize {
+        self.tcp.len()
+    }
+}
+
+/// An address without what only names a link on this host.
+const fn plain(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip(), address.port())
+}

@@ -1,0 +1,98 @@
+//! How long a packet may be on its way to a destination (RFC 1191, RFC 8201): the link's MTU, until
+//! somebody says otherwise, and then for a while.
+
+use pollux_verbs::time::Time;
+use pollux_wire::ip::ipv6::IPV6_MTU_MIN;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// The shortest that is believed of IPv4: every host takes this (RFC 1122 3.3.3), and less makes
+/// one of us send many small packets for whoever says so.
+pub(super) const MTU_MIN: u32 = 576;
+/// The longest packet of IP over InfiniBand (RFC 4755 5.1).
+pub(super) const MTU_MAX: u32 = 65_520;
+/// When a longer packet is tried again (RFC 1191 6.3).
+const BELIEVED_FOR: Duration = Duration::from_secs(600);
+const DESTINATIONS_MAX: usize = 4096;
+
+/// MTUs, by destination.
+#[derive(Debug)]
+pub(super) struct Mtus {
+    link: u32,
+    known: BTreeMap<IpAddr, (u32, Time)>,
+}
+
+impl Mtus {
+    pub(super) fn new(link: u32) -> Self {
+        Self { link: link.clamp(MTU_MIN, MTU_MAX), known: BTreeMap::new() }
+    }
+
+    pub(super) fn set_link(&mut self, mtu: u32) {
+        self.link = mtu.clamp(MTU_MIN, MTU_MAX);
+    }
+
+    /// The longest packet to a destination.
+    pub(super) fn of(&self, now: Time, to: IpAddr) -> u32 {
+        match self.known.get(&to) {
+            Some((mtu, until)) if now < *until => *mtu,
+            _ => self.link,
+        }
+    }
+
+    /// Destinations that have one of their own.
+    pub(super) fn destinations(&self) -> impl Iterator<Item = IpAddr> {
+        self.known.keys().copied()
+    }
+
+    /// Somebody who knows says how long a packet to a destination may be.
+    pub(super) fn set(&mut self, now: Time, to: IpAddr, mtu: u32) {
+        let least = if to.is_ipv4() { MTU_MIN } else { IPV6_MTU_MIN };
+        if self.known.len() == DESTINATIONS_MAX && !self.known.contains_key(&to) {
+            self.known.retain(|_, (_, until)| now < *until);
+            if self.known.len() == DESTINATIONS_MAX {
+                return;
+            }
+        }
+        self.known.insert(to, (mtu.clamp(least, MTU_MAX), now + BELIEVED_FOR));
+    }
+
+    /// The same from somebody who can only say that it is less.
+    pub(super) fn lower(&mut self, now: Time, to: IpAddr, mtu: u32) {
+        if mtu < self.of(now, to) {
+            self.set(now, to, mtu);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_holds_for_a_while_and_within_bounds() {
+        let (v4, v6) = (IpAddr::from([10, 0, 0, 2]), IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 2]));
+        let mut mtus = Mtus::new(2044);
+        mtus.lower(Time::START, v4, 4000);
+        assert_eq!(mtus.of(Time::START, v4), 2044, "nobody may say more than is known");
+        mtus.lower(Time::START, v4, 0);
+        mtus.lower(Time::START, v6, 0);
+        assert_eq!((mtus.of(Time::START, v4), mtus.of(Time::START, v6)), (576, 1280));
+        mtus.set(Time::START, v6, 65_520);
+        assert_eq!(mtus.of(Time::START, v6), 65_520);
+        assert_eq!(mtus.of(Time::START + BELIEVED_FOR, v4), 2044);
+    }
+
+    #[test]
+    fn destinations_have_a_limit_and_old_ones_make_room() {
+        let to = |number: usize| IpAddr::from((number as u32).to_be_bytes());
+        let mut mtus = Mtus::new(2044);
+        for number in 0..=DESTINATIONS_MAX {
+            mtus.lower(Time::START, to(number), 1000);
+        }
+        assert_eq!(mtus.destinations().count(), DESTINATIONS_MAX);
+        let later = Time::START + BELIEVED_FOR;
+        mtus.lower(later, to(DESTINATIONS_MAX), 1000);
+        assert_eq!(mtus.of(later, to(DESTINATIONS_MAX)), 1000);
+    }
+}

@@ -1,0 +1,65 @@
+//! Packets on their way out. Their memory is used again, so that sending allocates nothing once as
+//! many packets wait as ever will.
+
+use std::collections::VecDeque;
+
+/// A packet that is being written, in memory that only grows.
+#[derive(Debug, Default)]
+pub(super) struct Packet {
+    octets: Vec<u8>,
+    len: usize,
+}
+
+impl Packet {
+    /// Room for a packet of so many octets, which hold anything.
+    pub(super) fn room(&mut self, len: usize) -> &mut [u8] {
+        if self.octets.len() < len {
+            self.octets.resize(len, 0);
+        }
+        self.len = len;
+        &mut self.octets[..len]
+    }
+
+    pub(super) fn octets(&self) -> &[u8] {
+        &self.octets[..self.len]
+    }
+}
+
+/// Packets that wait, so many at the most.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    waiting: VecDeque<Packet>,
+    spare: Vec<Packet>,
+    packets_max: usize,
+}
+
+impl Outbox {
+    pub(super) const fn new(packets_max: usize) -> Self {
+        Self { waiting: VecDeque::new(), spare: Vec::new(), packets_max }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.waiting.len() >= self.packets_max
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Room for one more packet; none if the outbox is full.
+    pub(super) fn push(&mut self, len: usize) -> Option<&mut [u8]> {
+        if self.is_full() {
+            return None;
+        }
+        let packet = self.spare.pop().unwrap_or_default();
+        self.waiting.push_back(packet);
+        self.waiting.back_mut().map(|packet| packet.room(len))
+    }
+
+    /// Puts the packet that waited longest in the place of `current`.
+    pub(super) fn pop(&mut self, current: &mut Packet) -> bool {
+        let Some(next) = self.waiting.pop_front() else { return false };
+        self.spare.push(std::mem::replace(current, next));
+        true
+    }
+}

@@ -1,0 +1,107 @@
+//! A packet that came: who sent it to whom, and what it carries. Total on whatever comes.
+
+use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::checksum::PseudoHeader;
+use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4Packet};
+use pollux_wire::ip::ipv6::{Ipv6Header, Ipv6Packet};
+use pollux_wire::ip::ipv6_ext::UpperLayer;
+use std::net::{IpAddr, SocketAddr};
+
+/// A whole packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct IpPacket<'a> {
+    pub(super) source: IpAddr,
+    pub(super) destination: IpAddr,
+    pub(super) protocol: IpProtocol,
+    pub(super) payload: &'a [u8],
+    pub(super) pseudo: PseudoHeader,
+    /// Whether its payload follows the fixed header at once.
+    pub(super) is_plain: bool,
+}
+
+/// Why octets are no whole packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotWhole {
+    Malformed,
+    Fragment,
+}
+
+impl<'a> IpPacket<'a> {
+    pub(super) fn parse(octets: &'a [u8]) -> Result<Self, NotWhole> {
+        match octets.first().map(|first| first >> 4) {
+            Some(4) => Self::parse_v4(octets),
+            Some(6) => Self::parse_v6(octets),
+            _ => Err(NotWhole::Malformed),
+        }
+    }
+
+    fn parse_v4(octets: &'a [u8]) -> Result<Self, NotWhole> {
+        let packet = Ipv4Packet::parse(octets).map_err(|_| NotWhole::Malformed)?;
+        let header = packet.header();
+        if !packet.checksum_ok() {
+            return Err(NotWhole::Malformed);
+        }
+        if header.is_fragment() {
+            return Err(NotWhole::Fragment);
+        }
+        Ok(Self {
+            source: header.source.into(),
+            destination: header.destination.into(),
+            protocol: header.protocol,
+            payload: packet.payload(),
+            pseudo: header.pseudo_header(),
+            is_plain: true,
+        })
+    }
+
+    fn parse_v6(octets: &'a [u8]) -> Result<Self, NotWhole> {
+        let packet = Ipv6Packet::parse(octets).map_err(|_| NotWhole::Malformed)?;
+        let header = packet.header();
+        let upper = UpperLayer::find(header.next_header, packet.payload());
+        let upper = upper.map_err(|_| NotWhole::Malformed)?;
+        if upper.fragment.is_some() {
+            return Err(NotWhole::Fragment);
+        }
+        Ok(Self {
+            source: header.source.into(),
+            destination: header.destination.into(),
+            protocol: upper.protocol,
+            payload: upper.payload,
+            pseudo: header.pseudo_header(),
+            is_plain: upper.protocol == header.next_header,
+        })
+    }
+}
+
+/// Whose packet an error quotes, and whom it was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Quoted {
+    pub(super) protocol: IpProtocol,
+    pub(super) source: SocketAddr,
+    pub(super) destination: SocketAddr,
+}
+
+impl Quoted {
+    /// What the front of a packet says: headers of IP, and the ports.
+    pub(super) fn parse(front: &[u8]) -> Option<Self> {
+        let (protocol, source, destination, rest): (_, IpAddr, IpAddr, _) =
+            match front.first()? >> 4 {
+                4 => {
+                    let (header, _) = Ipv4Header::read(front).ok()?;
+                    let rest = front.get(header.header_len()..)?;
+                    let is_first = header.fragment_offset == 0;
+                    let rest = is_first.then_some(rest)?;
+                    (header.protocol, header.source.into(), header.destination.into(), rest)
+                }
+                6 => {
+                    let (header, rest) = Ipv6Header::read(front).ok()?;
+                    (header.next_header, header.source.into(), header.destination.into(), rest)
+                }
+                _ => return None,
+            };
+        let (ports, _) = rest.split_first_chunk::<4>()?;
+        let port = |at| u16::from_be_bytes([ports[at], ports[at + 1]]);
+        let source = SocketAddr::new(source, port(0));
+        Some(Self { protocol, source, destination: SocketAddr::new(destination, port(2)) })
+    }
+}

@@ -1,0 +1,259 @@
+//! One connection: a TCP socket of smoltcp, and who waits for what of it.
+//!
+//! ```text
+//!   half open --established--> queued --accepted--> the application's --closed--> nobody's
+//! ```
+//!
+//! A connection that the application has opened is its own from the start. One that is nobody's
+//! goes on until what was sent is acknowledged, or for as long as the configuration says.
+
+use super::engine::{At, Engine};
+use super::listener::ListenerId;
+use crate::stack::config::TcpConfig;
+use pollux_verbs::time::Time;
+use smoltcp::iface::{SocketHandle, SocketSet};
+use smoltcp::socket::tcp::{RecvError, Socket, SocketBuffer, State};
+use smoltcp::time::Duration as SmolDuration;
+use smoltcp::wire::IpListenEndpoint;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Why a connection is no more, or cannot do what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TcpError {
+    /// There is no such connection any more.
+    Closed,
+    /// Nobody listens there.
+    Refused,
+    /// The peer has ended it.
+    Reset,
+    /// The peer does not answer.
+    TimedOut,
+    /// Somebody on the way found no way.
+    Unreachable,
+    /// It was ended on this side, or its sending half was.
+    ShutDown,
+}
+
+/// Whose a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Holder {
+    HalfOpen(ListenerId),
+    Queued(ListenerId),
+    Application,
+    Nobody,
+}
+
+/// A TCP connection.
+pub struct Connection {
+    sockets: SocketSet<'static>,
+    handle: SocketHandle,
+    local: SocketAddr,
+    remote: SocketAddr,
+    pub(super) holder: Holder,
+    /// Whether it waits to be polled.
+    pub(super) is_ready: bool,
+    /// When it is to be polled though nothing happens.
+    pub(super) due: Option<Time>,
+    pub(super) end: Option<TcpError>,
+    /// Whether nobody finds it by its addresses any more, which may be another's by now.
+    pub(super) is_detached: bool,
+    /// When it is given up, once we have nothing more to say.
+    give_up: Option<Time>,
+    /// What was to be sent when that was last put off.
+    unsent: usize,
+    patience: Duration,
+}
+
+impl Connection {
+    pub(super) fn new(
+        config: &TcpConfig,
+        (local, remote): (SocketAddr, SocketAddr),
+        holder: Holder,
+    ) -> Self {
+        let buffer = |octets| SocketBuffer::new(vec![0; octets]);
+        let mut socket = Socket::new(buffer(config.receive_octets), buffer(config.send_octets));
+        socket.set_nagle_enabled(config.nagle);
+        let mut sockets = SocketSet::new(Vec::with_capacity(1));
+        let handle = sockets.add(socket);
+        Self {
+            sockets,
+            handle,
+            local,
+            remote,
+            holder,
+            is_ready: false,
+            due: None,
+            end: None,
+            is_detached: false,
+            give_up: None,
+            unsent: 0,
+            patience: config.patience,
+        }
+    }
+
+    /// Waits for a SYN, which is at hand.
+    pub(super) fn listen(&mut self) -> bool {
+        let here = IpListenEndpoint { addr: Some(self.local.ip().into()), port: self.local.port() };
+        self.socket().listen(here).is_ok()
+    }
+
+    /// Says the first SYN.
+    pub(super) fn connect(&mut self, engine: &mut Engine, now: Time, mtu: u32) -> bool {
+        let at = At { now, local: self.local.ip(), mtu };
+        let (local, remote) = (self.local, self.remote);
+        let context = engine.interface(at).context();
+        let socket = self.sockets.get_mut::<Socket<'_>>(self.handle);
+        socket.connect(context, remote, local).is_ok()
+    }
+
+    pub(in crate::stack) const fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        (self.local, self.remote)
+    }
+
+    pub(super) fn sockets(&mut self) -> &mut SocketSet<'static> {
+        &mut self.sockets
+    }
+
+    pub(super) fn socket(&mut self) -> &mut Socket<'static> {
+        self.sockets.get_mut(self.handle)
+    }
+
+    pub(super) fn shown(&self) -> &Socket<'static> {
+        self.sockets.get(self.handle)
+    }
+
+    pub(in crate::stack) fn state(&self) -> State {
+        self.shown().state()
+    }
+
+    /// Whether nothing more comes or goes.
+    pub(super) fn is_over(&self) -> bool {
+        self.state() == State::Closed && self.shown().remote_endpoint().is_none()
+    }
+
+    /// smoltcp's patience is for silence of any kind; a connection without anything to say may be
+    /// silent for as long as it likes.
+    pub(super) fn set_patience(&mut self) {
+        let is_opening = matches!(self.state(), State::SynSent | State::SynReceived);
+        let has_to_say = is_opening || self.shown().send_queue() > 0;
+        let patience = SmolDuration::from_micros(self.patience.as_micros() as u64);
+        self.socket().set_timeout(has_to_say.then_some(patience));
+    }
+
+    /// No more is sent after what was.
+    pub(in crate::stack) fn shut_down(&mut self, now: Time) {
+        self.socket().close();
+        self.unsent = self.shown().send_queue();
+        self.give_up = Some(now + self.patience);
+    }
+
+    /// Ends at once, by a reset.
+    pub(super) fn abort(&mut self, why: TcpError) {
+        self.end.get_or_insert(why);
+        self.socket().abort();
+    }
+
+    /// A packet of the peer's came: whoever waits for its last acknowledgment waits on while it
+    /// comes closer.
+    pub(super) fn put_off(&mut self, now: Time) {
+        let unsent = self.shown().send_queue();
+        if self.give_up.is_some() && unsent < self.unsent {
+            self.unsent = unsent;
+            self.give_up = Some(now + self.patience);
+        }
+    }
+
+    /// Gives up if it is time to; says whether it did.
+    pub(super) fn give_up(&mut self, now: Time) -> bool {
+        let is_due = self.closing_due().is_some_and(|due| due <= now);
+        if is_due {
+            self.abort(TcpError::TimedOut);
+        }
+        is_due
+    }
+
+    /// When it will be given up: a FIN without answer, or one of the peer's that never comes and
+    /// nobody waits for.
+    pub(super) fn closing_due(&self) -> Option<Time> {
+        let waits = match self.state() {
+            State::FinWait1 | State::Closing | State::LastAck => true,
+            State::FinWait2 => self.holder == Holder::Nobody,
+            _ => false,
+        };
+        self.give_up.filter(|_| waits)
+    }
+
+    /// Why it is no more, if that is so.
+    pub(in crate::stack) const fn end(&self) -> Option<TcpError> {
+        self.end
+    }
+
+    /// Octets that the peer has not acknowledged.
+    pub(in crate::stack) fn unacknowledged(&self) -> usize {
+        self.shown().send_queue()
+    }
+
+    /// Whether it only stays for stragglers, and for the application to read what came.
+    pub(super) fn is_kept_for_reader(&self) -> bool {
+        let is_held = self.holder == Holder::Application;
+        self.state() == State::TimeWait && is_held && self.has_unread()
+    }
+
+    /// Whether its application has left it, and its peer has yet to hear that.
+    pub(super) fn has_last_words(&self) -> bool {
+        let has_said_all = matches!(self.state(), State::FinWait2 | State::TimeWait);
+        self.holder == Holder::Nobody && !has_said_all && !self.is_over()
+    }
+
+    /// Whether data has come that nobody has read.
+    pub(super) fn has_unread(&self) -> bool {
+        self.shown().recv_queue() > 0
+    }
+
+    /// Gives octets to the peer; how many were taken, none if there is no room now.
+    pub(in crate::stack) fn send(&mut self, octets: &[u8]) -> Result<Option<usize>, TcpError> {
+        if let Some(end) = self.end {
+            return Err(end);
+        }
+        if matches!(self.state(), State::SynSent | State::SynReceived) {
+            return Ok(None);
+        }
+        match self.socket().send_slice(octets) {
+            Ok(0) if !octets.is_empty() => Ok(None),
+            Ok(taken) => Ok(Some(taken)),
+            Err(_) => Err(TcpError::ShutDown),
+        }
+    }
+
+    /// Takes octets of the peer; how many there were, 0 at the end of all, none if none came yet.
+    pub(in crate::stack) fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, TcpError> {
+        if matches!(self.state(), State::SynSent | State::SynReceived) {
+            return Ok(None);
+        }
+        match (self.socket().recv_slice(buffer), self.end) {
+            (Ok(0), None) if !buffer.is_empty() => Ok(None),
+            (Ok(taken), _) => Ok(Some(taken)),
+            // The peer has said all, and was heard to the end.
+            (Err(RecvError::Finished), _) | (Err(_), Some(TcpError::ShutDown)) => Ok(Some(0)),
+            (Err(_), Some(end)) => Err(end),
+            (Err(_), None) => Err(TcpError::Closed),
+        }
+    }
+
+    /// Why it ended, given what it was before.
+    pub(super) const fn reason(before: State, heard: bool) -> TcpError {
+        match (before, heard) {
+            (State::SynSent, true) => TcpError::Refused,
+            (State::LastAck | State::TimeWait | State::Closing, _) => TcpError::ShutDown,
+            (_, true) => TcpError::Reset,
+            (_, false) => TcpError::TimedOut,
+        }
+    }
+
+    /// Where its peer is, where it is itself, and when it was polled.
+    pub(super) const fn at(&self, now: Time, mtu: u32) -> At {
+        At { now, local: self.local.ip(), mtu }
+    }
+}

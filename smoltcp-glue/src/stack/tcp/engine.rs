@@ -1,0 +1,173 @@
+//! smoltcp at work for one connection at a time.
+//!
+//! Its interface polls every socket of a set, so each connection is a set of its own, and a packet
+//! costs one connection's poll however many there are. The interface itself is shared: it is told
+//! before each poll which address is ours here. It takes its MTU when it is made, so there is one
+//! for each MTU in use.
+
+use crate::stack::outbox::Packet;
+use pollux_verbs::dice::Dice;
+use pollux_verbs::time::Time;
+use smoltcp::iface::{Config, Interface, PollResult, SocketSet};
+use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::time::Instant;
+use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// MTUs in use at a time; beyond that interfaces are made anew.
+const INTERFACES_MAX: usize = 16;
+
+/// smoltcp, without sockets.
+pub(super) struct Engine {
+    interfaces: BTreeMap<u32, Interface>,
+    dice: Dice,
+}
+
+/// When and where a connection is polled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct At {
+    pub(super) now: Time,
+    pub(super) local: IpAddr,
+    pub(super) mtu: u32,
+}
+
+impl Engine {
+    pub(super) const fn new(dice: Dice) -> Self {
+        Self { interfaces: BTreeMap::new(), dice }
+    }
+
+    /// The interface for an address of ours and an MTU, for whoever opens a connection.
+    pub(super) fn interface(&mut self, at: At) -> &mut Interface {
+        if self.interfaces.len() == INTERFACES_MAX && !self.interfaces.contains_key(&at.mtu) {
+            self.interfaces.clear();
+        }
+        let dice = &mut self.dice;
+        let interface = self.interfaces.entry(at.mtu).or_insert_with(|| {
+            let mut config = Config::new(HardwareAddress::Ip);
+            config.random_seed = dice.roll();
+            let mut nothing = Packet::default();
+            Interface::new(config, &mut Pipe::new(at.mtu, None, &mut nothing), instant(at.now))
+        });
+        let own = whole(at.local);
+        if interface.ip_addrs() != [own] {
+            interface.update_ip_addrs(|addresses| {
+                addresses.clear();
+                // There is room for one in an empty list.
+                let _ = addresses.push(own);
+            });
+        }
+        interface
+    }
+
+    /// Lets a connection see a packet. An answer at once, which few packets have, is written into
+    /// `answer`; says whether there is one.
+    pub(super) fn receive(
+        &mut self,
+        at: At,
+        sockets: &mut SocketSet<'static>,
+        packet: &[u8],
+        answer: &mut Packet,
+    ) -> bool {
+        let interface = self.interface(at);
+        let mut pipe = Pipe::new(at.mtu, Some(packet), answer);
+        interface.poll_ingress_single(instant(at.now), &mut pipe, sockets);
+        pipe.is_sent
+    }
+
+    /// Writes what a connection sends next; says whether there was anything.
+    pub(super) fn transmit(
+        &mut self,
+        at: At,
+        sockets: &mut SocketSet<'static>,
+        packet: &mut Packet,
+    ) -> bool {
+        let interface = self.interface(at);
+        let mut pipe = Pipe::new(at.mtu, None, packet);
+        let result = interface.poll_egress(instant(at.now), &mut pipe, sockets);
+        result == PollResult::SocketStateChanged && pipe.is_sent
+    }
+
+    /// When a connection that has nothing to send now wants to be polled again.
+    pub(super) fn due(&mut self, at: At, sockets: &SocketSet<'static>) -> Option<Time> {
+        let due = self.interface(at).poll_at(instant(at.now), sockets)?;
+        // A moment that has passed, though nothing came of it, is not tried again at once.
+        let due = Time::from_nanos(due.total_micros().max(0) as u64 * 1000);
+        Some(due.max(at.now + Duration::from_millis(1)))
+    }
+}
+
+/// smoltcp counts microseconds.
+fn instant(now: Time) -> Instant {
+    Instant::from_micros((now.nanos() / 1000) as i64)
+}
+
+fn whole(ip: IpAddr) -> IpCidr {
+    let bits = if ip.is_ipv4() { 32 } else { 128 };
+    IpCidr::new(IpAddress::from(ip), bits)
+}
+
+/// One packet in, one packet out.
+struct Pipe<'p> {
+    mtu: u32,
+    incoming: Option<&'p [u8]>,
+    outgoing: &'p mut Packet,
+    is_sent: bool,
+}
+
+impl<'p> Pipe<'p> {
+    const fn new(mtu: u32, incoming: Option<&'p [u8]>, outgoing: &'p mut Packet) -> Self {
+        Self { mtu, incoming, outgoing, is_sent: false }
+    }
+}
+
+impl Device for Pipe<'_> {
+    type RxToken<'a>
+        = Incoming<'a>
+    where
+        Self: 'a;
+    type TxToken<'a>
+        = Outgoing<'a>
+    where
+        Self: 'a;
+
+    fn receive(&mut self, now: Instant) -> Option<(Incoming<'_>, Outgoing<'_>)> {
+        let incoming = self.incoming.take()?;
+        Some((Incoming(incoming), self.transmit(now)?))
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<Outgoing<'_>> {
+        if self.is_sent {
+            return None;
+        }
+        Some(Outgoing { packet: self.outgoing, is_sent: &mut self.is_sent })
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ip;
+        capabilities.max_transmission_unit = self.mtu as usize;
+        capabilities
+    }
+}
+
+struct Incoming<'a>(&'a [u8]);
+
+impl RxToken for Incoming<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
+        f(self.0)
+    }
+}
+
+struct Outgoing<'a> {
+    packet: &'a mut Packet,
+    is_sent: &'a mut bool,
+}
+
+impl TxToken for Outgoing<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
+        *self.is_sent = true;
+        f(self.packet.room(len))
+    }
+}

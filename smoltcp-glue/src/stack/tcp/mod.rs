@@ -1,0 +1,489 @@
+//! TCP (RFC 9293): who gets which segment, and which connection is polled when.
+//!
+//! ```text
+//!   segment --by both addresses--> connection --> ready --poll--> packets
+//!      |                               ^            ^
+//!      +--SYN, by our address--> listener        due, in order of time
+//!      +--else--> RST
+//! ```
+//!
+//! Protocol and buffers of a connection are smoltcp's ([`engine`]). What is here costs a lookup for
+//! a segment, and nothing for a connection that nothing happens to.
+
+mod connection;
+mod engine;
+mod listener;
+
+pub use connection::{Connection, TcpError};
+pub use listener::{Listener, ListenerId};
+
+use super::config::TcpConfig;
+use super::mtu::Mtus;
+use super::outbox::{Outbox, Packet};
+use super::packet::IpPacket;
+use super::slab::{Key, Slab};
+use super::{BindError, Counts, EPHEMERAL_PORTS, Lookup};
+use connection::Holder;
+use engine::{At, Engine};
+use pollux_verbs::dice::Dice;
+use pollux_verbs::time::Time;
+use pollux_wire::ip::tcp::TcpSegment;
+use smoltcp::iface::SocketSet;
+use smoltcp::socket::tcp::State;
+use std::collections::{BTreeSet, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+/// How often smoltcp is kept from forgetting what came and nobody has read.
+const KEPT_FOR_READER: Duration = Duration::from_secs(1);
+
+/// Names a connection.
+pub type TcpId = Key<Connection>;
+
+/// All of TCP.
+pub(super) struct Tcp {
+    config: TcpConfig,
+    engine: Engine,
+    connections: Slab<Connection>,
+    /// By our address and the peer's.
+    by_addresses: Lookup<(SocketAddr, SocketAddr), TcpId>,
+    listeners: Slab<Listener>,
+    listening: Lookup<SocketAddr, ListenerId>,
+    ready: VecDeque<TcpId>,
+    due: BTreeSet<(Time, TcpId)>,
+    /// A set without sockets, which refuses every segment.
+    nobody: SocketSet<'static>,
+    answer: Packet,
+}
+
+/// What a connection went through: its state before, and whether a packet came.
+#[derive(Clone, Copy)]
+struct Event {
+    before: State,
+    heard: bool,
+}
+
+impl Tcp {
+    pub(super) fn new(config: TcpConfig, dice: Dice) -> Self {
+        Self {
+            engine: Engine::new(dice),
+            connections: Slab::new(config.connections_max),
+            by_addresses: Lookup::default(),
+            listeners: Slab::new(config.listeners_max),
+            listening: Lookup::default(),
+            ready: VecDeque::new(),
+            due: BTreeSet::new(),
+            nobody: SocketSet::new(Vec::new()),
+            answer: Packet::default(),
+            config,
+        }
+    }
+
+    pub(super) fn listen(
+        &mut self,
+        local: SocketAddr,
+        backlog: usize,
+    ) -> Result<ListenerId, BindError> {
+        if self.listening.contains_key(&local) {
+            return Err(BindError::InUse);
+        }
+        let listener = Listener::new(local, backlog.clamp(1, self.config.backlog_max));
+        let id = self.listeners.insert(listener).ok_or(BindError::Full)?;
+        self.listening.insert(local, id);
+        Ok(id)
+    }
+
+    /// A connection that is open and that nobody had yet.
+    pub(super) fn accept(&mut self, id: ListenerId) -> Result<Option<TcpId>, TcpError> {
+        let listener = self.listeners.get_mut(id).ok_or(TcpError::Closed)?;
+        let accepted = listener.open.pop_front();
+        if let Some(connection) = accepted.and_then(|id| self.connections.get_mut(id)) {
+            connection.holder = Holder::Application;
+        }
+        Ok(accepted)
+    }
+
+    /// Listens no more; whoever was not accepted is refused.
+    pub(super) fn unlisten(&mut self, listener: ListenerId) {
+        let Some(Listener { local, .. }) = self.listeners.remove(listener) else { return };
+        self.listening.remove(&local);
+        let waits = |id: &TcpId| {
+            let holder = self.connections.get(*id).map(|connection| connection.holder);
+            holder == Some(Holder::HalfOpen(listener)) || holder == Some(Holder::Queued(listener))
+        };
+        let mut waiting: Vec<_> = self.by_addresses.values().copied().filter(waits).collect();
+        waiting.sort_unstable();
+        for id in waiting {
+            if let Some(connection) = self.connections.get_mut(id) {
+                connection.holder = Holder::Nobody;
+            }
+            self.abort(id, TcpError::ShutDown);
+        }
+    }
+
+    pub(super) fn connect(
+        &mut self,
+        now: Time,
+        (local, remote): (SocketAddr, SocketAddr),
+        mtus: &Mtus,
+        dice: &mut Dice,
+    ) -> Result<TcpId, BindError> {
+        let local = match local.port() {
+            0 => self.free_port(local.ip(), remote, dice).ok_or(BindError::Full)?,
+            _ => local,
+        };
+        if self.by_addresses.contains_key(&(local, remote)) {
+            return Err(BindError::InUse);
+        }
+        let mut connection = Connection::new(&self.config, (local, remote), Holder::Application);
+        if !connection.connect(&mut self.engine, now, mtus.of(now, remote.ip())) {
+            return Err(BindError::NotOurs);
+        }
+        let id = self.insert(connection).ok_or(BindError::Full)?;
+        self.make_ready(id);
+        Ok(id)
+    }
+
+    fn free_port(&self, ip: IpAddr, remote: SocketAddr, dice: &mut Dice) -> Option<SocketAddr> {
+        let first = dice.below(EPHEMERAL_PORTS.len() as u64) as usize;
+        let ports = EPHEMERAL_PORTS.skip(first).chain(EPHEMERAL_PORTS.take(first));
+        let mut addresses = ports.map(|port| SocketAddr::new(ip, port));
+        addresses.find(|address| {
+            !self.by_addresses.contains_key(&(*address, remote))
+                && !self.listening.contains_key(address)
+        })
+    }
+
+    fn insert(&mut self, connection: Connection) -> Option<TcpId> {
+        let addresses = connection.addresses();
+        let id = self.connections.insert(connection)?;
+        self.by_addresses.insert(addresses, id);
+        Some(id)
+    }
+
+    pub(super) fn get(&self, id: TcpId) -> Option<&Connection> {
+        self.connections.get(id)
+    }
+
+    pub(super) fn listener(&self, id: ListenerId) -> Option<&Listener> {
+        self.listeners.get(id)
+    }
+
+    pub(super) fn send(&mut self, id: TcpId, octets: &[u8]) -> Result<Option<usize>, TcpError> {
+        let sent = self.connections.get_mut(id).ok_or(TcpError::Closed)?.send(octets)?;
+        if sent.is_some() {
+            self.make_ready(id);
+        }
+        Ok(sent)
+    }
+
+    pub(super) fn recv(&mut self, id: TcpId, buffer: &mut [u8]) -> Result<Option<usize>, TcpError> {
+        let received = self.connections.get_mut(id).ok_or(TcpError::Closed)?.recv(buffer)?;
+        // The window is wider now.
+        if received.is_some_and(|octets| octets > 0) {
+            self.make_ready(id);
+        }
+        Ok(received)
+    }
+
+    pub(super) fn shut_down(&mut self, now: Time, id: TcpId) -> Result<(), TcpError> {
+        self.connections.get_mut(id).ok_or(TcpError::Closed)?.shut_down(now);
+        self.make_ready(id);
+        Ok(())
+    }
+
+    /// The application has no more to do with it.
+    pub(super) fn close(&mut self, now: Time, id: TcpId) {
+        let Some(connection) = self.connections.get_mut(id) else { return };
+        connection.holder = Holder::Nobody;
+        if connection.is_over() || connection.is_detached {
+            self.connections.remove(id);
+            return;
+        }
+        // What the peer said and nobody read is lost, and it is to know that (RFC 9293 3.6.1).
+        if connection.has_unread() {
+            return self.abort(id, TcpError::ShutDown);
+        }
+        connection.shut_down(now);
+        let before = connection.state();
+        self.settle(id, Event { before, heard: false });
+        self.make_ready(id);
+    }
+
+    pub(super) fn abort(&mut self, id: TcpId, why: TcpError) {
+        let Some(connection) = self.connections.get_mut(id) else { return };
+        let before = connection.state();
+        connection.abort(why);
+        self.settle(id, Event { before, heard: false });
+        self.make_ready(id);
+    }
+
+    /// A packet of TCP for one of our addresses came.
+    pub(super) fn handle(
+        &mut self,
+        now: Time,
+        (packet, octets): (&IpPacket<'_>, &[u8]),
+        mtus: &Mtus,
+        (out, counts): (&mut Outbox, &mut Counts),
+    ) {
+        let segment = TcpSegment::parse(packet.payload).ok();
+        let Some(segment) = segment.filter(|one| one.checksum_ok(&packet.pseudo)) else {
+            counts.malformed += 1;
+            return;
+        };
+        let header = segment.header();
+        let local = SocketAddr::new(packet.destination, header.destination_port);
+        let remote = SocketAddr::new(packet.source, header.source_port);
+        if local.port() == 0 || remote.port() == 0 {
+            counts.malformed += 1;
+            return;
+        }
+        let is_syn = header.syn && !header.ack && !header.rst;
+        let known = self.by_addresses.get(&(local, remote)).copied();
+        let known = known.filter(|id| !(is_syn && self.makes_room(*id)));
+        let id = match known {
+            Some(id) => id,
+            None if is_syn => match self.open(local, remote, counts) {
+                Opened::Connection(id) => id,
+                Opened::Dropped => return,
+                Opened::Nobody => return self.refuse(now, local, octets, (out, counts)),
+            },
+            None => return self.refuse(now, local, octets, (out, counts)),
+        };
+        let mtu = mtus.of(now, remote.ip());
+        self.receive(now, id, octets, mtu, out);
+    }
+
+    /// A connection that only waits for stragglers makes room for a new one between the same two
+    /// addresses (RFC 9293 3.6.1).
+    fn makes_room(&mut self, id: TcpId) -> bool {
+        let Some(connection) = self.connections.get_mut(id) else { return true };
+        if connection.state() != State::TimeWait {
+            return false;
+        }
+        connection.socket().abort();
+        connection.end.get_or_insert(TcpError::ShutDown);
+        self.forget(id);
+        true
+    }
+
+    fn open(&mut self, local: SocketAddr, remote: SocketAddr, counts: &mut Counts) -> Opened {
+        let Some(listener_id) = self.listener_at(local) else { return Opened::Nobody };
+        let Some(listener) = self.listeners.get_mut(listener_id) else { return Opened::Nobody };
+        if listener.is_full() || self.connections.is_full() {
+            counts.backlog_full += 1;
+            return Opened::Dropped;
+        }
+        listener.half_open += 1;
+        let holder = Holder::HalfOpen(listener_id);
+        let mut connection = Connection::new(&self.config, (local, remote), holder);
+        connection.listen();
+        self.insert(connection).map_or(Opened::Dropped, Opened::Connection)
+    }
+
+    fn listener_at(&self, local: SocketAddr) -> Option<ListenerId> {
+        let anywhere: IpAddr = match local {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let anywhere = SocketAddr::new(anywhere, local.port());
+        self.listening.get(&local).or_else(|| self.listening.get(&anywhere)).copied()
+    }
+
+    fn refuse(
+        &mut self,
+        now: Time,
+        local: SocketAddr,
+        octets: &[u8],
+        (out, counts): (&mut Outbox, &mut Counts),
+    ) {
+        counts.tcp_refused += 1;
+        let at = At { now, local: local.ip(), mtu: super::mtu::MTU_MIN };
+        if self.engine.receive(at, &mut self.nobody, octets, &mut self.answer) {
+            push(out, &self.answer);
+        }
+    }
+
+    fn receive(&mut self, now: Time, id: TcpId, octets: &[u8], mtu: u32, out: &mut Outbox) {
+        let Some(connection) = self.connections.get_mut(id) else { return };
+        let before = connection.state();
+        let at = connection.at(now, mtu);
+        if self.engine.receive(at, connection.sockets(), octets, &mut self.answer) {
+            push(out, &self.answer);
+        }
+        connection.put_off(now);
+        if connection.state() == State::Listen {
+            // It was no SYN that a connection begins with.
+            connection.socket().abort();
+        }
+        self.settle(id, Event { before, heard: true });
+        self.make_ready(id);
+    }
+
+    /// Polls connections that are ready, until one has a packet; says whether there is one.
+    pub(super) fn transmit(
+        &mut self,
+        now: Time,
+        packet: &mut Packet,
+        mtus: &Mtus,
+        counts: &mut Counts,
+    ) -> bool {
+        while let Some(id) = self.ready.pop_front() {
+            let Some(connection) = self.connections.get_mut(id) else { continue };
+            if connection.is_detached {
+                continue;
+            }
+            counts.tcp_polls += 1;
+            let before = connection.state();
+            connection.set_patience();
+            let at = connection.at(now, mtus.of(now, connection.addresses().1.ip()));
+            let is_sent = self.engine.transmit(at, connection.sockets(), packet);
+            if is_sent {
+                // It may have more, after everybody else had a turn.
+                self.ready.push_back(id);
+            } else {
+                connection.is_ready = false;
+                let due = self.engine.due(at, connection.sockets());
+                let due = [due, connection.closing_due()].into_iter().flatten().min();
+                self.set_due(id, due);
+            }
+            self.settle(id, Event { before, heard: false });
+            if is_sent {
+                return true;
+            }
+        }
+        false
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Time) {
+        while let Some(&(due, id)) = self.due.first() {
+            if due > now {
+                return;
+            }
+            self.set_due(id, None);
+            let Some(connection) = self.connections.get_mut(id) else { continue };
+            if connection.is_kept_for_reader() {
+                self.set_due(id, Some(now + KEPT_FOR_READER));
+                continue;
+            }
+            let before = connection.state();
+            if connection.give_up(now) {
+                self.settle(id, Event { before, heard: false });
+            }
+            self.make_ready(id);
+        }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        match self.ready.is_empty() {
+            true => self.due.first().map(|(due, _)| *due),
+            false => Some(Time::START),
+        }
+    }
+
+    /// Somebody complains about a segment of ours. A connection that is open knows better
+    /// (RFC 5461 4); one that is being opened is not waited for.
+    pub(super) fn handle_complaint(
+        &mut self,
+        (local, remote): (SocketAddr, SocketAddr),
+        why: TcpError,
+    ) {
+        let Some(&id) = self.by_addresses.get(&(local, remote)) else { return };
+        let is_opening = |one: &Connection| one.state() == State::SynSent;
+        if self.connections.get(id).is_some_and(is_opening) {
+            self.abort(id, why);
+        }
+    }
+
+    /// Whether there is a connection between these two, and so its peer may be believed.
+    pub(super) fn knows(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        self.by_addresses.contains_key(&(local, remote))
+    }
+
+    fn make_ready(&mut self, id: TcpId) {
+        if let Some(connection) = self.connections.get_mut(id)
+            && !connection.is_ready
+        {
+            connection.is_ready = true;
+            self.ready.push_back(id);
+        }
+    }
+
+    fn set_due(&mut self, id: TcpId, due: Option<Time>) {
+        let Some(connection) = self.connections.get_mut(id) else { return };
+        if let Some(old) = std::mem::replace(&mut connection.due, due) {
+            self.due.remove(&(old, id));
+        }
+        self.due.extend(due.map(|due| (due, id)));
+    }
+
+    /// What becomes of a connection after something happened to it.
+    fn settle(&mut self, id: TcpId, event: Event) {
+        let Some(connection) = self.connections.get_mut(id) else { return };
+        let state = connection.state();
+        let is_open = !matches!(state, State::Listen | State::SynReceived | State::Closed);
+        if let Holder::HalfOpen(listener_id) = connection.holder
+            && is_open
+            && let Some(listener) = self.listeners.get_mut(listener_id)
+        {
+            connection.holder = Holder::Queued(listener_id);
+            listener.half_open -= 1;
+            listener.open.push_back(id);
+        }
+        if state == State::Closed && event.before != State::Closed {
+            connection.end.get_or_insert(Connection::reason(event.before, event.heard));
+        }
+        if connection.is_over() {
+            self.forget(id);
+        }
+    }
+
+    /// Takes a connection that is over out of the tables. The application's own it can still ask.
+    fn forget(&mut self, id: TcpId) {
+        self.set_due(id, None);
+        let Some(connection) = self.connections.get_mut(id) else { return };
+        if !std::mem::replace(&mut connection.is_detached, true) {
+            self.by_addresses.remove(&connection.addresses());
+        }
+        match connection.holder {
+            Holder::Application => return,
+            Holder::Nobody => {}
+            Holder::HalfOpen(listener_id) => {
+                if let Some(listener) = self.listeners.get_mut(listener_id) {
+                    listener.half_open -= 1;
+                }
+            }
+            Holder::Queued(listener_id) => {
+                if let Some(listener) = self.listeners.get_mut(listener_id) {
+                    listener.open.retain(|waiting| *waiting != id);
+                }
+            }
+        }
+        self.connections.remove(id);
+    }
+
+    pub(super) fn is_flushed(&self) -> bool {
+        !self.connections.values().any(Connection::has_last_words)
+    }
+
+    /// How many connections there are.
+    pub(super) const fn len(&self) -> usize {
+        self.connections.len()
+    }
+}
+
+/// What a SYN led to.
+enum Opened {
+    Connection(TcpId),
+    /// There is no room.
+    Dropped,
+    /// Nobody listens.
+    Nobody,
+}
+
+/// An answer at once. If there is no room it is lost like any packet.
+fn push(out: &mut Outbox, answer: &Packet) {
+    if let Some(room) = out.push(answer.octets().len()) {
+        room.copy_from_slice(answer.octets());
+    }
+}

@@ -1,0 +1,374 @@
+//! UDP (RFC 768, RFC 8200 8.1): sockets by address and port, and a queue of datagrams for each.
+//!
+//! A socket is bound to an address of ours and a port, or to a port at all addresses of a family.
+//! No two have the same pair, so a datagram finds its socket by two lookups at most. A datagram to
+//! a group goes to every socket of that port which joined the group.
+
+use super::outbox::Outbox;
+use super::packet::IpPacket;
+use super::slab::{Key, Slab};
+use super::{Counts, EPHEMERAL_PORTS, HOP_LIMIT, Lookup};
+use pollux_verbs::dice::Dice;
+use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::ipv4::Ipv4Header;
+use pollux_wire::ip::ipv6::Ipv6Header;
+use pollux_wire::ip::udp::{UdpDatagram, UdpHeader, fill_checksum};
+use std::collections::{BTreeSet, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Names a UDP socket.
+pub type UdpId = Key<UdpSocket>;
+
+/// What a datagram in a queue costs beside its payload.
+const OVERHEAD_OCTETS: usize = 64;
+/// Empty datagrams that are kept for the next ones.
+const SPARE_MAX: usize = 256;
+
+/// A UDP socket.
+pub struct UdpSocket {
+    local: SocketAddr,
+    peer: Option<SocketAddr>,
+    groups: BTreeSet<IpAddr>,
+    received: VecDeque<Datagram>,
+    /// What is in the queue, with overhead.
+    octets: usize,
+    complaint: Option<UdpError>,
+}
+
+#[derive(Default)]
+struct Datagram {
+    from: Option<SocketAddr>,
+    to: Option<IpAddr>,
+    payload: Vec<u8>,
+}
+
+/// What [`super::Stack::udp_recv`] says of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpReceived {
+    /// Octets of it in the buffer.
+    pub len: usize,
+    /// Octets that it had. What the buffer had no room for is lost.
+    pub whole: usize,
+    /// Who sent it.
+    pub from: SocketAddr,
+    /// Our address, or the group, that it was sent to.
+    pub to: IpAddr,
+}
+
+/// Why a datagram is not sent, or none received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum UdpError {
+    /// There is no such socket any more.
+    Closed,
+    /// The peer has nobody at that port.
+    Refused,
+    /// Somebody on the way found no way.
+    Unreachable,
+    /// It is longer than what the way takes, which is a payload of so many octets.
+    TooBig(usize),
+    /// An address of the other family than the socket's, port 0, or no address to send from.
+    BadAddress,
+    /// There is no room now.
+    Full,
+}
+
+/// Why there is no socket at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BindError {
+    /// Another socket has the port there.
+    InUse,
+    /// The address is not ours.
+    NotOurs,
+    /// There are too many sockets, or no port is free.
+    Full,
+}
+
+/// All UDP sockets.
+pub(super) struct Udp {
+    sockets: Slab<UdpSocket>,
+    bound: Lookup<SocketAddr, UdpId>,
+    joined: Lookup<SocketAddr, Vec<UdpId>>,
+    spare: Vec<Datagram>,
+    queue_octets_max: usize,
+}
+
+/// What became of a datagram that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// A socket has it, or it is counted as lost.
+    Done,
+    /// Nobody listens.
+    NoSocket,
+}
+
+impl Udp {
+    pub(super) fn new(sockets_max: usize, queue_octets_max: usize) -> Self {
+        Self {
+            sockets: Slab::new(sockets_max),
+            bound: Lookup::default(),
+            joined: Lookup::default(),
+            spare: Vec::new(),
+            queue_octets_max,
+        }
+    }
+
+    /// A socket at an address; port 0 is any that is free.
+    pub(super) fn bind(&mut self, local: SocketAddr, dice: &mut Dice) -> Result<UdpId, BindError> {
+        let local = match local.port() {
+            0 => self.free_port(local.ip(), dice).ok_or(BindError::Full)?,
+            _ => local,
+        };
+        if self.bound.contains_key(&local) {
+            return Err(BindError::InUse);
+        }
+        let socket = UdpSocket {
+            local,
+            peer: None,
+            groups: BTreeSet::new(),
+            received: VecDeque::new(),
+            octets: 0,
+            complaint: None,
+        };
+        let id = self.sockets.insert(socket).ok_or(BindError::Full)?;
+        self.bound.insert(local, id);
+        Ok(id)
+    }
+
+    fn free_port(&self, ip: IpAddr, dice: &mut Dice) -> Option<SocketAddr> {
+        let first = dice.below(EPHEMERAL_PORTS.len() as u64) as usize;
+        let ports = EPHEMERAL_PORTS.skip(first).chain(EPHEMERAL_PORTS.take(first));
+        let mut addresses = ports.map(|port| SocketAddr::new(ip, port));
+        addresses.find(|address| !self.bound.contains_key(address))
+    }
+
+    pub(super) fn close(&mut self, id: UdpId) {
+        let groups = self.sockets.get(id).map(|socket| socket.groups.clone());
+        for group in groups.into_iter().flatten() {
+            self.leave(id, group);
+        }
+        if let Some(socket) = self.sockets.remove(id) {
+            self.bound.remove(&socket.local);
+        }
+    }
+
+    pub(super) fn get(&self, id: UdpId) -> Option<&UdpSocket> {
+        self.sockets.get(id)
+    }
+
+    pub(super) fn connect(&mut self, id: UdpId, peer: SocketAddr) -> Result<(), UdpError> {
+        let socket = self.sockets.get_mut(id).ok_or(UdpError::Closed)?;
+        if peer.port() == 0 || peer.is_ipv4() != socket.local.is_ipv4() {
+            return Err(UdpError::BadAddress);
+        }
+        socket.peer = Some(peer);
+        Ok(())
+    }
+
+    /// Lets a socket hear a group; says whether it did not before.
+    pub(super) fn join(&mut self, id: UdpId, group: IpAddr) -> Result<bool, UdpError> {
+        let socket = self.sockets.get_mut(id).ok_or(UdpError::Closed)?;
+        if !group.is_multicast() || group.is_ipv4() != socket.local.is_ipv4() {
+            return Err(UdpError::BadAddress);
+        }
+        let is_new = socket.groups.insert(group);
+        if is_new {
+            let address = SocketAddr::new(group, socket.local.port());
+            self.joined.entry(address).or_default().push(id);
+        }
+        Ok(is_new)
+    }
+
+    /// Lets a socket hear a group no more; says whether it did.
+    pub(super) fn leave(&mut self, id: UdpId, group: IpAddr) -> bool {
+        let Some(socket) = self.sockets.get_mut(id) else { return false };
+        let did = socket.groups.remove(&group);
+        let address = SocketAddr::new(group, socket.local.port());
+        if let Some(members) = self.joined.get_mut(&address) {
+            members.retain(|member| *member != id);
+            if members.is_empty() {
+                self.joined.remove(&address);
+            }
+        }
+        did
+    }
+
+    /// Groups that a socket hears.
+    pub(super) fn groups(&self, id: UdpId) -> impl Iterator<Item = IpAddr> {
+        self.sockets.get(id).into_iter().flat_map(|socket| socket.groups.iter().copied())
+    }
+
+    /// Writes a datagram into the outbox.
+    pub(super) fn send(
+        &self,
+        out: &mut Outbox,
+        mtu: u32,
+        (from, to): (SocketAddr, SocketAddr),
+        payload: &[u8],
+    ) -> Result<(), UdpError> {
+        let headers = headers_len(to.ip());
+        let payload_max = (mtu as usize).min(headers_max(to.ip())).saturating_sub(headers);
+        if payload.len() > payload_max {
+            return Err(UdpError::TooBig(payload_max));
+        }
+        let room = out.push(headers + payload.len()).ok_or(UdpError::Full)?;
+        write(room, from, to, payload).ok_or(UdpError::BadAddress)
+    }
+
+    /// Takes the datagram that waited longest.
+    pub(super) fn recv(
+        &mut self,
+        id: UdpId,
+        buffer: &mut [u8],
+    ) -> Result<Option<UdpReceived>, UdpError> {
+        let socket = self.sockets.get_mut(id).ok_or(UdpError::Closed)?;
+        if let Some(complaint) = socket.complaint.take() {
+            return Err(complaint);
+        }
+        let Some(datagram) = socket.received.pop_front() else { return Ok(None) };
+        let whole = datagram.payload.len();
+        socket.octets -= whole + OVERHEAD_OCTETS;
+        let len = whole.min(buffer.len());
+        buffer[..len].copy_from_slice(&datagram.payload[..len]);
+        let addresses = datagram.from.zip(datagram.to);
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(datagram);
+        }
+        Ok(addresses.map(|(from, to)| UdpReceived { len, whole, from, to }))
+    }
+
+    /// A packet of UDP came.
+    pub(super) fn handle(&mut self, packet: &IpPacket<'_>, counts: &mut Counts) -> Heard {
+        let Ok(datagram) = UdpDatagram::parse(packet.payload) else {
+            counts.malformed += 1;
+            return Heard::Done;
+        };
+        let header = datagram.header();
+        if header.source_port == 0 || !datagram.checksum_ok(&packet.pseudo) {
+            counts.malformed += 1;
+            return Heard::Done;
+        }
+        let from = SocketAddr::new(packet.source, header.source_port);
+        let to = SocketAddr::new(packet.destination, header.destination_port);
+        if to.ip().is_multicast() {
+            for index in 0..self.joined.get(&to).map_or(0, Vec::len) {
+                self.deliver(self.joined[&to][index], from, to.ip(), datagram.payload(), counts);
+            }
+            return Heard::Done;
+        }
+        let Some(id) = self.socket_at(to) else { return Heard::NoSocket };
+        self.deliver(id, from, to.ip(), datagram.payload(), counts)
+    }
+
+    fn socket_at(&self, address: SocketAddr) -> Option<UdpId> {
+        let anywhere: IpAddr = match address {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let anywhere = SocketAddr::new(anywhere, address.port());
+        self.bound.get(&address).or_else(|| self.bound.get(&anywhere)).copied()
+    }
+
+    fn deliver(
+        &mut self,
+        id: UdpId,
+        from: SocketAddr,
+        to: IpAddr,
+        payload: &[u8],
+        counts: &mut Counts,
+    ) -> Heard {
+        let Some(socket) = self.sockets.get_mut(id) else { return Heard::NoSocket };
+        if socket.peer.is_some_and(|peer| peer != from) {
+            return Heard::NoSocket;
+        }
+        let octets = payload.len() + OVERHEAD_OCTETS;
+        if socket.octets + octets > self.queue_octets_max {
+            counts.udp_queue_full += 1;
+            return Heard::Done;
+        }
+        socket.octets += octets;
+        let mut datagram = self.spare.pop().unwrap_or_default();
+        datagram.payload.clear();
+        datagram.payload.extend_from_slice(payload);
+        (datagram.from, datagram.to) = (Some(from), Some(to));
+        socket.received.push_back(datagram);
+        Heard::Done
+    }
+
+    /// Somebody complains about a datagram of ours. Only a socket that talks to one peer is told:
+    /// any other could not know whom it is about.
+    pub(super) fn handle_complaint(&mut self, from: SocketAddr, to: SocketAddr, why: UdpError) {
+        let id = self.socket_at(from);
+        if let Some(socket) = id.and_then(|id| self.sockets.get_mut(id))
+            && socket.peer == Some(to)
+        {
+            socket.complaint = Some(why);
+        }
+    }
+}
+
+impl UdpSocket {
+    /// Where it is bound.
+    pub const fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The only one that it talks to, if it is so.
+    pub const fn peer(&self) -> Option<SocketAddr> {
+        self.peer
+    }
+
+    /// Whether there is something to receive, a complaint included.
+    pub fn is_readable(&self) -> bool {
+        !self.received.is_empty() || self.complaint.is_some()
+    }
+}
+
+const fn headers_len(to: IpAddr) -> usize {
+    UdpHeader::LEN
+        + match to {
+            IpAddr::V4(_) => Ipv4Header::LEN,
+            IpAddr::V6(_) => Ipv6Header::LEN,
+        }
+}
+
+/// The longest packet that its header can say the length of.
+const fn headers_max(to: IpAddr) -> usize {
+    match to {
+        IpAddr::V4(_) => u16::MAX as usize,
+        IpAddr::V6(_) => u16::MAX as usize + Ipv6Header::LEN,
+    }
+}
+
+fn write(room: &mut [u8], from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Option<()> {
+    let len = UdpHeader::LEN + payload.len();
+    let (datagram, pseudo) = match (from.ip(), to.ip()) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let header = Ipv4Header {
+                dont_fragment: true,
+                ttl: HOP_LIMIT,
+                protocol: IpProtocol::UDP,
+                source,
+                destination,
+                ..Ipv4Header::default()
+            };
+            (header.write_packet(&[], len, room).ok()?, header.pseudo_header())
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let header = Ipv6Header {
+                next_header: IpProtocol::UDP,
+                hop_limit: HOP_LIMIT,
+                source,
+                destination,
+                ..Ipv6Header::default()
+            };
+            (header.write_packet(len, room).ok()?, header.pseudo_header())
+        }
+        _ => return None,
+    };
+    let header =
+        UdpHeader { source_port: from.port(), destination_port: to.port(), ..UdpHeader::default() };
+    header.write_datagram(payload.len(), datagram).ok()?.copy_from_slice(payload);
+    fill_checksum(datagram, &pseudo).ok()
+}

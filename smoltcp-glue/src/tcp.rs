@@ -1,0 +1,188 @@
+//! Listeners and connections of TCP, in the manner of `std::net`.
+
+use crate::interface::{Interface, Patience};
+use crate::stack::{ListenerId, TcpError, TcpId};
+use std::cell::Cell;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::time::Duration;
+
+/// A listener.
+pub struct TcpListener {
+    interface: Interface,
+    id: ListenerId,
+    patience: Cell<Patience>,
+}
+
+/// A connection. It is closed when it is dropped; what was written before still goes out while the
+/// interface is served, and for a moment when it ends.
+pub struct TcpStream {
+    interface: Interface,
+    id: TcpId,
+    read_patience: Cell<Patience>,
+    write_patience: Cell<Patience>,
+    lingers: Cell<bool>,
+}
+
+impl TcpListener {
+    pub(crate) const fn new(interface: Interface, id: ListenerId) -> Self {
+        Self { interface, id, patience: Cell::new(Patience::Endless) }
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let local = self.interface.with(|inner, _| inner.stack.tcp_listener_local(self.id));
+        local.ok_or_else(|| TcpError::Closed.into())
+    }
+
+    /// Whether [`TcpListener::accept`] does not wait, and says `WouldBlock` where it would.
+    pub fn set_nonblocking(&self, is_nonblocking: bool) {
+        let patience = if is_nonblocking { Patience::None } else { Patience::Endless };
+        self.patience.set(patience);
+    }
+
+    /// How long [`TcpListener::accept`] waits: for ever without a time.
+    pub fn set_timeout(&self, timeout: Option<Duration>) {
+        self.patience.set(timeout.map_or(Patience::Endless, Patience::For));
+    }
+
+    /// The connection that has waited longest, and its peer.
+    pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let (id, peer) = self.interface.wait(self.patience.get(), |inner, _| {
+            let Some(id) = inner.stack.tcp_accept(self.id)? else { return Ok(None) };
+            Ok(inner.stack.tcp_addresses(id).map(|(_, peer)| (id, peer)))
+        })?;
+        Ok((TcpStream::new(self.interface.clone(), id), peer))
+    }
+}
+
+impl Drop for TcpListener {
+    fn drop(&mut self) {
+        self.interface.with(|inner, now| {
+            inner.stack.tcp_unlisten(self.id);
+            inner.transmit(now);
+        });
+    }
+}
+
+impl TcpStream {
+    pub(crate) const fn new(interface: Interface, id: TcpId) -> Self {
+        Self {
+            interface,
+            id,
+            read_patience: Cell::new(Patience::Endless),
+            write_patience: Cell::new(Patience::Endless),
+            lingers: Cell::new(true),
+        }
+    }
+
+    pub(crate) fn wait_until_open(&self) -> io::Result<()> {
+        // The stack itself loses patience with a peer that is silent.
+        self.interface
+            .wait(Patience::Endless, |inner, _| Ok(inner.stack.tcp_is_open(self.id)?.then_some(())))
+    }
+
+    /// Our end.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.addresses()?.0)
+    }
+
+    /// The peer's end.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.addresses()?.1)
+    }
+
+    fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
+        let addresses = self.interface.with(|inner, _| inner.stack.tcp_addresses(self.id));
+        addresses.ok_or_else(|| TcpError::Closed.into())
+    }
+
+    /// How long reading waits: for ever without a time.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) {
+        self.read_patience.set(timeout.map_or(Patience::Endless, Patience::For));
+    }
+
+    /// How long writing waits for room: for ever without a time.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) {
+        self.write_patience.set(timeout.map_or(Patience::Endless, Patience::For));
+    }
+
+    /// Whether neither waits, and both say `WouldBlock` where they would.
+    pub fn set_nonblocking(&self, is_nonblocking: bool) {
+        let patience = if is_nonblocking { Patience::None } else { Patience::Endless };
+        self.read_patience.set(patience);
+        self.write_patience.set(patience);
+    }
+
+    /// Whether what was written is still brought to the peer after the connection is dropped, which
+    /// is the rule; otherwise it is ended by a reset.
+    pub fn set_linger(&self, lingers: bool) {
+        self.lingers.set(lingers);
+    }
+
+    /// Ends the sending half; the peer reads what was written, and then the end. The receiving half
+    /// ends when the connection is dropped.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        if how == Shutdown::Read {
+            return Ok(());
+        }
+        self.interface.with(|inner, now| {
+            inner.stack.tcp_shut_down(now, self.id)?;
+            inner.transmit(now);
+            Ok(())
+        })
+    }
+}
+
+impl Read for &TcpStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.interface
+            .wait(self.read_patience.get(), |inner, _| Ok(inner.stack.tcp_recv(self.id, buffer)?))
+    }
+}
+
+impl Write for &TcpStream {
+    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
+        self.interface.wait(self.write_patience.get(), |inner, _| {
+            Ok(inner.stack.tcp_send(self.id, octets)?)
+        })
+    }
+
+    /// Waits until the peer has acknowledged all.
+    fn flush(&mut self) -> io::Result<()> {
+        self.interface.wait(self.write_patience.get(), |inner, _| {
+            match inner.stack.tcp_unacknowledged(self.id) {
+                0 => Ok(Some(())),
+                _ => Ok(inner.stack.tcp_is_open(self.id).map(|_| None)?),
+            }
+        })
+    }
+}
+
+impl Read for TcpStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(buffer)
+    }
+}
+
+impl Write for TcpStream {
+    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
+        (&*self).write(octets)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        (&*self).flush()
+    }
+}
+
+impl Drop for TcpStream {
+    fn drop(&mut self) {
+        self.interface.with(|inner, now| {
+            match self.lingers.get() {
+                true => inner.stack.tcp_close(now, self.id),
+                false => inner.stack.tcp_abort(now, self.id),
+            }
+            inner.transmit(now);
+        });
+    }
+}

@@ -1,0 +1,141 @@
+//! UDP sockets, in the manner of `std::net`.
+
+use crate::interface::{Interface, Patience};
+use crate::stack::{UdpError, UdpId, UdpReceived};
+use std::cell::Cell;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+/// A UDP socket.
+pub struct UdpSocket {
+    interface: Interface,
+    id: UdpId,
+    patience: Cell<Patience>,
+}
+
+/// One datagram of a batch that is received.
+#[derive(Debug)]
+pub struct UdpSlot<'a> {
+    /// Where its octets go.
+    pub buffer: &'a mut [u8],
+    /// What came, if it did.
+    pub received: Option<UdpReceived>,
+}
+
+impl UdpSocket {
+    pub(crate) const fn new(interface: Interface, id: UdpId) -> Self {
+        Self { interface, id, patience: Cell::new(Patience::Endless) }
+    }
+
+    /// Where it is bound.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let local = self.interface.with(|inner, _| inner.stack.udp_local(self.id));
+        local.ok_or_else(|| UdpError::Closed.into())
+    }
+
+    /// From now on it talks to one peer, and hears of refusals by it.
+    pub fn connect(&self, peer: impl Into<SocketAddr>) -> io::Result<()> {
+        let peer = peer.into();
+        Ok(self.interface.with(|inner, _| inner.stack.udp_connect(self.id, peer))?)
+    }
+
+    /// How long receiving waits: for ever without a time.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) {
+        self.patience.set(timeout.map_or(Patience::Endless, Patience::For));
+    }
+
+    /// Whether receiving does not wait at all, and says `WouldBlock` where it would.
+    pub fn set_nonblocking(&self, is_nonblocking: bool) {
+        let patience = if is_nonblocking { Patience::None } else { Patience::Endless };
+        self.patience.set(patience);
+    }
+
+    /// Sends a datagram.
+    pub fn send_to(&self, payload: &[u8], to: impl Into<SocketAddr>) -> io::Result<()> {
+        self.send_batch(&[(payload, to.into())]).map(drop)
+    }
+
+    /// Sends a datagram to the peer that it is connected to.
+    pub fn send(&self, payload: &[u8]) -> io::Result<()> {
+        let peer = self.interface.with(|inner, _| inner.stack.udp_peer(self.id));
+        self.send_to(payload, peer.ok_or(io::ErrorKind::NotConnected)?)
+    }
+
+    /// Sends datagrams, with one look at the device for all; says how many there was room for. An
+    /// error is the first one's.
+    pub fn send_batch(&self, batch: &[(&[u8], SocketAddr)]) -> io::Result<usize> {
+        self.interface.with(|inner, now| {
+            for (sent, (payload, to)) in batch.iter().enumerate() {
+                let from = inner.source_for(to.ip()).ok();
+                match inner.stack.udp_send(now, self.id, (from, *to), payload) {
+                    Ok(()) => {}
+                    Err(error) if sent == 0 => return Err(error.into()),
+                    Err(_) => {
+                        inner.transmit(now);
+                        return Ok(sent);
+                    }
+                }
+            }
+            inner.transmit(now);
+            Ok(batch.len())
+        })
+    }
+
+    /// Receives a datagram: how many of its octets are in the buffer, and whose it is.
+    pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let received = self
+            .interface
+            .wait(self.patience.get(), |inner, _| Ok(inner.stack.udp_recv(self.id, buffer)?))?;
+        Ok((received.len, received.from))
+    }
+
+    /// Waits for a datagram and receives as many as there are, up to one for each slot; says how
+    /// many.
+    pub fn recv_batch(&self, slots: &mut [UdpSlot<'_>]) -> io::Result<usize> {
+        self.interface.wait(self.patience.get(), |inner, _| {
+            let mut count = 0;
+            for slot in &mut *slots {
+                slot.received = match inner.stack.udp_recv(self.id, slot.buffer) {
+                    Ok(received) => received,
+                    Err(error) if count == 0 => return Err(error.into()),
+                    Err(_) => None,
+                };
+                if slot.received.is_none() {
+                    break;
+                }
+                count += 1;
+            }
+            Ok((count > 0 || slots.is_empty()).then_some(count))
+        })
+    }
+
+    /// Hears what is sent to a group.
+    pub fn join(&self, group: IpAddr) -> io::Result<()> {
+        self.interface.with(|inner, now| {
+            if inner.stack.udp_join(self.id, group)? && !inner.join_group(now, group) {
+                inner.stack.udp_leave(self.id, group);
+                return Err(io::ErrorKind::QuotaExceeded.into());
+            }
+            Ok(())
+        })
+    }
+
+    /// Hears it no more.
+    pub fn leave(&self, group: IpAddr) {
+        self.interface.with(|inner, now| {
+            if inner.stack.udp_leave(self.id, group) {
+                inner.leave_group(now, group);
+            }
+        });
+    }
+}
+
+impl Drop for UdpSocket {
+    fn drop(&mut self) {
+        for group in self.interface.with(|inner, _| inner.stack.udp_groups(self.id)) {
+            self.leave(group);
+        }
+        self.interface.with(|inner, _| inner.stack.udp_close(self.id));
+    }
+}

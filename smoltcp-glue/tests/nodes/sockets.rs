@@ -1,0 +1,219 @@
+//! Sockets of two applications that talk to each other.
+
+use crate::fabric::Running;
+use pollux::{Interface, Mode, Node, UdpSlot, UpError};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How long anything may take here. Nothing takes a tenth of it.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long whoever serves waits before it asks whether all is over.
+const BRIEFLY: Duration = Duration::from_millis(20);
+const MODES: [(Mode, &str); 3] = [(Mode::Ud, "ud"), (Mode::Rc, "rc"), (Mode::Auto, "auto")];
+
+fn at(host: u8, port: u16) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, host], port))
+}
+
+/// Runs two applications, each at a host of a fabric. Both are over when both are done: whoever
+/// leaves early would take its answers along.
+fn two(
+    test: &str,
+    mode: Mode,
+    first: impl FnOnce(&Interface),
+    second: impl FnOnce(&Interface) + Send,
+) {
+    let fabric = Running::start(test);
+    let ports = [fabric.port(1), fabric.port(2)];
+    let both_are_up = Barrier::new(2);
+    let open = |host: usize| {
+        let setup = Node::open(&ports[host]).interface().mode(mode).patience(PATIENCE);
+        let setup = setup.address(&format!("10.0.0.{}/24", host + 1));
+        setup.address(&format!("fd00::{}/64", host + 1)).up().expect("it comes up")
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let interface = open(1);
+            both_are_up.wait();
+            second(&interface);
+        });
+        let interface = open(0);
+        both_are_up.wait();
+        first(&interface);
+    });
+}
+
+#[test]
+fn datagrams_are_echoed() {
+    for (mode, name) in MODES {
+        let is_over = AtomicBool::new(false);
+        let client = |interface: &Interface| {
+            let socket = interface.udp_bind(at(1, 0)).expect("a port is free");
+            socket.set_read_timeout(Some(Duration::from_millis(200)));
+            let mut buffer = vec![0; 65_536];
+            let longest = if mode == Mode::Ud { 2044 } else { 65_520 };
+            for len in [0, 1, 64, 2044 - 28, longest - 28] {
+                let payload = vec![len as u8; len];
+                // The first may come before there is an echo, and a long one before a connection.
+                let answer = (0..100).find_map(|_| {
+                    socket.send_to(&payload, at(2, 7)).ok()?;
+                    socket.recv_from(&mut buffer).ok()
+                });
+                let (came, from) = answer.expect("an answer");
+                assert_eq!((&buffer[..came], from), (&payload[..], at(2, 7)));
+            }
+            is_over.store(true, Ordering::Relaxed);
+        };
+        let server = |interface: &Interface| {
+            let socket = interface.udp_bind(at(2, 7)).expect("the port is free");
+            socket.set_read_timeout(Some(BRIEFLY));
+            let mut buffer = vec![0; 65_536];
+            while !is_over.load(Ordering::Relaxed) {
+                if let Ok((came, from)) = socket.recv_from(&mut buffer) {
+                    // A connection may be about to be made; whoever asked asks again.
+                    let _ = socket.send_to(&buffer[..came], from);
+                }
+            }
+        };
+        two(&format!("datagrams_are_echoed_{name}"), mode, client, server);
+    }
+}
+
+/// The octet at a place of a stream.
+const fn octet(at: usize) -> u8 {
+    ((at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+#[test]
+fn a_stream_goes_there_and_back_whole() {
+    const OCTETS: usize = 4_000_000;
+    for (mode, name) in MODES {
+        for is_v6 in [false, true] {
+            let there = match is_v6 {
+                false => at(2, 80),
+                true => SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, 2], 80)),
+            };
+            let server = |interface: &Interface| {
+                let listener = interface.tcp_listen(there, 4).expect("the port is free");
+                listener.set_timeout(Some(PATIENCE));
+                let (mut stream, peer) = listener.accept().expect("somebody comes");
+                assert_eq!(stream.peer_addr().expect("it is open"), peer);
+                stream.set_read_timeout(Some(PATIENCE));
+                let mut all = Vec::new();
+                stream.read_to_end(&mut all).expect("it comes whole");
+                assert_eq!(all.len(), OCTETS);
+                stream.write_all(&all).expect("there is room in time");
+                stream.shutdown(Shutdown::Write).expect("it is open");
+                assert_eq!(stream.read(&mut [0; 9]).expect("it was ended"), 0);
+            };
+            let client = |interface: &Interface| {
+                let connected = (0..100).find_map(|_| interface.tcp_connect(there).ok());
+                let mut stream = connected.expect("somebody listens");
+                stream.set_read_timeout(Some(PATIENCE));
+                let all: Vec<u8> = (0..OCTETS).map(octet).collect();
+                stream.write_all(&all).expect("there is room in time");
+                stream.shutdown(Shutdown::Write).expect("it is open");
+                let mut back = Vec::new();
+                stream.read_to_end(&mut back).expect("it comes whole");
+                assert!(back == all, "{} octets, and not those that were sent", back.len());
+            };
+            two(&format!("a_stream_goes_there_and_back_{name}_{is_v6}"), mode, client, server);
+        }
+    }
+}
+
+#[test]
+fn calls_that_would_wait_say_so_and_refusals_are_told() {
+    let test = "calls_that_would_wait_say_so_and_refusals_are_told";
+    let is_over = AtomicBool::new(false);
+    let quiet = |interface: &Interface| {
+        let socket = interface.udp_bind(at(2, 9)).expect("the port is free");
+        socket.set_read_timeout(Some(BRIEFLY));
+        while !is_over.load(Ordering::Relaxed) {
+            let silence = socket.recv_from(&mut [0; 9]).expect_err("nobody sends anything");
+            assert_eq!(silence.kind(), ErrorKind::TimedOut);
+        }
+    };
+    let asker = |interface: &Interface| {
+        let socket = interface.udp_bind(at(1, 0)).expect("a port is free");
+        socket.set_nonblocking(true);
+        let would_wait = socket.recv_from(&mut [0; 9]).expect_err("nothing was sent");
+        assert_eq!(would_wait.kind(), ErrorKind::WouldBlock);
+        socket.set_read_timeout(Some(Duration::from_millis(1)));
+        let late = socket.recv_from(&mut [0; 9]).expect_err("nothing was sent");
+        assert_eq!(late.kind(), ErrorKind::TimedOut);
+
+        let refused = interface.tcp_connect(at(2, 81)).err().expect("nobody listens");
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        let nobody = interface.tcp_connect(at(9, 80)).err().expect("nobody is there");
+        assert_eq!(nobody.kind(), ErrorKind::HostUnreachable);
+        socket.connect(at(2, 10)).expect("it is an address");
+        socket.set_read_timeout(Some(PATIENCE));
+        socket.send(b"anybody?").expect("there is room");
+        let refused = socket.recv_from(&mut [0; 9]).expect_err("nobody is there");
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        let too_long = socket.send(&[0; 2044]).expect_err("no datagram is so long");
+        assert!(too_long.to_string().contains("2016 octets"), "{too_long}");
+        let not_ours = interface.udp_bind(at(7, 0)).err().expect("it is not our address");
+        assert_eq!(not_ours.kind(), ErrorKind::AddrNotAvailable);
+        is_over.store(true, Ordering::Relaxed);
+    };
+    two(test, Mode::Ud, asker, quiet);
+}
+
+#[test]
+fn groups_batches_and_our_own_address() {
+    let group: IpAddr = "239.1.2.3".parse().expect("an address");
+    let is_over = AtomicBool::new(false);
+    let speaker = |interface: &Interface| {
+        let socket = interface.udp_bind(at(1, 6000)).expect("the port is free");
+        socket.set_read_timeout(Some(Duration::from_millis(200)));
+        let mut buffer = [0; 9];
+        // Joining takes its time.
+        let to = SocketAddr::new(group, 5000);
+        let heard = (0..100).any(|_| {
+            assert_eq!(socket.send_batch(&[(b"one", to), (b"two", to)]).expect("room"), 2);
+            socket.recv_from(&mut buffer).is_ok()
+        });
+        assert!(heard, "nobody hears the group");
+        socket.set_read_timeout(Some(PATIENCE));
+        socket.send_to(b"self", at(1, 6000)).expect("there is room");
+        while &buffer[..4] != b"self" {
+            socket.recv_from(&mut buffer).expect("it comes back");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    };
+    let listener = |interface: &Interface| {
+        let socket = interface.udp_bind(SocketAddr::from(([0, 0, 0, 0], 5000))).expect("free");
+        socket.set_read_timeout(Some(PATIENCE));
+        socket.join(group).expect("it is one");
+        let (mut first, mut second) = ([0; 9], [0; 9]);
+        let mut slots = [&mut first, &mut second]
+            .map(|buffer| UdpSlot { buffer: &mut buffer[..], received: None });
+        let mut came = socket.recv_batch(&mut slots).expect("somebody speaks");
+        let one = slots[0].received.expect("it came");
+        assert_eq!((one.from, one.to, one.len), (at(1, 6000), group, 3));
+        while came < 2 {
+            came += socket.recv_batch(&mut slots[..1]).expect("there were two");
+        }
+        socket.set_read_timeout(Some(BRIEFLY));
+        while !is_over.load(Ordering::Relaxed) {
+            socket.send_to(b"heard", one.from).expect("there is room");
+            let _ = socket.recv_from(&mut [0; 9]);
+        }
+        socket.leave(group);
+    };
+    two("groups_batches_and_our_own_address", Mode::Ud, speaker, listener);
+}
+
+#[test]
+fn an_interface_that_cannot_be_says_what_to_do() {
+    let refusal = |setup: pollux::Setup| setup.up().err().expect("it is none").to_string();
+    let nowhere = Node::open("soft:/nowhere/fabric@host1").interface();
+    assert!(refusal(nowhere.clone()).contains("pollux fabric --socket /nowhere/fabric"));
+    assert!(refusal(nowhere.clone().address("10.0.0.1")).contains("write 10.0.0.1/24"));
+    assert!(matches!(nowhere.address("10.0.0.1/33").up(), Err(UpError::Address(_))));
+}

@@ -1,0 +1,157 @@
+//! Datagrams between two stacks.
+
+use crate::world::{Weather, World, at, ip};
+use pollux::stack::{BindError, StackConfig, UdpError};
+use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::icmpv4::{self, Icmpv4Message, Icmpv4Unreachable};
+use pollux_wire::ip::ipv4::Ipv4Header;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn world(config: &StackConfig) -> World {
+    World::new(1, config, Weather::default())
+}
+
+#[test]
+fn datagrams_of_every_length_come_back_as_they_went() {
+    for is_v6 in [false, true] {
+        let mut world = world(&StackConfig { mtu: 2044, ..StackConfig::default() });
+        let [client, server] = [0, 1].map(|host| {
+            let local = SocketAddr::new(ip(host, is_v6), 7000 + host as u16);
+            world.hosts[host].udp_bind(local).expect("the port is free")
+        });
+        let longest = 2044 - if is_v6 { 48 } else { 28 };
+        let to = SocketAddr::new(ip(1, is_v6), 7001);
+        let mut buffer = [0; 4096];
+        for len in [0, 1, 2, 511, longest] {
+            let payload: Vec<u8> = (0..len).map(|at| at as u8).collect();
+            let now = world.now;
+            world.hosts[0].udp_send(now, client, (None, to), &payload).expect("there is room");
+            world.until("there", SECOND, |world| world.hosts[1].udp_is_readable(server));
+            let came = world.hosts[1].udp_recv(server, &mut buffer).unwrap().expect("it came");
+            assert_eq!((came.len, came.to, came.from.port()), (len, ip(1, is_v6), 7000));
+            let now = world.now;
+            world.hosts[1].udp_send(now, server, (None, came.from), &buffer[..len]).unwrap();
+            world.until("back", SECOND, |world| world.hosts[0].udp_is_readable(client));
+            let back = world.hosts[0].udp_recv(client, &mut buffer).unwrap().expect("it came");
+            assert_eq!((&buffer[..back.len], back.from), (&payload[..], to));
+        }
+        let now = world.now;
+        let refused = world.hosts[0].udp_send(now, client, (None, to), &vec![0; longest + 1]);
+        assert_eq!(refused, Err(UdpError::TooBig(longest)));
+    }
+}
+
+#[test]
+fn a_full_queue_loses_the_newest_and_counts_it() {
+    let config = StackConfig { udp_queue_octets_max: 10_000, ..StackConfig::default() };
+    let mut world = world(&config);
+    let client = world.hosts[0].udp_bind(at(0, 0)).expect("a port is free");
+    let server = world.hosts[1].udp_bind(at(1, 9)).expect("the port is free");
+    for number in 0..20_u8 {
+        let now = world.now;
+        world.hosts[0].udp_send(now, client, (None, at(1, 9)), &[number; 1000]).unwrap();
+    }
+    world.pass(SECOND);
+    let mut buffer = [0; 10];
+    for number in 0..9 {
+        let came = world.hosts[1].udp_recv(server, &mut buffer).unwrap().expect("it had room");
+        assert_eq!((buffer[0], came.len, came.whole), (number, 10, 1000));
+    }
+    assert_eq!(world.hosts[1].udp_recv(server, &mut buffer), Ok(None));
+    assert_eq!(world.hosts[1].counts().udp_queue_full, 11);
+}
+
+#[test]
+fn a_full_outbox_takes_no_more_until_it_is_drained() {
+    let mut world = world(&StackConfig { packets_max: 4, ..StackConfig::default() });
+    let client = world.hosts[0].udp_bind(at(0, 0)).expect("a port is free");
+    let now = world.now;
+    let send = |world: &mut World| world.hosts[0].udp_send(now, client, (None, at(1, 9)), b"");
+    assert!((0..4).all(|_| send(&mut world).is_ok()));
+    assert_eq!(send(&mut world), Err(UdpError::Full));
+    world.drain();
+    assert_eq!(send(&mut world), Ok(()));
+}
+
+#[test]
+fn a_group_is_heard_by_those_who_joined_it() {
+    let mut world = world(&StackConfig::default());
+    let client = world.hosts[0].udp_bind(at(0, 0)).expect("a port is free");
+    let group: IpAddr = "239.1.2.3".parse().unwrap();
+    let anywhere = SocketAddr::from(([0, 0, 0, 0], 5000));
+    let member = world.hosts[1].udp_bind(anywhere).expect("the port is free");
+    let other = world.hosts[1].udp_bind(at(1, 5000)).expect("another address");
+    assert_eq!(world.hosts[1].udp_join(member, group), Ok(true));
+    assert_eq!(world.hosts[1].udp_join(member, group), Ok(false));
+    assert_eq!(world.hosts[1].udp_join(member, ip(1, false)), Err(UdpError::BadAddress));
+    let to = SocketAddr::new(group, 5000);
+    for _ in 0..2 {
+        let now = world.now;
+        world.hosts[0].udp_send(now, client, (None, to), b"all").unwrap();
+        world.pass(SECOND);
+    }
+    let mut buffer = [0; 10];
+    for _ in 0..2 {
+        let came = world.hosts[1].udp_recv(member, &mut buffer).unwrap().expect("it is a member");
+        assert_eq!((came.to, &buffer[..came.len]), (group, &b"all"[..]));
+    }
+    assert_eq!(world.hosts[1].udp_recv(other, &mut buffer), Ok(None));
+    assert!(world.hosts[1].udp_leave(member, group));
+    let now = world.now;
+    world.hosts[0].udp_send(now, client, (None, to), b"all").unwrap();
+    world.pass(SECOND);
+    assert_eq!(world.hosts[1].udp_recv(member, &mut buffer), Ok(None));
+}
+
+#[test]
+fn ports_are_one_sockets_and_free_again_when_it_is_closed() {
+    let mut world = world(&StackConfig { udp_sockets_max: 2, ..StackConfig::default() });
+    let host = &mut world.hosts[0];
+    let first = host.udp_bind(at(0, 7)).expect("the port is free");
+    assert_eq!(host.udp_bind(at(0, 7)), Err(BindError::InUse));
+    assert_eq!(host.udp_bind(at(1, 7)), Err(BindError::NotOurs));
+    let second = host.udp_bind(at(0, 0)).expect("a port is free");
+    assert!(host.udp_local(second).expect("it is there").port() >= 49_152);
+    assert_eq!(host.udp_bind(at(0, 0)), Err(BindError::Full));
+    host.udp_close(first);
+    assert_eq!(host.udp_recv(first, &mut []), Err(UdpError::Closed));
+    host.udp_bind(at(0, 7)).expect("it was given back");
+}
+
+#[test]
+fn a_complaint_reaches_the_socket_that_talks_to_that_peer() {
+    let mut world = world(&StackConfig::default());
+    let client = world.hosts[0].udp_bind(at(0, 6000)).expect("the port is free");
+    world.hosts[0].udp_connect(client, at(1, 9)).expect("it is of the same family");
+    let now = world.now;
+    world.hosts[0].udp_send(now, client, (None, at(1, 9)), b"anybody?").unwrap();
+    world.pass(SECOND);
+    assert_eq!(world.hosts[1].counts().udp_refused, 1);
+    let packet = world.hosts[1].poll_unheard().expect("nobody listens");
+    world.hosts[0].handle_packet(now, &no_port(&packet));
+    let mut buffer = [0; 10];
+    assert_eq!(world.hosts[0].udp_recv(client, &mut buffer), Err(UdpError::Refused));
+    assert_eq!(world.hosts[0].udp_recv(client, &mut buffer), Ok(None));
+}
+
+/// What a host says of a packet for a port without a socket.
+fn no_port(original: &[u8]) -> Vec<u8> {
+    let message = Icmpv4Message::DestinationUnreachable {
+        code: Icmpv4Unreachable::PORT,
+        next_hop_mtu: 0,
+        original,
+    };
+    let (IpAddr::V4(source), IpAddr::V4(destination)) = (ip(1, false), ip(0, false)) else {
+        unreachable!("they are of IPv4");
+    };
+    let protocol = IpProtocol::ICMPV4;
+    let header = Ipv4Header { ttl: 64, protocol, source, destination, ..Ipv4Header::default() };
+    let mut packet = vec![0; Ipv4Header::LEN + message.wire_len()];
+    let payload = header.write_packet(&[], message.wire_len(), &mut packet).unwrap();
+    message.write(payload).unwrap();
+    icmpv4::fill_checksum(payload).unwrap();
+    packet
+}
