@@ -120,8 +120,8 @@ fn the_contract_holds_at_a_running_fabric() {
                     let next = cases.lock().expect("nobody panics with the lock").next();
                     let Some((theme, case)) = next else { return };
                     let mut report = conformance::run_case(&mut ports, theme, case);
-                    // Twelve adapters share the processors with a fabric, and a requester whose peer
-                    // does not run in time gives up, rightly. Not so the second time.
+                    // Twelve adapters share the processors with a fabric, and a requester whose
+                    // peer does not run in time gives up, rightly. Not so the second time.
                     if matches!(report.outcome, Outcome::Failed(_)) {
                         println!("again: {report}");
                         report = conformance::run_case(&mut ports, theme, case);
