@@ -27,7 +27,7 @@ use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
 use pollux_verbs::*;
 use std::hint::black_box;
-use two::{End, NOTHING, Setup, ends};
+use two::{End, Setup, ends};
 
 fn below(instructions: u64) -> LibraryBenchmarkConfig {
     let mut callgrind = Callgrind::default();
@@ -48,7 +48,7 @@ impl Both {
     }
 
     fn poll(&mut self, end: usize) -> usize {
-        let mut out = [NOTHING];
+        let mut out = [Completion::NOTHING];
         let end = &mut self.ends[end];
         end.device.poll(end.cq, black_box(&mut out)).expect("it exists")
     }

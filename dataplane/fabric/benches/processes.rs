@@ -41,7 +41,7 @@ use served::{Served, clock};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
-use two::{End, NOTHING, OCTETS, Setup, connect, end_of};
+use two::{End, OCTETS, Setup, connect, end_of};
 use ucx::ucx;
 
 /// Interleaved runs, of which the median counts.
@@ -203,7 +203,7 @@ fn pour(end: &mut End<ProcessLink>, octets: u32) -> f64 {
     let request = |flags| SendRequest { id: 0, op: SendOp::Send, flags, data: Data::Sges(&sge) };
     let mut requests = vec![request(SendFlags::NONE); batch];
     requests[batch - 1] = request(SendFlags::SIGNALED);
-    let (mut sent, mut done, mut out) = (0, 0, [NOTHING; 16]);
+    let (mut sent, mut done, mut out) = (0, 0, [Completion::NOTHING; 16]);
     let (mut begun, mut before) = (None, 0);
     while done < warm_up + total {
         if sent - done + batch <= 256 {
@@ -221,7 +221,7 @@ fn pour(end: &mut End<ProcessLink>, octets: u32) -> f64 {
 
 fn drain(end: &mut End<ProcessLink>, octets: u32) {
     ready();
-    let mut out = [NOTHING; 64];
+    let mut out = [Completion::NOTHING; 64];
     loop {
         let count = end.device.poll(end.cq, &mut out).expect("it exists");
         (0..count).for_each(|_| end.recv(octets));

@@ -43,7 +43,7 @@ use core_affinity::CoreId;
 use pollux_verbs::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
-use two::{End, NOTHING, Setup, ends};
+use two::{End, Setup, ends};
 use ucx::ucx;
 
 /// Interleaved runs, of which the median counts.
@@ -259,7 +259,7 @@ fn rate(cores: &[CoreId], setup: Setup, octets: u32, batch: usize) -> f64 {
         cores,
         || {
             let begun = Instant::now();
-            let (mut sent, mut done, mut out) = (0, 0, [NOTHING; 16]);
+            let (mut sent, mut done, mut out) = (0, 0, [Completion::NOTHING; 16]);
             let mut qps = a.qps.clone().into_iter().cycle();
             while done < total {
                 if sent < total && sent - done + batch <= 256 {
@@ -273,7 +273,7 @@ fn rate(cores: &[CoreId], setup: Setup, octets: u32, batch: usize) -> f64 {
             begun.elapsed()
         },
         || {
-            let mut out = [NOTHING; 64];
+            let mut out = [Completion::NOTHING; 64];
             let mut came = 0;
             while came < total || !over.load(Ordering::Acquire) {
                 let count = b.device.poll(b.cq, &mut out).expect("it exists");

@@ -3,9 +3,9 @@
 use pollux_ibverbs::open;
 use pollux_mem::Memory;
 use pollux_verbs::{
-    Access, AddressVector, Ah, Arm, Completion, CompletionKind, CompletionStatus, Cq, Data,
-    Destination, Device, GlobalRoute, MemoryRegion, Pd, Qp, QpAttributes, QpInit, QpState, QpType,
-    RecvRequest, Retries, SendFlags, SendOp, SendRequest, Sge, With,
+    Access, AddressVector, Ah, Arm, Completion, CompletionStatus, Cq, Data, Destination, Device,
+    GlobalRoute, MemoryRegion, Pd, Qp, QpAttributes, QpInit, QpState, QpType, RecvRequest, Retries,
+    SendFlags, SendOp, SendRequest, Sge,
 };
 use pollux_wire::address::{Gid, Qpn};
 use pollux_wire::keys::QKey;
@@ -143,7 +143,7 @@ impl End {
     /// What has completed; at most one.
     #[inline]
     pub fn poll(&mut self, cq: Cq) -> Option<CompletionStatus> {
-        let mut batch = [NONE];
+        let mut batch = [Completion::NOTHING];
         let count = self.device.poll(cq, &mut batch).expect("the queue is there");
         (count > 0).then_some(batch[0].status)
     }
@@ -170,7 +170,7 @@ impl End {
     /// Takes completions that are successes; how many.
     #[inline]
     pub fn take(&mut self, cq: Cq) -> usize {
-        let mut batch = [NONE; POLLED_MAX];
+        let mut batch = [Completion::NOTHING; POLLED_MAX];
         let count = self.device.poll(cq, &mut batch).expect("the queue is there");
         assert!(batch[..count].iter().all(|one| one.status == CompletionStatus::Success));
         count
@@ -213,13 +213,3 @@ fn ready_to_send() -> QpAttributes {
         ..QpAttributes::default()
     }
 }
-
-const NONE: Completion = Completion {
-    id: 0,
-    status: CompletionStatus::General,
-    kind: CompletionKind::Send,
-    qpn: Qpn(0),
-    octets: 0,
-    with: With::Nothing,
-    from: None,
-};

@@ -264,7 +264,7 @@ impl Station {
             drops: PacketDrops::default(),
             refusals: Refusals::default(),
             events: VecDeque::new(),
-            completions: vec![receive::NOTHING; POLL_MAX].into(),
+            completions: vec![Completion::NOTHING; POLL_MAX].into(),
         })
     }
 

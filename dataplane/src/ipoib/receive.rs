@@ -47,16 +47,6 @@ pub enum Sender {
     Connection(ConnectionId),
 }
 
-pub(super) const NOTHING: Completion = Completion {
-    id: 0,
-    status: CompletionStatus::General,
-    kind: CompletionKind::Send,
-    qpn: Qpn(0),
-    octets: 0,
-    with: With::Nothing,
-    from: None,
-};
-
 impl Station {
     /// Takes what is finished, at most [`POLL_MAX`](super::POLL_MAX) requests; appends packets that
     /// have come to `received`, which needs no more room than that; posts new receives. Says how

@@ -48,19 +48,9 @@ impl Rogue {
         device.post_send(self.qp, &[request]).unwrap();
         pair.settle();
         let device = &mut pair.hosts[0].device;
-        while device.poll(self.cq, &mut [NOTHING]).unwrap() > 0 {}
+        while device.poll(self.cq, &mut [Completion::NOTHING]).unwrap() > 0 {}
     }
 }
-
-const NOTHING: Completion = Completion {
-    id: 0,
-    status: CompletionStatus::General,
-    kind: CompletionKind::Send,
-    qpn: pollux_wire::address::Qpn(0),
-    octets: 0,
-    with: With::Nothing,
-    from: None,
-};
 
 fn qp_init(pd: Pd, cq: Cq) -> QpInit {
     QpInit {

@@ -23,6 +23,19 @@ pub struct Completion {
     pub from: Option<Source>,
 }
 
+impl Completion {
+    /// What an array to be filled by [`poll`](crate::Device::poll) begins with.
+    pub const NOTHING: Self = Self {
+        id: 0,
+        status: CompletionStatus::General,
+        kind: CompletionKind::Send,
+        qpn: Qpn(0),
+        octets: 0,
+        with: With::Nothing,
+        from: None,
+    };
+}
+
 /// What kind of request a completion is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names are those of the requests")]

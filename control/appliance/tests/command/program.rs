@@ -29,16 +29,6 @@ const DATA_RECV: u64 = 100;
 const DATA_SEND: u64 = 101;
 const MAD_SEND: u64 = 102;
 
-const NOTHING: Completion = Completion {
-    id: 0,
-    status: CompletionStatus::General,
-    kind: CompletionKind::Send,
-    qpn: Qpn(0),
-    octets: 0,
-    with: With::Nothing,
-    from: None,
-};
-
 pub struct Program {
     pub device: Box<dyn Device + Send>,
     port: u8,
@@ -131,7 +121,7 @@ impl Program {
 
     /// Takes what has come.
     pub fn step(&mut self) {
-        let mut out = [NOTHING; 16];
+        let mut out = [Completion::NOTHING; 16];
         let count = self.device.poll(self.cq, &mut out).unwrap();
         for completion in &out[..count] {
             match completion.id {

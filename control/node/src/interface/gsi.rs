@@ -10,7 +10,6 @@ use pollux_control::mad::{Envelope, GlobalAddress, MadAddress};
 use pollux_mem::Memory;
 use pollux_verbs::work::Destination;
 use pollux_verbs::*;
-use pollux_wire::address::Qpn;
 use pollux_wire::keys::{PKey, QKey};
 use pollux_wire::mad::MAD_LEN;
 use pollux_wire::packet::Grh;
@@ -29,16 +28,6 @@ const SENDS_AT: usize = RECEIVES * RECEIVE_OCTETS;
 const SEND: u64 = 1 << 32;
 /// An answer may go as far as anything (IBA 13.5.4.4).
 const HOP_LIMIT: u8 = 0xff;
-
-const NOTHING: Completion = Completion {
-    id: 0,
-    status: CompletionStatus::General,
-    kind: CompletionKind::Send,
-    qpn: Qpn(0),
-    octets: 0,
-    with: With::Nothing,
-    from: None,
-};
 
 /// Queue pair 1 of a port.
 #[derive(Debug)]
@@ -113,7 +102,7 @@ impl Gsi {
         device: &mut dyn Device,
         received: &mut Vec<Envelope>,
     ) -> Result<bool, VerbsError> {
-        let mut completions = [NOTHING; 32];
+        let mut completions = [Completion::NOTHING; 32];
         let count = device.poll(self.cq, &mut completions)?;
         for completion in &completions[..count] {
             self.complete(device, completion, received);

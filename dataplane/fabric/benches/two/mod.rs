@@ -13,16 +13,6 @@ use pollux_wire::units::{Mtu, TimeCode};
 use std::sync::Arc;
 use std::time::Instant;
 
-pub const NOTHING: Completion = Completion {
-    id: 0,
-    status: CompletionStatus::General,
-    kind: CompletionKind::Send,
-    qpn: Qpn(0),
-    octets: 0,
-    with: With::Nothing,
-    from: None,
-};
-
 /// How the two are to be joined.
 #[derive(Clone, Copy)]
 pub struct Setup {
@@ -173,7 +163,7 @@ impl<L: Link> End<L> {
     /// Waits for a message.
     #[allow(dead_code, reason = "one of the two benches that use this needs it")]
     pub fn wait(&mut self) {
-        let mut out = [NOTHING];
+        let mut out = [Completion::NOTHING];
         loop {
             let count = self.device.poll(self.cq, &mut out).expect("it exists");
             if count == 1 && out[0].kind.is_recv() {

@@ -2,7 +2,6 @@
 //! packets, and to the general services queue pair of an adapter.
 
 use crate::managed::manage;
-use crate::pair::NOTHING;
 use pollux_fabric::link::fault::Faults;
 use pollux_fabric::link::world::Wire;
 use pollux_fabric::net::Net;
@@ -226,7 +225,7 @@ impl Program {
     /// Who sent the datagram that has come, and its method.
     fn received(&mut self) -> Option<(Lid, Qpn, Method)> {
         loop {
-            let mut out = [NOTHING];
+            let mut out = [Completion::NOTHING];
             if self.device.poll(self.cq, &mut out).unwrap() == 0 {
                 return None;
             }

@@ -101,7 +101,7 @@ impl<L: Link> Side<L> {
 
     /// The same at another queue.
     pub fn poll_at(&mut self, cq: Cq) -> Option<Completion> {
-        let mut out = [NOTHING];
+        let mut out = [Completion::NOTHING];
         (self.device.poll(cq, &mut out).unwrap() == 1).then_some(out[0])
     }
 
@@ -145,16 +145,6 @@ pub const QKEY: QKey = QKey(0x1234);
 fn path(lid: u16) -> AddressVector {
     AddressVector { dlid: Lid(lid), port: 1, ..AddressVector::default() }
 }
-
-pub const NOTHING: Completion = Completion {
-    id: 0,
-    status: CompletionStatus::General,
-    kind: CompletionKind::Send,
-    qpn: Qpn(0),
-    octets: 0,
-    with: With::Nothing,
-    from: None,
-};
 
 /// One at a link, in RESET.
 pub fn side<L: Link>(link: L, lid: u16, connection: &Connection) -> Side<L> {

@@ -1,6 +1,6 @@
 //! Two subnets with a router between them, each with a manager of its own.
 
-use crate::pair::{Connection, NOTHING, QKEY, Side, connect_by, side_of};
+use crate::pair::{Connection, QKEY, Side, connect_by, side_of};
 use pollux_fabric::link::world::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::net::world::{NetLink, NetWorld};
@@ -88,7 +88,7 @@ impl Routed {
     /// Until a side has a completion; none if nothing happens any more.
     fn wait(&self, sides: &mut [Side<NetLink>; 2], nth: usize) -> Option<Completion> {
         loop {
-            let mut found = [NOTHING];
+            let mut found = [Completion::NOTHING];
             let cqs = [sides[0].cq, sides[1].cq];
             if sides[nth].device.poll(cqs[nth], &mut found).unwrap() == 1 {
                 return Some(found[0]);

@@ -3,12 +3,11 @@
 use super::adapters::{Adapters, Group, Side, Turn};
 use super::verdict::{Stop, fail, skip};
 use crate::address::{AddressVector, GlobalRoute};
-use crate::completion::{Completion, CompletionKind, CompletionStatus, With};
+use crate::completion::Completion;
 use crate::device::{Device, Limits};
 use crate::event::AsyncEvent;
 use crate::memory::Cq;
 use pollux_mem::Memory;
-use pollux_wire::address::Qpn;
 use pollux_wire::keys::PKey;
 use pollux_wire::units::Mtu;
 use std::collections::{BTreeMap, VecDeque};
@@ -19,17 +18,6 @@ const QUIET_ROUNDS: usize = 256;
 
 /// Completions taken in one poll.
 const POLL_BATCH: usize = 16;
-
-/// A completion that no device has written yet.
-pub(super) const NO_COMPLETION: Completion = Completion {
-    id: 0,
-    status: CompletionStatus::General,
-    kind: CompletionKind::Send,
-    qpn: Qpn(0),
-    octets: 0,
-    with: With::Nothing,
-    from: None,
-};
 
 /// A case's hold on its adapters.
 pub struct Context<'a> {
@@ -163,7 +151,7 @@ impl<'a> Context<'a> {
     pub(super) fn breathe(&mut self) -> Result<bool, Stop> {
         let mut came = false;
         for ((side, cq), inbox) in &mut self.inbox {
-            let mut batch = [NO_COMPLETION; POLL_BATCH];
+            let mut batch = [Completion::NOTHING; POLL_BATCH];
             let count = self.adapters.device(*side).poll(*cq, &mut batch)?;
             if count > POLL_BATCH {
                 return fail(format!("poll: expected at most {POLL_BATCH}, found {count}"));

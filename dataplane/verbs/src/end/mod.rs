@@ -156,7 +156,7 @@ impl<P: DerefMut<Target: Device>> End<P> {
     }
 
     fn poll(&mut self) -> Result<Option<Completion>, VerbsError> {
-        let mut out = [NOTHING];
+        let mut out = [Completion::NOTHING];
         Ok((self.device.poll(self.cq, &mut out)? == 1).then_some(out[0]))
     }
 
@@ -379,13 +379,3 @@ fn completed(completion: &Completion) -> Reply {
         src_qp: completion.from.map_or(0, |from| from.src_qp.0.into()),
     }
 }
-
-const NOTHING: Completion = Completion {
-    id: 0,
-    status: CompletionStatus::General,
-    kind: CompletionKind::Send,
-    qpn: Qpn(0),
-    octets: 0,
-    with: With::Nothing,
-    from: None,
-};

@@ -49,7 +49,7 @@ fn one_queue_for_many(cx: &mut Context<'_>) -> Result<(), Stop> {
 
 fn polling_an_empty_queue(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, _) = cx.connected(QpType::Rc)?;
-    let mut room = [NO_COMPLETION; 4];
+    let mut room = [Completion::NOTHING; 4];
     equal("completions", cx.device(Side::A).poll(a.place.send_cq, &mut room)?, 0)?;
     equal("completions", cx.device(Side::A).poll(a.place.recv_cq, &mut room)?, 0)
 }
@@ -70,7 +70,7 @@ fn one_at_a_time(cx: &mut Context<'_>) -> Result<(), Stop> {
     cx.go(&b, QpState::Err)?;
     let mut found = Vec::new();
     for _ in 0..64 {
-        let mut room = [NO_COMPLETION; 1];
+        let mut room = [Completion::NOTHING; 1];
         if cx.device(Side::B).poll(b.place.recv_cq, &mut room)? == 1 {
             found.push(room[0].id);
         }
@@ -103,7 +103,7 @@ fn overflow(cx: &mut Context<'_>) -> Result<(), Stop> {
     }
     // No overflow: then every completion has to be there.
     let mut found = 0;
-    let mut room = [NO_COMPLETION; 16];
+    let mut room = [Completion::NOTHING; 16];
     for _ in 0..=posted {
         found += cx.device(Side::B).poll(small, &mut room)?;
     }

@@ -59,7 +59,7 @@ fn cq_after_its_end(cx: &mut Context<'_>) -> Result<(), Stop> {
     let init = cx.qp_init(&Place { send_cq: cq, ..place }, &Setup::RC);
     let device = cx.device(Side::A);
     device.destroy_cq(cq)?;
-    no_such("polling it", device.poll(cq, &mut [NO_COMPLETION]))?;
+    no_such("polling it", device.poll(cq, &mut [Completion::NOTHING]))?;
     no_such("a queue pair", device.create_qp(&init))?;
     no_such("its end", device.destroy_cq(cq))
 }

@@ -34,7 +34,7 @@ mod prelude {
     pub(super) use crate::completion::{Completion, CompletionKind, With};
     pub(super) use crate::conformance::adapters::{Group, Side, Turn};
     pub(super) use crate::conformance::buffer::{Buffer, pattern};
-    pub(super) use crate::conformance::context::{Context, NO_COMPLETION};
+    pub(super) use crate::conformance::context::Context;
     pub(super) use crate::conformance::expect::{Queue, fenced, inline, request, same, silent};
     pub(super) use crate::conformance::peers::{End, Place, REMOTE, Setup};
     pub(super) use crate::conformance::verdict::{
