@@ -28,7 +28,7 @@ const DIRECTION: [(&str, &[&str]); 14] = [
     ("control/node", &["control", BACKENDS[0], BACKENDS[1], BACKENDS[2]]),
     ("control/appliance", &["control/node"]),
     ("smoltcp-glue", &["control/node"]),
-    ("benches", &["control/node", BACKENDS[0], BACKENDS[1], BACKENDS[2]]),
+    ("benches", &["smoltcp-glue", BACKENDS[0], BACKENDS[1], BACKENDS[2]]),
     ("scripts/tidy", &[]),
 ];
 

@@ -57,13 +57,14 @@ fn datagrams_are_echoed() {
             let longest = if mode == Mode::Ud { 2044 } else { 65_520 };
             for len in [0, 1, 64, 2044 - 28, longest - 28] {
                 let payload = vec![len as u8; len];
-                // The first may come before there is an echo, and a long one before a connection.
+                // The first may come before there is an echo, and a long one before a connection;
+                // and what was asked twice may be answered twice.
                 let answer = (0..100).find_map(|_| {
                     socket.send_to(&payload, at(2, 7)).ok()?;
-                    socket.recv_from(&mut buffer).ok()
+                    let (came, from) = socket.recv_from(&mut buffer).ok()?;
+                    (buffer[..came] == payload).then_some(from)
                 });
-                let (came, from) = answer.expect("an answer");
-                assert_eq!((&buffer[..came], from), (&payload[..], at(2, 7)));
+                assert_eq!(answer, Some(at(2, 7)));
             }
             is_over.store(true, Ordering::Relaxed);
         };

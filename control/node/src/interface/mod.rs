@@ -38,12 +38,20 @@ use std::time::Duration;
 
 /// How often control is told which connections are used.
 const USES_EVERY: Duration = Duration::from_secs(1);
+/// How often control is told which neighbour packets go to: far oftener than it loses patience
+/// with one (RFC 4861 10: seconds).
+const USE_EVERY: Duration = Duration::from_millis(10);
 /// Packets that wait for sockets, at most.
 const DELIVERIES_MAX: usize = 4096;
 
 /// An interface at a device.
 pub struct Interface {
     control: control::Interface,
+    /// Whether control was told something, and may have something to do for it.
+    is_told: bool,
+    /// When control has something to do though it is told nothing: asking costs more than all else
+    /// that an idle turn does.
+    control_due: Option<Time>,
     mover: Mover,
     arrived: Arrived,
     echoes: Echoes,
@@ -51,6 +59,8 @@ pub struct Interface {
     deliveries: Option<Queue<Delivery>>,
     /// When control is told which connections are used.
     uses_due: Time,
+    /// The neighbour that control was last told packets go to, and until when that will do.
+    used: Option<(IpAddr, Time)>,
     /// Why it does not run any more.
     failed: Option<VerbsError>,
 }
@@ -81,11 +91,14 @@ impl Interface {
         };
         let mut interface = Self {
             control: control::Interface::new(now, config, dice.roll()),
+            is_told: true,
+            control_due: None,
             mover,
             arrived: Arrived { port_changed: true, ..Arrived::default() },
             echoes: Echoes::default(),
             deliveries: None,
             uses_due: now + USES_EVERY,
+            used: None,
             failed: None,
         };
         interface.step(now);
@@ -121,8 +134,12 @@ impl Interface {
                 return true;
             }
         };
-        if self.control.poll_timeout().is_some_and(|due| due <= now) {
-            self.control.handle_timeout(now);
+        if std::mem::take(&mut self.is_told) {
+            busy |= self.drain(now);
+            self.control_due = self.control.poll_timeout();
+        }
+        if self.control_due.is_some_and(|due| due <= now) {
+            self.tell().handle_timeout(now);
             busy = true;
         }
         if self.uses_due <= now {
@@ -130,12 +147,21 @@ impl Interface {
             self.uses_due = now + USES_EVERY;
         }
         self.echoes.handle_timeout(now);
-        self.drain(now) | busy
+        if self.is_told {
+            self.drain(now);
+        }
+        busy
+    }
+
+    /// Control, to be told something.
+    fn tell(&mut self) -> &mut control::Interface {
+        self.is_told = true;
+        &mut self.control
     }
 
     /// Takes leave: of groups, and of peers. [`Interface::has_left`] tells when they know.
     pub fn leave(&mut self, now: Time) {
-        self.control.set_open(now, false);
+        self.tell().set_open(now, false);
         self.drain(now);
     }
 
@@ -158,7 +184,11 @@ impl Interface {
     pub fn send(&mut self, now: Time, packet: &[u8]) -> Result<(), NotSent> {
         let sent = self.mover.send_packet(packet);
         if let (Ok(()), Some((_, next_hop))) = (sent, sending::destination(packet)) {
-            self.control.handle_use(now, next_hop);
+            let will_do = |(last, until)| last == next_hop && now < until;
+            if !self.used.is_some_and(will_do) {
+                self.tell().handle_use(now, next_hop);
+                self.used = Some((next_hop, now + USE_EVERY));
+            }
         }
         sent
     }
@@ -200,20 +230,20 @@ impl Interface {
 
     /// There is no socket for a packet that came.
     pub fn refuse(&mut self, now: Time, packet: &[u8]) {
-        self.control.handle_no_listener(now, packet);
+        self.tell().handle_no_listener(now, packet);
         self.drain(now);
     }
 
     /// A socket hears a group. `false` if it is none, or there are too many.
     pub fn join_group(&mut self, now: Time, group: IpAddr) -> bool {
-        let is_joined = self.control.join(now, group);
+        let is_joined = self.tell().join(now, group);
         self.drain(now);
         is_joined
     }
 
     /// A socket hears a group no more.
     pub fn leave_group(&mut self, now: Time, group: IpAddr) {
-        self.control.leave(now, group);
+        self.tell().leave(now, group);
         self.drain(now);
     }
 
@@ -227,26 +257,27 @@ impl Interface {
         let mut arrived = std::mem::take(&mut self.arrived);
         let busy = !arrived.is_empty();
         if arrived.port_changed {
-            self.control.handle_port(now, &self.mover.port()?);
+            let port = self.mover.port()?;
+            self.tell().handle_port(now, &port);
         }
         if arrived.reregister {
-            self.control.handle_reregister(now);
+            self.tell().handle_reregister(now);
         }
         for envelope in arrived.mads.drain(..) {
-            self.control.handle_mad(now, &envelope);
+            self.tell().handle_mad(now, &envelope);
         }
         for received in arrived.packets.drain(..) {
             self.hear_packet(now, &received);
             self.mover.recycle(received);
         }
         for (connection, news) in arrived.news.drain(..) {
-            self.control.handle_connection(now, connection, &news);
+            self.tell().handle_connection(now, connection, &news);
         }
         for (packet, mtu) in arrived.too_big.drain(..) {
-            self.control.handle_too_big(now, &packet, mtu);
+            self.tell().handle_too_big(now, &packet, mtu);
         }
         for packet in arrived.misses.drain(..) {
-            self.control.handle_miss(now, packet);
+            self.tell().handle_miss(now, packet);
         }
         (arrived.port_changed, arrived.reregister) = (false, false);
         self.arrived = arrived;
@@ -267,7 +298,7 @@ impl Interface {
             },
         };
         let (ether_type, packet) = (received.ether_type, received.packet.octets());
-        self.control.handle_packet(now, control::Received { ether_type, packet, from });
+        self.tell().handle_packet(now, control::Received { ether_type, packet, from });
     }
 
     /// Does what control wants, until it wants nothing more; says whether that was anything.
