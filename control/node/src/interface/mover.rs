@@ -7,6 +7,7 @@
 use super::gsi::Gsi;
 use super::handles::Handles;
 use crate::device::Opened;
+use crate::fabric::Embedded;
 use pollux_control::interface::{ConnectionKey, ConnectionNews, Link, PeerKey, PortView};
 use pollux_control::mad::Envelope;
 use pollux_dataplane::ipoib::{
@@ -22,6 +23,7 @@ use pollux_wire::ip::ipoib::ip_mtu;
 use pollux_wire::keys::PKey;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::sync::Arc;
 
 /// The longest packet in a buffer for datagrams: that of a link with the largest MTU.
 const SMALL_OCTETS: u32 = 4092;
@@ -128,6 +130,8 @@ pub struct Mover {
     gsi: Gsi,
     // Buffers go back to pools, which must still be there.
     _memories: [PacketMemory; 2],
+    // And the device leaves a fabric that still runs.
+    _fabric: Option<Arc<Embedded>>,
 }
 
 /// What was not moved, beside what the station counts.
@@ -151,7 +155,7 @@ impl Mover {
         message_octets: Option<u32>,
         seed: u64,
     ) -> Result<Self, DeviceError> {
-        let Opened { mut device, port } = opened;
+        let Opened { mut device, port, fabric } = opened;
         let pd = device.create_pd()?;
         let memory =
             |buffers, octets| PacketMemory::new(buffers, octets).map_err(DeviceError::Memory);
@@ -187,6 +191,7 @@ impl Mover {
             counts: Counts::default(),
             gsi,
             _memories: [small, large],
+            _fabric: fabric,
             device,
         })
     }
