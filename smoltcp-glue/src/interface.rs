@@ -13,10 +13,14 @@ use crate::error::UpError;
 use crate::stack::{Stack, StackConfig};
 use crate::tcp::{TcpListener, TcpStream};
 use crate::udp::UdpSocket;
+use pollux_control::interface::Way;
 use pollux_node::config::{InterfaceSettings, Mode};
+use pollux_node::interface::echo::Outcome;
 use pollux_node::interface::sending::{NotSent, destination};
-use pollux_node::interface::{self as node};
+use pollux_node::interface::{self as node, PingError};
+use pollux_verbs::QpType;
 use pollux_verbs::time::Time;
+use pollux_wire::ip::link_address::LinkAddress;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -50,6 +54,19 @@ pub(crate) struct Inner {
     own: BTreeSet<IpAddr>,
     connects: bool,
     look_at: Time,
+}
+
+/// Somebody on the link, and how packets go there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// Its addresses, and groups that it stands for.
+    pub addresses: Vec<IpAddr>,
+    /// Where it is on the link.
+    pub link: LinkAddress,
+    /// The kind of connection that packets go by; none if they go by datagram.
+    pub connection: Option<QpType>,
+    /// The longest packet.
+    pub mtu: u32,
 }
 
 /// How long a call waits.
@@ -147,6 +164,44 @@ impl Interface {
         let stream = TcpStream::new(self.clone(), id);
         stream.wait_until_open()?;
         Ok(stream)
+    }
+
+    /// Asks a node for an echo of so many octets, and says how long that took. The first may be
+    /// slow: a neighbour has to be resolved, and perhaps to be connected to.
+    pub fn ping(&self, to: IpAddr, octets: usize, patience: Duration) -> io::Result<Duration> {
+        let asked = self.with(|inner, now| inner.node.ping(now, to, octets, patience));
+        let id = asked.map_err(|why| match why {
+            PingError::TooMany => io::ErrorKind::QuotaExceeded,
+            PingError::Down => io::ErrorKind::NetworkDown,
+            _ => io::ErrorKind::AddrNotAvailable,
+        })?;
+        match self.wait(Patience::Endless, |inner, _| Ok(inner.node.echo(id)))? {
+            Outcome::Answered { after, .. } => Ok(after),
+            Outcome::Silence => Err(io::ErrorKind::TimedOut.into()),
+            Outcome::NotSent(NotSent::TooBig(_)) => Err(io::ErrorKind::InvalidInput.into()),
+            Outcome::NotSent(_) | Outcome::Unreachable => {
+                Err(io::ErrorKind::HostUnreachable.into())
+            }
+        }
+    }
+
+    /// Neighbours that packets can be sent to now, and how they go.
+    pub fn neighbours(&self) -> Vec<Neighbour> {
+        let inner = self.inner.borrow();
+        let control = inner.node.control();
+        let connections: Vec<_> = control.connection_rows().collect();
+        let connection = |key| connections.iter().find(|row| row.connection == key);
+        let rows = control.peer_rows().filter_map(|row| {
+            let (connection, mtu) = match row.way {
+                Way::Datagram(way) => (None, way.mtu),
+                Way::Connected { connection: key, mtu, .. } => {
+                    (connection(key).map(|row| row.qp_type), mtu)
+                }
+                _ => return None,
+            };
+            Some(Neighbour { addresses: row.ips, link: row.link, connection, mtu })
+        });
+        rows.collect()
     }
 
     /// Lets somebody do something with the sockets, between two steps.

@@ -82,6 +82,12 @@ impl UdpSocket {
         })
     }
 
+    /// Whether receiving would not wait now. It serves nobody: whoever asks many sockets calls
+    /// [`Interface::step`] before that.
+    pub fn is_readable(&self) -> bool {
+        self.interface.with(|inner, _| inner.stack.udp_is_readable(self.id))
+    }
+
     /// Receives a datagram: how many of its octets are in the buffer, and whose it is.
     pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let received = self

@@ -380,6 +380,16 @@ impl Stack {
         self.tcp.recv(id, buffer)
     }
 
+    /// Whether [`Stack::tcp_recv`] has something to say.
+    pub fn tcp_is_readable(&self, id: TcpId) -> bool {
+        self.tcp.get(id).is_none_or(tcp::Connection::is_readable)
+    }
+
+    /// Whether [`Stack::tcp_accept`] has something to say.
+    pub fn tcp_is_waited_for(&self, id: ListenerId) -> bool {
+        self.tcp.listener(id).is_none_or(tcp::Listener::has_waiting)
+    }
+
     /// Octets that the peer has not acknowledged yet.
     pub fn tcp_unacknowledged(&self, id: TcpId) -> usize {
         self.tcp.get(id).map_or(0, tcp::Connection::unacknowledged)

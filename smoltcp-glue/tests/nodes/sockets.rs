@@ -1,7 +1,7 @@
 //! Sockets of two applications that talk to each other.
 
-use crate::fabric::Running;
 use pollux::{Interface, Mode, Node, UdpSlot, UpError};
+use pollux_node::fabric::Embedded;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::sync::Barrier;
@@ -12,7 +12,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long whoever serves waits before it asks whether all is over.
 const BRIEFLY: Duration = Duration::from_millis(20);
-const MODES: [(Mode, &str); 3] = [(Mode::Ud, "ud"), (Mode::Rc, "rc"), (Mode::Auto, "auto")];
+const MODES: [Mode; 3] = [Mode::Ud, Mode::Rc, Mode::Auto];
 
 fn at(host: u8, port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, host], port))
@@ -20,17 +20,12 @@ fn at(host: u8, port: u16) -> SocketAddr {
 
 /// Runs two applications, each at a host of a fabric. Both are over when both are done: whoever
 /// leaves early would take its answers along.
-fn two(
-    test: &str,
-    mode: Mode,
-    first: impl FnOnce(&Interface),
-    second: impl FnOnce(&Interface) + Send,
-) {
-    let fabric = Running::start(test);
-    let ports = [fabric.port(1), fabric.port(2)];
+fn two(mode: Mode, first: impl FnOnce(&Interface), second: impl FnOnce(&Interface) + Send) {
+    let fabric = Embedded::start("single:2").expect("it starts");
+    let ports = ["host1", "host2"].map(|host| Node::open(&fabric.port(host)));
     let both_are_up = Barrier::new(2);
     let open = |host: usize| {
-        let setup = Node::open(&ports[host]).interface().mode(mode).patience(PATIENCE);
+        let setup = ports[host].interface().mode(mode).patience(PATIENCE);
         let setup = setup.address(&format!("10.0.0.{}/24", host + 1));
         setup.address(&format!("fd00::{}/64", host + 1)).up().expect("it comes up")
     };
@@ -48,7 +43,7 @@ fn two(
 
 #[test]
 fn datagrams_are_echoed() {
-    for (mode, name) in MODES {
+    for mode in MODES {
         let is_over = AtomicBool::new(false);
         let client = |interface: &Interface| {
             let socket = interface.udp_bind(at(1, 0)).expect("a port is free");
@@ -78,7 +73,7 @@ fn datagrams_are_echoed() {
                 }
             }
         };
-        two(&format!("datagrams_are_echoed_{name}"), mode, client, server);
+        two(mode, client, server);
     }
 }
 
@@ -90,7 +85,7 @@ const fn octet(at: usize) -> u8 {
 #[test]
 fn a_stream_goes_there_and_back_whole() {
     const OCTETS: usize = 4_000_000;
-    for (mode, name) in MODES {
+    for mode in MODES {
         for is_v6 in [false, true] {
             let there = match is_v6 {
                 false => at(2, 80),
@@ -120,14 +115,13 @@ fn a_stream_goes_there_and_back_whole() {
                 stream.read_to_end(&mut back).expect("it comes whole");
                 assert!(back == all, "{} octets, and not those that were sent", back.len());
             };
-            two(&format!("a_stream_goes_there_and_back_{name}_{is_v6}"), mode, client, server);
+            two(mode, client, server);
         }
     }
 }
 
 #[test]
 fn calls_that_would_wait_say_so_and_refusals_are_told() {
-    let test = "calls_that_would_wait_say_so_and_refusals_are_told";
     let is_over = AtomicBool::new(false);
     let quiet = |interface: &Interface| {
         let socket = interface.udp_bind(at(2, 9)).expect("the port is free");
@@ -161,7 +155,7 @@ fn calls_that_would_wait_say_so_and_refusals_are_told() {
         assert_eq!(not_ours.kind(), ErrorKind::AddrNotAvailable);
         is_over.store(true, Ordering::Relaxed);
     };
-    two(test, Mode::Ud, asker, quiet);
+    two(Mode::Ud, asker, quiet);
 }
 
 #[test]
@@ -206,7 +200,7 @@ fn groups_batches_and_our_own_address() {
         }
         socket.leave(group);
     };
-    two("groups_batches_and_our_own_address", Mode::Ud, speaker, listener);
+    two(Mode::Ud, speaker, listener);
 }
 
 #[test]
