@@ -2,7 +2,8 @@
 //! demonstrations and tests.
 //!
 //! It is found as any other is, by a path, so `pollux show` can ask it, too. The path is in a
-//! folder of its own, which only this user may enter and which goes when the fabric does.
+//! folder of its own, which only this user may enter and which goes when the fabric does. Of a
+//! process that was killed it stays, until another one begins a fabric.
 
 use super::{Config, Fabric, Partitions, StartError, config};
 use pollux_wire::mad::smp::NodeType;
@@ -132,16 +133,33 @@ fn socket(folder: &Path) -> PathBuf {
     folder.join("fabric")
 }
 
+/// What the folders' names begin with.
+const FOLDERS: &str = "pollux-fabric-";
+
 /// A new folder, which nobody else may enter. One that is there already is somebody else's.
 fn folder() -> std::io::Result<PathBuf> {
     static MADE: AtomicUsize = AtomicUsize::new(0);
+    let within = std::env::temp_dir();
+    sweep(&within);
     loop {
-        let name =
-            format!("pollux-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
-        let folder = std::env::temp_dir().join(name);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let folder = within.join(format!("{FOLDERS}{}-{number}", std::process::id()));
         match DirBuilder::new().mode(0o700).create(&folder) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             made => return made.map(|()| folder),
+        }
+    }
+}
+
+/// Removes what killed processes have left: folders with a socket that nobody listens at. Those of
+/// other users stay, since they may not be removed.
+fn sweep(within: &Path) {
+    let entries = std::fs::read_dir(within).into_iter().flatten().flatten();
+    let names = entries.filter(|one| one.file_name().to_string_lossy().starts_with(FOLDERS));
+    for folder in names.map(|one| one.path()) {
+        let asked = UnixStream::connect(socket(&folder));
+        if asked.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
+            let _ = std::fs::remove_dir_all(&folder);
         }
     }
 }
@@ -167,5 +185,18 @@ mod tests {
     fn one_that_cannot_be_says_why() {
         let error = Embedded::start("single:none").unwrap_err();
         assert!(error.to_string().contains("single:none"), "{error}");
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_swept() {
+        let within = folder().unwrap();
+        let [dead, starting] = ["1-0", "2-0"].map(|name| within.join(format!("{FOLDERS}{name}")));
+        for folder in [&dead, &starting] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        drop(std::os::unix::net::UnixListener::bind(socket(&dead)).unwrap());
+        sweep(&within);
+        assert!(!dead.exists() && starting.exists());
+        std::fs::remove_dir_all(within).unwrap();
     }
 }

@@ -16,6 +16,7 @@ use pollux_dataplane::ipoib::{
 use pollux_dataplane::neighbour::{Peer, Route, RouteTable, Routes};
 use pollux_dataplane::packet_memory::PacketMemory;
 use pollux_dataplane::verdict::{Destinations, Verdict};
+use pollux_mem::Buf;
 use pollux_mem::snapshot::Snapshot;
 use pollux_verbs::*;
 use pollux_wire::address::{Guid, Qpn, Scope};
@@ -125,6 +126,9 @@ pub struct Mover {
     pub(super) misses: Vec<Vec<u8>>,
     pub(super) too_big: Vec<(Vec<u8>, u32)>,
     pub(super) waiting: VecDeque<Outgoing>,
+    /// What leaves with the next doorbell, and what is being written to leave with it.
+    pub(super) batch: Vec<Outgoing>,
+    pub(super) draft: Option<Buf>,
     pub(super) refused: Vec<Refused>,
     pub(super) counts: Counts,
     gsi: Gsi,
@@ -187,6 +191,8 @@ impl Mover {
             too_big: Vec::new(),
             uses: BTreeMap::new(),
             waiting: VecDeque::new(),
+            batch: Vec::new(),
+            draft: None,
             refused: Vec::new(),
             counts: Counts::default(),
             gsi,
@@ -259,6 +265,7 @@ impl Mover {
             busy = true;
         }
         self.start_again()?;
+        self.flush();
         busy |= self.send_waiting();
         arrived.news.append(&mut self.news);
         arrived.misses.append(&mut self.misses);
