@@ -6,7 +6,8 @@
 //!
 //! 1. [`mover`]: the device and all that the interface has there; [`gsi`]: its queue pair 1;
 //! 2. `actions` and [`sending`]: what control, and the host, want to be done;
-//! 3. [`echo`]: requests of ours, for `pollux ping`.
+//! 3. [`sockets`]: the quick way for whoever serves sockets here;
+//! 4. [`echo`]: requests of ours, for `pollux ping`.
 //!
 //! It has no clock and no thread: whoever runs it says what time it is, and calls
 //! [`Interface::step`] again when that did something, and when [`Interface::poll_timeout`] says so.
@@ -17,6 +18,7 @@ pub mod gsi;
 mod handles;
 pub mod mover;
 pub mod sending;
+pub mod sockets;
 
 use crate::config::{InterfaceSettings, Mode};
 use crate::device::Opened;
@@ -33,14 +35,12 @@ use pollux_verbs::time::Time;
 use pollux_wire::address::Scope;
 use pollux_wire::ip::ipoib::IpoibHeader;
 use sending::NotSent;
+use sockets::{Take, Used};
 use std::net::IpAddr;
 use std::time::Duration;
 
 /// How often control is told which connections are used.
 const USES_EVERY: Duration = Duration::from_secs(1);
-/// How often control is told which neighbour packets go to: far oftener than it loses patience
-/// with one (RFC 4861 10: seconds).
-const USE_EVERY: Duration = Duration::from_millis(10);
 /// Packets that wait for sockets, at most.
 const DELIVERIES_MAX: usize = 4096;
 
@@ -59,8 +59,10 @@ pub struct Interface {
     deliveries: Option<Queue<Delivery>>,
     /// When control is told which connections are used.
     uses_due: Time,
-    /// The neighbour that control was last told packets go to, and until when that will do.
-    used: Option<(IpAddr, Time)>,
+    /// Neighbours that it was told of.
+    used: Used,
+    /// When control is looked at, at the latest.
+    look_at: Time,
     /// Why it does not run any more.
     failed: Option<VerbsError>,
 }
@@ -98,7 +100,8 @@ impl Interface {
             echoes: Echoes::default(),
             deliveries: None,
             uses_due: now + USES_EVERY,
-            used: None,
+            used: Used::new(),
+            look_at: now,
             failed: None,
         };
         interface.step(now);
@@ -125,8 +128,13 @@ impl Interface {
         if self.failed.is_some() {
             return false;
         }
-        let stepped =
-            self.mover.poll(&mut self.arrived).and_then(|busy| Ok(self.hear(now)? | busy));
+        self.turn(now, &mut |_| false)
+    }
+
+    /// The same, where somebody takes packets before control does.
+    fn turn(&mut self, now: Time, take: Take<'_>) -> bool {
+        let polled = self.mover.poll(&mut self.arrived);
+        let stepped = polled.and_then(|busy| Ok(self.hear(now, take)? | busy));
         let mut busy = match stepped {
             Ok(busy) => busy,
             Err(error) => {
@@ -184,11 +192,7 @@ impl Interface {
     pub fn send(&mut self, now: Time, packet: &[u8]) -> Result<(), NotSent> {
         let sent = self.mover.send_packet(packet);
         if let (Ok(()), Some((_, next_hop))) = (sent, sending::destination(packet)) {
-            let will_do = |(last, until)| last == next_hop && now < until;
-            if !self.used.is_some_and(will_do) {
-                self.tell().handle_use(now, next_hop);
-                self.used = Some((next_hop, now + USE_EVERY));
-            }
+            self.tell_use(now, next_hop);
         }
         sent
     }
@@ -253,7 +257,7 @@ impl Interface {
     }
 
     /// Tells control what has come.
-    fn hear(&mut self, now: Time) -> Result<bool, VerbsError> {
+    fn hear(&mut self, now: Time, take: Take<'_>) -> Result<bool, VerbsError> {
         let mut arrived = std::mem::take(&mut self.arrived);
         let busy = !arrived.is_empty();
         if arrived.port_changed {
@@ -267,7 +271,9 @@ impl Interface {
             self.tell().handle_mad(now, &envelope);
         }
         for received in arrived.packets.drain(..) {
-            self.hear_packet(now, &received);
+            if !take(received.packet.octets()) {
+                self.hear_packet(now, &received);
+            }
             self.mover.recycle(received);
         }
         for (connection, news) in arrived.news.drain(..) {

@@ -7,6 +7,7 @@
 use super::gsi::Gsi;
 use super::handles::Handles;
 use crate::device::Opened;
+use crate::fabric::Embedded;
 use pollux_control::interface::{ConnectionKey, ConnectionNews, Link, PeerKey, PortView};
 use pollux_control::mad::Envelope;
 use pollux_dataplane::ipoib::{
@@ -15,6 +16,7 @@ use pollux_dataplane::ipoib::{
 use pollux_dataplane::neighbour::{Peer, Route, RouteTable, Routes};
 use pollux_dataplane::packet_memory::PacketMemory;
 use pollux_dataplane::verdict::{Destinations, Verdict};
+use pollux_mem::Buf;
 use pollux_mem::snapshot::Snapshot;
 use pollux_verbs::*;
 use pollux_wire::address::{Guid, Qpn, Scope};
@@ -22,6 +24,7 @@ use pollux_wire::ip::ipoib::ip_mtu;
 use pollux_wire::keys::PKey;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::sync::Arc;
 
 /// The longest packet in a buffer for datagrams: that of a link with the largest MTU.
 const SMALL_OCTETS: u32 = 4092;
@@ -123,11 +126,16 @@ pub struct Mover {
     pub(super) misses: Vec<Vec<u8>>,
     pub(super) too_big: Vec<(Vec<u8>, u32)>,
     pub(super) waiting: VecDeque<Outgoing>,
+    /// What leaves with the next doorbell, and what is being written to leave with it.
+    pub(super) batch: Vec<Outgoing>,
+    pub(super) draft: Option<Buf>,
     pub(super) refused: Vec<Refused>,
     pub(super) counts: Counts,
     gsi: Gsi,
     // Buffers go back to pools, which must still be there.
     _memories: [PacketMemory; 2],
+    // And the device leaves a fabric that still runs.
+    _fabric: Option<Arc<Embedded>>,
 }
 
 /// What was not moved, beside what the station counts.
@@ -151,7 +159,7 @@ impl Mover {
         message_octets: Option<u32>,
         seed: u64,
     ) -> Result<Self, DeviceError> {
-        let Opened { mut device, port } = opened;
+        let Opened { mut device, port, fabric } = opened;
         let pd = device.create_pd()?;
         let memory =
             |buffers, octets| PacketMemory::new(buffers, octets).map_err(DeviceError::Memory);
@@ -183,10 +191,13 @@ impl Mover {
             too_big: Vec::new(),
             uses: BTreeMap::new(),
             waiting: VecDeque::new(),
+            batch: Vec::new(),
+            draft: None,
             refused: Vec::new(),
             counts: Counts::default(),
             gsi,
             _memories: [small, large],
+            _fabric: fabric,
             device,
         })
     }
@@ -254,6 +265,7 @@ impl Mover {
             busy = true;
         }
         self.start_again()?;
+        self.flush();
         busy |= self.send_waiting();
         arrived.news.append(&mut self.news);
         arrived.misses.append(&mut self.misses);
