@@ -23,10 +23,14 @@ impl Mover {
             }
             Action::Attach { mgid, mlid } => {
                 let qp = self.station.datagram_qp();
-                self.device.attach_multicast(qp, mgid, mlid).is_ok()
+                let is_heard = self.management.in_band().is_none_or(|it| it.hear(mgid));
+                self.device.attach_multicast(qp, mgid, mlid).is_ok() && is_heard
             }
             Action::Detach { mgid, mlid } => {
                 let qp = self.station.datagram_qp();
+                if let Some(in_band) = self.management.in_band() {
+                    in_band.hear_no_more(mgid);
+                }
                 self.device.detach_multicast(qp, mgid, mlid).is_ok()
             }
             Action::AddOwn(address) => {

@@ -4,7 +4,8 @@
 //!   device --> mover --arrived--> control --actions, datagrams, packets--> mover --> device
 //! ```
 //!
-//! 1. [`mover`]: the device and all that the interface has there; [`gsi`]: its queue pair 1;
+//! 1. [`mover`]: the device and all that the interface has there; [`management`]: its queue pair 1
+//!    ([`gsi`]), or what stands in for it on Ethernet ([`in_band`]);
 //! 2. `actions` and [`sending`]: what control, and the host, want to be done;
 //! 3. [`sockets`]: the quick way for whoever serves sockets here;
 //! 4. [`echo`]: requests of ours, for `pollux ping`.
@@ -16,6 +17,8 @@ mod actions;
 pub mod echo;
 pub mod gsi;
 mod handles;
+pub mod in_band;
+pub mod management;
 pub mod mover;
 pub mod sending;
 pub mod sockets;
@@ -33,7 +36,7 @@ use pollux_verbs::VerbsError;
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
 use pollux_wire::address::Scope;
-use pollux_wire::ip::ipoib::IpoibHeader;
+use pollux_wire::ip::ipoib::{EtherType, IpoibHeader};
 use sending::NotSent;
 use sockets::{Take, Used};
 use std::net::IpAddr;
@@ -304,6 +307,12 @@ impl Interface {
             },
         };
         let (ether_type, packet) = (received.ether_type, received.packet.octets());
+        if ether_type == EtherType::IN_BAND_MAD {
+            if let Some(envelope) = self.mover.management_in(received) {
+                self.tell().handle_mad(now, &envelope);
+            }
+            return;
+        }
         self.tell().handle_packet(now, control::Received { ether_type, packet, from });
     }
 

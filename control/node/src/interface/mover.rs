@@ -4,11 +4,13 @@
 //! (`actions`, `sending`). It decides nothing. What a device refuses is a counted drop, or a state
 //! with a reason; a device that is gone ends it.
 
-use super::gsi::Gsi;
 use super::handles::Handles;
+use super::management::Management;
 use crate::device::Opened;
 use crate::fabric::Embedded;
-use pollux_control::interface::{ConnectionKey, ConnectionNews, Link, PeerKey, PortView};
+use pollux_control::interface::{
+    By, ConnectionKey, ConnectionNews, Link, Outgoing as Frame, PeerKey, PortView,
+};
 use pollux_control::mad::Envelope;
 use pollux_dataplane::ipoib::{
     Config, ConnectionId, ConnectionUse, Outgoing, Received, Refused, Sender, Station, StationEvent,
@@ -20,7 +22,7 @@ use pollux_mem::Buf;
 use pollux_mem::snapshot::Snapshot;
 use pollux_verbs::*;
 use pollux_wire::address::{Guid, Qpn, Scope};
-use pollux_wire::ip::ipoib::ip_mtu;
+use pollux_wire::ip::ipoib::{EtherType, ip_mtu};
 use pollux_wire::keys::PKey;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -131,7 +133,7 @@ pub struct Mover {
     pub(super) draft: Option<Buf>,
     pub(super) refused: Vec<Refused>,
     pub(super) counts: Counts,
-    gsi: Gsi,
+    pub(super) management: Management,
     // Buffers go back to pools, which must still be there.
     _memories: [PacketMemory; 2],
     // And the device leaves a fabric that still runs.
@@ -171,7 +173,7 @@ impl Mover {
         let receive_mtu = message_octets.unwrap_or_default();
         let config = Config { port, connected_receives, receive_mtu, ..Config::default() };
         let station = Station::new(&mut *device, pd, config, &small, &large)?;
-        let gsi = Gsi::new(&mut *device, pd, port)?;
+        let management = Management::new(&mut *device, pd, port)?;
         let routes = RouteTable::new(p_key, scope, seed);
         Ok(Self {
             port,
@@ -195,7 +197,7 @@ impl Mover {
             draft: None,
             refused: Vec::new(),
             counts: Counts::default(),
-            gsi,
+            management,
             _memories: [small, large],
             _fabric: fabric,
             device,
@@ -224,7 +226,7 @@ impl Mover {
 
     /// Whether the station is stopped, and nothing is under way.
     pub fn is_idle(&self) -> bool {
-        self.station.is_stopped() && self.connections.is_empty() && self.gsi.is_idle()
+        self.station.is_stopped() && self.connections.is_empty() && self.management.is_idle()
     }
 
     /// What was not moved.
@@ -234,15 +236,15 @@ impl Mover {
 
     /// Management datagrams that could not be sent.
     pub fn mads_unsent(&self) -> u64 {
-        self.gsi.unsent()
+        self.management.unsent()
     }
 
     /// The port as it is now.
-    pub fn port(&self) -> Result<PortView, VerbsError> {
+    pub fn port(&mut self) -> Result<PortView, VerbsError> {
         let port = self.device.port(self.port)?;
         let gid = |index| self.device.gid(self.port, index);
         let p_key = |index| self.device.pkey(self.port, index);
-        Ok(PortView {
+        let view = PortView {
             number: self.port,
             state: port.state,
             lid: port.lid,
@@ -252,13 +254,17 @@ impl Mover {
             mtu: port.mtu,
             gids: (0..port.gids).map(gid).collect::<Result<_, _>>()?,
             pkeys: (0..port.pkeys).map(p_key).collect::<Result<_, _>>()?,
+        };
+        Ok(match self.management.in_band() {
+            Some(in_band) => in_band.view(view),
+            None => view,
         })
     }
 
     /// Takes what has come; says whether anything was done.
     pub fn poll(&mut self, arrived: &mut Arrived) -> Result<bool, VerbsError> {
         let mut busy = self.hear_device(arrived);
-        busy |= self.gsi.poll(&mut *self.device, &mut arrived.mads)?;
+        busy |= self.management.poll(&mut *self.device, &mut arrived.mads)?;
         busy |= self.station.poll(&mut *self.device, &mut arrived.packets)? > 0;
         while let Some(event) = self.station.poll_event() {
             self.hear_station(event);
@@ -296,9 +302,18 @@ impl Mover {
         self.keys.get(&connection).copied()
     }
 
+    /// The management datagram that a packet is, where these go in band.
+    pub fn management_in(&mut self, received: &Received) -> Option<Envelope> {
+        let gid = self.link?.gid;
+        self.management.in_band()?.receive(received, gid)
+    }
+
     /// Sends a management datagram.
     pub fn send_mad(&mut self, envelope: &Envelope) {
-        self.gsi.send(&mut *self.device, envelope);
+        if let Some(way) = self.management.send(&mut *self.device, envelope) {
+            let (ether_type, packet) = (EtherType::IN_BAND_MAD, envelope.mad.to_vec());
+            self.send(&Frame { ether_type, packet, by: By::Datagram(way) });
+        }
     }
 
     /// Tells, at the next poll, which connections were used since this was called last.
