@@ -2,7 +2,7 @@
 //!
 //! ```toml
 //! [interface.ib0]
-//! device = "mlx5_0:1"                        # as `crate::device` opens it
+//! device = "mlx5_0:1"                        # as `crate::device` opens it; several may share it
 //! pkey = 0xffff                              # the partition; the default one without this
 //! mode = "auto"                              # ud, rc, uc, or the best that a peer offers
 //! mtu = 65520                                # of connections; of datagrams the link has its own
@@ -167,13 +167,16 @@ impl NodeConfig {
 
     /// What no single value shows to be wrong: where, and why.
     fn check(&self) -> Result<(), (String, String)> {
-        let mut devices = BTreeMap::new();
+        let mut places = BTreeMap::new();
         for (name, interface) in &self.interfaces {
             let header = format!("interface.{name}");
-            if let Some(other) = devices.insert(&interface.device, name) {
-                let device = &interface.device;
-                let reason =
-                    format!("{name} and {other} are both at {device:?}; a port has one interface");
+            let place = (&interface.device, interface.pkey.partition());
+            if let Some(other) = places.insert(place, name) {
+                let (device, pkey) = (&interface.device, interface.pkey.0);
+                let reason = format!(
+                    "{name} and {other} are both at {device:?} in the partition {pkey:#06x}; \
+                     give one of them another pkey"
+                );
                 return Err((header, reason));
             }
             let connects = interface.peer.iter().find(|peer| peer.mode != Mode::Ud);
@@ -343,7 +346,10 @@ link = "80:00:00:48:fe:80:00:00:00:00:00:00:00:02:c9:03:00:00:10:01"
         assert!(refusal(&WHOLE.replace("0x8001", "0")).contains("the default one is 0xffff"));
         assert!(refusal("[interface.ib0]\npkey = 1").contains("device"));
         let twice = format!("{WHOLE}[interface.ib1]\ndevice = 'soft:/run/fabric@host1'\n");
-        assert!(refusal(&twice).starts_with("node.toml:12: ib1 and ib0 are both at"));
+        let child = NodeConfig::read("f", &twice).expect("another partition of the same port");
+        assert_eq!(child.interfaces["ib1"].pkey, PKey::DEFAULT);
+        let said = refusal(&format!("{twice}pkey = 1\n"));
+        assert!(said.starts_with("node.toml:12: ib1 and ib0 are both at"), "{said}");
         let mixed = WHOLE.replace("pkey = 0x8001", "ipv6 = false");
         assert!(refusal(&mixed).contains("has fd00::1, but ipv6 = false"));
         let said = refusal(&WHOLE.replace("pkey = 0x8001", "mtu = 65521"));

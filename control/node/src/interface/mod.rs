@@ -19,7 +19,7 @@ pub mod mover;
 pub mod sending;
 
 use crate::config::{InterfaceSettings, Mode};
-use crate::device::Opened;
+use crate::port::Place;
 use echo::{EchoId, Echoes, Outcome};
 use mover::{Arrived, DeviceError, Mover};
 use pollux_control::bounded::Queue;
@@ -60,7 +60,7 @@ impl Interface {
     /// others.
     pub fn new(
         now: Time,
-        opened: Opened,
+        place: impl Into<Place>,
         settings: &InterfaceSettings,
         seed: u64,
     ) -> Result<Self, DeviceError> {
@@ -68,7 +68,7 @@ impl Interface {
         let scope = Scope::LINK_LOCAL;
         let receive_mtu = settings.mtu + IpoibHeader::LEN as u32;
         let messages = (settings.mode != Mode::Ud).then_some(receive_mtu);
-        let mover = Mover::new(opened, settings.pkey, scope, messages, dice.roll())?;
+        let mover = Mover::new(place.into(), settings.pkey, scope, messages, dice.roll())?;
         let guid = mover.node_guid();
         let config = control::InterfaceConfig {
             addresses: settings.address.iter().map(|prefix| (prefix.ip, prefix.len)).collect(),

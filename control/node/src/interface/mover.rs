@@ -4,9 +4,8 @@
 //! (`actions`, `sending`). It decides nothing. What a device refuses is a counted drop, or a state
 //! with a reason; a device that is gone ends it.
 
-use super::gsi::Gsi;
 use super::handles::Handles;
-use crate::device::Opened;
+use crate::port::{Management, Place};
 use pollux_control::interface::{ConnectionKey, ConnectionNews, Link, PeerKey, PortView};
 use pollux_control::mad::Envelope;
 use pollux_dataplane::ipoib::{
@@ -125,7 +124,7 @@ pub struct Mover {
     pub(super) waiting: VecDeque<Outgoing>,
     pub(super) refused: Vec<Refused>,
     pub(super) counts: Counts,
-    gsi: Gsi,
+    gsi: Management,
     // Buffers go back to pools, which must still be there.
     _memories: [PacketMemory; 2],
 }
@@ -145,14 +144,13 @@ impl Mover {
     /// All that an interface needs at a device, stopped. Connections, if there are to be any, bring
     /// messages of at most so many octets. The seed is to be unknown to others.
     pub fn new(
-        opened: Opened,
+        place: Place,
         p_key: PKey,
         scope: Scope,
         message_octets: Option<u32>,
         seed: u64,
     ) -> Result<Self, DeviceError> {
-        let Opened { mut device, port } = opened;
-        let pd = device.create_pd()?;
+        let (mut device, port, pd, gsi) = place.take()?;
         let memory =
             |buffers, octets| PacketMemory::new(buffers, octets).map_err(DeviceError::Memory);
         let small = memory(SMALL_BUFFERS, SMALL_OCTETS)?;
@@ -163,7 +161,6 @@ impl Mover {
         let receive_mtu = message_octets.unwrap_or_default();
         let config = Config { port, connected_receives, receive_mtu, ..Config::default() };
         let station = Station::new(&mut *device, pd, config, &small, &large)?;
-        let gsi = Gsi::new(&mut *device, pd, port)?;
         let routes = RouteTable::new(p_key, scope, seed);
         Ok(Self {
             port,

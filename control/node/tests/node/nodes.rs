@@ -144,6 +144,48 @@ fn a_partition_is_a_link_of_its_own() {
     assert!(echoes.iter().all(|row| row.values[0] == "32769"), "{:?}", echoes[0].values);
 }
 
+// req: ud-pkey-configured
+#[test]
+fn interfaces_of_several_partitions_share_a_port() {
+    let test = "interfaces_of_several_partitions_share_a_port";
+    let fabric = Running::partitioned(test, 2, PARTITIONS);
+    let keys = ["mode = 'rc'", "mode = 'rc'\npkey = 0x8001"];
+    let node = |host: usize, addresses: [&str; 2]| {
+        let [one, two] = addresses;
+        Hosts::sharing(&fabric.port(host), &[(one, keys[0]), (two, keys[1])])
+    };
+    let mut hosts = node(1, ["10.0.0.1/24", "10.0.0.3/24"]);
+    hosts.join(node(2, ["10.0.0.2/24", "10.0.0.4/24"]));
+    hosts.come_up();
+    for octets in [56, 60_000] {
+        for (host, to) in [(0, "10.0.0.2"), (1, "10.0.0.4"), (2, "10.0.0.1"), (3, "10.0.0.3")] {
+            hosts.must_answer(host, to, octets);
+        }
+    }
+    // One subnet of addresses, and yet nobody of the other partition is a neighbour.
+    for (host, to) in [(0, "10.0.0.3"), (0, "10.0.0.4"), (1, "10.0.0.2"), (2, "10.0.0.3")] {
+        assert_eq!(hosts.ping(host, to, 56), Outcome::Unreachable, "{host} to {to}");
+    }
+    for host in 0..4 {
+        let rows = hosts.connections(host);
+        let [row] = &rows[..] else { panic!("{host}: {rows:?}") };
+        assert_eq!((row.qp_type, row.mtu), (QpType::Rc, 65_520));
+    }
+    let now = hosts.now();
+    hosts.hosts[1].leave(now);
+    hosts.until("left", |hosts| hosts.hosts[1].has_left() && hosts.connections(3).is_empty());
+    hosts.must_answer(0, "10.0.0.2", 60_000);
+    // Queue pair 1 spoke for both partitions, in the one that each message was about.
+    let packets = fabric.end();
+    let octets: Vec<_> = packets.iter().map(Vec::as_slice).collect();
+    let fields = ["infiniband.bth.p_key", "infiniband.cm.req.pkey"];
+    let Some(rows) = dissect(test, &octets, &fields) else { return };
+    let requests: Vec<_> = rows.iter().filter(|row| !row.values[1].is_empty()).collect();
+    for partition in ["65535", "32769"] {
+        assert!(requests.iter().any(|row| row.values[0] == partition), "none in {partition}");
+    }
+}
+
 // req: ud-full-member
 #[test]
 fn a_limited_member_stays_down_and_says_why() {
