@@ -3,5 +3,6 @@
 
 mod connections;
 mod datagrams;
+mod groups;
 mod mover;
 mod world;
