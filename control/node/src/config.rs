@@ -5,7 +5,7 @@
 //! device = "mlx5_0:1"                        # as `crate::device` opens it; several may share it
 //! pkey = 0xffff                              # the partition; the default one without this
 //! mode = "auto"                              # ud, rc, uc, or the best that a peer offers
-//! mtu = 65520                                # of connections; of datagrams the link has its own
+//! mtu = 65520                                # the longest packet; what a link takes is often less
 //! address = ["10.0.0.1/24", "fd00::1/64"]
 //! router = ["10.0.0.254"]                    # where everything else goes
 //! ipv6 = true
@@ -54,7 +54,7 @@ pub struct InterfaceSettings {
     /// How packets go to its peers.
     #[serde(default)]
     pub mode: Mode,
-    /// The longest packet that connections bring.
+    /// The longest packet that is sent, and that connections bring.
     #[serde(default = "longest", deserialize_with = "mtu")]
     pub mtu: u32,
     /// Peers to which they go otherwise.
@@ -250,7 +250,7 @@ fn mtu<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     match (IPV6_MTU_MIN..=longest()).contains(&mtu) {
         true => Ok(mtu),
         false => Err(de::Error::custom(format!(
-            "packets of {mtu} octets are none that a connection is for; write {IPV6_MTU_MIN} to {}",
+            "packets of {mtu} octets are none that an interface is for; write {IPV6_MTU_MIN} to {}",
             longest()
         ))),
     }

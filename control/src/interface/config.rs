@@ -26,6 +26,8 @@ pub struct InterfaceConfig {
     pub create: Option<GroupTerms>,
     /// Addresses, with the lengths of their prefixes.
     pub addresses: Vec<(IpAddr, u8)>,
+    /// The longest packet that is sent, where the link and connections have room for longer ones.
+    pub mtu_max: u32,
     /// Default routers.
     pub routers: Vec<IpAddr>,
     /// Neighbours that are not asked for.
@@ -95,6 +97,7 @@ impl InterfaceConfig {
             scope: Scope::LINK_LOCAL,
             create: None,
             addresses: Vec::new(),
+            mtu_max: u32::MAX,
             routers: Vec::new(),
             neighbours: Vec::new(),
             ipv6: true,

@@ -30,6 +30,7 @@ mod paths;
 mod peers;
 mod resolution;
 mod rows;
+mod size;
 
 pub use action::{
     Action, By, ConnectionKey, ConnectionNews, DatagramWay, Delivery, From, Link, Outgoing,
@@ -154,6 +155,8 @@ pub struct Interface {
     nd: Nd,
     membership: Membership,
     icmp: Icmp,
+    /// Names the next packet that goes in parts.
+    part_id: u16,
     groups: BTreeMap<GroupId, Group>,
     paths: BTreeMap<Gid, Path>,
     /// Who goes first when there is no room for another path.
@@ -200,6 +203,7 @@ impl Interface {
             nd: Nd::new(nd, dice.roll()),
             membership: Membership::new(dice.roll()),
             icmp: Icmp::new(&config.icmp),
+            part_id: dice.roll() as u16,
             groups: BTreeMap::new(),
             paths: BTreeMap::new(),
             paths_by_use: BTreeSet::new(),

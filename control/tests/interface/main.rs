@@ -5,4 +5,5 @@ mod connections;
 mod datagrams;
 mod groups;
 mod mover;
+mod sizes;
 mod world;

@@ -72,6 +72,7 @@ impl Interface {
         let guid = mover.node_guid();
         let config = control::InterfaceConfig {
             addresses: settings.address.iter().map(|prefix| (prefix.ip, prefix.len)).collect(),
+            mtu_max: settings.mtu,
             routers: settings.router.clone(),
             neighbours: settings.neighbor.iter().map(|one| (one.address, one.link)).collect(),
             ipv6: settings.ipv6,
@@ -133,7 +134,8 @@ impl Interface {
         self.drain(now) | busy
     }
 
-    /// Takes leave: of groups, and of peers. [`Interface::has_left`] tells when they know.
+    /// Takes leave: of servers, of groups, and of peers. [`Interface::has_left`] tells when they
+    /// know.
     pub fn leave(&mut self, now: Time) {
         self.control.set_open(now, false);
         self.drain(now);
