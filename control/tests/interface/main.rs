@@ -4,6 +4,7 @@
 mod connections;
 mod datagrams;
 mod groups;
+mod leases;
 mod mover;
 mod sizes;
 mod world;

@@ -71,7 +71,8 @@ impl Interface {
         let mover = Mover::new(place.into(), settings.pkey, scope, messages, dice.roll())?;
         let guid = mover.node_guid();
         let config = control::InterfaceConfig {
-            addresses: settings.address.iter().map(|prefix| (prefix.ip, prefix.len)).collect(),
+            addresses: settings.fixed_addresses().map(|prefix| (prefix.ip, prefix.len)).collect(),
+            dhcp: settings.asks_for_address(),
             mtu_max: settings.mtu,
             routers: settings.router.clone(),
             neighbours: settings.neighbor.iter().map(|one| (one.address, one.link)).collect(),
@@ -137,6 +138,8 @@ impl Interface {
     /// Takes leave: of servers, of groups, and of peers. [`Interface::has_left`] tells when they
     /// know.
     pub fn leave(&mut self, now: Time) {
+        self.control.release(now);
+        self.drain(now);
         self.control.set_open(now, false);
         self.drain(now);
     }
