@@ -71,12 +71,13 @@ struct Inner {
     port: u8,
     pd: Pd,
     gsi: Gsi,
+    /// The interfaces' partitions, in the order of their numbers.
+    p_keys: Vec<PKey>,
     seated: Vec<Seated>,
 }
 
 /// What an interface has to be told.
 struct Seated {
-    p_key: PKey,
     mads: Queue<Envelope>,
     events: Queue<AsyncEvent>,
 }
@@ -87,15 +88,17 @@ impl SharedPort {
         let Opened { mut device, port } = opened;
         let pd = device.create_pd()?;
         let gsi = Gsi::new(&mut *device, pd, port)?;
-        let inner = Inner { device, port, pd, gsi, seated: Vec::new() };
+        let inner = Inner { device, port, pd, gsi, p_keys: Vec::new(), seated: Vec::new() };
         Ok(Self { inner: Arc::new(Mutex::new(inner)) })
     }
 
     /// A place for the interface of this partition.
     pub fn seat(&self, p_key: PKey) -> Seat {
-        let seated = &mut lock(&self.inner).seated;
-        seated.push(Seated { p_key, mads: Queue::new(MADS_MAX), events: Queue::new(EVENTS_MAX) });
-        Seat { inner: Arc::clone(&self.inner), number: seated.len() - 1 }
+        let mut inner = lock(&self.inner);
+        inner.p_keys.push(p_key);
+        let (mads, events) = (Queue::new(MADS_MAX), Queue::new(EVENTS_MAX));
+        inner.seated.push(Seated { mads, events });
+        Seat { inner: Arc::clone(&self.inner), number: inner.seated.len() - 1 }
     }
 }
 
@@ -115,27 +118,10 @@ impl Inner {
     }
 
     fn hand_out(&mut self, envelope: Envelope) {
-        let (header, _) = MadHeader::read(&envelope.mad).expect("a datagram has a header");
-        let whose = match header.mgmt_class {
-            MgmtClass::SUBN_ADM if header.method == Method::REPORT => {
-                return self.seated.iter_mut().for_each(|one| one.mads.push(envelope));
-            }
-            MgmtClass::SUBN_ADM => asked_by(header.transaction_id),
-            MgmtClass::COMM_MGT => self.in_partition(match CmMessage::parse_mad(&envelope.mad) {
-                Ok((_, CmMessage::Req(req))) => req.p_key,
-                _ => envelope.peer.p_key,
-            }),
-            _ => None,
-        };
-        let whose = whose.filter(|&number| number < self.seated.len()).unwrap_or(0);
-        if let Some(seated) = self.seated.get_mut(whose) {
-            seated.mads.push(envelope);
+        match whose(&envelope, &self.p_keys).and_then(|number| self.seated.get_mut(number)) {
+            Some(seated) => seated.mads.push(envelope),
+            None => self.seated.iter_mut().for_each(|one| one.mads.push(envelope)),
         }
-    }
-
-    fn in_partition(&self, p_key: PKey) -> Option<usize> {
-        let partition = p_key.partition();
-        self.seated.iter().position(|seated| seated.p_key.partition() == partition)
     }
 
     fn send(&mut self, number: usize, envelope: &Envelope) {
@@ -159,6 +145,24 @@ impl Inner {
         }
         self.seated[number].events.pop()
     }
+}
+
+/// The number of the interface that a datagram is for; none if it is for all. What is nobody's the
+/// first one refuses.
+fn whose(envelope: &Envelope, p_keys: &[PKey]) -> Option<usize> {
+    let in_partition =
+        |p_key: PKey| p_keys.iter().position(|own| own.partition() == p_key.partition());
+    let (header, _) = MadHeader::read(&envelope.mad).expect("a datagram has a header");
+    let number = match header.mgmt_class {
+        MgmtClass::SUBN_ADM if header.method == Method::REPORT => return None,
+        MgmtClass::SUBN_ADM => asked_by(header.transaction_id).filter(|it| *it < p_keys.len()),
+        MgmtClass::COMM_MGT => match CmMessage::parse_mad(&envelope.mad) {
+            Ok((_, CmMessage::Req(req))) => in_partition(req.p_key),
+            _ => in_partition(envelope.peer.p_key),
+        },
+        _ => None,
+    };
+    Some(number.unwrap_or(0))
 }
 
 /// The number of an interface, in the upper half of a transaction id: that is for what is between
@@ -297,5 +301,52 @@ impl Device for Seat {
     /// Events are everybody's: each interface knows its own queue pairs, and all have the port.
     fn async_event(&mut self) -> Option<AsyncEvent> {
         lock(&self.inner).event(self.number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pollux_control::mad::MadAddress;
+    use pollux_wire::mad::cm::{Req, Rtu};
+    use pollux_wire::mad::{AttributeId, MAD_LEN};
+
+    const P_KEYS: [PKey; 3] = [PKey::DEFAULT, PKey(0x8001), PKey(0x8002)];
+
+    fn from(p_key: u16, mad: [u8; MAD_LEN]) -> Option<usize> {
+        whose(&Envelope { peer: MadAddress::gsi(Lid(1), 0, PKey(p_key)), mad }, &P_KEYS)
+    }
+
+    fn datagram(class: MgmtClass, method: Method, transaction_id: u64) -> [u8; MAD_LEN] {
+        let mut mad = [0; MAD_LEN];
+        let header = MadHeader::new(class, method, transaction_id, AttributeId(0x38));
+        mad[..MadHeader::LEN].copy_from_slice(&header.emit());
+        mad
+    }
+
+    #[test]
+    fn answers_are_for_whoever_asked_and_notices_for_all() {
+        let answer = |id| from(0xffff, datagram(MgmtClass::SUBN_ADM, Method::GET_RESP, id));
+        for number in 0..3 {
+            let id = asking(number, 0x1234_5678_9abc_def0);
+            assert_eq!((answer(id), id as u32), (Some(number), 0x9abc_def0));
+        }
+        for nobodys in [7, asking(3, 7), u64::MAX] {
+            assert_eq!(answer(nobodys), Some(0));
+        }
+        let notice = datagram(MgmtClass::SUBN_ADM, Method::REPORT, asking(1, 7));
+        assert_eq!(from(0xffff, notice), None);
+        assert_eq!(from(0x8001, datagram(MgmtClass::PERF, Method::GET, 7)), Some(0));
+    }
+
+    #[test]
+    fn connections_are_made_in_the_partition_that_a_request_names() {
+        let request = |p_key| CmMessage::Req(Req { p_key: PKey(p_key), ..Req::default() });
+        assert_eq!(from(0xffff, request(0x8002).emit_mad(7)), Some(2));
+        assert_eq!(from(0x8001, request(0x8009).emit_mad(7)), Some(0), "to be refused");
+        let rtu = CmMessage::Rtu(Rtu::default()).emit_mad(asking(2, 7));
+        assert_eq!(from(0x8001, rtu), Some(1));
+        assert_eq!(from(0x0001, rtu), Some(1), "a limited member means the same partition");
+        assert_eq!(from(0x8009, rtu), Some(0));
     }
 }

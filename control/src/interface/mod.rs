@@ -17,8 +17,8 @@
 //! have limits.
 //!
 //! `life` says how an interface comes up and goes down, `resolution` how a packet finds its peer,
-//! `groups` who hears what, `connect` when peers are connected to, `lease` what a DHCP server has to
-//! do with it; `rows` shows it all.
+//! `groups` who hears what, `connect` when peers are connected to, `size` what becomes of packets
+//! that are too long, `lease` what a DHCP server has to do with it; `rows` shows it all.
 
 mod action;
 mod config;

@@ -113,7 +113,9 @@ mod tests {
     proptest! {
         /// Also where parts are parted again on a narrower link.
         #[test]
-        fn parts_make_the_whole(len in 0usize..20_000, mtu in 28usize..3000, narrow in 28usize..600) {
+        fn parts_make_the_whole(
+            len in 0usize..20_000, mtu in 28usize..3000, narrow in 28usize..600,
+        ) {
             let payload: Vec<u8> = (0..len).map(|at| at as u8).collect();
             let whole = packet(header(7), &payload);
             let once = parts(&whole, mtu, 1).unwrap();
