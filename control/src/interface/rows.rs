@@ -201,6 +201,7 @@ impl Interface {
             ("interface", "frames_full", self.frames.lost()),
             ("interface", "deliveries_full", self.deliveries.lost()),
         ];
+        let dhcp = self.dhcp.iter().flat_map(|dhcp| all("dhcp", dhcp.drops()));
         all("interface", &self.drops)
             .chain(lost)
             .chain(all("neighbour", self.neighbours.drops()))
@@ -210,6 +211,7 @@ impl Interface {
             .chain(all("address", self.addresses.drops()))
             .chain(all("route", self.routes.drops()))
             .chain(all("icmp", self.icmp.drops()))
+            .chain(dhcp)
             .chain(all("connection", self.connections.drops()))
     }
 

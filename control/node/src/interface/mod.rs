@@ -4,8 +4,8 @@
 //!   device --> mover --arrived--> control --actions, datagrams, packets--> mover --> device
 //! ```
 //!
-//! 1. [`mover`]: the device and all that the interface has there; [`management`]: its queue pair 1
-//!    ([`gsi`]), or what stands in for it on Ethernet ([`in_band`]);
+//! 1. [`mover`]: the device and all that the interface has there; [`gsi`]: its queue pair 1;
+//!    [`in_band`]: what stands in for that on Ethernet;
 //! 2. `actions` and [`sending`]: what control, and the host, want to be done;
 //! 3. [`sockets`]: the quick way for whoever serves sockets here;
 //! 4. [`echo`]: requests of ours, for `pollux ping`.
@@ -18,13 +18,12 @@ pub mod echo;
 pub mod gsi;
 mod handles;
 pub mod in_band;
-pub mod management;
 pub mod mover;
 pub mod sending;
 pub mod sockets;
 
 use crate::config::{InterfaceSettings, Mode};
-use crate::device::Opened;
+use crate::port::Place;
 use echo::{EchoId, Echoes, Outcome};
 use mover::{Arrived, DeviceError, Mover};
 use pollux_control::bounded::Queue;
@@ -75,7 +74,7 @@ impl Interface {
     /// others.
     pub fn new(
         now: Time,
-        opened: Opened,
+        place: impl Into<Place>,
         settings: &InterfaceSettings,
         seed: u64,
     ) -> Result<Self, DeviceError> {
@@ -83,10 +82,12 @@ impl Interface {
         let scope = Scope::LINK_LOCAL;
         let receive_mtu = settings.mtu + IpoibHeader::LEN as u32;
         let messages = (settings.mode != Mode::Ud).then_some(receive_mtu);
-        let mover = Mover::new(opened, settings.pkey, scope, messages, dice.roll())?;
+        let mover = Mover::new(place.into(), settings.pkey, scope, messages, dice.roll())?;
         let guid = mover.node_guid();
         let config = control::InterfaceConfig {
-            addresses: settings.address.iter().map(|prefix| (prefix.ip, prefix.len)).collect(),
+            addresses: settings.fixed_addresses().map(|prefix| (prefix.ip, prefix.len)).collect(),
+            dhcp: settings.asks_for_address(),
+            mtu_max: settings.mtu,
             routers: settings.router.clone(),
             neighbours: settings.neighbor.iter().map(|one| (one.address, one.link)).collect(),
             ipv6: settings.ipv6,
@@ -170,8 +171,11 @@ impl Interface {
         &mut self.control
     }
 
-    /// Takes leave: of groups, and of peers. [`Interface::has_left`] tells when they know.
+    /// Takes leave: of servers, of groups, and of peers. [`Interface::has_left`] tells when they
+    /// know.
     pub fn leave(&mut self, now: Time) {
+        self.tell().release(now);
+        self.drain(now);
         self.tell().set_open(now, false);
         self.drain(now);
     }

@@ -5,9 +5,8 @@
 //! with a reason; a device that is gone ends it.
 
 use super::handles::Handles;
-use super::management::Management;
-use crate::device::Opened;
 use crate::fabric::Embedded;
+use crate::port::{Management, Place, Taken};
 use pollux_control::interface::{
     By, ConnectionKey, ConnectionNews, Link, Outgoing as Frame, PeerKey, PortView,
 };
@@ -155,14 +154,13 @@ impl Mover {
     /// All that an interface needs at a device, stopped. Connections, if there are to be any, bring
     /// messages of at most so many octets. The seed is to be unknown to others.
     pub fn new(
-        opened: Opened,
+        place: Place,
         p_key: PKey,
         scope: Scope,
         message_octets: Option<u32>,
         seed: u64,
     ) -> Result<Self, DeviceError> {
-        let Opened { mut device, port, fabric } = opened;
-        let pd = device.create_pd()?;
+        let Taken { mut device, port, pd, management, fabric } = place.take()?;
         let memory =
             |buffers, octets| PacketMemory::new(buffers, octets).map_err(DeviceError::Memory);
         let small = memory(SMALL_BUFFERS, SMALL_OCTETS)?;
@@ -173,7 +171,6 @@ impl Mover {
         let receive_mtu = message_octets.unwrap_or_default();
         let config = Config { port, connected_receives, receive_mtu, ..Config::default() };
         let station = Station::new(&mut *device, pd, config, &small, &large)?;
-        let management = Management::new(&mut *device, pd, port)?;
         let routes = RouteTable::new(p_key, scope, seed);
         Ok(Self {
             port,
