@@ -308,6 +308,11 @@ impl Station {
         true
     }
 
+    /// The queue of receives that connections share, if there are to be any.
+    pub fn srq(&self) -> Option<Srq> {
+        self.connections.srq
+    }
+
     /// Who is at the ends of a connection.
     pub fn peering(&self, id: ConnectionId) -> Option<Peering> {
         let connection = self.connections.slots.get(id.slot as usize)?.as_ref()?;

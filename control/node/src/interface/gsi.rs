@@ -86,6 +86,16 @@ impl Gsi {
         Ok(gsi)
     }
 
+    /// Its completion queue.
+    pub fn cq(&self) -> Cq {
+        self.cq
+    }
+
+    /// The queue pair.
+    pub fn qp(&self) -> Qp {
+        self.qp
+    }
+
     /// Datagrams that could not be sent.
     pub fn unsent(&self) -> u64 {
         self.unsent

@@ -246,7 +246,7 @@ impl Mover {
 
     /// Takes what has come; says whether anything was done.
     pub fn poll(&mut self, arrived: &mut Arrived) -> Result<bool, VerbsError> {
-        let mut busy = self.hear_device(arrived);
+        let mut busy = self.hear_device(arrived)?;
         busy |= self.gsi.poll(&mut *self.device, &mut arrived.mads)?;
         busy |= self.station.poll(&mut *self.device, &mut arrived.packets)? > 0;
         while let Some(event) = self.station.poll_event() {
@@ -304,11 +304,12 @@ impl Mover {
         self.uses = uses;
     }
 
-    fn hear_device(&mut self, arrived: &mut Arrived) -> bool {
+    fn hear_device(&mut self, arrived: &mut Arrived) -> Result<bool, VerbsError> {
         let mut busy = false;
         while let Some(event) = self.device.async_event() {
             busy = true;
             self.station.handle_event(&event);
+            self.check_loss(&event)?;
             match event {
                 AsyncEvent::ConnectionEstablished(qp) => {
                     let of = |id: &&ConnectionId| {
@@ -330,7 +331,25 @@ impl Mover {
                 _ => {}
             }
         }
-        busy
+        Ok(busy)
+    }
+
+    /// What the device says is lost for good; nothing of the interface can go on without it.
+    fn check_loss(&self, event: &AsyncEvent) -> Result<(), VerbsError> {
+        let lost = |what, why| Err(VerbsError::Lost { what, why });
+        match *event {
+            AsyncEvent::DeviceFatal => lost("adapter", "it says that it failed"),
+            AsyncEvent::CqError(cq) if cq == self.station.cq() || cq == self.gsi.cq() => {
+                lost("completion queue", "it overran")
+            }
+            AsyncEvent::SrqError(srq) if Some(srq) == self.station.srq() => {
+                lost("shared receive queue", "it failed")
+            }
+            AsyncEvent::QpFatal(qp) if qp == self.station.datagram_qp() || qp == self.gsi.qp() => {
+                lost("queue pair of datagrams", "it failed")
+            }
+            _ => Ok(()),
+        }
     }
 
     fn hear_station(&mut self, event: StationEvent) {
