@@ -113,7 +113,7 @@ impl Interface {
             return false;
         }
         let stepped =
-            self.mover.poll(&mut self.arrived).and_then(|busy| Ok(self.hear(now)? | busy));
+            self.mover.poll(now, &mut self.arrived).and_then(|busy| Ok(self.hear(now)? | busy));
         let mut busy = match stepped {
             Ok(busy) => busy,
             Err(error) => {
@@ -274,7 +274,7 @@ impl Interface {
     fn drain(&mut self, now: Time) -> bool {
         let mut busy = false;
         while let Some(action) = self.control.poll_action() {
-            self.mover.carry_out(action);
+            self.mover.carry_out(now, action);
             busy = true;
         }
         if busy {

@@ -19,6 +19,8 @@ pub struct Illness {
     pub keeps: Option<fn(&AsyncEvent) -> bool>,
     /// Completions that never come.
     pub loses: Option<fn(&Completion) -> bool>,
+    /// Every completion comes twice.
+    pub repeats: bool,
     /// Verbs that it refuses.
     pub refuses: Vec<&'static str>,
     /// Completion queues that were made.
@@ -175,14 +177,19 @@ impl Device for Ailing {
     }
 
     fn poll(&mut self, cq: Cq, completions: &mut [Completion]) -> Result<usize, VerbsError> {
-        let count = self.device.poll(cq, completions)?;
-        let Some(loses) = self.illness().loses else { return Ok(count) };
+        let Illness { loses, repeats, .. } = *self.illness();
+        let room = if repeats { completions.len() / 2 } else { completions.len() };
+        let count = self.device.poll(cq, &mut completions[..room])?;
         let mut kept = 0;
         for at in 0..count {
-            if !loses(&completions[at]) {
+            if !loses.is_some_and(|loses| loses(&completions[at])) {
                 completions[kept] = completions[at];
                 kept += 1;
             }
+        }
+        if repeats {
+            completions.copy_within(..kept, kept);
+            kept *= 2;
         }
         Ok(kept)
     }
