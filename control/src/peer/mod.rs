@@ -224,9 +224,9 @@ pub struct Connections {
 impl Connections {
     /// None yet, and nowhere to make them.
     pub fn new(config: PeerConfig, seed: u64) -> Self {
-        let mut dice = Dice::new(seed);
+        let mut dice = Dice::secret(seed);
         Self {
-            cm: Cm::new(config.cm, Dice::new(dice.roll())),
+            cm: Cm::new(config.cm, dice.split()),
             config,
             dice,
             place: None,

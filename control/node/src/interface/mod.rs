@@ -64,7 +64,7 @@ impl Interface {
         settings: &InterfaceSettings,
         seed: u64,
     ) -> Result<Self, DeviceError> {
-        let mut dice = Dice::new(seed);
+        let mut dice = Dice::secret(seed);
         let scope = Scope::LINK_LOCAL;
         let receive_mtu = settings.mtu + IpoibHeader::LEN as u32;
         let messages = (settings.mode != Mode::Ud).then_some(receive_mtu);
