@@ -1,7 +1,7 @@
 //! A station's connections: made, changed and ended as control says (RFC 4755 2.2, 3).
 //!
 //! ```text
-//!   create --> Open --- a request failed, or the peer's was bad ---> Failed
+//!   create --> Open -- a request failed, the peer's was bad, ERR --> Failed
 //!               |                                                      |
 //!               +------------- disconnect --> Ending <-----------------+
 //!                                               |
@@ -277,7 +277,8 @@ impl Station {
     }
 
     /// Changes a connection's queue pair as control says. From INIT on there are receives for it,
-    /// so that it can be ready to receive before its number is told.
+    /// so that it can be ready to receive before its number is told. One that control takes to ERR
+    /// is as one that failed, without the event; its number stays its own until it ends.
     pub fn modify_connection<D: Device + ?Sized>(
         &mut self,
         device: &mut D,
@@ -305,6 +306,9 @@ impl Station {
         let qp = connection.peering.qp;
         let was = device.query_qp(qp).map(|(state, _)| state);
         let is_in_error = device.modify_qp(qp, &error).is_ok();
+        if change.state == Some(QpState::Err) && connection.state == State::Open {
+            connection.state = State::Failed;
+        }
         // Before RTR it has taken no receive, and perhaps no event will say so.
         let took_none = matches!(was, Ok(QpState::Reset | QpState::Init)) || !is_in_error;
         connection.last_receive_told |= took_none;

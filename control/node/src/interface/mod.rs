@@ -139,7 +139,8 @@ impl Interface {
         self.drain(now);
     }
 
-    /// Whether nothing is left of it: no connection, and nothing to be sent.
+    /// Whether all have been told: what is left are queue pairs for whose numbers packets may be
+    /// under way.
     pub fn has_left(&self) -> bool {
         self.failed.is_some() || !self.control.is_up() && self.mover.is_idle()
     }

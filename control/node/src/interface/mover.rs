@@ -223,9 +223,9 @@ impl Mover {
         self.station.connection_use(*self.connections.get(&connection)?)
     }
 
-    /// Whether the station is stopped, and nothing is under way.
+    /// Whether the station is stopped, and all management datagrams are sent.
     pub fn is_idle(&self) -> bool {
-        self.station.is_stopped() && self.connections.is_empty() && self.gsi.is_idle()
+        self.station.is_stopped() && self.gsi.is_idle()
     }
 
     /// What was not moved.
