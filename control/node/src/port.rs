@@ -24,6 +24,7 @@ use pollux_control::bounded::Queue;
 use pollux_control::interface::DatagramWay;
 use pollux_control::mad::Envelope;
 use pollux_mem::Memory;
+use pollux_verbs::time::Time;
 use pollux_verbs::*;
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::PKey;
@@ -113,9 +114,9 @@ fn lock(inner: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
 }
 
 impl Inner {
-    fn poll_mads(&mut self) -> Result<bool, VerbsError> {
+    fn poll_mads(&mut self, now: Time) -> Result<bool, VerbsError> {
         let mut received = Vec::new();
-        let busy = self.gsi.poll(&mut *self.device, &mut received)?;
+        let busy = self.gsi.poll(now, &mut *self.device, &mut received)?;
         for envelope in received {
             self.hand_out(envelope);
         }
@@ -230,14 +231,15 @@ impl Management {
     /// Takes what has come for this interface; says whether anything was done.
     pub(crate) fn poll(
         &mut self,
+        now: Time,
         device: &mut dyn Device,
         received: &mut Vec<Envelope>,
     ) -> Result<bool, VerbsError> {
         match self {
-            Self::Own(gsi) => gsi.poll(device, received),
+            Self::Own(gsi) => gsi.poll(now, device, received),
             Self::Shared(seat) => {
                 let mut inner = lock(&seat.inner);
-                let busy = inner.poll_mads()?;
+                let busy = inner.poll_mads(now)?;
                 let mads = &mut inner.seated[seat.number].mads;
                 let before = received.len();
                 received.extend(std::iter::from_fn(|| mads.pop()));
@@ -280,6 +282,24 @@ impl Management {
             Self::Own(gsi) => gsi.is_idle(),
             Self::Shared(seat) => lock(&seat.inner).gsi.is_idle(),
             Self::InBand(_) => true,
+        }
+    }
+
+    /// Whether its datagrams complete there.
+    pub(crate) fn is_its_cq(&self, cq: Cq) -> bool {
+        match self {
+            Self::Own(gsi) => gsi.cq() == cq,
+            Self::Shared(seat) => lock(&seat.inner).gsi.cq() == cq,
+            Self::InBand(_) => false,
+        }
+    }
+
+    /// Whether its datagrams go by that.
+    pub(crate) fn is_its_qp(&self, qp: Qp) -> bool {
+        match self {
+            Self::Own(gsi) => gsi.qp() == qp,
+            Self::Shared(seat) => lock(&seat.inner).gsi.qp() == qp,
+            Self::InBand(_) => false,
         }
     }
 

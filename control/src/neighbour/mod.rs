@@ -216,7 +216,7 @@ impl<P> Neighbours<P> {
             // Each entry has one question under way.
             asks: Queue::new(config.entries_max),
             config,
-            dice: Dice::new(seed),
+            dice: Dice::secret(seed),
             entries: BTreeMap::new(),
             due: BTreeSet::new(),
             order: BTreeSet::new(),

@@ -367,6 +367,12 @@ impl Station {
         self.datagrams.state == State::Stopped
     }
 
+    /// Whether datagrams come and go, or are to do neither; if not, what is outstanding is to come
+    /// back first.
+    pub fn is_settled(&self) -> bool {
+        matches!(self.datagrams.state, State::Started | State::Stopped)
+    }
+
     /// Another LID or Q_Key, as the subnet manager or the broadcast group says now.
     pub fn set_link<D: Device + ?Sized>(
         &mut self,

@@ -248,7 +248,7 @@ mod tests {
     const OWN: Gid = Gid([1; 16]);
 
     fn in_band() -> InBand {
-        InBand { mtu: Mtu::B4096, ..InBand::new("no_such_device", 1) }
+        InBand { mtu: Mtu::OCTETS_4096, ..InBand::new("no_such_device", 1) }
     }
 
     /// What the administrator's own client makes of the answer to a question.
@@ -269,13 +269,16 @@ mod tests {
     #[test]
     fn every_port_and_every_group_is_known() {
         let Answer::Path(path) = ask(Question::path(OWN, PEER, PKey::DEFAULT, 0)) else { panic!() };
-        assert_eq!((path.dgid, path.mtu, path.hop_limit), (PEER, Mtu::B4096, HOP_LIMIT));
+        assert_eq!((path.dgid, path.mtu, path.hop_limit), (PEER, Mtu::OCTETS_4096, HOP_LIMIT));
         let mgid = Gid([0xff; 16]);
         let join_state = JoinState::FULL_MEMBER;
         let member = Membership { mgid, port_gid: OWN, p_key: PKey::DEFAULT, join_state };
         for question in [Question::join(member), Question::leave(member)] {
             let Answer::Group(group) = ask(question) else { panic!() };
-            assert_eq!((group.mgid, group.mtu, group.join_state), (mgid, Mtu::B4096, join_state));
+            assert_eq!(
+                (group.mgid, group.mtu, group.join_state),
+                (mgid, Mtu::OCTETS_4096, join_state)
+            );
         }
         let all = Question::subscription(TrapNumber::MULTICAST_GROUP_CREATED, true);
         assert!(matches!(ask(all), Answer::Subscription(_)));

@@ -78,7 +78,7 @@ impl Interface {
         settings: &InterfaceSettings,
         seed: u64,
     ) -> Result<Self, DeviceError> {
-        let mut dice = Dice::new(seed);
+        let mut dice = Dice::secret(seed);
         let scope = Scope::LINK_LOCAL;
         let receive_mtu = settings.mtu + IpoibHeader::LEN as u32;
         let messages = (settings.mode != Mode::Ud).then_some(receive_mtu);
@@ -137,7 +137,7 @@ impl Interface {
 
     /// The same, where somebody takes packets before control does.
     fn turn(&mut self, now: Time, take: Take<'_>) -> bool {
-        let polled = self.mover.poll(&mut self.arrived);
+        let polled = self.mover.poll(now, &mut self.arrived);
         let stepped = polled.and_then(|busy| Ok(self.hear(now, take)? | busy));
         let mut busy = match stepped {
             Ok(busy) => busy,
@@ -180,7 +180,8 @@ impl Interface {
         self.drain(now);
     }
 
-    /// Whether nothing is left of it: no connection, and nothing to be sent.
+    /// Whether all have been told: what is left are queue pairs for whose numbers packets may be
+    /// under way.
     pub fn has_left(&self) -> bool {
         self.failed.is_some() || !self.control.is_up() && self.mover.is_idle()
     }
@@ -324,7 +325,7 @@ impl Interface {
     fn drain(&mut self, now: Time) -> bool {
         let mut busy = false;
         while let Some(action) = self.control.poll_action() {
-            self.mover.carry_out(action);
+            self.mover.carry_out(now, action);
             busy = true;
         }
         if busy {

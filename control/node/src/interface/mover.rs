@@ -19,6 +19,7 @@ use pollux_dataplane::packet_memory::PacketMemory;
 use pollux_dataplane::verdict::{Destinations, Verdict};
 use pollux_mem::Buf;
 use pollux_mem::snapshot::Snapshot;
+use pollux_verbs::time::Time;
 use pollux_verbs::*;
 use pollux_wire::address::{Guid, Qpn, Scope};
 use pollux_wire::ip::ipoib::{EtherType, ip_mtu};
@@ -26,6 +27,7 @@ use pollux_wire::keys::PKey;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The longest packet in a buffer for datagrams: that of a link with the largest MTU.
 const SMALL_OCTETS: u32 = 4092;
@@ -38,6 +40,8 @@ const CONNECTED_RECEIVES: u32 = 256;
 const HANDLES_MAX: usize = 64;
 /// Packets that wait for room in a send queue.
 pub(super) const WAITING_MAX: usize = 256;
+/// How long a device may take to give back what it has of a queue pair that ends.
+pub(super) const BACK_MAX: Duration = Duration::from_secs(5);
 
 /// Why an interface has no device, or not any more.
 #[derive(Debug)]
@@ -115,6 +119,10 @@ pub struct Mover {
     pub(super) peers: BTreeMap<PeerKey, Known>,
     pub(super) connections: BTreeMap<ConnectionKey, ConnectionId>,
     pub(super) keys: BTreeMap<ConnectionId, ConnectionKey>,
+    /// Connections that end, and until when that may take, the first first.
+    pub(super) leaving: VecDeque<(Time, ConnectionKey)>,
+    /// Until when datagrams may take to stop, or to go on.
+    settled_by: Option<Time>,
     /// How much connections had been used when that was told last.
     uses: BTreeMap<ConnectionKey, ConnectionUse>,
     /// For single packets.
@@ -148,6 +156,8 @@ pub struct Counts {
     pub no_room: u64,
     /// What control asked for and the device or a table refused.
     pub refused_actions: u64,
+    /// Connections that ended though the device did not give all of their buffers back.
+    pub given_up: u64,
 }
 
 impl Mover {
@@ -188,6 +198,8 @@ impl Mover {
             news: Vec::new(),
             misses: Vec::new(),
             too_big: Vec::new(),
+            leaving: VecDeque::new(),
+            settled_by: None,
             uses: BTreeMap::new(),
             waiting: VecDeque::new(),
             batch: Vec::new(),
@@ -221,9 +233,9 @@ impl Mover {
         self.station.connection_use(*self.connections.get(&connection)?)
     }
 
-    /// Whether the station is stopped, and nothing is under way.
+    /// Whether the station is stopped, and all management datagrams are sent.
     pub fn is_idle(&self) -> bool {
-        self.station.is_stopped() && self.connections.is_empty() && self.management.is_idle()
+        self.station.is_stopped() && self.management.is_idle()
     }
 
     /// What was not moved.
@@ -259,21 +271,44 @@ impl Mover {
     }
 
     /// Takes what has come; says whether anything was done.
-    pub fn poll(&mut self, arrived: &mut Arrived) -> Result<bool, VerbsError> {
-        let mut busy = self.hear_device(arrived);
-        busy |= self.management.poll(&mut *self.device, &mut arrived.mads)?;
+    pub fn poll(&mut self, now: Time, arrived: &mut Arrived) -> Result<bool, VerbsError> {
+        let mut busy = self.hear_device(arrived)?;
+        busy |= self.management.poll(now, &mut *self.device, &mut arrived.mads)?;
         busy |= self.station.poll(&mut *self.device, &mut arrived.packets)? > 0;
         while let Some(event) = self.station.poll_event() {
             self.hear_station(event);
             busy = true;
         }
         self.start_again()?;
+        self.check_patience(now)?;
         self.flush();
         busy |= self.send_waiting();
         arrived.news.append(&mut self.news);
         arrived.misses.append(&mut self.misses);
         arrived.too_big.append(&mut self.too_big);
         Ok(busy)
+    }
+
+    /// A connection that takes too long to end is given up; a device that even so does not end it,
+    /// or that keeps what it has of datagrams, is of no use.
+    fn check_patience(&mut self, now: Time) -> Result<(), VerbsError> {
+        const LATE: VerbsError =
+            VerbsError::Lost { what: "queue pair", why: "what it was given does not come back" };
+        while let Some(&(_, key)) = self.leaving.front().filter(|(until, _)| *until <= now) {
+            self.leaving.pop_front();
+            let Some(&id) = self.connections.get(&key) else { continue };
+            if !self.station.give_up(id) {
+                return Err(LATE);
+            }
+            self.counts.given_up += 1;
+            self.leaving.push_back((now + BACK_MAX, key));
+        }
+        if self.station.is_settled() {
+            self.settled_by = None;
+            return Ok(());
+        }
+        let by = *self.settled_by.get_or_insert(now + BACK_MAX);
+        if now < by { Ok(()) } else { Err(LATE) }
     }
 
     /// Whose a packet is; those of nobody here are counted.
@@ -328,11 +363,12 @@ impl Mover {
         self.uses = uses;
     }
 
-    fn hear_device(&mut self, arrived: &mut Arrived) -> bool {
+    fn hear_device(&mut self, arrived: &mut Arrived) -> Result<bool, VerbsError> {
         let mut busy = false;
         while let Some(event) = self.device.async_event() {
             busy = true;
             self.station.handle_event(&event);
+            self.check_loss(&event)?;
             match event {
                 AsyncEvent::ConnectionEstablished(qp) => {
                     let of = |id: &&ConnectionId| {
@@ -354,7 +390,27 @@ impl Mover {
                 _ => {}
             }
         }
-        busy
+        Ok(busy)
+    }
+
+    /// What the device says is lost for good; nothing of the interface can go on without it.
+    fn check_loss(&self, event: &AsyncEvent) -> Result<(), VerbsError> {
+        let lost = |what, why| Err(VerbsError::Lost { what, why });
+        match *event {
+            AsyncEvent::DeviceFatal => lost("adapter", "it says that it failed"),
+            AsyncEvent::CqError(cq) if cq == self.station.cq() || self.management.is_its_cq(cq) => {
+                lost("completion queue", "it overran")
+            }
+            AsyncEvent::SrqError(srq) if Some(srq) == self.station.srq() => {
+                lost("shared receive queue", "it failed")
+            }
+            AsyncEvent::QpFatal(qp)
+                if qp == self.station.datagram_qp() || self.management.is_its_qp(qp) =>
+            {
+                lost("queue pair of datagrams", "it failed")
+            }
+            _ => Ok(()),
+        }
     }
 
     fn hear_station(&mut self, event: StationEvent) {
