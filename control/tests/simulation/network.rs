@@ -4,7 +4,7 @@
 //! Datagrams and unreliable connections lose, double and delay. A reliable connection does not: it
 //! tries again for so long, and if its other end is not there by then, it fails.
 
-use crate::world::{World, owner_of};
+use crate::world::{World, node_of, owner_of};
 use pollux_control::interface::{
     By, ConnectionKey, ConnectionNews, DatagramWay, From, Outgoing, Received, Way,
 };
@@ -13,7 +13,9 @@ use pollux_fabric::subnet::Datagram;
 use pollux_fabric::topology::End;
 use pollux_verbs::{QpState, QpType};
 use pollux_wire::address::Qpn;
+use pollux_wire::ip::arp::ArpPacket;
 use pollux_wire::ip::ipoib::EtherType;
+use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::QKey;
 use pollux_wire::mad::MgmtClass;
 use std::time::Duration;
@@ -147,7 +149,12 @@ impl World {
         let to: Vec<usize> = match group {
             Some(group) => {
                 let all = self.listeners.get(&(group, way.vector.dlid)).into_iter().flatten();
-                all.copied().filter(|to| *to != nth).collect()
+                let asked = self.asked_by(&outgoing);
+                let all: Vec<_> = all.copied().filter(|to| *to != nth).collect();
+                let heard = |to: &usize| asked.is_none_or(|asked| asked == *to);
+                let to: Vec<_> = all.iter().copied().filter(heard).collect();
+                self.spared += (all.len() - to.len()) as u64;
+                to
             }
             None => self.by_lid.get(&way.vector.dlid).copied().into_iter().collect(),
         };
@@ -164,6 +171,13 @@ impl World {
             }
         }
         self.put(WAY, Event::Frame(Flying { to: in_time, ..flying }));
+    }
+
+    /// Whom a question of ARP asks for, if it is to come to nobody else.
+    fn asked_by(&self, outgoing: &Outgoing) -> Option<usize> {
+        let is_arp = outgoing.ether_type == EtherType::ARP && self.spares_bystanders;
+        let packet = is_arp.then(|| ArpPacket::<LinkAddress>::parse(&outgoing.packet).ok());
+        packet.flatten().map(|packet| node_of(packet.target_protocol))
     }
 
     /// A frame is there.

@@ -61,6 +61,9 @@ pub struct World {
     pub questions: u64,
     /// Frames that interfaces were given.
     pub frames: u64,
+    /// Questions of ARP come to whom they ask for alone; how many others did not get one.
+    pub spares_bystanders: bool,
+    pub spared: u64,
     /// Who is where, and who hears what.
     pub by_lid: BTreeMap<Lid, usize>,
     pub listeners: BTreeMap<(Gid, Lid), BTreeSet<usize>>,
@@ -75,6 +78,12 @@ pub struct World {
 pub fn ip(nth: usize) -> IpAddr {
     let [.., high, low] = (nth as u32 + 1).to_be_bytes();
     Ipv4Addr::new(10, 0, high, low).into()
+}
+
+/// The node with an address.
+pub fn node_of(ip: Ipv4Addr) -> usize {
+    let [.., high, low] = ip.octets();
+    usize::from(u16::from_be_bytes([high, low])).wrapping_sub(1)
 }
 
 /// A packet from one node to another, with a mark.
@@ -132,6 +141,8 @@ impl World {
             mads: 0,
             questions: 0,
             frames: 0,
+            spares_bystanders: false,
+            spared: 0,
             by_lid: BTreeMap::new(),
             listeners: BTreeMap::new(),
             events: BTreeMap::new(),
