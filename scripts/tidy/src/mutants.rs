@@ -96,7 +96,8 @@ pub fn run(root: &Path) -> io::Result<Vec<Finding>> {
     if !findings.is_empty() {
         return Ok(findings);
     }
-    let bench = Bench { tree: &tree, at: root.join("target/mutants") };
+    let built = std::fs::canonicalize(root.join("target"))?;
+    let bench = Bench { tree: &tree, at: root.join("target/mutants"), built };
     bench.copy(root)?;
     let suites: BTreeMap<Vec<String>, BTreeSet<&str>> =
         mutants.iter().fold(BTreeMap::new(), |mut suites, mutant| {
@@ -127,6 +128,8 @@ pub fn run(root: &Path) -> io::Result<Vec<Finding>> {
 struct Bench<'a> {
     tree: &'a Tree,
     at: PathBuf,
+    /// Where cargo builds it: in the tree's own place, since what is not ours is the same.
+    built: PathBuf,
 }
 
 impl Bench<'_> {
@@ -135,7 +138,7 @@ impl Bench<'_> {
     fn copy(&self, root: &Path) -> io::Result<()> {
         for path in tree::paths(root)? {
             let Ok(octets) = std::fs::read(root.join(&path)) else { continue };
-            let to = self.at.join("tree").join(&path);
+            let to = self.at.join(&path);
             if std::fs::read(&to).ok().as_ref() != Some(&octets) {
                 std::fs::create_dir_all(to.parent().unwrap_or(&self.at))?;
                 std::fs::write(to, octets)?;
@@ -163,7 +166,7 @@ impl Bench<'_> {
     }
 
     fn try_mutant(&self, mutant: &Mutant) -> io::Result<Fate> {
-        let at = self.at.join("tree").join(&mutant.file);
+        let at = self.at.join(&mutant.file);
         let whole = std::fs::read_to_string(&at)?;
         std::fs::write(&at, whole.replacen(&mutant.find, &mutant.put, 1))?;
         let names = BTreeSet::from([mutant.test.as_str()]);
@@ -172,15 +175,17 @@ impl Bench<'_> {
         fate
     }
 
-    /// Runs tests of a target by their names, in a program that is built as quickly as can be.
+    /// Runs tests of a target by their names. What is broken is built as quickly as can be.
     fn test(&self, suite: &[String], names: &BTreeSet<&str>) -> io::Result<Fate> {
-        let settings = ["debug=false", "package.pollux-control.opt-level=0"];
+        let settings = ["debug=false", "opt-level=0"];
         let mut cargo = Command::new("cargo");
         cargo.args(["test", "--quiet"]);
-        cargo.args(settings.iter().flat_map(|it| ["--config".into(), format!("profile.dev.{it}")]));
+        for setting in settings {
+            cargo.args(["--config", &format!("profile.dev.package.pollux-control.{setting}")]);
+        }
         cargo.args(suite).arg("--").args(names);
-        cargo.current_dir(self.at.join("tree"));
-        cargo.env("CARGO_TARGET_DIR", self.at.join("built")).env("RUST_BACKTRACE", "0");
+        cargo.current_dir(&self.at);
+        cargo.env("CARGO_TARGET_DIR", &self.built).env("RUST_BACKTRACE", "0");
         let output = cargo.output()?;
         let said = String::from_utf8_lossy(&output.stdout);
         let has_run = !said.contains(" 0 passed; 0 failed");
@@ -229,7 +234,7 @@ mod tests {
     fn a_file_of_tests_belongs_to_a_target() {
         let manifest = "[package]\nname = \"own-x\"\n";
         let tree = Tree::of(&[("x/y/Cargo.toml", manifest)]);
-        let bench = Bench { tree: &tree, at: PathBuf::new() };
+        let bench = Bench { tree: &tree, at: PathBuf::new(), built: PathBuf::new() };
         assert_eq!(bench.suite("x/y/src/a/b.rs"), ["--package", "own-x", "--lib"]);
         let suite = ["--package", "own-x", "--test", "z"];
         assert_eq!(bench.suite("x/y/tests/z/a.rs"), suite);
