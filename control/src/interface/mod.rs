@@ -41,7 +41,7 @@ pub use action::{
 pub use config::{GroupTerms, InterfaceConfig};
 pub use lease::LeaseRow;
 pub use life::Life;
-pub use rows::{GroupRow, InterfaceRow, PathRow, PeerRow};
+pub use rows::{GroupRow, InterfaceRow, Load, PathRow, PeerRow};
 
 use crate::address::{Addresses, NextHop, Routes};
 use crate::arp::{Arp, ArpConfig};

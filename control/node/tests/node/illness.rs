@@ -108,7 +108,7 @@ fn completions_that_come_twice_are_survived() {
 fn a_thousand_management_datagrams_at_once_all_leave() {
     let fabric = Running::start("a_thousand_management_datagrams", 1, Manager::Ours);
     let opened = pollux_node::open(&fabric.port(1)).expect("the port is free");
-    let mover = Mover::new(opened, PKey::DEFAULT, Scope::LINK_LOCAL, None, 1);
+    let mover = Mover::new(opened.into(), PKey::DEFAULT, Scope::LINK_LOCAL, None, 1);
     let mut mover = mover.expect("it has all it needs");
     while mover.port().expect("it is there").state != PortState::ACTIVE {
         mover.poll(Time::START, &mut Arrived::default()).expect("it works");
