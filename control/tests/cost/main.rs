@@ -1,8 +1,8 @@
 //! What it costs when a whole cluster starts at once and everybody talks to everybody, and what a
 //! connection costs that nobody uses.
 //!
-//! One test in a process of its own, since all that is allocated is counted. `POLLUX_NODES=N` says how
-//! many nodes the cluster has.
+//! One test in a process of its own, since all that is allocated is counted. `POLLUX_NODES=N` says
+//! how many nodes the cluster has.
 
 #[path = "../interface/mover.rs"]
 mod mover;
