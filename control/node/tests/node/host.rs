@@ -16,24 +16,33 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Hosts {
     pub hosts: Vec<Interface>,
     start: Instant,
+    skipped: Duration,
 }
 
 impl Hosts {
     /// An interface at each of these devices, with its address, of this mode.
-    pub fn at(devices: &[(String, &str)], mode: &str) -> Self {
+    pub fn at<A: AsRef<str>>(devices: &[(String, A)], mode: &str) -> Self {
         Self::with(devices, &format!("mode = {mode:?}"))
     }
 
     /// The same with these keys of their configuration.
     #[expect(clippy::disallowed_methods, reason = "processes at a fabric go by the clock")]
-    pub fn with(devices: &[(String, &str)], keys: &str) -> Self {
+    pub fn with<A: AsRef<str>>(devices: &[(String, A)], keys: &str) -> Self {
         let start = Instant::now();
-        let host = |((device, address), seed): (&(String, &str), u64)| {
-            let settings = settings(device, address, keys);
-            let opened = open(device).expect("the port is free");
+        let host = |((device, address), seed): (&(String, A), u64)| {
+            let settings = settings(device, address.as_ref(), keys);
+            // Whoever was there before is gone as soon as the fabric has noticed.
+            let opened = loop {
+                match open(device) {
+                    Ok(opened) => break opened,
+                    Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
+                }
+                std::thread::yield_now();
+            };
             Interface::new(Time::START, opened, &settings, seed).expect("it has all it needs")
         };
-        Self { hosts: devices.iter().zip(1..).map(host).collect(), start }
+        let hosts = devices.iter().zip(1..).map(host).collect();
+        Self { hosts, start, skipped: Duration::ZERO }
     }
 
     /// Adds other hosts to these.
@@ -42,7 +51,12 @@ impl Hosts {
     }
 
     pub fn now(&self) -> Time {
-        Time::START + self.start.elapsed()
+        Time::START + self.start.elapsed() + self.skipped
+    }
+
+    /// So much time has gone by, as far as they can see.
+    pub fn skip(&mut self, time: Duration) {
+        self.skipped += time;
     }
 
     /// Lets all do what they can.
@@ -60,10 +74,10 @@ impl Hosts {
 
     /// Goes on until something is so.
     pub fn until(&mut self, what: &str, mut is: impl FnMut(&mut Self) -> bool) {
-        let begun = self.now();
+        let begun = self.start.elapsed();
         while !is(self) {
             let rows: Vec<_> = self.hosts.iter().map(|host| host.control().row()).collect();
-            assert!(self.now() < begun + PATIENCE, "{what}: never; {rows:?}");
+            assert!(self.start.elapsed() < begun + PATIENCE, "{what}: never; {rows:?}");
             self.step();
         }
     }
