@@ -64,7 +64,16 @@ impl Meeting {
         self.end(begun)
     }
 
-    /// Whether packets to a group go to the port of the guest's wire.
+    /// Waits until Linux is in so many groups.
+    fn until_groups(&mut self, count: usize) {
+        let found = (0..100).any(|_| {
+            self.linux("sleep 0.1");
+            self.groups_of_linux() == count
+        });
+        assert!(found, "{}", self.fabric.ask("show groups"));
+    }
+
+    /// How many groups' packets go to the port of the guest's wire.
     fn groups_of_linux(&self) -> usize {
         self.fabric.ask("show groups").matches("switch1:3").count()
     }
@@ -85,6 +94,22 @@ fn sum(octets: &[u8]) -> String {
 
 /// What tells them of a file in the guest.
 const SUM: &str = "sum() { echo $(crc32 $1 | cut -c1-8) $(wc -c < $1); };";
+
+/// Waits until somebody in the guest is at a port.
+fn wait_for(protocol: &str, port: u16) -> String {
+    format!("wait_for 30 grep -q ':{port:04X} ' /proc/net/{protocol}")
+}
+
+/// Listens in the guest for one stream.
+fn listen() -> String {
+    let socat = "socat -u TCP4-LISTEN:81 CREATE:/tmp/came > /tmp/socat 2>&1 &";
+    format!("{socat} {}", wait_for("tcp", 81))
+}
+
+/// The sum of that stream, once it is over.
+fn heard() -> String {
+    format!("{SUM} over() {{ ! pidof socat; }}; wait_for 30 over; sum /tmp/came")
+}
 
 #[test]
 fn streams_go_both_ways_whole() {
@@ -111,13 +136,13 @@ fn streams_go_both_ways_whole() {
         assert_eq!(came.len(), OCTETS);
 
         // Linux listens.
-        meeting.linux("socat -u TCP4-LISTEN:81 CREATE:/tmp/came > /tmp/socat 2>&1 & sleep 0.5");
+        meeting.linux(&listen());
         let mut stream = meeting.interface.tcp_connect(at(2, 81)).expect("Linux listens");
         stream.set_write_timeout(Some(PATIENCE));
         stream.write_all(&ours).expect("there is room in time");
         stream.shutdown(Shutdown::Write).expect("it is open");
         stream.flush().expect("Linux takes it");
-        assert_eq!(meeting.linux(&format!("{SUM} sleep 0.5; sum /tmp/came")), sum(&ours));
+        assert_eq!(meeting.linux(&heard()), sum(&ours));
         assert_eq!(meeting.linux("counter port_rcv_errors"), "0");
     }
 }
@@ -133,7 +158,8 @@ fn datagrams_and_groups_are_heard_on_both_sides() {
     let mut buffer = vec![0; 65_536];
 
     // Linux answers whatever comes to it; the longest needs a connection.
-    meeting.linux("socat -b65536 UDP4-RECVFROM:5001,fork EXEC:cat > /tmp/echo 2>&1 & sleep 0.5");
+    let echo = "socat -b65536 UDP4-RECVFROM:5001,fork EXEC:cat > /tmp/echo 2>&1 &";
+    meeting.linux(&format!("{echo} {}", wait_for("udp", 5001)));
     for len in [1, 64, 2044 - 28, 20_000] {
         let payload = vec![len as u8; len];
         socket.send_to(&payload, at(2, 5001)).expect("there is room");
@@ -143,14 +169,14 @@ fn datagrams_and_groups_are_heard_on_both_sides() {
 
     // Linux hears the group, so its port is in it.
     let hear = "socat -u UDP4-RECV:5002,ip-add-membership=239.1.2.3:ib0 CREATE:/tmp/group";
-    meeting.linux(&format!("{hear} > /tmp/socat 2>&1 & echo $! > /tmp/hears; sleep 0.5"));
-    assert_eq!(meeting.groups_of_linux(), heard_before + 1);
+    let begin = format!("{hear} > /tmp/socat 2>&1 & echo $! > /tmp/hears");
+    meeting.linux(&format!("{begin}; {}", wait_for("udp", 5002)));
+    meeting.until_groups(heard_before + 1);
     for _ in 0..5 {
         socket.send_to(b"to all\n", SocketAddr::new(group, 5002)).expect("there is room");
-        meeting.linux("sleep 0.1");
     }
-    let heard = meeting.linux("sort -u /tmp/group; wc -l < /tmp/group");
-    assert_eq!(heard, "to all\n5");
+    let all = "all() { [ $(wc -l < /tmp/group) = 5 ]; }";
+    assert_eq!(meeting.linux(&format!("{all}; wait_for 10 all; sort -u /tmp/group")), "to all");
 
     // And so do we.
     socket.join(group).expect("there is room");
@@ -163,8 +189,8 @@ fn datagrams_and_groups_are_heard_on_both_sides() {
     meeting.end(begun);
 
     // It leaves, and the administrator hears of it.
-    meeting.linux("kill $(cat /tmp/hears); sleep 2");
-    assert_eq!(meeting.groups_of_linux(), heard_before);
+    meeting.linux("kill $(cat /tmp/hears)");
+    meeting.until_groups(heard_before);
     assert_eq!(meeting.linux("counter port_rcv_errors"), "0");
 }
 
@@ -176,8 +202,7 @@ fn a_stream_survives_what_happens_to_the_link() {
     let test = "a_stream_survives_what_happens_to_the_link";
     let Some(mut meeting) = Meeting::arrange(test, MODES[0]) else { return };
     let ours = octets();
-    let listen = "socat -u TCP4-LISTEN:81 CREATE:/tmp/came > /tmp/socat 2>&1 & sleep 0.5";
-    meeting.linux(listen);
+    meeting.linux(&listen());
     let mut stream = meeting.interface.tcp_connect(at(2, 81)).expect("Linux listens");
     stream.set_write_timeout(Some(PATIENCE));
     for (part, nth) in ours.chunks(OCTETS / CHANGES + 1).zip(0..) {
@@ -192,6 +217,6 @@ fn a_stream_survives_what_happens_to_the_link() {
     }
     stream.shutdown(Shutdown::Write).expect("it is open");
     stream.flush().expect("Linux takes it");
-    assert_eq!(meeting.linux(&format!("{SUM} sleep 0.5; sum /tmp/came")), sum(&ours));
+    assert_eq!(meeting.linux(&heard()), sum(&ours));
     assert_eq!(meeting.linux("counter port_rcv_errors"), "0");
 }

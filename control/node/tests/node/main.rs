@@ -4,11 +4,11 @@
 //!
 //! | tests | what of Linux | subnet manager |
 //! |---|---|---|
-//! | [`datagrams`] | the core: ARP, neighbour discovery, echoes of every length in both modes | ours; OpenSM here; OpenSM in the guest |
+//! | [`datagrams`] | the core: resolution, echoes in both modes | ours; OpenSM here; OpenSM there |
 //! | | partitions, addresses from announced prefixes | ours |
-//! | [`connections`] | who asks whom, by which service ID, receive MTUs, receive queues of its own | ours |
-//! | [`trouble`] | interfaces, links, modes and connections that go and come back under traffic | ours |
-//! | | the manager's death | OpenSM here, then OpenSM in the guest |
+//! | [`connections`] | who asks, by which service ID, receive MTUs, no SRQ | ours |
+//! | [`trouble`] | what goes and comes back, under traffic | ours |
+//! | | the manager's death | OpenSM here, then there |
 //! | [`alike`] | our packets beside Linux's own, field by field | ours |
 //!
 //! TCP and UDP with Linux are in the tests of the library (`smoltcp-glue/tests/linux`).

@@ -64,19 +64,19 @@ fn a_connection_that_one_lost_packet_killed_is_made_again() {
     let test = "a_connection_that_one_lost_packet_killed";
     let Some(mut meeting) = Meeting::arrange(test, Manager::Ours, CONNECTED) else { return };
     meeting.must_reach_each_other(10_000);
-    let is_ours = |meeting: &Meeting| {
+    let active_of = |meeting: &Meeting| {
         let rows = meeting.connections();
         let ours = rows.iter().find(|row| row.role == Role::Active);
         ours.expect("it is open").connection
     };
-    let ours = is_ours(&meeting);
+    let ours = active_of(&meeting);
     // Linux tries nothing twice, so an acknowledgement that is lost, and none after it, ends its
     // connection. Ours tries again, and stays.
     meeting.linux("echo 2 > /sys/module/vhca/parameters/drop_rc");
     meeting.linux("ping -c5 -i1 -s1000 10.0.0.1 || true");
     meeting.linux("echo 0 > /sys/module/vhca/parameters/drop_rc");
     assert!(meeting.count("connection", "peer_ended") >= 1);
-    assert_eq!(is_ours(&meeting), ours);
+    assert_eq!(active_of(&meeting), ours);
     meeting.must_reach_each_other(65_000);
     meeting.end(test, &[]);
 }
