@@ -87,7 +87,8 @@ def exactly(f, n):
 class Cable:
     """Carries frames between two stream sockets ('PATH' is dialled, 'listen:PATH' is listened at).
 
-    Whenever one end is lost, both are closed, and opened again unless it is unplugged.  pcap: a Pcap.
+    Whenever one end is lost, both are closed; they are opened again unless it is unplugged.
+    pcap: a Pcap.
     tap(frame, from_a) may return the frame, another one, or None to lose it."""
 
     def __init__(self, a, b, pcap=None, tap=None):

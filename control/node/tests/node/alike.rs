@@ -3,8 +3,7 @@
 //! Two guests meet, and then the second of them and a node of ours with the first one's addresses.
 //! Of each kind of packet the first that was sent is compared. A field is the same, or it names
 //! something that differs between any two nodes ([`NAMES`]), or it is listed with its reason
-//! ([`DIFFERENCES`]); a difference that is listed and not found is none any more, and fails the test
-//! too.
+//! ([`DIFFERENCES`]). A difference that is listed and not found fails the test too.
 
 use crate::fabric::{Manager, Running};
 use crate::guest::Guest;
