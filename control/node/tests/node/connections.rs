@@ -154,11 +154,12 @@ fn both_ask_at_once_a_hundred_times() {
     let test = "both_ask_at_once_a_hundred_times";
     let fabric = Running::start(test, CROSSINGS, Manager::Ours);
     let Some(guest) = Guest::start(test, &fabric.wire(1)) else { return };
-    let hosts = Hosts::with::<&str>(&[], "");
+    let hosts = Hosts::with(&[], "");
     let mut meeting = Meeting { fabric, guest, hosts, traffic: None, opensm: None };
     meeting.linux("ipoib_up 10.0.0.2/24 connected");
     for round in 1..=CROSSINGS {
-        let device = [(meeting.fabric.port(round), format!("10.0.0.{}/24", 10 + round))];
+        let address = format!("10.0.0.{}/24", 10 + round);
+        let device = [(meeting.fabric.port(round), address.as_str())];
         meeting.hosts = Hosts::with(&device, "mode = 'rc'\nipv6 = false");
         meeting.hosts.come_up();
         // We want a connection for our question and Linux one for its answer. Where the guest is

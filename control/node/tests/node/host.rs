@@ -4,7 +4,8 @@ use pollux_control::peer::ConnectionRow;
 use pollux_node::config::{InterfaceSettings, NodeConfig};
 use pollux_node::interface::Interface;
 use pollux_node::interface::echo::Outcome;
-use pollux_node::open;
+use pollux_node::port::SharedPort;
+use pollux_node::{Opened, open};
 use pollux_verbs::time::Time;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -21,28 +22,39 @@ pub struct Hosts {
 
 impl Hosts {
     /// An interface at each of these devices, with its address, of this mode.
-    pub fn at<A: AsRef<str>>(devices: &[(String, A)], mode: &str) -> Self {
+    pub fn at(devices: &[(String, &str)], mode: &str) -> Self {
         Self::with(devices, &format!("mode = {mode:?}"))
     }
 
     /// The same with these keys of their configuration.
+    pub fn with<'a>(devices: &[(String, &'a str)], keys: &str) -> Self {
+        let opened = |(name, address): &(String, &'a str)| (open_soon(name), *address);
+        Self::opened(devices.iter().map(opened).collect(), keys)
+    }
+
+    /// The same at devices that somebody has opened.
     #[expect(clippy::disallowed_methods, reason = "processes at a fabric go by the clock")]
-    pub fn with<A: AsRef<str>>(devices: &[(String, A)], keys: &str) -> Self {
+    pub fn opened(devices: Vec<(Opened, &str)>, keys: &str) -> Self {
         let start = Instant::now();
-        let host = |((device, address), seed): (&(String, A), u64)| {
-            let settings = settings(device, address.as_ref(), keys);
-            // Whoever was there before is gone as soon as the fabric has noticed.
-            let opened = loop {
-                match open(device) {
-                    Ok(opened) => break opened,
-                    Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
-                }
-                std::thread::yield_now();
-            };
+        let host = |((opened, address), seed): ((Opened, &str), u64)| {
+            let settings = settings("soft:", address, keys);
             Interface::new(Time::START, opened, &settings, seed).expect("it has all it needs")
         };
-        let hosts = devices.iter().zip(1..).map(host).collect();
+        let hosts = devices.into_iter().zip(1..).map(host).collect();
         Self { hosts, start, skipped: Duration::ZERO }
+    }
+
+    /// Interfaces that share a device, each with its address and other keys of its configuration.
+    pub fn sharing(device: &str, interfaces: &[(&str, &str)]) -> Self {
+        let mut hosts = Self::with(&[], "");
+        let port = SharedPort::new(open(device).expect("the port is free")).expect("it is whole");
+        for ((address, keys), seed) in interfaces.iter().zip(100..) {
+            let settings = settings(device, address, keys);
+            let seat = port.seat(settings.pkey);
+            let interface = Interface::new(Time::START, seat, &settings, seed);
+            hosts.hosts.push(interface.expect("it has all it needs"));
+        }
+        hosts
     }
 
     /// Adds other hosts to these.
@@ -124,6 +136,19 @@ impl Hosts {
             Outcome::Answered { octets: came, .. } => assert_eq!(came, octets + 8),
             other => panic!("{to}, {octets} octets: {other:?}"),
         }
+    }
+}
+
+/// Opens a port. Whoever was there before is gone as soon as the fabric has noticed.
+#[expect(clippy::disallowed_methods, reason = "the fabric goes by the clock")]
+fn open_soon(name: &str) -> Opened {
+    let start = Instant::now();
+    loop {
+        match open(name) {
+            Ok(opened) => return opened,
+            Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
+        }
+        std::thread::yield_now();
     }
 }
 

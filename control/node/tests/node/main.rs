@@ -16,9 +16,11 @@
 mod alike;
 mod connections;
 mod datagrams;
+mod device;
 mod fabric;
 mod guest;
 mod host;
+mod illness;
 mod meeting;
 mod nodes;
 mod trouble;
