@@ -87,12 +87,15 @@ def exactly(f, n):
 class Cable:
     """Carries frames between two stream sockets ('PATH' is dialled, 'listen:PATH' is listened at).
 
-    Whenever one end is lost, both are closed and opened again.  pcap: a Pcap.
+    Whenever one end is lost, both are closed; they are opened again unless it is unplugged.
+    pcap: a Pcap.
     tap(frame, from_a) may return the frame, another one, or None to lose it."""
 
     def __init__(self, a, b, pcap=None, tap=None):
         self.ends, self.pcap, self.tap = (a, b), pcap, tap
         self.stopping, self.connected, self.socks = threading.Event(), threading.Event(), []
+        self.plugged = threading.Event()
+        self.plugged.set()
         self.frames = [0, 0]
         self.listeners = {e: self._listen(e[7:]) for e in self.ends if e.startswith('listen:')}
         self.thread = threading.Thread(target=self._main, daemon=True)
@@ -127,6 +130,8 @@ class Cable:
 
     def _main(self):
         while not self.stopping.is_set():
+            if not self.plugged.wait(0.2):
+                continue
             try:
                 self.socks = [self._open(self.ends[1])]  # the outer end first: it may take long
                 self.socks.insert(0, self._open(self.ends[0]))
@@ -161,13 +166,23 @@ class Cable:
                 except OSError:
                     pass
 
-    def stop(self):
-        self.stopping.set()
+    def plug(self, is_in):
+        """Closes both ends, and keeps them closed, or opens them again."""
+        if is_in:
+            return self.plugged.set()
+        self.plugged.clear()
+        self._cut()
+
+    def _cut(self):
         for s in self.socks:
             try:
                 s.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
+
+    def stop(self):
+        self.stopping.set()
+        self._cut()
         self.thread.join(10)
         for end, s in self.listeners.items():
             s.close()
@@ -420,7 +435,9 @@ class Guest:
         return base64.b64decode(output)
 
     def link(self, up):
-        """Plug or pull the cable."""
+        """Plug or pull the cable, at both of its ends if the guest has made it."""
+        if self.cable:
+            self.cable.plug(up)
         self.qmp('set_link', name='nic', up=up)
 
     # --- InfiniBand

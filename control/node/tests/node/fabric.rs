@@ -1,6 +1,7 @@
 //! A fabric that runs in a thread, with a subnet manager of ours.
 
-use pollux_node::fabric::{Config, Fabric, Partitions, config};
+use pollux_node::admin;
+use pollux_node::fabric::{Config, Fabric, Partitions, Plug, config};
 use pollux_wire::capture::{ErfHeader, FileHeader, RecordHeader};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -29,7 +30,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Hosts at one switch, and the wire of a guest.
+    /// Hosts at one switch, and the wires of two guests.
     pub fn start(test: &str, hosts: usize, manager: Manager) -> Self {
         let partitions = (manager == Manager::Ours).then(Partitions::default);
         Self::with(test, hosts, manager, partitions)
@@ -55,6 +56,18 @@ impl Running {
         });
         is_ready.recv().expect("it starts");
         Self { folder, is_over, wake, thread: Some(thread) }
+    }
+
+    /// Where the first guest, or the second, finds its wire.
+    pub fn wire(&self, number: u32) -> PathBuf {
+        wire(&self.folder, number)
+    }
+
+    /// Asks it as `pollux show` and `pollux fault` do.
+    pub fn ask(&self, question: &str) -> String {
+        let answer = admin::ask(&self.folder.join("socket"), question).expect("it answers");
+        assert!(!answer.contains("\"error\""), "{question}: {answer}");
+        answer
     }
 
     /// The name of a host's port.
@@ -91,6 +104,10 @@ impl Drop for Running {
     }
 }
 
+fn wire(folder: &Path, number: u32) -> PathBuf {
+    folder.join(format!("wire{number}"))
+}
+
 /// A name that no other fabric of this machine has.
 fn umad(folder: &Path) -> String {
     folder.file_name().expect("it has one").to_string_lossy().into()
@@ -98,13 +115,17 @@ fn umad(folder: &Path) -> String {
 
 fn plan(folder: &Path, hosts: usize, manager: Manager, partitions: Option<Partitions>) -> Config {
     let topology = config::topology(&format!("single:{hosts}"), 1).expect("it is one");
-    let wire = format!("switch1:{}=stream:{}", hosts + 1, folder.join("wire").display());
+    let plug = |number: u32| -> Plug {
+        let port = hosts + number as usize;
+        let text = format!("switch1:{port}=stream:{}", wire(folder, number).display());
+        text.parse().expect("it is one")
+    };
     Config {
         topology,
         seed: 1,
         socket: Some(folder.join("socket")),
         umad: (manager == Manager::Umad).then(|| umad(folder)),
-        wires: vec![wire.parse().expect("it is one")],
+        wires: [1, 2].map(plug).into(),
         capture: Some(folder.join("capture")),
         partitions,
         ..Config::default()

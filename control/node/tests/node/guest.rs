@@ -14,15 +14,16 @@ pub struct Guest {
     said: BufReader<ChildStdout>,
 }
 
-fn script() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/linux-peer/linux_peer.py")
+/// The folder of the workspace, whose crates are at several depths.
+fn top() -> &'static Path {
+    let mut above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    above.find(|folder| folder.join("scripts/linux-peer").is_dir()).expect("it has one")
 }
 
 /// Where `scripts/linux-peer/build` has put what a guest is made of.
 #[expect(clippy::disallowed_methods, reason = "where that is, the environment says")]
 fn is_built() -> bool {
-    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(top.join("target"), PathBuf::from);
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(top().join("target"), PathBuf::from);
     let cache = std::env::var_os("LINUX_PEER_CACHE");
     cache.map_or(target.join("linux-peer"), PathBuf::from).join("ready").exists()
 }
@@ -35,6 +36,11 @@ fn is_required() -> bool {
 impl Guest {
     /// Starts one; `None` after having said that `test` is skipped.
     pub fn start(test: &str, wire: &Path) -> Option<Self> {
+        Self::with(test, wire, 1, "")
+    }
+
+    /// The same with a number, which makes its GUID, and parameters of its adapter.
+    pub fn with(test: &str, wire: &Path, number: u32, params: &str) -> Option<Self> {
         for needed in ["qemu-system-x86_64", "python3"] {
             pollux_referee::program_of(test, needed, "--vm")?;
         }
@@ -44,8 +50,8 @@ impl Guest {
             return None;
         }
         let mut child = Command::new("python3")
-            .arg(script())
-            .args(["serve", "--wire"])
+            .arg(top().join("scripts/linux-peer/linux_peer.py"))
+            .args(["serve", "--number", &number.to_string(), "--params", params, "--wire"])
             .arg(wire)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -62,6 +68,11 @@ impl Guest {
     pub fn begin(&mut self, command: &str) {
         let question = json!({ "run": command, "timeout": 60 });
         writeln!(self.asked, "{question}").expect("it listens");
+    }
+
+    /// Begins to pull its cable, or to plug it in; [`Guest::answer`] tells the end of that too.
+    pub fn begin_cable(&mut self, is_in: bool) {
+        writeln!(self.asked, "{}", json!({ "link": is_in })).expect("it listens");
     }
 
     /// Ends it at once. The script ends the machine with itself.

@@ -17,6 +17,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Hosts {
     pub hosts: Vec<Interface>,
     start: Instant,
+    skipped: Duration,
 }
 
 impl Hosts {
@@ -27,8 +28,7 @@ impl Hosts {
 
     /// The same with these keys of their configuration.
     pub fn with<'a>(devices: &[(String, &'a str)], keys: &str) -> Self {
-        let opened =
-            |(name, address): &(String, &'a str)| (open(name).expect("the port is free"), *address);
+        let opened = |(name, address): &(String, &'a str)| (open_soon(name), *address);
         Self::opened(devices.iter().map(opened).collect(), keys)
     }
 
@@ -40,7 +40,8 @@ impl Hosts {
             let settings = settings("soft:", address, keys);
             Interface::new(Time::START, opened, &settings, seed).expect("it has all it needs")
         };
-        Self { hosts: devices.into_iter().zip(1..).map(host).collect(), start }
+        let hosts = devices.into_iter().zip(1..).map(host).collect();
+        Self { hosts, start, skipped: Duration::ZERO }
     }
 
     /// Interfaces that share a device, each with its address and other keys of its configuration.
@@ -62,7 +63,12 @@ impl Hosts {
     }
 
     pub fn now(&self) -> Time {
-        Time::START + self.start.elapsed()
+        Time::START + self.start.elapsed() + self.skipped
+    }
+
+    /// So much time has gone by, as far as they can see.
+    pub fn skip(&mut self, time: Duration) {
+        self.skipped += time;
     }
 
     /// Lets all do what they can.
@@ -80,10 +86,10 @@ impl Hosts {
 
     /// Goes on until something is so.
     pub fn until(&mut self, what: &str, mut is: impl FnMut(&mut Self) -> bool) {
-        let begun = self.now();
+        let begun = self.start.elapsed();
         while !is(self) {
             let rows: Vec<_> = self.hosts.iter().map(|host| host.control().row()).collect();
-            assert!(self.now() < begun + PATIENCE, "{what}: never; {rows:?}");
+            assert!(self.start.elapsed() < begun + PATIENCE, "{what}: never; {rows:?}");
             self.step();
         }
     }
@@ -130,6 +136,19 @@ impl Hosts {
             Outcome::Answered { octets: came, .. } => assert_eq!(came, octets + 8),
             other => panic!("{to}, {octets} octets: {other:?}"),
         }
+    }
+}
+
+/// Opens a port. Whoever was there before is gone as soon as the fabric has noticed.
+#[expect(clippy::disallowed_methods, reason = "the fabric goes by the clock")]
+fn open_soon(name: &str) -> Opened {
+    let start = Instant::now();
+    loop {
+        match open(name) {
+            Ok(opened) => return opened,
+            Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
+        }
+        std::thread::yield_now();
     }
 }
 

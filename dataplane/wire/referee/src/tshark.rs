@@ -119,6 +119,27 @@ fn dissect_as(
     fields: &[&str],
 ) -> Option<Vec<Row>> {
     let tshark = program(test, "tshark")?;
+    let mut how = vec!["-T", "fields", "-E", "separator=/t", "-E", "occurrence=a"];
+    how.extend(["-e", "_ws.malformed"]);
+    how.extend(fields.iter().flat_map(|field| ["-e", field]));
+    let text = run(&tshark, &file(header, frames), &how);
+    let rows: Vec<_> = text.lines().map(row).collect();
+    assert_eq!(rows.len(), frames.len(), "tshark printed another number of frames");
+    Some(rows)
+}
+
+/// All that tshark finds in every frame, as it prints it in JSON; `None` if it is not installed.
+///
+/// # Panics
+/// If it fails.
+pub fn dissect_whole(test: &str, frames: &[&[u8]]) -> Option<String> {
+    let tshark = program(test, "tshark")?;
+    let how = ["-T", "json", "--no-duplicate-keys"];
+    Some(run(&tshark, &file(&FileHeader::INFINIBAND, frames), &how))
+}
+
+/// A capture of these frames.
+fn file(header: &FileHeader, frames: &[&[u8]]) -> Vec<u8> {
     let mut capture = header.emit().to_vec();
     for (i, frame) in frames.iter().enumerate() {
         let time = Duration::from_millis(i as u64);
@@ -129,9 +150,7 @@ fn dissect_as(
         }
         capture.extend_from_slice(frame);
     }
-    let lines = run(&tshark, &capture, fields);
-    assert_eq!(lines.len(), frames.len(), "tshark printed another number of frames");
-    Some(lines.iter().map(|line| row(line)).collect())
+    capture
 }
 
 fn row(line: &str) -> Row {
@@ -140,18 +159,15 @@ fn row(line: &str) -> Row {
     Row { values, malformed }
 }
 
-fn run(tshark: &Path, capture: &[u8], fields: &[&str]) -> Vec<String> {
+/// What it prints about a capture.
+fn run(tshark: &Path, capture: &[u8], how: &[&str]) -> String {
     let mut command = Command::new(tshark);
-    command.args(["-n", "-r", "-", "-T", "fields", "-E", "separator=/t", "-E", "occurrence=a"]);
+    command.args(["-n", "-r", "-"]).args(how);
     for guesser in GUESSERS.split(',') {
         command.args(["--disable-protocol", guesser]);
     }
     for protocol in ["ip", "tcp", "udp"] {
         command.args(["-o", &format!("{protocol}.check_checksum:TRUE")]);
-    }
-    command.args(["-e", "_ws.malformed"]);
-    for field in fields {
-        command.args(["-e", field]);
     }
     let mut child = command
         .stdin(Stdio::piped())
@@ -168,6 +184,5 @@ fn run(tshark: &Path, capture: &[u8], fields: &[&str]) -> Vec<String> {
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "tshark failed: {complaint}");
     fed.unwrap_or_else(|error| panic!("tshark stopped reading: {error}; {complaint}"));
-    let text = String::from_utf8_lossy(&output.stdout);
-    text.lines().map(str::to_owned).collect()
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }

@@ -1,0 +1,151 @@
+//! What goes wrong between Linux and us, and how both get over it.
+
+use crate::fabric::Manager;
+use crate::meeting::{Meeting, Traffic};
+use pollux_control::cm::Role;
+use std::time::Duration;
+
+const CONNECTED: [&str; 2] = ["rc", "connected"];
+
+/// Traffic both ways, of packets that go by either mode, while `trouble` goes on; and again
+/// afterwards.
+fn survive(meeting: &mut Meeting, what: &str, trouble: impl FnOnce(&mut Meeting)) {
+    meeting.linux("ping -q -i0.05 -s1000 10.0.0.1 > /tmp/ping 2>&1 &");
+    meeting.traffic = Traffic::of(1000);
+    meeting.linux("sleep 0.5");
+    trouble(meeting);
+    let before = meeting.traffic.as_ref().map_or(0, |traffic| traffic.answered);
+    meeting.must_reach_each_other(1000);
+    meeting.linux("sleep 0.5; killall -INT ping; sleep 0.1");
+    let traffic = meeting.traffic.take().expect("begun above");
+    assert!(traffic.answered > before, "{what}: no answers afterwards");
+    let said = meeting.linux("tail -n2 /tmp/ping | head -n1");
+    let (answered, lost) = (traffic.answered, traffic.lost);
+    println!("{what}: of ours {answered} answered, {lost} not; of Linux: {}", said.trim());
+    assert!(!said.contains(" 0 received"), "{what}: {said}");
+}
+
+#[test]
+fn modes_interfaces_and_links_may_change_under_traffic() {
+    let test = "modes_interfaces_and_links_may_change";
+    let Some(mut meeting) = Meeting::arrange(test, Manager::Ours, CONNECTED) else { return };
+    meeting.must_reach_each_other(65_000);
+    survive(&mut meeting, "modes", |meeting| {
+        for mode in ["datagram", "connected", "datagram", "connected"] {
+            meeting.linux(&format!("echo {mode} > /sys/class/net/ib0/mode; sleep 0.5"));
+        }
+        meeting.linux("ip link set ib0 mtu 65520");
+    });
+    survive(&mut meeting, "Linux's interface", |meeting| {
+        meeting.linux("ip link set ib0 down; sleep 0.5; ip link set ib0 up; wait_carrier ib0");
+    });
+    survive(&mut meeting, "our link", |meeting| {
+        meeting.fabric.ask("fault add host1:1/down");
+        meeting.hosts.until("down", |hosts| !hosts.hosts[0].control().is_up());
+        meeting.fabric.ask("fault del 1");
+        meeting.hosts.come_up();
+    });
+    survive(&mut meeting, "Linux's link", |meeting| {
+        meeting.cable(false);
+        let down = "grep -q DOWN /sys/class/infiniband/vhca0/ports/1/state";
+        meeting.linux(&format!("wait_for 10 {down}"));
+        meeting.cable(true);
+        meeting.linux("wait_active; wait_carrier ib0");
+    });
+    // Connections are back where they were given up.
+    meeting.hosts.skip(Duration::from_secs(600));
+    meeting.must_reach_each_other(65_000);
+    meeting.end(test, &[]);
+}
+
+// req: cm-linux-dialect
+#[test]
+fn a_connection_that_one_lost_packet_killed_is_made_again() {
+    let test = "a_connection_that_one_lost_packet_killed";
+    let Some(mut meeting) = Meeting::arrange(test, Manager::Ours, CONNECTED) else { return };
+    meeting.must_reach_each_other(10_000);
+    let active_of = |meeting: &Meeting| {
+        let rows = meeting.connections();
+        let ours = rows.iter().find(|row| row.role == Role::Active);
+        ours.expect("it is open").connection
+    };
+    let ours = active_of(&meeting);
+    // Linux tries nothing twice, so an acknowledgement that is lost, and none after it, ends its
+    // connection. Ours tries again, and stays.
+    meeting.linux("echo 2 > /sys/module/vhca/parameters/drop_rc");
+    meeting.linux("ping -c5 -i1 -s1000 10.0.0.1 || true");
+    meeting.linux("echo 0 > /sys/module/vhca/parameters/drop_rc");
+    assert!(meeting.count("connection", "peer_ended") >= 1);
+    assert_eq!(active_of(&meeting), ours);
+    meeting.must_reach_each_other(65_000);
+    meeting.end(test, &[]);
+}
+
+// req: cm-linux-dialect
+#[test]
+fn linux_that_went_away_and_came_back_is_reached_again() {
+    let test = "linux_that_went_away_and_came_back_is_reached_again";
+    let Some(mut meeting) = Meeting::arrange(test, Manager::Ours, CONNECTED) else { return };
+    meeting.hosts.must_answer(0, "10.0.0.2", 65_000);
+    // It dies, and another one has its place and its names.
+    meeting.reboot(test, "connected");
+    meeting.must_reach_each_other(65_000);
+}
+
+/// Queue pairs of connections that Linux has.
+fn queue_pairs(meeting: &mut Meeting) -> usize {
+    meeting.linux("rdma resource show qp").matches("type RC").count()
+}
+
+#[test]
+fn either_side_ends_what_nobody_used_for_long() {
+    let test = "either_side_ends_what_nobody_used";
+    let Some(mut meeting) = Meeting::arrange(test, Manager::Ours, CONNECTED) else { return };
+    meeting.must_reach_each_other(65_000);
+    assert_eq!((queue_pairs(&mut meeting), meeting.connections().len()), (2, 2));
+    // Linux looks for such every 768 s, and its neighbours are forgotten sooner.
+    meeting.linux("echo 1300 > /sys/module/vhca/parameters/age");
+    meeting.hosts.until("ended by Linux", |hosts| hosts.connections(0).is_empty());
+    assert_eq!(meeting.count("connection", "peer_ended"), 2);
+    meeting.hosts.skip(Duration::from_secs(10));
+    meeting.must_reach_each_other(65_000);
+
+    meeting.hosts.until("ended by us", |hosts| {
+        hosts.skip(Duration::from_secs(1));
+        hosts.connections(0).is_empty()
+    });
+    meeting.linux("wait_for 10 no_connections");
+    meeting.must_reach_each_other(65_000);
+    meeting.end(test, &[]);
+}
+
+/// A manager that waits for another one to die, and notices soon.
+const STANDBY: &str = "sminfo_polling_timeout 500\npolling_retry_number 2\nsm_priority 1\n";
+
+#[test]
+fn the_manager_dies_and_another_takes_over() {
+    let test = "the_manager_dies_and_another_takes_over";
+    let Some(mut meeting) = Meeting::arrange(test, Manager::Umad, CONNECTED) else { return };
+    meeting.must_reach_each_other(65_000);
+    meeting.linux(&format!("printf '{STANDBY}' > /tmp/osm.conf; sm_start -F /tmp/osm.conf"));
+    meeting.linux("wait_for 20 grep -q STANDBY /tmp/opensm.log");
+    meeting.opensm = None;
+    let port = "/sys/class/infiniband/vhca0/ports/1";
+    meeting.traffic = Traffic::of(1000);
+    meeting.linux(&format!(
+        "same() {{ [ $(($(cat {port}/lid))) = $(($(cat {port}/sm_lid))) ]; }}; wait_for 40 same"
+    ));
+    let traffic = meeting.traffic.take().expect("begun above");
+    assert!(traffic.answered > 0 && traffic.lost == 0, "{} lost", traffic.lost);
+    // The new one tells who is asked from now on.
+    let linux_lid = meeting.linux(&format!("cat {port}/lid"));
+    let linux_lid = u16::from_str_radix(linux_lid.trim().trim_start_matches("0x"), 16);
+    let linux_lid = linux_lid.expect("a number");
+    meeting.hosts.until("another administrator", |hosts| {
+        hosts.hosts[0].mover().port().is_ok_and(|port| port.sm_lid.0 == linux_lid)
+    });
+    meeting.linux("ip neigh flush dev ib0; ip link set ib0 down; ip link set ib0 up");
+    meeting.linux("wait_carrier ib0");
+    meeting.must_reach_each_other(65_000);
+    meeting.end(test, &[]);
+}

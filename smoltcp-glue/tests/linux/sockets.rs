@@ -1,0 +1,222 @@
+//! Streams with checksums, datagrams and groups. In the guest socat has the other end.
+
+use crate::fabric::{Manager, Running};
+use crate::guest::Guest;
+use pollux::{Interface, Mode, Node};
+use std::io::{Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long anything may take here. Nothing takes a tenth of it.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Octets of a stream.
+const OCTETS: usize = 8_000_000;
+const MODES: [(Mode, &str); 2] = [(Mode::Rc, "connected"), (Mode::Ud, "datagram")];
+
+fn at(host: u8, port: u16) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, host], port))
+}
+
+/// Linux at a fabric, and an interface of ours.
+struct Meeting {
+    interface: Interface,
+    guest: Option<Guest>,
+    fabric: Running,
+}
+
+impl Meeting {
+    fn arrange(test: &str, (mode, theirs): (Mode, &str)) -> Option<Self> {
+        let fabric = Running::start(&format!("{test}_{theirs}"), 2, Manager::Ours);
+        let guest = Guest::start(test, &fabric.wire(1))?;
+        let setup = Node::open(&fabric.port(1)).interface().mode(mode).patience(PATIENCE);
+        let interface = setup.address("10.0.0.1/24").up().expect("it comes up");
+        let mut meeting = Self { interface, guest: Some(guest), fabric };
+        meeting.linux(&format!("ipoib_up 10.0.0.2/24 {theirs}"));
+        meeting.linux("wait_for 10 ping -c1 -W1 10.0.0.1");
+        Some(meeting)
+    }
+
+    /// Has the guest begin something, while our sockets are served by whoever uses them.
+    fn begin(&mut self, command: &str) -> JoinHandle<(Guest, String)> {
+        let mut guest = self.guest.take().expect("it does one thing at a time");
+        guest.begin(command);
+        let command = command.to_owned();
+        std::thread::spawn(move || {
+            let (status, output) = guest.answer();
+            assert_eq!(status, 0, "{command}: {output}");
+            (guest, output.trim().to_owned())
+        })
+    }
+
+    /// What the guest said in the end.
+    fn end(&mut self, begun: JoinHandle<(Guest, String)>) -> String {
+        while !begun.is_finished() {
+            self.interface.step();
+        }
+        let (guest, output) = begun.join().expect("it succeeds");
+        self.guest = Some(guest);
+        output
+    }
+
+    fn linux(&mut self, command: &str) -> String {
+        let begun = self.begin(command);
+        self.end(begun)
+    }
+
+    /// Waits until Linux is in so many groups.
+    fn until_groups(&mut self, count: usize) {
+        let found = (0..100).any(|_| {
+            self.linux("sleep 0.1");
+            self.groups_of_linux() == count
+        });
+        assert!(found, "{}", self.fabric.ask("show groups"));
+    }
+
+    /// How many groups' packets go to the port of the guest's wire.
+    fn groups_of_linux(&self) -> usize {
+        self.fabric.ask("show groups").matches("switch1:3").count()
+    }
+}
+
+/// A stream that is no other one's.
+fn octets() -> Vec<u8> {
+    (0..OCTETS as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+/// Its CRC-32 and length, in the words of [`SUM`].
+fn sum(octets: &[u8]) -> String {
+    let step = |crc: u32, octet: &u8| {
+        (0..8).fold(crc ^ u32::from(*octet), |crc, _| (crc >> 1) ^ ((crc & 1) * 0xedb8_8320))
+    };
+    format!("{:08x} {}", !octets.iter().fold(!0, step), octets.len())
+}
+
+/// What tells them of a file in the guest.
+const SUM: &str = "sum() { echo $(crc32 $1 | cut -c1-8) $(wc -c < $1); };";
+
+/// Waits until somebody in the guest is at a port.
+fn wait_for(protocol: &str, port: u16) -> String {
+    format!("wait_for 30 grep -q ':{port:04X} ' /proc/net/{protocol}")
+}
+
+/// Listens in the guest for one stream.
+fn listen() -> String {
+    let socat = "socat -u TCP4-LISTEN:81 CREATE:/tmp/came > /tmp/socat 2>&1 &";
+    format!("{socat} {}", wait_for("tcp", 81))
+}
+
+/// The sum of that stream, once it is over.
+fn heard() -> String {
+    format!("{SUM} over() {{ ! pidof socat; }}; wait_for 30 over; sum /tmp/came")
+}
+
+#[test]
+fn streams_go_both_ways_whole() {
+    for mode in MODES {
+        let test = "streams_go_both_ways_whole";
+        let Some(mut meeting) = Meeting::arrange(test, mode) else { return };
+        let ours = octets();
+
+        // We listen. What comes is what Linux has made, whose sum it tells.
+        let listener = meeting.interface.tcp_listen(at(1, 80), 1).expect("the port is free");
+        listener.set_timeout(Some(PATIENCE));
+        let send = format!(
+            "{SUM} head -c {OCTETS} /dev/urandom > /tmp/sent; sum /tmp/sent;
+             socat -u FILE:/tmp/sent TCP4:10.0.0.1:80"
+        );
+        let begun = meeting.begin(&send);
+        let (mut stream, peer) = listener.accept().expect("Linux comes");
+        assert_eq!(peer.ip(), at(2, 0).ip());
+        let mut came = Vec::new();
+        stream.set_read_timeout(Some(PATIENCE));
+        stream.read_to_end(&mut came).expect("it comes whole");
+        drop(stream);
+        assert_eq!(meeting.end(begun), sum(&came));
+        assert_eq!(came.len(), OCTETS);
+
+        // Linux listens.
+        meeting.linux(&listen());
+        let mut stream = meeting.interface.tcp_connect(at(2, 81)).expect("Linux listens");
+        stream.set_write_timeout(Some(PATIENCE));
+        stream.write_all(&ours).expect("there is room in time");
+        stream.shutdown(Shutdown::Write).expect("it is open");
+        stream.flush().expect("Linux takes it");
+        assert_eq!(meeting.linux(&heard()), sum(&ours));
+        assert_eq!(meeting.linux("counter port_rcv_errors"), "0");
+    }
+}
+
+#[test]
+fn datagrams_and_groups_are_heard_on_both_sides() {
+    let test = "datagrams_and_groups_are_heard_on_both_sides";
+    let Some(mut meeting) = Meeting::arrange(test, MODES[0]) else { return };
+    let group: IpAddr = "239.1.2.3".parse().expect("an address");
+    let heard_before = meeting.groups_of_linux();
+    let socket = meeting.interface.udp_bind(at(1, 5000)).expect("the port is free");
+    socket.set_read_timeout(Some(PATIENCE));
+    let mut buffer = vec![0; 65_536];
+
+    // Linux answers whatever comes to it; the longest needs a connection.
+    let echo = "socat -b65536 UDP4-RECVFROM:5001,fork EXEC:cat > /tmp/echo 2>&1 &";
+    meeting.linux(&format!("{echo} {}", wait_for("udp", 5001)));
+    for len in [1, 64, 2044 - 28, 20_000] {
+        let payload = vec![len as u8; len];
+        socket.send_to(&payload, at(2, 5001)).expect("there is room");
+        let (came, from) = socket.recv_from(&mut buffer).expect("Linux answers");
+        assert_eq!((&buffer[..came], from), (&payload[..], at(2, 5001)));
+    }
+
+    // Linux hears the group, so its port is in it.
+    let hear = "socat -u UDP4-RECV:5002,ip-add-membership=239.1.2.3:ib0 CREATE:/tmp/group";
+    let begin = format!("{hear} > /tmp/socat 2>&1 & echo $! > /tmp/hears");
+    meeting.linux(&format!("{begin}; {}", wait_for("udp", 5002)));
+    meeting.until_groups(heard_before + 1);
+    for _ in 0..5 {
+        socket.send_to(b"to all\n", SocketAddr::new(group, 5002)).expect("there is room");
+    }
+    let all = "all() { [ $(wc -l < /tmp/group) = 5 ]; }";
+    assert_eq!(meeting.linux(&format!("{all}; wait_for 10 all; sort -u /tmp/group")), "to all");
+
+    // And so do we.
+    socket.join(group).expect("there is room");
+    let speak = "for i in 1 2 3 4 5; do echo from Linux; sleep 0.2; done |
+        socat -u - UDP4-DATAGRAM:239.1.2.3:5000,ip-multicast-if=10.0.0.2";
+    let begun = meeting.begin(speak);
+    let (came, from) = socket.recv_from(&mut buffer).expect("Linux speaks");
+    assert!(buffer[..came].starts_with(b"from Linux\n"));
+    assert_eq!(from.ip(), at(2, 0).ip());
+    meeting.end(begun);
+
+    // It leaves, and the administrator hears of it.
+    meeting.linux("kill $(cat /tmp/hears)");
+    meeting.until_groups(heard_before);
+    assert_eq!(meeting.linux("counter port_rcv_errors"), "0");
+}
+
+/// How often Linux's mode changes while a stream goes on.
+const CHANGES: usize = 6;
+
+#[test]
+fn a_stream_survives_what_happens_to_the_link() {
+    let test = "a_stream_survives_what_happens_to_the_link";
+    let Some(mut meeting) = Meeting::arrange(test, MODES[0]) else { return };
+    let ours = octets();
+    meeting.linux(&listen());
+    let mut stream = meeting.interface.tcp_connect(at(2, 81)).expect("Linux listens");
+    stream.set_write_timeout(Some(PATIENCE));
+    for (part, nth) in ours.chunks(OCTETS / CHANGES + 1).zip(0..) {
+        let trouble = match nth % 3 {
+            0 => "echo datagram > /sys/class/net/ib0/mode",
+            1 => "echo connected > /sys/class/net/ib0/mode",
+            _ => "ip link set ib0 down; sleep 0.3; ip link set ib0 up; wait_carrier ib0",
+        };
+        let begun = meeting.begin(trouble);
+        stream.write_all(part).expect("there is room in time");
+        meeting.end(begun);
+    }
+    stream.shutdown(Shutdown::Write).expect("it is open");
+    stream.flush().expect("Linux takes it");
+    assert_eq!(meeting.linux(&heard()), sum(&ours));
+    assert_eq!(meeting.linux("counter port_rcv_errors"), "0");
+}
