@@ -25,8 +25,13 @@ pub struct Setup {
 }
 
 impl Node {
-    /// A device by its name, such as `mlx5_0:1`, or `soft:PATH@NODE` for a port of a fabric that
-    /// runs. It is opened with its interface.
+    /// A device by its name. It is opened with its interface.
+    ///
+    /// | name | device |
+    /// |---|---|
+    /// | `mlx5_0:1` | an adapter in hardware, and its port |
+    /// | `soft:PATH@NODE` | a port of a fabric that runs as `pollux fabric --socket PATH` |
+    /// | `soft:` | a port of a fabric of this process alone: one host after the other, up to 16 |
     pub fn open(device: &str) -> Self {
         Self { device: device.into() }
     }

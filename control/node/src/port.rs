@@ -17,10 +17,14 @@
 //! itself, and goes without ([`Place::Own`]).
 
 use crate::device::Opened;
+use crate::fabric::Embedded;
 use crate::interface::gsi::Gsi;
+use crate::interface::in_band::InBand;
 use pollux_control::bounded::Queue;
+use pollux_control::interface::DatagramWay;
 use pollux_control::mad::Envelope;
 use pollux_mem::Memory;
+use pollux_verbs::time::Time;
 use pollux_verbs::*;
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::PKey;
@@ -74,6 +78,7 @@ struct Inner {
     /// The interfaces' partitions, in the order of their numbers.
     p_keys: Vec<PKey>,
     seated: Vec<Seated>,
+    fabric: Option<Arc<Embedded>>,
 }
 
 /// What an interface has to be told.
@@ -85,10 +90,11 @@ struct Seated {
 impl SharedPort {
     /// The port of a device, without interfaces.
     pub fn new(opened: Opened) -> Result<Self, VerbsError> {
-        let Opened { mut device, port } = opened;
+        let Opened { mut device, port, fabric } = opened;
         let pd = device.create_pd()?;
         let gsi = Gsi::new(&mut *device, pd, port)?;
-        let inner = Inner { device, port, pd, gsi, p_keys: Vec::new(), seated: Vec::new() };
+        let (p_keys, seated) = (Vec::new(), Vec::new());
+        let inner = Inner { device, port, pd, gsi, p_keys, seated, fabric };
         Ok(Self { inner: Arc::new(Mutex::new(inner)) })
     }
 
@@ -108,9 +114,9 @@ fn lock(inner: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
 }
 
 impl Inner {
-    fn poll_mads(&mut self) -> Result<bool, VerbsError> {
+    fn poll_mads(&mut self, now: Time) -> Result<bool, VerbsError> {
         let mut received = Vec::new();
-        let busy = self.gsi.poll(&mut *self.device, &mut received)?;
+        let busy = self.gsi.poll(now, &mut *self.device, &mut received)?;
         for envelope in received {
             self.hand_out(envelope);
         }
@@ -175,27 +181,47 @@ fn asked_by(transaction_id: u64) -> Option<usize> {
     usize::try_from(transaction_id >> 32).ok()?.checked_sub(1)
 }
 
-/// Queue pair 1 as an interface sees it.
+/// How an interface's management datagrams come and go.
 pub(crate) enum Management {
+    /// By queue pair 1, which it has for itself (IBA 13.5).
     Own(Gsi),
+    /// By that of the port that it shares.
     Shared(Seat),
+    /// In band, where there is no queue pair 1.
+    InBand(InBand),
+}
+
+/// What an interface has of a device.
+pub(crate) struct Taken {
+    pub(crate) device: Box<dyn Device + Send>,
+    pub(crate) port: u8,
+    pub(crate) pd: Pd,
+    pub(crate) management: Management,
+    /// To be held as long as the device.
+    pub(crate) fabric: Option<Arc<Embedded>>,
 }
 
 impl Place {
-    /// The device, its port, the protection domain, and queue pair 1.
-    pub(crate) fn take(self) -> Result<(Box<dyn Device + Send>, u8, Pd, Management), VerbsError> {
+    /// The device, its port, the protection domain, and its management.
+    pub(crate) fn take(self) -> Result<Taken, VerbsError> {
         match self {
-            Self::Own(Opened { mut device, port }) => {
+            Self::Own(Opened { mut device, port, fabric }) => {
                 let pd = device.create_pd()?;
-                let gsi = Gsi::new(&mut *device, pd, port)?;
-                Ok((device, port, pd, Management::Own(gsi)))
+                let attributes = device.attributes();
+                let management = if attributes.can.subnet {
+                    Management::Own(Gsi::new(&mut *device, pd, port)?)
+                } else {
+                    Management::InBand(InBand::new(&attributes.name, port))
+                };
+                Ok(Taken { device, port, pd, management, fabric })
             }
             Self::Shared(seat) => {
-                let (port, pd) = {
+                let (port, pd, fabric) = {
                     let inner = lock(&seat.inner);
-                    (inner.port, inner.pd)
+                    (inner.port, inner.pd, inner.fabric.clone())
                 };
-                Ok((Box::new(seat.clone()), port, pd, Management::Shared(seat)))
+                let device = Box::new(seat.clone());
+                Ok(Taken { device, port, pd, management: Management::Shared(seat), fabric })
             }
         }
     }
@@ -205,28 +231,40 @@ impl Management {
     /// Takes what has come for this interface; says whether anything was done.
     pub(crate) fn poll(
         &mut self,
+        now: Time,
         device: &mut dyn Device,
         received: &mut Vec<Envelope>,
     ) -> Result<bool, VerbsError> {
         match self {
-            Self::Own(gsi) => gsi.poll(device, received),
+            Self::Own(gsi) => gsi.poll(now, device, received),
             Self::Shared(seat) => {
                 let mut inner = lock(&seat.inner);
-                let busy = inner.poll_mads()?;
+                let busy = inner.poll_mads(now)?;
                 let mads = &mut inner.seated[seat.number].mads;
                 let before = received.len();
                 received.extend(std::iter::from_fn(|| mads.pop()));
                 Ok(busy || received.len() > before)
             }
+            Self::InBand(in_band) => {
+                let before = received.len();
+                received.extend(in_band.take_answers());
+                Ok(received.len() > before)
+            }
         }
     }
 
-    /// Sends a datagram, if that can be.
-    pub(crate) fn send(&mut self, device: &mut dyn Device, envelope: &Envelope) {
+    /// Sends a datagram, if that can be, or says which way it is to go as a packet.
+    pub(crate) fn send(
+        &mut self,
+        device: &mut dyn Device,
+        envelope: &Envelope,
+    ) -> Option<DatagramWay> {
         match self {
             Self::Own(gsi) => gsi.send(device, envelope),
             Self::Shared(seat) => lock(&seat.inner).send(seat.number, envelope),
+            Self::InBand(in_band) => return in_band.send(envelope),
         }
+        None
     }
 
     /// Datagrams that could not be sent, of whichever interface.
@@ -234,6 +272,7 @@ impl Management {
         match self {
             Self::Own(gsi) => gsi.unsent(),
             Self::Shared(seat) => lock(&seat.inner).gsi.unsent(),
+            Self::InBand(in_band) => in_band.unsent(),
         }
     }
 
@@ -242,6 +281,33 @@ impl Management {
         match self {
             Self::Own(gsi) => gsi.is_idle(),
             Self::Shared(seat) => lock(&seat.inner).gsi.is_idle(),
+            Self::InBand(_) => true,
+        }
+    }
+
+    /// Whether its datagrams complete there.
+    pub(crate) fn is_its_cq(&self, cq: Cq) -> bool {
+        match self {
+            Self::Own(gsi) => gsi.cq() == cq,
+            Self::Shared(seat) => lock(&seat.inner).gsi.cq() == cq,
+            Self::InBand(_) => false,
+        }
+    }
+
+    /// Whether its datagrams go by that.
+    pub(crate) fn is_its_qp(&self, qp: Qp) -> bool {
+        match self {
+            Self::Own(gsi) => gsi.qp() == qp,
+            Self::Shared(seat) => lock(&seat.inner).gsi.qp() == qp,
+            Self::InBand(_) => false,
+        }
+    }
+
+    /// What stands in for a subnet, if something does.
+    pub(crate) fn in_band(&mut self) -> Option<&mut InBand> {
+        match self {
+            Self::InBand(in_band) => Some(in_band),
+            Self::Own(_) | Self::Shared(_) => None,
         }
     }
 }

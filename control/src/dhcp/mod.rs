@@ -153,7 +153,7 @@ impl Dhcp {
     pub fn new(client_id: &[u8], seed: u64) -> Self {
         Self {
             client_id: client_id[..client_id.len().min(CLIENT_ID_OCTETS_MAX)].to_vec(),
-            dice: Dice::new(seed),
+            dice: Dice::secret(seed),
             state: DhcpState::Stopped,
             since: Time::START,
             xid: 0,

@@ -41,7 +41,7 @@ pub use action::{
 pub use config::{GroupTerms, InterfaceConfig};
 pub use lease::LeaseRow;
 pub use life::Life;
-pub use rows::{GroupRow, InterfaceRow, PathRow, PeerRow};
+pub use rows::{GroupRow, InterfaceRow, Load, PathRow, PeerRow};
 
 use crate::address::{Addresses, NextHop, Routes};
 use crate::arp::{Arp, ArpConfig};
@@ -182,7 +182,7 @@ pub struct Interface {
 impl Interface {
     /// An interface at a port of which nothing is known yet.
     pub fn new(now: Time, config: InterfaceConfig, seed: u64) -> Self {
-        let mut dice = Dice::new(seed);
+        let mut dice = Dice::secret(seed);
         let link = LinkAddress { qpn: config.qpn, ..LinkAddress::default() };
         let arp = ArpConfig { link, cedes: config.cedes };
         let nd = NdConfig {
@@ -199,7 +199,7 @@ impl Interface {
             since: now,
             failures: 0,
             rejoin: None,
-            sa: SaClient::new(config.sa, Dice::new(dice.roll())),
+            sa: SaClient::new(config.sa, dice.split()),
             questions: BTreeMap::new(),
             asked: 0,
             refused: VecDeque::new(),

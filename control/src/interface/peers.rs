@@ -81,7 +81,7 @@ impl Interface {
             peer.ips.insert(ip);
         }
         self.actions.push_back(Action::Bind { ip, peer: key });
-        self.connections.handle_neighbour(&link);
+        self.connections.handle_neighbour(now, &link);
         self.set_way_of_peer(now, key);
     }
 

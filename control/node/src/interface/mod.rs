@@ -5,8 +5,10 @@
 //! ```
 //!
 //! 1. [`mover`]: the device and all that the interface has there; [`gsi`]: its queue pair 1;
+//!    [`in_band`]: what stands in for that on Ethernet;
 //! 2. `actions` and [`sending`]: what control, and the host, want to be done;
-//! 3. [`echo`]: requests of ours, for `pollux ping`.
+//! 3. [`sockets`]: the quick way for whoever serves sockets here;
+//! 4. [`echo`]: requests of ours, for `pollux ping`.
 //!
 //! It has no clock and no thread: whoever runs it says what time it is, and calls
 //! [`Interface::step`] again when that did something, and when [`Interface::poll_timeout`] says so.
@@ -15,8 +17,10 @@ mod actions;
 pub mod echo;
 pub mod gsi;
 mod handles;
+pub mod in_band;
 pub mod mover;
 pub mod sending;
+pub mod sockets;
 
 use crate::config::{InterfaceSettings, Mode};
 use crate::port::Place;
@@ -31,8 +35,9 @@ use pollux_verbs::VerbsError;
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
 use pollux_wire::address::Scope;
-use pollux_wire::ip::ipoib::IpoibHeader;
+use pollux_wire::ip::ipoib::{EtherType, IpoibHeader};
 use sending::NotSent;
+use sockets::{Take, Used};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -44,6 +49,11 @@ const DELIVERIES_MAX: usize = 4096;
 /// An interface at a device.
 pub struct Interface {
     control: control::Interface,
+    /// Whether control was told something, and may have something to do for it.
+    is_told: bool,
+    /// When control has something to do though it is told nothing: asking costs more than all else
+    /// that an idle turn does.
+    control_due: Option<Time>,
     mover: Mover,
     arrived: Arrived,
     echoes: Echoes,
@@ -51,6 +61,10 @@ pub struct Interface {
     deliveries: Option<Queue<Delivery>>,
     /// When control is told which connections are used.
     uses_due: Time,
+    /// Neighbours that it was told of.
+    used: Used,
+    /// When control is looked at, at the latest.
+    look_at: Time,
     /// Why it does not run any more.
     failed: Option<VerbsError>,
 }
@@ -64,7 +78,7 @@ impl Interface {
         settings: &InterfaceSettings,
         seed: u64,
     ) -> Result<Self, DeviceError> {
-        let mut dice = Dice::new(seed);
+        let mut dice = Dice::secret(seed);
         let scope = Scope::LINK_LOCAL;
         let receive_mtu = settings.mtu + IpoibHeader::LEN as u32;
         let messages = (settings.mode != Mode::Ud).then_some(receive_mtu);
@@ -83,11 +97,15 @@ impl Interface {
         };
         let mut interface = Self {
             control: control::Interface::new(now, config, dice.roll()),
+            is_told: true,
+            control_due: None,
             mover,
             arrived: Arrived { port_changed: true, ..Arrived::default() },
             echoes: Echoes::default(),
             deliveries: None,
             uses_due: now + USES_EVERY,
+            used: Used::new(),
+            look_at: now,
             failed: None,
         };
         interface.step(now);
@@ -114,8 +132,13 @@ impl Interface {
         if self.failed.is_some() {
             return false;
         }
-        let stepped =
-            self.mover.poll(&mut self.arrived).and_then(|busy| Ok(self.hear(now)? | busy));
+        self.turn(now, &mut |_| false)
+    }
+
+    /// The same, where somebody takes packets before control does.
+    fn turn(&mut self, now: Time, take: Take<'_>) -> bool {
+        let polled = self.mover.poll(now, &mut self.arrived);
+        let stepped = polled.and_then(|busy| Ok(self.hear(now, take)? | busy));
         let mut busy = match stepped {
             Ok(busy) => busy,
             Err(error) => {
@@ -123,8 +146,12 @@ impl Interface {
                 return true;
             }
         };
-        if self.control.poll_timeout().is_some_and(|due| due <= now) {
-            self.control.handle_timeout(now);
+        if std::mem::take(&mut self.is_told) {
+            busy |= self.drain(now);
+            self.control_due = self.control.poll_timeout();
+        }
+        if self.control_due.is_some_and(|due| due <= now) {
+            self.tell().handle_timeout(now);
             busy = true;
         }
         if self.uses_due <= now {
@@ -132,19 +159,29 @@ impl Interface {
             self.uses_due = now + USES_EVERY;
         }
         self.echoes.handle_timeout(now);
-        self.drain(now) | busy
+        if self.is_told {
+            self.drain(now);
+        }
+        busy
+    }
+
+    /// Control, to be told something.
+    fn tell(&mut self) -> &mut control::Interface {
+        self.is_told = true;
+        &mut self.control
     }
 
     /// Takes leave: of servers, of groups, and of peers. [`Interface::has_left`] tells when they
     /// know.
     pub fn leave(&mut self, now: Time) {
-        self.control.release(now);
+        self.tell().release(now);
         self.drain(now);
-        self.control.set_open(now, false);
+        self.tell().set_open(now, false);
         self.drain(now);
     }
 
-    /// Whether nothing is left of it: no connection, and nothing to be sent.
+    /// Whether all have been told: what is left are queue pairs for whose numbers packets may be
+    /// under way.
     pub fn has_left(&self) -> bool {
         self.failed.is_some() || !self.control.is_up() && self.mover.is_idle()
     }
@@ -163,7 +200,7 @@ impl Interface {
     pub fn send(&mut self, now: Time, packet: &[u8]) -> Result<(), NotSent> {
         let sent = self.mover.send_packet(packet);
         if let (Ok(()), Some((_, next_hop))) = (sent, sending::destination(packet)) {
-            self.control.handle_use(now, next_hop);
+            self.tell_use(now, next_hop);
         }
         sent
     }
@@ -205,20 +242,20 @@ impl Interface {
 
     /// There is no socket for a packet that came.
     pub fn refuse(&mut self, now: Time, packet: &[u8]) {
-        self.control.handle_no_listener(now, packet);
+        self.tell().handle_no_listener(now, packet);
         self.drain(now);
     }
 
     /// A socket hears a group. `false` if it is none, or there are too many.
     pub fn join_group(&mut self, now: Time, group: IpAddr) -> bool {
-        let is_joined = self.control.join(now, group);
+        let is_joined = self.tell().join(now, group);
         self.drain(now);
         is_joined
     }
 
     /// A socket hears a group no more.
     pub fn leave_group(&mut self, now: Time, group: IpAddr) {
-        self.control.leave(now, group);
+        self.tell().leave(now, group);
         self.drain(now);
     }
 
@@ -228,30 +265,33 @@ impl Interface {
     }
 
     /// Tells control what has come.
-    fn hear(&mut self, now: Time) -> Result<bool, VerbsError> {
+    fn hear(&mut self, now: Time, take: Take<'_>) -> Result<bool, VerbsError> {
         let mut arrived = std::mem::take(&mut self.arrived);
         let busy = !arrived.is_empty();
         if arrived.port_changed {
-            self.control.handle_port(now, &self.mover.port()?);
+            let port = self.mover.port()?;
+            self.tell().handle_port(now, &port);
         }
         if arrived.reregister {
-            self.control.handle_reregister(now);
+            self.tell().handle_reregister(now);
         }
         for envelope in arrived.mads.drain(..) {
-            self.control.handle_mad(now, &envelope);
+            self.tell().handle_mad(now, &envelope);
         }
         for received in arrived.packets.drain(..) {
-            self.hear_packet(now, &received);
+            if !take(received.packet.octets()) {
+                self.hear_packet(now, &received);
+            }
             self.mover.recycle(received);
         }
         for (connection, news) in arrived.news.drain(..) {
-            self.control.handle_connection(now, connection, &news);
+            self.tell().handle_connection(now, connection, &news);
         }
         for (packet, mtu) in arrived.too_big.drain(..) {
-            self.control.handle_too_big(now, &packet, mtu);
+            self.tell().handle_too_big(now, &packet, mtu);
         }
         for packet in arrived.misses.drain(..) {
-            self.control.handle_miss(now, packet);
+            self.tell().handle_miss(now, packet);
         }
         (arrived.port_changed, arrived.reregister) = (false, false);
         self.arrived = arrived;
@@ -272,14 +312,20 @@ impl Interface {
             },
         };
         let (ether_type, packet) = (received.ether_type, received.packet.octets());
-        self.control.handle_packet(now, control::Received { ether_type, packet, from });
+        if ether_type == EtherType::IN_BAND_MAD {
+            if let Some(envelope) = self.mover.management_in(received) {
+                self.tell().handle_mad(now, &envelope);
+            }
+            return;
+        }
+        self.tell().handle_packet(now, control::Received { ether_type, packet, from });
     }
 
     /// Does what control wants, until it wants nothing more; says whether that was anything.
     fn drain(&mut self, now: Time) -> bool {
         let mut busy = false;
         while let Some(action) = self.control.poll_action() {
-            self.mover.carry_out(action);
+            self.mover.carry_out(now, action);
             busy = true;
         }
         if busy {

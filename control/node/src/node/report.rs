@@ -282,6 +282,7 @@ fn drops(name: &str, one: &Interface) -> Vec<Value> {
         ("transit", counts.transit),
         ("no_room", counts.no_room),
         ("refused_actions", counts.refused_actions),
+        ("given_up", counts.given_up),
         ("mads_unsent", mover.mads_unsent()),
     ];
     let station = dropped.map(|(why, count)| ("received", why, count));
