@@ -170,8 +170,8 @@ impl Dhcp {
         self.restart(now, delay);
     }
 
-    /// The link is there, for the first time or again. It may be another one, so an address is not
-    /// believed in before a server has confirmed it (RFC 2131 3.7).
+    /// The link is there, for the first time or again. It may be another one, so any server is
+    /// asked to confirm an address, which is used meanwhile (RFC 2131 3.7).
     pub fn handle_link(&mut self, now: Time) {
         match self.lease().cloned() {
             Some(lease) => {

@@ -50,6 +50,11 @@ impl Interface {
         if let Some(dhcp) = &mut self.dhcp {
             dhcp.stop(now);
         }
+        // One that others were still being asked about goes as well.
+        let checked = self.addresses.iter().find(|one| one.origin == Origin::Dhcp);
+        if let Some(ip) = checked.filter(|_| self.lease.is_none()).map(|one| one.ip) {
+            self.addresses.remove(ip);
+        }
         self.pump(now);
     }
 

@@ -280,25 +280,19 @@ impl Interface {
     fn broadcast_joined(&mut self, now: Time, record: McMemberRecord) {
         let Some(standing) = self.standing else { return };
         self.failures = 0;
-        let mtu = ip_mtu(record.mtu.octets().unwrap_or(0) as u32);
+        let room = ip_mtu(record.mtu.octets().unwrap_or(0) as u32);
         let least = if self.config.ipv6 { IPV6_MTU_MIN } else { IPV4_MTU_MIN };
         let Standing { pkey_index, lid, lmc, gid, .. } = standing;
-        let link = Link {
-            pkey_index,
-            qkey: record.q_key,
-            lid,
-            lmc,
-            gid,
-            mtu: mtu.min(self.config.mtu_max),
-        };
+        let mtu = room.min(self.config.mtu_max);
+        let link = Link { pkey_index, qkey: record.q_key, lid, lmc, gid, mtu };
         if self.link().is_some_and(|known| *known != link) {
             // The group was made anew, otherwise.
             self.go_down(now, Life::NoPort);
             self.standing = Some(standing);
         }
-        if mtu < least {
+        if room < least {
             let until = now + self.config.pause_max;
-            return self.live(now, Life::TooSmall { mtu, least, until });
+            return self.live(now, Life::TooSmall { mtu: room, least, until });
         }
         let comes_up = !self.is_up();
         if comes_up {

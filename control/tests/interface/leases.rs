@@ -205,6 +205,18 @@ fn an_address_ends_with_its_lease() {
 }
 
 #[test]
+fn an_address_that_was_only_being_checked_is_not_kept() {
+    let mut leasing = Leasing::new(45);
+    while leasing.world.hosts[1].interface.lease_row().is_none_or(|row| row.state != "checking") {
+        leasing.pass(SECOND / 5);
+    }
+    let now = leasing.world.now;
+    leasing.world.hosts[1].interface.release(now);
+    leasing.pass(20 * SECOND);
+    assert_eq!((leasing.state(), leasing.has(host(42))), ("stopped", false));
+}
+
+#[test]
 fn an_address_that_somebody_has_is_declined() {
     let mut leasing = Leasing::new(43);
     leasing.gives = host(3);

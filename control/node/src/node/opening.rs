@@ -3,11 +3,13 @@
 
 use super::{REOPEN_EVERY, StartError};
 use crate::config::InterfaceSettings;
-use crate::device;
+use crate::device::{self, Opened};
 use crate::interface::Interface;
 use crate::interface::mover::DeviceError;
 use crate::port::{Place, SharedPort};
+use pollux_verbs::VerbsError;
 use pollux_verbs::time::Time;
+use pollux_wire::keys::PKey;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// An interface as the configuration names it.
@@ -33,13 +35,11 @@ pub(super) fn open_all(
         all.insert(name, named);
     }
     reopen(now, &mut all);
-    let failed = |name: &String| all[name].interface.is_err();
-    match all.keys().find(|name| failed(name)).cloned() {
-        Some(name) => match all.remove(&name).map(|named| named.interface) {
-            Some(Err(error)) => Err(error),
-            _ => Err(StartError::Empty),
-        },
-        None => Ok(all),
+    let failed = all.iter().find(|(_, named)| named.interface.is_err());
+    let failed = failed.map(|(name, _)| name.clone()).and_then(|name| all.remove(&name));
+    match failed.map(|named| named.interface) {
+        Some(Err(error)) => Err(error),
+        _ => Ok(all),
     }
 }
 
@@ -62,27 +62,30 @@ fn open(now: Time, device: &str, all: &mut [(&String, &mut Named)]) -> bool {
         named.interface = Err(StartError::Beside((*name).clone(), device.into()));
         named.retry_at = now + REOPEN_EVERY;
     }
-    let [(first, named), others @ ..] = all else { return false };
-    let seated = device::open(device).map_err(|error| StartError::Open((*first).clone(), error));
-    let opened = match (seated, others) {
-        (Ok(opened), []) => {
-            named.interface = interface(now, first, opened.into(), &named.settings);
-            return named.interface.is_ok();
-        }
-        (Ok(opened), _) => SharedPort::new(opened)
-            .map_err(|error| StartError::Device((*first).clone(), DeviceError::Verbs(error))),
-        (Err(error), _) => Err(error),
-    };
-    match opened {
-        Err(error) => named.interface = Err(error),
-        Ok(port) => {
-            for (name, named) in all.iter_mut() {
-                let place = port.seat(named.settings.pkey).into();
+    let Some((first, _)) = all.first() else { return false };
+    let failed = |error| StartError::Device((*first).clone(), DeviceError::Verbs(error));
+    let p_keys: Vec<_> = all.iter().map(|(_, named)| named.settings.pkey).collect();
+    let places = device::open(device)
+        .map_err(|error| StartError::Open((*first).clone(), error))
+        .and_then(|opened| places(opened, &p_keys).map_err(failed));
+    match places {
+        Err(error) => all[0].1.interface = Err(error),
+        Ok(places) => {
+            for ((name, named), place) in all.iter_mut().zip(places) {
                 named.interface = interface(now, name, place, &named.settings);
             }
         }
     }
     all.iter().all(|(_, named)| named.interface.is_ok())
+}
+
+/// A place for the interface of each partition.
+fn places(opened: Opened, p_keys: &[PKey]) -> Result<Vec<Place>, VerbsError> {
+    if let [_alone] = p_keys {
+        return Ok(vec![opened.into()]);
+    }
+    let port = SharedPort::new(opened)?;
+    Ok(p_keys.iter().map(|p_key| port.seat(*p_key).into()).collect())
 }
 
 fn interface(
