@@ -122,8 +122,10 @@ impl Interface {
     ) -> Result<(), UpError> {
         let up = self.wait(Patience::For(patience), |inner, _| {
             let has = |ip: &IpAddr| inner.own.contains(ip);
-            let is_up = inner.node.control().is_up();
-            Ok((is_up && settings.address.iter().all(|one| has(&one.ip))).then_some(()))
+            let control = inner.node.control();
+            let has_lease = control.has_lease() || !settings.asks_for_address();
+            let has_all = has_lease && settings.fixed_addresses().all(|one| has(&one.ip));
+            Ok((control.is_up() && has_all).then_some(()))
         });
         up.map_err(|_| {
             let row = self.inner.borrow().node.control().row();

@@ -86,6 +86,7 @@ pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
                 "lid",
                 "mtu",
                 "addresses",
+                "dhcp",
                 "link",
                 "sent",
                 "received",

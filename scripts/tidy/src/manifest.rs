@@ -29,7 +29,7 @@ const DIRECTION: [(&str, &[&str]); 14] = [
     ("smoltcp-glue", &["control/node"]),
     // The demonstration shows what applications link.
     ("control/appliance", &["control/node", "smoltcp-glue"]),
-    ("benches", &["control/node", BACKENDS[0], BACKENDS[1], BACKENDS[2]]),
+    ("benches", &["smoltcp-glue", BACKENDS[0], BACKENDS[1], BACKENDS[2]]),
     ("scripts/tidy", &[]),
 ];
 

@@ -120,7 +120,7 @@ impl Interface {
 
     pub(super) fn tell_use(&mut self, now: Time, next_hop: IpAddr) {
         if self.used.is_news(now, next_hop) {
-            self.control.handle_use(now, next_hop);
+            self.tell().handle_use(now, next_hop);
         }
     }
 }
