@@ -1,4 +1,5 @@
-//! How long round trips take through both stacks, and how much a stream moves, on a software fabric:
+//! How long round trips take through both stacks, and how much a stream moves, on a fabric in
+//! software:
 //!
 //! ```sh
 //! cargo bench -p pollux --bench round_trips

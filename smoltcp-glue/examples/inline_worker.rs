@@ -1,5 +1,5 @@
-//! An application's own loop as the worker of its sockets: it looks at many, waits for none, and does
-//! its own work in between.
+//! An application's own loop as the worker of its sockets: it looks at many, waits for none, and
+//! does its own work in between.
 //!
 //! ```sh
 //! cargo run --release -p pollux --example inline_worker

@@ -70,19 +70,12 @@ fn ask(device: &str, address: &str, peer: &str) -> Result<(), Box<dyn Error>> {
 
 /// A server that starts at the same moment may not be up, or not listen yet.
 fn connect(interface: &Interface, server: SocketAddr) -> std::io::Result<TcpStream> {
-    let mut tries = 0;
-    loop {
+    let is_early = |kind| matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable);
+    for _ in 0..1000 {
         match interface.tcp_connect(server) {
-            Err(error)
-                if tries < 1000
-                    && matches!(
-                        error.kind(),
-                        ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable
-                    ) =>
-            {
-                tries += 1;
-            }
+            Err(error) if is_early(error.kind()) => {}
             other => return other,
         }
     }
+    interface.tcp_connect(server)
 }

@@ -31,10 +31,12 @@ use std::time::{Duration, Instant};
 
 /// Packets that are sent before the device is looked at again.
 const BURST_MAX: usize = 64;
+/// Packets to ourselves that wait for the next step.
+const LOOPED_MAX: usize = 256;
 /// How often addresses and ways are asked for anew.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// How long an interface that ends waits: for peers that have not acknowledged all, and for those
-/// that are still looked for.
+/// How long an interface that ends waits for peers that have not acknowledged all or are still
+/// looked for; and then as long for those that it takes leave of.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
 
 /// An interface. Clones are the same one.
@@ -304,7 +306,7 @@ impl Inner {
         to: SocketAddr,
         payload: &[u8],
     ) -> io::Result<()> {
-        if self.held.is_some() || !self.node.has_room() {
+        if !self.has_room() {
             return Err(UdpError::Full.into());
         }
         let local = self.stack.udp_local(id);
@@ -319,6 +321,10 @@ impl Inner {
         Ok(())
     }
 
+    fn has_room(&self) -> bool {
+        self.held.is_none() && self.looped.len() < LOOPED_MAX && self.node.has_room()
+    }
+
     /// Hands what sockets have to the device; says whether there was anything.
     pub(crate) fn transmit(&mut self, now: Time) -> bool {
         if let Some(packet) = self.held.take()
@@ -328,7 +334,7 @@ impl Inner {
             return false;
         }
         let mut sent = 0;
-        while sent < BURST_MAX && self.held.is_none() && self.node.has_room() {
+        while sent < BURST_MAX && self.has_room() {
             let mut sheet =
                 Sheet { node: &mut self.node, spill: &mut self.spill, has_spilt: false };
             if !self.stack.transmit_to(now, &mut sheet) {
@@ -419,8 +425,10 @@ impl Drop for Inner {
             now = self.now();
         }
         self.node.leave(now);
-        while self.now() < end && !self.node.has_left() {
-            self.node.step(self.now());
+        let end = now + LEAVE_MAX;
+        while now < end && !self.node.has_left() {
+            self.node.step(now);
+            now = self.now();
         }
     }
 }

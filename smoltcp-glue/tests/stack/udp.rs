@@ -155,3 +155,38 @@ fn no_port(original: &[u8]) -> Vec<u8> {
     icmpv4::fill_checksum(payload).unwrap();
     packet
 }
+
+#[test]
+fn checksums_are_looked_at_unless_nobody_wants_that() {
+    for verifies in [true, false] {
+        let mut world = world(&StackConfig { verifies, ..StackConfig::default() });
+        let client = world.hosts[0].udp_bind(at(0, 0)).expect("a port is free");
+        let server = world.hosts[1].udp_bind(at(1, 9)).expect("the port is free");
+        let now = world.now;
+        world.hosts[0].udp_send(now, client, (None, at(1, 9)), b"spoilt").unwrap();
+        let mut packet = world.hosts[0].poll_transmit(now).expect("it was sent").to_vec();
+        *packet.last_mut().expect("it has octets") ^= 1;
+        assert!(world.hosts[1].take_packet(now, &packet), "it is for a socket");
+        assert_eq!(world.hosts[1].udp_is_readable(server), !verifies);
+        assert_eq!(world.hosts[1].counts().malformed, u64::from(verifies));
+    }
+}
+
+#[test]
+fn what_is_no_sockets_is_left_to_others() {
+    let mut world = world(&StackConfig::default());
+    let client = world.hosts[0].udp_bind(at(0, 0)).expect("a port is free");
+    let now = world.now;
+    for to in [at(1, 9), SocketAddr::from(([239, 1, 2, 3], 9)), at(7, 9)] {
+        world.hosts[0].udp_send(now, client, (None, to), b"whose?").unwrap();
+        let packet = world.hosts[0].poll_transmit(now).expect("it was sent").to_vec();
+        assert_eq!(world.hosts[1].take_packet(now, &packet), to == at(1, 9), "{to}");
+        // The first part of a longer one, and another protocol.
+        for (place, octet) in [(6, 0x20), (9, 1)] {
+            let mut other = packet.clone();
+            other[place] = octet;
+            assert!(!world.hosts[1].take_packet(now, &other), "{to}, octet {place}");
+        }
+    }
+    assert!(!world.hosts[1].take_packet(now, &[]) && !world.hosts[1].take_packet(now, &[0x45]));
+}

@@ -5,8 +5,8 @@
 //!   draft: a packet is written where the device reads it --> send_draft --> flush: one doorbell
 //! ```
 //!
-//! Control and the device's events are looked at every [`LOOK_EVERY`] at the latest, and at once
-//! when a packet came that is control's. To look costs as much as several packets do.
+//! Control and the device's events are looked at every few microseconds, and at once when a packet
+//! came that is control's. To look costs as much as several packets do.
 
 use super::Interface;
 use super::mover::Mover;
