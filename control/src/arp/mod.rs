@@ -106,7 +106,7 @@ impl Arp {
     pub fn new(config: ArpConfig, seed: u64) -> Self {
         Self {
             config,
-            dice: Dice::new(seed),
+            dice: Dice::secret(seed),
             own: BTreeMap::new(),
             registered: BTreeMap::new(),
             questions: Questions::default(),

@@ -12,7 +12,7 @@ pub struct CmConfig {
     pub connections_max: usize,
     /// Service IDs that are listened for.
     pub listeners_max: usize,
-    /// Connections that others asked for and that do not stand yet.
+    /// Connections that others asked for and that do not stand yet, or were rejected just now.
     pub requests_pending_max: usize,
     /// The same of one peer.
     pub requests_pending_per_peer_max: usize,

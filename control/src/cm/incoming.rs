@@ -169,8 +169,8 @@ impl Cm {
 
     /// Whether there is somebody, and room, for a request; if not, why, and what to say.
     ///
-    /// Who sends too many requests is not told: it will repeat them, while an answer would make
-    /// some peers ask again at once.
+    /// Who sends too many requests is not told, nor who asks while the table is full: it will
+    /// repeat its request, while an answer would make Linux ask again at once.
     fn admit(&self, from: &MadAddress, req: &Req) -> Result<(), (CmDrop, Option<RejectReason>)> {
         if !self.listeners.contains_key(&req.service_id) {
             return Err((CmDrop::NoListener, Some(RejectReason::INVALID_SERVICE_ID)));
@@ -186,7 +186,7 @@ impl Cm {
             return Err((CmDrop::TooManyRequests, None));
         }
         if self.is_full() {
-            return Err((CmDrop::TableFull, Some(RejectReason::NO_RESOURCES)));
+            return Err((CmDrop::TableFull, None));
         }
         Ok(())
     }
@@ -212,7 +212,10 @@ impl Cm {
         let id = match self.find(from, rep.remote_comm_id, None) {
             Ok(id) if self.knows_as(id, rep.local_comm_id) => id,
             Err(CmDrop::Stranger) => return self.out.count(CmDrop::Stranger),
-            _ => return self.refuse_rep(from, transaction_id, rep),
+            known => {
+                known.into_iter().for_each(|id| self.asked_anew(now, id));
+                return self.refuse_rep(from, transaction_id, rep);
+            }
         };
         let Some(connection) = self.connections.get(&id) else { return };
         let is_first = connection.awaits_rep();
@@ -226,6 +229,18 @@ impl Cm {
             });
         }
         self.pass_to(now, id, |connection, out| connection.handle_rep(now, out, rep));
+    }
+
+    /// The peer has taken our request for a new one, so it has forgotten the connection that the
+    /// request once made.
+    fn asked_anew(&mut self, now: Time, id: ConnectionId) {
+        let connection = self.connections.get(&id);
+        let stands =
+            |it: &&Connection| it.role == Role::Active && it.state.phase() == Phase::Established;
+        if connection.filter(stands).is_some() {
+            let dreq_id = self.transaction_id();
+            self.pass_to(now, id, |connection, out| connection.handle_stale(now, out, dreq_id));
+        }
     }
 
     /// Whether the peer calls it so, or has not called it anything yet.

@@ -32,7 +32,7 @@ pub(super) struct Keys {
     pub(super) remote_id: Option<(CommId, Gid)>,
     /// The peer's queue pair, as long as the peer may believe it connected.
     pub(super) remote_qp: Option<(Gid, Qpn)>,
-    /// Whoever asked for it, as long as it does not stand.
+    /// Whoever asked for it, as long as it does not stand, and while its rejection is remembered.
     pub(super) asked_by: Option<Source>,
 }
 
@@ -120,7 +120,7 @@ impl Index {
         self.remote_qps.range(range).map(|(.., id)| *id)
     }
 
-    /// How many that do not stand yet were asked for from there, and from anywhere.
+    /// How many that do not stand were asked for from there, and from anywhere.
     pub(super) fn pending(&self, source: Source) -> (usize, usize) {
         (self.pending.get(&source).copied().unwrap_or(0), self.pending_count)
     }

@@ -150,14 +150,15 @@ pub struct Cm {
 
 impl Cm {
     /// One without connections.
-    pub fn new(config: CmConfig, dice: Dice) -> Self {
+    pub fn new(config: CmConfig, mut dice: Dice) -> Self {
+        let out = Outbox::new(config, dice.split());
         Self {
             dice,
             listeners: BTreeMap::new(),
             port: LocalPort::default(),
             connections: BTreeMap::new(),
             index: Index::default(),
-            out: Outbox::new(config),
+            out,
         }
     }
 
@@ -197,6 +198,18 @@ impl Cm {
         let connection = Connection::active(now, id, transaction_id, connect, &mut self.out);
         self.enter(connection);
         Ok(id)
+    }
+
+    /// Takes back that a request was told of: to whoever asks it is as if it had been lost.
+    pub fn ignore(&mut self, now: Time, id: ConnectionId) {
+        // One that is gone needs no more than that.
+        let _gone = self.change(now, id, |connection, out| connection.ignore(out));
+    }
+
+    /// Says once more what made a connection that stands. A peer that has forgotten it takes that
+    /// for news and shows it; to one that has not it is a repetition (IBA 12.9.8.1).
+    pub fn probe(&mut self, now: Time, id: ConnectionId) -> Result<(), CmError> {
+        self.change(now, id, |connection, out| connection.probe(out))?
     }
 
     /// Accepts a request; both names of the connection and our node are filled in. The queue pair

@@ -3,6 +3,7 @@
 use super::state::Repeat;
 use super::{CmConfig, CmDrop, CmEvent};
 use crate::mad::{Envelope, MadAddress};
+use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
 use pollux_wire::mad::cm::CmMessage;
 use std::collections::{BTreeMap, VecDeque};
@@ -12,15 +13,16 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Outbox {
     pub(super) config: CmConfig,
+    dice: Dice,
     messages: VecDeque<Envelope>,
     events: VecDeque<CmEvent>,
     drops: BTreeMap<CmDrop, u64>,
 }
 
 impl Outbox {
-    pub(super) fn new(config: CmConfig) -> Self {
+    pub(super) fn new(config: CmConfig, dice: Dice) -> Self {
         let (messages, events) = (VecDeque::new(), VecDeque::new());
-        Self { config, messages, events, drops: BTreeMap::new() }
+        Self { config, dice, messages, events, drops: BTreeMap::new() }
     }
 
     /// Says something; if too much waits already, it is lost as if on the wire, and what matters
@@ -45,7 +47,7 @@ impl Outbox {
         // What the peer asked for, as far as that is sensible.
         let interval = interval.max(self.config.response_time_min);
         let interval = interval.min(self.config.response_time_max);
-        let (message, due) = (Box::new(message), now + interval);
+        let (message, due) = (Box::new(message), self.later(now, interval));
         let pleas_left = self.config.pleas_max;
         Repeat { message, transaction_id, times_left, interval, due, pleas_left }
     }
@@ -53,8 +55,13 @@ impl Outbox {
     /// Says it again.
     pub(super) fn repeat(&mut self, now: Time, to: &MadAddress, repeat: &mut Repeat) {
         repeat.times_left = repeat.times_left.saturating_sub(1);
-        repeat.due = now + repeat.interval;
+        repeat.due = self.later(now, repeat.interval);
         self.send(to, repeat.transaction_id, &repeat.message);
+    }
+
+    /// What many say at one moment, such as goodbyes, shall not all be said again at one moment.
+    fn later(&mut self, now: Time, interval: Duration) -> Time {
+        now + interval + self.dice.duration(interval / 8)
     }
 
     /// The peer has heard and asks for time: not for ever, and not for ever again.

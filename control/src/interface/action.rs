@@ -170,7 +170,7 @@ pub enum Action {
     Modify {
         /// Which.
         connection: ConnectionKey,
-        /// From INIT to RTR, or from RTR to RTS.
+        /// From INIT to RTR, from RTR to RTS, or to ERR, when it shall neither send nor receive.
         attributes: Box<QpAttributes>,
     },
     /// The queue pair is to go. [`ConnectionNews::Ended`] is told when its buffers are back.

@@ -74,7 +74,7 @@ impl Membership {
     /// No group is heard yet.
     pub fn new(seed: u64) -> Self {
         Self {
-            dice: Dice::new(seed),
+            dice: Dice::secret(seed),
             listeners: BTreeMap::new(),
             link_groups: BTreeMap::new(),
             igmp: Reporter::new(),

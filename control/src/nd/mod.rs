@@ -142,7 +142,7 @@ impl Nd {
     pub fn new(config: NdConfig, seed: u64) -> Self {
         Self {
             config,
-            dice: Dice::new(seed),
+            dice: Dice::secret(seed),
             own: BTreeMap::new(),
             solicitations: None,
             frames: Queue::new(FRAMES_MAX),

@@ -216,7 +216,7 @@ impl<P> Neighbours<P> {
             // Each entry has one question under way.
             asks: Queue::new(config.entries_max),
             config,
-            dice: Dice::new(seed),
+            dice: Dice::secret(seed),
             entries: BTreeMap::new(),
             due: BTreeSet::new(),
             order: BTreeSet::new(),
@@ -383,6 +383,11 @@ impl<P> Neighbours<P> {
     /// What was dropped or put off, and why.
     pub const fn drops(&self) -> &Drops<NeighbourDrop> {
         &self.drops
+    }
+
+    /// How many entries there are, and how many packets wait for them.
+    pub fn load(&self) -> (usize, usize) {
+        (self.entries.len(), self.pending.len())
     }
 
     /// Every entry, by address.

@@ -41,6 +41,7 @@ impl Connections {
             state: State::Making,
             since: now,
             used: now,
+            probed: now,
             id: None,
             qpn: None,
             mtu: 0,

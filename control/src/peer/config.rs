@@ -55,6 +55,8 @@ pub struct PeerConfig {
     pub connections_per_peer_max: usize,
     /// Connections of all peers at one port.
     pub connections_per_port_max: usize,
+    /// Connections of all peers at one port that end, and so cannot be used.
+    pub ending_per_port_max: usize,
     /// Vain attempts in a row before traffic goes by datagram for good (RFC 4755 8).
     pub attempts_max: u32,
     /// The pause after a vain attempt; it doubles each time.
@@ -67,6 +69,9 @@ pub struct PeerConfig {
     pub good_after: Duration,
     /// How long a packet that no datagram has room for waits for a connection.
     pub patience: Duration,
+    /// How often a peer is asked whether it remembers an unreliable connection that is in use. So
+    /// long, and as long as an answer takes, packets may go to one that has begun anew.
+    pub probe_every: Duration,
     /// When an unused connection to an interface that is no neighbour of ours is ended; without
     /// that, never (RFC 4755 3.4).
     pub idle_for: Option<Duration>,
@@ -100,12 +105,14 @@ impl PeerConfig {
             connections_max: 4096,
             connections_per_peer_max: 4,
             connections_per_port_max: 16,
+            ending_per_port_max: 64,
             attempts_max: 5,
             pause_min: Duration::from_secs(1),
             pause_max: Duration::from_secs(60),
             give_up_for: Duration::from_secs(600),
             good_after: Duration::from_secs(5),
             patience: Duration::from_secs(2),
+            probe_every: Duration::from_secs(30),
             idle_for: Some(Duration::from_secs(600)),
             // 16.8 ms eight times is 134 ms; TCP waits for 200 at the least.
             ack_timeout: TimeCode(12),

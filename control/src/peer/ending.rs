@@ -4,6 +4,7 @@ use super::{Attempt, Connections, PeerDrop, State};
 use crate::cm::{ConnectionId, End, Role};
 use crate::interface::{Action, ConnectionKey};
 use pollux_verbs::time::Time;
+use pollux_verbs::{QpAttributes, QpState, QpType};
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::mad::cm::RejectReason;
 
@@ -37,17 +38,16 @@ impl Connections {
         if matches!(connection.state, State::Ending(_)) {
             return;
         }
-        let was_good =
-            connection.state == State::Open && now >= connection.since + self.config.good_after;
+        let was = connection.state;
+        let was_good = was == State::Open && now >= connection.since + self.config.good_after;
         (connection.state, connection.since) = (State::Ending(why), now);
-        if let Some(id) = connection.id.take() {
-            self.by_id.remove(&id);
-            // One that connection management has ended already is gone there.
+        if let Some(id) = connection.id {
+            // One that connection management has ended already may be gone there.
             let _gone = self.cm.disconnect(now, id, words);
         }
-        let address = connection.peer;
+        let (address, id) = (connection.peer, connection.id);
         self.drops.count(why);
-        self.actions.push_back(Action::Disconnect { connection: key });
+        self.retire(key, was, id.is_some());
         let Some(peer) = self.peers.get_mut(&address) else { return };
         if was_good {
             peer.failures = 0;
@@ -59,11 +59,38 @@ impl Connections {
         }
     }
 
-    /// Connection management says that one is over.
-    pub(super) fn told_the_end(&mut self, now: Time, id: ConnectionId, end: End) {
+    /// What ends neither sends nor receives. Its queue pair goes at once if nobody knows its number
+    /// or all is over, else when connection management says so.
+    fn retire(&mut self, key: ConnectionKey, was: State, is_known: bool) {
+        match was {
+            State::Accepted | State::Open if is_known => {
+                let state = Some(QpState::Err);
+                let attributes = Box::new(QpAttributes { state, ..QpAttributes::default() });
+                self.actions.push_back(Action::Modify { connection: key, attributes });
+            }
+            State::Asked if is_known => {}
+            _ => self.actions.push_back(Action::Disconnect { connection: key }),
+        }
+    }
+
+    /// Nothing is left of a connection at the peer, nor on the wire.
+    pub(super) fn closed(&mut self, now: Time, id: ConnectionId) {
         let Some(key) = self.by_id.remove(&id) else { return };
         let Some(connection) = self.all.get_mut(&key) else { return };
         connection.id = None;
+        match connection.state {
+            State::Ending(_) => self.actions.push_back(Action::Disconnect { connection: key }),
+            _ => self.end(now, key, PeerDrop::PeerEnded),
+        }
+    }
+
+    /// Connection management says that one is over.
+    pub(super) fn told_the_end(&mut self, now: Time, id: ConnectionId, end: End) {
+        let Some(&key) = self.by_id.get(&id) else { return };
+        let Some(connection) = self.all.get(&key) else { return };
+        if matches!(connection.state, State::Ending(_)) {
+            return;
+        }
         let was_asked = connection.state == State::Asked;
         let was_good = now >= connection.since + self.config.good_after;
         match end {
@@ -89,6 +116,7 @@ impl Connections {
             connection.state == State::Open && now >= connection.since + self.config.good_after;
         let (role, was_made) = (connection.role(), connection.qpn.is_some());
         match role {
+            _ if matches!(connection.state, State::Ending(_)) => {}
             Role::Active if !was_good => self.vain(now, key, PeerDrop::QueuePair),
             _ => self.end(now, key, PeerDrop::QueuePair),
         }
@@ -98,15 +126,23 @@ impl Connections {
         }
     }
 
+    /// Packets came or went. An unreliable connection does not fail when the peer has begun anew:
+    /// so the peer is asked from time to time whether it remembers, as long as there is traffic.
     pub(super) fn used(&mut self, now: Time, key: ConnectionKey) {
-        if let Some(connection) = self.all.get_mut(&key) {
-            connection.used = now;
+        let Some(connection) = self.all.get_mut(&key) else { return };
+        connection.used = now;
+        let is_unsure = connection.qp_type == QpType::Uc && connection.state == State::Open;
+        if is_unsure && now >= connection.probed + self.config.probe_every {
+            connection.probed = now;
+            // One that has just ended is not asked about.
+            let _gone = connection.id.map(|id| self.cm.probe(now, id));
         }
     }
 
     /// The queue pair is no more.
     pub(super) fn ended(&mut self, key: ConnectionKey) {
         let Some(connection) = self.all.remove(&key) else { return };
+        connection.id.map(|id| self.by_id.remove(&id));
         let peer = connection.peer;
         if let Some(known) = self.peers.get_mut(&peer) {
             known.connections.remove(&key);

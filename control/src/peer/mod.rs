@@ -4,8 +4,12 @@
 //! ```text
 //!   we ask:      Making --queue pair--> Asked --REP: ready, RTU--> Open
 //!   peer asks:   Making --queue pair: ready, REP--> Accepted --RTU, or data--> Open
-//!   any:         --refused, failed, replaced, asked to end--> Ending --buffers are back--> (none)
+//!   any:         --refused, failed, replaced, asked to end--> Ending
+//!   Ending       --the peer has parted, packets under way have vanished, buffers are back--> (none)
 //! ```
+//!
+//! A queue pair whose number the peer knows stays as long as packets may come for that number, in
+//! the error state: while it is there, no other has the number (IBA 12.9.8.4).
 //!
 //! And of a peer, whether it is asked:
 //!
@@ -45,8 +49,8 @@ use pollux_verbs::{QpType, Retries};
 use pollux_wire::address::Qpn;
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::PKey;
-use pollux_wire::mad::cm::Req;
 use pollux_wire::mad::cm::ipoib::{Dialect, IpoibPrivateData};
+use pollux_wire::mad::cm::{CmMessage, Req};
 use pollux_wire::mad::sa::PathRecord;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -177,7 +181,9 @@ struct Connection {
     state: State,
     since: Time,
     used: Time,
-    /// Connection management's name for it; none before it was told and after it said the end.
+    /// When the peer was asked last whether it remembers.
+    probed: Time,
+    /// Connection management's name for it; none before it was told and after all was over.
     id: Option<ConnectionId>,
     qpn: Option<Qpn>,
     mtu: u32,
@@ -224,9 +230,9 @@ pub struct Connections {
 impl Connections {
     /// None yet, and nowhere to make them.
     pub fn new(config: PeerConfig, seed: u64) -> Self {
-        let mut dice = Dice::new(seed);
+        let mut dice = Dice::secret(seed);
         Self {
-            cm: Cm::new(config.cm, Dice::new(dice.roll())),
+            cm: Cm::new(config.cm, dice.split()),
             config,
             dice,
             place: None,
@@ -290,7 +296,15 @@ impl Connections {
     }
 
     /// A datagram of the class of communication management has come.
+    ///
+    /// A request that comes before there is a place, or between two, is not answered: it will come
+    /// again, while a refusal would look like that of somebody who speaks another dialect.
     pub fn handle_mad(&mut self, now: Time, envelope: &Envelope) {
+        let is_to_come = self.place.is_none() && self.config.is_on();
+        let message = CmMessage::parse_mad(&envelope.mad);
+        if is_to_come && matches!(message, Ok((_, CmMessage::Req(_)))) {
+            return self.drops.count(PeerDrop::Down);
+        }
         self.cm.handle_mad(now, envelope);
         self.hear(now);
     }
@@ -314,10 +328,20 @@ impl Connections {
         self.hear(now);
     }
 
-    /// The interface is a neighbour of ours, and stays known without a connection.
-    pub fn handle_neighbour(&mut self, link: &LinkAddress) {
-        if self.config.is_on() {
-            self.enter_peer(link.comparison_form()).is_neighbour = true;
+    /// The interface is a neighbour of ours, and stays known without a connection. One that says
+    /// now that it takes no unreliable connections has none, whatever it once had; of reliable
+    /// ones, their own failure tells.
+    pub fn handle_neighbour(&mut self, now: Time, link: &LinkAddress) {
+        if !self.config.is_on() {
+            return;
+        }
+        let peer = self.enter_peer(link.comparison_form());
+        peer.is_neighbour = true;
+        for key in peer.connections.clone() {
+            let is_gone = |it: &Connection| it.qp_type == QpType::Uc && it.state == State::Open;
+            if !link.uc && self.all.get(&key).is_some_and(is_gone) {
+                self.end(now, key, PeerDrop::NotOffered);
+            }
         }
     }
 
@@ -372,7 +396,7 @@ impl Connections {
                 CmEvent::Ended { id, end, .. } => self.told_the_end(now, id, end),
                 // No other path is offered by us, nor taken from others.
                 CmEvent::PathOffered { .. } | CmEvent::PathAnswered { .. } => {}
-                CmEvent::Closed { .. } => {}
+                CmEvent::Closed { id } => self.closed(now, id),
             }
         }
     }

@@ -27,12 +27,15 @@ impl Connections {
         req: Box<Req>,
         from: MadAddress,
     ) {
-        if let Err((reason, why)) = self.accept(now, id, req, from) {
-            self.drops.count(why);
-            let (wanted, words) = (self.config.receive_mtu.to_be_bytes(), self.own_words());
-            // It was there a moment ago.
-            let _gone = self.cm.reject(now, id, reason, &wanted, words);
+        let Err((reason, why)) = self.accept(now, id, req, from) else { return };
+        self.drops.count(why);
+        if self.is_full() {
+            // It will ask again, and then there may be room; Linux asks at once whoever rejects.
+            return self.cm.ignore(now, id);
         }
+        let (wanted, words) = (self.config.receive_mtu.to_be_bytes(), self.own_words());
+        // It was there a moment ago.
+        let _gone = self.cm.reject(now, id, reason, &wanted, words);
     }
 
     fn accept(
@@ -78,6 +81,7 @@ impl Connections {
             state: State::Making,
             since: now,
             used: now,
+            probed: now,
             id: Some(id),
             qpn: None,
             mtu,
@@ -87,17 +91,22 @@ impl Connections {
     }
 
     /// Whether a peer may have one more. Its port counts as well: numbers of queue pairs can be
-    /// made up. What ends does not count, nor what is to make way.
+    /// made up. What ends counts by itself, and what is to make way not at all.
     fn has_room_for(&self, link: &LinkAddress, to_go: Option<ConnectionKey>) -> bool {
-        let counts = |key: ConnectionKey, known: &Connection| {
-            Some(key) != to_go && !matches!(known.state, State::Ending(_))
-        };
-        let all = self.all.iter().filter(|(key, known)| counts(**key, known));
-        let of_port = all.filter(|(_, known)| LinkAddress::parse(&known.peer).gid == link.gid);
-        let of_peer = of_port.clone().filter(|(_, known)| known.peer == link.comparison_form());
+        let config = &self.config;
+        let (mut of_peer, mut of_port, mut ending) = (0, 0, 0);
+        let others = self.all.iter().filter(|(key, _)| Some(**key) != to_go);
+        for known in others.map(|(_, known)| known) {
+            let is_ending = matches!(known.state, State::Ending(_));
+            let is_of_port = LinkAddress::parse(&known.peer).gid == link.gid;
+            ending += usize::from(is_of_port && is_ending);
+            of_port += usize::from(is_of_port && !is_ending);
+            of_peer += usize::from(known.peer == link.comparison_form() && !is_ending);
+        }
         !self.is_full()
-            && of_peer.count() < self.config.connections_per_peer_max
-            && of_port.count() < self.config.connections_per_port_max
+            && of_peer < config.connections_per_peer_max
+            && of_port < config.connections_per_port_max
+            && ending < config.ending_per_port_max
     }
 
     /// Whether a request in this dialect and ours cannot both stand (RFC 4755 3.3). With Linux they

@@ -306,6 +306,23 @@ fn while_a_peer_asks_we_do_not() {
     assert_eq!(pair.ours.rows().count(), 1);
 }
 
+/// A refusal would say that we speak another dialect, and be remembered.
+#[test]
+fn whoever_asks_before_there_is_a_place_is_not_refused() {
+    let mut pair = Pair::new(&[]);
+    let place = pair.ours.place.clone();
+    pair.ours.handle_place(pair.now, None);
+    pair.ask(Dialect::Rfc, &THEIRS, 0x500);
+    pair.settle();
+    assert!(pair.said.iter().all(|(is_ours, _)| !is_ours), "{:?}", pair.said);
+    assert_eq!(pair.ours.drops().of(PeerDrop::Down), 1);
+    pair.ours.handle_place(pair.now, place);
+    pair.ask(Dialect::Rfc, &THEIRS, 0x501);
+    pair.settle();
+    pair.confirm_all();
+    assert_eq!(pair.mtu(), Some(65_520));
+}
+
 #[test]
 fn our_request_stands_while_there_is_no_room_for_the_one_that_crosses_it() {
     let mut pair = Pair::new(&[Dialect::Rfc]);
@@ -409,4 +426,50 @@ fn a_storm_of_requests_costs_limits_and_leaves_nothing() {
     pair.pass(Duration::from_secs(300));
     assert_eq!(pair.ours.rows().count(), 1, "those that nobody confirmed are gone");
     assert_eq!((pair.queue_pairs.len(), pair.ours.peers.len()), (1, 1));
+}
+
+#[test]
+fn the_number_of_a_queue_pair_stays_taken_while_packets_may_come_for_it() {
+    let mut pair = Pair::new(&[Dialect::Rfc]);
+    pair.connect();
+    pair.accept(65_524, THEIRS.qpn);
+    let key = *pair.queue_pairs.first_key_value().unwrap().0;
+    pair.ours.forget(pair.now, &THEIRS);
+    pair.settle();
+    assert_eq!(pair.queue_pairs[&key].1, QpState::Err, "nothing comes or goes any more");
+    assert_eq!(pair.ours.rows().next().unwrap().state, "ending");
+    let over = pair.ours.poll_timeout().unwrap();
+    assert!(over > pair.now);
+    pair.pass(Duration::from_secs(20));
+    assert_eq!((pair.queue_pairs.len(), pair.ours.rows().count()), (0, 0));
+}
+
+#[test]
+fn a_port_that_lets_connections_end_has_its_share_of_those_too() {
+    let mut pair = Pair::new(&[]);
+    for nth in 0..200 {
+        let id = pair.ask(Dialect::Rfc, &THEIRS, 0x2000 + nth);
+        pair.settle();
+        pair.confirm_all();
+        // It may be one that was refused.
+        let _gone = pair.theirs.disconnect(pair.now, id, [0; 220]);
+        pair.settle();
+        pair.told.clear();
+        assert!(pair.queue_pairs.len() <= 64, "{} queue pairs", pair.queue_pairs.len());
+    }
+    pair.pass(Duration::from_secs(60));
+    assert_eq!(pair.queue_pairs.len(), 0);
+}
+
+#[test]
+fn a_full_table_is_silent() {
+    let mut pair = Pair::new(&[]);
+    pair.ours.config.connections_max = 1;
+    for (nth, guid) in [(0, 2), (1, 3)] {
+        pair.ask(Dialect::Rfc, &address(0x1000 + nth, guid), 0x2000 + nth);
+        pair.settle();
+    }
+    assert_eq!((pair.ours.rows().count(), pair.ours.drops().of(PeerDrop::Full)), (1, 1));
+    let rejections = pair.said.iter().filter(|said| matches!(said.1, CmMessage::Rej(_)));
+    assert_eq!(rejections.count(), 0, "who is rejected asks again at once");
 }

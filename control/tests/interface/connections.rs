@@ -4,7 +4,7 @@ use crate::world::{Weather, World, packet, v4, v6};
 use pollux_control::cm::request_along;
 use pollux_control::interface::InterfaceConfig;
 use pollux_control::mad::{Envelope, MadAddress};
-use pollux_control::peer::Policy;
+use pollux_control::peer::{ConnectionRow, Policy};
 use pollux_fabric::sm::Config;
 use pollux_verbs::QpType;
 use pollux_wire::address::Qpn;
@@ -35,9 +35,10 @@ fn with(
     world
 }
 
-/// How many connections each host has.
+/// How many connections each host has that do not end.
 fn counts(world: &World) -> Vec<usize> {
-    world.hosts.iter().map(|host| host.interface.connection_rows().count()).collect()
+    let stays = |row: &ConnectionRow| row.state != "ending";
+    world.hosts.iter().map(|host| host.interface.connection_rows().filter(stays).count()).collect()
 }
 
 /// No queue pair without its connection, and none the other way round.
@@ -229,6 +230,44 @@ fn a_peer_that_offers_what_it_does_not_keep_costs_a_few_attempts_and_gets_datagr
     assert_eq!(why, "too many attempts were vain");
     assert!(world.reaches(0, 2, &packet(v4(1), v4(3), &[5; 9000]), SECOND), "others do not suffer");
     assert_conserved(&world);
+}
+
+/// A peer that begins anew with the very numbers that it had, and then only listens.
+#[test]
+fn an_unreliable_connection_that_the_peer_has_forgotten_is_found_out_in_time() {
+    for asks in 0..2 {
+        let policy = |mut config: InterfaceConfig| {
+            config.peer.policy = Policy::Uc;
+            config
+        };
+        let mut world = with(10, 2, |config, _| policy(config));
+        let first = if asks == 0 { (v4(1), v4(2)) } else { (v4(2), v4(1)) };
+        assert!(world.reaches(asks, 1 - asks, &packet(first.0, first.1, b"before"), SECOND));
+        assert_eq!(counts(&world), [1, 1]);
+        let qpn = world.hosts[1].qpn;
+        world.restart_with(1, qpn, policy);
+        world.hosts[1].mover.made = 3000;
+        world.pass(5 * SECOND);
+        let long = packet(v4(1), v4(2), &[1; 9000]);
+        let begun = world.now;
+        assert!(world.reaches(0, 1, &long, 35 * SECOND), "{asks}: never found");
+        let took = world.now.since_start() - begun.since_start();
+        assert!(took > SECOND, "{asks}: {took:?}, which nobody could have known");
+        assert_eq!(counts(&world), [1, 1]);
+    }
+}
+
+#[test]
+fn who_does_not_take_unreliable_connections_any_more_has_none() {
+    let mut world = connected(12, 2, Policy::Uc);
+    assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"before"), SECOND));
+    let qpn = world.hosts[1].qpn;
+    world.restart_with(1, qpn, |config| config);
+    world.pass(5 * SECOND);
+    // Its question says what it takes.
+    assert!(world.reaches(1, 0, &packet(v4(2), v4(1), b"after"), SECOND));
+    assert_eq!(counts(&world), [0, 0]);
+    assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"by datagram"), SECOND));
 }
 
 #[test]

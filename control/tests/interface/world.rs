@@ -9,9 +9,9 @@ use pollux_control::mad::{Envelope, MadAddress};
 use pollux_fabric::sm::{Config, Residents};
 use pollux_fabric::subnet::{Datagram, Subnet};
 use pollux_fabric::topology::{End, Topology};
-use pollux_verbs::QpState;
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
+use pollux_verbs::{QpState, QpType};
 use pollux_wire::address::Qpn;
 use pollux_wire::ip::ipoib::EtherType;
 use pollux_wire::ip::ipv4::Ipv4Header;
@@ -188,10 +188,21 @@ impl World {
 
     /// A host begins anew, with another UD queue pair.
     pub fn restart(&mut self, nth: usize, qpn: Qpn) {
+        self.restart_with(nth, qpn, |config| config);
+    }
+
+    /// The same with other settings.
+    pub fn restart_with(
+        &mut self,
+        nth: usize,
+        qpn: Qpn,
+        adjust: impl Fn(InterfaceConfig) -> InterfaceConfig,
+    ) {
         let host = &mut self.hosts[nth];
         let guid = self.subnet.nodes()[host.at.node as usize].gid(host.at.port).guid();
         let number = nth as u8 + 1;
         let config = InterfaceConfig::new(guid, qpn, PKey::DEFAULT).address(v4(number), 24);
+        let config = adjust(config);
         host.qpn = qpn;
         host.interface = Interface::new(self.now, config, u64::from(qpn.0));
         host.mover = Mover::default();
@@ -387,7 +398,11 @@ impl World {
                 && matches!(qp.state, QpState::Rtr | QpState::Rts)
         };
         let Some((to, there, _)) = ends.into_iter().find(|(_, _, qp)| is_other_end(qp)) else {
-            return self.hosts[nth].mover.fail(key);
+            // Nobody tells of what an unreliable connection loses.
+            if own.qp_type == QpType::Rc {
+                self.hosts[nth].mover.fail(key);
+            }
+            return;
         };
         let Outgoing { ether_type, packet, .. } = outgoing;
         self.hosts[to].mover.news.push((there, ConnectionNews::DataCame));

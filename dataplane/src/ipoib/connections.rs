@@ -1,16 +1,17 @@
 //! A station's connections: made, changed and ended as control says (RFC 4755 2.2, 3).
 //!
 //! ```text
-//!   create --> Open --- a request failed, or the peer's was bad ---> Failed
+//!   create --> Open -- a request failed, the peer's was bad, ERR --> Failed
 //!               |                                                      |
 //!               +------------- disconnect --> Ending <-----------------+
 //!                                               |
 //!           all that was outstanding is back:   +--> destroyed, and told
+//!           or is given up, since that takes too long:
 //! ```
 //!
 //! Why ending takes its time: a receive that the queue pair had taken from the shared queue comes
 //! back as a completion, or by the event that it was the last; a queue pair destroyed before that
-//! would keep the buffer for ever.
+//! would keep the buffer for ever. An adapter that tells neither costs that buffer.
 
 use super::queue::{Receives, SendQueue};
 use super::request::{GENERATION_BITS, Request, SLOT_BITS};
@@ -69,6 +70,8 @@ pub(super) struct Connection {
     pub(super) own: Option<Receives>,
     /// No receive that it took from the shared queue is still to come.
     last_receive_told: bool,
+    /// Nobody waits any more for what is still outstanding.
+    is_given_up: bool,
 }
 
 impl Connection {
@@ -180,7 +183,7 @@ impl Connections {
     /// A receive of a connection's own has completed.
     pub(super) fn own_taken(&mut self, slot: u32) {
         if let Some(receives) = self.at(slot).and_then(|one| one.own.as_mut()) {
-            receives.posted -= 1;
+            receives.posted = receives.posted.saturating_sub(1);
         }
     }
 
@@ -268,12 +271,14 @@ impl Station {
             peering: Peering { peer, qp_type, qp, qpn: device.qpn(qp)? },
             own: (!shares).then_some(Receives::new(self.config.own_receives)),
             last_receive_told: false,
+            is_given_up: false,
         };
         Ok(connections.insert(connection))
     }
 
     /// Changes a connection's queue pair as control says. From INIT on there are receives for it,
-    /// so that it can be ready to receive before its number is told.
+    /// so that it can be ready to receive before its number is told. One that control takes to ERR
+    /// is as one that failed, without the event; its number stays its own until it ends.
     pub fn modify_connection<D: Device + ?Sized>(
         &mut self,
         device: &mut D,
@@ -283,6 +288,9 @@ impl Station {
         let what = VerbsError::NoSuch { verb: "modify_connection", what: "connection" };
         let connection = self.connections.get(id).ok_or(what)?;
         device.modify_qp(connection.peering.qp, change)?;
+        if change.state == Some(QpState::Err) && connection.state == State::Open {
+            connection.state = State::Failed;
+        }
         self.replenish(device);
         Ok(())
     }
@@ -306,6 +314,23 @@ impl Station {
         connection.last_receive_told |= took_none;
         connections.ending += 1;
         true
+    }
+
+    /// Ends a connection that is to end, though not all of its buffers are back: the adapter had
+    /// its time. A receive that it does not give back stays lost. Says whether that was not done
+    /// before.
+    pub fn give_up(&mut self, id: ConnectionId) -> bool {
+        let connection = self.connections.get(id);
+        let late = connection.filter(|one| one.state == State::Ending && !one.is_given_up);
+        late.is_some_and(|one| {
+            one.is_given_up = true;
+            true
+        })
+    }
+
+    /// The queue of receives that connections share, if there are to be any.
+    pub fn srq(&self) -> Option<Srq> {
+        self.connections.srq
     }
 
     /// Who is at the ends of a connection.
@@ -360,7 +385,8 @@ impl Station {
             let Some(id) = self.connections.id(slot) else { continue };
             let Some(connection) = self.connections.at(slot) else { continue };
             let peering = connection.peering;
-            let is_done = connection.state == State::Ending && connection.is_drained();
+            let is_over = connection.is_drained() || connection.is_given_up;
+            let is_done = connection.state == State::Ending && is_over;
             if !is_done || device.destroy_qp(peering.qp).is_err() {
                 continue;
             }

@@ -56,6 +56,13 @@ pub enum VerbsError {
         /// What to check.
         advice: String,
     },
+    /// Something of the adapter's does not work any more: the device is to be opened anew.
+    Lost {
+        /// What.
+        what: &'static str,
+        /// How that shows.
+        why: &'static str,
+    },
     /// The adapter is gone: unplugged, or its server ended.
     Gone,
 }
@@ -76,6 +83,7 @@ impl fmt::Display for VerbsError {
                 let system = std::io::Error::from_raw_os_error(*errno);
                 write!(f, "{verb}: {system}; {advice}")
             }
+            Self::Lost { what, why } => write!(f, "the {what} is lost: {why}"),
             Self::Gone => f.write_str("the adapter is gone"),
         }
     }

@@ -4,17 +4,18 @@
 //! A route that names a handle is written before the handle that it named goes: handles wait until
 //! no reader has a table that names them.
 
-use super::mover::{Known, Mover};
+use super::mover::{BACK_MAX, Known, Mover};
 use pollux_control::interface::{
     Action, ConnectionKey, ConnectionNews, DatagramWay, Link, PeerKey, Way,
 };
 use pollux_dataplane::neighbour::{Connected, Datagram, Route};
+use pollux_verbs::time::Time;
 use pollux_verbs::*;
 use pollux_wire::ip::link_address::LinkAddress;
 
 impl Mover {
     /// Does what control wants. What it changes in tables shows after [`Mover::show_changes`].
-    pub fn carry_out(&mut self, action: Action) {
+    pub fn carry_out(&mut self, now: Time, action: Action) {
         let done = match action {
             Action::Start(link) => self.start(link).is_ok(),
             Action::Stop => {
@@ -23,10 +24,14 @@ impl Mover {
             }
             Action::Attach { mgid, mlid } => {
                 let qp = self.station.datagram_qp();
-                self.device.attach_multicast(qp, mgid, mlid).is_ok()
+                let is_heard = self.management.in_band().is_none_or(|it| it.hear(mgid));
+                self.device.attach_multicast(qp, mgid, mlid).is_ok() && is_heard
             }
             Action::Detach { mgid, mlid } => {
                 let qp = self.station.datagram_qp();
+                if let Some(in_band) = self.management.in_band() {
+                    in_band.hear_no_more(mgid);
+                }
                 self.device.detach_multicast(qp, mgid, mlid).is_ok()
             }
             Action::AddOwn(address) => {
@@ -52,6 +57,7 @@ impl Mover {
             }
             Action::Modify { connection, attributes } => self.modify(connection, &attributes),
             Action::Disconnect { connection } => {
+                self.leaving.push_back((now + BACK_MAX, connection));
                 let id = self.connections.get(&connection);
                 id.is_some_and(|id| self.station.disconnect(&mut *self.device, *id))
             }

@@ -2,18 +2,23 @@
 //! (IBA 13.5).
 //!
 //! All datagrams lie in one small memory, a slot each, and are copied out and in: there are a few
-//! a second. A queue pair that fails starts again once everything is back; what was under way is
+//! a second. Only when an interface with many connections goes down are there thousands; those
+//! that find no slot wait for one, as many as control keeps ready at once, so that none of ours is
+//! lost here. A queue pair that fails starts again once everything is back; what was under way is
 //! lost, as datagrams may be.
 
 use super::handles::Handles;
 use pollux_control::mad::{Envelope, GlobalAddress, MadAddress};
 use pollux_mem::Memory;
+use pollux_verbs::time::Time;
 use pollux_verbs::work::Destination;
 use pollux_verbs::*;
 use pollux_wire::keys::{PKey, QKey};
 use pollux_wire::mad::MAD_LEN;
 use pollux_wire::packet::Grh;
 use pollux_wire::psn::Psn;
+use std::collections::VecDeque;
+use std::time::Duration;
 
 /// Datagrams that may come between two polls.
 const RECEIVES: usize = 128;
@@ -21,6 +26,11 @@ const RECEIVES: usize = 128;
 const SENDS: usize = 64;
 /// Address handles that are kept: whoever exchanges datagrams exchanges several.
 const HANDLES_MAX: usize = 64;
+/// Datagrams that wait for a slot: more than connection management and the administrator's client
+/// keep ready together.
+const WAITING_MAX: usize = 8192;
+/// How long the device may take to give back what it has, once the queue pair failed.
+const BACK_MAX: Duration = Duration::from_secs(5);
 /// Room for a datagram and its GRH, on cache lines of its own.
 const RECEIVE_OCTETS: usize = 320;
 const SENDS_AT: usize = RECEIVES * RECEIVE_OCTETS;
@@ -39,10 +49,21 @@ pub struct Gsi {
     region: MemoryRegion,
     /// Slots of sends that nothing is in.
     free: Vec<usize>,
-    posted: usize,
-    is_stopping: bool,
+    /// Slots of receives that are not posted.
+    missing: Vec<usize>,
+    waiting: VecDeque<Envelope>,
+    state: State,
     handles: Handles,
     unsent: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Started,
+    /// It failed: everything is to come back, by then.
+    Stopping {
+        until: Time,
+    },
 }
 
 impl Gsi {
@@ -77,13 +98,24 @@ impl Gsi {
             memory,
             region,
             free,
-            posted: 0,
-            is_stopping: false,
+            missing: (0..RECEIVES).collect(),
+            waiting: VecDeque::new(),
+            state: State::Started,
             handles,
             unsent: 0,
         };
         gsi.start(device)?;
         Ok(gsi)
+    }
+
+    /// Its completion queue.
+    pub fn cq(&self) -> Cq {
+        self.cq
+    }
+
+    /// The queue pair.
+    pub fn qp(&self) -> Qp {
+        self.qp
     }
 
     /// Datagrams that could not be sent.
@@ -93,32 +125,45 @@ impl Gsi {
 
     /// Whether all is sent.
     pub fn is_idle(&self) -> bool {
-        self.free.len() == SENDS
+        self.waiting.is_empty() && self.free.len() == SENDS
     }
 
     /// Takes what has come; says whether anything was done.
     pub fn poll(
         &mut self,
+        now: Time,
         device: &mut dyn Device,
         received: &mut Vec<Envelope>,
     ) -> Result<bool, VerbsError> {
         let mut completions = [Completion::NOTHING; 32];
         let count = device.poll(self.cq, &mut completions)?;
         for completion in &completions[..count] {
-            self.complete(device, completion, received);
+            self.complete(now, device, completion, received);
         }
-        let is_drained = self.posted == 0 && self.free.len() == SENDS;
-        if self.is_stopping && is_drained {
-            let reset = QpAttributes { state: Some(QpState::Reset), ..QpAttributes::default() };
-            device.modify_qp(self.qp, &reset)?;
-            self.start(device)?;
+        match self.state {
+            State::Started => self.replenish(device),
+            State::Stopping { .. } if self.is_drained() => {
+                let reset = QpAttributes { state: Some(QpState::Reset), ..QpAttributes::default() };
+                device.modify_qp(self.qp, &reset)?;
+                self.start(device)?;
+            }
+            State::Stopping { until } if until <= now => {
+                let (what, why) = ("queue pair 1", "what it was given does not come back");
+                return Err(VerbsError::Lost { what, why });
+            }
+            State::Stopping { .. } => {}
         }
+        self.send_waiting(device);
         Ok(count > 0)
     }
 
-    /// Sends a datagram, if that can be: a lost one will be sent again by who wants an answer.
+    /// Sends a datagram as soon as there is a slot. One that cannot be sent is lost: who wants an
+    /// answer will send it again.
     pub fn send(&mut self, device: &mut dyn Device, envelope: &Envelope) {
-        if self.try_send(device, envelope).is_none() {
+        if self.waiting.len() < WAITING_MAX {
+            self.waiting.push_back(*envelope);
+            self.send_waiting(device);
+        } else {
             self.unsent += 1;
         }
     }
@@ -134,7 +179,7 @@ impl Gsi {
     fn start(&mut self, device: &mut dyn Device) -> Result<(), VerbsError> {
         let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
         let init = QpAttributes {
-            pkey_index: Some(self.management_partition(device)),
+            pkey_index: self.place_of(device, PKey::DEFAULT),
             port: Some(self.port),
             qkey: Some(QKey::GSI),
             ..to(QpState::Init)
@@ -143,54 +188,66 @@ impl Gsi {
         for change in [init, to(QpState::Rtr), send] {
             device.modify_qp(self.qp, &change)?;
         }
-        self.is_stopping = false;
-        (0..RECEIVES).for_each(|slot| self.receive(device, slot));
+        self.state = State::Started;
+        self.replenish(device);
         Ok(())
     }
 
-    /// Where the port's table has the partition that the administrator is in.
-    fn management_partition(&self, device: &dyn Device) -> u16 {
-        let entries = device.port(self.port).map_or(0, |port| port.pkeys);
-        let is_default = |index: &u16| {
-            let p_key = device.pkey(self.port, *index);
-            p_key.is_ok_and(|p_key| p_key.partition() == PKey::DEFAULT.partition())
-        };
-        (0..entries).find(is_default).unwrap_or(0)
+    fn is_drained(&self) -> bool {
+        self.missing.len() == RECEIVES && self.free.len() == SENDS
     }
 
-    fn receive(&mut self, device: &mut dyn Device, slot: usize) {
+    /// Where the port's table has a partition, as a full member if it is one anywhere. The
+    /// administrator hears a port that has not its partition yet by the first of its keys.
+    fn place_of(&self, device: &dyn Device, p_key: PKey) -> Option<u16> {
+        let partition = p_key.partition();
+        let entries = device.port(self.port).map_or(0, |port| port.pkeys);
+        let known = (0..entries).filter_map(|at| Some((at, device.pkey(self.port, at).ok()?)));
+        let same = known.filter(|(_, known)| known.partition() == partition);
+        let best = same.min_by_key(|(_, known)| !known.is_full()).map(|(at, _)| at);
+        best.or((partition == PKey::DEFAULT.partition()).then_some(0))
+    }
+
+    fn replenish(&mut self, device: &mut dyn Device) {
         let octets = (Grh::LEN + MAD_LEN) as u32;
-        let sges = [self.sge(slot * RECEIVE_OCTETS, octets)];
-        let request = RecvRequest { id: slot as u64, sges: &sges };
-        self.posted += usize::from(device.post_recv(self.qp, &[request]).is_ok());
+        while let Some(&slot) = self.missing.last() {
+            let sges = [self.sge(slot * RECEIVE_OCTETS, octets)];
+            let request = RecvRequest { id: slot as u64, sges: &sges };
+            if device.post_recv(self.qp, &[request]).is_err() {
+                return;
+            }
+            self.missing.pop();
+        }
     }
 
     fn sge(&self, at: usize, octets: u32) -> Sge {
         Sge { address: self.region.address + at as u64, octets, lkey: self.region.lkey }
     }
 
+    /// What completes though it was not outstanding is nothing.
     fn complete(
         &mut self,
+        now: Time,
         device: &mut dyn Device,
         completion: &Completion,
         received: &mut Vec<Envelope>,
     ) {
         let is_well = completion.status == CompletionStatus::Success;
-        if !is_well && !self.is_stopping {
+        if !is_well && self.state == State::Started {
             let error = QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() };
-            self.is_stopping = device.modify_qp(self.qp, &error).is_ok();
+            if device.modify_qp(self.qp, &error).is_ok() {
+                self.state = State::Stopping { until: now + BACK_MAX };
+            }
         }
-        match completion.id {
-            id if id & SEND != 0 => self.free.push((id & !SEND) as usize),
-            slot => {
-                let slot = slot as usize;
-                self.posted -= 1;
-                if is_well && let Some(envelope) = self.read(device, slot, completion) {
-                    received.push(envelope);
-                }
-                if !self.is_stopping {
-                    self.receive(device, slot);
-                }
+        let slot = (completion.id & !SEND) as usize;
+        if completion.id & SEND != 0 {
+            if slot < SENDS && !self.free.contains(&slot) {
+                self.free.push(slot);
+            }
+        } else if slot < RECEIVES && !self.missing.contains(&slot) {
+            self.missing.push(slot);
+            if is_well && let Some(envelope) = self.read(device, slot, completion) {
+                received.push(envelope);
             }
         }
     }
@@ -221,10 +278,16 @@ impl Gsi {
         is_whole.then_some(Envelope { peer, mad })
     }
 
-    fn try_send(&mut self, device: &mut dyn Device, envelope: &Envelope) -> Option<()> {
-        if self.is_stopping {
-            return None;
+    fn send_waiting(&mut self, device: &mut dyn Device) {
+        while self.state == State::Started
+            && !self.free.is_empty()
+            && let Some(envelope) = self.waiting.pop_front()
+        {
+            self.unsent += u64::from(self.try_send(device, &envelope).is_none());
         }
+    }
+
+    fn try_send(&mut self, device: &mut dyn Device, envelope: &Envelope) -> Option<()> {
         let slot = *self.free.last()?;
         let at = SENDS_AT + slot * MAD_LEN;
         let is_written = self.memory.write(at, &envelope.mad);
@@ -232,7 +295,8 @@ impl Gsi {
         let ah = self.handle(device, &envelope.peer)?;
         let to = Destination { ah, qpn: envelope.peer.qpn, qkey: QKey::GSI };
         let sges = [self.sge(at, MAD_LEN as u32)];
-        let (op, data) = (SendOp::Datagram(to), Data::Sges(&sges));
+        let place = self.place_of(device, envelope.peer.p_key)?;
+        let (op, data) = (SendOp::DatagramIn(to, place), Data::Sges(&sges));
         let request = SendRequest { id: SEND | slot as u64, op, flags: SendFlags::SIGNALED, data };
         device.post_send(self.qp, &[request]).ok()?;
         self.free.pop();

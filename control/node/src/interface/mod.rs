@@ -5,8 +5,10 @@
 //! ```
 //!
 //! 1. [`mover`]: the device and all that the interface has there; [`gsi`]: its queue pair 1;
+//!    [`in_band`]: what stands in for that on Ethernet;
 //! 2. `actions` and [`sending`]: what control, and the host, want to be done;
-//! 3. [`echo`]: requests of ours, for `pollux ping`.
+//! 3. [`sockets`]: the quick way for whoever serves sockets here;
+//! 4. [`echo`]: requests of ours, for `pollux ping`.
 //!
 //! It has no clock and no thread: whoever runs it says what time it is, and calls
 //! [`Interface::step`] again when that did something, and when [`Interface::poll_timeout`] says so.
@@ -15,11 +17,13 @@ mod actions;
 pub mod echo;
 pub mod gsi;
 mod handles;
+pub mod in_band;
 pub mod mover;
 pub mod sending;
+pub mod sockets;
 
 use crate::config::{InterfaceSettings, Mode};
-use crate::device::Opened;
+use crate::port::Place;
 use echo::{EchoId, Echoes, Outcome};
 use mover::{Arrived, DeviceError, Mover};
 use pollux_control::bounded::Queue;
@@ -31,16 +35,14 @@ use pollux_verbs::VerbsError;
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
 use pollux_wire::address::Scope;
-use pollux_wire::ip::ipoib::IpoibHeader;
+use pollux_wire::ip::ipoib::{EtherType, IpoibHeader};
 use sending::NotSent;
+use sockets::{Take, Used};
 use std::net::IpAddr;
 use std::time::Duration;
 
 /// How often control is told which connections are used.
 const USES_EVERY: Duration = Duration::from_secs(1);
-/// How often control is told which neighbour packets go to: far oftener than it loses patience
-/// with one (RFC 4861 10: seconds).
-const USE_EVERY: Duration = Duration::from_millis(10);
 /// Packets that wait for sockets, at most.
 const DELIVERIES_MAX: usize = 4096;
 
@@ -59,8 +61,10 @@ pub struct Interface {
     deliveries: Option<Queue<Delivery>>,
     /// When control is told which connections are used.
     uses_due: Time,
-    /// The neighbour that control was last told packets go to, and until when that will do.
-    used: Option<(IpAddr, Time)>,
+    /// Neighbours that it was told of.
+    used: Used,
+    /// When control is looked at, at the latest.
+    look_at: Time,
     /// Why it does not run any more.
     failed: Option<VerbsError>,
 }
@@ -70,18 +74,20 @@ impl Interface {
     /// others.
     pub fn new(
         now: Time,
-        opened: Opened,
+        place: impl Into<Place>,
         settings: &InterfaceSettings,
         seed: u64,
     ) -> Result<Self, DeviceError> {
-        let mut dice = Dice::new(seed);
+        let mut dice = Dice::secret(seed);
         let scope = Scope::LINK_LOCAL;
         let receive_mtu = settings.mtu + IpoibHeader::LEN as u32;
         let messages = (settings.mode != Mode::Ud).then_some(receive_mtu);
-        let mover = Mover::new(opened, settings.pkey, scope, messages, dice.roll())?;
+        let mover = Mover::new(place.into(), settings.pkey, scope, messages, dice.roll())?;
         let guid = mover.node_guid();
         let config = control::InterfaceConfig {
-            addresses: settings.address.iter().map(|prefix| (prefix.ip, prefix.len)).collect(),
+            addresses: settings.fixed_addresses().map(|prefix| (prefix.ip, prefix.len)).collect(),
+            dhcp: settings.asks_for_address(),
+            mtu_max: settings.mtu,
             routers: settings.router.clone(),
             neighbours: settings.neighbor.iter().map(|one| (one.address, one.link)).collect(),
             ipv6: settings.ipv6,
@@ -98,7 +104,8 @@ impl Interface {
             echoes: Echoes::default(),
             deliveries: None,
             uses_due: now + USES_EVERY,
-            used: None,
+            used: Used::new(),
+            look_at: now,
             failed: None,
         };
         interface.step(now);
@@ -125,8 +132,13 @@ impl Interface {
         if self.failed.is_some() {
             return false;
         }
-        let stepped =
-            self.mover.poll(&mut self.arrived).and_then(|busy| Ok(self.hear(now)? | busy));
+        self.turn(now, &mut |_| false)
+    }
+
+    /// The same, where somebody takes packets before control does.
+    fn turn(&mut self, now: Time, take: Take<'_>) -> bool {
+        let polled = self.mover.poll(now, &mut self.arrived);
+        let stepped = polled.and_then(|busy| Ok(self.hear(now, take)? | busy));
         let mut busy = match stepped {
             Ok(busy) => busy,
             Err(error) => {
@@ -159,13 +171,17 @@ impl Interface {
         &mut self.control
     }
 
-    /// Takes leave: of groups, and of peers. [`Interface::has_left`] tells when they know.
+    /// Takes leave: of servers, of groups, and of peers. [`Interface::has_left`] tells when they
+    /// know.
     pub fn leave(&mut self, now: Time) {
+        self.tell().release(now);
+        self.drain(now);
         self.tell().set_open(now, false);
         self.drain(now);
     }
 
-    /// Whether nothing is left of it: no connection, and nothing to be sent.
+    /// Whether all have been told: what is left are queue pairs for whose numbers packets may be
+    /// under way.
     pub fn has_left(&self) -> bool {
         self.failed.is_some() || !self.control.is_up() && self.mover.is_idle()
     }
@@ -184,11 +200,7 @@ impl Interface {
     pub fn send(&mut self, now: Time, packet: &[u8]) -> Result<(), NotSent> {
         let sent = self.mover.send_packet(packet);
         if let (Ok(()), Some((_, next_hop))) = (sent, sending::destination(packet)) {
-            let will_do = |(last, until)| last == next_hop && now < until;
-            if !self.used.is_some_and(will_do) {
-                self.tell().handle_use(now, next_hop);
-                self.used = Some((next_hop, now + USE_EVERY));
-            }
+            self.tell_use(now, next_hop);
         }
         sent
     }
@@ -253,7 +265,7 @@ impl Interface {
     }
 
     /// Tells control what has come.
-    fn hear(&mut self, now: Time) -> Result<bool, VerbsError> {
+    fn hear(&mut self, now: Time, take: Take<'_>) -> Result<bool, VerbsError> {
         let mut arrived = std::mem::take(&mut self.arrived);
         let busy = !arrived.is_empty();
         if arrived.port_changed {
@@ -267,7 +279,9 @@ impl Interface {
             self.tell().handle_mad(now, &envelope);
         }
         for received in arrived.packets.drain(..) {
-            self.hear_packet(now, &received);
+            if !take(received.packet.octets()) {
+                self.hear_packet(now, &received);
+            }
             self.mover.recycle(received);
         }
         for (connection, news) in arrived.news.drain(..) {
@@ -298,6 +312,12 @@ impl Interface {
             },
         };
         let (ether_type, packet) = (received.ether_type, received.packet.octets());
+        if ether_type == EtherType::IN_BAND_MAD {
+            if let Some(envelope) = self.mover.management_in(received) {
+                self.tell().handle_mad(now, &envelope);
+            }
+            return;
+        }
         self.tell().handle_packet(now, control::Received { ether_type, packet, from });
     }
 
@@ -305,7 +325,7 @@ impl Interface {
     fn drain(&mut self, now: Time) -> bool {
         let mut busy = false;
         while let Some(action) = self.control.poll_action() {
-            self.mover.carry_out(action);
+            self.mover.carry_out(now, action);
             busy = true;
         }
         if busy {

@@ -76,12 +76,13 @@ impl Mover {
             Some(room) => room.copy_from_slice(packet),
             None => return Err(NotSent::Full),
         }
-        let outgoing = ipoib::Outgoing { packet: buf, ether_type, route };
-        self.station.send(&mut *self.device, &mut vec![outgoing], &mut self.refused);
+        self.flush();
+        self.batch.push(ipoib::Outgoing { packet: buf, ether_type, route });
+        self.station.send(&mut *self.device, &mut self.batch, &mut self.refused);
         self.refused.pop().map_or(Ok(()), |refused| self.take_back(refused))
     }
 
-    fn take_back(&mut self, refused: ipoib::Refused) -> Result<(), NotSent> {
+    pub(super) fn take_back(&mut self, refused: ipoib::Refused) -> Result<(), NotSent> {
         let ipoib::Refused { why, outgoing, mtu } = refused;
         if why == Refusal::Full && self.waiting.len() < WAITING_MAX {
             self.waiting.push_back(outgoing);
@@ -99,7 +100,7 @@ impl Mover {
         done
     }
 
-    fn miss(&mut self, packet: &[u8]) -> Result<(), NotSent> {
+    pub(super) fn miss(&mut self, packet: &[u8]) -> Result<(), NotSent> {
         if self.misses.len() == WAITING_MAX {
             return Err(NotSent::Full);
         }
@@ -119,6 +120,9 @@ impl Mover {
     /// Sends what waited for room; says whether anything was sent.
     pub(super) fn send_waiting(&mut self) -> bool {
         let before = self.waiting.len();
+        if before == 0 {
+            return false;
+        }
         let mut batch: Vec<_> = self.waiting.drain(..).collect();
         let mut refused = std::mem::take(&mut self.refused);
         self.station.send(&mut *self.device, &mut batch, &mut refused);

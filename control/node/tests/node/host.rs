@@ -4,7 +4,8 @@ use pollux_control::peer::ConnectionRow;
 use pollux_node::config::{InterfaceSettings, NodeConfig};
 use pollux_node::interface::Interface;
 use pollux_node::interface::echo::Outcome;
-use pollux_node::open;
+use pollux_node::port::SharedPort;
+use pollux_node::{Opened, open};
 use pollux_verbs::time::Time;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -25,15 +26,34 @@ impl Hosts {
     }
 
     /// The same with these keys of their configuration.
+    pub fn with<'a>(devices: &[(String, &'a str)], keys: &str) -> Self {
+        let opened =
+            |(name, address): &(String, &'a str)| (open(name).expect("the port is free"), *address);
+        Self::opened(devices.iter().map(opened).collect(), keys)
+    }
+
+    /// The same at devices that somebody has opened.
     #[expect(clippy::disallowed_methods, reason = "processes at a fabric go by the clock")]
-    pub fn with(devices: &[(String, &str)], keys: &str) -> Self {
+    pub fn opened(devices: Vec<(Opened, &str)>, keys: &str) -> Self {
         let start = Instant::now();
-        let host = |((device, address), seed): (&(String, &str), u64)| {
-            let settings = settings(device, address, keys);
-            let opened = open(device).expect("the port is free");
+        let host = |((opened, address), seed): ((Opened, &str), u64)| {
+            let settings = settings("soft:", address, keys);
             Interface::new(Time::START, opened, &settings, seed).expect("it has all it needs")
         };
-        Self { hosts: devices.iter().zip(1..).map(host).collect(), start }
+        Self { hosts: devices.into_iter().zip(1..).map(host).collect(), start }
+    }
+
+    /// Interfaces that share a device, each with its address and other keys of its configuration.
+    pub fn sharing(device: &str, interfaces: &[(&str, &str)]) -> Self {
+        let mut hosts = Self::with(&[], "");
+        let port = SharedPort::new(open(device).expect("the port is free")).expect("it is whole");
+        for ((address, keys), seed) in interfaces.iter().zip(100..) {
+            let settings = settings(device, address, keys);
+            let seat = port.seat(settings.pkey);
+            let interface = Interface::new(Time::START, seat, &settings, seed);
+            hosts.hosts.push(interface.expect("it has all it needs"));
+        }
+        hosts
     }
 
     /// Adds other hosts to these.

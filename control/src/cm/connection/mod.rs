@@ -104,8 +104,12 @@ impl Connection {
         if phase == Phase::Closed {
             return Keys::default();
         }
-        let is_pending =
-            matches!(phase, Phase::ReqReceived | Phase::RepSent | Phase::MraRepReceived);
+        // A request that was rejected is remembered for a while, at the cost of who asked.
+        let is_pending = match phase {
+            Phase::ReqReceived | Phase::RepSent | Phase::MraRepReceived => true,
+            Phase::TimeWait => self.role == Role::Passive && self.rep.is_none(),
+            _ => false,
+        };
         let remote_qpn = self.remote_qpn().filter(|_| phase != Phase::TimeWait);
         Keys {
             due: self.state.due(),

@@ -49,6 +49,21 @@ impl Connection {
         }
     }
 
+    pub(in crate::cm) fn ignore(&mut self, out: &mut Outbox) {
+        if let State::ReqReceived { .. } = self.state {
+            self.close(out);
+        }
+    }
+
+    pub(in crate::cm) fn probe(&mut self, out: &mut Outbox) -> Result<(), CmError> {
+        let State::Established { .. } = self.state else { return Err(self.refusal()) };
+        match (self.role, &self.rep) {
+            (Role::Passive, Some(rep)) => self.say(out, &CmMessage::Rep(**rep)),
+            _ => self.say(out, &CmMessage::Req(*self.req)),
+        }
+        Ok(())
+    }
+
     pub(in crate::cm) fn reject(
         &mut self,
         now: Time,

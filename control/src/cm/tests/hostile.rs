@@ -1,13 +1,13 @@
 //! Datagrams from people who mean no good, or have gone mad.
 
 use super::world::*;
-use crate::cm::{Cm, CmConfig, Phase};
+use crate::cm::{Cm, CmConfig, CmDrop, CmEvent, Phase};
 use crate::mad::Envelope;
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
 use pollux_wire::address::Qpn;
 use pollux_wire::mad::MAD_LEN;
-use pollux_wire::mad::cm::CmMessage;
+use pollux_wire::mad::cm::{CmMessage, RejectReason};
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -132,4 +132,34 @@ fn a_flood_is_bounded_in_every_table() {
     assert_eq!(std::iter::from_fn(|| cm.poll_transmit()).count(), 30);
     // Of each connection its end is told too, so there is a bound beyond which nothing begins.
     assert!(std::iter::from_fn(|| cm.poll_event()).count() <= 60 + 3 * 50);
+}
+
+#[test]
+fn requests_that_were_rejected_count_too_as_long_as_they_are_remembered() {
+    let config = CmConfig { requests_pending_per_peer_max: 20, ..CmConfig::of(guid(0)) };
+    let mut cm = Cm::new(config, Dice::new(1));
+    cm.listen(SERVICE, WORDS).unwrap();
+    let mut now = Time::START;
+    let ask = |cm: &mut Cm, from: usize, number: u32, now| {
+        let mut req = request(from, 0, Qpn(0x100 + number));
+        req.local_comm_id.0 = 0x100 + number;
+        let mad = CmMessage::Req(req).emit_mad(u64::from(number));
+        cm.handle_mad(now, &Envelope { peer: address(from), mad });
+        while let Some(event) = cm.poll_event() {
+            if let CmEvent::Request { id, .. } = event {
+                cm.reject(now, id, RejectReason::CONSUMER_REJECT, &[], [0; 148]).unwrap();
+            }
+        }
+    };
+    (0..200).for_each(|number| ask(&mut cm, 1, number, now));
+    assert_eq!((cm.connections().count(), cm.drops()[&CmDrop::TooManyRequests]), (20, 180));
+    ask(&mut cm, 2, 1000, now);
+    assert_eq!(cm.connections().count(), 21, "another is heard");
+    while let Some(due) = cm.poll_timeout() {
+        now = due;
+        cm.handle_timeout(now);
+    }
+    assert!(now <= Time::START + config.time_wait_max);
+    ask(&mut cm, 1, 2000, now);
+    assert_eq!(cm.connections().count(), 1, "after a while it is heard again");
 }

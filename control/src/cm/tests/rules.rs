@@ -1,8 +1,9 @@
 //! What is said again and how often, what is refused, and what has a limit.
 
 use super::world::*;
-use crate::cm::{CmConfig, CmDrop, CmError, Connect, End, Phase};
+use crate::cm::{Cm, CmConfig, CmDrop, CmError, Connect, End, Phase};
 use crate::mad::Envelope;
+use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Guid, Qpn};
 use pollux_wire::mad::cm::*;
@@ -30,7 +31,9 @@ fn a_request_is_said_sixteen_times_and_then_taken_back() {
     let id = world.connect(0);
     for said in 1..=16 {
         assert_eq!(count(&world, "0 REQ"), said);
-        assert_eq!(world.sides[0].cm.poll_timeout(), Some(world.now + INTERVAL));
+        // A little later each time, so that many do not say it at once.
+        let due = world.sides[0].cm.poll_timeout().unwrap();
+        assert!(due >= world.now + INTERVAL && due <= world.now + INTERVAL * 9 / 8, "{due:?}");
         world.step();
     }
     assert_eq!(world.words().last().unwrap(), "0 REJ TIMEOUT");
@@ -55,7 +58,7 @@ fn a_reply_is_said_sixteen_times_and_then_taken_back_in_a_way_that_cannot_get_lo
     world.pass(SOON);
     let id = world.only(0);
     world.weather.lost = 1_000_000;
-    world.pass(INTERVAL * 17);
+    world.pass(INTERVAL * 19);
     assert_eq!(count(&world, "0 REP"), 16);
     assert_eq!(count(&world, "0 REJ TIMEOUT"), 1);
     assert!(matches!(world.sides[0].seen[&id].end, Some(End::TimedOut)));
@@ -260,9 +263,8 @@ fn a_flood_of_requests_of_one_peer_leaves_room_for_others() {
     assert_eq!(pending(&world), 5);
 }
 
-// req: cm-connection-record
 #[test]
-fn a_full_table_says_so() {
+fn a_full_table_says_so_to_its_owner_and_nothing_to_who_asks() {
     let mut world = World::with(1, |config| CmConfig { connections_max: 2, ..config });
     world.connect(0);
     world.connect(0);
@@ -270,7 +272,8 @@ fn a_full_table_says_so() {
     let qpn = world.qpn(0);
     let req = Req { local_comm_id: CommId(3), ..request(0, 1, qpn) };
     world.inject(1, address(0), &CmMessage::Req(req));
-    assert_eq!(count(&world, "1 REJ NO_RESOURCES"), 1);
+    assert_eq!(count(&world, "1 REJ NO_RESOURCES"), 0, "it will come again by itself");
+    assert_eq!(world.sides[1].cm.drops()[&CmDrop::TableFull], 1);
     let connect = Connect { to: address(1), req, packet_life_time: LIFE_TIME };
     let now = world.now;
     assert_eq!(world.sides[0].cm.connect(now, connect), Err(CmError::Full));
@@ -341,7 +344,7 @@ fn another_path_is_offered_and_answered_and_answered_again() {
     assert!(world.sides[1].cm.answer_path(now, other, apr).is_err());
     // The answer is lost, so the offer comes again.
     while world.sides[1].cm.poll_transmit().is_some() {}
-    world.pass(INTERVAL + SOON);
+    world.pass(INTERVAL * 9 / 8 + SOON);
     assert_eq!(world.words()[3..], ["0 LAP", "0 LAP", "1 APR"]);
     let CmMessage::Apr(apr) = world.said[5].1 else { panic!() };
     assert_eq!((apr.remote_comm_id, apr.status), (id.comm_id(), ApStatus::REJECTED));
@@ -361,4 +364,31 @@ fn packets_under_way_are_waited_for_as_long_as_they_may_take() {
     let wait = view.due.unwrap().since_start() - view.since.since_start();
     // A life time of 14 and a delay of 15 make 16: 268 ms.
     assert_eq!(wait, Duration::from_nanos(4096 << 16));
+}
+
+/// Both sides stand; one of them forgets, the other asks, and finds out by the answer.
+#[test]
+fn a_connection_that_the_peer_has_forgotten_is_found_out_by_asking() {
+    for asks in 0..2 {
+        let mut world = World::new(1);
+        let id = world.connect(0);
+        world.pass(SOON);
+        let ids = [id, world.only(1)];
+        let now = world.now;
+        world.sides[asks].cm.probe(now, ids[asks]).unwrap();
+        world.exchange(asks);
+        world.pass(SOON);
+        for side in 0..2 {
+            assert_eq!(world.phase(side, ids[side]), Some(Phase::Established), "both remember");
+        }
+        let other = 1 - asks;
+        let mut anew = Cm::new(CmConfig::of(guid(other)), Dice::new(77));
+        anew.listen(SERVICE, WORDS).unwrap();
+        world.sides[other].cm = anew;
+        world.sides[asks].cm.probe(now, ids[asks]).unwrap();
+        world.exchange(asks);
+        world.pass(SOON);
+        let end = &world.sides[asks].seen[&ids[asks]].end;
+        assert!(matches!(end, Some(End::Stale | End::Rejected(_))), "{asks}: {end:?}");
+    }
 }
