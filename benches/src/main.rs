@@ -196,12 +196,13 @@ fn sentence(outcome: &Outcome) -> String {
             let at = |(part, value): &(f64, f64)| format!("{part} %: {value:.0}");
             let percentiles: Vec<_> = latency.percentiles.iter().map(at).collect();
             format!(
-                "half a round trip in ns: min {:.0}, mean {:.0}, {}, max {:.0}; of {}",
+                "half a round trip in ns: min {:.0}, mean {:.0}, {}, max {:.0}; of {}, {} lost",
                 latency.min,
                 latency.mean,
                 percentiles.join(", "),
                 latency.max,
-                latency.samples
+                latency.samples,
+                latency.lost
             )
         }
         Outcome::OneWay { per_second, octets, sent, lost } => {

@@ -11,10 +11,10 @@
 
 use crate::error::PerfError;
 use crate::exchange::Exchange;
-use crate::fabric::OwnFabric;
 use crate::plan::{Layer, Plan};
 use crate::samples::Latency;
 use crate::{sockets, verbs};
+use pollux_node::fabric::Embedded;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -75,8 +75,8 @@ impl Outcome {
 pub fn run(plan: &Plan) -> Result<Outcome, PerfError> {
     plan.check()?;
     let needs_fabric = plan.devices.is_none() && (plan.layer != Layer::Verbs || plan.processes);
-    let fabric = needs_fabric.then(OwnFabric::start).transpose()?;
-    let devices = fabric.as_ref().map(|fabric| [1, 2].map(|host| fabric.port(host)));
+    let fabric = needs_fabric.then(|| Embedded::start("single:2")).transpose()?;
+    let devices = fabric.as_ref().map(|fabric| ["host1", "host2"].map(|host| fabric.port(host)));
     let plan = &Plan { devices: plan.devices.clone().or(devices), ..plan.clone() };
     if plan.processes { in_processes(plan) } else { in_threads(plan) }
 }

@@ -22,6 +22,8 @@ const PERCENTILES: [f64; 7] = [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 99.999];
 pub struct Latency {
     /// Round trips.
     pub samples: u64,
+    /// Messages that did not come back and were sent again, with those that do not count.
+    pub lost: u64,
     /// The shortest.
     pub min: f64,
     /// All of them together, by their number.
@@ -43,6 +45,7 @@ impl Latency {
         let at = |part: f64| (part, half(round_trips.value_at_percentile(part)));
         Self {
             samples: round_trips.len(),
+            lost: 0,
             min: half(round_trips.min()),
             mean: round_trips.mean() / 2.0,
             percentiles: PERCENTILES.map(at).to_vec(),

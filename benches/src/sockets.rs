@@ -14,7 +14,7 @@ use std::time::Duration;
 const PORT: u16 = 7000;
 /// How long an answer is waited for before the question is asked again, while ways are made.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// Times that something is tried again while ways are made.
+/// Times that something is tried again.
 const TRIES_MAX: u32 = 100;
 /// Reads in vain before who answers asks whether all is over.
 const READS_IDLE: u32 = 50_000;
@@ -105,12 +105,7 @@ fn ask_udp(
     make_way(plan, socket, &mut buffer)?;
     exchange.meet()?;
     if plan.what == What::Lat {
-        let latency = ping_pong(plan.duration, plan.per_second, || {
-            socket.send_to(&payload, peer)?;
-            poll(|| socket.recv_from(&mut buffer), || false)?;
-            Ok(())
-        })?;
-        return Ok(Outcome::Latency(latency));
+        return ask_datagrams(plan, socket, payload, buffer);
     }
     let (batch, mut sent) = ([(&payload[..], peer); BATCH], 0);
     let rate = per_second(plan.duration, || {
@@ -125,6 +120,33 @@ fn ask_udp(
     })?;
     exchange.tell(&sent)?;
     Ok(Outcome::one_way(plan, rate, sent, exchange.hear()?))
+}
+
+/// Each question has its number, and is asked again when the answer does not come.
+fn ask_datagrams(
+    plan: &Plan,
+    socket: &UdpSocket,
+    mut question: Vec<u8>,
+    mut answer: Vec<u8>,
+) -> Result<Outcome, PerfError> {
+    let (mut number, mut lost) = (0u32, 0);
+    let digits = question.len().min(4);
+    let mut latency = ping_pong(plan.duration, plan.per_second, || {
+        number = number.wrapping_add(1);
+        question[..digits].copy_from_slice(&number.to_ne_bytes()[..digits]);
+        for _ in 0..TRIES_MAX {
+            poll(|| socket.send_to(&question, at(Side::Answers)), || true)?;
+            while poll(|| socket.recv_from(&mut answer), || true)?.is_some() {
+                if answer[..digits] == question[..digits] {
+                    return Ok(());
+                }
+            }
+            lost += 1;
+        }
+        Err(PerfError::OtherEnd(format!("no answer to {TRIES_MAX} datagrams")))
+    })?;
+    latency.lost = lost;
+    Ok(Outcome::Latency(latency))
 }
 
 /// Asks until there is an answer: at first there is no address, no path and no connection. A

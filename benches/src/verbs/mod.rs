@@ -11,10 +11,13 @@ use end::{Card, End, GRH_OCTETS, OCTETS, Setup};
 use pollux_mem::Memory;
 use pollux_verbs::{Completion, Data, Device, SendFlags, SendRequest, Sge};
 use pollux_wire::address::Qpn;
+use std::time::{Duration, Instant};
 
 /// Messages under way at the most, in bandwidth and rate, and receives that wait for them.
 const WINDOW: u64 = 256;
 const RECEIVES: usize = 512;
+/// How long an answer is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Looks in vain before the end that drains asks whether all is over.
 const LOOKS_IDLE: u32 = 20_000;
 /// From this length on, messages are posted in small batches.
@@ -53,11 +56,16 @@ fn room(plan: &Plan) -> u32 {
     (plan.octets + GRH_OCTETS).min(OCTETS as u32)
 }
 
+#[expect(clippy::disallowed_methods, reason = "messages may be lost")]
 fn ask<D: Device + ?Sized>(plan: &Plan, end: &mut End<D>) -> Result<Outcome, PerfError> {
     let latency = ping_pong(plan.duration, plan.per_second, || {
         end.send(plan.octets)?;
-        end.wait(|| false)?;
-        end.recv(room(plan))
+        let mut asked = None;
+        let mut is_lost = || asked.get_or_insert_with(Instant::now).elapsed() > PATIENCE;
+        match end.wait(&mut is_lost)? {
+            true => end.recv(room(plan)),
+            false => Err(PerfError::OtherEnd(format!("no answer for {PATIENCE:?}"))),
+        }
     })?;
     Ok(Outcome::Latency(latency))
 }
