@@ -21,7 +21,7 @@ use crate::fabric::Embedded;
 use crate::interface::gsi::Gsi;
 use crate::interface::in_band::InBand;
 use pollux_control::bounded::Queue;
-use pollux_control::interface::DatagramWay;
+use pollux_control::interface::{DatagramWay, PortView};
 use pollux_control::mad::Envelope;
 use pollux_mem::Memory;
 use pollux_verbs::time::Time;
@@ -262,7 +262,7 @@ impl Management {
         match self {
             Self::Own(gsi) => gsi.send(device, envelope),
             Self::Shared(seat) => lock(&seat.inner).send(seat.number, envelope),
-            Self::InBand(in_band) => return in_band.send(envelope),
+            Self::InBand(in_band) => return in_band.send(device, envelope),
         }
         None
     }
@@ -300,6 +300,14 @@ impl Management {
             Self::Own(gsi) => gsi.qp() == qp,
             Self::Shared(seat) => lock(&seat.inner).gsi.qp() == qp,
             Self::InBand(_) => false,
+        }
+    }
+
+    /// The port as control is to see it.
+    pub(crate) fn view(&self, port: PortView) -> PortView {
+        match self {
+            Self::InBand(_) => InBand::view(port),
+            Self::Own(_) | Self::Shared(_) => port,
         }
     }
 

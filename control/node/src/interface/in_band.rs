@@ -12,7 +12,7 @@
 use pollux_control::interface::{DatagramWay, PortView};
 use pollux_control::mad::{Envelope, GlobalAddress, Mad, MadAddress};
 use pollux_dataplane::ipoib::{Received, Sender};
-use pollux_verbs::AddressVector;
+use pollux_verbs::{AddressVector, Device};
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::{PKey, QKey};
 use pollux_wire::mad::cm::ipoib::Dialect;
@@ -46,7 +46,6 @@ type Conversation = (Gid, CommId);
 #[derive(Debug)]
 pub struct InBand {
     port: u8,
-    mtu: Mtu,
     answers: VecDeque<Envelope>,
     /// Interfaces that requests went to, for what follows them; and the oldest first.
     known: BTreeMap<Conversation, Qpn>,
@@ -61,7 +60,6 @@ impl InBand {
     pub fn new(device: &str, port: u8) -> Self {
         Self {
             port,
-            mtu: Mtu::default(),
             answers: VecDeque::new(),
             known: BTreeMap::new(),
             known_by_age: VecDeque::new(),
@@ -77,16 +75,16 @@ impl InBand {
     }
 
     /// The port as control is to see it.
-    pub fn view(&mut self, port: PortView) -> PortView {
-        self.mtu = port.mtu;
+    pub fn view(port: PortView) -> PortView {
         PortView { lid: LID, lmc: 0, sm_lid: LID, sm_sl: 0, ..port }
     }
 
     /// Takes a datagram of control's: answers it, or says which way it is to go as a packet.
-    pub fn send(&mut self, envelope: &Envelope) -> Option<DatagramWay> {
+    pub fn send(&mut self, device: &dyn Device, envelope: &Envelope) -> Option<DatagramWay> {
         let way = match MadHeader::read(&envelope.mad).map(|(header, _)| header.mgmt_class) {
             Ok(MgmtClass::SUBN_ADM) if self.answers.len() < ANSWERS_MAX => {
-                let mad = answer(&envelope.mad, self.mtu);
+                let mtu = device.port(self.port).map(|port| port.mtu).unwrap_or_default();
+                let mad = answer(&envelope.mad, mtu);
                 self.answers.extend(mad.map(|mad| Envelope { mad, ..*envelope }));
                 return None;
             }
@@ -247,8 +245,8 @@ mod tests {
     const PEER: Gid = Gid([7; 16]);
     const OWN: Gid = Gid([1; 16]);
 
-    fn in_band() -> InBand {
-        InBand { mtu: Mtu::OCTETS_4096, ..InBand::new("no_such_device", 1) }
+    fn in_band() -> (InBand, Adapter) {
+        (InBand::new("no_such_device", 1), Adapter::new())
     }
 
     /// What the administrator's own client makes of the answer to a question.

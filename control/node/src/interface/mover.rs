@@ -249,7 +249,7 @@ impl Mover {
     }
 
     /// The port as it is now.
-    pub fn port(&mut self) -> Result<PortView, VerbsError> {
+    pub fn port(&self) -> Result<PortView, VerbsError> {
         let port = self.device.port(self.port)?;
         let gid = |index| self.device.gid(self.port, index);
         let p_key = |index| self.device.pkey(self.port, index);
@@ -264,10 +264,7 @@ impl Mover {
             gids: (0..port.gids).map(gid).collect::<Result<_, _>>()?,
             pkeys: (0..port.pkeys).map(p_key).collect::<Result<_, _>>()?,
         };
-        Ok(match self.management.in_band() {
-            Some(in_band) => in_band.view(view),
-            None => view,
-        })
+        Ok(self.management.view(view))
     }
 
     /// Takes what has come; says whether anything was done.
