@@ -64,7 +64,7 @@ use pollux_wire::keys::PKey;
 use pollux_wire::mad::notice::TrapNumber;
 use pollux_wire::mad::{MadHeader, MgmtClass};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 reasons! {
     /// Why a packet was dropped, or something not done.
@@ -149,6 +149,8 @@ pub struct Interface {
     routes: Routes,
     /// Addresses that the mover knows as ours, with the lengths of their prefixes.
     owned: BTreeMap<IpAddr, u8>,
+    /// Addresses that nobody is asked about before we hear their groups.
+    undetected: BTreeSet<Ipv6Addr>,
     neighbours: Neighbours<Parcel>,
     arp: Arp,
     nd: Nd,
@@ -195,6 +197,7 @@ impl Interface {
             addresses: Addresses::new(),
             routes: Routes::new(),
             owned: BTreeMap::new(),
+            undetected: BTreeSet::new(),
             neighbours: Neighbours::new(neighbour, dice.roll()),
             arp: Arp::new(arp, dice.roll()),
             nd: Nd::new(nd, dice.roll()),
