@@ -127,6 +127,7 @@ impl Interface {
         }
         if self.uses_due <= now {
             self.mover.tell_uses();
+            self.mover.retry(now);
             self.uses_due = now + USES_EVERY;
         }
         self.echoes.handle_timeout(now);

@@ -77,26 +77,37 @@ impl Mover {
             None => return Err(NotSent::Full),
         }
         let outgoing = ipoib::Outgoing { packet: buf, ether_type, route };
+        if self.waiting.iter().any(|before| is_same_way(&before.route, &route)) {
+            return self.wait(outgoing);
+        }
         self.station.send(&mut *self.device, &mut vec![outgoing], &mut self.refused);
         self.refused.pop().map_or(Ok(()), |refused| self.take_back(refused))
     }
 
     fn take_back(&mut self, refused: ipoib::Refused) -> Result<(), NotSent> {
         let ipoib::Refused { why, outgoing, mtu } = refused;
-        if why == Refusal::Full && self.waiting.len() < WAITING_MAX {
-            self.waiting.push_back(outgoing);
-            return Ok(());
+        if why == Refusal::Full {
+            return self.wait(outgoing);
         }
         let packet = outgoing.packet.octets();
         let done = match (why, mtu) {
             // Control makes another connection, or sends it by datagram.
             (Refusal::Disconnected | Refusal::Stale, _) => self.miss(packet),
             (Refusal::TooBig, Some(mtu)) => self.tell_too_big(packet, mtu),
-            (Refusal::Full, _) => Err(NotSent::Full),
             _ => Err(NotSent::Unreachable),
         };
         self.station.recycle(outgoing.packet);
         done
+    }
+
+    /// A packet waits for room, behind those that go the same way.
+    fn wait(&mut self, outgoing: ipoib::Outgoing) -> Result<(), NotSent> {
+        if self.waiting.len() == WAITING_MAX {
+            self.station.recycle(outgoing.packet);
+            return Err(NotSent::Full);
+        }
+        self.waiting.push_back(outgoing);
+        Ok(())
     }
 
     fn miss(&mut self, packet: &[u8]) -> Result<(), NotSent> {
@@ -127,6 +138,15 @@ impl Mover {
         }
         self.refused = refused;
         self.waiting.len() < before
+    }
+}
+
+/// Whether packets of two routes go by one queue pair.
+fn is_same_way(one: &Route, other: &Route) -> bool {
+    match (one, other) {
+        (Route::Connected(one), Route::Connected(other)) => one.connection == other.connection,
+        (Route::Datagram(_), Route::Datagram(_)) => true,
+        _ => false,
     }
 }
 
