@@ -14,7 +14,6 @@
 //! | bare cache line    | 22.9           | 150             |
 //! | spsc, `u64`        | 29.8 (1.30 x)  | 150 (1.00 x)    |
 //! | spsc, `Buf`        | 30.6 (1.34 x)  | 169 (1.13 x)    |
-//! | shared, 56 octets  | 32.9 (1.44 x)  | 158 (1.05 x)    |
 //! | mpsc, `u64`        | 36.4 (1.59 x)  | 154 (1.03 x)    |
 //!
 //! Apart, the line is all that counts. Between siblings it is the instructions around it; mpsc pays
@@ -24,7 +23,6 @@
 //! |----------------------------------------------|---------------|
 //! | spsc `u64`, push and pop, one by one         | 3.8           |
 //! | spsc `u64`, push and pop, 32 at once         | 2.0           |
-//! | shared 56 octets, push and pop, 32 at once   | 4.5           |
 //! | mpsc `u64`, push and pop                     | 16.1          |
 //! | pool, cached alloc and free                  | 2.0           |
 //! | pool, 32 cached allocs, then 32 frees        | 3.1           |
@@ -38,7 +36,6 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use pollux_mem::counters::Counters;
-use pollux_mem::shared_ring::{SharedConsumer, SharedProducer, SharedRing};
 use pollux_mem::snapshot::Publisher;
 use pollux_mem::{CachePadded, Pool, PoolConfig, Words, mpsc, spsc};
 use std::hint::black_box;
@@ -48,18 +45,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// A shared entry that fills a cache line together with its turn.
-type Entry = [u64; 7];
-
 const ENTRIES: usize = 256;
 const BATCH: usize = 32;
 const CONFIG: PoolConfig = PoolConfig { buffers: 4096, buffer_octets: 2048, headroom_octets: 128 };
-
-fn shared() -> (SharedProducer<Entry>, SharedConsumer<Entry>) {
-    let words = Words::private(SharedRing::<Entry>::words(ENTRIES).unwrap()).unwrap();
-    let producer = SharedRing::create(words.clone(), ENTRIES).unwrap().producer();
-    (producer, SharedRing::open(words).unwrap().consumer())
-}
 
 fn wait<T>(mut poll: impl FnMut() -> Option<T>) -> T {
     loop {
@@ -124,16 +112,6 @@ fn spsc<T: Send + 'static>(name: &'static str, first: T) -> Pair {
     Pair::new(name, ask, answer)
 }
 
-fn shared_ring() -> Pair {
-    let ((mut out, mut there), (mut back, mut inward)) = (shared(), shared());
-    let ask = move || {
-        assert!(out.push(&[1; 7]));
-        black_box(wait(|| inward.pop()));
-    };
-    let answer = move || there.pop().iter().for_each(|entry| assert!(back.push(entry)));
-    Pair::new("shared_56_octets", ask, answer)
-}
-
 fn mpsc() -> Pair {
     let (out, mut there) = mpsc::ring(ENTRIES).unwrap();
     let (back, mut inward) = mpsc::ring(ENTRIES).unwrap();
@@ -154,8 +132,7 @@ fn hops(_: &mut Criterion) {
     let &[ours, theirs, ..] = &cores[..] else { return println!("SKIP hop: needs two cores") };
     let pool = Pool::new(CONFIG).unwrap();
     let buf = pool.alloc().unwrap();
-    let mut pairs =
-        [cache_line(), spsc("spsc_u64", 1u64), spsc("spsc_buf", buf), shared_ring(), mpsc()];
+    let mut pairs = [cache_line(), spsc("spsc_u64", 1u64), spsc("spsc_buf", buf), mpsc()];
     let mut answers: Vec<_> =
         pairs.iter_mut().map(|pair| mem::replace(&mut pair.answer, Box::new(|| ()))).collect();
     let turn = &AtomicUsize::new(0);
@@ -204,14 +181,6 @@ fn rings(criterion: &mut Criterion) {
     });
     let (values, mut out) = ([7u64; BATCH], [0u64; BATCH]);
     group.bench_function("spsc_u64_batch_x32", |bencher| {
-        bencher.iter(|| {
-            producer.push_slice(black_box(&values));
-            consumer.pop_into(black_box(&mut out))
-        });
-    });
-    let (mut producer, mut consumer) = shared();
-    let (values, mut out) = ([[7; 7]; BATCH], [[0; 7]; BATCH]);
-    group.bench_function("shared_56_octets_batch_x32", |bencher| {
         bencher.iter(|| {
             producer.push_slice(black_box(&values));
             consumer.pop_into(black_box(&mut out))

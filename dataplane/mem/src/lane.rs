@@ -1,8 +1,8 @@
 //! The ring of entries of any length between two processes, of which neither trusts the other.
 //!
-//! What [`shared_ring`](crate::shared_ring) is for values of one size, this is for messages: a few
-//! words of head, then octets. A slot is two cache lines, which the machine fetches as a pair, so a
-//! short message travels in one or two lines; a long one takes several slots in a row:
+//! An entry is a message: a few words of head, then octets. A slot is two cache lines, which the
+//! machine fetches as a pair, so a short message travels in one or two lines; a long one takes
+//! several slots in a row:
 //!
 //! ```text
 //! slot p      turn | shape | head ... | octets ...        15 words beside the turn

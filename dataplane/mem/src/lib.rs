@@ -6,7 +6,7 @@
 //! 1. [`region`], [`segment`]: pages from the kernel, private or shared between processes;
 //! 2. [`pool`], [`buf`], [`free_list`]: fixed-size buffers in a region, owned by value;
 //! 3. [`spsc`], [`mpsc`]: rings between threads of one process, which trust each other;
-//! 4. [`words`], [`shared_ring`], [`lane`], [`seq_cell`], [`counters`]: what two processes share,
+//! 4. [`words`], [`lane`], [`seq_cell`], [`counters`]: what two processes share,
 //!    where neither trusts the other. All of it is atomic words, so these hold no `unsafe` but the
 //!    one that makes words out of a region;
 //! 5. [`memory`]: words as octets, for what adapters and their peers may write at any time;
@@ -33,7 +33,6 @@ pub mod pool;
 pub mod region;
 pub mod segment;
 pub mod seq_cell;
-pub mod shared_ring;
 pub mod snapshot;
 pub mod spsc;
 mod sync;

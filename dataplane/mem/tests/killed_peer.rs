@@ -1,4 +1,4 @@
-//! Processes that share rings and lanes and are killed with SIGKILL in the middle of it.
+//! Processes that share a lane and a cell and are killed with SIGKILL in the middle of it.
 //!
 //! The test starts itself again as the peer, which gets the segment as its standard input. It is
 //! killed when the survivor has seen a certain number of entries, other in each round, so anywhere
@@ -8,7 +8,6 @@
 
 use pollux_mem::lane::{Lane, LaneReceiver, LaneSender};
 use pollux_mem::seq_cell::{self, SeqReader, SeqWriter};
-use pollux_mem::shared_ring::SharedRing;
 use pollux_mem::{Segment, Words};
 use std::env;
 use std::os::fd::AsFd;
@@ -16,21 +15,21 @@ use std::os::unix::process::{ExitStatusExt, parent_id};
 use std::process::{Child, Command, Stdio};
 use std::thread::yield_now;
 
-/// Eight words, so that a death between two of them is likely.
-type Entry = [u64; 8];
+/// Eight words of the cell, so that a death between two of them is likely.
+type Note = [u64; 8];
 
 const ROUNDS: u64 = 50;
-const ENTRIES: usize = 32;
+const SLOTS: usize = 64;
 const ROLE: &str = "POLLUX_MEM_PEER";
 
-fn entry(number: u64) -> Entry {
+fn note(number: u64) -> Note {
     std::array::from_fn(|word| number.rotate_left(8 * word as u32) ^ word as u64)
 }
 
-/// The number of an entry, which must be whole.
-fn number(entry_read: &Entry) -> u64 {
-    assert_eq!(*entry_read, entry(entry_read[0]), "half an entry");
-    entry_read[0]
+/// The number of a note, which must be whole.
+fn number(read: &Note) -> u64 {
+    assert_eq!(*read, note(read[0]), "half a note");
+    read[0]
 }
 
 /// How many entries are let pass in a round before the kill: from 1 to 4096, all over.
@@ -38,23 +37,22 @@ fn progress(round: u64) -> u64 {
     (round + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52 | 1
 }
 
-/// The ring's place and the cell's, the same in both processes.
+/// The cell's place and the lane's, the same in both processes.
 fn places(segment: &Segment) -> (Words, Words) {
     let mut words = Words::over(segment.map().unwrap());
-    let ring = words.take(SharedRing::<Entry>::words(ENTRIES).unwrap()).unwrap();
-    (ring, words.take(seq_cell::words_needed::<Entry>()).unwrap())
+    (words.take(seq_cell::words_needed::<Note>()).unwrap(), words)
 }
 
-fn open(segment: &Segment) -> SharedRing<Entry> {
-    SharedRing::open(places(segment).0).unwrap()
+fn open(segment: &Segment) -> Lane {
+    Lane::open(places(segment).1).unwrap()
 }
 
-/// A new segment with an empty ring and a first value in the cell.
+/// A new segment with an empty lane and a first note in the cell.
 fn segment() -> Segment {
     let segment = Segment::create("killed_peer", 64 << 10).unwrap();
-    let (ring, cell) = places(&segment);
-    SharedRing::<Entry>::create(ring, ENTRIES).unwrap();
-    SeqWriter::new(cell).unwrap().write(&entry(0));
+    let (cell, lane) = places(&segment);
+    Lane::create(lane, SLOTS).unwrap();
+    SeqWriter::new(cell).unwrap().write(&note(0));
     segment
 }
 
@@ -100,125 +98,10 @@ fn peer() {
     let fd = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     let segment = Segment::from_fd(fd, 1..=1 << 20).unwrap();
     match role.as_str() {
-        "producer" => produce(&segment, waiting),
-        "consumer" => consume(&segment, waiting),
         "sender" => send(&segment, waiting),
         "receiver" => receive(&segment, waiting),
         _ => panic!("no such role: {role}"),
     }
-}
-
-/// Pushes entries numbered from 0, in batches of 1 to 7, and notes each batch in the cell.
-fn produce(segment: &Segment, waiting: impl Fn()) {
-    let mut producer = open(segment).producer();
-    let mut cell = SeqWriter::<Entry>::new(places(segment).1).unwrap();
-    let mut next = 0;
-    loop {
-        let batch: Vec<Entry> = (next..).map(entry).take(1 + next as usize % 7).collect();
-        let pushed = producer.push_slice(&batch);
-        next += pushed as u64;
-        cell.write(&entry(next));
-        if pushed == 0 {
-            waiting();
-        }
-    }
-}
-
-/// Pops entries by all ways, and insists that they are whole and without a gap.
-fn consume(segment: &Segment, waiting: impl Fn()) {
-    let mut consumer = open(segment).consumer();
-    let mut last = None;
-    let mut check = |read: &Entry| {
-        let number = number(read);
-        assert!(last.is_none_or(|last| number == last + 1), "a gap before {number}");
-        last = Some(number);
-    };
-    let mut batch = [[0; 8]; 5];
-    loop {
-        let popped = consumer.pop_into(&mut batch);
-        batch[..popped].iter().chain(consumer.pop().as_ref()).for_each(&mut check);
-        if popped == 0 {
-            waiting();
-        }
-    }
-}
-
-/// A consumer that sees one producer after the other die. In every second round it resets the ring,
-/// in the others the next producer goes on where the dead one stopped.
-#[test]
-fn consumer_survives_its_producers() {
-    let segment = segment();
-    let cell = SeqReader::<Entry>::new(places(&segment).1).unwrap();
-    let mut consumer = open(&segment).consumer();
-    for round in 0..ROUNDS {
-        let mut peer = Peer::start("producer", &segment);
-        let mut seen = 0;
-        while seen < progress(round) {
-            match consumer.pop() {
-                Some(read) => {
-                    assert_eq!(number(&read), seen);
-                    seen += 1;
-                }
-                None => peer.wait_on(),
-            }
-            assert!(cell.try_read().is_none_or(|noted| noted == entry(number(&noted))));
-        }
-        peer.kill();
-        if round % 2 == 0 {
-            // What the dead one had published is there and whole, and then there is an end.
-            let rest: Vec<Entry> = std::iter::from_fn(|| consumer.pop()).collect();
-            assert!(rest.len() <= ENTRIES && rest.iter().map(number).eq((seen..).take(rest.len())));
-        } else {
-            let ring = consumer.into_ring();
-            ring.reset();
-            consumer = ring.consumer();
-        }
-        assert_eq!(consumer.pop(), None);
-    }
-}
-
-/// A producer that sees one consumer after the other die. Each begins with the first entry that the
-/// one before did not release, so that in the end none is missing.
-#[test]
-fn producer_survives_its_consumers() {
-    let segment = segment();
-    let mut producer = open(&segment).producer();
-    let mut pushed = 0;
-    for round in 0..ROUNDS {
-        let mut peer = Peer::start("consumer", &segment);
-        let goal = pushed + ENTRIES as u64 + progress(round);
-        while pushed < goal {
-            match producer.push(&entry(pushed)) {
-                true => pushed += 1,
-                false => peer.wait_on(),
-            }
-        }
-        peer.kill();
-        while producer.push(&entry(pushed)) {
-            pushed += 1;
-        }
-        assert!(!producer.is_broken());
-    }
-    let mut successor = open(&segment).consumer();
-    let rest: Vec<u64> = std::iter::from_fn(|| successor.pop()).map(|read| number(&read)).collect();
-    assert!(rest.iter().copied().eq(pushed - ENTRIES as u64..pushed), "a full ring, to the last");
-    producer.into_ring().reset();
-    let mut producer = open(&segment).producer();
-    assert_eq!((producer.room(), open(&segment).consumer().pop()), (ENTRIES, None));
-    assert!(producer.push(&entry(0)));
-}
-
-const SLOTS: usize = 64;
-
-/// A new segment with an empty lane.
-fn lane_segment() -> Segment {
-    let segment = Segment::create("killed_peer_lane", 64 << 10).unwrap();
-    Lane::create(Words::over(segment.map().unwrap()), SLOTS).unwrap();
-    segment
-}
-
-fn open_lane(segment: &Segment) -> Lane {
-    Lane::open(Words::over(segment.map().unwrap())).unwrap()
 }
 
 /// The octets of an entry of a lane: from none to twenty slots of them, so that most deaths are
@@ -244,21 +127,23 @@ fn receive_one(receiver: &mut LaneReceiver) -> Option<u64> {
     found
 }
 
-/// Sends entries numbered from 0.
+/// Sends entries numbered from 0, and notes after each how many there are.
 fn send(segment: &Segment, waiting: impl Fn()) {
-    let mut sender = open_lane(segment).sender();
+    let mut sender = open(segment).sender();
+    let mut cell = SeqWriter::<Note>::new(places(segment).0).unwrap();
     let mut next = 0;
     loop {
         match send_one(&mut sender, next) {
             true => next += 1,
             false => waiting(),
         }
+        cell.write(&note(next));
     }
 }
 
 /// Receives entries, and insists that they are whole and without a gap.
 fn receive(segment: &Segment, waiting: impl Fn()) {
-    let mut receiver = open_lane(segment).receiver();
+    let mut receiver = open(segment).receiver();
     let mut last = None;
     loop {
         let Some(number) = receive_one(&mut receiver) else {
@@ -273,8 +158,9 @@ fn receive(segment: &Segment, waiting: impl Fn()) {
 /// Each sender goes on where the one before it died, with or without a reset.
 #[test]
 fn receiver_survives_its_senders() {
-    let segment = lane_segment();
-    let mut receiver = open_lane(&segment).receiver();
+    let segment = segment();
+    let cell = SeqReader::<Note>::new(places(&segment).0).unwrap();
+    let mut receiver = open(&segment).receiver();
     for round in 0..ROUNDS {
         let mut peer = Peer::start("sender", &segment);
         let mut seen = 0;
@@ -286,6 +172,7 @@ fn receiver_survives_its_senders() {
                 }
                 None => peer.wait_on(),
             }
+            assert!(cell.try_read().is_none_or(|noted| noted == note(number(&noted))));
         }
         peer.kill();
         if round % 2 == 0 {
@@ -303,8 +190,8 @@ fn receiver_survives_its_senders() {
 /// Each receiver begins with the first entry that the one before did not release.
 #[test]
 fn sender_survives_its_receivers() {
-    let segment = lane_segment();
-    let mut sender = open_lane(&segment).sender();
+    let segment = segment();
+    let mut sender = open(&segment).sender();
     let mut sent = 0;
     for round in 0..ROUNDS {
         let mut peer = Peer::start("receiver", &segment);
@@ -321,7 +208,7 @@ fn sender_survives_its_receivers() {
         }
         assert!(!sender.is_broken());
     }
-    let mut successor = open_lane(&segment).receiver();
+    let mut successor = open(&segment).receiver();
     let rest: Vec<u64> = std::iter::from_fn(|| receive_one(&mut successor)).collect();
     assert!(rest.iter().copied().eq(sent - rest.len() as u64..sent) && !rest.is_empty());
 }

@@ -1,12 +1,12 @@
 //! Every interleaving, and every stale value that the memory model allows, of the algorithms here.
 //!
 //! Run by `RUSTFLAGS="--cfg loom" cargo test -p pollux-mem --test loom --release`; without that
-//! this file is empty. The rings `spsc` and `shared_ring` are one algorithm; both are modelled, as
+//! this file is empty. `spsc` and `lane` know positions in the same way; both are modelled, as
 //! the one checks access to slots and the other the order of relaxed words. The snapshot is not:
 //! its atomics are arc-swap's, which loom does not see.
 //!
 //! The orderings of rings, list and cell were weakened one by one to see a model fail. One stays
-//! without a witness, the release of the head in `shared_ring`: it keeps loads before a store, and
+//! without a witness, the release of the head in `lane`: it keeps loads before a store, and
 //! loom lets no load see a later store.
 #![cfg(loom)]
 #![allow(unsafe_code, reason = "loom's cell is the witness, and its access is unsafe")]
@@ -17,7 +17,6 @@ use loom::thread;
 use pollux_mem::free_list::FreeList;
 use pollux_mem::lane::Lane;
 use pollux_mem::seq_cell::{SeqReader, SeqWriter};
-use pollux_mem::shared_ring::SharedRing;
 use pollux_mem::{Pool, PoolConfig, Words, mpsc, spsc};
 
 /// Models with three threads are explored up to two forced switches; all orders would take hours.
@@ -91,24 +90,6 @@ fn lane_hands_over_whole_entries_in_order() {
         let sent = sending.join().unwrap();
         while look() {}
         assert_eq!(seen, sent);
-    });
-}
-
-#[test]
-fn shared_ring_hands_over_whole_values_in_order() {
-    loom::model(|| {
-        let words = Words::private(1).unwrap().take(38).unwrap();
-        let ring = SharedRing::<[u64; 2]>::create(words.clone(), 2).unwrap();
-        let mut producer = ring.producer();
-        let mut consumer = SharedRing::<[u64; 2]>::open(words).unwrap().consumer();
-        let pushing =
-            thread::spawn(move || (0..3).take_while(|&n| producer.push(&[n, !n])).count() as u64);
-        let mut seen = Vec::new();
-        seen.extend(consumer.pop());
-        seen.extend(consumer.pop());
-        let pushed = pushing.join().unwrap();
-        seen.extend(std::iter::from_fn(|| consumer.pop()));
-        assert_eq!(seen, (0..pushed).map(|n| [n, !n]).collect::<Vec<_>>());
     });
 }
 

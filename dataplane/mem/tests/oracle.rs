@@ -5,7 +5,6 @@
 #![forbid(unsafe_code)]
 
 use pollux_mem::lane::{HEAD_WORDS_MAX, Lane, LaneError};
-use pollux_mem::shared_ring::{RingError, SharedRing};
 use pollux_mem::{Buf, Memory, Pool, PoolConfig, Words, mpsc, spsc};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -61,20 +60,6 @@ impl Model {
     }
 }
 
-/// An entry whose words belong together.
-#[derive(
-    Clone, Copy, Debug, PartialEq, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable,
-)]
-#[repr(C)]
-struct Entry {
-    number: u64,
-    inverse: [u32; 2],
-}
-
-fn entry(number: u64) -> Entry {
-    Entry { number, inverse: [!number as u32, (!number >> 32) as u32] }
-}
-
 proptest! {
     #[test]
     fn spsc_is_a_bounded_queue(entries in entries(), ops in vec(ring_op(), 0..200)) {
@@ -109,38 +94,6 @@ proptest! {
     }
 
     #[test]
-    fn shared_ring_is_a_bounded_queue(entries in entries(), ops in vec(ring_op(), 0..200)) {
-        let words = Words::private(SharedRing::<Entry>::words(entries).unwrap()).unwrap();
-        let ring = SharedRing::<Entry>::create(words.clone(), entries).unwrap();
-        let mut producer = ring.producer();
-        let mut consumer = SharedRing::<Entry>::open(words).unwrap().consumer();
-        let mut model = Model::new(entries);
-        let all = |numbers: &[u64]| numbers.iter().copied().map(entry).collect::<Vec<_>>();
-        for op in ops {
-            match op {
-                RingOp::Push => {
-                    let (values, fit) = model.push(1);
-                    prop_assert_eq!(producer.push(&entry(values[0])), fit == 1);
-                }
-                RingOp::PushBatch(count) => {
-                    let (values, fit) = model.push(count);
-                    prop_assert_eq!(producer.push_slice(&all(&values)), fit);
-                }
-                RingOp::Pop => prop_assert_eq!(consumer.pop(), model.pop(1).pop().map(entry)),
-                RingOp::PopBatch(count) => {
-                    let mut out = vec![entry(0); count];
-                    let popped = consumer.pop_into(&mut out);
-                    prop_assert_eq!(&out[..popped], &all(&model.pop(count))[..]);
-                }
-                RingOp::Peek => {
-                    prop_assert_eq!(consumer.peek(), model.queue.front().map(|&n| entry(n)));
-                }
-            }
-            prop_assert_eq!(producer.room(), entries - model.queue.len());
-        }
-    }
-
-    #[test]
     fn mpsc_is_a_bounded_queue(entries in 1..5u32, ops in vec(ring_op(), 0..200)) {
         let entries = 1 << entries;
         let (sender, mut receiver) = mpsc::ring::<u64>(entries).unwrap();
@@ -165,45 +118,6 @@ proptest! {
                 }
             }
         }
-    }
-
-    /// A peer that writes anything anywhere, between any two operations of ours.
-    #[test]
-    fn no_peer_can_make_a_ring_panic(
-        lies in vec((0..80usize, any::<u64>(), -40..40i64), 0..60),
-        ops in vec(ring_op(), 60),
-    ) {
-        let words = Words::private(SharedRing::<Entry>::words(8).unwrap()).unwrap();
-        let open = || SharedRing::<Entry>::open(words.clone());
-        let mut producer = SharedRing::<Entry>::create(words.clone(), 8)?.producer();
-        let mut consumer = open()?.consumer();
-        for (op, (place, value, near)) in ops.into_iter().zip(lies) {
-            let word = &words.as_slice()[place % words.as_slice().len()];
-            let old = word.load(Ordering::Relaxed);
-            // Half of the lies are plausible.
-            let lie = if value % 2 == 0 { value } else { old.wrapping_add_signed(near) };
-            word.store(lie, Ordering::Relaxed);
-            match op {
-                RingOp::Push => drop(producer.room() > 0 && producer.push(&entry(1))),
-                RingOp::PushBatch(count) => {
-                    prop_assert!(producer.push_slice(&vec![entry(1); count]) <= 8);
-                }
-                RingOp::Pop => drop(consumer.pop()),
-                RingOp::PopBatch(count) => {
-                    prop_assert!(consumer.pop_into(&mut vec![entry(0); count]) <= count);
-                }
-                RingOp::Peek => drop(consumer.peek()),
-            }
-            prop_assert!(producer.room() <= 8);
-            // Whoever joins such a ring gets it or an error.
-            if let Ok(ring) = open() {
-                drop(ring.producer());
-            }
-        }
-        // And the memory is good for a new ring at any time.
-        let ring = SharedRing::<Entry>::create(words.clone(), 8)?;
-        prop_assert!(ring.producer().push(&entry(5)));
-        prop_assert_eq!(open()?.consumer().pop(), Some(entry(5)));
     }
 
     #[test]
@@ -267,18 +181,6 @@ fn marked(mut buf: Buf) -> Buf {
 fn rings_refuse_what_they_cannot_be() {
     assert!([0, 3, 1 << 32].iter().all(|&entries| spsc::ring::<u8>(entries).is_none()));
     assert!([0, 1, 6, 1 << 32].iter().all(|&entries| mpsc::ring::<u8>(entries).is_none()));
-    let words = || Words::private(512).unwrap();
-    let create = |words, entries| SharedRing::<Entry>::create(words, entries).map(|_| ());
-    assert_eq!(create(words(), 3), Err(RingError::BadCapacity { entries: 3 }));
-    assert_eq!(create(words(), 256), Err(RingError::TooSmall { words: 512 }));
-    let fresh = words();
-    let open = |words: &Words| SharedRing::<Entry>::open(words.clone());
-    assert_eq!(open(&fresh).unwrap_err(), RingError::NotARing);
-    assert_eq!(open(&words().take(1).unwrap()).unwrap_err(), RingError::TooSmall { words: 16 });
-    SharedRing::<u64>::create(fresh.clone(), 8).unwrap();
-    assert_eq!(open(&fresh).unwrap_err(), RingError::BadEntry { words: 1 });
-    create(fresh.clone(), 8).unwrap();
-    assert!(open(&fresh).is_ok());
 }
 
 #[test]

@@ -5,7 +5,6 @@
 #![forbid(unsafe_code)]
 
 use pollux_mem::seq_cell::{SeqReader, SeqWriter};
-use pollux_mem::shared_ring::SharedRing;
 use pollux_mem::snapshot::Publisher;
 use pollux_mem::{Buf, Pool, PoolConfig, Words, mpsc, spsc};
 use std::sync::Arc;
@@ -46,36 +45,6 @@ fn spsc_in_order_through_every_operation() {
                 expected += 1;
             }
             expected - before
-        });
-    });
-}
-
-#[test]
-fn shared_ring_in_order_and_whole() {
-    let words = Words::private(SharedRing::<[u64; 4]>::words(64).unwrap()).unwrap();
-    let ring = SharedRing::<[u64; 4]>::create(words.clone(), 64).unwrap();
-    let mut producer = ring.producer();
-    let mut consumer = SharedRing::<[u64; 4]>::open(words).unwrap().consumer();
-    let entry = |n: u64| [n, !n, n << 1, n.rotate_left(32)];
-    scope(|scope| {
-        scope.spawn(move || {
-            let mut next = 0;
-            until(VALUES, || {
-                let batch: [_; 8] = std::array::from_fn(|at| entry(next + at as u64));
-                let left = (VALUES - next).min(8) as usize;
-                let pushed = producer.push_slice(&batch[..left]) as u64;
-                next += pushed;
-                pushed
-            });
-        });
-        let mut expected = 0;
-        until(VALUES, || {
-            let mut batch = [[0; 4]; 11];
-            let popped = consumer.pop_into(&mut batch) as u64;
-            let all = (expected..expected + popped).map(entry);
-            assert!(batch[..popped as usize].iter().copied().eq(all));
-            expected += popped;
-            popped
         });
     });
 }

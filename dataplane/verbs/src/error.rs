@@ -91,6 +91,35 @@ impl fmt::Display for VerbsError {
 
 impl std::error::Error for VerbsError {}
 
+/// [`VerbsError::NoSuch`].
+pub const fn none(verb: &'static str, what: &'static str) -> VerbsError {
+    VerbsError::NoSuch { verb, what }
+}
+
+/// [`VerbsError::Limit`].
+pub fn over(verb: &'static str, limit: &'static str, max: u32) -> VerbsError {
+    VerbsError::Limit { verb, limit, max: max.into() }
+}
+
+/// [`VerbsError::Invalid`].
+pub fn invalid(
+    verb: &'static str,
+    argument: &'static str,
+    reason: impl Into<String>,
+) -> VerbsError {
+    VerbsError::Invalid { verb, argument, reason: reason.into() }
+}
+
+/// Refuses a number above its limit.
+pub fn within(
+    verb: &'static str,
+    limit: &'static str,
+    asked: u32,
+    max: u32,
+) -> Result<(), VerbsError> {
+    if asked > max { Err(over(verb, limit, max)) } else { Ok(()) }
+}
+
 /// How far a post came: the first `accepted` requests of the batch are the adapter's now, the rest
 /// is still the caller's.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use super::queue::{CompletionQueue, SharedQueue};
 use super::{Adapter, LIMITS, Member, QueuePair, qpn_of};
 use pollux_mem::Memory;
+use pollux_verbs::error::{invalid, none, over, within};
 use pollux_verbs::{
     Access, AddressVector, Ah, Arm, AsyncEvent, Completion, Cq, LKey, MemoryRegion, MemoryWindow,
     Pd, Qp, QpAttributes, QpInit, QpState, QpType, RKey, Srq, VerbsError, transition,
@@ -12,23 +13,6 @@ use pollux_wire::keys::QKey;
 
 /// Queue pair numbers have 24 bits.
 pub(super) const QPN_MAX: u32 = 0xff_ffff;
-
-const fn none(verb: &'static str, what: &'static str) -> VerbsError {
-    VerbsError::NoSuch { verb, what }
-}
-
-fn over(verb: &'static str, limit: &'static str, max: u32) -> VerbsError {
-    VerbsError::Limit { verb, limit, max: max.into() }
-}
-
-fn invalid(verb: &'static str, argument: &'static str, reason: impl Into<String>) -> VerbsError {
-    VerbsError::Invalid { verb, argument, reason: reason.into() }
-}
-
-/// Refuses a number above its limit.
-fn within(verb: &'static str, limit: &'static str, asked: u32, max: u32) -> Result<(), VerbsError> {
-    if asked > max { Err(over(verb, limit, max)) } else { Ok(()) }
-}
 
 impl Adapter {
     pub(crate) fn create_pd(&mut self) -> Result<Pd, VerbsError> {

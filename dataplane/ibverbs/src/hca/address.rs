@@ -2,8 +2,9 @@
 
 use super::limits::query_port;
 use super::owned::{Owned, checked};
-use super::{AddressHandle, Hca, end_in, invalid, none, over};
+use super::{AddressHandle, Hca, end_in};
 use ibverbs_sys as ffi;
+use pollux_verbs::error::{invalid, none, over};
 use pollux_verbs::{AddressVector, Ah, Pd, PortAttributes, Qp, QpType, VerbsError};
 use pollux_wire::address::{Gid, Lid};
 use pollux_wire::keys::PKey;

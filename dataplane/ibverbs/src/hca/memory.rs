@@ -1,9 +1,10 @@
 //! Memory regions and windows.
 
+use super::Hca;
 use super::owned::Owned;
-use super::{Hca, invalid, none, over};
 use ibverbs_sys as ffi;
 use pollux_mem::Memory;
+use pollux_verbs::error::{invalid, none, over};
 use pollux_verbs::{Access, LKey, MemoryRegion, MemoryWindow, Pd, RKey, VerbsError};
 use rustix::io::Errno;
 use std::ptr;

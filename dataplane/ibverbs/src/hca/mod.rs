@@ -26,6 +26,7 @@ use crate::error;
 use ibverbs_sys as ffi;
 use memory::{Region, Window};
 use owned::Owned;
+use pollux_verbs::error::{none, over};
 use pollux_verbs::table::Table;
 use pollux_verbs::{
     Ah, Cq, DeviceAttributes, Pd, Qp, QpAttributes, QpInit, QpState, QpType, Srq, VerbsError,
@@ -108,23 +109,6 @@ struct QueuePair {
 struct AddressHandle {
     object: Owned<ffi::ibv_ah>,
     pd: Pd,
-}
-
-const fn none(verb: &'static str, what: &'static str) -> VerbsError {
-    VerbsError::NoSuch { verb, what }
-}
-
-fn over(verb: &'static str, limit: &'static str, max: u32) -> VerbsError {
-    VerbsError::Limit { verb, limit, max: max.into() }
-}
-
-fn invalid(verb: &'static str, argument: &'static str, reason: impl Into<String>) -> VerbsError {
-    VerbsError::Invalid { verb, argument, reason: reason.into() }
-}
-
-/// Refuses a number above its limit.
-fn within(verb: &'static str, limit: &'static str, asked: u32, max: u32) -> Result<(), VerbsError> {
-    if asked > max { Err(over(verb, limit, max)) } else { Ok(()) }
 }
 
 impl Hca {

@@ -1,10 +1,11 @@
 //! Completions on their way from the adapter.
 
-use super::{CompletionQueue, Hca, none};
+use super::{CompletionQueue, Hca};
 use ffi::ibv_wc_flags as flags;
 use ffi::ibv_wc_opcode as code;
 use ffi::ibv_wc_status as status;
 use ibverbs_sys as ffi;
+use pollux_verbs::error::none;
 use pollux_verbs::{
     Completion, CompletionKind, CompletionStatus, Cq, RKey, Source, VerbsError, With,
 };

@@ -2,8 +2,9 @@
 
 use super::memory::raw_access;
 use super::owned::{Owned, checked};
-use super::{Hca, QueuePair, end_in, invalid, none, over, raw_type, tag, within};
+use super::{Hca, QueuePair, end_in, raw_type, tag};
 use ibverbs_sys as ffi;
+use pollux_verbs::error::{invalid, none, over, within};
 use pollux_verbs::qp::Migration;
 use pollux_verbs::{Access, Qp, QpAttributes, QpInit, QpState, QpType, VerbsError, transition};
 use pollux_wire::address::Qpn;

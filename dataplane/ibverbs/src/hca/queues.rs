@@ -1,8 +1,9 @@
 //! Completion queues and shared receive queues.
 
 use super::owned::{Owned, checked};
-use super::{CompletionQueue, Hca, SharedQueue, end_in, invalid, over, tag, within};
+use super::{CompletionQueue, Hca, SharedQueue, end_in, tag};
 use ibverbs_sys as ffi;
+use pollux_verbs::error::{invalid, over, within};
 use pollux_verbs::{Cq, Pd, Srq, VerbsError};
 use std::mem::zeroed;
 
