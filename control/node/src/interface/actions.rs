@@ -1,8 +1,10 @@
 //! What control wants to be done at the device and in the tables.
 //!
-//! Nothing here fails as a whole. Of a connection that the device refuses control is told, and makes
-//! another after a pause; without its datagrams an interface is of no use, and is opened anew; all
-//! else that is refused is kept, to be shown with the reason, and tried again. A route that names a handle is written before the handle that it named goes: handles wait until
+//! Of a connection that the device refuses control is told, and makes another after a pause;
+//! without its datagrams an interface is of no use, and is opened anew; all else that is refused is
+//! kept, to be shown with the reason, and tried again every second.
+//!
+//! A route that names a handle is written before the handle that it named goes: handles wait until
 //! no reader has a table that names them.
 
 use super::mover::{BACK_MAX, Known, Mover};
@@ -69,6 +71,9 @@ impl Mover {
 
     /// Tries again what was refused.
     pub fn retry(&mut self, now: Time) {
+        if self.undone.is_empty() {
+            return;
+        }
         for (_, (action, _)) in std::mem::take(&mut self.undone) {
             self.carry_out(now, action);
         }
@@ -102,13 +107,13 @@ impl Mover {
             Action::RemovePeer { peer } => there("peer", self.remove_peer(*peer)),
             Action::Bind { ip, peer } => {
                 let known = self.known(*peer);
-                full("bind", known.is_some_and(|known| self.routes.bind(*ip, known.peer)))
+                full(known.is_some_and(|known| self.routes.bind(*ip, known.peer)))
             }
             Action::Unbind { ip } => there("next hop", self.routes.unbind(*ip).is_some()),
             Action::BindGroup { mgid, peer } => {
                 let known = self.known(*peer);
                 let is_bound = known.is_some_and(|known| self.routes.bind_group(*mgid, known.peer));
-                full("bind_group", is_bound)
+                full(is_bound)
             }
             Action::UnbindGroup { mgid } => {
                 there("group", self.routes.unbind_group(*mgid).is_some())
@@ -161,7 +166,7 @@ impl Mover {
             Some(known) => known,
             None => {
                 let (route, handle) = (Route::Unknown, None);
-                let peer = self.routes.add_peer(route).ok_or(TABLE_FULL)?;
+                let peer = self.routes.add_peer(route).ok_or(FULL)?;
                 Known { peer, route, handle }
             }
         };
@@ -176,10 +181,8 @@ impl Mover {
                 self.device.create_ah(self.pd, &vector).map(|ah| Some((vector, ah)))
             }
         };
-        let (handle, refused) = match handle {
-            Ok(handle) => (handle, None),
-            Err(why) => (None, Some(why)),
-        };
+        let refused = handle.as_ref().err().cloned();
+        let handle = handle.ok().flatten();
         if known.handle != handle {
             self.retired.extend(known.handle.map(|(_, ah)| ah));
         }
@@ -261,12 +264,12 @@ impl Mover {
 }
 
 const NOT_THERE: VerbsError = VerbsError::NoSuch { verb: "action", what: "connection" };
-const TABLE_FULL: VerbsError = VerbsError::Busy { verb: "set_peer", by: "as many others" };
+const FULL: VerbsError = VerbsError::Busy { verb: "route", by: "as many others as there may be" };
 
 fn there(what: &'static str, is_there: bool) -> Result<(), VerbsError> {
     if is_there { Ok(()) } else { Err(VerbsError::NoSuch { verb: "action", what }) }
 }
 
-fn full(verb: &'static str, has_room: bool) -> Result<(), VerbsError> {
-    if has_room { Ok(()) } else { Err(VerbsError::Busy { verb, by: "as many others" }) }
+fn full(has_room: bool) -> Result<(), VerbsError> {
+    if has_room { Ok(()) } else { Err(FULL) }
 }

@@ -310,9 +310,13 @@ impl Mover {
     fn check_patience(&mut self, now: Time) -> Result<(), VerbsError> {
         const LATE: VerbsError =
             VerbsError::Lost { what: "queue pair", why: "what it was given does not come back" };
-        while let Some(&(_, key)) = self.leaving.front().filter(|(until, _)| *until <= now) {
+        while let Some(&(until, key)) = self.leaving.front() {
+            let known = self.connections.get(&key).copied();
+            if known.is_some() && now < until {
+                break;
+            }
             self.leaving.pop_front();
-            let Some(&id) = self.connections.get(&key) else { continue };
+            let Some(id) = known else { continue };
             if !self.station.give_up(id) {
                 return Err(LATE);
             }
