@@ -21,6 +21,9 @@ use std::time::Duration;
 /// Longer than a device may take for anything.
 const LATE: Duration = Duration::from_secs(6);
 
+/// What a device loses.
+type Loss = fn(&Illness) -> AsyncEvent;
+
 /// Two interfaces of a mode that are up, and the illness of the first one's device.
 fn two(fabric: &Running, mode: &str) -> (Hosts, Arc<Mutex<Illness>>) {
     let (first, illness) = ailing(&fabric.port(1));
@@ -38,7 +41,7 @@ fn with(illness: &Mutex<Illness>, change: impl FnOnce(&mut Illness)) {
 #[test]
 fn an_interface_whose_device_loses_something_fails_and_says_what() {
     let fabric = Running::start("an_interface_whose_device_loses", 1, Manager::Ours);
-    let losses: [(fn(&Illness) -> AsyncEvent, &str); 4] = [
+    let losses: [(Loss, &str); 4] = [
         (|_| AsyncEvent::DeviceFatal, "adapter"),
         (|it| AsyncEvent::CqError(it.cqs[0]), "completion queue"),
         (|it| AsyncEvent::CqError(it.cqs[1]), "completion queue"),
