@@ -1,14 +1,14 @@
 //! A server of HTTP that says hello, to whoever is on the fabric:
 //!
 //! ```sh
-//! cargo run --release --example http_server -- mlx5_0:1 10.0.0.1/24
+//! cargo run --release -p pollux --example http_server -- mlx5_0:1 10.0.0.1/24
 //! ```
 //!
 //! One thread serves all connections: none is waited for, and each is asked in its turn.
 
 use pollux::{Mode, Node, TcpStream};
 use std::error::Error;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
 
 const ANSWER: &[u8] = b"HTTP/1.0 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
@@ -23,14 +23,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     let ip: IpAddr = address.split('/').next().unwrap_or(address).parse()?;
     let interface = Node::open(device).interface().address(address).mode(Mode::Auto).up()?;
     let listener = interface.tcp_listen(SocketAddr::new(ip, 80), 128)?;
-    listener.set_nonblocking(true);
     let mut clients = Vec::new();
     loop {
-        if let Ok((stream, _)) = listener.accept() {
-            stream.set_nonblocking(true);
-            clients.push((stream, Vec::new()));
+        interface.step();
+        while listener.is_ready() {
+            clients.push((listener.accept()?.0, Vec::new()));
         }
-        clients.retain_mut(|(stream, request)| is_waited_for(stream, request));
+        clients.retain_mut(|(stream, request)| {
+            !stream.is_readable() || is_waited_for(stream, request)
+        });
     }
 }
 
@@ -38,8 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn is_waited_for(stream: &mut TcpStream, request: &mut Vec<u8>) -> bool {
     let mut part = [0; 512];
     match stream.read(&mut part) {
-        Err(error) => return error.kind() == ErrorKind::WouldBlock,
-        Ok(0) => return false,
+        Err(_) | Ok(0) => return false,
         Ok(len) => request.extend_from_slice(&part[..len]),
     }
     if request.ends_with(b"\r\n\r\n") {

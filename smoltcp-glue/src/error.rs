@@ -83,6 +83,17 @@ impl std::error::Error for TcpError {}
 impl std::error::Error for UdpError {}
 impl std::error::Error for BindError {}
 
+impl From<UpError> for io::Error {
+    fn from(error: UpError) -> Self {
+        let kind = match error {
+            UpError::Address(_) => ErrorKind::InvalidInput,
+            UpError::NotUp(_) => ErrorKind::NetworkDown,
+            _ => ErrorKind::Other,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
 impl From<TcpError> for io::Error {
     fn from(error: TcpError) -> Self {
         let kind = match error {

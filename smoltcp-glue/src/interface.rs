@@ -10,13 +10,17 @@
 //! the thread that made them.
 
 use crate::error::UpError;
-use crate::stack::{Stack, StackConfig};
+use crate::stack::{Exit, Stack, StackConfig, UdpError, UdpId};
 use crate::tcp::{TcpListener, TcpStream};
 use crate::udp::UdpSocket;
+use pollux_control::interface::Way;
 use pollux_node::config::{InterfaceSettings, Mode};
+use pollux_node::interface::echo::Outcome;
 use pollux_node::interface::sending::{NotSent, destination};
-use pollux_node::interface::{self as node};
+use pollux_node::interface::{self as node, PingError};
+use pollux_verbs::QpType;
 use pollux_verbs::time::Time;
+use pollux_wire::ip::link_address::LinkAddress;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -29,8 +33,9 @@ use std::time::{Duration, Instant};
 const BURST_MAX: usize = 64;
 /// How often addresses and ways are asked for anew.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// How long peers are waited for that have not acknowledged all, when an interface ends.
-const LEAVE_MAX: Duration = Duration::from_millis(500);
+/// How long an interface that ends waits: for peers that have not acknowledged all, and for those
+/// that are still looked for.
+const LEAVE_MAX: Duration = Duration::from_secs(2);
 
 /// An interface. Clones are the same one.
 #[derive(Clone)]
@@ -43,13 +48,28 @@ pub(crate) struct Inner {
     node: node::Interface,
     pub(crate) stack: Stack,
     start: Instant,
-    /// A packet that the device had no room for.
+    /// A packet that the device had no room for, and where those are written that it has no
+    /// buffers for.
     held: Option<Vec<u8>>,
+    spill: Vec<u8>,
     /// Packets to ourselves.
     looped: Vec<Vec<u8>>,
     own: BTreeSet<IpAddr>,
     connects: bool,
     look_at: Time,
+}
+
+/// Somebody on the link, and how packets go there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// Its addresses, and groups that it stands for.
+    pub addresses: Vec<IpAddr>,
+    /// Where it is on the link.
+    pub link: LinkAddress,
+    /// The kind of connection that packets go by; none if they go by datagram.
+    pub connection: Option<QpType>,
+    /// The longest packet.
+    pub mtu: u32,
 }
 
 /// How long a call waits.
@@ -82,6 +102,7 @@ impl Interface {
             stack: Stack::new(config, seed(2)),
             start,
             held: None,
+            spill: Vec::new(),
             looped: Vec::new(),
             own: BTreeSet::new(),
             connects: settings.mode != Mode::Ud,
@@ -99,8 +120,10 @@ impl Interface {
     ) -> Result<(), UpError> {
         let up = self.wait(Patience::For(patience), |inner, _| {
             let has = |ip: &IpAddr| inner.own.contains(ip);
-            let is_up = inner.node.control().is_up();
-            Ok((is_up && settings.address.iter().all(|one| has(&one.ip))).then_some(()))
+            let control = inner.node.control();
+            let has_lease = control.has_lease() || !settings.asks_for_address();
+            let has_all = has_lease && settings.fixed_addresses().all(|one| has(&one.ip));
+            Ok((control.is_up() && has_all).then_some(()))
         });
         up.map_err(|_| {
             let row = self.inner.borrow().node.control().row();
@@ -138,15 +161,58 @@ impl Interface {
 
     /// A connection, once the peer has agreed to it.
     pub fn tcp_connect(&self, to: impl Into<SocketAddr>) -> io::Result<TcpStream> {
+        let stream = self.tcp_begin(to)?;
+        stream.wait_until_open()?;
+        Ok(stream)
+    }
+
+    /// A connection that the peer is being asked for: it can be written to as soon as it is open.
+    pub fn tcp_begin(&self, to: impl Into<SocketAddr>) -> io::Result<TcpStream> {
         let to = to.into();
         let id = {
             let mut inner = self.inner.borrow_mut();
             let (now, from) = (inner.now(), inner.source_for(to.ip())?);
             inner.stack.tcp_connect(now, SocketAddr::new(from, 0), to)?
         };
-        let stream = TcpStream::new(self.clone(), id);
-        stream.wait_until_open()?;
-        Ok(stream)
+        Ok(TcpStream::new(self.clone(), id))
+    }
+
+    /// Asks a node for an echo of so many octets, and says how long that took. The first may be
+    /// slow: a neighbour has to be resolved, and perhaps to be connected to.
+    pub fn ping(&self, to: IpAddr, octets: usize, patience: Duration) -> io::Result<Duration> {
+        let asked = self.with(|inner, now| inner.node.ping(now, to, octets, patience));
+        let id = asked.map_err(|why| match why {
+            PingError::TooMany => io::ErrorKind::QuotaExceeded,
+            PingError::Down => io::ErrorKind::NetworkDown,
+            _ => io::ErrorKind::AddrNotAvailable,
+        })?;
+        match self.wait(Patience::Endless, |inner, _| Ok(inner.node.echo(id)))? {
+            Outcome::Answered { after, .. } => Ok(after),
+            Outcome::Silence => Err(io::ErrorKind::TimedOut.into()),
+            Outcome::NotSent(NotSent::TooBig(_)) => Err(io::ErrorKind::InvalidInput.into()),
+            Outcome::NotSent(_) | Outcome::Unreachable => {
+                Err(io::ErrorKind::HostUnreachable.into())
+            }
+        }
+    }
+
+    /// Neighbours that packets can be sent to now, and how they go.
+    pub fn neighbours(&self) -> Vec<Neighbour> {
+        let inner = self.inner.borrow();
+        let control = inner.node.control();
+        let connections: Vec<_> = control.connection_rows().collect();
+        let connection = |key| connections.iter().find(|row| row.connection == key);
+        let rows = control.peer_rows().filter_map(|row| {
+            let (connection, mtu) = match row.way {
+                Way::Datagram(way) => (None, way.mtu),
+                Way::Connected { connection: key, mtu, .. } => {
+                    (connection(key).map(|row| row.qp_type), mtu)
+                }
+                _ => return None,
+            };
+            Some(Neighbour { addresses: row.ips, link: row.link, connection, mtu })
+        });
+        rows.collect()
     }
 
     /// Lets somebody do something with the sockets, between two steps.
@@ -163,25 +229,26 @@ impl Interface {
         mut ask: impl FnMut(&mut Inner, Time) -> io::Result<Option<R>>,
     ) -> io::Result<R> {
         let mut inner = self.inner.borrow_mut();
-        let begun = inner.now();
+        let (begun, mut busy) = (inner.now(), true);
+        let mut now = begun;
         loop {
-            let now = inner.now();
-            let busy = inner.step(now);
-            if let Some(error) = inner.node.failed() {
-                return Err(io::Error::other(error.to_string()));
-            }
             if let Some(answer) = ask(&mut inner, now)? {
                 // What the answer makes possible, such as a wider window, is told at once.
                 inner.transmit(now);
                 return Ok(answer);
             }
             match patience {
-                Patience::None => return Err(io::ErrorKind::WouldBlock.into()),
+                Patience::None if now > begun => return Err(io::ErrorKind::WouldBlock.into()),
                 Patience::For(patience) if now >= begun + patience => {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
                 _ if busy => {}
                 _ => std::thread::yield_now(),
+            }
+            now = inner.now().max(now + Duration::from_nanos(1));
+            busy = inner.step(now);
+            if let Some(error) = inner.node.failed() {
+                return Err(io::Error::other(error.to_string()));
             }
         }
     }
@@ -207,7 +274,8 @@ impl Inner {
     }
 
     fn step(&mut self, now: Time) -> bool {
-        let mut busy = self.node.step(now);
+        let stack = &mut self.stack;
+        let mut busy = self.node.breathe(now, &mut |packet| stack.take_packet(now, packet));
         if self.look_at <= now {
             self.look(now);
             self.look_at = now + LOOK_EVERY;
@@ -215,7 +283,7 @@ impl Inner {
         while let Some(delivery) = self.node.poll_delivery() {
             self.stack.handle_packet(now, &delivery.packet);
         }
-        for packet in std::mem::take(&mut self.looped) {
+        for packet in self.looped.drain(..) {
             self.stack.handle_packet(now, &packet);
             busy = true;
         }
@@ -228,6 +296,29 @@ impl Inner {
         self.transmit(now) | busy
     }
 
+    /// Sends a datagram of a socket. There is no room while others wait to leave.
+    pub(crate) fn udp_send(
+        &mut self,
+        now: Time,
+        id: UdpId,
+        to: SocketAddr,
+        payload: &[u8],
+    ) -> io::Result<()> {
+        if self.held.is_some() || !self.node.has_room() {
+            return Err(UdpError::Full.into());
+        }
+        let local = self.stack.udp_local(id);
+        let from = match local.is_some_and(|local| local.ip().is_unspecified()) {
+            true => self.source_for(to.ip()).ok(),
+            false => None,
+        };
+        let mut sheet = Sheet { node: &mut self.node, spill: &mut self.spill, has_spilt: false };
+        self.stack.udp_send_to(now, id, (from, to), payload, &mut sheet)?;
+        let has_spilt = sheet.has_spilt;
+        self.dispatch(now, has_spilt);
+        Ok(())
+    }
+
     /// Hands what sockets have to the device; says whether there was anything.
     pub(crate) fn transmit(&mut self, now: Time) -> bool {
         if let Some(packet) = self.held.take()
@@ -236,24 +327,39 @@ impl Inner {
             self.held = Some(packet);
             return false;
         }
-        for sent in 0..BURST_MAX {
-            let Some(packet) = self.stack.poll_transmit(now) else { return sent > 0 };
-            let Some((_, to)) = destination(packet) else { continue };
-            if self.own.contains(&to) {
-                self.looped.push(packet.to_vec());
-                continue;
+        let mut sent = 0;
+        while sent < BURST_MAX && self.held.is_none() && self.node.has_room() {
+            let mut sheet =
+                Sheet { node: &mut self.node, spill: &mut self.spill, has_spilt: false };
+            if !self.stack.transmit_to(now, &mut sheet) {
+                break;
             }
-            match self.node.send(now, packet) {
-                Err(NotSent::Full) => {
-                    self.held = Some(packet.to_vec());
-                    return true;
-                }
-                Err(NotSent::TooBig(mtu)) => self.stack.handle_too_big(now, to, mtu),
-                // Resolution complains, where there is a reason to.
-                Ok(()) | Err(_) => {}
-            }
+            let has_spilt = sheet.has_spilt;
+            self.dispatch(now, has_spilt);
+            sent += 1;
         }
-        true
+        self.node.flush();
+        sent > 0
+    }
+
+    /// Sends the packet that was just written: to ourselves, or by the device.
+    fn dispatch(&mut self, now: Time, has_spilt: bool) {
+        let packet = if has_spilt { &self.spill[..] } else { self.node.drafted() };
+        let Some((_, to)) = destination(packet) else { return };
+        if self.own.contains(&to) {
+            self.looped.push(packet.to_vec());
+            return;
+        }
+        let sent = match has_spilt {
+            true => self.node.send(now, &self.spill),
+            false => self.node.send_draft(now),
+        };
+        match sent {
+            Err(NotSent::Full) if has_spilt => self.held = Some(self.spill.clone()),
+            Err(NotSent::TooBig(mtu)) => self.stack.handle_too_big(now, to, mtu),
+            // Resolution complains, where there is a reason to.
+            Ok(()) | Err(_) => {}
+        }
     }
 
     /// Looks at what control has decided since.
@@ -277,16 +383,42 @@ impl Inner {
     }
 }
 
+/// Where a packet is written that leaves: a buffer of the device's, or else our own memory.
+struct Sheet<'a> {
+    node: &'a mut node::Interface,
+    spill: &'a mut Vec<u8>,
+    has_spilt: bool,
+}
+
+impl Exit for Sheet<'_> {
+    fn room(&mut self, len: usize) -> &mut [u8] {
+        match self.node.draft(len) {
+            Some(room) => room,
+            None => {
+                self.has_spilt = true;
+                self.spill.clear();
+                self.spill.resize(len, 0);
+                self.spill
+            }
+        }
+    }
+}
+
 impl Drop for Inner {
     /// What sockets have sent is still brought to their peers, and the link is left in order; but
     /// nobody is waited for long.
     fn drop(&mut self) {
-        let end = self.now() + LEAVE_MAX;
-        while self.now() < end && self.node.failed().is_none() && !self.stack.tcp_is_flushed() {
-            let now = self.now();
+        let mut now = self.now();
+        let end = now + LEAVE_MAX;
+        let is_done = |inner: &Self, now| {
+            let has_sent = inner.held.is_none() && inner.node.has_sent(now);
+            inner.node.failed().is_some() || has_sent && inner.stack.tcp_is_flushed()
+        };
+        while now < end && !is_done(self, now) {
             self.step(now);
+            now = self.now();
         }
-        self.node.leave(self.now());
+        self.node.leave(now);
         while self.now() < end && !self.node.has_left() {
             self.node.step(self.now());
         }

@@ -1,23 +1,45 @@
 //! Sockets in the application's own process, over InfiniBand.
 //!
-//! ```no_run
-//! use std::io::{Read, Write};
-//! use std::net::SocketAddr;
+//! A request and its response, between two hosts of a software fabric that is this process's own;
+//! with `mlx5_0:1` in place of `soft:` it is an adapter in hardware:
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let node = pollux::Node::open("mlx5_0:1");
-//! let ib0 = node.interface().address("10.0.0.1/24").mode(pollux::Mode::Rc).up()?;
-//!
-//! let udp = ib0.udp_bind("10.0.0.1:7000".parse::<SocketAddr>()?)?;
-//! udp.send_to(b"hello", "10.0.0.2:7000".parse::<SocketAddr>()?)?;
-//!
-//! let mut tcp = ib0.tcp_connect("10.0.0.2:80".parse::<SocketAddr>()?)?;
-//! tcp.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
-//! let mut answer = Vec::new();
-//! tcp.read_to_end(&mut answer)?;
-//! # Ok(())
-//! # }
 //! ```
+//! use pollux::{Mode, Node};
+//! use std::io::{self, Read, Write};
+//! use std::net::SocketAddr;
+//! use std::sync::mpsc::{Sender, channel};
+//!
+//! fn serve(at: SocketAddr, ready: Sender<()>) -> io::Result<()> {
+//!     let ib0 = Node::open("soft:").interface().address("10.0.0.1/24").mode(Mode::Rc).up()?;
+//!     let listener = ib0.tcp_listen(at, 128)?;
+//!     ready.send(()).map_err(io::Error::other)?;
+//!     let (mut stream, _) = listener.accept()?;
+//!     let mut request = String::new();
+//!     stream.read_to_string(&mut request)?;
+//!     stream.write_all(request.to_uppercase().as_bytes())
+//! }
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let at: SocketAddr = "10.0.0.1:7000".parse()?;
+//!     let (ready, is_ready) = channel();
+//!     let serving = std::thread::spawn(move || serve(at, ready));
+//!     let ib0 = Node::open("soft:").interface().address("10.0.0.2/24").mode(Mode::Rc).up()?;
+//!     is_ready.recv()?;
+//!     let mut stream = ib0.tcp_connect(at)?;
+//!     stream.write_all(b"hello")?;
+//!     stream.shutdown(std::net::Shutdown::Write)?;
+//!     let mut response = String::new();
+//!     stream.read_to_string(&mut response)?;
+//!     assert_eq!(response, "HELLO");
+//!     drop(stream);
+//!     serving.join().expect("it does not panic")?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! The thread that makes an interface is its worker: every call on a socket serves all of them, and
+//! whoever calls none for long calls [`Interface::step`]. That is the quickest way there is, since
+//! nothing goes from thread to thread.
 //!
 //! 1. [`node`]: a device, and an interface of it; [`interface`]: how it is served;
 //! 2. [`udp`], [`tcp`]: sockets in the manner of `std::net`; [`error`]: what can go wrong;
@@ -32,7 +54,7 @@ pub mod tcp;
 pub mod udp;
 
 pub use error::UpError;
-pub use interface::Interface;
+pub use interface::{Interface, Neighbour};
 pub use node::{Node, Setup};
 pub use pollux_node::config::Mode;
 pub use tcp::{TcpListener, TcpStream};

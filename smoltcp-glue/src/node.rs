@@ -3,7 +3,7 @@
 use crate::error::UpError;
 use crate::interface::Interface;
 use crate::stack::StackConfig;
-use pollux_node::config::{InterfaceSettings, Mode, Prefix};
+use pollux_node::config::{AddressSetting, InterfaceSettings, Mode, Prefix};
 use pollux_wire::ip::ipv6::IPV6_MTU_MIN;
 use pollux_wire::keys::PKey;
 use std::net::IpAddr;
@@ -25,8 +25,13 @@ pub struct Setup {
 }
 
 impl Node {
-    /// A device by its name, such as `mlx5_0:1`, or `soft:PATH@NODE` for a port of a fabric that
-    /// runs. It is opened with its interface.
+    /// A device by its name. It is opened with its interface.
+    ///
+    /// | name | device |
+    /// |---|---|
+    /// | `mlx5_0:1` | an adapter in hardware, and its port |
+    /// | `soft:PATH@NODE` | a port of a fabric that runs as `pollux fabric --socket PATH` |
+    /// | `soft:` | a port of a fabric of this process alone: one host after the other, up to 16 |
     pub fn open(device: &str) -> Self {
         Self { device: device.into() }
     }
@@ -50,14 +55,17 @@ impl Node {
 }
 
 impl Setup {
-    /// One more address, with the length of its prefix: `10.0.0.1/24`.
+    /// One more address, with the length of its prefix: `10.0.0.1/24`; or `dhcp`, to ask a server.
     #[must_use]
     pub fn address(mut self, text: &str) -> Self {
         let parts = text.split_once('/');
         let parts = parts.and_then(|(ip, len)| Some((ip.parse().ok()?, len.parse().ok()?)));
         let bits = |ip: IpAddr| if ip.is_ipv4() { 32 } else { 128 };
         match parts.filter(|(ip, len)| (1..=bits(*ip)).contains(len)) {
-            Some((ip, len)) => self.settings.address.push(Prefix { ip, len }),
+            Some((ip, len)) => {
+                self.settings.address.push(AddressSetting::Fixed(Prefix { ip, len }));
+            }
+            None if text == "dhcp" => self.settings.address.push(AddressSetting::Dhcp),
             None => self.bad_address = Some(text.into()),
         }
         self

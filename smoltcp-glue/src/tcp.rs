@@ -46,6 +46,12 @@ impl TcpListener {
         self.patience.set(timeout.map_or(Patience::Endless, Patience::For));
     }
 
+    /// Whether [`TcpListener::accept`] would not wait now. It serves nobody: whoever asks many
+    /// sockets calls [`Interface::step`] before that.
+    pub fn is_ready(&self) -> bool {
+        self.interface.with(|inner, _| inner.stack.tcp_is_waited_for(self.id))
+    }
+
     /// The connection that has waited longest, and its peer.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let (id, peer) = self.interface.wait(self.patience.get(), |inner, _| {
@@ -95,6 +101,12 @@ impl TcpStream {
     fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
         let addresses = self.interface.with(|inner, _| inner.stack.tcp_addresses(self.id));
         addresses.ok_or_else(|| TcpError::Closed.into())
+    }
+
+    /// Whether reading would not wait now. It serves nobody: whoever asks many sockets calls
+    /// [`Interface::step`] before that.
+    pub fn is_readable(&self) -> bool {
+        self.interface.with(|inner, _| inner.stack.tcp_is_readable(self.id))
     }
 
     /// How long reading waits: for ever without a time.

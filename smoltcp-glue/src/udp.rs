@@ -51,7 +51,7 @@ impl UdpSocket {
         self.patience.set(patience);
     }
 
-    /// Sends a datagram.
+    /// Sends a datagram, and waits for room as long as receiving waits for one to come.
     pub fn send_to(&self, payload: &[u8], to: impl Into<SocketAddr>) -> io::Result<()> {
         self.send_batch(&[(payload, to.into())]).map(drop)
     }
@@ -62,24 +62,26 @@ impl UdpSocket {
         self.send_to(payload, peer.ok_or(io::ErrorKind::NotConnected)?)
     }
 
-    /// Sends datagrams, with one look at the device for all; says how many there was room for. An
-    /// error is the first one's.
+    /// Sends datagrams, which leave together; says how many there was room for, and waits only if
+    /// there is none for the first. An error is the first one's.
     pub fn send_batch(&self, batch: &[(&[u8], SocketAddr)]) -> io::Result<usize> {
-        self.interface.with(|inner, now| {
+        self.interface.wait(self.patience.get(), |inner, now| {
             for (sent, (payload, to)) in batch.iter().enumerate() {
-                let from = inner.source_for(to.ip()).ok();
-                match inner.stack.udp_send(now, self.id, (from, *to), payload) {
+                match inner.udp_send(now, self.id, *to, payload) {
                     Ok(()) => {}
-                    Err(error) if sent == 0 => return Err(error.into()),
-                    Err(_) => {
-                        inner.transmit(now);
-                        return Ok(sent);
-                    }
+                    Err(_) if sent > 0 => return Ok(Some(sent)),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                    Err(error) => return Err(error),
                 }
             }
-            inner.transmit(now);
-            Ok(batch.len())
+            Ok(Some(batch.len()))
         })
+    }
+
+    /// Whether receiving would not wait now. It serves nobody: whoever asks many sockets calls
+    /// [`Interface::step`] before that.
+    pub fn is_readable(&self) -> bool {
+        self.interface.with(|inner, _| inner.stack.udp_is_readable(self.id))
     }
 
     /// Receives a datagram: how many of its octets are in the buffer, and whose it is.

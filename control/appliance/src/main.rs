@@ -1,10 +1,11 @@
 //! The command `pollux`.
 //!
-//! `run` runs a node and `fabric` a software fabric until a signal ends it; `show`, `ping` and
+//! `demo` shows what there is; `run` runs a node and `fabric` a software fabric until a signal ends it; `show`, `ping` and
 //! `fault` ask a running one. What it prints is for people, unless `--json` asks for the other.
 
 #![forbid(unsafe_code)]
 
+mod demo;
 mod fabric;
 mod ping;
 mod run;
@@ -24,6 +25,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Shows all of it in this process alone, in a few seconds: a good first command.
+    Demo(demo::Arguments),
     /// Runs a software fabric until it is interrupted.
     Fabric(fabric::Arguments),
     /// Runs a node: interfaces of IP over InfiniBand, as a file says.
@@ -41,6 +44,7 @@ enum Command {
 fn main() -> ExitCode {
     let well = |()| ExitCode::SUCCESS;
     let (result, failure) = match Arguments::parse().command {
+        Command::Demo(arguments) => (demo::demo(&arguments).map(well), 1),
         Command::Fabric(arguments) => (fabric::run(arguments).map(well), 1),
         Command::Run(arguments) => (run::run(&arguments).map(well), 1),
         Command::Check(arguments) => (run::check(&arguments).map(well), 1),

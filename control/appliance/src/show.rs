@@ -86,6 +86,7 @@ pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
                 "lid",
                 "mtu",
                 "addresses",
+                "dhcp",
                 "link",
                 "sent",
                 "received",
@@ -156,7 +157,7 @@ pub fn ask(socket: &Path, question: &str) -> Result<Value, Box<dyn Error>> {
 }
 
 /// A line for every thing, in columns.
-fn table(things: &Value, columns: &[&str]) -> String {
+pub fn table(things: &Value, columns: &[&str]) -> String {
     let mut rows = vec![columns.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()];
     for thing in things.as_array().into_iter().flatten() {
         rows.push(columns.iter().map(|name| cell(&thing[*name])).collect());

@@ -2,11 +2,11 @@
 //!
 //! ```toml
 //! [interface.ib0]
-//! device = "mlx5_0:1"                        # as `crate::device` opens it
+//! device = "mlx5_0:1"                        # as `crate::device` opens it; several may share it
 //! pkey = 0xffff                              # the partition; the default one without this
 //! mode = "auto"                              # ud, rc, uc, or the best that a peer offers
-//! mtu = 65520                                # of connections; of datagrams the link has its own
-//! address = ["10.0.0.1/24", "fd00::1/64"]
+//! mtu = 65520                                # the longest packet; what a link takes is often less
+//! address = ["10.0.0.1/24", "fd00::1/64"]    # or "dhcp", to ask a server
 //! router = ["10.0.0.254"]                    # where everything else goes
 //! ipv6 = true
 //!
@@ -54,7 +54,7 @@ pub struct InterfaceSettings {
     /// How packets go to its peers.
     #[serde(default)]
     pub mode: Mode,
-    /// The longest packet that connections bring.
+    /// The longest packet that is sent, and that connections bring.
     #[serde(default = "longest", deserialize_with = "mtu")]
     pub mtu: u32,
     /// Peers to which they go otherwise.
@@ -62,7 +62,7 @@ pub struct InterfaceSettings {
     pub peer: Vec<PeerSettings>,
     /// Its addresses.
     #[serde(default)]
-    pub address: Vec<Prefix>,
+    pub address: Vec<AddressSetting>,
     /// Default routers.
     #[serde(default)]
     pub router: Vec<IpAddr>,
@@ -97,6 +97,15 @@ pub struct PeerSettings {
     pub address: IpAddr,
     /// How packets go there.
     pub mode: Mode,
+}
+
+/// Where an address comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressSetting {
+    /// It is this one.
+    Fixed(Prefix),
+    /// A DHCP server gives it.
+    Dhcp,
 }
 
 /// An address, and how much of it all neighbours have.
@@ -138,6 +147,21 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+impl InterfaceSettings {
+    /// Addresses that are known from the beginning.
+    pub fn fixed_addresses(&self) -> impl Iterator<Item = &Prefix> {
+        self.address.iter().filter_map(|address| match address {
+            AddressSetting::Fixed(prefix) => Some(prefix),
+            AddressSetting::Dhcp => None,
+        })
+    }
+
+    /// Whether a DHCP server is asked for one more.
+    pub fn asks_for_address(&self) -> bool {
+        self.address.contains(&AddressSetting::Dhcp)
+    }
+}
+
 impl NodeConfig {
     /// The configuration in a file.
     pub fn open(path: &Path) -> Result<Self, ConfigError> {
@@ -167,13 +191,16 @@ impl NodeConfig {
 
     /// What no single value shows to be wrong: where, and why.
     fn check(&self) -> Result<(), (String, String)> {
-        let mut devices = BTreeMap::new();
+        let mut places = BTreeMap::new();
         for (name, interface) in &self.interfaces {
             let header = format!("interface.{name}");
-            if let Some(other) = devices.insert(&interface.device, name) {
-                let device = &interface.device;
-                let reason =
-                    format!("{name} and {other} are both at {device:?}; a port has one interface");
+            let place = (&interface.device, interface.pkey.partition());
+            if let Some(other) = places.insert(place, name) {
+                let (device, pkey) = (&interface.device, interface.pkey.0);
+                let reason = format!(
+                    "{name} and {other} are both at {device:?} in the partition {pkey:#06x}; \
+                     give one of them another pkey"
+                );
                 return Err((header, reason));
             }
             let connects = interface.peer.iter().find(|peer| peer.mode != Mode::Ud);
@@ -185,7 +212,7 @@ impl NodeConfig {
                 );
                 return Err((header, reason));
             }
-            let v6 = interface.address.iter().find(|prefix| prefix.ip.is_ipv6());
+            let v6 = interface.fixed_addresses().find(|prefix| prefix.ip.is_ipv6());
             if let (false, Some(prefix)) = (interface.ipv6, v6) {
                 let reason = format!("{name} has {}, but ipv6 = false; take one away", prefix.ip);
                 return Err((header, reason));
@@ -247,7 +274,7 @@ fn mtu<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     match (IPV6_MTU_MIN..=longest()).contains(&mtu) {
         true => Ok(mtu),
         false => Err(de::Error::custom(format!(
-            "packets of {mtu} octets are none that a connection is for; write {IPV6_MTU_MIN} to {}",
+            "packets of {mtu} octets are none that an interface is for; write {IPV6_MTU_MIN} to {}",
             longest()
         ))),
     }
@@ -261,17 +288,20 @@ fn partition<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PKey, D::Erro
     }
 }
 
-impl<'de> Deserialize<'de> for Prefix {
+impl<'de> Deserialize<'de> for AddressSetting {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
+        if text == "dhcp" {
+            return Ok(Self::Dhcp);
+        }
         let parts = text
             .split_once('/')
-            .and_then(|(ip, len)| Some(Self { ip: ip.parse().ok()?, len: len.parse().ok()? }));
+            .and_then(|(ip, len)| Some(Prefix { ip: ip.parse().ok()?, len: len.parse().ok()? }));
         let bits = |ip: IpAddr| if ip.is_ipv4() { 32 } else { 128 };
         let prefix = parts.filter(|prefix| (1..=bits(prefix.ip)).contains(&prefix.len));
-        prefix.ok_or_else(|| {
+        prefix.map(Self::Fixed).ok_or_else(|| {
             de::Error::custom(format!(
-                "{text:?} is no address with a prefix; write 10.0.0.1/24 or fd00::1/64"
+                "{text:?} is no address with a prefix; write 10.0.0.1/24, fd00::1/64 or dhcp"
             ))
         })
     }
@@ -316,7 +346,12 @@ link = "80:00:00:48:fe:80:00:00:00:00:00:00:00:02:c9:03:00:00:10:01"
         let config = NodeConfig::read("node.toml", WHOLE).unwrap();
         let ib0 = &config.interfaces["ib0"];
         assert_eq!((ib0.pkey, ib0.mode, ib0.ipv6), (PKey(0x8001), Mode::Rc, true));
-        assert_eq!(ib0.address[1], Prefix { ip: "fd00::1".parse().unwrap(), len: 64 });
+        let v6 = Prefix { ip: "fd00::1".parse().unwrap(), len: 64 };
+        assert_eq!(ib0.address[1], AddressSetting::Fixed(v6));
+        assert!(!ib0.asks_for_address());
+        let asking = NodeConfig::read("f", &WHOLE.replace("fd00::1/64", "dhcp")).unwrap();
+        let ib0 = &asking.interfaces["ib0"];
+        assert_eq!((ib0.fixed_addresses().count(), ib0.asks_for_address()), (1, true));
         let link = ib0.neighbor[0].link;
         assert_eq!((link.rc, link.qpn, link.gid.0[15]), (true, Qpn(0x48), 1));
         let least = NodeConfig::read("f", "[interface.a]\ndevice = 'mlx5_0'").unwrap();
@@ -343,7 +378,10 @@ link = "80:00:00:48:fe:80:00:00:00:00:00:00:00:02:c9:03:00:00:10:01"
         assert!(refusal(&WHOLE.replace("0x8001", "0")).contains("the default one is 0xffff"));
         assert!(refusal("[interface.ib0]\npkey = 1").contains("device"));
         let twice = format!("{WHOLE}[interface.ib1]\ndevice = 'soft:/run/fabric@host1'\n");
-        assert!(refusal(&twice).starts_with("node.toml:12: ib1 and ib0 are both at"));
+        let child = NodeConfig::read("f", &twice).expect("another partition of the same port");
+        assert_eq!(child.interfaces["ib1"].pkey, PKey::DEFAULT);
+        let said = refusal(&format!("{twice}pkey = 1\n"));
+        assert!(said.starts_with("node.toml:12: ib1 and ib0 are both at"), "{said}");
         let mixed = WHOLE.replace("pkey = 0x8001", "ipv6 = false");
         assert!(refusal(&mixed).contains("has fd00::1, but ipv6 = false"));
         let said = refusal(&WHOLE.replace("pkey = 0x8001", "mtu = 65521"));

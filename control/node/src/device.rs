@@ -1,13 +1,16 @@
 //! Devices by name: the one place that knows every backend.
 //!
 //! ```text
+//! soft:                   a port of a fabric that this process has to itself
 //! soft:PATH@NODE[:PORT]   a port of a running `pollux fabric --socket PATH`
 //! mlx5_0[:PORT]           an adapter in hardware, as libibverbs calls it
 //! ```
 //!
 //! What is opened is the caller's own ([`Device`]): two threads that want the same adapter open it
-//! twice, and of a fabric two ports.
+//! twice, and of a fabric two ports. Whoever opens `soft:` gets a host that nobody else has, of the
+//! same fabric as all others in the process; it begins with the first and ends with the last.
 
+use crate::fabric::{self, Embedded, embedded};
 use pollux_fabric::Time;
 use pollux_fabric::link::threads::Clock;
 use pollux_fabric::process;
@@ -22,6 +25,8 @@ pub struct Opened {
     pub device: Box<dyn Device + Send>,
     /// The port, counted from 1.
     pub port: u8,
+    /// The fabric that it is at, if that is this process's own: to be held as long as the device.
+    pub fabric: Option<Arc<Embedded>>,
 }
 
 /// Why a device cannot be opened: one sentence, and what to do.
@@ -32,6 +37,10 @@ pub enum OpenError {
     Name(String),
     /// The port of a fabric.
     Soft(process::OpenError),
+    /// The fabric that this process has to itself.
+    Private(fabric::StartError),
+    /// All its hosts are taken.
+    PrivateFull,
     /// An adapter in hardware.
     Hardware(pollux_ibverbs::OpenError),
 }
@@ -41,8 +50,14 @@ impl fmt::Display for OpenError {
         match self {
             Self::Name(name) => write!(
                 f,
-                "{name:?} names no device; write soft:PATH@NODE[:PORT] for a port of a fabric \
-                 that runs as `pollux fabric --socket PATH`, or mlx5_0[:PORT] for an adapter"
+                "{name:?} names no device; write soft: for a fabric of the process's own, \
+                 soft:PATH@NODE[:PORT] for a port of one that runs as `pollux fabric --socket \
+                 PATH`, or mlx5_0[:PORT] for an adapter"
+            ),
+            Self::Private(error) => error.fmt(f),
+            Self::PrivateFull => f.write_str(
+                "all hosts of the process's own fabric are taken; for more, start \
+                 `pollux fabric --topology single:N --socket PATH` and open soft:PATH@hostN",
             ),
             Self::Soft(error @ process::OpenError::NoServer(address, _)) => {
                 let path = address.path.display();
@@ -59,10 +74,11 @@ impl std::error::Error for OpenError {}
 /// Opens a device by its name.
 pub fn open(name: &str) -> Result<Opened, OpenError> {
     match name.split_once(':') {
+        Some(("soft", "")) => open_private(),
         Some(("soft", _)) if process::Address::parse(name).is_some() => {
             let device = process::open(name, clock()).map_err(OpenError::Soft)?;
             // The adapter has one port, whichever of the node's it is at.
-            Ok(Opened { device: Box::new(device), port: 1 })
+            Ok(Opened { device: Box::new(device), port: 1, fabric: None })
         }
         Some((kind, port)) if kind.is_empty() || port.parse::<u8>().is_err() => {
             Err(OpenError::Name(name.into()))
@@ -70,9 +86,25 @@ pub fn open(name: &str) -> Result<Opened, OpenError> {
         None if name.is_empty() => Err(OpenError::Name(name.into())),
         _ => {
             let opened = pollux_ibverbs::open(name).map_err(OpenError::Hardware)?;
-            Ok(Opened { device: opened.device, port: opened.port })
+            Ok(Opened { device: opened.device, port: opened.port, fabric: None })
         }
     }
+}
+
+/// The first host in turn that nobody has.
+fn open_private() -> Result<Opened, OpenError> {
+    let fabric = embedded::private().map_err(OpenError::Private)?;
+    for name in fabric.ports_in_turn() {
+        match process::open(&name, clock()) {
+            Err(process::OpenError::Refused(..)) => {}
+            Err(error) => return Err(OpenError::Soft(error)),
+            Ok(device) => {
+                let fabric = Some(Arc::clone(&fabric));
+                return Ok(Opened { device: Box::new(device), port: 1, fabric });
+            }
+        }
+    }
+    Err(OpenError::PrivateFull)
 }
 
 /// The machine's clock, from now on.
@@ -89,11 +121,24 @@ mod tests {
     #[test]
     fn what_cannot_be_opened_is_refused_with_advice() {
         let refusal = |name: &str| open(name).err().expect("it is refused").to_string();
-        for name in ["", ":1", "soft:", "soft:/run/x", "tap:x", "soft:x@y:0"] {
+        for name in ["", ":1", "soft:@", "soft:/run/x", "tap:x", "soft:x@y:0"] {
             assert!(refusal(name).contains("soft:PATH@NODE[:PORT]"), "{}", refusal(name));
         }
+        assert!(OpenError::PrivateFull.to_string().contains("pollux fabric --topology single:N"));
         let nowhere = refusal("soft:/nowhere/fabric@host1");
         assert!(nowhere.contains("pollux fabric --socket /nowhere/fabric"), "{nowhere}");
         assert!(refusal("no_such_0:1").starts_with("no_such_0"), "{}", refusal("no_such_0:1"));
+    }
+    #[test]
+    fn a_process_has_one_fabric_with_a_host_for_everyone() {
+        let all: Vec<_> = (0..16).map(|_| open("soft:").expect("there is a host")).collect();
+        assert!(matches!(open("soft:"), Err(OpenError::PrivateFull)));
+        let fabric = all[0].fabric.as_ref().expect("it is ours");
+        let is_same = |one: &Opened| one.fabric.as_ref().is_some_and(|it| Arc::ptr_eq(it, fabric));
+        assert!(all.iter().all(is_same));
+        let path = fabric.path();
+        drop(all);
+        assert!(!path.exists(), "the last one ends it");
+        assert!(open("soft:").is_ok(), "and the next begins another");
     }
 }

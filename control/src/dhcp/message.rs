@@ -37,7 +37,7 @@ impl Dhcp {
         let has_address = self.lease().is_some();
         let own = lease.filter(|_| has_address && kind != DhcpKind::DECLINE);
         let client = own.map_or(Ipv4Addr::UNSPECIFIED, |lease| lease.ip);
-        let is_to_server = to == To::Route;
+        let is_to_server = to == To::Route || kind == DhcpKind::RELEASE;
         let waited = now.nanos().saturating_sub(self.began.nanos()) / 1_000_000_000;
         let header = DhcpHeader {
             op: DhcpOp::REQUEST,

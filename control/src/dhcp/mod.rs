@@ -170,10 +170,28 @@ impl Dhcp {
         self.restart(now, delay);
     }
 
-    /// Gives the address back.
+    /// The link is there, for the first time or again. It may be another one, so an address is not
+    /// believed in before a server has confirmed it (RFC 2131 3.7).
+    pub fn handle_link(&mut self, now: Time) {
+        match self.lease().cloned() {
+            Some(lease) => {
+                self.new_exchange(now);
+                self.rebind(now, lease);
+                if let DhcpState::Rebinding { until, .. } = &mut self.state {
+                    *until = now + RETRY_MIN;
+                }
+            }
+            // Whether somebody has the address is being asked again, too.
+            None if matches!(self.state, DhcpState::Checking { .. }) => {}
+            None => self.start(now),
+        }
+    }
+
+    /// Gives the address back. There is no time to find the server, so everyone gets the packet
+    /// that is for the server alone.
     pub fn stop(&mut self, now: Time) {
         if let Some(lease) = self.lease().cloned() {
-            self.send(now, DhcpKind::RELEASE, Some(&lease), To::Route);
+            self.send(now, DhcpKind::RELEASE, Some(&lease), EVERYONE);
             self.events.push_back(DhcpEvent::Lost(lease.ip));
         }
         self.enter(now, DhcpState::Stopped);

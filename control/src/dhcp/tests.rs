@@ -258,7 +258,7 @@ fn stopping_gives_the_address_back() {
     let release = sent(&mut client, got).pop().unwrap();
     assert_eq!(
         (release.kind(), release.to, release.destination),
-        (DhcpKind::RELEASE, To::Route, SERVER)
+        (DhcpKind::RELEASE, EVERYONE, SERVER)
     );
     assert_eq!(release.message().header.client, GIVEN);
     assert!(release.has(DhcpOptionCode::SERVER_IDENTIFIER));

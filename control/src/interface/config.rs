@@ -26,6 +26,10 @@ pub struct InterfaceConfig {
     pub create: Option<GroupTerms>,
     /// Addresses, with the lengths of their prefixes.
     pub addresses: Vec<(IpAddr, u8)>,
+    /// Whether a DHCP server is asked for one more.
+    pub dhcp: bool,
+    /// The longest packet that is sent, where the link and connections have room for longer ones.
+    pub mtu_max: u32,
     /// Default routers.
     pub routers: Vec<IpAddr>,
     /// Neighbours that are not asked for.
@@ -95,6 +99,8 @@ impl InterfaceConfig {
             scope: Scope::LINK_LOCAL,
             create: None,
             addresses: Vec::new(),
+            dhcp: false,
+            mtu_max: u32::MAX,
             routers: Vec::new(),
             neighbours: Vec::new(),
             ipv6: true,

@@ -4,9 +4,8 @@
 //! connection is asked for. Until there is one, datagrams carry what they have room for, and what
 //! is longer waits for a while: a complaint that the way is narrow would be believed for minutes.
 
-use super::{ConnectionKey, ConnectionNews, Interface, InterfaceDrop, Parcel, PeerKey, Way};
+use super::{ConnectionKey, ConnectionNews, Interface, PeerKey};
 use crate::cm::LocalPort;
-use crate::icmp::Complaint;
 use crate::mad::Envelope;
 use crate::peer::{ConnectionRow, Place, Standing};
 use pollux_verbs::QpType;
@@ -117,29 +116,6 @@ impl Interface {
             Standing::UnderWay(since) => now < since + self.config.peer.patience,
             _ => false,
         }
-    }
-
-    /// A packet was longer than its way takes.
-    pub(super) fn too_big(&mut self, now: Time, packet: &[u8], mtu: u32) {
-        let next_hop = super::resolution::destination(packet)
-            .and_then(|destination| self.next_hop(now, destination));
-        let link = next_hop.and_then(|hop| self.neighbours.address(hop.ip()));
-        let key = link.and_then(|link| self.peers.find(&link));
-        let Some((link, key)) = link.zip(key) else { return self.is_too_big(now, packet, mtu) };
-        let has_grown = match self.peers.all.get(&key).map(|peer| peer.way) {
-            Some(Way::Connected { mtu, .. }) => packet.len() <= mtu as usize,
-            _ => self.is_connecting(now, key),
-        };
-        match has_grown {
-            true => self.send_to_peer(now, &link, Parcel::of(packet.to_vec())),
-            false => self.is_too_big(now, packet, mtu),
-        }
-    }
-
-    /// Counts it, and tells its sender.
-    pub(super) fn is_too_big(&mut self, now: Time, packet: &[u8], mtu: u32) {
-        self.drops.count(InterfaceDrop::TooBig);
-        self.complain(now, packet, Complaint::TooBig(mtu));
     }
 
     /// Every connection.

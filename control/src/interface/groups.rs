@@ -167,12 +167,10 @@ impl Interface {
         }
     }
 
-    /// One packet by datagram, if it fits.
+    /// One packet by datagram, or its parts.
     pub(super) fn send_datagram(&mut self, now: Time, parcel: Parcel, way: DatagramWay) {
         let Parcel { ether_type, packet, .. } = parcel;
-        if packet.len() > way.mtu as usize {
-            self.is_too_big(now, &packet, way.mtu);
-        } else {
+        for packet in self.fit(now, packet, way.mtu) {
             self.frames.push(Outgoing { ether_type, packet, by: By::Datagram(way) });
         }
     }

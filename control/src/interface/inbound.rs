@@ -92,6 +92,9 @@ impl Interface {
         let Ok(packet) = Ipv4Packet::parse(octets) else {
             return self.drops.count(InterfaceDrop::Malformed);
         };
+        if self.is_from_dhcp(now, &packet, octets) {
+            return;
+        }
         let header = packet.header();
         let first = packet.payload().first().copied().map(Icmpv4Type);
         let is_whole = !header.is_fragment();

@@ -283,7 +283,14 @@ impl Interface {
         let mtu = ip_mtu(record.mtu.octets().unwrap_or(0) as u32);
         let least = if self.config.ipv6 { IPV6_MTU_MIN } else { IPV4_MTU_MIN };
         let Standing { pkey_index, lid, lmc, gid, .. } = standing;
-        let link = Link { pkey_index, qkey: record.q_key, lid, lmc, gid, mtu };
+        let link = Link {
+            pkey_index,
+            qkey: record.q_key,
+            lid,
+            lmc,
+            gid,
+            mtu: mtu.min(self.config.mtu_max),
+        };
         if self.link().is_some_and(|known| *known != link) {
             // The group was made anew, otherwise.
             self.go_down(now, Life::NoPort);

@@ -17,31 +17,36 @@
 //! have limits.
 //!
 //! `life` says how an interface comes up and goes down, `resolution` how a packet finds its peer,
-//! `groups` who hears what, `connect` when peers are connected to; `rows` shows it all.
+//! `groups` who hears what, `connect` when peers are connected to, `size` what becomes of packets
+//! that are too long, `lease` what a DHCP server has to do with it; `rows` shows it all.
 
 mod action;
 mod config;
 mod connect;
 mod groups;
 mod inbound;
+mod lease;
 mod life;
 mod own;
 mod paths;
 mod peers;
 mod resolution;
 mod rows;
+mod size;
 
 pub use action::{
     Action, By, ConnectionKey, ConnectionNews, DatagramWay, Delivery, From, Link, Outgoing,
     PeerKey, PortView, Received, Way,
 };
 pub use config::{GroupTerms, InterfaceConfig};
+pub use lease::LeaseRow;
 pub use life::Life;
-pub use rows::{GroupRow, InterfaceRow, PathRow, PeerRow};
+pub use rows::{GroupRow, InterfaceRow, Load, PathRow, PeerRow};
 
 use crate::address::{Addresses, NextHop, Routes};
 use crate::arp::{Arp, ArpConfig};
 use crate::bounded::Queue;
+use crate::dhcp::{Dhcp, Lease};
 use crate::drops::{Drops, reasons};
 use crate::icmp::Icmp;
 use crate::mad::{Envelope, MadAddress};
@@ -156,6 +161,13 @@ pub struct Interface {
     nd: Nd,
     membership: Membership,
     icmp: Icmp,
+    /// Names the next packet that goes in parts.
+    part_id: u16,
+    /// Who asks for an address, if one is to be asked for, once the port is known.
+    dhcp: Option<Dhcp>,
+    dhcp_seed: u64,
+    /// What routes have because of a server.
+    lease: Option<Lease>,
     groups: BTreeMap<GroupId, Group>,
     paths: BTreeMap<Gid, Path>,
     /// Who goes first when there is no room for another path.
@@ -203,6 +215,10 @@ impl Interface {
             nd: Nd::new(nd, dice.roll()),
             membership: Membership::new(dice.roll()),
             icmp: Icmp::new(&config.icmp),
+            part_id: dice.roll() as u16,
+            dhcp: None,
+            dhcp_seed: dice.roll(),
+            lease: None,
             groups: BTreeMap::new(),
             paths: BTreeMap::new(),
             paths_by_use: BTreeSet::new(),
@@ -329,6 +345,9 @@ impl Interface {
         self.addresses.handle_timeout(now);
         self.routes.handle_timeout(now);
         self.connections.handle_timeout(now);
+        if let Some(dhcp) = &mut self.dhcp {
+            dhcp.handle_timeout(now);
+        }
         if self.is_up() {
             self.neighbours.handle_timeout(now);
             self.arp.handle_timeout(now);
@@ -346,6 +365,7 @@ impl Interface {
             self.addresses.poll_timeout(),
             self.routes.poll_timeout(),
             self.connections.poll_timeout(),
+            self.dhcp.as_ref().and_then(Dhcp::poll_timeout),
         ];
         let when_up = [
             self.groups.values().filter_map(Group::due).min(),
@@ -386,6 +406,7 @@ impl Interface {
                 | self.hear_own(now)
                 | self.hear_resolution(now)
                 | self.hear_membership(now)
+                | self.hear_dhcp(now)
                 | self.hear_connections(now);
             if !has_news {
                 return;

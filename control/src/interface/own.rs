@@ -66,6 +66,7 @@ impl Interface {
         if self.config.ipv6 && !self.config.is_router {
             self.nd.solicit_routers(now);
         }
+        self.ask_for_lease(now);
     }
 
     /// The interface is down: nobody is asked, told or answered.
@@ -87,8 +88,14 @@ impl Interface {
             match event {
                 AddressEvent::Tentative(ip) if self.is_up() => self.claim(now, ip),
                 AddressEvent::Tentative(_) => {}
-                AddressEvent::Preferred(ip) | AddressEvent::Deprecated(ip) => self.own(ip),
-                AddressEvent::Duplicate(ip) => self.disown(ip),
+                AddressEvent::Preferred(ip) | AddressEvent::Deprecated(ip) => {
+                    self.own(ip);
+                    self.lease_is_free(now, ip);
+                }
+                AddressEvent::Duplicate(ip) => {
+                    self.disown(ip);
+                    self.lease_is_taken(now, ip);
+                }
                 AddressEvent::Removed(ip) => {
                     self.disown(ip);
                     self.leave_solicited_node(now, ip);
@@ -100,8 +107,11 @@ impl Interface {
 
     /// Asks others whether they have an address; or takes it, if they are not to be asked.
     fn claim(&mut self, now: Time, ip: IpAddr) {
+        // Of one that was a server's before the interface went down, the server is asked instead.
+        let is_new_lease = self.is_leased(ip) && !self.addresses.is_ours(ip);
+        let probes = self.config.probes || is_new_lease;
         let is_taken = match ip {
-            IpAddr::V4(ip) => self.arp.add(now, ip, self.config.probes),
+            IpAddr::V4(ip) => self.arp.add(now, ip, probes),
             IpAddr::V6(ip) => {
                 let group = IpAddr::V6(solicited_node(ip));
                 if !self.membership.hears(group) {
@@ -112,7 +122,7 @@ impl Interface {
         };
         if !is_taken {
             self.drops.count(InterfaceDrop::AddressesFull);
-        } else if ip.is_ipv4() && !self.config.probes {
+        } else if ip.is_ipv4() && !probes {
             self.addresses.handle_assigned(now, ip);
         }
         // One that was ours before the interface went down is ours again without an event.

@@ -130,6 +130,11 @@ impl Interface {
         self.paths_by_use.clear();
     }
 
+    /// Datagrams that wait for a path.
+    pub(super) fn pending_for_paths(&self) -> usize {
+        self.paths.values().map(|path| path.waiting.len()).sum()
+    }
+
     fn ask_path(&mut self, now: Time, gid: Gid) {
         let sgid = self.standing.map_or(Gid::NONE, |standing| standing.gid);
         let p_key = self.config.p_key.full();

@@ -215,9 +215,7 @@ impl Interface {
 
     fn send_by_peer(&mut self, now: Time, key: PeerKey, parcel: Parcel, mtu: u32) {
         let Parcel { ether_type, packet, .. } = parcel;
-        if packet.len() > mtu as usize {
-            self.is_too_big(now, &packet, mtu);
-        } else {
+        for packet in self.fit(now, packet, mtu) {
             self.frames.push(Outgoing { ether_type, packet, by: By::Peer(key) });
         }
     }

@@ -83,6 +83,27 @@ pub struct PeerRow {
     pub pending: usize,
 }
 
+/// How full an interface's tables are: what it costs its host, and whether anything is left over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Addresses whose neighbour is known or asked for.
+    pub neighbours: usize,
+    /// Interfaces on the link that packets go to.
+    pub peers: usize,
+    /// Ports whose path is known or asked for.
+    pub paths: usize,
+    /// Groups that are joined or asked for.
+    pub groups: usize,
+    /// Connections, those that end included.
+    pub connections: usize,
+    /// Connections as connection management has them, those in time-wait included.
+    pub managed: usize,
+    /// Questions to the administrator that wait, and that are under way.
+    pub questions: (usize, usize),
+    /// Packets that wait for a neighbour, a path or a group.
+    pub pending: usize,
+}
+
 impl Life {
     /// Its name, why it is so, and what it waits for.
     fn words(&self, has_administrator: bool) -> (&'static str, String, Option<&'static str>) {
@@ -189,6 +210,24 @@ impl Interface {
         })
     }
 
+    /// How full the tables are.
+    pub fn load(&self) -> Load {
+        let of_peers: usize = self.peers.all.values().map(|peer| peer.pending.len()).sum();
+        let of_groups: usize = self.groups.values().map(|group| group.pending.len()).sum();
+        let (neighbours, of_neighbours) = self.neighbours.load();
+        let (connections, managed) = self.connections.load();
+        Load {
+            neighbours,
+            peers: self.peers.all.len(),
+            paths: self.paths.len(),
+            groups: self.groups.len(),
+            connections,
+            managed,
+            questions: self.sa.questions(),
+            pending: of_neighbours + of_peers + of_groups + self.pending_for_paths(),
+        }
+    }
+
     /// What was dropped or not done: which protocol's, why, and how often.
     pub fn drop_rows(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
         fn all<R: Reason>(
@@ -201,6 +240,7 @@ impl Interface {
             ("interface", "frames_full", self.frames.lost()),
             ("interface", "deliveries_full", self.deliveries.lost()),
         ];
+        let dhcp = self.dhcp.iter().flat_map(|dhcp| all("dhcp", dhcp.drops()));
         all("interface", &self.drops)
             .chain(lost)
             .chain(all("neighbour", self.neighbours.drops()))
@@ -210,6 +250,7 @@ impl Interface {
             .chain(all("address", self.addresses.drops()))
             .chain(all("route", self.routes.drops()))
             .chain(all("icmp", self.icmp.drops()))
+            .chain(dhcp)
             .chain(all("connection", self.connections.drops()))
     }
 

@@ -398,6 +398,11 @@ impl<P> Neighbours<P> {
         &self.drops
     }
 
+    /// How many entries there are, and how many packets wait for them.
+    pub fn load(&self) -> (usize, usize) {
+        (self.entries.len(), self.pending.len())
+    }
+
     /// Every entry, by address.
     pub fn rows(&self, now: Time) -> impl Iterator<Item = NeighbourRow> {
         self.entries.iter().map(move |(&ip, entry)| NeighbourRow {

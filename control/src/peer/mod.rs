@@ -49,8 +49,8 @@ use pollux_verbs::{QpType, Retries};
 use pollux_wire::address::Qpn;
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::PKey;
-use pollux_wire::mad::cm::Req;
 use pollux_wire::mad::cm::ipoib::{Dialect, IpoibPrivateData};
+use pollux_wire::mad::cm::{CmMessage, Req};
 use pollux_wire::mad::sa::PathRecord;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -296,7 +296,15 @@ impl Connections {
     }
 
     /// A datagram of the class of communication management has come.
+    ///
+    /// A request that comes before there is a place, or between two, is not answered: it will come
+    /// again, while a refusal would look like that of somebody who speaks another dialect.
     pub fn handle_mad(&mut self, now: Time, envelope: &Envelope) {
+        let is_to_come = self.place.is_none() && self.config.is_on();
+        let message = CmMessage::parse_mad(&envelope.mad);
+        if is_to_come && matches!(message, Ok((_, CmMessage::Req(_)))) {
+            return self.drops.count(PeerDrop::Down);
+        }
         self.cm.handle_mad(now, envelope);
         self.hear(now);
     }

@@ -71,6 +71,12 @@ impl Connections {
         })
     }
 
+    /// How many there are here, and how many as connection management has them: those in time-wait
+    /// are its own.
+    pub fn load(&self) -> (usize, usize) {
+        (self.all.len(), self.cm.connections().count())
+    }
+
     /// Whose a connection is.
     pub fn peer_of(&self, key: ConnectionKey) -> Option<LinkAddress> {
         self.all.get(&key).map(|known| LinkAddress::parse(&known.peer))

@@ -316,6 +316,23 @@ fn while_a_peer_asks_we_do_not() {
     assert_eq!(pair.ours.rows().count(), 1);
 }
 
+/// A refusal would say that we speak another dialect, and be remembered.
+#[test]
+fn whoever_asks_before_there_is_a_place_is_not_refused() {
+    let mut pair = Pair::new(&[]);
+    let place = pair.ours.place.clone();
+    pair.ours.handle_place(pair.now, None);
+    pair.ask(Dialect::Rfc, &THEIRS, 0x500);
+    pair.settle();
+    assert!(pair.said.iter().all(|(is_ours, _)| !is_ours), "{:?}", pair.said);
+    assert_eq!(pair.ours.drops().of(PeerDrop::Down), 1);
+    pair.ours.handle_place(pair.now, place);
+    pair.ask(Dialect::Rfc, &THEIRS, 0x501);
+    pair.settle();
+    pair.confirm_all();
+    assert_eq!(pair.mtu(), Some(65_520));
+}
+
 #[test]
 fn our_request_stands_while_there_is_no_room_for_the_one_that_crosses_it() {
     let mut pair = Pair::new(&[Dialect::Rfc]);

@@ -3,5 +3,8 @@
 
 mod connections;
 mod datagrams;
+mod groups;
+mod leases;
 mod mover;
+mod sizes;
 mod world;

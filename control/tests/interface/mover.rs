@@ -5,6 +5,7 @@ use pollux_control::interface::{
 };
 use pollux_verbs::{QpState, QpType, transition};
 use pollux_wire::address::{Gid, Lid, Qpn};
+use pollux_wire::psn::Psn;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -33,6 +34,9 @@ pub struct QueuePair {
     pub qp_type: QpType,
     pub state: QpState,
     pub dest_qp: Option<Qpn>,
+    /// Of the packets that come, and of those that go: where counting begins.
+    pub rq_psn: Option<Psn>,
+    pub sq_psn: Option<Psn>,
     pub rnr_retry: Option<u8>,
 }
 
@@ -82,6 +86,8 @@ impl Mover {
                 if qp.state != QpState::Err {
                     qp.state = transition::check(qp.qp_type, qp.state, &attributes).unwrap();
                     qp.dest_qp = attributes.dest_qp.or(qp.dest_qp);
+                    qp.rq_psn = attributes.rq_psn.or(qp.rq_psn);
+                    qp.sq_psn = attributes.sq_psn.or(qp.sq_psn);
                     qp.rnr_retry = attributes.rnr_retry.map(|it| it.get()).or(qp.rnr_retry);
                 }
             }
@@ -99,8 +105,16 @@ impl Mover {
         }
         self.made += 1;
         let qpn = Qpn(self.made);
-        let (state, dest_qp, rnr_retry) = (QpState::Init, None, None);
-        self.connections.insert(key, QueuePair { qpn, qp_type, state, dest_qp, rnr_retry });
+        let queue_pair = QueuePair {
+            qpn,
+            qp_type,
+            state: QpState::Init,
+            dest_qp: None,
+            rq_psn: None,
+            sq_psn: None,
+            rnr_retry: None,
+        };
+        self.connections.insert(key, queue_pair);
         self.news.push((key, ConnectionNews::Made { qpn }));
     }
 

@@ -10,7 +10,8 @@
 //!    where neither trusts the other. All of it is atomic words, so these hold no `unsafe` but the
 //!    one that makes words out of a region;
 //! 5. [`memory`]: words as octets, for what adapters and their peers may write at any time;
-//! 6. [`snapshot`]: tables that one thread publishes and others read without waiting.
+//! 6. [`snapshot`]: tables that one thread publishes and others read without waiting;
+//! 7. [`counted`]: how much is allocated, for tests of what something costs.
 //!
 //! Three rules run through all of it. Full and empty are answers, not errors. No hot operation
 //! takes a lock, a system call or an allocation. What another process writes may stop the flow but
@@ -22,6 +23,7 @@
 compile_error!("pollux-mem assumes 64-bit addresses");
 
 pub mod buf;
+pub mod counted;
 pub mod counters;
 mod cursor;
 pub mod free_list;

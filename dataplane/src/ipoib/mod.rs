@@ -63,7 +63,7 @@ pub struct Config {
     pub own_receives: u32,
     /// Sends that may be outstanding at a connection.
     pub connected_sends: u32,
-    /// Connections at once.
+    /// Connections at once; fewer where the adapter's completion queues are short.
     pub connections_max: u32,
     /// The longest message that a connection receives, with its header (RFC 4755 5.1).
     pub receive_mtu: u32,
@@ -225,6 +225,7 @@ impl Station {
         let inline_octets_max = config.inline_octets_max.min(attributes.limits.inline_octets_max);
         let uc_shares = config.uc_shares && attributes.can.uc_srq;
         let config = Config { inline_octets_max, uc_shares, ..config };
+        let config = within(config, attributes.limits.completions_max);
         let cq = device.create_cq(completions_max(&config))?;
         let small = Stock::new(device, pd, small)?;
         let large = Stock::new(device, pd, large)?;
@@ -436,13 +437,25 @@ impl Default for Link {
     }
 }
 
-/// All that may be outstanding at once.
-fn completions_max(config: &Config) -> u32 {
+/// What may be outstanding at once: of each connection, and of all else.
+fn outstanding(config: &Config) -> (u32, u32) {
     let own = if config.uc_shares { 0 } else { config.own_receives };
     let connection = SendQueue::places(config.connected_sends) + own;
     let datagrams = config.datagram_receives + SendQueue::places(config.datagram_sends);
-    let connections = config.connections_max.saturating_mul(connection);
-    datagrams.saturating_add(config.connected_receives).saturating_add(connections)
+    (connection, datagrams.saturating_add(config.connected_receives))
+}
+
+/// All that may be outstanding at once.
+fn completions_max(config: &Config) -> u32 {
+    let (connection, rest) = outstanding(config);
+    rest.saturating_add(config.connections_max.saturating_mul(connection))
+}
+
+/// The same with as few connections as a completion queue of so many entries has room for.
+fn within(config: Config, completions_max: u32) -> Config {
+    let (connection, rest) = outstanding(&config);
+    let room = completions_max.saturating_sub(rest) / connection.max(1);
+    Config { connections_max: config.connections_max.min(room), ..config }
 }
 
 /// Whether messages of so many octets fit into the buffers of a memory.
@@ -463,3 +476,21 @@ fn check_room(
 const HEADER: usize = IpoibHeader::LEN;
 /// The GRH's.
 const GRH: usize = Grh::LEN;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_as_many_connections_as_completions_fit() {
+        let config = Config { uc_shares: false, ..Config::default() };
+        let connections_max = |entries| within(config, entries).connections_max;
+        assert_eq!(connections_max(u32::MAX), config.connections_max);
+        for entries in [0, 1_000, 32_767] {
+            let fitting = within(config, entries);
+            assert!(fitting.connections_max == 0 || completions_max(&fitting) <= entries);
+            let more = Config { connections_max: fitting.connections_max + 1, ..fitting };
+            assert!(completions_max(&more) > entries);
+        }
+    }
+}

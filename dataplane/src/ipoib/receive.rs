@@ -14,6 +14,7 @@ use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::ip::ipoib::{EtherType, IpoibHeader};
 use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::ip::ipv6::Ipv6Header;
+use pollux_wire::mad::MAD_LEN;
 use pollux_wire::packet::Grh;
 use std::array::from_fn;
 use std::sync::atomic::{Ordering, fence};
@@ -192,7 +193,7 @@ impl Station {
         }
         let octets = (completion.octets as usize).checked_sub(GRH);
         octets.and_then(|octets| buf.set_window(DATA, octets)).ok_or(PacketDrop::Runt)?;
-        let ether_type = decapsulate(buf)?;
+        let ether_type = decapsulate(buf, !self.is_subnet)?;
         self.traffic.datagrams_received += 1;
         let from = Sender::Datagram {
             qpn: source.src_qp,
@@ -220,7 +221,7 @@ impl Station {
         }
         let octets = completion.octets as usize;
         buf.set_window(DATA, octets).ok_or(PacketDrop::ReceiveFailed)?;
-        let ether_type = decapsulate(buf)?;
+        let ether_type = decapsulate(buf, false)?;
         let id = self.connections.received(slot).ok_or(PacketDrop::Stray)?;
         self.traffic.connected_received += 1;
         Ok(Read { ether_type, from: Sender::Connection(id) })
@@ -338,15 +339,17 @@ impl Link {
 /// What every ARP packet has, whatever addresses it is about (RFC 826).
 const ARP_OCTETS_MIN: usize = 8;
 
-/// Takes the header off and looks whether what follows can be what it says.
+/// Takes the header off and looks whether what follows can be what it says. Management datagrams
+/// are among it only where they go in band.
 #[inline]
-fn decapsulate(buf: &mut Buf) -> Result<EtherType, PacketDrop> {
+fn decapsulate(buf: &mut Buf, takes_mads: bool) -> Result<EtherType, PacketDrop> {
     let (header, packet) = IpoibHeader::read(buf.octets()).map_err(|_| PacketDrop::Runt)?;
     let ether_type = header.ether_type;
     let (least, version) = match ether_type {
         EtherType::IPV4 => (Ipv4Header::LEN, Some(4)),
         EtherType::IPV6 => (Ipv6Header::LEN, Some(6)),
         EtherType::ARP | EtherType::RARP => (ARP_OCTETS_MIN, None),
+        EtherType::IN_BAND_MAD if takes_mads => (MAD_LEN, None),
         _ => return Err(PacketDrop::EtherType),
     };
     if packet.len() < least {

@@ -39,6 +39,7 @@ impl QpType {
     pub const fn has(self, op: &SendOp) -> bool {
         match op {
             SendOp::Datagram(_) | SendOp::DatagramImm(..) => self.is_datagram(),
+            SendOp::DatagramIn(..) => matches!(self, Self::Gsi),
             SendOp::Send
             | SendOp::SendImm(_)
             | SendOp::Write(_)

@@ -69,6 +69,9 @@ pub enum SendOp {
     Datagram(Destination),
     /// A datagram with 32 bits for its completion. UD.
     DatagramImm(Destination, u32),
+    /// A datagram in the partition at this place of the port's P_Key table: one queue pair speaks
+    /// for all partitions of its port. GSI.
+    DatagramIn(Destination, u16),
     /// Into the peer's memory. RC, UC.
     Write(Remote),
     /// The same, and 32 bits for a completion there, which uses up a receive. RC, UC.
@@ -107,7 +110,8 @@ impl SendOp {
             | Self::SendImm(_)
             | Self::SendInvalidate(_)
             | Self::Datagram(_)
-            | Self::DatagramImm(..) => CompletionKind::Send,
+            | Self::DatagramImm(..)
+            | Self::DatagramIn(..) => CompletionKind::Send,
             Self::Write(_) | Self::WriteImm(..) => CompletionKind::Write,
             Self::Read(_) => CompletionKind::Read,
             Self::CompareSwap { .. } => CompletionKind::CompareSwap,

@@ -9,7 +9,8 @@
 //! 1. [`tree`]: the tracked files, as text;
 //! 2. [`rust`]: a line of Rust, its code told apart from comments and literals;
 //! 3. [`text`], [`source`], [`manifest`], [`layouts`]: the rules;
-//! 4. [`ledger`]: the requirements, the tests that claim them, and the report.
+//! 4. [`ledger`]: the requirements, the tests that claim them, and the report;
+//! 5. [`mutants`]: whether those tests notice when a rule is broken.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -17,6 +18,7 @@ use std::fmt;
 pub mod layouts;
 pub mod ledger;
 pub mod manifest;
+pub mod mutants;
 pub mod rust;
 pub mod source;
 pub mod text;

@@ -1,12 +1,13 @@
 //! `pollux-tidy tidy` checks the rules of the tree; `pollux-tidy ledger [--json]` prints the
-//! requirements and the tests that claim them. Both fail when something is wrong.
+//! requirements and the tests that claim them; `pollux-tidy mutants` breaks rules one at a time and
+//! asks whether their tests notice. All fail when something is wrong.
 #![forbid(unsafe_code)]
 
 use std::io;
 use std::process::ExitCode;
 
 use pollux_tidy::ledger::Ledger;
-use pollux_tidy::{Finding, Tree, tidy, tree};
+use pollux_tidy::{Finding, Tree, mutants, tidy, tree};
 
 fn main() -> io::Result<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -15,8 +16,9 @@ fn main() -> io::Result<ExitCode> {
         ["tidy"] => tidy(&Tree::read(&tree::root())?),
         ["ledger"] => print_ledger(Ledger::report)?,
         ["ledger", "--json"] => print_ledger(Ledger::json)?,
+        ["mutants"] => mutants::run(&tree::root())?,
         _ => {
-            eprintln!("usage: pollux-tidy tidy | ledger [--json]");
+            eprintln!("usage: pollux-tidy tidy | ledger [--json] | mutants");
             return Ok(ExitCode::from(2));
         }
     };

@@ -26,9 +26,10 @@ const DIRECTION: [(&str, &[&str]); 14] = [
     ("dataplane", &["dataplane/verbs"]),
     ("control", &["dataplane"]),
     ("control/node", &["control", BACKENDS[0], BACKENDS[1], BACKENDS[2]]),
-    ("control/appliance", &["control/node"]),
     ("smoltcp-glue", &["control/node"]),
-    ("benches", &["control/node", BACKENDS[0], BACKENDS[1], BACKENDS[2]]),
+    // The demonstration shows what applications link.
+    ("control/appliance", &["control/node", "smoltcp-glue"]),
+    ("benches", &["smoltcp-glue", BACKENDS[0], BACKENDS[1], BACKENDS[2]]),
     ("scripts/tidy", &[]),
 ];
 

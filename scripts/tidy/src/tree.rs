@@ -47,11 +47,7 @@ pub struct Tree {
 impl Tree {
     /// Reads the tree at `root`. Files that are not UTF-8 are left out: no rule is about them.
     pub fn read(root: &Path) -> io::Result<Self> {
-        let mut paths = match tracked(root) {
-            Some(paths) => paths,
-            None => present(root)?,
-        };
-        paths.sort();
+        let paths = paths(root)?;
         let mut files = Vec::with_capacity(paths.len());
         for path in paths {
             match fs::read(root.join(&path)) {
@@ -89,6 +85,16 @@ impl Tree {
 /// The root of the tree that this crate was built from.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The paths of all files below `root`, text or not, in order.
+pub fn paths(root: &Path) -> io::Result<Vec<String>> {
+    let mut paths = match tracked(root) {
+        Some(paths) => paths,
+        None => present(root)?,
+    };
+    paths.sort();
+    Ok(paths)
 }
 
 /// What git tracks below `root`; `None` without git or a repository, or when `root` is not in it.

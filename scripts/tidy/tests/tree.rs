@@ -1,7 +1,7 @@
 //! The rules and the ledger, applied to this tree.
 
 use pollux_tidy::ledger::Ledger;
-use pollux_tidy::{Finding, Tree, tidy, tree};
+use pollux_tidy::{Finding, Tree, mutants, tidy, tree};
 
 fn this_tree() -> Tree {
     Tree::read(&tree::root()).expect("the tree can be read")
@@ -20,4 +20,9 @@ fn the_tree_is_tidy() {
 #[test]
 fn the_ledger_is_sound() {
     assert_none(&Ledger::read(&this_tree()).1);
+}
+
+#[test]
+fn every_mutant_has_its_place_and_its_test() {
+    assert_none(&mutants::read(&this_tree()).1);
 }

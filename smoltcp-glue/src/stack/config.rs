@@ -14,6 +14,9 @@ pub struct StackConfig {
     pub udp_sockets_max: usize,
     /// Octets that wait in a UDP socket to be received, at most.
     pub udp_queue_octets_max: usize,
+    /// Whether checksums of datagrams and segments that come are looked at. Without that, what a
+    /// router or a host on the way has spoilt is not noticed; the link has checksums of its own.
+    pub verifies: bool,
     /// TCP.
     pub tcp: TcpConfig,
 }
@@ -44,6 +47,7 @@ impl Default for StackConfig {
             packets_max: 1024,
             udp_sockets_max: 65_536,
             udp_queue_octets_max: 1 << 20,
+            verifies: true,
             tcp: TcpConfig::default(),
         }
     }

@@ -24,6 +24,7 @@ mod tcp;
 mod udp;
 
 pub use config::{Counts, StackConfig, TcpConfig};
+pub use outbox::Exit;
 pub use tcp::{ListenerId, TcpError, TcpId};
 pub use udp::{BindError, UdpError, UdpId, UdpReceived};
 
@@ -81,6 +82,7 @@ pub struct Stack {
     current: Packet,
     unheard: Queue<Vec<u8>>,
     counts: Counts,
+    verifies: bool,
 }
 
 impl Stack {
@@ -91,11 +93,12 @@ impl Stack {
             addresses: BTreeSet::new(),
             mtus: Mtus::new(config.mtu),
             udp: Udp::new(config.udp_sockets_max, config.udp_queue_octets_max),
-            tcp: Tcp::new(config.tcp, Dice::new(dice.roll())),
+            tcp: Tcp::new(config.tcp, config.verifies, Dice::new(dice.roll())),
             out: Outbox::new(config.packets_max),
             current: Packet::default(),
             unheard: Queue::new(UNHEARD_MAX),
             counts: Counts::default(),
+            verifies: config.verifies,
             dice,
         }
     }
@@ -131,6 +134,21 @@ impl Stack {
         &self.counts
     }
 
+    /// Takes a packet if it is for a socket, as far as its first header says: UDP or TCP to an
+    /// address of ours. Others are to be given to [`Stack::handle_packet`] after the owner has seen
+    /// to them.
+    pub fn take_packet(&mut self, now: Time, octets: &[u8]) -> bool {
+        let is_ours = packet::plain_destination(octets).is_some_and(|to| self.owns(to));
+        if is_ours {
+            self.handle_packet(now, octets);
+        }
+        is_ours
+    }
+
+    fn owns(&self, address: IpAddr) -> bool {
+        self.addresses.contains(&address)
+    }
+
     /// A packet for one of our addresses or groups came.
     pub fn handle_packet(&mut self, now: Time, octets: &[u8]) {
         let packet = match IpPacket::parse(octets) {
@@ -140,7 +158,8 @@ impl Stack {
         };
         match packet.protocol {
             IpProtocol::UDP => {
-                if self.udp.handle(&packet, &mut self.counts) == Heard::NoSocket {
+                let verifies = self.verifies;
+                if self.udp.handle(&packet, verifies, &mut self.counts) == Heard::NoSocket {
                     self.counts.udp_refused += 1;
                     self.unheard.push(octets.to_vec());
                 }
@@ -205,9 +224,15 @@ impl Stack {
 
     /// The next packet to send.
     pub fn poll_transmit(&mut self, now: Time) -> Option<&[u8]> {
-        let is_there = self.out.pop(&mut self.current)
-            || self.tcp.transmit(now, &mut self.current, &self.mtus, &mut self.counts);
+        let mut current = std::mem::take(&mut self.current);
+        let is_there = self.transmit_to(now, &mut current);
+        self.current = current;
         is_there.then(|| self.current.octets())
+    }
+
+    /// Writes the next packet to send where it goes out; says whether there is one.
+    pub fn transmit_to(&mut self, now: Time, exit: &mut dyn Exit) -> bool {
+        self.out.pop(exit) || self.tcp.transmit(now, exit, &self.mtus, &mut self.counts)
     }
 
     /// The next packet that came for a port without a socket: its sender may be told.
@@ -280,9 +305,36 @@ impl Stack {
         &mut self,
         now: Time,
         id: UdpId,
-        (from, to): (Option<IpAddr>, SocketAddr),
+        ends: (Option<IpAddr>, SocketAddr),
         payload: &[u8],
     ) -> Result<(), UdpError> {
+        let (mtu, ends) = self.udp_way(now, id, ends)?;
+        let packet = udp::packet_len(mtu, ends.1.ip(), payload)?;
+        let room = self.out.push(packet).ok_or(UdpError::Full)?;
+        udp::write(room, ends, payload).ok_or(UdpError::BadAddress)
+    }
+
+    /// The same at once, for whoever has room now: writes it where it goes out.
+    pub fn udp_send_to(
+        &mut self,
+        now: Time,
+        id: UdpId,
+        ends: (Option<IpAddr>, SocketAddr),
+        payload: &[u8],
+        exit: &mut dyn Exit,
+    ) -> Result<(), UdpError> {
+        let (mtu, ends) = self.udp_way(now, id, ends)?;
+        let packet = udp::packet_len(mtu, ends.1.ip(), payload)?;
+        udp::write(exit.room(packet), ends, payload).ok_or(UdpError::BadAddress)
+    }
+
+    /// Where a datagram goes from and to, and how long the packet may be.
+    fn udp_way(
+        &self,
+        now: Time,
+        id: UdpId,
+        (from, to): (Option<IpAddr>, SocketAddr),
+    ) -> Result<(u32, (SocketAddr, SocketAddr)), UdpError> {
         let local = self.udp.get(id).ok_or(UdpError::Closed)?.local();
         let from = match local.ip().is_unspecified() {
             true => SocketAddr::new(from.ok_or(UdpError::BadAddress)?, local.port()),
@@ -291,8 +343,7 @@ impl Stack {
         if to.port() == 0 || to.ip().is_unspecified() || to.is_ipv4() != from.is_ipv4() {
             return Err(UdpError::BadAddress);
         }
-        let mtu = self.mtus.of(now, to.ip());
-        self.udp.send(&mut self.out, mtu, (from, to), payload)
+        Ok((self.mtus.of(now, to.ip()), (from, to)))
     }
 
     /// Takes the datagram that waited longest, if any waits.
@@ -378,6 +429,16 @@ impl Stack {
     /// Takes octets that came: how many, 0 when the peer has said all, nothing if none came yet.
     pub fn tcp_recv(&mut self, id: TcpId, buffer: &mut [u8]) -> Result<Option<usize>, TcpError> {
         self.tcp.recv(id, buffer)
+    }
+
+    /// Whether [`Stack::tcp_recv`] has something to say.
+    pub fn tcp_is_readable(&self, id: TcpId) -> bool {
+        self.tcp.get(id).is_none_or(tcp::Connection::is_readable)
+    }
+
+    /// Whether [`Stack::tcp_accept`] has something to say.
+    pub fn tcp_is_waited_for(&self, id: ListenerId) -> bool {
+        self.tcp.listener(id).is_none_or(tcp::Listener::has_waiting)
     }
 
     /// Octets that the peer has not acknowledged yet.

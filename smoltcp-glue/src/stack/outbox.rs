@@ -25,6 +25,18 @@ impl Packet {
     }
 }
 
+/// Where a packet goes out: whoever sends it says where it is to be written.
+pub trait Exit {
+    /// Room for a packet of so many octets, which hold anything.
+    fn room(&mut self, len: usize) -> &mut [u8];
+}
+
+impl Exit for Packet {
+    fn room(&mut self, len: usize) -> &mut [u8] {
+        self.room(len)
+    }
+}
+
 /// Packets that wait, so many at the most.
 #[derive(Debug)]
 pub(super) struct Outbox {
@@ -56,10 +68,11 @@ impl Outbox {
         self.waiting.back_mut().map(|packet| packet.room(len))
     }
 
-    /// Puts the packet that waited longest in the place of `current`.
-    pub(super) fn pop(&mut self, current: &mut Packet) -> bool {
+    /// Lets the packet that waited longest go, if one waits.
+    pub(super) fn pop(&mut self, exit: &mut dyn Exit) -> bool {
         let Some(next) = self.waiting.pop_front() else { return false };
-        self.spare.push(std::mem::replace(current, next));
+        exit.room(next.len).copy_from_slice(next.octets());
+        self.spare.push(next);
         true
     }
 }

@@ -73,6 +73,25 @@ impl<'a> IpPacket<'a> {
     }
 }
 
+/// Whom a packet is for that carries UDP or TCP and is not a part of another; none of any other.
+/// More is said by [`IpPacket::parse`].
+pub(super) fn plain_destination(octets: &[u8]) -> Option<IpAddr> {
+    let (protocol, destination) = match octets.first()? {
+        0x45 => {
+            let header = Ipv4Header::parse(octets.first_chunk()?);
+            let is_whole = !header.is_fragment();
+            (header.protocol, is_whole.then_some(header.destination)?.into())
+        }
+        0x60..0x70 => {
+            let header = Ipv6Header::parse(octets.first_chunk()?);
+            (header.next_header, header.destination.into())
+        }
+        _ => return None,
+    };
+    let is_plain = matches!(protocol, IpProtocol::UDP | IpProtocol::TCP);
+    is_plain.then_some(destination)
+}
+
 /// Whose packet an error quotes, and whom it was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Quoted {

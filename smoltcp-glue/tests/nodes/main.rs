@@ -1,4 +1,3 @@
 //! Applications at a software fabric, each with its own thread and its own interface.
 
-mod fabric;
 mod sockets;

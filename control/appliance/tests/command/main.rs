@@ -1,6 +1,7 @@
 //! The command as its users meet it.
 #![expect(clippy::disallowed_methods, reason = "programs take their time, and tests wait for them")]
 
+mod demo;
 mod fabric;
 mod nodes;
 mod processes;

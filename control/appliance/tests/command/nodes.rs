@@ -14,13 +14,14 @@ struct Node {
 impl Node {
     /// Its interface has this mode.
     fn start(fabric: &Running, host: u32, mode: &str) -> Self {
+        let interface = interface(fabric, host, "ib0", "10.0.0");
+        Self::with(fabric, host, &format!("{interface}mode = {mode:?}\n"))
+    }
+
+    /// It is configured so.
+    fn with(fabric: &Running, host: u32, text: &str) -> Self {
         let (config, mut socket) =
             (format!("node{host}.toml"), fabric.path(&format!("node{host}")));
-        let device = fabric.port(host);
-        let text = format!(
-            "[interface.ib0]\ndevice = {device:?}\naddress = [\"10.0.0.{host}/24\"]\n\
-             mode = {mode:?}\n"
-        );
         std::fs::write(fabric.path(&config), text).expect("there is a folder");
         let (well, said) = said(&["check", &fabric.path(&config)]);
         assert!(well && said.contains("interfaces: ib0"), "{said}");
@@ -87,6 +88,12 @@ impl Node {
     }
 }
 
+/// An interface at a host's port, with an address in a subnet.
+fn interface(fabric: &Running, host: u32, name: &str, subnet: &str) -> String {
+    let device = fabric.port(host);
+    format!("[interface.{name}]\ndevice = {device:?}\naddress = [\"{subnet}.{host}/24\"]\n")
+}
+
 #[test]
 fn nodes_at_a_fabric_ping_each_other_and_show_what_they_are() {
     let fabric = Running::new("nodes", &["--topology", "single:2"]);
@@ -135,6 +142,41 @@ fn nodes_come_back_after_a_peer_or_the_fabric_was_killed() {
     fabric.replace();
     first.reach("10.0.0.2", "60000");
     second.reach("10.0.0.1", "60000");
+}
+
+// req: ud-pkey-configured
+#[test]
+fn interfaces_share_a_port_and_one_waits_for_its_partition() {
+    let folder = crate::running::folder("shared");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let allow = |text: &str| {
+        std::fs::write(folder.join("partitions"), text).expect("it is ours");
+    };
+    let default = "Default=0x7fff, ipoib, defmember=full : ALL=full, SELF=full;\n";
+    allow(default);
+    let arguments = ["--topology", "single:2", "--partitions", "partitions"];
+    let mut fabric = Running::new("shared", &arguments);
+    let nodes = [1, 2].map(|host| {
+        let both = [("ib0", "10.0.0"), ("ib1", "10.0.1")];
+        let [one, other] = both.map(|(name, subnet)| interface(&fabric, host, name, subnet));
+        Node::with(&fabric, host, &format!("{one}mode = \"rc\"\n{other}pkey = 0x8001\n"))
+    });
+    nodes.iter().for_each(Node::come_up);
+    nodes[0].reach("10.0.0.2", "60000");
+    let rows = nodes[0].show("interfaces");
+    assert_eq!((&rows[0]["interface"], &rows[0]["state"]), (&"ib0".into(), &"up".into()));
+    assert_eq!((&rows[1]["interface"], &rows[1]["state"]), (&"ib1".into(), &"down".into()));
+    assert_eq!(rows[1]["why"], "the port's table has no key of the partition");
+    assert_eq!(rows[1]["waits_for"], "the subnet manager to give the port the key");
+
+    allow(&format!("{default}one=0x1, ipoib, defmember=full : ALL=full, SELF=full;\n"));
+    fabric.replace();
+    for (node, peer) in nodes.iter().zip([2, 1]) {
+        node.reach(&format!("10.0.0.{peer}"), "60000");
+        node.reach(&format!("10.0.1.{peer}"), "56");
+        let rows = node.show("interfaces");
+        assert_eq!((&rows[0]["state"], &rows[1]["state"]), (&"up".into(), &"up".into()));
+    }
 }
 
 #[test]

@@ -63,7 +63,7 @@ impl Program {
 
     /// A program with this device.
     pub fn over(opened: Opened) -> Self {
-        let Opened { mut device, port } = opened;
+        let Opened { mut device, port, .. } = opened;
         let (pd, cq) = (device.create_pd().unwrap(), device.create_cq(256).unwrap());
         let memory = Memory::shared(OCTETS).unwrap();
         let region = device.register(pd, &memory, Access::ALL).unwrap();
@@ -89,7 +89,7 @@ impl Program {
         device.deregister(region.lkey).unwrap();
         device.destroy_cq(cq).unwrap();
         device.destroy_pd(pd).unwrap();
-        Opened { device, port }
+        Opened { device, port, fabric: None }
     }
 
     /// Waits until the port is active, and begins to take datagrams of management.

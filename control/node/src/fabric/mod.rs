@@ -8,15 +8,18 @@
 //! 1. [`config`]: what it is to be, and why it cannot be;
 //! 2. `managers`: who manages its subnets, unless others do;
 //! 3. [`rule`]: faults; [`capture`]: every packet in a file;
-//! 4. [`report`]: what it answers at its socket ([`crate::admin`]).
+//! 4. [`report`]: what it answers at its socket ([`crate::admin`]);
+//! 5. [`embedded`]: one that runs in a thread of its own, for programs that want no other one.
 
 pub mod capture;
 pub mod config;
+pub mod embedded;
 mod managers;
 pub mod report;
 pub mod rule;
 
 pub use config::{Config, Plug, StartError};
+pub use embedded::Embedded;
 pub use managers::partitions;
 pub use pollux_fabric::sm::Partitions;
 

@@ -7,7 +7,8 @@
 //! A route that names a handle is written before the handle that it named goes: handles wait until
 //! no reader has a table that names them.
 
-use super::mover::{BACK_MAX, Known, Mover};
+use super::losses::BACK_MAX;
+use super::mover::{Known, Mover};
 use pollux_control::interface::{
     Action, ConnectionKey, ConnectionNews, DatagramWay, Link, PeerKey, Way,
 };
@@ -89,10 +90,15 @@ impl Mover {
             }
             Action::Attach { mgid, mlid } => {
                 let qp = self.station.datagram_qp();
-                self.device.attach_multicast(qp, *mgid, *mlid)
+                let is_heard = self.management.in_band().is_none_or(|it| it.hear(*mgid));
+                self.device.attach_multicast(qp, *mgid, *mlid)?;
+                full(is_heard)
             }
             Action::Detach { mgid, mlid } => {
                 let qp = self.station.datagram_qp();
+                if let Some(in_band) = self.management.in_band() {
+                    in_band.hear_no_more(*mgid);
+                }
                 self.device.detach_multicast(qp, *mgid, *mlid)
             }
             Action::AddOwn(address) => {

@@ -210,8 +210,15 @@ fn request(from: IpAddr, to: IpAddr, echo: Echo<'_>) -> Option<Vec<u8>> {
     match (from, to) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             let message = Icmpv4Message::EchoRequest(echo);
-            let (ttl, protocol) = (HOP_LIMIT, IpProtocol::ICMPV4);
-            let header = Ipv4Header { ttl, protocol, source, destination, ..Ipv4Header::default() };
+            let header = Ipv4Header {
+                // Whoever asks with so many octets wants to know whether they get there.
+                dont_fragment: true,
+                ttl: HOP_LIMIT,
+                protocol: IpProtocol::ICMPV4,
+                source,
+                destination,
+                ..Ipv4Header::default()
+            };
             let mut packet = vec![0; Ipv4Header::LEN + message.wire_len()];
             let room = header.write_packet(&[], message.wire_len(), &mut packet).ok()?;
             message.write(room).ok()?;

@@ -179,7 +179,7 @@ impl Gsi {
     fn start(&mut self, device: &mut dyn Device) -> Result<(), VerbsError> {
         let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
         let init = QpAttributes {
-            pkey_index: Some(self.management_partition(device)),
+            pkey_index: self.place_of(device, PKey::DEFAULT),
             port: Some(self.port),
             qkey: Some(QKey::GSI),
             ..to(QpState::Init)
@@ -197,14 +197,15 @@ impl Gsi {
         self.missing.len() == RECEIVES && self.free.len() == SENDS
     }
 
-    /// Where the port's table has the partition that the administrator is in.
-    fn management_partition(&self, device: &dyn Device) -> u16 {
+    /// Where the port's table has a partition, as a full member if it is one anywhere. The
+    /// administrator hears a port that has not its partition yet by the first of its keys.
+    fn place_of(&self, device: &dyn Device, p_key: PKey) -> Option<u16> {
+        let partition = p_key.partition();
         let entries = device.port(self.port).map_or(0, |port| port.pkeys);
-        let is_default = |index: &u16| {
-            let p_key = device.pkey(self.port, *index);
-            p_key.is_ok_and(|p_key| p_key.partition() == PKey::DEFAULT.partition())
-        };
-        (0..entries).find(is_default).unwrap_or(0)
+        let known = (0..entries).filter_map(|at| Some((at, device.pkey(self.port, at).ok()?)));
+        let same = known.filter(|(_, known)| known.partition() == partition);
+        let best = same.min_by_key(|(_, known)| !known.is_full()).map(|(at, _)| at);
+        best.or((partition == PKey::DEFAULT.partition()).then_some(0))
     }
 
     fn replenish(&mut self, device: &mut dyn Device) {
@@ -294,7 +295,8 @@ impl Gsi {
         let ah = self.handle(device, &envelope.peer)?;
         let to = Destination { ah, qpn: envelope.peer.qpn, qkey: QKey::GSI };
         let sges = [self.sge(at, MAD_LEN as u32)];
-        let (op, data) = (SendOp::Datagram(to), Data::Sges(&sges));
+        let place = self.place_of(device, envelope.peer.p_key)?;
+        let (op, data) = (SendOp::DatagramIn(to, place), Data::Sges(&sges));
         let request = SendRequest { id: SEND | slot as u64, op, flags: SendFlags::SIGNALED, data };
         device.post_send(self.qp, &[request]).ok()?;
         self.free.pop();

@@ -5,8 +5,10 @@
 //! ```
 //!
 //! 1. [`mover`]: the device and all that the interface has there; [`gsi`]: its queue pair 1;
+//!    [`in_band`]: what stands in for that on Ethernet;
 //! 2. `actions` and [`sending`]: what control, and the host, want to be done;
-//! 3. [`echo`]: requests of ours, for `pollux ping`.
+//! 3. [`sockets`]: the quick way for whoever serves sockets here;
+//! 4. [`echo`]: requests of ours, for `pollux ping`.
 //!
 //! It has no clock and no thread: whoever runs it says what time it is, and calls
 //! [`Interface::step`] again when that did something, and when [`Interface::poll_timeout`] says so.
@@ -15,11 +17,14 @@ mod actions;
 pub mod echo;
 pub mod gsi;
 mod handles;
+pub mod in_band;
+mod losses;
 pub mod mover;
 pub mod sending;
+pub mod sockets;
 
 use crate::config::{InterfaceSettings, Mode};
-use crate::device::Opened;
+use crate::port::Place;
 use echo::{EchoId, Echoes, Outcome};
 use mover::{Arrived, DeviceError, Mover};
 use pollux_control::bounded::Queue;
@@ -31,8 +36,9 @@ use pollux_verbs::VerbsError;
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
 use pollux_wire::address::Scope;
-use pollux_wire::ip::ipoib::IpoibHeader;
+use pollux_wire::ip::ipoib::{EtherType, IpoibHeader};
 use sending::NotSent;
+use sockets::{Take, Used};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -44,6 +50,11 @@ const DELIVERIES_MAX: usize = 4096;
 /// An interface at a device.
 pub struct Interface {
     control: control::Interface,
+    /// Whether control was told something, and may have something to do for it.
+    is_told: bool,
+    /// When control has something to do though it is told nothing: asking costs more than all else
+    /// that an idle turn does.
+    control_due: Option<Time>,
     mover: Mover,
     arrived: Arrived,
     echoes: Echoes,
@@ -51,6 +62,10 @@ pub struct Interface {
     deliveries: Option<Queue<Delivery>>,
     /// When control is told which connections are used.
     uses_due: Time,
+    /// Neighbours that it was told of.
+    used: Used,
+    /// When control is looked at, at the latest.
+    look_at: Time,
     /// Why it does not run any more.
     failed: Option<VerbsError>,
 }
@@ -60,7 +75,7 @@ impl Interface {
     /// others.
     pub fn new(
         now: Time,
-        opened: Opened,
+        place: impl Into<Place>,
         settings: &InterfaceSettings,
         seed: u64,
     ) -> Result<Self, DeviceError> {
@@ -68,10 +83,12 @@ impl Interface {
         let scope = Scope::LINK_LOCAL;
         let receive_mtu = settings.mtu + IpoibHeader::LEN as u32;
         let messages = (settings.mode != Mode::Ud).then_some(receive_mtu);
-        let mover = Mover::new(opened, settings.pkey, scope, messages, dice.roll())?;
+        let mover = Mover::new(place.into(), settings.pkey, scope, messages, dice.roll())?;
         let guid = mover.node_guid();
         let config = control::InterfaceConfig {
-            addresses: settings.address.iter().map(|prefix| (prefix.ip, prefix.len)).collect(),
+            addresses: settings.fixed_addresses().map(|prefix| (prefix.ip, prefix.len)).collect(),
+            dhcp: settings.asks_for_address(),
+            mtu_max: settings.mtu,
             routers: settings.router.clone(),
             neighbours: settings.neighbor.iter().map(|one| (one.address, one.link)).collect(),
             ipv6: settings.ipv6,
@@ -81,11 +98,15 @@ impl Interface {
         };
         let mut interface = Self {
             control: control::Interface::new(now, config, dice.roll()),
+            is_told: true,
+            control_due: None,
             mover,
             arrived: Arrived { port_changed: true, ..Arrived::default() },
             echoes: Echoes::default(),
             deliveries: None,
             uses_due: now + USES_EVERY,
+            used: Used::new(),
+            look_at: now,
             failed: None,
         };
         interface.step(now);
@@ -112,8 +133,13 @@ impl Interface {
         if self.failed.is_some() {
             return false;
         }
-        let stepped =
-            self.mover.poll(now, &mut self.arrived).and_then(|busy| Ok(self.hear(now)? | busy));
+        self.turn(now, &mut |_| false)
+    }
+
+    /// The same, where somebody takes packets before control does.
+    fn turn(&mut self, now: Time, take: Take<'_>) -> bool {
+        let polled = self.mover.poll(now, &mut self.arrived);
+        let stepped = polled.and_then(|busy| Ok(self.hear(now, take)? | busy));
         let mut busy = match stepped {
             Ok(busy) => busy,
             Err(error) => {
@@ -121,8 +147,12 @@ impl Interface {
                 return true;
             }
         };
-        if self.control.poll_timeout().is_some_and(|due| due <= now) {
-            self.control.handle_timeout(now);
+        if std::mem::take(&mut self.is_told) {
+            busy |= self.drain(now);
+            self.control_due = self.control.poll_timeout();
+        }
+        if self.control_due.is_some_and(|due| due <= now) {
+            self.tell().handle_timeout(now);
             busy = true;
         }
         if self.uses_due <= now {
@@ -131,12 +161,24 @@ impl Interface {
             self.uses_due = now + USES_EVERY;
         }
         self.echoes.handle_timeout(now);
-        self.drain(now) | busy
+        if self.is_told {
+            self.drain(now);
+        }
+        busy
     }
 
-    /// Takes leave: of groups, and of peers. [`Interface::has_left`] tells when they know.
+    /// Control, to be told something.
+    fn tell(&mut self) -> &mut control::Interface {
+        self.is_told = true;
+        &mut self.control
+    }
+
+    /// Takes leave: of servers, of groups, and of peers. [`Interface::has_left`] tells when they
+    /// know.
     pub fn leave(&mut self, now: Time) {
-        self.control.set_open(now, false);
+        self.tell().release(now);
+        self.drain(now);
+        self.tell().set_open(now, false);
         self.drain(now);
     }
 
@@ -160,7 +202,7 @@ impl Interface {
     pub fn send(&mut self, now: Time, packet: &[u8]) -> Result<(), NotSent> {
         let sent = self.mover.send_packet(packet);
         if let (Ok(()), Some((_, next_hop))) = (sent, sending::destination(packet)) {
-            self.control.handle_use(now, next_hop);
+            self.tell_use(now, next_hop);
         }
         sent
     }
@@ -202,20 +244,20 @@ impl Interface {
 
     /// There is no socket for a packet that came.
     pub fn refuse(&mut self, now: Time, packet: &[u8]) {
-        self.control.handle_no_listener(now, packet);
+        self.tell().handle_no_listener(now, packet);
         self.drain(now);
     }
 
     /// A socket hears a group. `false` if it is none, or there are too many.
     pub fn join_group(&mut self, now: Time, group: IpAddr) -> bool {
-        let is_joined = self.control.join(now, group);
+        let is_joined = self.tell().join(now, group);
         self.drain(now);
         is_joined
     }
 
     /// A socket hears a group no more.
     pub fn leave_group(&mut self, now: Time, group: IpAddr) {
-        self.control.leave(now, group);
+        self.tell().leave(now, group);
         self.drain(now);
     }
 
@@ -225,30 +267,33 @@ impl Interface {
     }
 
     /// Tells control what has come.
-    fn hear(&mut self, now: Time) -> Result<bool, VerbsError> {
+    fn hear(&mut self, now: Time, take: Take<'_>) -> Result<bool, VerbsError> {
         let mut arrived = std::mem::take(&mut self.arrived);
         let busy = !arrived.is_empty();
         if arrived.port_changed {
-            self.control.handle_port(now, &self.mover.port()?);
+            let port = self.mover.port()?;
+            self.tell().handle_port(now, &port);
         }
         if arrived.reregister {
-            self.control.handle_reregister(now);
+            self.tell().handle_reregister(now);
         }
         for envelope in arrived.mads.drain(..) {
-            self.control.handle_mad(now, &envelope);
+            self.tell().handle_mad(now, &envelope);
         }
         for received in arrived.packets.drain(..) {
-            self.hear_packet(now, &received);
+            if !take(received.packet.octets()) {
+                self.hear_packet(now, &received);
+            }
             self.mover.recycle(received);
         }
         for (connection, news) in arrived.news.drain(..) {
-            self.control.handle_connection(now, connection, &news);
+            self.tell().handle_connection(now, connection, &news);
         }
         for (packet, mtu) in arrived.too_big.drain(..) {
-            self.control.handle_too_big(now, &packet, mtu);
+            self.tell().handle_too_big(now, &packet, mtu);
         }
         for packet in arrived.misses.drain(..) {
-            self.control.handle_miss(now, packet);
+            self.tell().handle_miss(now, packet);
         }
         (arrived.port_changed, arrived.reregister) = (false, false);
         self.arrived = arrived;
@@ -269,7 +314,13 @@ impl Interface {
             },
         };
         let (ether_type, packet) = (received.ether_type, received.packet.octets());
-        self.control.handle_packet(now, control::Received { ether_type, packet, from });
+        if ether_type == EtherType::IN_BAND_MAD {
+            if let Some(envelope) = self.mover.management_in(received) {
+                self.tell().handle_mad(now, &envelope);
+            }
+            return;
+        }
+        self.tell().handle_packet(now, control::Received { ether_type, packet, from });
     }
 
     /// Does what control wants, until it wants nothing more; says whether that was anything.

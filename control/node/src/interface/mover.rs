@@ -5,10 +5,12 @@
 //! with a reason; a device that is gone ends it.
 
 use super::actions::Subject;
-use super::gsi::Gsi;
 use super::handles::Handles;
-use crate::device::Opened;
-use pollux_control::interface::{Action, ConnectionKey, ConnectionNews, Link, PeerKey, PortView};
+use crate::fabric::Embedded;
+use crate::port::{Management, Place, Taken};
+use pollux_control::interface::{
+    Action, By, ConnectionKey, ConnectionNews, Link, Outgoing as Frame, PeerKey, PortView,
+};
 use pollux_control::mad::Envelope;
 use pollux_control::peer::PeerConfig;
 use pollux_dataplane::ipoib::{
@@ -17,15 +19,16 @@ use pollux_dataplane::ipoib::{
 use pollux_dataplane::neighbour::{Peer, Route, RouteTable, Routes};
 use pollux_dataplane::packet_memory::PacketMemory;
 use pollux_dataplane::verdict::{Destinations, Verdict};
+use pollux_mem::Buf;
 use pollux_mem::snapshot::Snapshot;
 use pollux_verbs::time::Time;
 use pollux_verbs::*;
 use pollux_wire::address::{Guid, Qpn, Scope};
-use pollux_wire::ip::ipoib::ip_mtu;
+use pollux_wire::ip::ipoib::{EtherType, ip_mtu};
 use pollux_wire::keys::PKey;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
-use std::time::Duration;
+use std::sync::Arc;
 
 /// The longest packet in a buffer for datagrams: that of a link with the largest MTU.
 const SMALL_OCTETS: u32 = 4092;
@@ -48,8 +51,6 @@ const CONNECTED_SENDS: u32 = 64;
 const HANDLES_MAX: usize = 64;
 /// Packets that wait for room in a send queue.
 pub(super) const WAITING_MAX: usize = 256;
-/// How long a device may take to give back what it has of a queue pair that ends.
-pub(super) const BACK_MAX: Duration = Duration::from_secs(5);
 
 /// Why an interface has no device, or not any more.
 #[derive(Debug)]
@@ -136,7 +137,7 @@ pub struct Mover {
     /// Connections that end, and until when that may take, the first first.
     pub(super) leaving: VecDeque<(Time, ConnectionKey)>,
     /// Until when datagrams may take to stop, or to go on.
-    settled_by: Option<Time>,
+    pub(super) settled_by: Option<Time>,
     /// How much connections had been used when that was told last.
     uses: BTreeMap<ConnectionKey, ConnectionUse>,
     /// For single packets.
@@ -149,11 +150,16 @@ pub struct Mover {
     pub(super) misses: Vec<Vec<u8>>,
     pub(super) too_big: Vec<(Vec<u8>, u32)>,
     pub(super) waiting: VecDeque<Outgoing>,
+    /// What leaves with the next doorbell, and what is being written to leave with it.
+    pub(super) batch: Vec<Outgoing>,
+    pub(super) draft: Option<Buf>,
     pub(super) refused: Vec<Refused>,
     pub(super) counts: Counts,
-    gsi: Gsi,
+    pub(super) management: Management,
     // Buffers go back to pools, which must still be there.
     _memories: [PacketMemory; 2],
+    // And the device leaves a fabric that still runs.
+    _fabric: Option<Arc<Embedded>>,
 }
 
 /// What was not moved, beside what the station counts.
@@ -173,14 +179,13 @@ impl Mover {
     /// All that an interface needs at a device, stopped. Connections, if there are to be any, bring
     /// messages of at most so many octets. The seed is to be unknown to others.
     pub fn new(
-        opened: Opened,
+        place: Place,
         p_key: PKey,
         scope: Scope,
         message_octets: Option<u32>,
         seed: u64,
     ) -> Result<Self, DeviceError> {
-        let Opened { mut device, port } = opened;
-        let pd = device.create_pd()?;
+        let Taken { mut device, port, pd, management, fabric } = place.take()?;
         let memory =
             |buffers, octets| PacketMemory::new(buffers, octets).map_err(DeviceError::Memory);
         let small = memory(SMALL_BUFFERS, SMALL_OCTETS)?;
@@ -193,7 +198,6 @@ impl Mover {
         let config =
             Config { port, connected_receives, connected_sends, receive_mtu, ..Config::default() };
         let station = Station::new(&mut *device, pd, config, &small, &large)?;
-        let gsi = Gsi::new(&mut *device, pd, port)?;
         let routes = RouteTable::new(p_key, scope, seed);
         Ok(Self {
             port,
@@ -218,10 +222,13 @@ impl Mover {
             settled_by: None,
             uses: BTreeMap::new(),
             waiting: VecDeque::new(),
+            batch: Vec::new(),
+            draft: None,
             refused: Vec::new(),
             counts: Counts::default(),
-            gsi,
+            management,
             _memories: [small, large],
+            _fabric: fabric,
             device,
         })
     }
@@ -248,7 +255,7 @@ impl Mover {
 
     /// Whether the station is stopped, and all management datagrams are sent.
     pub fn is_idle(&self) -> bool {
-        self.station.is_stopped() && self.gsi.is_idle()
+        self.station.is_stopped() && self.management.is_idle()
     }
 
     /// What was not moved.
@@ -263,15 +270,15 @@ impl Mover {
 
     /// Management datagrams that could not be sent.
     pub fn mads_unsent(&self) -> u64 {
-        self.gsi.unsent()
+        self.management.unsent()
     }
 
     /// The port as it is now.
-    pub fn port(&self) -> Result<PortView, VerbsError> {
+    pub fn port(&mut self) -> Result<PortView, VerbsError> {
         let port = self.device.port(self.port)?;
         let gid = |index| self.device.gid(self.port, index);
         let p_key = |index| self.device.pkey(self.port, index);
-        Ok(PortView {
+        let view = PortView {
             number: self.port,
             state: port.state,
             lid: port.lid,
@@ -281,13 +288,17 @@ impl Mover {
             mtu: port.mtu,
             gids: (0..port.gids).map(gid).collect::<Result<_, _>>()?,
             pkeys: (0..port.pkeys).map(p_key).collect::<Result<_, _>>()?,
+        };
+        Ok(match self.management.in_band() {
+            Some(in_band) => in_band.view(view),
+            None => view,
         })
     }
 
     /// Takes what has come; says whether anything was done.
     pub fn poll(&mut self, now: Time, arrived: &mut Arrived) -> Result<bool, VerbsError> {
         let mut busy = self.hear_device(arrived)?;
-        busy |= self.gsi.poll(now, &mut *self.device, &mut arrived.mads)?;
+        busy |= self.management.poll(now, &mut *self.device, &mut arrived.mads)?;
         let before = arrived.packets.len();
         busy |= self.station.poll(&mut *self.device, &mut arrived.packets)? > 0;
         self.hear_first(&arrived.packets[before..]);
@@ -298,37 +309,12 @@ impl Mover {
         self.broken.take().map_or(Ok(()), Err)?;
         self.start_again()?;
         self.check_patience(now)?;
+        self.flush();
         busy |= self.send_waiting();
         arrived.news.append(&mut self.news);
         arrived.misses.append(&mut self.misses);
         arrived.too_big.append(&mut self.too_big);
         Ok(busy)
-    }
-
-    /// A connection that takes too long to end is given up; a device that even so does not end it,
-    /// or that keeps what it has of datagrams, is of no use.
-    fn check_patience(&mut self, now: Time) -> Result<(), VerbsError> {
-        const LATE: VerbsError =
-            VerbsError::Lost { what: "queue pair", why: "what it was given does not come back" };
-        while let Some(&(until, key)) = self.leaving.front() {
-            let known = self.connections.get(&key).copied();
-            if known.is_some() && now < until {
-                break;
-            }
-            self.leaving.pop_front();
-            let Some(id) = known else { continue };
-            if !self.station.give_up(id) {
-                return Err(LATE);
-            }
-            self.counts.given_up += 1;
-            self.leaving.push_back((now + BACK_MAX, key));
-        }
-        if self.station.is_settled() {
-            self.settled_by = None;
-            return Ok(());
-        }
-        let by = *self.settled_by.get_or_insert(now + BACK_MAX);
-        if now < by { Ok(()) } else { Err(LATE) }
     }
 
     /// Whose a packet is; those of nobody here are counted.
@@ -354,9 +340,18 @@ impl Mover {
         self.keys.get(&connection).copied()
     }
 
+    /// The management datagram that a packet is, where these go in band.
+    pub fn management_in(&mut self, received: &Received) -> Option<Envelope> {
+        let gid = self.link?.gid;
+        self.management.in_band()?.receive(received, gid)
+    }
+
     /// Sends a management datagram.
     pub fn send_mad(&mut self, envelope: &Envelope) {
-        self.gsi.send(&mut *self.device, envelope);
+        if let Some(way) = self.management.send(&mut *self.device, envelope) {
+            let (ether_type, packet) = (EtherType::IN_BAND_MAD, envelope.mad.to_vec());
+            self.send(&Frame { ether_type, packet, by: By::Datagram(way) });
+        }
     }
 
     /// Tells, at the next poll, which connections were used since this was called last.
@@ -408,27 +403,9 @@ impl Mover {
         Ok(busy)
     }
 
-    /// What the device says is lost for good; nothing of the interface can go on without it.
-    fn check_loss(&self, event: &AsyncEvent) -> Result<(), VerbsError> {
-        let lost = |what, why| Err(VerbsError::Lost { what, why });
-        match *event {
-            AsyncEvent::DeviceFatal => lost("adapter", "it says that it failed"),
-            AsyncEvent::CqError(cq) if cq == self.station.cq() || cq == self.gsi.cq() => {
-                lost("completion queue", "it overran")
-            }
-            AsyncEvent::SrqError(srq) if Some(srq) == self.station.srq() => {
-                lost("shared receive queue", "it failed")
-            }
-            AsyncEvent::QpFatal(qp) if qp == self.station.datagram_qp() || qp == self.gsi.qp() => {
-                lost("queue pair of datagrams", "it failed")
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// The first packet of a connection is as good as the peer's word that it stands: a queue pair
     /// that is ready to send before it hears that word tells no such event (IBA 12.9.7.2).
-    fn hear_first(&mut self, packets: &[Received]) {
+    pub(super) fn hear_first(&mut self, packets: &[Received]) {
         if self.unheard.is_empty() {
             return;
         }

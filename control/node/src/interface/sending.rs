@@ -11,6 +11,7 @@ use pollux_dataplane::reason::Refusal;
 use pollux_wire::ip::ipoib::EtherType;
 use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::ip::ipv6::Ipv6Header;
+use std::collections::VecDeque;
 use std::net::IpAddr;
 
 /// Why a packet of the host was not taken.
@@ -77,14 +78,16 @@ impl Mover {
             None => return Err(NotSent::Full),
         }
         let outgoing = ipoib::Outgoing { packet: buf, ether_type, route };
-        if self.waiting.iter().any(|before| is_same_way(&before.route, &route)) {
+        self.flush();
+        if is_behind(&self.waiting, &outgoing) {
             return self.wait(outgoing);
         }
-        self.station.send(&mut *self.device, &mut vec![outgoing], &mut self.refused);
+        self.batch.push(outgoing);
+        self.station.send(&mut *self.device, &mut self.batch, &mut self.refused);
         self.refused.pop().map_or(Ok(()), |refused| self.take_back(refused))
     }
 
-    fn take_back(&mut self, refused: ipoib::Refused) -> Result<(), NotSent> {
+    pub(super) fn take_back(&mut self, refused: ipoib::Refused) -> Result<(), NotSent> {
         let ipoib::Refused { why, outgoing, mtu } = refused;
         if why == Refusal::Full {
             return self.wait(outgoing);
@@ -110,7 +113,16 @@ impl Mover {
         Ok(())
     }
 
-    fn miss(&mut self, packet: &[u8]) -> Result<(), NotSent> {
+    /// Of the batch, what would overtake others waits behind them.
+    pub(super) fn queue_behind_others(&mut self) {
+        let waiting = &self.waiting;
+        let behind: Vec<_> = self.batch.extract_if(.., |one| is_behind(waiting, one)).collect();
+        for one in behind {
+            self.counts.no_room += u64::from(self.wait(one).is_err());
+        }
+    }
+
+    pub(super) fn miss(&mut self, packet: &[u8]) -> Result<(), NotSent> {
         if self.misses.len() == WAITING_MAX {
             return Err(NotSent::Full);
         }
@@ -130,6 +142,9 @@ impl Mover {
     /// Sends what waited for room; says whether anything was sent.
     pub(super) fn send_waiting(&mut self) -> bool {
         let before = self.waiting.len();
+        if before == 0 {
+            return false;
+        }
         let mut batch: Vec<_> = self.waiting.drain(..).collect();
         let mut refused = std::mem::take(&mut self.refused);
         self.station.send(&mut *self.device, &mut batch, &mut refused);
@@ -141,13 +156,13 @@ impl Mover {
     }
 }
 
-/// Whether packets of two routes go by one queue pair.
-fn is_same_way(one: &Route, other: &Route) -> bool {
-    match (one, other) {
+/// Whether others wait that go by the same queue pair.
+fn is_behind(waiting: &VecDeque<ipoib::Outgoing>, outgoing: &ipoib::Outgoing) -> bool {
+    waiting.iter().any(|before| match (&before.route, &outgoing.route) {
         (Route::Connected(one), Route::Connected(other)) => one.connection == other.connection,
         (Route::Datagram(_), Route::Datagram(_)) => true,
         _ => false,
-    }
+    })
 }
 
 /// What a packet is, and where it goes.

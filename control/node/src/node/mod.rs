@@ -3,14 +3,16 @@
 //! One thread does it all, and naps when there is nothing to do: briefly at first, since traffic
 //! comes in runs, then longer. An adapter in software has nothing that would wake it.
 
+mod opening;
 mod report;
 
 use crate::admin::Admin;
-use crate::config::{InterfaceSettings, NodeConfig};
-use crate::device::{self, OpenError};
+use crate::config::NodeConfig;
+use crate::device::OpenError;
 use crate::interface::Interface;
 use crate::interface::echo::EchoId;
 use crate::interface::mover::DeviceError;
+use opening::Named;
 use pollux_verbs::time::Time;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,16 +41,6 @@ pub struct Node {
     start: Instant,
 }
 
-struct Named {
-    settings: InterfaceSettings,
-    /// The interface, or why there is none.
-    interface: Result<Interface, StartError>,
-    /// When a device that is gone is looked for again.
-    retry_at: Time,
-    /// What it was said to be last.
-    said: String,
-}
-
 /// Why a node does not start: one sentence, and what to do.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -57,6 +49,8 @@ pub enum StartError {
     Open(String, OpenError),
     /// A device has not what an interface needs.
     Device(String, DeviceError),
+    /// Another interface there failed, so its device is opened again.
+    Beside(String, String),
     /// Nobody can ask.
     Socket(String, io::Error),
     /// There is nothing to run.
@@ -68,6 +62,9 @@ impl fmt::Display for StartError {
         match self {
             Self::Open(name, error) => write!(f, "interface {name}: {error}"),
             Self::Device(name, error) => write!(f, "interface {name}: {error}"),
+            Self::Beside(name, device) => {
+                write!(f, "interface {name}: {device} failed for another interface there")
+            }
             Self::Socket(path, error) => write!(f, "socket {path}: {error}"),
             Self::Empty => f.write_str("the configuration has no interface; write [interface.ib0]"),
         }
@@ -84,13 +81,7 @@ impl Node {
             return Err(StartError::Empty);
         }
         let start = Instant::now();
-        let mut interfaces = BTreeMap::new();
-        for (name, settings) in config.interfaces {
-            let now = Time::START + start.elapsed();
-            let interface = Ok(open(now, &name, &settings)?);
-            let named = Named { settings, interface, retry_at: now, said: String::new() };
-            interfaces.insert(name, named);
-        }
+        let interfaces = opening::open_all(Time::START + start.elapsed(), config.interfaces)?;
         let listen = |path: &Path| {
             let failed = |error| StartError::Socket(path.display().to_string(), error);
             Admin::listen(path).map_err(failed)
@@ -139,7 +130,8 @@ impl Node {
     fn step(&mut self) -> bool {
         let now = self.now();
         let all = self.interfaces.iter_mut();
-        all.fold(false, |busy, (name, named)| named.step(now, name) | busy)
+        let busy = all.fold(false, |busy, (name, named)| named.step(now, name) | busy);
+        busy | opening::reopen(now, &mut self.interfaces)
     }
 
     /// Answers questions.
@@ -160,45 +152,6 @@ impl Node {
             }
         }
     }
-}
-
-impl Named {
-    fn step(&mut self, now: Time, name: &str) -> bool {
-        match &mut self.interface {
-            Ok(interface) => {
-                let busy = interface.step(now);
-                if let Some(error) = interface.failed() {
-                    let error = DeviceError::Verbs(error.clone());
-                    self.interface = Err(StartError::Device(name.into(), error));
-                    self.retry_at = now + REOPEN_EVERY;
-                }
-                busy
-            }
-            Err(_) if now < self.retry_at => false,
-            Err(_) => {
-                self.interface = open(now, name, &self.settings);
-                self.retry_at = now + REOPEN_EVERY;
-                self.interface.is_ok()
-            }
-        }
-    }
-
-    fn state(&self) -> String {
-        match &self.interface {
-            Err(error) => format!("failed: {error}"),
-            Ok(interface) => {
-                let row = interface.control().row();
-                format!("{}: {}", row.state, row.why)
-            }
-        }
-    }
-}
-
-fn open(now: Time, name: &str, settings: &InterfaceSettings) -> Result<Interface, StartError> {
-    let opened = device::open(&settings.device);
-    let opened = opened.map_err(|error| StartError::Open(name.into(), error))?;
-    let interface = Interface::new(now, opened, settings, seed());
-    interface.map_err(|error| StartError::Device(name.into(), error))
 }
 
 /// Longer the longer nothing happens.

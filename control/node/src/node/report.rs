@@ -5,7 +5,7 @@ use crate::interface::echo::{EchoId, Outcome};
 use crate::interface::sending::NotSent;
 use crate::interface::{Interface, PingError};
 use pollux_control::cm::Role;
-use pollux_control::interface::{GroupRow, Way};
+use pollux_control::interface::{GroupRow, LeaseRow, Way};
 use pollux_control::neighbour::{NeighbourRow, State};
 use pollux_control::peer::ConnectionRow;
 use pollux_dataplane::reason::{PacketDrop, Refusal};
@@ -173,8 +173,19 @@ fn interface(now: Time, name: &str, device: &str, one: &Interface) -> Value {
         "lid": row.link.map(|link| link.lid.0),
         "mtu": row.link.map(|link| link.mtu),
         "addresses": addresses,
+        "dhcp": control.lease_row().map(|row| lease(now, &row)),
         "sent": traffic.datagrams_sent + traffic.connected_sent,
         "received": traffic.datagrams_received + traffic.connected_received,
+    })
+}
+
+/// How far it is with a DHCP server, and for how many seconds it has an address.
+fn lease(now: Time, row: &LeaseRow) -> Value {
+    let expires = row.lease.as_ref().and_then(|lease| lease.expires_at);
+    json!({
+        "state": row.state,
+        "server": row.lease.as_ref().map(|lease| lease.server.to_string()),
+        "left": expires.map(|expires| seconds(expires, now)),
     })
 }
 

@@ -39,10 +39,10 @@ pub struct Ailing {
 
 /// Opens a device, well as yet.
 pub fn ailing(name: &str) -> (Opened, Arc<Mutex<Illness>>) {
-    let Opened { device, port } = open(name).expect("the port is free");
+    let Opened { device, port, fabric } = open(name).expect("the port is free");
     let illness = Arc::default();
     let ailing = Ailing { device, illness: Arc::clone(&illness) };
-    (Opened { device: Box::new(ailing), port }, illness)
+    (Opened { device: Box::new(ailing), port, fabric }, illness)
 }
 
 impl Ailing {

@@ -4,6 +4,7 @@ use pollux_control::peer::ConnectionRow;
 use pollux_node::config::{InterfaceSettings, NodeConfig};
 use pollux_node::interface::Interface;
 use pollux_node::interface::echo::Outcome;
+use pollux_node::port::SharedPort;
 use pollux_node::{Opened, open};
 use pollux_verbs::time::Time;
 use std::net::IpAddr;
@@ -40,6 +41,19 @@ impl Hosts {
             Interface::new(Time::START, opened, &settings, seed).expect("it has all it needs")
         };
         Self { hosts: devices.into_iter().zip(1..).map(host).collect(), start }
+    }
+
+    /// Interfaces that share a device, each with its address and other keys of its configuration.
+    pub fn sharing(device: &str, interfaces: &[(&str, &str)]) -> Self {
+        let mut hosts = Self::with(&[], "");
+        let port = SharedPort::new(open(device).expect("the port is free")).expect("it is whole");
+        for ((address, keys), seed) in interfaces.iter().zip(100..) {
+            let settings = settings(device, address, keys);
+            let seat = port.seat(settings.pkey);
+            let interface = Interface::new(Time::START, seat, &settings, seed);
+            hosts.hosts.push(interface.expect("it has all it needs"));
+        }
+        hosts
     }
 
     /// Adds other hosts to these.

@@ -1,6 +1,7 @@
 //! Two nodes of ours at one fabric.
 
 use crate::fabric::{Manager, Running};
+use crate::guest::Opensm;
 use crate::host::{Hosts, PATIENCE};
 use pollux_control::interface::Life;
 use pollux_node::interface::PingError;
@@ -8,6 +9,8 @@ use pollux_node::interface::echo::Outcome;
 use pollux_node::interface::sending::NotSent;
 use pollux_referee::tshark::dissect;
 use pollux_verbs::QpType;
+use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::ipv4::Ipv4Header;
 use std::net::Ipv4Addr;
 
 /// Two interfaces of a mode that are up.
@@ -142,6 +145,91 @@ fn a_partition_is_a_link_of_its_own() {
     let echoes: Vec<_> = rows.iter().filter(|row| !row.values[1].is_empty()).collect();
     assert!(!echoes.is_empty());
     assert!(echoes.iter().all(|row| row.values[0] == "32769"), "{:?}", echoes[0].values);
+}
+
+// req: ud-pkey-configured
+#[test]
+fn interfaces_of_several_partitions_share_a_port() {
+    let test = "interfaces_of_several_partitions_share_a_port";
+    let fabric = Running::partitioned(test, 2, PARTITIONS);
+    let keys = ["mode = 'rc'", "mode = 'rc'\npkey = 0x8001"];
+    let node = |host: usize, addresses: [&str; 2]| {
+        let [one, two] = addresses;
+        Hosts::sharing(&fabric.port(host), &[(one, keys[0]), (two, keys[1])])
+    };
+    let mut hosts = node(1, ["10.0.0.1/24", "10.0.0.3/24"]);
+    hosts.join(node(2, ["10.0.0.2/24", "10.0.0.4/24"]));
+    hosts.come_up();
+    for octets in [56, 60_000] {
+        for (host, to) in [(0, "10.0.0.2"), (1, "10.0.0.4"), (2, "10.0.0.1"), (3, "10.0.0.3")] {
+            hosts.must_answer(host, to, octets);
+        }
+    }
+    // One subnet of addresses, and yet nobody of the other partition is a neighbour.
+    for (host, to) in [(0, "10.0.0.3"), (0, "10.0.0.4"), (1, "10.0.0.2"), (2, "10.0.0.3")] {
+        assert_eq!(hosts.ping(host, to, 56), Outcome::Unreachable, "{host} to {to}");
+    }
+    for host in 0..4 {
+        let rows = hosts.connections(host);
+        let [row] = &rows[..] else { panic!("{host}: {rows:?}") };
+        assert_eq!((row.qp_type, row.mtu), (QpType::Rc, 65_520));
+    }
+    let now = hosts.now();
+    hosts.hosts[1].leave(now);
+    hosts.until("left", |hosts| hosts.hosts[1].has_left() && hosts.connections(3).is_empty());
+    hosts.must_answer(0, "10.0.0.2", 60_000);
+    // Queue pair 1 spoke for both partitions, in the one that each message was about.
+    let packets = fabric.end();
+    let octets: Vec<_> = packets.iter().map(Vec::as_slice).collect();
+    let fields = ["infiniband.bth.p_key", "infiniband.cm.req.pkey"];
+    let Some(rows) = dissect(test, &octets, &fields) else { return };
+    let requests: Vec<_> = rows.iter().filter(|row| !row.values[1].is_empty()).collect();
+    for partition in ["65535", "32769"] {
+        assert!(requests.iter().any(|row| row.values[0] == partition), "none in {partition}");
+    }
+}
+
+// req: ud-group-create
+#[test]
+fn opensm_makes_the_groups_that_we_join() {
+    let test = "opensm_makes_the_groups_that_we_join";
+    let fabric = Running::start(test, 3, Manager::Umad);
+    let Some(opensm) = Opensm::start(test, &fabric) else { return };
+    let devices = [(fabric.port(1), "10.0.0.1/24"), (fabric.port(3), "10.0.0.3/24")];
+    let mut hosts = Hosts::at(&devices, "ud");
+    hosts.come_up();
+    let (now, group) = (hosts.now(), Ipv4Addr::new(239, 1, 2, 3));
+    hosts.hosts[0].keep_deliveries();
+    assert!(hosts.hosts[0].join_group(now, group.into()));
+    let header = Ipv4Header {
+        source: Ipv4Addr::new(10, 0, 0, 3),
+        destination: group,
+        protocol: IpProtocol::UDP,
+        ..Ipv4Header::default()
+    };
+    let mut packet = vec![0; 100];
+    header.write_packet(&[], 80, &mut packet).expect("it has room");
+    hosts.until("heard", |hosts| {
+        let now = hosts.now();
+        let [hearer, sender] = &mut hosts.hosts[..] else { panic!("there are two") };
+        // Whoever sends before the group is there asks again when it hears of it.
+        let _sent = sender.send(now, &packet);
+        hearer.poll_delivery().is_some_and(|delivery| delivery.packet == packet)
+    });
+    drop((hosts, opensm));
+    let packets = fabric.end();
+    let octets: Vec<_> = packets.iter().map(Vec::as_slice).collect();
+    let fields = ["mgid", "q_key", "p_key", "mtu", "rate", "tclass", "sl", "flowlabel", "hoplimit"];
+    let fields = fields.map(|field| format!("infiniband.mcmemberrecord.{field}"));
+    let fields: Vec<_> =
+        [vec!["infiniband.mad.method"], fields.iter().map(|it| &**it).collect()].concat();
+    let Some(rows) = dissect(test, &octets, &fields) else { return };
+    // What OpenSM says of a group, but for its name.
+    let like = |group: &str| {
+        let answers = rows.iter().filter(|row| row.values[0] == "0x81" && row.values[1] == group);
+        answers.map(|row| row.values[2..].to_vec()).next().expect("it was joined")
+    };
+    assert_eq!(like("ff12:401b:ffff::f01:203"), like("ff12:401b:ffff::ffff:ffff"));
 }
 
 // req: ud-full-member

@@ -60,9 +60,11 @@ impl Requester {
         shared: &Shared,
         work: &SendWork,
     ) -> (Head, Option<Grh>, Extended) {
-        let (to, imm) = match work.op {
-            SendOp::DatagramImm(to, data) => (to, Some(ImmDt { data })),
-            SendOp::Datagram(to) => (to, None),
+        let own_pkey = common.pkey(&shared.port);
+        let (to, imm, pkey) = match work.op {
+            SendOp::DatagramImm(to, data) => (to, Some(ImmDt { data }), own_pkey),
+            SendOp::Datagram(to) => (to, None, own_pkey),
+            SendOp::DatagramIn(to, index) => (to, None, shared.port.pkey(index)),
             _ => unreachable!("posting takes only datagrams on this service"),
         };
         let own = common.attributes.qkey.unwrap_or_default();
@@ -72,7 +74,6 @@ impl Requester {
             Some(imm) => (Opcode::UD_SEND_ONLY_IMM, Extended::DethImm(deth, imm)),
             None => (Opcode::UD_SEND_ONLY, Extended::Deth(deth)),
         };
-        let pkey = common.pkey(&shared.port);
         let to = To { path: &work.path, pkey, dest_qp: to.qpn };
         let (mut head, grh) = to.head(&shared.port, opcode, self.psn());
         head.se = work.flags.has(SendFlags::SOLICITED);

@@ -80,6 +80,12 @@ impl Port {
         (1 << (self.lmc & 7)) - 1
     }
 
+    /// A key of the P_Key table as it is now.
+    #[inline]
+    pub fn pkey(&self, index: u16) -> PKey {
+        self.pkeys.get(usize::from(index)).copied().unwrap_or(PKey::INVALID)
+    }
+
     /// The entry of the P_Key table that a packet's key matches.
     #[inline]
     pub fn pkey_index(&self, pkey: PKey) -> Option<u16> {

@@ -72,7 +72,10 @@ impl Adapter {
             return Err(PostRefusal::Full);
         }
         let path = match request.op {
-            SendOp::Datagram(to) | SendOp::DatagramImm(to, _) => {
+            SendOp::DatagramIn(_, index) if usize::from(index) >= self.shared.port.pkeys.len() => {
+                return Err(PostRefusal::BadOperation);
+            }
+            SendOp::Datagram(to) | SendOp::DatagramImm(to, _) | SendOp::DatagramIn(to, _) => {
                 let ah = self.shared.ahs.get(to.ah.0).filter(|(pd, _)| *pd == init.pd);
                 let ah = ah.filter(|_| to.qpn.0 <= QPN_MAX);
                 ah.ok_or(PostRefusal::BadOperation)?.1

@@ -216,8 +216,7 @@ impl Common {
     /// The queue pair's P_Key, as it is in the port's table now.
     #[inline]
     pub(crate) fn pkey(&self, port: &Port) -> PKey {
-        let index = usize::from(self.attributes.pkey_index.unwrap_or(0));
-        port.pkeys.get(index).copied().unwrap_or(PKey::INVALID)
+        port.pkey(self.attributes.pkey_index.unwrap_or(0))
     }
 
     pub(crate) fn transport(&self) -> Transport {

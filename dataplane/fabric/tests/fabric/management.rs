@@ -6,7 +6,7 @@ use pollux_fabric::link::fault::Faults;
 use pollux_fabric::link::world::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::net::world::{NetLink, NetWorld};
-use pollux_fabric::node::NodeDrop;
+use pollux_fabric::node::{NodeDrop, PKeys};
 use pollux_fabric::subnet::{Datagram, Subnet};
 use pollux_fabric::topology::{End, Topology};
 use pollux_fabric::{Adapter, SoftDevice, Time};
@@ -14,7 +14,7 @@ use pollux_mem::Memory;
 use pollux_verbs::work::Destination;
 use pollux_verbs::*;
 use pollux_wire::address::{Lid, Qpn};
-use pollux_wire::keys::QKey;
+use pollux_wire::keys::{PKey, QKey};
 use pollux_wire::mad::smp::{DirectedSmp, NodeInfo, PortState};
 use pollux_wire::mad::{Attribute, AttributeId, MadHeader, Method, MgmtClass};
 use pollux_wire::packet::Packet;
@@ -211,15 +211,13 @@ impl Program {
         assert!(self.memory.write(0, &mad));
         let path = AddressVector { dlid, port: 1, ..AddressVector::default() };
         let ah = self.device.create_ah(self.pd, &path).unwrap();
-        let to = Destination { ah, qpn: Qpn::GSI, qkey: QKey::GSI };
-        let sge = self.sge(0, 256);
-        let request = SendRequest {
-            id: 2,
-            op: SendOp::Datagram(to),
-            data: Data::Sges(&[sge]),
-            flags: SendFlags::SIGNALED,
-        };
-        self.device.post_send(self.qp, &[request]).unwrap();
+        self.post(SendOp::Datagram(Destination { ah, qpn: Qpn::GSI, qkey: QKey::GSI })).unwrap();
+    }
+
+    fn post(&mut self, op: SendOp) -> Result<(), PostError> {
+        let sges = [self.sge(0, 256)];
+        let (data, flags) = (Data::Sges(&sges), SendFlags::SIGNALED);
+        self.device.post_send(self.qp, &[SendRequest { id: 2, op, data, flags }])
     }
 
     /// Who sent the datagram that has come, and its method.
@@ -270,6 +268,40 @@ fn a_program_owns_general_services_beside_the_agents() {
         assert_eq!(ask(3, MgmtClass::SUBN_LID_ROUTED, get, 1), None, "not by this queue pair");
         assert_eq!(world.net().subnet().nodes()[2].drops.of(NodeDrop::Malformed), 1);
     }
+}
+
+/// Queue pair 1 speaks for each partition of its port, and hears of each.
+#[test]
+fn a_program_chooses_the_partition_of_each_datagram() {
+    let mut subnet = Subnet::new(Topology::generate("single:2", 1).unwrap());
+    manage(&mut subnet, 0, None);
+    // The switch lets everything past, and the receiver has the same keys in another order.
+    for (node, keys) in [(1, [0xffff, 0x8001, 0x8002]), (2, [0x8002, 0xffff, 0x8001])] {
+        let mut entries = [PKey(0); 32];
+        entries[..3].copy_from_slice(&keys.map(PKey));
+        subnet.node_mut(node).ports[1].p_keys = PKeys::new(entries);
+    }
+    let world = NetWorld::new(Net::new(subnet, 1, Wire::default()));
+    let mut programs = [1, 2].map(|node| Program::new(&world, node));
+    let path = AddressVector { dlid: Lid(3), port: 1, ..AddressVector::default() };
+    let ah = programs[0].device.create_ah(programs[0].pd, &path).unwrap();
+    let to = Destination { ah, qpn: Qpn::GSI, qkey: QKey::GSI };
+    let header = MadHeader::new(MgmtClass::COMM_MGT, Method::SEND, 9, AttributeId(1));
+    assert!(programs[0].memory.write(0, &header.emit()));
+    for (sent, came) in [(0, 1), (1, 2), (2, 0)] {
+        programs[1].receive();
+        programs[0].post(SendOp::DatagramIn(to, sent)).unwrap();
+        let mut out = [Completion::NOTHING];
+        for _ in 0..100 {
+            world.step();
+            if programs[1].device.poll(programs[1].cq, &mut out).unwrap() > 0 {
+                break;
+            }
+        }
+        assert_eq!(out[0].from.map(|from| from.pkey_index), Some(came));
+    }
+    let refusal = programs[0].post(SendOp::DatagramIn(to, 32)).unwrap_err().refusal;
+    assert_eq!(refusal, PostRefusal::BadOperation, "the table has no such place");
 }
 
 proptest! {

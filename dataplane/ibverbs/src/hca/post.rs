@@ -169,6 +169,8 @@ impl Hca {
                     (*wr).__bindgen_anon_1.imm_data = imm.to_be();
                     code::IBV_WR_SEND_WITH_IMM
                 }
+                // Queue pair 1 is the kernel's.
+                SendOp::DatagramIn(..) => return Err(PostRefusal::BadOperation),
                 SendOp::Write(remote) => {
                     write_remote(remote, wr);
                     code::IBV_WR_RDMA_WRITE

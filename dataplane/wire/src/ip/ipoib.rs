@@ -19,6 +19,9 @@ codes! {
         ARP = 0x0806,
         RARP = 0x8035,
         IPV6 = 0x86dd,
+        /// A management datagram on links where these cannot go otherwise: an extension of ours,
+        /// by one of the numbers for experiments (IEEE 802 9.2.4).
+        IN_BAND_MAD = 0x88b6,
     }
 }
 

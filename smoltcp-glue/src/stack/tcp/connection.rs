@@ -207,6 +207,12 @@ impl Connection {
         self.holder == Holder::Nobody && !has_said_all && !self.is_over()
     }
 
+    /// Whether receiving would say something, if only that nothing more comes.
+    pub(in crate::stack) fn is_readable(&self) -> bool {
+        let is_opening = matches!(self.state(), State::SynSent | State::SynReceived);
+        self.has_unread() || self.end.is_some() || !is_opening && !self.shown().may_recv()
+    }
+
     /// Whether data has come that nobody has read.
     pub(super) fn has_unread(&self) -> bool {
         self.shown().recv_queue() > 0

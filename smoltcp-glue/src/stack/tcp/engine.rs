@@ -3,13 +3,16 @@
 //! Its interface polls every socket of a set, so each connection is a set of its own, and a packet
 //! costs one connection's poll however many there are. The interface itself is shared: it is told
 //! before each poll which address is ours here. It takes its MTU when it is made, so there is one
-//! for each MTU in use.
+//! for each MTU in use. Checksums are none of its business: segments that come were looked at, and
+//! those that go are sealed here.
 
-use crate::stack::outbox::Packet;
+use crate::stack::outbox::{Exit, Packet};
+use crate::stack::packet::IpPacket;
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
+use pollux_wire::ip::tcp::fill_checksum;
 use smoltcp::iface::{Config, Interface, PollResult, SocketSet};
-use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr};
 use std::collections::BTreeMap;
@@ -81,10 +84,10 @@ impl Engine {
         &mut self,
         at: At,
         sockets: &mut SocketSet<'static>,
-        packet: &mut Packet,
+        exit: &mut dyn Exit,
     ) -> bool {
         let interface = self.interface(at);
-        let mut pipe = Pipe::new(at.mtu, None, packet);
+        let mut pipe = Pipe::new(at.mtu, None, exit);
         let result = interface.poll_egress(instant(at.now), &mut pipe, sockets);
         result == PollResult::SocketStateChanged && pipe.is_sent
     }
@@ -112,12 +115,12 @@ fn whole(ip: IpAddr) -> IpCidr {
 struct Pipe<'p> {
     mtu: u32,
     incoming: Option<&'p [u8]>,
-    outgoing: &'p mut Packet,
+    outgoing: &'p mut dyn Exit,
     is_sent: bool,
 }
 
 impl<'p> Pipe<'p> {
-    const fn new(mtu: u32, incoming: Option<&'p [u8]>, outgoing: &'p mut Packet) -> Self {
+    fn new(mtu: u32, incoming: Option<&'p [u8]>, outgoing: &'p mut dyn Exit) -> Self {
         Self { mtu, incoming, outgoing, is_sent: false }
     }
 }
@@ -141,13 +144,14 @@ impl Device for Pipe<'_> {
         if self.is_sent {
             return None;
         }
-        Some(Outgoing { packet: self.outgoing, is_sent: &mut self.is_sent })
+        Some(Outgoing { exit: &mut *self.outgoing, is_sent: &mut self.is_sent })
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ip;
         capabilities.max_transmission_unit = self.mtu as usize;
+        capabilities.checksum.tcp = Checksum::None;
         capabilities
     }
 }
@@ -161,13 +165,26 @@ impl RxToken for Incoming<'_> {
 }
 
 struct Outgoing<'a> {
-    packet: &'a mut Packet,
+    exit: &'a mut dyn Exit,
     is_sent: &'a mut bool,
 }
 
 impl TxToken for Outgoing<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
         *self.is_sent = true;
-        f(self.packet.room(len))
+        let room = self.exit.room(len);
+        let result = f(room);
+        seal(room);
+        result
+    }
+}
+
+/// Puts the checksum into a segment, which smoltcp has left to us: ours takes a fraction of the
+/// time.
+fn seal(octets: &mut [u8]) {
+    if let Ok(IpPacket { pseudo, payload, .. }) = IpPacket::parse(octets) {
+        let at = octets.len() - payload.len();
+        let is_sealed = fill_checksum(&mut octets[at..], &pseudo);
+        debug_assert!(is_sealed.is_ok(), "it has the header of a segment");
     }
 }

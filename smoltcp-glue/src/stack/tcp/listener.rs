@@ -29,6 +29,10 @@ impl Listener {
         self.local
     }
 
+    pub(in crate::stack) fn has_waiting(&self) -> bool {
+        !self.open.is_empty()
+    }
+
     pub(super) fn is_full(&self) -> bool {
         self.half_open + self.open.len() >= self.backlog
     }

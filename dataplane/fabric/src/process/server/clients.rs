@@ -23,19 +23,6 @@ impl Server {
             }
             self.strangers.push_back(stranger);
         }
-        for _ in 0..self.strangers.len() {
-            let Some(stranger) = self.strangers.pop_front() else { break };
-            match stranger.receive() {
-                Received::Nothing => self.strangers.push_back(stranger),
-                Received::Note(Note::Attach { node, port }, Some(table)) => {
-                    if let Err((stranger, reason)) = self.attach(net, stranger, &node, port, table)
-                    {
-                        let _ = stranger.send(&Note::Refused { reason: reason.into() }, None);
-                    }
-                }
-                Received::Note(..) | Received::End => {}
-            }
-        }
         let clients: Vec<u32> = self.clients.keys().copied().collect();
         for number in clients {
             self.read(net, number);
@@ -47,6 +34,20 @@ impl Server {
         for number in clients {
             if self.clients.get(&number).is_some_and(|client| client.is_lost) {
                 self.detach(now, net, number);
+            }
+        }
+        // Behind those who left: their places are free.
+        for _ in 0..self.strangers.len() {
+            let Some(stranger) = self.strangers.pop_front() else { break };
+            match stranger.receive() {
+                Received::Nothing => self.strangers.push_back(stranger),
+                Received::Note(Note::Attach { node, port }, Some(table)) => {
+                    if let Err((stranger, reason)) = self.attach(net, stranger, &node, port, table)
+                    {
+                        let _ = stranger.send(&Note::Refused { reason: reason.into() }, None);
+                    }
+                }
+                Received::Note(..) | Received::End => {}
             }
         }
     }

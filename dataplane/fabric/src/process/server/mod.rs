@@ -526,6 +526,14 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_place_that_was_left_is_free_at_once() {
+        let (mut server, mut net) = server("left");
+        drop(attached(&mut server, &mut net, 1));
+        let _next = attached(&mut server, &mut net, 1);
+        assert_eq!(server.census(), (1, 0));
+    }
+
     /// What is in a lane keeps the server from sleeping, or wakes it.
     #[test]
     fn a_client_wakes_a_server_that_sleeps() {

@@ -1,7 +1,7 @@
 //! Two adapters in two pinned threads, beside what the same cores can do at best, and beside UCX.
 //!
 //! ```text
-//! cargo bench -p pollux-fabric --bench threads [-- --json]
+//! cargo bench -p pollux-perf --bench threads [-- --json]
 //! ```
 //!
 //! All runs are interleaved, and medians are shown, so that what else the machine does meets all of
@@ -36,27 +36,28 @@
 //! 37 ns. What makes packets dear is the variant CRC, at 0.8 octets a clock cycle on both ends.
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock, and its arguments")]
 
-mod two;
-mod ucx;
-
 use core_affinity::CoreId;
+use pollux_perf::machine::{copy, lines, on_both};
+use pollux_perf::peers::{Terms, ucx};
+use pollux_perf::samples::median;
+use pollux_perf::verbs::end::{GRH_OCTETS, Setup, ThreadEnd, ends};
 use pollux_verbs::*;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
-use two::{End, Setup, ends};
-use ucx::ucx;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Interleaved runs, of which the median counts.
 const RUNS: usize = 7;
 const ROUNDS: u32 = 10_000;
 
 /// What is measured: a name, a unit, and how.
-type Figure<'a> = (&'static str, &'static str, Box<dyn Fn() -> Option<f64> + 'a>);
+type Figure = (&'static str, &'static str, Box<dyn Fn() -> Option<f64>>);
 
 fn main() {
-    let cores = core_affinity::get_core_ids().filter(|cores| cores.len() >= 2);
-    let Some(cores) = cores else { return println!("SKIP: there are not two cores") };
-    let figures = figures(&cores);
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    let [CoreId { id: first }, CoreId { id: second }, ..] = cores[..] else {
+        return println!("SKIP: there are not two cores");
+    };
+    let figures = figures([first, second]);
     let mut runs = vec![Vec::new(); figures.len()];
     for _ in 0..RUNS {
         for ((_, _, measure), runs) in figures.iter().zip(&mut runs) {
@@ -80,8 +81,9 @@ fn main() {
     }
 }
 
-fn figures(cores: &[CoreId]) -> Vec<Figure<'_>> {
+fn figures(cores: [usize; 2]) -> Vec<Figure> {
     use QpType::{Rc, Uc, Ud};
+    let terms = Terms { cores, fifo: None, duration: Duration::from_millis(200) };
     let packets = Setup { packets_only: true, ..Setup::of(Rc) };
     let thousand = Setup { qps: 1000, has_srq: true, ..Setup::of(Rc) };
     let one_way = |setup, octets| move || Some(one_way(cores, setup, octets));
@@ -89,14 +91,14 @@ fn figures(cores: &[CoreId]) -> Vec<Figure<'_>> {
     let bandwidth =
         |setup, octets: u32| move || Some(rate(cores, setup, octets, 4) * f64::from(octets) * 1e-9);
     vec![
-        ("cache line to and fro, half", "ns", Box::new(|| Some(lines(cores, false)))),
-        ("two lines each way, half", "ns", Box::new(|| Some(lines(cores, true)))),
+        ("cache line to and fro, half", "ns", Box::new(move || Some(lines(cores, false)))),
+        ("two lines each way, half", "ns", Box::new(move || Some(lines(cores, true)))),
         ("copy of 1 MiB", "GB/s", Box::new(|| Some(copy() * 1e-9))),
         ("RC 64 octets one way", "ns", Box::new(one_way(Setup::of(Rc), 64))),
         ("UC 64 octets one way", "ns", Box::new(one_way(Setup::of(Uc), 64))),
         ("UD 64 octets one way", "ns", Box::new(one_way(Setup::of(Ud), 64))),
         ("RC 64 octets one way, packets", "ns", Box::new(one_way(packets, 64))),
-        ("UCX tag_lat 64 octets", "ns", Box::new(|| Some(ucx("tag_lat", 64, 20_000)? * 1e3))),
+        ("UCX tag_lat 64 octets", "ns", Box::new(move || ucx::tag_lat(&terms, 64).ok())),
         ("RC 2 KiB one way", "ns", Box::new(one_way(Setup::of(Rc), 2048))),
         ("UC 2 KiB one way", "ns", Box::new(one_way(Setup::of(Uc), 2048))),
         ("UD 2 KiB one way", "ns", Box::new(one_way(Setup::of(Ud), 2048))),
@@ -104,7 +106,11 @@ fn figures(cores: &[CoreId]) -> Vec<Figure<'_>> {
         ("RC 64 octets, batches of 32", "M/s", Box::new(many(Setup::of(Rc), 64, 32))),
         ("the same on 1,000 queue pairs, SRQ", "M/s", Box::new(many(thousand, 64, 32))),
         ("RC 64 octets, batches, packets", "M/s", Box::new(many(packets, 64, 32))),
-        ("UCX tag_bw 64 octets", "M/s", Box::new(|| Some(1.0 / ucx("tag_bw", 64, 200_000)?))),
+        (
+            "UCX tag_bw 64 octets",
+            "M/s",
+            Box::new(move || Some(ucx::tag_bw(&terms, 64).ok()? * 1e-6)),
+        ),
         ("RC 64 KiB", "GB/s", Box::new(bandwidth(Setup::of(Rc), 64 << 10))),
         ("RC 1 MiB", "GB/s", Box::new(bandwidth(Setup::of(Rc), 1 << 20))),
         ("RC 1 MiB, packets", "GB/s", Box::new(bandwidth(packets, 1 << 20))),
@@ -133,7 +139,7 @@ fn ratios(of: &dyn Fn(&str) -> Option<f64>) -> Vec<(String, f64, &'static str)> 
     beside.into_iter().filter_map(ratio).collect()
 }
 
-fn print_json(figures: &[Figure<'_>], medians: &[Option<f64>], of: &dyn Fn(&str) -> Option<f64>) {
+fn print_json(figures: &[Figure], medians: &[Option<f64>], of: &dyn Fn(&str) -> Option<f64>) {
     let figures = figures.iter().zip(medians).map(|((name, unit, _), median)| {
         let median = median.map_or("null".to_string(), |median| format!("{median:.3}"));
         format!(r#"    {{"id": "{name}", "median": {median}, "unit": "{unit}"}}"#)
@@ -146,96 +152,23 @@ fn print_json(figures: &[Figure<'_>], medians: &[Option<f64>], of: &dyn Fn(&str)
     println!("{{\n  \"figures\": [\n{figures}\n  ],\n  \"ratios\": [\n{ratios}\n  ]\n}}");
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
-}
-
-/// Runs one closure on each core, and gives what the first says.
-fn on_both<T: Send>(
-    cores: &[CoreId],
-    first: impl FnOnce() -> T + Send,
-    second: impl FnOnce() + Send,
-) -> T {
-    std::thread::scope(|scope| {
-        let pinned = scope.spawn(|| {
-            core_affinity::set_for_current(cores[0]);
-            first()
-        });
-        scope.spawn(|| {
-            core_affinity::set_for_current(cores[1]);
-            second();
-        });
-        pinned.join().expect("the first thread does not panic")
-    })
-}
-
-/// Two cache lines, as the slot of a message has.
-#[derive(Default)]
-#[repr(align(128))]
-struct Slot([AtomicU64; 16]);
-
-/// Half the round trip of one line that both write; or of slots, in which each side writes as many
-/// words as a message of 64 octets has, to other ones each time.
-fn lines(cores: &[CoreId], as_messages: bool) -> f64 {
-    let slots = || (0..if as_messages { 1024 } else { 1 }).map(|_| Slot::default()).collect();
-    let (there, back): (Vec<Slot>, Vec<Slot>) = (slots(), slots());
-    let back = if as_messages { &back } else { &there };
-    let turn = |mine: u64, to: &[Slot], from: &[Slot]| {
-        let mut sum = 0;
-        for round in 0..u64::from(ROUNDS) {
-            let at = round as usize % to.len();
-            for turn in 0..2 {
-                let value = round * 2 + turn + 1;
-                let [first, rest @ ..] = if turn == mine { &to[at].0 } else { &from[at].0 };
-                let rest = if as_messages { &rest[..12] } else { &[] };
-                if turn == mine {
-                    rest.iter().for_each(|word| word.store(round, Ordering::Relaxed));
-                    first.store(value, Ordering::Release);
-                } else {
-                    while first.load(Ordering::Acquire) != value {
-                        std::hint::spin_loop();
-                    }
-                    sum += rest.iter().map(|word| word.load(Ordering::Relaxed)).sum::<u64>();
-                }
-            }
-        }
-        std::hint::black_box(sum);
-    };
-    let begun = Instant::now();
-    on_both(cores, || turn(0, &there, back), || turn(1, back, &there));
-    begun.elapsed().as_nanos() as f64 / f64::from(ROUNDS) / 2.0
-}
-
-fn copy() -> f64 {
-    let (from, mut to) = (vec![1u8; 1 << 20], vec![0u8; 1 << 20]);
-    let begun = Instant::now();
-    for _ in 0..500 {
-        to.copy_from_slice(std::hint::black_box(&from));
-        std::hint::black_box(&mut to);
-    }
-    500.0 * f64::from(1 << 20) / begun.elapsed().as_secs_f64()
-}
-
 /// Half the round trip of a message; inline if it is short.
-fn one_way(cores: &[CoreId], setup: Setup, octets: u32) -> f64 {
+fn one_way(cores: [usize; 2], setup: Setup, octets: u32) -> f64 {
     let [mut a, mut b] = ends(setup);
-    for _ in 0..64 {
-        a.recv(octets + 40);
-        b.recv(octets + 40);
+    let room = octets + GRH_OCTETS;
+    for end in [&mut a, &mut b] {
+        (0..64).for_each(|_| end.recv(room).expect("there is room"));
     }
-    let turns = |end: &mut End, begins: bool| {
-        let sge = [Sge { address: end.region.address, octets, lkey: end.region.lkey }];
-        let data = if octets <= 64 { Data::Inline(&[7; 64]) } else { Data::Sges(&sge) };
+    let turns = |end: &mut ThreadEnd, begins: bool| {
         for _ in 0..ROUNDS {
             if begins {
-                end.send(data);
+                end.send(octets).expect("there is room");
             }
-            end.wait();
+            end.wait(|| false).expect("all goes well");
             if !begins {
-                end.send(data);
+                end.send(octets).expect("there is room");
             }
-            end.recv(octets + 40);
+            end.recv(room).expect("there is room");
         }
     };
     let begun = Instant::now();
@@ -244,13 +177,11 @@ fn one_way(cores: &[CoreId], setup: Setup, octets: u32) -> f64 {
 }
 
 /// Messages a second, one way, in batches, each on the next queue pair.
-fn rate(cores: &[CoreId], setup: Setup, octets: u32, batch: usize) -> f64 {
+fn rate(cores: [usize; 2], setup: Setup, octets: u32, batch: usize) -> f64 {
     let [mut a, mut b] = ends(setup);
     let total = if octets > 4096 { 400 } else { 200_000 / batch * batch };
     let over = AtomicBool::new(false);
-    for _ in 0..512 {
-        b.recv(octets);
-    }
+    (0..512).for_each(|_| b.recv(octets).expect("there is room"));
     let sge = [Sge { address: a.region.address, octets, lkey: a.region.lkey }];
     let request = |flags| SendRequest { id: 0, op: SendOp::Send, flags, data: Data::Sges(&sge) };
     let mut requests = vec![request(SendFlags::NONE); batch];
@@ -278,9 +209,7 @@ fn rate(cores: &[CoreId], setup: Setup, octets: u32, batch: usize) -> f64 {
             while came < total || !over.load(Ordering::Acquire) {
                 let count = b.device.poll(b.cq, &mut out).expect("it exists");
                 came += count;
-                for _ in 0..count {
-                    b.recv(octets);
-                }
+                (0..count).for_each(|_| b.recv(octets).expect("there is room"));
             }
         },
     );

@@ -2,7 +2,7 @@
 //! the limit fails.
 //!
 //! ```text
-//! cargo bench -p pollux-fabric --bench instructions
+//! cargo bench -p pollux-perf --bench instructions
 //! ```
 //!
 //! One thread plays both ends, so each step is counted by itself. The counts are those of the
@@ -19,15 +19,12 @@
 //! | `poll_nothing` | 178 | | 190 |
 #![expect(missing_docs, reason = "gungraun's macros make public items without documentation")]
 #![expect(unused_qualifications, reason = "and name types in full")]
-#![expect(clippy::disallowed_methods, reason = "adapters between threads have a clock")]
-
-mod two;
 
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
+use pollux_perf::verbs::end::{Setup, ThreadEnd, ends};
 use pollux_verbs::*;
 use std::hint::black_box;
-use two::{End, Setup, ends};
 
 fn below(instructions: u64) -> LibraryBenchmarkConfig {
     let mut callgrind = Callgrind::default();
@@ -39,12 +36,12 @@ fn below(instructions: u64) -> LibraryBenchmarkConfig {
 
 /// Both ends, and how far they are.
 struct Both {
-    ends: [End; 2],
+    ends: [ThreadEnd; 2],
 }
 
 impl Both {
     fn send(&mut self) {
-        self.ends[0].send(Data::Inline(&[7; 64]));
+        self.ends[0].send(64).expect("there is room");
     }
 
     fn poll(&mut self, end: usize) -> usize {
@@ -58,7 +55,7 @@ impl Both {
 fn ready(qp_type: QpType) -> Box<Both> {
     let mut both = Box::new(Both { ends: ends(Setup::of(qp_type)) });
     for _ in 0..100 {
-        both.ends[1].recv(128);
+        both.ends[1].recv(128).expect("there is room");
     }
     for _ in 0..50 {
         both.send();
@@ -106,7 +103,7 @@ fn poll_message(mut both: Box<Both>) -> Box<impl Sized> {
 #[library_benchmark(config = below(100))]
 #[bench::rc(ready(QpType::Rc))]
 fn post_recv(mut both: Box<Both>) -> Box<impl Sized> {
-    both.ends[1].recv(128);
+    both.ends[1].recv(128).expect("there is room");
     both
 }
 

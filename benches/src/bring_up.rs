@@ -1,0 +1,48 @@
+//! From cables to a subnet where every port is active, by our manager, in memory.
+
+use pollux_fabric::Time;
+use pollux_fabric::sm::{Config, Residents};
+use pollux_fabric::subnet::Subnet;
+use pollux_fabric::topology::{End, Topology};
+use pollux_wire::mad::smp::{NodeType, PortState};
+use std::time::{Duration, Instant};
+
+/// 1,008 hosts at 79 switches.
+pub const THOUSAND: &str = "leaf-spine:63x16x16";
+
+/// A subnet, and who manages it.
+pub struct Managed {
+    /// The subnet.
+    pub subnet: Subnet,
+    /// Its managers.
+    pub managers: Residents,
+}
+
+/// A subnet without addresses, until all its ports are active; and how long that took.
+///
+/// # Panics
+/// If they are not active after all.
+#[expect(clippy::disallowed_methods, reason = "this is what is measured")]
+pub fn bring_up(spec: &str) -> (Managed, Duration) {
+    let mut subnet = Subnet::new(Topology::generate(spec, 1).expect("a topology"));
+    let mut managers = Residents::default();
+    let at = host(&subnet, 0);
+    let began = Instant::now();
+    managers.start(&mut subnet, at, Config::default());
+    managers.settle(Time::START, &mut subnet, |_, _| {});
+    let took = began.elapsed();
+    let ports = || subnet.nodes().iter().flat_map(|node| &node.ports[1..]);
+    let is_up = ports().all(|port| port.info.port_state == PortState::ACTIVE);
+    assert!(is_up, "all ports are active");
+    (Managed { subnet, managers }, took)
+}
+
+/// The nth host.
+///
+/// # Panics
+/// If there are fewer.
+pub fn host(subnet: &Subnet, number: usize) -> End {
+    let nodes = (0..).zip(subnet.topology().nodes());
+    let mut hosts = nodes.filter(|(_, node)| node.kind == NodeType::CHANNEL_ADAPTER);
+    End { node: hosts.nth(number).expect("so many hosts").0, port: 1 }
+}

@@ -1,0 +1,226 @@
+//! Ours beside the peers': in turns, on the same cores, medians of several pairs.
+//!
+//! What else a machine does changes from second to second, so figures of two programs say something
+//! of each other only if both ran at about the same time. Each run takes every contest once, ours
+//! and then the peer's, and the next run begins anew; a row is the ratio of the two medians.
+
+pub mod contests;
+
+use crate::environment::Environment;
+use crate::peers::Terms;
+use crate::samples::median;
+use contests::{Budget, CONTESTS, Contest, Figures, Row};
+use serde::Serialize;
+use std::fmt;
+
+/// A row of the table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Judged {
+    /// Its name.
+    pub id: &'static str,
+    /// What is measured.
+    pub what: &'static str,
+    /// Our median.
+    pub ours: Option<f64>,
+    /// The peer's.
+    pub peer: Option<f64>,
+    /// Of both.
+    pub unit: &'static str,
+    /// Ours by the peer's.
+    pub ratio: Option<f64>,
+    /// What the ratio has to be, or our figure where there is no peer.
+    pub budget: String,
+    /// Whether it is so, if there are figures.
+    pub pass: Option<bool>,
+    /// Beside whom.
+    pub beside: &'static str,
+    /// Why a figure is missing.
+    pub note: Option<String>,
+}
+
+/// All rows, and where they were measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// The machine, when it began.
+    pub environment: Environment,
+    /// Pairs of figures of which a median is made.
+    pub runs: u32,
+    /// The table.
+    pub rows: Vec<Judged>,
+}
+
+/// What one side of a contest said in all runs.
+#[derive(Default)]
+struct Said {
+    figures: Vec<Vec<f64>>,
+    note: Option<String>,
+}
+
+impl Said {
+    fn hear(&mut self, said: Figures) {
+        match said {
+            Ok(figures) => self.figures.push(figures),
+            Err(why) => self.note = Some(why),
+        }
+    }
+
+    fn median(&self, row: usize) -> Option<f64> {
+        median(self.figures.iter().filter_map(|run| run.get(row)).copied().collect())
+    }
+}
+
+/// Holds all contests so many times. `say` hears what is under way.
+pub fn compare(terms: &Terms, runs: u32, mut say: impl FnMut(&str)) -> Comparison {
+    let environment = Environment::now(terms.fifo);
+    let mut said: Vec<[Said; 2]> = CONTESTS.iter().map(|_| Default::default()).collect();
+    for run in 1..=runs {
+        for (contest, [ours, peers]) in CONTESTS.iter().zip(&mut said) {
+            say(&format!("run {run} of {runs}: {}", contest.rows[0].what));
+            // What is not there will not be there in the next run either.
+            if run == 1 || !ours.figures.is_empty() {
+                ours.hear((contest.ours)(terms));
+            }
+            if let Some(measure) = contest.peer
+                && (run == 1 || !peers.figures.is_empty())
+            {
+                peers.hear(measure(terms));
+            }
+        }
+    }
+    let rows = CONTESTS.iter().zip(&said);
+    let rows = rows.flat_map(|(contest, said)| {
+        (0..).zip(contest.rows).map(|(nth, row)| judge(contest, row, nth, said))
+    });
+    Comparison { environment, runs, rows: rows.collect() }
+}
+
+fn judge(contest: &Contest, row: &Row, nth: usize, [ours, peer]: &[Said; 2]) -> Judged {
+    let notes = [(&ours.note, "ours"), (&peer.note, contest.beside)];
+    let notes: Vec<_> = notes
+        .iter()
+        .filter_map(|(note, of)| note.as_ref().map(|note| format!("{of}: {note}")))
+        .collect();
+    let (ours, peer) = (ours.median(nth), peer.median(nth));
+    let ratio = ours.zip(peer).map(|(ours, peer)| ours / peer);
+    let judged = if contest.peer.is_some() { ratio } else { ours };
+    Judged {
+        id: row.id,
+        what: row.what,
+        ours,
+        peer,
+        unit: row.unit,
+        ratio,
+        budget: row.budget.to_string(),
+        pass: judged.map(|value| row.budget.is_met(value)),
+        beside: contest.beside,
+        note: (!notes.is_empty()).then(|| notes.join("; ")),
+    }
+}
+
+impl Comparison {
+    /// Rows whose peer has no figure, though there is such a peer.
+    pub fn without_peer(&self) -> impl Iterator<Item = &Judged> {
+        let has_peer = |row: &&Judged| !row.beside.is_empty();
+        self.rows.iter().filter(has_peer).filter(|row| row.peer.is_none())
+    }
+}
+
+impl fmt::Display for Comparison {
+    /// A table as README files have them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.environment)?;
+        writeln!(f, "medians of {} pairs\n", self.runs)?;
+        writeln!(f, "| what | ours | peer | beside | ratio | budget | |")?;
+        writeln!(f, "|---|---|---|---|---|---|---|")?;
+        let number = |value: Option<f64>| match value {
+            None => "-".into(),
+            Some(value) if value >= 100.0 => format!("{value:.0}"),
+            Some(value) => format!("{value:.2}"),
+        };
+        for row in &self.rows {
+            let verdict = match row.pass {
+                Some(true) => "met",
+                Some(false) => "missed",
+                None => "-",
+            };
+            let (ours, peer) = (number(row.ours), number(row.peer));
+            let ratio = row.ratio.map_or("-".into(), |ratio| format!("{ratio:.2} x"));
+            let Judged { what, unit, beside, budget, .. } = row;
+            writeln!(
+                f,
+                "| {what} | {ours} {unit} | {peer} | {beside} | {ratio} | {budget} | {verdict} |"
+            )?;
+        }
+        let noted = self.rows.iter().filter_map(|row| Some((row.id, row.note.as_ref()?)));
+        for (id, note) in noted {
+            write!(f, "\n{id}: {note}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtMost(bound) => write!(f, "<= {bound}"),
+            Self::AtLeast(bound) => write!(f, ">= {bound}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(figures: &[f64], note: Option<&str>) -> Said {
+        let figures = figures.iter().map(|figure| vec![*figure]).collect();
+        Said { figures, note: note.map(Into::into) }
+    }
+
+    fn contest() -> &'static Contest {
+        CONTESTS.iter().find(|contest| contest.peer.is_some()).expect("there are peers")
+    }
+
+    #[test]
+    fn a_row_is_the_ratio_of_medians() {
+        let contest = contest();
+        let both = [said(&[3.0, 1.0, 2.0], None), said(&[4.0, 40.0, 0.4], None)];
+        let row = Row { budget: Budget::AtMost(0.5), ..contest.rows[0] };
+        let judged = judge(contest, &row, 0, &both);
+        assert_eq!((judged.ours, judged.peer, judged.ratio), (Some(2.0), Some(4.0), Some(0.5)));
+        assert_eq!((judged.pass, judged.note), (Some(true), None));
+        let row = Row { budget: Budget::AtLeast(0.6), ..row };
+        assert_eq!(judge(contest, &row, 0, &both).pass, Some(false));
+    }
+
+    #[test]
+    fn a_figure_that_is_missing_is_said_and_not_judged() {
+        let contest = contest();
+        let both = [said(&[1.0], None), said(&[], Some("it is not installed"))];
+        let judged = judge(contest, &contest.rows[0], 0, &both);
+        assert_eq!((judged.peer, judged.ratio, judged.pass), (None, None, None));
+        assert!(judged.note.is_some_and(|note| note.contains("it is not installed")));
+    }
+
+    #[test]
+    fn every_row_has_a_name_of_its_own_and_all_fields() {
+        let rows: Vec<Judged> = CONTESTS
+            .iter()
+            .flat_map(|contest| (0..).zip(contest.rows).map(move |(nth, row)| (contest, nth, row)))
+            .map(|(contest, nth, row)| judge(contest, row, nth, &Default::default()))
+            .collect();
+        let names: std::collections::BTreeSet<_> = rows.iter().map(|row| row.id).collect();
+        assert_eq!(names.len(), rows.len());
+        let comparison = Comparison { environment: Environment::now(None), runs: 1, rows };
+        let value = serde_json::to_value(&comparison).expect("it is JSON");
+        for row in value["rows"].as_array().expect("there are rows") {
+            let row = row.as_object().expect("a row is an object");
+            for field in ["id", "ours", "peer", "unit", "ratio", "budget", "pass"] {
+                assert!(row.contains_key(field), "{field} is missing: {row:?}");
+            }
+        }
+        let contests = CONTESTS.iter().filter(|contest| contest.peer.is_some());
+        let with_peer: usize = contests.map(|contest| contest.rows.len()).sum();
+        assert_eq!(comparison.without_peer().count(), with_peer);
+    }
+}

@@ -1,0 +1,86 @@
+//! Where it was measured: what of a machine decides figures, as the system says.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::fs;
+
+/// A machine, when something was measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Environment {
+    /// The processor's name.
+    pub cpu: String,
+    /// How many of them the system has.
+    pub cores: usize,
+    /// Whether it is a virtual machine.
+    pub is_virtual: bool,
+    /// What decides over their clock: nothing, in most virtual machines.
+    pub governor: String,
+    /// Cores that the scheduler leaves alone.
+    pub isolated: String,
+    /// Huge pages that are set aside, and when others are made.
+    pub huge_pages: String,
+    /// Where the time comes from.
+    pub clock: String,
+    /// The kernel's version.
+    pub kernel: String,
+    /// How many programs wanted to run: in the last minute, in five, in fifteen.
+    pub load: String,
+    /// The real-time priority of what was measured.
+    pub fifo: Option<u8>,
+}
+
+impl Environment {
+    /// That of this machine, now.
+    pub fn now(fifo: Option<u8>) -> Self {
+        let said = |path: &str| match fs::read_to_string(path) {
+            Ok(text) if !text.trim().is_empty() => text.trim().to_string(),
+            _ => "none".into(),
+        };
+        let cpuinfo = said("/proc/cpuinfo");
+        let of = |key: &str| {
+            let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+            lines.find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim())
+        };
+        let cpu = "/sys/devices/system/cpu";
+        let pages = said("/proc/sys/vm/nr_hugepages");
+        let made = said("/sys/kernel/mm/transparent_hugepage/enabled");
+        let clocks = "/sys/devices/system/clocksource/clocksource0";
+        let load = said("/proc/loadavg");
+        Self {
+            cpu: of("model name").unwrap_or(std::env::consts::ARCH).into(),
+            cores: core_affinity::get_core_ids().map_or(0, |cores| cores.len()),
+            is_virtual: of("flags").is_some_and(|flags| flags.contains("hypervisor")),
+            governor: said(&format!("{cpu}/cpu0/cpufreq/scaling_governor")),
+            isolated: said(&format!("{cpu}/isolated")),
+            huge_pages: format!("{pages}, transparent: {made}"),
+            clock: said(&format!("{clocks}/current_clocksource")),
+            kernel: said("/proc/sys/kernel/osrelease"),
+            load: load.split(' ').take(3).collect::<Vec<_>>().join(" "),
+            fifo,
+        }
+    }
+}
+
+impl fmt::Display for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.is_virtual { "virtual " } else { "" };
+        writeln!(f, "{} {kind}cores, {}, kernel {}", self.cores, self.cpu, self.kernel)?;
+        let Self { governor, isolated, huge_pages, clock, load, .. } = self;
+        writeln!(f, "governor {governor}, isolated {isolated}, huge pages {huge_pages}")?;
+        let fifo = self.fifo.map_or("ordinary".into(), |fifo| format!("SCHED_FIFO {fifo}"));
+        write!(f, "clock {clock}, load {load}, priority {fifo}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_machine_has_an_environment() {
+        let environment = Environment::now(Some(50));
+        assert!(environment.cores > 0 && !environment.cpu.is_empty());
+        assert!(environment.load.split(' ').count() == 3, "{environment}");
+        assert!(environment.to_string().ends_with("SCHED_FIFO 50"), "{environment}");
+    }
+}

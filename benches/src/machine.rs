@@ -1,0 +1,80 @@
+//! What two cores can do at best, whatever program runs there.
+#![expect(clippy::disallowed_methods, reason = "this is what is measured")]
+
+use core_affinity::CoreId;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+const ROUNDS: u32 = 10_000;
+
+/// Runs one closure on each core, and gives what the first says.
+pub fn on_both<T: Send>(
+    cores: [usize; 2],
+    first: impl FnOnce() -> T + Send,
+    second: impl FnOnce() + Send,
+) -> T {
+    std::thread::scope(|scope| {
+        let pinned = scope.spawn(|| {
+            core_affinity::set_for_current(CoreId { id: cores[0] });
+            first()
+        });
+        scope.spawn(|| {
+            core_affinity::set_for_current(CoreId { id: cores[1] });
+            second();
+        });
+        pinned.join().expect("the first thread does not panic")
+    })
+}
+
+/// Two cache lines, as the slot of a message has.
+#[derive(Default)]
+#[repr(align(128))]
+struct Slot([AtomicU64; 16]);
+
+/// Half the round trip, in nanoseconds, of one line that both write; or of slots, in which each
+/// side writes as many words as a message of 64 octets has, to other ones each time.
+pub fn lines(cores: [usize; 2], as_messages: bool) -> f64 {
+    let slots = || (0..if as_messages { 1024 } else { 1 }).map(|_| Slot::default()).collect();
+    let (there, back): (Vec<Slot>, Vec<Slot>) = (slots(), slots());
+    let back = if as_messages { &back } else { &there };
+    let turn = |mine: u64, to: &[Slot], from: &[Slot]| {
+        let (mut sum, begun) = (0, Instant::now());
+        for round in 0..u64::from(ROUNDS) {
+            let at = round as usize % to.len();
+            for turn in 0..2 {
+                let value = round * 2 + turn + 1;
+                let [first, rest @ ..] = if turn == mine { &to[at].0 } else { &from[at].0 };
+                let rest = if as_messages { &rest[..12] } else { &[] };
+                if turn == mine {
+                    rest.iter().for_each(|word| word.store(round, Ordering::Relaxed));
+                    first.store(value, Ordering::Release);
+                } else {
+                    while first.load(Ordering::Acquire) != value {
+                        std::hint::spin_loop();
+                    }
+                    sum += rest.iter().map(|word| word.load(Ordering::Relaxed)).sum::<u64>();
+                }
+            }
+        }
+        std::hint::black_box(sum);
+        begun.elapsed().as_nanos() as f64 / f64::from(ROUNDS) / 2.0
+    };
+    on_both(
+        cores,
+        || turn(0, &there, back),
+        || {
+            turn(1, back, &there);
+        },
+    )
+}
+
+/// Octets in a second that one core copies, 1 MiB at a time.
+pub fn copy() -> f64 {
+    let (from, mut to) = (vec![1u8; 1 << 20], vec![0u8; 1 << 20]);
+    let begun = Instant::now();
+    for _ in 0..500 {
+        to.copy_from_slice(std::hint::black_box(&from));
+        std::hint::black_box(&mut to);
+    }
+    500.0 * f64::from(1 << 20) / begun.elapsed().as_secs_f64()
+}

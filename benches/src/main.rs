@@ -1,0 +1,239 @@
+//! The command `pollux-perf`.
+//!
+//! `lat`, `bw`, `rate` and `connect` measure something between two ends on this machine; `compare`
+//! measures all that has a budget beside the programs of others. What it prints is for people,
+//! unless `--json` asks for the other.
+#![forbid(unsafe_code)]
+
+use clap::{Args, Parser, Subcommand};
+use pollux_perf::compare::compare;
+use pollux_perf::environment::Environment;
+use pollux_perf::error::PerfError;
+use pollux_perf::pair::{Outcome, play_part, run};
+use pollux_perf::peers::Terms;
+use pollux_perf::plan::{Layer, Plan, Transport, What};
+use pollux_perf::verbs::octets_per_connection;
+use serde_json::json;
+use std::error::Error;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+/// Octets that `--size sweep` stands for.
+const SWEEP: [u32; 8] = [1, 64, 256, 1024, 2000, 16 << 10, 64 << 10, 1 << 20];
+
+/// What Pollux costs, beside what others cost on the same cores.
+#[derive(Parser)]
+#[command(name = "pollux-perf", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Half the round trip of one message at a time.
+    Lat(Measure),
+    /// Octets that go one way.
+    Bw(Measure),
+    /// Messages that go one way.
+    Rate(Measure),
+    /// Connections made and ended; of verbs: queue pairs, on one side.
+    Connect(Measure),
+    /// All that has a budget, beside the programs of others.
+    Compare(Compare),
+    /// One end of a measurement, in a process of its own.
+    #[command(hide = true)]
+    Part { plan: String },
+    /// Octets that an idle connection of verbs costs.
+    #[command(hide = true)]
+    IdleMemory,
+}
+
+/// What is measured.
+#[derive(Args)]
+struct Measure {
+    /// By what the ends talk
+    #[arg(long, value_enum, default_value = "verbs")]
+    layer: Layer,
+    /// What carries that
+    #[arg(long, value_enum, default_value = "rc")]
+    transport: Transport,
+    /// Octets of a message, or `sweep` for several, from 1 to as many as there may be
+    #[arg(long, value_name = "N|sweep", default_value = "64")]
+    size: String,
+    /// The device that asks: soft:PATH@NODE[:PORT] or mlx5_0[:PORT]; without it, one of a fabric
+    /// of its own
+    #[arg(long, requires = "peer")]
+    device: Option<String>,
+    /// The device that answers, also on this machine
+    #[arg(long, requires = "device")]
+    peer: Option<String>,
+    /// Seconds
+    #[arg(long, value_parser = seconds, default_value = "1")]
+    duration: Duration,
+    /// Open loop: so many messages fall due in a second, and one that waits counts from then on
+    #[arg(long, value_name = "N")]
+    rate: Option<u32>,
+    /// Each end is a process and not a thread
+    #[arg(long)]
+    processes: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Where it is measured, and how that is said.
+#[derive(Args)]
+struct Place {
+    /// The cores of the two ends
+    #[arg(long, value_parser = cores, default_value = "0,1")]
+    cores: [usize; 2],
+    /// The real-time priority (SCHED_FIFO) of both, for which root is needed
+    #[arg(long, value_name = "1-98", value_parser = clap::value_parser!(u8).range(1..=98))]
+    fifo: Option<u8>,
+    /// For programs
+    #[arg(long)]
+    json: bool,
+}
+
+/// How to compare.
+#[derive(Args)]
+struct Compare {
+    /// In two minutes at the most: three pairs of a third of a second and not seven of one
+    #[arg(long)]
+    quick: bool,
+    /// A peer without a figure is a failure
+    #[arg(long)]
+    all_peers: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.trim_end_matches('s').parse::<f64>().map_err(|error| error.to_string())?;
+    let duration = Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?;
+    let is_sensible = (Duration::from_millis(1)..=Duration::from_secs(3600)).contains(&duration);
+    is_sensible.then_some(duration).ok_or("write 0.001 to 3600 seconds".into())
+}
+
+fn cores(text: &str) -> Result<[usize; 2], String> {
+    let parts = text.split_once(',').ok_or("write two cores, such as 0,1")?;
+    let core = |text: &str| text.parse().map_err(|_| format!("{text:?} is no core"));
+    Ok([core(parts.0)?, core(parts.1)?])
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Action::Lat(measure) => measured(What::Lat, &measure),
+        Action::Bw(measure) => measured(What::Bw, &measure),
+        Action::Rate(measure) => measured(What::Rate, &measure),
+        Action::Connect(measure) => measured(What::Connect, &measure),
+        Action::Compare(how) => compared(&how),
+        Action::Part { plan } => play_part(&plan).map_err(Into::into),
+        Action::IdleMemory => idle_memory().map_err(Into::into),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("pollux-perf: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Takes the priority, and one more than both ends: whoever serves them must not wait for them.
+fn settle(place: &Place) -> Result<(), PerfError> {
+    let existing = core_affinity::get_core_ids().unwrap_or_default();
+    let missing = place.cores.iter().find(|core| existing.iter().all(|one| one.id != **core));
+    if let Some(core) = missing {
+        let why = format!("there is no core {core}; write --cores with two that there are");
+        return Err(PerfError::Plan(why));
+    }
+    let Some(fifo) = place.fifo else { return Ok(()) };
+    let mut chrt = Command::new("chrt");
+    chrt.args(["-f", "-p", &(fifo + 1).to_string(), &std::process::id().to_string()]);
+    match chrt.stdout(Stdio::null()).status() {
+        Ok(status) if status.success() => Ok(()),
+        _ => Err(PerfError::Plan("no real-time priority: be root, or leave --fifo out".into())),
+    }
+}
+
+fn measured(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
+    let environment = Environment::now(measure.place.fifo);
+    settle(&measure.place)?;
+    let sizes = match measure.size.as_str() {
+        "sweep" => SWEEP.to_vec(),
+        text => vec![text.parse().map_err(|_| format!("--size {text:?}: write octets, or sweep"))?],
+    };
+    let plans = sizes.iter().map(|octets| Plan {
+        duration: measure.duration,
+        per_second: measure.rate,
+        devices: measure.device.clone().zip(measure.peer.clone()).map(Into::into),
+        processes: measure.processes,
+        fifo: measure.place.fifo,
+        cores: measure.place.cores,
+        ..Plan::new(what, measure.layer, measure.transport, *octets)
+    });
+    // A sweep goes as far as messages may be long.
+    let plans: Vec<Plan> = plans.filter(|plan| sizes.len() == 1 || plan.check().is_ok()).collect();
+    let mut outcomes = Vec::new();
+    for plan in plans {
+        let outcome = run(&plan)?;
+        if !measure.place.json {
+            print!("{}", if outcomes.is_empty() { format!("{environment}\n") } else { "".into() });
+            println!("{:>8} octets  {}", plan.octets, sentence(&outcome));
+        }
+        outcomes.push(json!({ "plan": plan, "outcome": outcome }));
+    }
+    if measure.place.json {
+        println!("{}", json!({ "environment": environment, "measured": outcomes }));
+    }
+    Ok(())
+}
+
+fn sentence(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Latency(latency) => {
+            let at = |(part, value): &(f64, f64)| format!("{part} %: {value:.0}");
+            let percentiles: Vec<_> = latency.percentiles.iter().map(at).collect();
+            format!(
+                "half a round trip in ns: min {:.0}, mean {:.0}, {}, max {:.0}; of {}",
+                latency.min,
+                latency.mean,
+                percentiles.join(", "),
+                latency.max,
+                latency.samples
+            )
+        }
+        Outcome::OneWay { per_second, octets, sent, lost } => {
+            let octets_per_second = per_second * f64::from(*octets);
+            let messages = match octets {
+                1 => String::new(),
+                _ => format!("{:.3} M messages/s, ", per_second * 1e-6),
+            };
+            format!("{messages}{:.3} GB/s, {lost} of {sent} lost", octets_per_second * 1e-9)
+        }
+        Outcome::Connections { per_second } => format!("{per_second:.0} connections/s"),
+    }
+}
+
+fn compared(how: &Compare) -> Result<(), Box<dyn Error>> {
+    settle(&how.place)?;
+    let (runs, duration) = if how.quick { (3, 300) } else { (7, 1000) };
+    let duration = Duration::from_millis(duration);
+    let terms = Terms { cores: how.place.cores, fifo: how.place.fifo, duration };
+    let comparison = compare(&terms, runs, |what| eprintln!("{what}"));
+    match how.place.json {
+        true => println!("{}", serde_json::to_string_pretty(&comparison)?),
+        false => println!("{comparison}"),
+    }
+    let missing: Vec<_> = comparison.without_peer().map(|row| row.id).collect();
+    if how.all_peers && !missing.is_empty() {
+        return Err(format!("peers without a figure: {}", missing.join(", ")).into());
+    }
+    Ok(())
+}
+
+fn idle_memory() -> Result<(), PerfError> {
+    println!("{}", octets_per_connection()?);
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! Programs of others, each at its best: pinned, and polling where it can.
+
+pub mod iperf3;
+pub mod opensm;
+pub mod sockperf;
+pub mod testpmd;
+pub mod ucx;
+
+use crate::pair::{Process, prioritised};
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Why there is no figure of a peer.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum NoFigure {
+    /// It is not installed.
+    Missing(&'static str, &'static str),
+    /// It did not run, or did not say what was expected.
+    Failed(&'static str, String),
+}
+
+impl fmt::Display for NoFigure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(program, group) => {
+                write!(f, "{program} is not installed; run scripts/host-setup {group}")
+            }
+            Self::Failed(program, why) => write!(f, "{program} has no figure: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for NoFigure {}
+
+/// Where and how peers run.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// The cores of both ends.
+    pub cores: [usize; 2],
+    /// The real-time priority.
+    pub fifo: Option<u8>,
+    /// How long something is measured, where a peer measures for a time.
+    pub duration: Duration,
+}
+
+impl Terms {
+    /// A command that runs a program on the core of this end, and says nothing but its output.
+    pub fn pinned(&self, end: usize, program: &str) -> Command {
+        let mut command = prioritised(self.fifo, "taskset");
+        command.args(["-c", &self.cores[end].to_string(), program]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    /// Whole seconds to measure: at least one.
+    fn seconds(&self) -> String {
+        self.duration.as_secs().max(1).to_string()
+    }
+}
+
+/// Where a program is.
+fn installed(program: &'static str, group: &'static str) -> Result<PathBuf, NoFigure> {
+    let folders = ["/usr/bin", "/usr/sbin", "/usr/local/bin"].into_iter();
+    let mut paths = folders.map(|folder| PathBuf::from(folder).join(program));
+    paths.find(|path| path.is_file()).ok_or(NoFigure::Missing(program, group))
+}
+
+fn failed(program: &'static str) -> impl Fn(io::Error) -> NoFigure {
+    move |error| NoFigure::Failed(program, error.to_string())
+}
+
+/// A port of the loopback interface that is free for TCP and UDP.
+fn free_port(program: &'static str) -> Result<String, NoFigure> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed(program))?;
+    let port = listener.local_addr().map_err(failed(program))?.port();
+    UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).map_err(failed(program))?;
+    Ok(port.to_string())
+}
+
+/// What a client says to whom a server is started, which is given this time to listen.
+#[expect(clippy::disallowed_methods, reason = "the servers do not say when they listen")]
+fn served(
+    program: &'static str,
+    mut server: Command,
+    mut client: Command,
+) -> Result<String, NoFigure> {
+    let _server = Process(server.spawn().map_err(failed(program))?);
+    std::thread::sleep(Duration::from_millis(400));
+    let output = client.stdout(Stdio::piped()).output().map_err(failed(program))?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    match output.status.success() {
+        true => Ok(said),
+        false => Err(NoFigure::Failed(program, last_line(&said))),
+    }
+}
+
+fn last_line(said: &str) -> String {
+    said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it says nothing").trim().into()
+}
+
+fn unclear(program: &'static str, said: &str) -> NoFigure {
+    NoFigure::Failed(program, format!("it ends with {:?}", last_line(said)))
+}

@@ -1,0 +1,29 @@
+//! `sockperf`, for the kernel's sockets on the loopback interface, both ends polling.
+
+use super::{NoFigure, Terms, free_port, installed, served, unclear};
+
+const PROGRAM: &str = "sockperf";
+
+/// Half the round trip of a message, in nanoseconds: what 50 % and 99.9 % did not exceed.
+pub fn ping_pong(terms: &Terms, octets: u32, is_tcp: bool) -> Result<[f64; 2], NoFigure> {
+    installed(PROGRAM, "--peers")?;
+    let port = free_port(PROGRAM)?;
+    let [server, mut client] = ["server", "ping-pong"].map(|role| {
+        let mut command = terms.pinned(usize::from(role != "server"), PROGRAM);
+        command.args([role, "--nonblocked", "-i", "127.0.0.1", "-p", &port]);
+        if is_tcp {
+            command.arg("--tcp");
+        }
+        command
+    });
+    client.args(["-t", &terms.seconds(), "-m", &octets.to_string()]);
+    let said = served(PROGRAM, server, client)?;
+    let percentile = |part: &str| {
+        let line = said.lines().find(|line| line.contains(&format!("percentile {part} =")))?;
+        line.split('=').nth(1)?.trim().parse::<f64>().ok()
+    };
+    match (percentile("50.000"), percentile("99.900")) {
+        (Some(median), Some(late)) => Ok([median * 1e3, late * 1e3]),
+        _ => Err(unclear(PROGRAM, &said)),
+    }
+}

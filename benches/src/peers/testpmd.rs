@@ -1,0 +1,33 @@
+//! `dpdk-testpmd`: one core that forwards packets from a device of nothing to itself.
+
+use super::{NoFigure, Terms, failed, installed, unclear};
+use crate::pair::{Process, prioritised};
+use crate::samples::median;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+const PROGRAM: &str = "dpdk-testpmd";
+/// Seconds that count, each a figure; the one before them does not.
+const SECONDS: usize = 3;
+
+/// Packets a second that go through.
+pub fn forward(terms: &Terms) -> Result<f64, NoFigure> {
+    installed(PROGRAM, "--peers")?;
+    let mut command = prioritised(terms.fifo, PROGRAM);
+    // The first core commands, the second one forwards.
+    command.args(["-l", &format!("{},{}", terms.cores[0], terms.cores[1])]);
+    command.args(["--no-huge", "-m", "256", "--no-pci", "--no-telemetry", "--vdev"]);
+    command.args(["net_null0,size=64", "--file-prefix"]);
+    command.arg(format!("pollux-perf-{}", std::process::id()));
+    command.args(["--", "--forward-mode=mac", "--stats-period", "1", "--total-num-mbufs=8192"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut testpmd = Process(command.spawn().map_err(failed(PROGRAM))?);
+    let Some(stdout) = testpmd.0.stdout.take() else { return Err(unclear(PROGRAM, "")) };
+    let lines = BufReader::new(stdout).lines().map_while(Result::ok);
+    let rates = lines.filter_map(|line| {
+        let (_, rest) = line.split_once("Rx-pps:")?;
+        rest.split_whitespace().next()?.parse::<f64>().ok()
+    });
+    let rates: Vec<f64> = rates.filter(|rate| *rate > 0.0).skip(1).take(SECONDS).collect();
+    median(rates).ok_or_else(|| unclear(PROGRAM, "no line with Rx-pps"))
+}

@@ -1,0 +1,42 @@
+//! UCX, by its own `ucx_perftest` over POSIX shared memory.
+
+use super::{NoFigure, Terms, free_port, installed, served, unclear};
+
+const PROGRAM: &str = "ucx_perftest";
+
+/// Half the round trip of a message, in nanoseconds: the median.
+pub fn tag_lat(terms: &Terms, octets: u32) -> Result<f64, NoFigure> {
+    let count = 20_000 * terms.duration.as_millis().clamp(200, 2000) as u32 / 200;
+    column(terms, "tag_lat", octets, count, 1).map(|microseconds| microseconds * 1e3)
+}
+
+/// Messages a second.
+pub fn tag_bw(terms: &Terms, octets: u32) -> Result<f64, NoFigure> {
+    let count = if octets > 4096 { 5_000 } else { 1_000_000 };
+    column(terms, "tag_bw", octets, count, 3).map(|microseconds| 1e6 / microseconds)
+}
+
+/// A column of the last line: how many, their median, their average, and all by their number, in
+/// microseconds a message.
+fn column(
+    terms: &Terms,
+    test: &str,
+    octets: u32,
+    count: u32,
+    column: usize,
+) -> Result<f64, NoFigure> {
+    installed(PROGRAM, "--peers")?;
+    let port = free_port(PROGRAM)?;
+    let (octets, count) = (octets.to_string(), count.to_string());
+    let [server, mut client] = [0, 1].map(|end| {
+        let mut command = terms.pinned(end, PROGRAM);
+        command.args(["-p", &port, "-t", test, "-s", &octets, "-n", &count, "-f"]);
+        command.env("UCX_TLS", "posix,self");
+        command
+    });
+    client.arg("127.0.0.1");
+    let said = served(PROGRAM, server, client)?;
+    let last = said.lines().last().unwrap_or_default();
+    let value = last.split_whitespace().nth(column).and_then(|value| value.parse().ok());
+    value.ok_or_else(|| unclear(PROGRAM, &said))
+}

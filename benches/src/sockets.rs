@@ -1,0 +1,268 @@
+//! Layers `udp` and `tcp`: sockets of the library, whose threads poll without pause.
+
+use crate::error::PerfError;
+use crate::exchange::Exchange;
+use crate::pair::{Outcome, Side};
+use crate::plan::{Layer, Plan, Transport, What};
+use crate::samples::{per_second, ping_pong};
+use pollux::stack::{StackConfig, TcpConfig};
+use pollux::{Interface, Node, TcpListener, TcpStream, UdpSlot, UdpSocket};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+const PORT: u16 = 7000;
+/// How long an answer is waited for before the question is asked again, while ways are made.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// Times that something is tried again while ways are made.
+const TRIES_MAX: u32 = 100;
+/// Reads in vain before who answers asks whether all is over.
+const READS_IDLE: u32 = 50_000;
+/// Octets that TCP takes before they are read or acknowledged.
+const WINDOW_OCTETS: usize = 4 << 20;
+/// Datagrams of a batch.
+const BATCH: usize = 32;
+/// More than a datagram that no connection carries.
+const LONGER_THAN_DATAGRAMS: usize = 4000;
+
+const fn at(side: Side) -> SocketAddr {
+    let host = match side {
+        Side::Asks => 1,
+        Side::Answers => 2,
+    };
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 91, 0, host)), PORT)
+}
+
+/// Plays one side at the device of this name.
+pub fn play(
+    plan: &Plan,
+    side: Side,
+    device: &str,
+    exchange: &mut Exchange,
+) -> Result<Option<Outcome>, PerfError> {
+    let setup = Node::open(device).interface().mode(plan.transport.mode()).limits(limits());
+    let interface = setup.address(&format!("{}/24", at(side).ip())).up()?;
+    let socket = match plan.layer {
+        Layer::Tcp => None,
+        _ => Some(interface.udp_bind(at(side))?),
+    };
+    let listener = match (&socket, side) {
+        (None, Side::Answers) => Some(interface.tcp_listen(at(side), 128)?),
+        _ => None,
+    };
+    exchange.meet()?;
+    match (socket, listener) {
+        (Some(socket), _) if side == Side::Asks => {
+            ask_udp(plan, &interface, &socket, exchange).map(Some)
+        }
+        (Some(socket), _) => answer_udp(plan, &socket, exchange).map(|()| None),
+        (None, None) => ask_tcp(plan, &interface).map(Some),
+        (None, Some(listener)) => answer_tcp(plan, &listener, exchange).map(|()| None),
+    }
+}
+
+/// Windows as wide as the kernel lets them grow.
+fn limits() -> StackConfig {
+    let tcp = TcpConfig {
+        receive_octets: WINDOW_OCTETS,
+        send_octets: WINDOW_OCTETS,
+        ..TcpConfig::default()
+    };
+    StackConfig { tcp, ..StackConfig::default() }
+}
+
+/// Calls until the answer is another one than that it would wait; at times lets others run, and
+/// asks whether all is over, which is the answer then.
+fn poll<T>(
+    mut call: impl FnMut() -> io::Result<T>,
+    mut is_over: impl FnMut() -> bool,
+) -> io::Result<Option<T>> {
+    for turn in 1u32.. {
+        match call() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            other => return other.map(Some),
+        }
+        if turn.is_multiple_of(READS_IDLE) {
+            std::thread::yield_now();
+            if is_over() {
+                break;
+            }
+        }
+    }
+    Ok(None)
+}
+
+// ---------------------------------------------------------------- udp
+
+fn ask_udp(
+    plan: &Plan,
+    interface: &Interface,
+    socket: &UdpSocket,
+    exchange: &mut Exchange,
+) -> Result<Outcome, PerfError> {
+    let (peer, mut buffer) = (at(Side::Answers), vec![0; 1 << 16]);
+    let payload = vec![7; plan.octets as usize];
+    make_way(plan, socket, &mut buffer)?;
+    exchange.meet()?;
+    if plan.what == What::Lat {
+        let latency = ping_pong(plan.duration, plan.per_second, || {
+            socket.send_to(&payload, peer)?;
+            poll(|| socket.recv_from(&mut buffer), || false)?;
+            Ok(())
+        })?;
+        return Ok(Outcome::Latency(latency));
+    }
+    let (batch, mut sent) = ([(&payload[..], peer); BATCH], 0);
+    let rate = per_second(plan.duration, || {
+        // Sending alone does not look at what the device has completed.
+        let send = || {
+            interface.step();
+            socket.send_batch(&batch)
+        };
+        let count = poll(send, || false)?.unwrap_or(0) as u64;
+        sent += count;
+        Ok(count)
+    })?;
+    exchange.tell(&sent)?;
+    Ok(Outcome::one_way(plan, rate, sent, exchange.hear()?))
+}
+
+/// Asks until there is an answer: at first there is no address, no path and no connection. A
+/// datagram that only a connection carries shows that there is one.
+fn make_way(plan: &Plan, socket: &UdpSocket, buffer: &mut [u8]) -> Result<(), PerfError> {
+    let first = vec![1; if plan.transport == Transport::Ud { 1 } else { LONGER_THAN_DATAGRAMS }];
+    socket.set_read_timeout(Some(PATIENCE));
+    let answered = (0..TRIES_MAX).any(|_| {
+        let _ = socket.send_to(&first, at(Side::Answers));
+        socket.recv_from(buffer).is_ok()
+    });
+    if !answered {
+        return Err(PerfError::OtherEnd("no datagram reaches it and comes back".into()));
+    }
+    // Answers to questions that were asked twice.
+    while socket.recv_from(buffer).is_ok() {}
+    socket.set_nonblocking(true);
+    Ok(())
+}
+
+fn answer_udp(plan: &Plan, socket: &UdpSocket, exchange: &mut Exchange) -> Result<(), PerfError> {
+    let mut buffer = vec![0; 1 << 16];
+    socket.set_nonblocking(true);
+    let mut echo = |socket: &UdpSocket, exchange: &mut Exchange| {
+        while let Some((len, from)) = poll(|| socket.recv_from(&mut buffer), || exchange.is_over())?
+        {
+            // While ways are made, whoever asked asks again.
+            let _ = socket.send_to(&buffer[..len], from);
+        }
+        Ok::<_, io::Error>(())
+    };
+    echo(socket, exchange)?;
+    exchange.meet()?;
+    match plan.what {
+        What::Lat => Ok(echo(socket, exchange)?),
+        _ => drain_udp(plan, socket, exchange),
+    }
+}
+
+fn drain_udp(plan: &Plan, socket: &UdpSocket, exchange: &mut Exchange) -> Result<(), PerfError> {
+    let mut buffers = vec![vec![0; plan.octets as usize]; BATCH];
+    let slot = |buffer| UdpSlot { buffer, received: None };
+    let mut slots: Vec<_> = buffers.iter_mut().map(|buffer| slot(&mut buffer[..])).collect();
+    let mut came = 0;
+    while let Some(count) = poll(|| socket.recv_batch(&mut slots), || exchange.is_over())? {
+        came += count as u64;
+    }
+    let _sent: u64 = exchange.hear()?;
+    exchange.tell(&came)
+}
+
+// ---------------------------------------------------------------- tcp
+
+fn ask_tcp(plan: &Plan, interface: &Interface) -> Result<Outcome, PerfError> {
+    let mut stream = connect(interface)?;
+    let mut buffer = vec![7; plan.octets as usize];
+    match plan.what {
+        What::Lat => {
+            let latency = ping_pong(plan.duration, plan.per_second, || {
+                write_all(&mut stream, &buffer)?;
+                read_exact(&mut stream, &mut buffer, || false)?;
+                Ok(())
+            })?;
+            Ok(Outcome::Latency(latency))
+        }
+        What::Connect => {
+            let rate = per_second(plan.duration, || {
+                connect(interface)?;
+                Ok(1)
+            })?;
+            Ok(Outcome::Connections { per_second: rate })
+        }
+        What::Bw | What::Rate => {
+            let mut octets = 0;
+            let rate = per_second(plan.duration, || {
+                let count = poll(|| stream.write(&buffer), || false)?.unwrap_or(0) as u64;
+                octets += count;
+                Ok(count)
+            })?;
+            Ok(Outcome::OneWay { per_second: rate, octets: 1, lost: 0, sent: octets })
+        }
+    }
+}
+
+/// The peer may not have been asked for its address yet.
+fn connect(interface: &Interface) -> Result<TcpStream, PerfError> {
+    let mut tries = (1..=TRIES_MAX).map(|_| interface.tcp_connect(at(Side::Answers)));
+    let stream = tries.find_map(Result::ok);
+    let stream = stream.ok_or(PerfError::OtherEnd("it takes no connection".into()))?;
+    stream.set_nonblocking(true);
+    Ok(stream)
+}
+
+fn write_all(stream: &mut TcpStream, mut octets: &[u8]) -> io::Result<()> {
+    while !octets.is_empty() {
+        let written = poll(|| stream.write(octets), || false)?.unwrap_or(0);
+        octets = &octets[written..];
+    }
+    Ok(())
+}
+
+/// Reads so much; none if all is over before.
+fn read_exact(
+    stream: &mut TcpStream,
+    buffer: &mut [u8],
+    mut is_over: impl FnMut() -> bool,
+) -> io::Result<Option<()>> {
+    let mut have = 0;
+    while have < buffer.len() {
+        match poll(|| stream.read(&mut buffer[have..]), &mut is_over)? {
+            None | Some(0) => return Ok(None),
+            Some(read) => have += read,
+        }
+    }
+    Ok(Some(()))
+}
+
+fn answer_tcp(
+    plan: &Plan,
+    listener: &TcpListener,
+    exchange: &mut Exchange,
+) -> Result<(), PerfError> {
+    listener.set_nonblocking(true);
+    let mut buffer = vec![0; if plan.what == What::Lat { plan.octets as usize } else { 1 << 18 }];
+    while let Some((mut stream, _)) = poll(|| listener.accept(), || exchange.is_over())? {
+        stream.set_nonblocking(true);
+        match plan.what {
+            What::Lat => {
+                while read_exact(&mut stream, &mut buffer, || exchange.is_over())?.is_some() {
+                    write_all(&mut stream, &buffer)?;
+                }
+            }
+            What::Connect => {}
+            What::Bw | What::Rate => {
+                let mut read = || poll(|| stream.read(&mut buffer), || exchange.is_over());
+                while read()?.is_some_and(|count| count > 0) {}
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,284 @@
+//! One end of a measurement between adapters: a device with all that it takes to send and receive.
+
+use crate::error::PerfError;
+use pollux_fabric::link::threads::{Clock, ThreadLink, pair};
+use pollux_fabric::{Adapter, Port, SoftDevice, Time};
+use pollux_mem::Memory;
+use pollux_verbs::*;
+use pollux_wire::address::{Gid, Guid, Lid, Qpn};
+use pollux_wire::keys::QKey;
+use pollux_wire::mad::smp::PortState;
+use pollux_wire::packet::RnrTimer;
+use pollux_wire::psn::Psn;
+use pollux_wire::units::{Mtu, TimeCode};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Octets of an end's memory.
+pub const OCTETS: usize = 8 << 20;
+/// Octets that lie in front of what a datagram brings.
+pub const GRH_OCTETS: u32 = 40;
+/// Requests that may be outstanding each way.
+const REQUESTS_MAX: u32 = 1024;
+/// Messages up to this length go inline.
+pub const INLINE_OCTETS: u32 = 64;
+/// Looks that find nothing before others may run on this core: one of them may be who is awaited.
+const LOOKS_AWAKE: u32 = 20_000;
+
+/// What an end is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// The service of its queue pairs.
+    pub qp_type: QpType,
+    /// Queue pairs, the nth of one end connected to the nth of the other.
+    pub qps: usize,
+    /// They take their receives from one queue.
+    pub has_srq: bool,
+    /// Packets with their CRCs, and no shortcut.
+    pub packets_only: bool,
+}
+
+impl Setup {
+    /// One queue pair, and the shortcut.
+    pub const fn of(qp_type: QpType) -> Self {
+        Self { qp_type, qps: 1, has_srq: false, packets_only: false }
+    }
+}
+
+/// What the other end has to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Card {
+    lid: u16,
+    gid: (u64, u64),
+    qpns: Vec<u32>,
+}
+
+/// One end; on cache lines of its own, as the other is another thread's.
+#[repr(align(256))]
+pub struct End<D: Device + ?Sized = dyn Device + Send> {
+    /// The device.
+    pub device: Box<D>,
+    /// Where all requests are completed.
+    pub cq: Cq,
+    /// Queue pairs.
+    pub qps: Vec<Qp>,
+    /// Memory for all messages.
+    pub region: MemoryRegion,
+    pd: Pd,
+    port: u8,
+    srq: Option<Srq>,
+    qp_type: QpType,
+    /// Where datagrams go.
+    to: Option<(Ah, Qpn)>,
+}
+
+/// An end of a link between threads.
+pub type ThreadEnd = End<SoftDevice<ThreadLink>>;
+
+/// Two connected ends, between threads.
+///
+/// # Panics
+/// When the process has no memory for them.
+pub fn ends(setup: Setup) -> [ThreadEnd; 2] {
+    // Each in a thread of its own, as it would be, so that their allocations share no cache line.
+    let mut ends = std::thread::scope(|scope| {
+        let made = devices(setup.packets_only).map(|device| {
+            scope.spawn(move || {
+                let memory = Memory::private(OCTETS).expect("there is memory");
+                End::new(Box::new(device), 1, &memory, &setup).expect("there is room")
+            })
+        });
+        made.map(|end| end.join().expect("it is made"))
+    });
+    let cards = [0, 1].map(|at| ends[at].card().expect("its port is up"));
+    for (end, other) in ends.iter_mut().zip(cards.iter().rev()) {
+        end.connect(other).expect("the table allows it");
+    }
+    ends
+}
+
+/// Two adapters, joined.
+#[expect(clippy::disallowed_methods, reason = "adapters between threads have a clock")]
+pub fn devices(packets_only: bool) -> [SoftDevice<ThreadLink>; 2] {
+    let start = Instant::now();
+    let clock: Clock = Arc::new(move || Time::START + start.elapsed());
+    let mut lid = 0;
+    pair(&clock).map(|mut link| {
+        lid += 1;
+        if packets_only {
+            link.set_packets_only();
+        }
+        let port = Port::active(Lid(lid), Guid(u64::from(lid)));
+        SoftDevice::new("soft", Adapter::new(port), link)
+    })
+}
+
+impl<D: Device + ?Sized> End<D> {
+    /// An end at a port of this device, with this memory; its port is up.
+    pub fn new(
+        mut device: Box<D>,
+        port: u8,
+        memory: &Memory,
+        setup: &Setup,
+    ) -> Result<Self, PerfError> {
+        let pd = device.create_pd()?;
+        let cq = device.create_cq(4 * REQUESTS_MAX)?;
+        while device.port(port)?.state != PortState::ACTIVE {
+            device.poll(cq, &mut [Completion::NOTHING])?;
+            std::thread::yield_now();
+        }
+        let region = device.register(pd, memory, Access::ALL)?;
+        let srq = setup.has_srq.then(|| device.create_srq(pd, REQUESTS_MAX, 1)).transpose()?;
+        let qp_type = setup.qp_type;
+        let mut end =
+            Self { device, cq, qps: Vec::new(), region, pd, port, srq, qp_type, to: None };
+        for _ in 0..setup.qps {
+            let qp = end.create_qp()?;
+            end.qps.push(qp);
+        }
+        Ok(end)
+    }
+
+    /// One more queue pair, which is connected to nothing.
+    pub fn create_qp(&mut self) -> Result<Qp, PerfError> {
+        Ok(self.device.create_qp(&QpInit {
+            qp_type: self.qp_type,
+            pd: self.pd,
+            send_cq: self.cq,
+            recv_cq: self.cq,
+            srq: self.srq,
+            send_requests_max: REQUESTS_MAX,
+            recv_requests_max: REQUESTS_MAX,
+            send_sges_max: 1,
+            recv_sges_max: 1,
+            inline_octets_max: INLINE_OCTETS,
+            signal_all: false,
+        })?)
+    }
+
+    /// What the other end has to know.
+    pub fn card(&self) -> Result<Card, PerfError> {
+        let qpn = |qp: &Qp| Ok(self.device.qpn(*qp)?.0);
+        let gid = self.device.gid(self.port, 0)?;
+        Ok(Card {
+            lid: self.device.port(self.port)?.lid.0,
+            gid: (gid.prefix(), gid.guid().0),
+            qpns: self.qps.iter().map(qpn).collect::<Result<_, PerfError>>()?,
+        })
+    }
+
+    /// Connects the queue pairs to those of the other end.
+    pub fn connect(&mut self, other: &Card) -> Result<(), PerfError> {
+        let path = self.way_to(other);
+        for (qp, qpn) in self.qps.clone().into_iter().zip(&other.qpns) {
+            self.connect_qp(qp, Qpn(*qpn), path)?;
+        }
+        let first = other.qpns.first().filter(|_| self.qp_type == QpType::Ud);
+        if let Some(qpn) = first {
+            self.to = Some((self.device.create_ah(self.pd, &path)?, Qpn(*qpn)));
+        }
+        Ok(())
+    }
+
+    /// The way to the other end: by LID in a subnet, and by GID where there is none.
+    pub fn way_to(&self, other: &Card) -> AddressVector {
+        let dgid = Gid::new(other.gid.0, Guid(other.gid.1));
+        let grh = GlobalRoute { dgid, hop_limit: 64, ..GlobalRoute::default() };
+        let grh = (!self.device.attributes().can.subnet).then_some(grh);
+        AddressVector { dlid: Lid(other.lid), port: self.port, grh, ..AddressVector::default() }
+    }
+
+    /// Brings a queue pair to where it can send.
+    pub fn connect_qp(&mut self, qp: Qp, to: Qpn, path: AddressVector) -> Result<(), PerfError> {
+        let (rc, ud) = (self.qp_type == QpType::Rc, self.qp_type == QpType::Ud);
+        let init = QpAttributes {
+            state: Some(QpState::Init),
+            pkey_index: Some(0),
+            port: Some(self.port),
+            access: (!ud).then_some(Access::ALL),
+            qkey: ud.then_some(QKey(1)),
+            ..QpAttributes::default()
+        };
+        let mtu = self.device.port(self.port)?.mtu;
+        let rtr = QpAttributes {
+            state: Some(QpState::Rtr),
+            path: (!ud).then_some(path),
+            path_mtu: (!ud).then_some(mtu.min(Mtu::OCTETS_4096)),
+            dest_qp: (!ud).then_some(to),
+            rq_psn: (!ud).then_some(Psn::new(0)),
+            responder_resources: rc.then_some(4),
+            min_rnr_timer: rc.then_some(RnrTimer(1)),
+            ..QpAttributes::default()
+        };
+        let rts = QpAttributes {
+            state: Some(QpState::Rts),
+            sq_psn: Some(Psn::new(0)),
+            timeout: rc.then_some(TimeCode(18)),
+            retry_count: rc.then_some(Retries::SEVEN),
+            rnr_retry: rc.then_some(Retries::SEVEN),
+            initiator_depth: rc.then_some(4),
+            ..QpAttributes::default()
+        };
+        for change in [init, rtr, rts] {
+            self.device.modify_qp(qp, &change)?;
+        }
+        Ok(())
+    }
+
+    /// Posts a receive.
+    pub fn recv(&mut self, octets: u32) -> Result<(), PerfError> {
+        let sge = [Sge { address: self.region.address, octets, lkey: self.region.lkey }];
+        let request = [RecvRequest { id: 0, sges: &sge }];
+        match self.srq {
+            Some(srq) => self.device.post_srq_recv(srq, &request)?,
+            None => self.device.post_recv(self.qps[0], &request)?,
+        }
+        Ok(())
+    }
+
+    /// Sends a message of so many octets; inline if it is short.
+    pub fn send(&mut self, octets: u32) -> Result<(), PerfError> {
+        let sge = [Sge { address: self.region.address, octets, lkey: self.region.lkey }];
+        let data = match octets {
+            0..=INLINE_OCTETS => Data::Inline(&[7; INLINE_OCTETS as usize][..octets as usize]),
+            _ => Data::Sges(&sge),
+        };
+        let request = SendRequest { id: 0, op: self.op(), flags: SendFlags::NONE, data };
+        Ok(self.device.post_send(self.qps[0], &[request])?)
+    }
+
+    /// How messages go to the other end.
+    pub fn op(&self) -> SendOp {
+        let destination = |(ah, qpn)| Destination { ah, qpn, qkey: QKey(1) };
+        self.to.map_or(SendOp::Send, |to| SendOp::Datagram(destination(to)))
+    }
+
+    /// Takes what is completed; says how much. A request that failed is an error.
+    pub fn poll(&mut self, out: &mut [Completion]) -> Result<usize, PerfError> {
+        let count = self.device.poll(self.cq, out)?;
+        let is_bad = |one: &&Completion| one.status != CompletionStatus::Success;
+        match out[..count].iter().find(is_bad) {
+            Some(bad) => Err(PerfError::Request(bad.status)),
+            None => Ok(count),
+        }
+    }
+
+    /// Waits for a message, and now and then asks whether there will be none; says whether one
+    /// came.
+    pub fn wait(&mut self, mut is_over: impl FnMut() -> bool) -> Result<bool, PerfError> {
+        let mut out = [Completion::NOTHING];
+        for look in 1u32.. {
+            if self.poll(&mut out)? == 1 && out[0].kind.is_recv() {
+                return Ok(true);
+            }
+            if look.is_multiple_of(LOOKS_AWAKE) {
+                std::thread::yield_now();
+                if is_over() {
+                    break;
+                }
+            }
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,170 @@
+//! Layer `verbs`: messages between queue pairs of two adapters.
+
+pub mod end;
+
+use crate::error::PerfError;
+use crate::exchange::Exchange;
+use crate::pair::{Outcome, Side};
+use crate::plan::{Plan, What};
+use crate::samples::{per_second, ping_pong};
+use end::{Card, End, GRH_OCTETS, OCTETS, Setup};
+use pollux_mem::Memory;
+use pollux_verbs::{Completion, Data, Device, SendFlags, SendRequest, Sge};
+use pollux_wire::address::Qpn;
+
+/// Messages under way at the most, in bandwidth and rate, and receives that wait for them.
+const WINDOW: u64 = 256;
+const RECEIVES: usize = 512;
+/// Looks in vain before the end that drains asks whether all is over.
+const LOOKS_IDLE: u32 = 20_000;
+/// From this length on, messages are posted in small batches.
+const LONG_OCTETS: u32 = 4096;
+
+/// Plays one side at a port of this device.
+pub fn play<D: Device + ?Sized>(
+    plan: &Plan,
+    side: Side,
+    device: Box<D>,
+    port: u8,
+    exchange: &mut Exchange,
+) -> Result<Option<Outcome>, PerfError> {
+    // Whoever reads the memory of another process needs it to be shared.
+    let memory = if plan.processes { Memory::shared(OCTETS) } else { Memory::private(OCTETS) };
+    let memory = memory.map_err(|error| PerfError::Plan(format!("there is no memory: {error}")))?;
+    let mut end = End::new(device, port, &memory, &Setup::of(plan.transport.qp_type()))?;
+    let other: Card = exchange.swap(&end.card()?)?;
+    end.connect(&other)?;
+    for _ in 0..RECEIVES {
+        end.recv(room(plan))?;
+    }
+    exchange.meet()?;
+    match (plan.what, side) {
+        (What::Connect, Side::Asks) => connect(plan, &mut end, &other).map(Some),
+        (What::Connect, Side::Answers) => Ok(None),
+        (What::Lat, Side::Asks) => ask(plan, &mut end).map(Some),
+        (What::Lat, Side::Answers) => answer(plan, &mut end, exchange).map(|()| None),
+        (What::Bw | What::Rate, Side::Asks) => pour(plan, &mut end, exchange).map(Some),
+        (What::Bw | What::Rate, Side::Answers) => drain(plan, &mut end, exchange).map(|()| None),
+    }
+}
+
+/// Octets of a receive.
+fn room(plan: &Plan) -> u32 {
+    (plan.octets + GRH_OCTETS).min(OCTETS as u32)
+}
+
+fn ask<D: Device + ?Sized>(plan: &Plan, end: &mut End<D>) -> Result<Outcome, PerfError> {
+    let latency = ping_pong(plan.duration, plan.per_second, || {
+        end.send(plan.octets)?;
+        end.wait(|| false)?;
+        end.recv(room(plan))
+    })?;
+    Ok(Outcome::Latency(latency))
+}
+
+fn answer<D: Device + ?Sized>(
+    plan: &Plan,
+    end: &mut End<D>,
+    exchange: &mut Exchange,
+) -> Result<(), PerfError> {
+    while end.wait(|| exchange.is_over())? {
+        end.send(plan.octets)?;
+        end.recv(room(plan))?;
+    }
+    Ok(())
+}
+
+/// Sends in batches, of which the last message alone is completed.
+fn pour<D: Device + ?Sized>(
+    plan: &Plan,
+    end: &mut End<D>,
+    exchange: &mut Exchange,
+) -> Result<Outcome, PerfError> {
+    let batch = if plan.octets >= LONG_OCTETS { 4 } else { 32 };
+    let region = end.region;
+    let sge = [Sge { address: region.address, octets: plan.octets, lkey: region.lkey }];
+    let op = end.op();
+    let request = |flags| SendRequest { id: 0, op, flags, data: Data::Sges(&sge) };
+    let mut requests = vec![request(SendFlags::NONE); batch as usize];
+    requests[batch as usize - 1] = request(SendFlags::SIGNALED);
+    let (mut sent, mut done, mut out) = (0, 0, [Completion::NOTHING; 16]);
+    let rate = per_second(plan.duration, || {
+        if sent - done + batch <= WINDOW {
+            end.device.post_send(end.qps[0], &requests)?;
+            sent += batch;
+        }
+        let completed = batch * end.poll(&mut out)? as u64;
+        done += completed;
+        Ok(completed)
+    })?;
+    while done < sent {
+        done += batch * end.poll(&mut out)? as u64;
+    }
+    exchange.tell(&sent)?;
+    Ok(Outcome::one_way(plan, rate, sent, exchange.hear()?))
+}
+
+fn drain<D: Device + ?Sized>(
+    plan: &Plan,
+    end: &mut End<D>,
+    exchange: &mut Exchange,
+) -> Result<(), PerfError> {
+    let (mut came, mut idle, mut out) = (0u64, 0u32, [Completion::NOTHING; 64]);
+    loop {
+        let count = end.poll(&mut out)?;
+        for _ in 0..count {
+            end.recv(room(plan))?;
+        }
+        came += count as u64;
+        idle = if count > 0 { 0 } else { idle + 1 };
+        if idle == LOOKS_IDLE {
+            idle = 0;
+            std::thread::yield_now();
+            if exchange.is_over() {
+                let _sent: u64 = exchange.hear()?;
+                return exchange.tell(&came);
+            }
+        }
+    }
+}
+
+/// Makes queue pairs that are connected, and ends them.
+fn connect<D: Device + ?Sized>(
+    plan: &Plan,
+    end: &mut End<D>,
+    other: &Card,
+) -> Result<Outcome, PerfError> {
+    let path = end.way_to(other);
+    let rate = per_second(plan.duration, || {
+        let qp = end.create_qp()?;
+        end.connect_qp(qp, Qpn(1), path)?;
+        end.device.destroy_qp(qp)?;
+        Ok(1)
+    })?;
+    Ok(Outcome::Connections { per_second: rate })
+}
+
+/// Octets of this process that an RC queue pair costs, connected and idle, beside its share of the
+/// shared receive queue.
+pub fn octets_per_connection() -> Result<f64, PerfError> {
+    const COUNT: usize = 8192;
+    let [device, _peer] = end::devices(false);
+    let memory = Memory::private(1 << 12);
+    let memory = memory.map_err(|error| PerfError::Plan(format!("there is no memory: {error}")))?;
+    let setup = Setup { qps: 0, has_srq: true, ..Setup::of(pollux_verbs::QpType::Rc) };
+    let mut end = End::new(Box::new(device), 1, &memory, &setup)?;
+    let path = end.way_to(&end.card()?);
+    let before = resident_octets();
+    for _ in 0..COUNT {
+        let qp = end.create_qp()?;
+        end.connect_qp(qp, Qpn(1), path)?;
+    }
+    Ok((resident_octets() - before) / COUNT as f64)
+}
+
+/// Octets of memory that this process has in use.
+fn resident_octets() -> f64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = pages.split_whitespace().nth(1).and_then(|pages| pages.parse::<f64>().ok());
+    pages.unwrap_or(0.0) * 4096.0
+}

@@ -1,0 +1,100 @@
+//! A host of the demonstration: an echo of datagrams, an echo of streams, and a sink that says how
+//! much it has swallowed.
+
+use pollux::{Interface, TcpListener, TcpStream, UdpSocket};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The ports of both echoes, and of the sink.
+pub const ECHO: u16 = 7;
+pub const SINK: u16 = 9;
+/// Turns without anything to do before a host naps, so that the others have its core.
+const TURNS_AWAKE: u32 = 20_000;
+const NAP: Duration = Duration::from_micros(200);
+
+/// What a host does.
+pub struct Host {
+    interface: Interface,
+    datagrams: UdpSocket,
+    echo: TcpListener,
+    sink: TcpListener,
+    streams: Vec<(TcpStream, Service)>,
+    room: Vec<u8>,
+}
+
+/// What is done with what comes by a stream.
+enum Service {
+    Echo,
+    /// So much has come.
+    Swallow(u64),
+}
+
+impl Host {
+    /// Opens its sockets.
+    pub fn new(interface: Interface, ip: IpAddr) -> io::Result<Self> {
+        let (echo, sink) = (SocketAddr::new(ip, ECHO), SocketAddr::new(ip, SINK));
+        Ok(Self {
+            datagrams: interface.udp_bind(echo)?,
+            echo: interface.tcp_listen(echo, 4)?,
+            sink: interface.tcp_listen(sink, 4)?,
+            streams: Vec::new(),
+            room: vec![0; 1 << 18],
+            interface,
+        })
+    }
+
+    /// Serves until it is over.
+    #[expect(clippy::disallowed_methods, reason = "this is how an idle host sleeps")]
+    pub fn run(mut self, is_over: &AtomicBool) -> io::Result<()> {
+        let mut idle = 0;
+        while !is_over.load(Ordering::Relaxed) {
+            let is_busy = self.turn()?;
+            idle = if is_busy { 0 } else { idle + 1 };
+            match idle {
+                0 => {}
+                1..TURNS_AWAKE => std::thread::yield_now(),
+                _ => std::thread::sleep(NAP),
+            }
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self) -> io::Result<bool> {
+        let is_busy = self.interface.step();
+        while self.datagrams.is_readable() {
+            let (len, from) = self.datagrams.recv_from(&mut self.room)?;
+            self.datagrams.send_to(&self.room[..len], from)?;
+        }
+        for (listener, is_sink) in [(&self.echo, false), (&self.sink, true)] {
+            while listener.is_ready() {
+                let service = if is_sink { Service::Swallow(0) } else { Service::Echo };
+                self.streams.push((listener.accept()?.0, service));
+            }
+        }
+        let room = &mut self.room;
+        self.streams.retain_mut(|(stream, service)| {
+            // Whoever ends a stream badly has seen that himself.
+            !stream.is_readable() || service.serve(stream, room).unwrap_or(false)
+        });
+        Ok(is_busy)
+    }
+}
+
+impl Service {
+    /// Takes what has come; says whether there may be more.
+    fn serve(&mut self, stream: &mut TcpStream, room: &mut [u8]) -> io::Result<bool> {
+        let len = stream.read(room)?;
+        match self {
+            Self::Echo => stream.write_all(&room[..len])?,
+            Self::Swallow(octets) => {
+                *octets += len as u64;
+                if len == 0 {
+                    stream.write_all(&octets.to_be_bytes())?;
+                }
+            }
+        }
+        Ok(len > 0)
+    }
+}

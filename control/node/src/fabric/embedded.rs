@@ -1,0 +1,202 @@
+//! A fabric in a thread of this process, for whoever wants one without another program: `soft:`,
+//! demonstrations and tests.
+//!
+//! It is found as any other is, by a path, so `pollux show` can ask it, too. The path is in a
+//! folder of its own, which only this user may enter and which goes when the fabric does. Of a
+//! process that was killed it stays, until another one begins a fabric.
+
+use super::{Config, Fabric, Partitions, StartError, config};
+use pollux_wire::mad::smp::NodeType;
+use std::fs::DirBuilder;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+/// What `soft:` opens a port of.
+const PRIVATE: &str = "single:16";
+
+/// A fabric that runs as long as this is held.
+#[derive(Debug)]
+pub struct Embedded {
+    folder: PathBuf,
+    /// Names of its hosts.
+    hosts: Vec<String>,
+    /// Who has a turn.
+    turn: AtomicUsize,
+    is_over: Arc<AtomicBool>,
+    wake: UnixStream,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Embedded {
+    /// A fabric of this topology, `single:3` for example, with a subnet manager of ours.
+    pub fn start(topology: &str) -> Result<Self, StartError> {
+        let topology = config::topology(topology, 1)?;
+        let is_host = |kind| kind == NodeType::CHANNEL_ADAPTER;
+        let hosts = topology.nodes().iter().filter(|node| is_host(node.kind));
+        let hosts = hosts.map(|node| node.name.clone()).collect();
+        let failed = |error| StartError::new(format!("a fabric of this process: {error}"));
+        let (wake, woken) = UnixStream::pair().map_err(failed)?;
+        let (is_over, turn) = (Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
+        let folder = folder().map_err(failed)?;
+        let plan = Config {
+            topology,
+            seed: 1,
+            socket: Some(socket(&folder)),
+            partitions: Some(Partitions::default()),
+            ..Config::default()
+        };
+        // From here on, whatever happens, the folder goes with this.
+        let mut embedded = Self { folder, hosts, turn, is_over, wake, thread: None };
+        let (tell, told) = sync_channel(1);
+        let is_over = Arc::clone(&embedded.is_over);
+        let run = move || run(plan, &tell, woken, &is_over);
+        let thread = std::thread::Builder::new().name("fabric".into()).spawn(run);
+        embedded.thread = Some(thread.map_err(failed)?);
+        told.recv().map_err(|_| StartError::new("a fabric of this process panicked"))??;
+        Ok(embedded)
+    }
+
+    /// Its hosts, by name.
+    pub fn hosts(&self) -> &[String] {
+        &self.hosts
+    }
+
+    /// What a host's port is called by whoever opens it.
+    pub fn port(&self, host: &str) -> String {
+        format!("soft:{}@{host}", self.path().display())
+    }
+
+    /// Where it is asked.
+    pub fn path(&self) -> PathBuf {
+        socket(&self.folder)
+    }
+
+    /// All ports, beginning behind the one that this began with when it was called last.
+    pub(crate) fn ports_in_turn(&self) -> impl Iterator<Item = String> {
+        let first = self.turn.fetch_add(1, Ordering::Relaxed);
+        let hosts = self.hosts.iter().cycle().skip(first % self.hosts.len().max(1));
+        hosts.take(self.hosts.len()).map(|host| self.port(host))
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let _ = self.wake.write(b".");
+        if let Some(thread) = self.thread.take() {
+            // If it panicked, that was said.
+            let _ = thread.join();
+        }
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// What its thread does.
+fn run(
+    plan: Config,
+    tell: &SyncSender<Result<(), StartError>>,
+    wake: UnixStream,
+    is_over: &AtomicBool,
+) {
+    let (fabric, started) = match Fabric::new(plan) {
+        Ok(fabric) => (Some(fabric), Ok(())),
+        Err(error) => (None, Err(error)),
+    };
+    if tell.send(started).is_ok()
+        && let Some(mut fabric) = fabric
+    {
+        // If it ends before it is to, whoever is at a port sees that go.
+        let _ = fabric.run(wake, || is_over.load(Ordering::Relaxed));
+    }
+}
+
+/// The fabric that all users of `soft:` in this process have in common, for as long as there is
+/// one.
+pub(crate) fn private() -> Result<Arc<Embedded>, StartError> {
+    static KNOWN: Mutex<Weak<Embedded>> = Mutex::new(Weak::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(fabric) = known.upgrade() {
+        return Ok(fabric);
+    }
+    let fabric = Arc::new(Embedded::start(PRIVATE)?);
+    *known = Arc::downgrade(&fabric);
+    Ok(fabric)
+}
+
+fn socket(folder: &Path) -> PathBuf {
+    folder.join("fabric")
+}
+
+/// What the folders' names begin with.
+const FOLDERS: &str = "pollux-fabric-";
+
+/// A new folder, which nobody else may enter. One that is there already is somebody else's.
+fn folder() -> std::io::Result<PathBuf> {
+    static MADE: AtomicUsize = AtomicUsize::new(0);
+    let within = std::env::temp_dir();
+    sweep(&within);
+    loop {
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let folder = within.join(format!("{FOLDERS}{}-{number}", std::process::id()));
+        match DirBuilder::new().mode(0o700).create(&folder) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            made => return made.map(|()| folder),
+        }
+    }
+}
+
+/// Removes what killed processes have left: folders with a socket that nobody listens at. Those of
+/// other users stay, since they may not be removed.
+fn sweep(within: &Path) {
+    let entries = std::fs::read_dir(within).into_iter().flatten().flatten();
+    let names = entries.filter(|one| one.file_name().to_string_lossy().starts_with(FOLDERS));
+    for folder in names.map(|one| one.path()) {
+        let asked = UnixStream::connect(socket(&folder));
+        if asked.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
+            let _ = std::fs::remove_dir_all(&folder);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_it_leaves_behind_is_nothing() {
+        let fabric = Embedded::start("single:2").unwrap();
+        let folder = fabric.path().parent().unwrap().to_owned();
+        assert!(folder.is_dir());
+        assert_eq!(fabric.hosts(), ["host1", "host2"]);
+        let ports: Vec<_> = fabric.ports_in_turn().collect();
+        assert_eq!(ports, [fabric.port("host1"), fabric.port("host2")]);
+        assert_eq!(fabric.ports_in_turn().next(), Some(fabric.port("host2")));
+        drop(fabric);
+        assert!(!folder.exists());
+    }
+
+    #[test]
+    fn one_that_cannot_be_says_why() {
+        let error = Embedded::start("single:none").unwrap_err();
+        assert!(error.to_string().contains("single:none"), "{error}");
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_swept() {
+        let within = folder().unwrap();
+        let [dead, starting] = ["1-0", "2-0"].map(|name| within.join(format!("{FOLDERS}{name}")));
+        for folder in [&dead, &starting] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        drop(std::os::unix::net::UnixListener::bind(socket(&dead)).unwrap());
+        sweep(&within);
+        assert!(!dead.exists() && starting.exists());
+        std::fs::remove_dir_all(within).unwrap();
+    }
+}

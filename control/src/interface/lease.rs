@@ -1,0 +1,177 @@
+//! The address that a DHCP server gives (RFC 4390): asked for when the interface comes up, its own
+//! once nobody else has it, kept while the interface is down and then confirmed, and given back
+//! when whoever runs the interface takes it down.
+
+use super::Interface;
+use crate::address::{Lifetimes, Origin};
+use crate::dhcp::{Dhcp, DhcpEvent, DhcpState, Lease, client_id};
+use pollux_verbs::time::Time;
+use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::dhcp::DhcpHeader;
+use pollux_wire::ip::ipv4::Ipv4Packet;
+use pollux_wire::ip::udp::UdpHeader;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// How far the interface is with its server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseRow {
+    /// What it is doing.
+    pub state: &'static str,
+    /// Since when.
+    pub since: Time,
+    /// What it has, or is about to have.
+    pub lease: Option<Lease>,
+}
+
+impl Interface {
+    /// The address from a server, if there is to be one.
+    pub fn lease_row(&self) -> Option<LeaseRow> {
+        let (state, since) = self.dhcp.as_ref()?.state();
+        let (state, lease) = match state {
+            DhcpState::Stopped => ("stopped", None),
+            DhcpState::Init { .. } => ("waiting", None),
+            DhcpState::Selecting { .. } => ("selecting", None),
+            DhcpState::Requesting { lease, .. } => ("requesting", Some(lease)),
+            DhcpState::Checking { lease } => ("checking", Some(lease)),
+            DhcpState::Bound { lease } => ("bound", Some(lease)),
+            DhcpState::Renewing { lease, .. } => ("renewing", Some(lease)),
+            DhcpState::Rebinding { lease, .. } => ("rebinding", Some(lease)),
+        };
+        Some(LeaseRow { state, since, lease: lease.cloned() })
+    }
+
+    /// Whether a server has given an address that may be used.
+    pub const fn has_lease(&self) -> bool {
+        self.lease.is_some()
+    }
+
+    /// Gives the address back. Whoever is to hear of it does so only while the interface is up.
+    pub fn release(&mut self, now: Time) {
+        if let Some(dhcp) = &mut self.dhcp {
+            dhcp.stop(now);
+        }
+        self.pump(now);
+    }
+
+    /// Whether a packet is a server's word to us; the client takes it then.
+    pub(super) fn is_from_dhcp(
+        &mut self,
+        now: Time,
+        packet: &Ipv4Packet<'_>,
+        octets: &[u8],
+    ) -> bool {
+        let Some(dhcp) = &mut self.dhcp else { return false };
+        let header = packet.header();
+        let ports = packet.payload().first_chunk().map(UdpHeader::parse);
+        let is_for_client = header.protocol == IpProtocol::UDP
+            && !header.is_fragment()
+            && ports.is_some_and(|ports| ports.destination_port == DhcpHeader::CLIENT_PORT);
+        if is_for_client {
+            dhcp.handle_packet(now, octets);
+        }
+        is_for_client
+    }
+
+    /// The interface has come up: an address is asked for, or asked about. The client is known by
+    /// the port, of which nothing was known before.
+    pub(super) fn ask_for_lease(&mut self, now: Time) {
+        if !self.config.dhcp {
+            return;
+        }
+        let id = client_id(self.link_address().gid.guid(), self.config.p_key);
+        let seed = self.dhcp_seed;
+        self.dhcp.get_or_insert_with(|| Dhcp::new(&id, seed)).handle_link(now);
+    }
+
+    /// Takes what the client has to say, and what has changed. Says whether there was anything.
+    pub(super) fn hear_dhcp(&mut self, now: Time) -> bool {
+        let mut has_news = false;
+        while let Some(frame) = self.dhcp.as_mut().and_then(|dhcp| dhcp.poll_transmit()) {
+            has_news = true;
+            self.send_frame(now, frame);
+        }
+        while let Some(event) = self.dhcp.as_mut().and_then(|dhcp| dhcp.poll_event()) {
+            has_news = true;
+            match event {
+                DhcpEvent::Check(ip) => self.check_lease(now, ip),
+                DhcpEvent::Bound(lease) => self.hold(now, lease),
+                DhcpEvent::Lost(ip) => self.lose_lease(ip),
+            }
+        }
+        has_news
+    }
+
+    /// Whether an address is the server's, so that others are asked for it before it is used.
+    pub(super) fn is_leased(&self, ip: IpAddr) -> bool {
+        let mut all = self.addresses.iter();
+        all.any(|one| one.ip == ip && one.origin == Origin::Dhcp)
+    }
+
+    /// Nobody else has an address that may have been a server's.
+    pub(super) fn lease_is_free(&mut self, now: Time, ip: IpAddr) {
+        if let (Some(dhcp), IpAddr::V4(ip)) = (&mut self.dhcp, ip) {
+            dhcp.handle_free(now, ip);
+        }
+    }
+
+    /// Somebody has it.
+    pub(super) fn lease_is_taken(&mut self, now: Time, ip: IpAddr) {
+        if let (Some(dhcp), IpAddr::V4(v4)) = (&mut self.dhcp, ip) {
+            dhcp.handle_taken(now, v4);
+            if self.is_leased(ip) {
+                self.addresses.remove(ip);
+            }
+        }
+    }
+
+    fn check_lease(&mut self, now: Time, ip: Ipv4Addr) {
+        let lease = self.lease_row().and_then(|row| row.lease);
+        let Some(lease) = lease.filter(|lease| lease.ip == ip) else { return };
+        let (len, lifetimes) = (lease.prefix_len, Lifetimes::default());
+        if self.addresses.is_ours(ip.into()) {
+            // It was configured as well.
+            self.lease_is_free(now, ip.into());
+        } else if !self.addresses.add(now, ip.into(), len, Origin::Dhcp, lifetimes) {
+            // There is no room for it, which to its server is as if somebody had it.
+            self.lease_is_taken(now, ip.into());
+        }
+    }
+
+    /// The lease is ours, perhaps on other terms than before.
+    fn hold(&mut self, now: Time, lease: Lease) {
+        let (ip, len) = (lease.ip.into(), lease.prefix_len);
+        if let Some(before) = self.lease.take() {
+            self.forget_ways(&before);
+            if before.prefix_len != len {
+                self.addresses.remove(ip);
+                self.addresses.add(now, ip, len, Origin::Dhcp, Lifetimes::default());
+            }
+        }
+        self.routes.add_prefix(ip, len);
+        for router in &lease.routers {
+            self.routes.add_router((*router).into());
+        }
+        self.lease = Some(lease);
+    }
+
+    fn lose_lease(&mut self, ip: Ipv4Addr) {
+        if let Some(lease) = self.lease.take() {
+            self.forget_ways(&lease);
+        }
+        if self.is_leased(ip.into()) {
+            self.addresses.remove(ip.into());
+        }
+    }
+
+    /// Where packets went because of a lease, unless the configuration says so too.
+    fn forget_ways(&mut self, lease: &Lease) {
+        self.routes.remove_prefix(lease.ip.into(), lease.prefix_len);
+        for (ip, len) in &self.config.addresses {
+            self.routes.add_prefix(*ip, *len);
+        }
+        let routers = lease.routers.iter().map(|&router| IpAddr::V4(router));
+        for router in routers.filter(|router| !self.config.routers.contains(router)) {
+            self.routes.remove_router(router);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What it costs when a whole cluster starts at once and everybody talks to everybody, and what a
+//! connection costs that nobody uses.
+//!
+//! One test in a process of its own, since all that is allocated is counted. `POLLUX_NODES=N` says how
+//! many nodes the cluster has.
+
+#[path = "../interface/mover.rs"]
+mod mover;
+#[path = "../simulation/network.rs"]
+#[allow(dead_code, reason = "nothing is lost or late here")]
+mod network;
+#[path = "../../../dataplane/tests/station/pair.rs"]
+#[allow(dead_code, reason = "packets are sent elsewhere")]
+mod pair;
+mod storm;
+#[path = "../simulation/world.rs"]
+#[allow(dead_code, reason = "nobody dies here")]
+mod world;
+
+use pair::{Pair, Setup};
+use pollux_control::peer::Policy;
+use pollux_dataplane::ipoib::Config;
+use pollux_mem::counted::Counted;
+use pollux_verbs::QpType;
+
+/// What an idle connection may cost at one end, beside its share of the receives of all and what
+/// is kept of a peer that only datagrams go to.
+const CONNECTION_OCTETS_MAX: usize = 4096;
+/// Connections whose memory is looked at: many, since tables grow in steps.
+const CONNECTIONS: u32 = 1000;
+
+#[global_allocator]
+static MEMORY: Counted = Counted::new();
+
+/// Octets of a connection's queue pair and its queues at the adapter in software.
+fn octets_at_the_device() -> usize {
+    let config = Config { connections_max: CONNECTIONS, ..Setup::default().config };
+    let mut pair = Pair::new(1, Setup { config, ..Setup::default() });
+    let before = MEMORY.octets();
+    for _ in 0..CONNECTIONS {
+        pair.connect(QpType::Rc);
+    }
+    (MEMORY.octets() - before) / CONNECTIONS as usize / 2
+}
+
+#[test]
+fn a_cluster_starts_within_bounds_and_connections_cost_little() {
+    let nodes = storm::nodes();
+    let [datagrams, connected] = [Policy::Ud, Policy::Rc].map(|policy| {
+        let storm = storm::start(nodes, policy);
+        println!("{storm}");
+        storm.octets_of_a_peer
+    });
+    let (control, device) = (connected - datagrams, octets_at_the_device());
+    println!("an idle RC connection costs {control} octets at control, {device} at the device");
+    assert!(control + device <= CONNECTION_OCTETS_MAX, "{control} and {device}");
+}

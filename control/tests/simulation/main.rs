@@ -1,0 +1,12 @@
+//! Many interfaces on a managed subnet, in virtual time and from seeds: whatever happens to them,
+//! what they promise each other holds once it is over.
+//!
+//! `world` moves time and `network` frames and datagrams; `faults` says what befalls a world;
+//! `seeds` runs worlds and says what has to hold.
+
+mod faults;
+#[path = "../interface/mover.rs"]
+mod mover;
+mod network;
+mod seeds;
+mod world;

@@ -1,0 +1,259 @@
+//! How frames, messages of connections and management datagrams get from one node to another, and
+//! what befalls them on the way.
+//!
+//! Datagrams and unreliable connections lose, double and delay. A reliable connection does not: it
+//! tries again for so long, and if its other end is not there by then, it fails.
+
+use crate::world::{World, node_of, owner_of};
+use pollux_control::interface::{
+    By, ConnectionKey, ConnectionNews, DatagramWay, From, Outgoing, Received, Way,
+};
+use pollux_control::mad::Envelope;
+use pollux_fabric::subnet::Datagram;
+use pollux_fabric::topology::End;
+use pollux_verbs::{QpState, QpType};
+use pollux_wire::address::Qpn;
+use pollux_wire::ip::arp::ArpPacket;
+use pollux_wire::ip::ipoib::EtherType;
+use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::keys::QKey;
+use pollux_wire::mad::MgmtClass;
+use std::time::Duration;
+
+/// How long anything takes at the least.
+const WAY: Duration = Duration::from_micros(10);
+/// How long a reliable connection tries: seven times 17 ms, and the first.
+const RETRIES: Duration = Duration::from_millis(134);
+
+/// How often in a million something is lost or doubled, and how late it can come.
+#[derive(Clone, Copy, Debug)]
+pub struct Weather {
+    pub lost: u32,
+    pub doubled: u32,
+    pub late: Duration,
+}
+
+impl Weather {
+    pub const CALM: Self = Self { lost: 0, doubled: 0, late: Duration::ZERO };
+}
+
+/// What is under way.
+pub enum Event {
+    ToSubnet { from: End, datagram: Box<Datagram> },
+    ToNode { to: usize, envelope: Box<Envelope> },
+    Frame(Flying),
+    Message(Message),
+}
+
+/// A datagram with a frame.
+#[derive(Clone)]
+pub struct Flying {
+    to: Vec<usize>,
+    ether_type: EtherType,
+    packet: Vec<u8>,
+    from: From,
+    way: DatagramWay,
+    qkey: QKey,
+}
+
+/// A message of a connection.
+pub struct Message {
+    from: usize,
+    life: u32,
+    key: ConnectionKey,
+    ether_type: EtherType,
+    packet: Vec<u8>,
+    is_last_try: bool,
+}
+
+impl World {
+    fn put(&mut self, after: Duration, event: Event) {
+        self.number += 1;
+        self.events.insert((self.now + after, self.number), event);
+    }
+
+    /// When copies of something come, in this weather.
+    fn arrivals(&mut self, weather: Weather) -> impl Iterator<Item = Duration> + use<> {
+        let copies = 1 + u32::from(self.dice.happens(weather.doubled));
+        let dice = &mut self.dice;
+        let times: Vec<_> = (0..copies)
+            .filter_map(|_| {
+                let late = dice.duration(weather.late);
+                (!dice.happens(weather.lost)).then_some(WAY + late)
+            })
+            .collect();
+        times.into_iter()
+    }
+
+    /// A management datagram goes on its way.
+    pub fn put_mad(&mut self, event: Event) {
+        let weather = self.mad_weather;
+        for after in self.arrivals(weather) {
+            let copy = match &event {
+                Event::ToSubnet { from, datagram } => {
+                    Event::ToSubnet { from: *from, datagram: datagram.clone() }
+                }
+                Event::ToNode { to, envelope } => {
+                    Event::ToNode { to: *to, envelope: envelope.clone() }
+                }
+                _ => unreachable!("frames go another way"),
+            };
+            self.put(after, copy);
+        }
+    }
+
+    pub fn send_mad(&mut self, nth: usize, envelope: &Envelope) {
+        let is_of_sa = envelope.mad[1] == MgmtClass::SUBN_ADM.0;
+        self.mads += 1;
+        self.questions += u64::from(is_of_sa);
+        if is_of_sa && self.is_sa_silent {
+            return;
+        }
+        let (src_qp, dest_qp, dlid) = (Qpn::GSI, envelope.peer.qpn, envelope.peer.lid);
+        let slid = self.view(nth).lid;
+        let datagram = Box::new(Datagram { slid, dlid, src_qp, dest_qp, mad: envelope.mad });
+        self.put_mad(Event::ToSubnet { from: self.nodes[nth].at, datagram });
+    }
+
+    /// A frame leaves a node.
+    pub fn fly(&mut self, nth: usize, outgoing: Outgoing) {
+        let mover = &self.nodes[nth].mover;
+        let by_connection = match outgoing.by {
+            By::Peer(peer) => match mover.peers.get(&peer) {
+                Some(Way::Connected { connection, .. }) => Some(*connection),
+                _ => None,
+            },
+            By::Datagram(_) => None,
+        };
+        match (by_connection, mover.way(&outgoing)) {
+            (Some(key), _) => self.fly_connected(nth, key, outgoing),
+            (None, Some(way)) => self.fly_datagram(nth, way, outgoing),
+            (None, None) => {}
+        }
+    }
+
+    fn fly_datagram(&mut self, nth: usize, way: DatagramWay, outgoing: Outgoing) {
+        let node = &mut self.nodes[nth];
+        let Some(link) = node.mover.link else { return };
+        if outgoing.packet.len() > way.mtu as usize {
+            // It was to go by a connection that is not there any more.
+            assert!(matches!(outgoing.by, By::Peer(_)), "control sends what does not fit");
+            if let Some(interface) = &mut node.interface {
+                interface.handle_too_big(self.now, &outgoing.packet, way.mtu);
+            }
+            return;
+        }
+        let group = way.vector.grh.map(|grh| grh.dgid).filter(|_| way.qpn == Qpn::MULTICAST);
+        let gid = way.vector.grh.map(|_| link.gid);
+        let from = From::Datagram { qpn: node.config.qpn, lid: link.lid, gid, group };
+        let to: Vec<usize> = match group {
+            Some(group) => {
+                let all = self.listeners.get(&(group, way.vector.dlid)).into_iter().flatten();
+                let asked = self.asked_by(&outgoing);
+                let all: Vec<_> = all.copied().filter(|to| *to != nth).collect();
+                let heard = |to: &usize| asked.is_none_or(|asked| asked == *to);
+                let to: Vec<_> = all.iter().copied().filter(heard).collect();
+                self.spared += (all.len() - to.len()) as u64;
+                to
+            }
+            None => self.by_lid.get(&way.vector.dlid).copied().into_iter().collect(),
+        };
+        let Outgoing { ether_type, packet, .. } = outgoing;
+        let flying = Flying { to: Vec::new(), ether_type, packet, from, way, qkey: link.qkey };
+        let mut in_time = Vec::new();
+        let weather = self.weather;
+        for to in to {
+            for after in self.arrivals(weather) {
+                match after {
+                    WAY => in_time.push(to),
+                    _ => self.put(after, Event::Frame(Flying { to: vec![to], ..flying.clone() })),
+                }
+            }
+        }
+        self.put(WAY, Event::Frame(Flying { to: in_time, ..flying }));
+    }
+
+    /// Whom a question of ARP asks for, if it is to come to nobody else.
+    fn asked_by(&self, outgoing: &Outgoing) -> Option<usize> {
+        let is_arp = outgoing.ether_type == EtherType::ARP && self.spares_bystanders;
+        let packet = is_arp.then(|| ArpPacket::<LinkAddress>::parse(&outgoing.packet).ok());
+        packet.flatten().map(|packet| node_of(packet.target_protocol))
+    }
+
+    /// A frame is there.
+    pub fn land(&mut self, flying: &Flying) {
+        for &to in &flying.to {
+            let node = &self.nodes[to];
+            let is_key_right = node.mover.link.is_some_and(|link| link.qkey == flying.qkey);
+            if is_key_right && node.mover.hears(node.config.qpn, &flying.way) {
+                let Flying { ether_type, ref packet, from, .. } = *flying;
+                self.give(to, Received { ether_type, packet, from });
+            }
+        }
+    }
+
+    fn fly_connected(&mut self, nth: usize, key: ConnectionKey, outgoing: Outgoing) {
+        let node = &mut self.nodes[nth];
+        let Some(own) = node.mover.connections.get(&key) else { return };
+        if own.state == QpState::Err {
+            return;
+        }
+        assert_eq!(own.state, QpState::Rts, "a packet for what cannot send");
+        let (qp_type, life) = (own.qp_type, node.life);
+        node.mover.news.push((key, ConnectionNews::Used));
+        let Outgoing { ether_type, packet, .. } = outgoing;
+        let weather = self.weather;
+        let message =
+            |packet| Message { from: nth, life, key, ether_type, packet, is_last_try: false };
+        match qp_type {
+            QpType::Uc => {
+                for after in self.arrivals(Weather { doubled: 0, ..weather }) {
+                    self.put(after, Event::Message(message(packet.clone())));
+                }
+            }
+            // Late is what comes by a second try; order is kept by it, and by nobody here.
+            _ => {
+                let late = self.dice.duration(weather.late.min(RETRIES));
+                self.put(WAY + late, Event::Message(message(packet)));
+            }
+        }
+    }
+
+    /// A message of a connection is at the other end, if there is one.
+    pub fn arrive(&mut self, message: Message) {
+        let Message { from, life, key, ether_type, ref packet, is_last_try } = message;
+        let node = &mut self.nodes[from];
+        let Some(own) = node.mover.connections.get(&key).copied().filter(|_| node.life == life)
+        else {
+            return;
+        };
+        if own.state == QpState::Err {
+            return;
+        }
+        let to = own.dest_qp.map_or(from, owner_of);
+        let ends = &self.nodes[to].mover.connections;
+        let end = ends.iter().find(|(_, other)| {
+            Some(other.qpn) == own.dest_qp
+                && other.dest_qp == Some(own.qpn)
+                && other.rq_psn == own.sq_psn
+                && matches!(other.state, QpState::Rtr | QpState::Rts)
+        });
+        match end.map(|(there, _)| *there).filter(|_| self.is_cabled(from) && self.is_cabled(to)) {
+            Some(there) => {
+                self.nodes[to].mover.news.push((there, ConnectionNews::DataCame));
+                let from = From::Connection(there);
+                self.give(to, Received { ether_type, packet, from });
+            }
+            None if own.qp_type == QpType::Uc => {}
+            None if is_last_try => {
+                self.nodes[from].mover.fail(key);
+                self.drain(from);
+            }
+            None => self.put(RETRIES, Event::Message(Message { is_last_try: true, ..message })),
+        }
+    }
+
+    fn is_cabled(&self, nth: usize) -> bool {
+        self.view(nth).state >= pollux_wire::mad::smp::PortState::ACTIVE
+    }
+}

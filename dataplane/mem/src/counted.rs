@@ -1,0 +1,93 @@
+//! An allocator that counts, for tests that say what something costs: as
+//! `#[global_allocator] static MEMORY: Counted = Counted::new();`.
+//!
+//! It counts what was asked for. What the system's allocator adds to each piece it keeps to itself.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The system's allocator, and how much it has given.
+#[derive(Debug, Default)]
+pub struct Counted {
+    octets: AtomicUsize,
+    octets_max: AtomicUsize,
+}
+
+impl Counted {
+    /// One that has given nothing yet.
+    pub const fn new() -> Self {
+        Self { octets: AtomicUsize::new(0), octets_max: AtomicUsize::new(0) }
+    }
+
+    /// Octets that are in use.
+    pub fn octets(&self) -> usize {
+        self.octets.load(Ordering::Relaxed)
+    }
+
+    /// The most that ever were at once.
+    pub fn octets_max(&self) -> usize {
+        self.octets_max.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, octets: usize) {
+        let now = self.octets.fetch_add(octets, Ordering::Relaxed) + octets;
+        self.octets_max.fetch_max(now, Ordering::Relaxed);
+    }
+
+    fn remove(&self, octets: usize) {
+        self.octets.fetch_sub(octets, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: every piece of memory comes from the system's allocator and goes back there with the
+// layout that it came with; counting changes neither.
+unsafe impl GlobalAlloc for Counted {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.add(layout.size());
+        // SAFETY: the caller's promise about the layout is the system's allocator's condition.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        self.add(layout.size());
+        // SAFETY: as for `alloc`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
+        self.remove(layout.size());
+        // SAFETY: the caller gives back what it got here with this layout, so it is the system's.
+        unsafe { System.dealloc(piece, layout) }
+    }
+
+    unsafe fn realloc(&self, piece: *mut u8, layout: Layout, octets: usize) -> *mut u8 {
+        self.remove(layout.size());
+        self.add(octets);
+        // SAFETY: as for `dealloc`; the caller promises that the new size is one that a layout has.
+        unsafe { System.realloc(piece, layout, octets) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_use_is_counted_and_so_is_the_most() {
+        let counted = Counted::new();
+        let layout = Layout::from_size_align(100, 8).unwrap();
+        let larger = Layout::from_size_align(300, 8).unwrap();
+        // SAFETY: the layouts are not empty, and each piece goes back with the one that it has.
+        unsafe {
+            let one = counted.alloc(layout);
+            let other = counted.alloc_zeroed(layout);
+            assert!(!one.is_null() && other.read() == 0);
+            assert_eq!(counted.octets(), 200);
+            let one = counted.realloc(one, layout, larger.size());
+            assert_eq!(counted.octets(), 400);
+            counted.dealloc(one, larger);
+            counted.dealloc(other, layout);
+        }
+        assert_eq!((counted.octets(), counted.octets_max()), (0, 400));
+    }
+}

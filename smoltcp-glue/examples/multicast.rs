@@ -1,0 +1,47 @@
+//! A group: one host speaks, and all that have joined hear it.
+//!
+//! ```sh
+//! cargo run --release -p pollux --example multicast
+//! ```
+//!
+//! One thread has three hosts of a fabric of its own, and serves them in turn.
+
+use pollux::{Interface, Node};
+use std::error::Error;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+const GROUP: IpAddr = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));
+const PORT: u16 = 5000;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let node = Node::open("soft:");
+    let hosts: Vec<Interface> = (1..=3)
+        .map(|host| node.interface().address(&format!("10.0.0.{host}/24")).up())
+        .collect::<Result<_, _>>()?;
+    let speaker = hosts[0].udp_bind(SocketAddr::new("10.0.0.1".parse()?, 0))?;
+    let mut listeners = Vec::new();
+    for host in &hosts[1..] {
+        let socket = host.udp_bind(SocketAddr::new("0.0.0.0".parse()?, PORT))?;
+        socket.join(GROUP)?;
+        // To join takes a moment, and so does the way to those who have.
+        socket.set_read_timeout(Some(Duration::from_millis(10)));
+        listeners.push((socket, None));
+    }
+    while listeners.iter().any(|(_, heard)| heard.is_none()) {
+        speaker.send_to(b"hello, everyone", SocketAddr::new(GROUP, PORT))?;
+        for _ in 0..100 {
+            hosts.iter().for_each(|host| _ = host.step());
+        }
+        for (socket, heard) in &mut listeners {
+            let mut octets = [0; 64];
+            if let Ok((len, from)) = socket.recv_from(&mut octets) {
+                *heard = Some((String::from_utf8_lossy(&octets[..len]).into_owned(), from));
+            }
+        }
+    }
+    for (socket, heard) in &listeners {
+        println!("{}: {heard:?}", socket.local_addr()?);
+    }
+    Ok(())
+}
