@@ -484,6 +484,7 @@ fn a_full_table_is_silent() {
     assert_eq!(rejections.count(), 0, "who is rejected asks again at once");
 }
 
+// req: cm-connection-record
 #[test]
 fn who_asks_in_another_partition_is_refused() {
     let mut pair = Pair::new(&[]);
