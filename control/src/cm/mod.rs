@@ -207,7 +207,7 @@ impl Cm {
     }
 
     /// Says once more what made a connection that stands. A peer that has forgotten it takes that
-    /// for news and shows it; to one that has not it is a repetition (IBA 12.9.8.1).
+    /// for news and shows it; to one that has not it is a repetition (IBA 12.9.8).
     pub fn probe(&mut self, now: Time, id: ConnectionId) -> Result<(), CmError> {
         self.change(now, id, |connection, out| connection.probe(out))?
     }

@@ -229,8 +229,17 @@ impl Interface {
                 if asks_more {
                     self.ask_group(now, id, true);
                 }
+                if as_full {
+                    self.detect_waiting(now, id);
+                }
             }
         }
+    }
+
+    /// Whether what is sent to a group comes to us.
+    pub(super) fn hears_group(&self, id: GroupId) -> bool {
+        let group = self.groups.get(&id);
+        group.is_some_and(|group| matches!(group.state, GroupState::Joined { as_full: true, .. }))
     }
 
     /// The administrator says that a group is there now.

@@ -3,6 +3,7 @@
 use super::{Delivery, From, Interface, InterfaceDrop, Received};
 use crate::icmp::Complaint;
 use pollux_verbs::time::Time;
+use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::arp::ArpPacket;
 use pollux_wire::ip::icmpv4::Icmpv4Type;
@@ -14,6 +15,7 @@ use pollux_wire::ip::ipv6_ext::UpperLayer;
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::ip::nd::{NdBody, NdMessage};
 use pollux_wire::ip::nd_option::NdOption;
+use pollux_wire::mad::sa::PathRecord;
 use std::net::IpAddr;
 
 /// Whose a packet is.
@@ -39,6 +41,9 @@ impl Interface {
         if !self.is_told_by_itself(ether_type, packet, from) {
             return self.drops.count(InterfaceDrop::Imposter);
         }
+        if let From::Datagram { qpn, lid, gid, .. } = from {
+            self.see_lid(now, packet, gid, qpn, lid);
+        }
         match ether_type {
             EtherType::ARP | EtherType::RARP => self.arp.handle_packet(now, packet),
             EtherType::IPV4 => self.receive_v4(now, packet),
@@ -63,6 +68,24 @@ impl Interface {
             _ => None,
         };
         sender.zip(claimed).is_none_or(|(sender, claimed)| sender == (claimed.gid, claimed.qpn))
+    }
+
+    /// A peer's datagrams come from another LID than its path leads to: the administrator is asked
+    /// for the path again. Without a GRH, it is a neighbour's whose packet and queue pair it is.
+    fn see_lid(&mut self, now: Time, packet: &[u8], gid: Option<Gid>, qpn: Qpn, lid: Lid) {
+        let of_neighbour = || {
+            let link = self.neighbours.address(source(packet)?)?;
+            (link.qpn == qpn).then_some(link.gid)
+        };
+        let Some(gid) = gid.or_else(of_neighbour) else { return };
+        let lmc = self.standing.map_or(0, |standing| standing.lmc.min(7));
+        let path = self.paths.get(&gid).and_then(|path| path.record.as_deref());
+        // Beyond a router there are other LIDs.
+        let is_other =
+            |path: &PathRecord| path.hop_limit == 0 && path.dlid.0 >> lmc != lid.0 >> lmc;
+        if path.is_some_and(is_other) {
+            self.doubt_path(now, gid);
+        }
     }
 
     fn receive_v4(&mut self, now: Time, octets: &[u8]) {
@@ -149,6 +172,15 @@ fn claimed_by_discovery(packet: &[u8]) -> Option<LinkAddress> {
         NdOption::TargetLinkAddress(own) if !is_redirect => Some(own),
         _ => None,
     })
+}
+
+/// Where a packet of either version says that it is from.
+fn source(packet: &[u8]) -> Option<IpAddr> {
+    match packet.first()? >> 4 {
+        4 => Some(<[u8; 4]>::try_from(packet.get(12..16)?).ok()?.into()),
+        6 => Some(<[u8; 16]>::try_from(packet.get(8..24)?).ok()?.into()),
+        _ => None,
+    }
 }
 
 fn owner_of_v6(upper: &UpperLayer<'_>) -> Owner {

@@ -69,7 +69,7 @@ use pollux_wire::keys::PKey;
 use pollux_wire::mad::notice::TrapNumber;
 use pollux_wire::mad::{MadHeader, MgmtClass};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 reasons! {
     /// Why a packet was dropped, or something not done.
@@ -154,6 +154,8 @@ pub struct Interface {
     routes: Routes,
     /// Addresses that the mover knows as ours, with the lengths of their prefixes.
     owned: BTreeMap<IpAddr, u8>,
+    /// Addresses that nobody is asked about before we hear their groups.
+    undetected: BTreeSet<Ipv6Addr>,
     neighbours: Neighbours<Parcel>,
     arp: Arp,
     nd: Nd,
@@ -207,6 +209,7 @@ impl Interface {
             addresses: Addresses::new(),
             routes: Routes::new(),
             owned: BTreeMap::new(),
+            undetected: BTreeSet::new(),
             neighbours: Neighbours::new(neighbour, dice.roll()),
             arp: Arp::new(arp, dice.roll()),
             nd: Nd::new(nd, dice.roll()),

@@ -117,7 +117,7 @@ impl Interface {
                 if !self.membership.hears(group) {
                     self.membership.join(now, group);
                 }
-                self.nd.add(now, ip)
+                self.detect(now, ip)
             }
         };
         if !is_taken {
@@ -128,6 +128,29 @@ impl Interface {
         // One that was ours before the interface went down is ours again without an event.
         if self.addresses.is_ours(ip) {
             self.own(ip);
+        }
+    }
+
+    /// Asks others whether they have an address, once we hear the group by which they would answer
+    /// or ask the same (RFC 4862 5.4.2). `false` if there are too many.
+    fn detect(&mut self, now: Time, ip: Ipv6Addr) -> bool {
+        let group = GroupId::of(solicited_node(ip).into());
+        let is_heard = group.is_some_and(|id| self.hears_group(id));
+        if is_heard || self.config.detections == 0 {
+            return self.nd.add(now, ip);
+        }
+        self.undetected.insert(ip);
+        true
+    }
+
+    /// A group is heard now: addresses that waited for that wait no more.
+    pub(super) fn detect_waiting(&mut self, now: Time, id: GroupId) {
+        let is_of = |ip: &&Ipv6Addr| GroupId::of(solicited_node(**ip).into()) == Some(id);
+        for ip in self.undetected.iter().filter(is_of).copied().collect::<Vec<_>>() {
+            self.undetected.remove(&ip);
+            if !self.nd.add(now, ip) {
+                self.drops.count(InterfaceDrop::AddressesFull);
+            }
         }
     }
 
@@ -148,7 +171,10 @@ impl Interface {
     fn disown(&mut self, ip: IpAddr) {
         match ip {
             IpAddr::V4(ip) => self.arp.remove(ip),
-            IpAddr::V6(ip) => self.nd.remove(ip),
+            IpAddr::V6(ip) => {
+                self.undetected.remove(&ip);
+                self.nd.remove(ip);
+            }
         }
         let all = self.broadcast_of(ip);
         if self.owned.remove(&ip).is_some() {

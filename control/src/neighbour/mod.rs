@@ -58,6 +58,9 @@ pub struct NeighbourConfig {
     pub mtu_for: Duration,
     /// Questions to everyone in a second, at most.
     pub broadcasts_per_second_max: u32,
+    /// Entries of nodes that asked us something and that nobody here had asked for, in a second, at
+    /// most.
+    pub mentions_per_second_max: u32,
     /// Whether flags in link addresses mean anything: not while connected mode is off (RFC 4755
     /// 3.1).
     pub connected_mode: bool,
@@ -80,6 +83,7 @@ impl Default for NeighbourConfig {
             idle_for: Some(Duration::from_secs(300)),
             mtu_for: Duration::from_secs(600),
             broadcasts_per_second_max: 1000,
+            mentions_per_second_max: 1000,
             connected_mode: true,
         }
     }
@@ -163,6 +167,8 @@ reasons! {
         Evicted = "evicted",
         /// A question to everyone was put off: too many in a second.
         BroadcastPutOff = "broadcast_put_off",
+        /// A node that asked us something was not remembered: too many in a second.
+        MentionPutOff = "mention_put_off",
         /// A claim about somebody who is of no interest.
         ClaimUnasked = "claim_unasked",
         /// A claim that contradicts what was configured.
@@ -194,6 +200,7 @@ pub struct Neighbours<P> {
     config: NeighbourConfig,
     dice: Dice,
     broadcasts: Rate,
+    mentions: Rate,
     entries: BTreeMap<IpAddr, Entry<P>>,
     /// When something happens to whom.
     due: BTreeSet<(Time, IpAddr)>,
@@ -211,8 +218,10 @@ impl<P> Neighbours<P> {
     /// An empty cache.
     pub fn new(config: NeighbourConfig, seed: u64) -> Self {
         let per_second = config.broadcasts_per_second_max;
+        let mentions = config.mentions_per_second_max;
         Self {
             broadcasts: Rate::new(per_second, per_second),
+            mentions: Rate::new(mentions, mentions),
             // Each entry has one question under way.
             asks: Queue::new(config.entries_max),
             config,
@@ -274,6 +283,10 @@ impl<P> Neighbours<P> {
             }
             (Some(_), ClaimKind::Mention, Some(address)) => {
                 self.step(now, claim.ip, Input::Mention { address }, "asked us");
+            }
+            // It is answered all the same, and asked for when there is a packet for it.
+            (None, ClaimKind::Mention, Some(_)) if !self.mentions.take(now) => {
+                self.drops.count(NeighbourDrop::MentionPutOff);
             }
             (None, ClaimKind::Mention, Some(address)) => {
                 self.insert_stale(now, claim.ip, address);

@@ -481,3 +481,19 @@ proptest! {
         prop_assert!(oracle.waiting.is_empty(), "stuck: {:?}", oracle.waiting);
     }
 }
+
+#[test]
+fn so_many_who_ask_us_are_remembered_in_a_second() {
+    let config = NeighbourConfig { mentions_per_second_max: 10, ..NeighbourConfig::default() };
+    let mut cache = cache(config);
+    for last in 0..200 {
+        cache.handle_claim(at(5), claim(last, last.into(), ClaimKind::Mention));
+    }
+    let put_off = |cache: &Neighbours<u32>| cache.drops().of(NeighbourDrop::MentionPutOff);
+    assert_eq!((cache.rows(at(5)).count(), put_off(&cache)), (10, 190));
+    assert_eq!(cache.resolve(at(5), ip(250), 0), Resolution::Waits, "whom we need we find");
+    cache.handle_claim(at(5), claim(250, 7, ANSWERED));
+    assert!(cache.address(ip(250)).is_some());
+    cache.handle_claim(at(6), claim(199, 199, ClaimKind::Mention));
+    assert!(cache.address(ip(199)).is_some(), "a second later there is room for others");
+}

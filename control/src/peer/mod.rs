@@ -5,7 +5,7 @@
 //!   we ask:      Making --queue pair--> Asked --REP: ready, RTU--> Open
 //!   peer asks:   Making --queue pair: ready, REP--> Accepted --RTU, or data--> Open
 //!   any:         --refused, failed, replaced, asked to end--> Ending
-//!   Ending       --the peer has parted, packets under way have vanished, buffers are back--> (none)
+//!   Ending       --the peer has parted, no packet is under way, buffers are back--> (none)
 //! ```
 //!
 //! A queue pair whose number the peer knows stays as long as packets may come for that number, in

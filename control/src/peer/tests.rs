@@ -141,6 +141,16 @@ impl Pair {
 
     /// The peer asks, in a dialect.
     fn ask(&mut self, dialect: Dialect, from: &LinkAddress, qpn: u32) -> ConnectionId {
+        self.ask_along(&path(from, &OURS), dialect, from, qpn)
+    }
+
+    fn ask_along(
+        &mut self,
+        path: &PathRecord,
+        dialect: Dialect,
+        from: &LinkAddress,
+        qpn: u32,
+    ) -> ConnectionId {
         let words = IpoibPrivateData { ud_qpn: from.qpn, receive_mtu: 65_524 };
         let req = Req {
             service_id: dialect.service_id(OURS.qpn),
@@ -148,7 +158,7 @@ impl Pair {
             transport_service: TransportService::RC,
             starting_psn: Psn::new(0),
             private_data: words.padded(),
-            ..request_along(&path(from, &OURS), TimeCode(8))
+            ..request_along(path, TimeCode(8))
         };
         let to = MadAddress::gsi(Lid(1), 0, PKey::DEFAULT);
         let packet_life_time = TimeCode(14);
@@ -472,4 +482,15 @@ fn a_full_table_is_silent() {
     assert_eq!((pair.ours.rows().count(), pair.ours.drops().of(PeerDrop::Full)), (1, 1));
     let rejections = pair.said.iter().filter(|said| matches!(said.1, CmMessage::Rej(_)));
     assert_eq!(rejections.count(), 0, "who is rejected asks again at once");
+}
+
+// req: cm-connection-record
+#[test]
+fn who_asks_in_another_partition_is_refused() {
+    let mut pair = Pair::new(&[]);
+    let elsewhere = PathRecord { p_key: PKey(0x8001), ..path(&THEIRS, &OURS) };
+    pair.ask_along(&elsewhere, Dialect::Rfc, &THEIRS, 0x600);
+    pair.settle();
+    let drops = pair.ours.drops().of(PeerDrop::BadPrivateData);
+    assert_eq!((pair.ours.rows().count(), drops), (0, 1));
 }

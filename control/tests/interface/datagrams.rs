@@ -433,3 +433,38 @@ fn a_neighbour_that_does_not_answer_is_complained_of() {
     let ways: Vec<_> = world.hosts[0].mover.peers.values().collect();
     assert!(ways.iter().all(|way| !matches!(way, Way::Connected { .. })));
 }
+
+#[test]
+fn a_datagram_from_another_lid_of_a_peer_is_reason_to_ask_for_its_path() {
+    let mut world = World::up(21, 2);
+    assert_all_reach(&mut world, SECOND);
+    world.pass(2 * SECOND);
+    let (row, lid) = (world.hosts[1].interface.row(), world.view(1).lid);
+    let datagram = packet(v4(2), v4(1), b"from elsewhere");
+    let is_asked = |world: &mut World, lid, gid| {
+        let from = From::Datagram { qpn: row.address.qpn, lid, gid, group: None };
+        let received = Received { ether_type: EtherType::IPV4, packet: &datagram, from };
+        world.hosts[0].interface.handle_packet(world.now, received);
+        let mut paths = world.hosts[0].interface.path_rows();
+        let is_asked = paths.find(|path| path.gid == row.address.gid).unwrap().is_asked;
+        drop(paths);
+        world.pass(2 * SECOND);
+        is_asked
+    };
+    assert!(!is_asked(&mut world, lid, None), "it comes from where it is");
+    assert!(is_asked(&mut world, Lid(lid.0 + 1), None), "as its address and queue pair tell");
+    assert!(is_asked(&mut world, Lid(lid.0 + 1), Some(row.address.gid)));
+}
+
+#[test]
+fn nobody_is_asked_about_an_address_before_answers_would_be_heard() {
+    let mut world = World::up(22, 2);
+    world.mads_lost = 1_000_000;
+    let (now, ip) = (world.now, v6(99));
+    assert!(world.hosts[0].interface.add_address(now, ip, 64));
+    world.pass(20 * SECOND);
+    assert!(!world.hosts[0].mover.own.contains(&ip), "its group is not joined");
+    world.mads_lost = 0;
+    world.pass(60 * SECOND);
+    assert!(world.hosts[0].mover.own.contains(&ip));
+}

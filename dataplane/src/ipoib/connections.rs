@@ -68,6 +68,8 @@ pub(super) struct Connection {
     state: State,
     /// Receives of its own, if it does not share.
     pub(super) own: Option<Receives>,
+    /// It is in the list of those that may want receives.
+    is_wanting: bool,
     /// No receive that it took from the shared queue is still to come.
     last_receive_told: bool,
     /// Nobody waits any more for what is still outstanding.
@@ -108,6 +110,8 @@ pub(super) struct Connections {
     /// What was found there last: traffic comes in runs.
     last: (Qpn, u32),
     pub(super) ending: u32,
+    /// Connections that do not share and may want receives.
+    pub(super) wanting: Vec<u32>,
 }
 
 impl Connections {
@@ -130,6 +134,7 @@ impl Connections {
             by_qpn: BTreeMap::new(),
             last: (Qpn(u32::MAX), 0),
             ending: 0,
+            wanting: Vec::new(),
         })
     }
 
@@ -174,17 +179,30 @@ impl Connections {
         self.by_qpn.is_empty()
     }
 
-    /// Those whose queue pairs keep what they are given.
-    pub(super) fn open_ones(&mut self) -> impl Iterator<Item = (u32, &mut Connection)> {
-        let all = (0..).zip(&mut self.slots).filter_map(|(slot, one)| Some((slot, one.as_mut()?)));
-        all.filter(|(_, one)| one.state == State::Open)
-    }
-
     /// A receive of a connection's own has completed.
     pub(super) fn own_taken(&mut self, slot: u32) {
         if let Some(receives) = self.at(slot).and_then(|one| one.own.as_mut()) {
             receives.posted = receives.posted.saturating_sub(1);
         }
+        self.want(slot);
+    }
+
+    /// A connection may want receives of its own, if it does not share.
+    pub(super) fn want(&mut self, slot: u32) {
+        let connection = self.at(slot).filter(|one| one.own.is_some() && !one.is_wanting);
+        if let Some(connection) = connection {
+            connection.is_wanting = true;
+            self.wanting.push(slot);
+        }
+    }
+
+    /// The receives of one that was wanting, if its queue pair keeps what it is given.
+    pub(super) fn no_longer_wanting(&mut self, slot: u32) -> Option<(Qp, &mut Receives)> {
+        let connection = self.at(slot)?;
+        connection.is_wanting = false;
+        let is_open = connection.state == State::Open;
+        let receives = connection.own.as_mut().filter(|_| is_open)?;
+        Some((connection.peering.qp, receives))
     }
 
     /// A packet has come by a connection; gives its name.
@@ -269,6 +287,7 @@ impl Station {
             generation: connections.generation,
             state: State::Open,
             peering: Peering { peer, qp_type, qp, qpn: device.qpn(qp)? },
+            is_wanting: false,
             own: (!shares).then_some(Receives::new(self.config.own_receives)),
             last_receive_told: false,
             is_given_up: false,
@@ -287,10 +306,11 @@ impl Station {
     ) -> Result<(), VerbsError> {
         let what = VerbsError::NoSuch { verb: "modify_connection", what: "connection" };
         let connection = self.connections.get(id).ok_or(what)?;
-        device.modify_qp(connection.peering.qp, change)?;
         if change.state == Some(QpState::Err) && connection.state == State::Open {
             connection.state = State::Failed;
         }
+        device.modify_qp(connection.peering.qp, change)?;
+        self.connections.want(id.slot);
         self.replenish(device);
         Ok(())
     }

@@ -269,17 +269,19 @@ impl Station {
         self.traffic.starved += u64::from(!full);
     }
 
-    /// The same for connections that do not share. Adapters where these are needed are rare, and
-    /// so are UC connections: all are looked at.
+    /// The same for connections that do not share: those of which a receive has completed since,
+    /// or that got too few.
     fn replenish_own<D: Device + ?Sized>(&mut self, device: &mut D) {
         let window = (DATA, self.config.receive_mtu as usize);
-        for (slot, one) in self.connections.open_ones() {
-            let qp = one.peering.qp;
-            let Some(receives) = &mut one.own else { continue };
+        for slot in std::mem::take(&mut self.connections.wanting) {
+            let Some((qp, receives)) = self.connections.no_longer_wanting(slot) else { continue };
             let request = |buffer| Request::OwnReceive { slot, buffer };
             let post = |batch: &[RecvRequest<'_>]| device.post_recv(qp, batch);
             let full = post_receives(&mut self.large, receives, window, request, post);
-            self.traffic.starved += u64::from(!full);
+            if !full {
+                self.traffic.starved += 1;
+                self.connections.want(slot);
+            }
         }
     }
 }

@@ -1,68 +1,140 @@
 //! What control wants to be done at the device and in the tables.
 //!
-//! Nothing here fails as a whole: what is refused is counted, and of a connection control is told.
+//! Of a connection that the device refuses control is told, and makes another after a pause;
+//! without its datagrams an interface is of no use, and is opened anew; all else that is refused is
+//! kept, to be shown with the reason, and tried again every second.
+//!
 //! A route that names a handle is written before the handle that it named goes: handles wait until
 //! no reader has a table that names them.
 
-use super::mover::{BACK_MAX, Known, Mover};
+use super::losses::BACK_MAX;
+use super::mover::{Known, Mover};
 use pollux_control::interface::{
     Action, ConnectionKey, ConnectionNews, DatagramWay, Link, PeerKey, Way,
 };
 use pollux_dataplane::neighbour::{Connected, Datagram, Route};
 use pollux_verbs::time::Time;
 use pollux_verbs::*;
+use pollux_wire::address::{Gid, Qpn};
 use pollux_wire::ip::link_address::LinkAddress;
+use std::net::IpAddr;
+
+/// What an action is about that is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Subject {
+    Peer(PeerKey),
+    Next(IpAddr),
+    Group(Gid),
+    Membership(Gid),
+}
+
+impl Subject {
+    /// None of what is tried again by another way: control is told of connections, and an interface
+    /// without its datagrams is opened anew.
+    const fn of(action: &Action) -> Option<Self> {
+        Some(match *action {
+            Action::SetPeer { peer, .. } | Action::RemovePeer { peer } => Self::Peer(peer),
+            Action::Bind { ip, .. } | Action::Unbind { ip } => Self::Next(ip),
+            Action::BindGroup { mgid, .. } | Action::UnbindGroup { mgid } => Self::Group(mgid),
+            Action::Attach { mgid, .. } | Action::Detach { mgid, .. } => Self::Membership(mgid),
+            _ => return None,
+        })
+    }
+}
+
+/// Whether an action takes back what another did, and so is done if that was not.
+const fn undoes(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::RemovePeer { .. }
+            | Action::Unbind { .. }
+            | Action::UnbindGroup { .. }
+            | Action::Detach { .. }
+    )
+}
 
 impl Mover {
     /// Does what control wants. What it changes in tables shows after [`Mover::show_changes`].
     pub fn carry_out(&mut self, now: Time, action: Action) {
-        let done = match action {
-            Action::Start(link) => self.start(link).is_ok(),
+        let subject = Subject::of(&action);
+        let undone = subject.and_then(|subject| self.undone.remove(&subject));
+        let Err(why) = self.try_out(now, &action) else { return };
+        if undoes(&action) && undone.is_some() {
+            return;
+        }
+        self.counts.refused_actions += 1;
+        match (action, subject) {
+            (Action::Start(_) | Action::Stop, _) => self.broken = Some(why),
+            (action, Some(subject)) => _ = self.undone.insert(subject, (action, why)),
+            _ => {}
+        }
+    }
+
+    /// Tries again what was refused.
+    pub fn retry(&mut self, now: Time) {
+        if self.undone.is_empty() {
+            return;
+        }
+        for (_, (action, _)) in std::mem::take(&mut self.undone) {
+            self.carry_out(now, action);
+        }
+        self.show_changes();
+    }
+
+    fn try_out(&mut self, now: Time, action: &Action) -> Result<(), VerbsError> {
+        match action {
+            Action::Start(link) => self.start(*link),
             Action::Stop => {
                 self.link = None;
-                self.station.stop(&mut *self.device).is_ok()
+                self.station.stop(&mut *self.device)
             }
             Action::Attach { mgid, mlid } => {
                 let qp = self.station.datagram_qp();
-                let is_heard = self.management.in_band().is_none_or(|it| it.hear(mgid));
-                self.device.attach_multicast(qp, mgid, mlid).is_ok() && is_heard
+                let is_heard = self.management.in_band().is_none_or(|it| it.hear(*mgid));
+                self.device.attach_multicast(qp, *mgid, *mlid)?;
+                full(is_heard)
             }
             Action::Detach { mgid, mlid } => {
                 let qp = self.station.datagram_qp();
                 if let Some(in_band) = self.management.in_band() {
-                    in_band.hear_no_more(mgid);
+                    in_band.hear_no_more(*mgid);
                 }
-                self.device.detach_multicast(qp, mgid, mlid).is_ok()
+                self.device.detach_multicast(qp, *mgid, *mlid)
             }
             Action::AddOwn(address) => {
-                self.own.insert(address);
-                true
+                self.own.insert(*address);
+                Ok(())
             }
             Action::RemoveOwn(address) => {
-                self.own.remove(address);
-                true
+                self.own.remove(*address);
+                Ok(())
             }
-            Action::SetPeer { peer, way } => self.set_peer(peer, &way).is_some(),
-            Action::RemovePeer { peer } => self.remove_peer(peer),
+            Action::SetPeer { peer, way } => self.set_peer(*peer, way),
+            Action::RemovePeer { peer } => there("peer", self.remove_peer(*peer)),
             Action::Bind { ip, peer } => {
-                self.known(peer).is_some_and(|known| self.routes.bind(ip, known.peer))
+                let known = self.known(*peer);
+                full(known.is_some_and(|known| self.routes.bind(*ip, known.peer)))
             }
-            Action::Unbind { ip } => self.routes.unbind(ip).is_some(),
+            Action::Unbind { ip } => there("next hop", self.routes.unbind(*ip).is_some()),
             Action::BindGroup { mgid, peer } => {
-                self.known(peer).is_some_and(|known| self.routes.bind_group(mgid, known.peer))
+                let known = self.known(*peer);
+                let is_bound = known.is_some_and(|known| self.routes.bind_group(*mgid, known.peer));
+                full(is_bound)
             }
-            Action::UnbindGroup { mgid } => self.routes.unbind_group(mgid).is_some(),
+            Action::UnbindGroup { mgid } => {
+                there("group", self.routes.unbind_group(*mgid).is_some())
+            }
             Action::Connect { connection, qp_type, peer, pkey_index } => {
-                self.connect(connection, qp_type, peer, pkey_index)
+                self.connect(*connection, *qp_type, *peer, *pkey_index)
             }
-            Action::Modify { connection, attributes } => self.modify(connection, &attributes),
+            Action::Modify { connection, attributes } => self.modify(*connection, attributes),
             Action::Disconnect { connection } => {
-                self.leaving.push_back((now + BACK_MAX, connection));
-                let id = self.connections.get(&connection);
-                id.is_some_and(|id| self.station.disconnect(&mut *self.device, *id))
+                self.leaving.push_back((now + BACK_MAX, *connection));
+                let id = self.connections.get(connection);
+                let ends = id.is_some_and(|id| self.station.disconnect(&mut *self.device, *id));
+                there("connection", ends)
             }
-        };
-        self.counts.refused_actions += u64::from(!done);
+        }
     }
 
     /// Shows what was changed to whoever sends, and lets go of what nobody can name any more.
@@ -94,12 +166,14 @@ impl Mover {
         }
     }
 
-    fn set_peer(&mut self, key: PeerKey, way: &Way) -> Option<()> {
+    /// A peer to which there is no handle or no connection is unreachable until there is.
+    fn set_peer(&mut self, key: PeerKey, way: &Way) -> Result<(), VerbsError> {
         let known = match self.known(key) {
             Some(known) => known,
             None => {
                 let (route, handle) = (Route::Unknown, None);
-                Known { peer: self.routes.add_peer(route)?, route, handle }
+                let peer = self.routes.add_peer(route).ok_or(FULL)?;
+                Known { peer, route, handle }
             }
         };
         let vector = match way {
@@ -107,13 +181,14 @@ impl Mover {
             _ => None,
         };
         let handle = match (vector, known.handle) {
-            (None, _) => None,
-            (Some(vector), Some((same, ah))) if same == vector => Some((vector, ah)),
+            (None, _) => Ok(None),
+            (Some(vector), Some((same, ah))) if same == vector => Ok(Some((vector, ah))),
             (Some(vector), _) => {
-                let ah = self.device.create_ah(self.pd, &vector);
-                ah.ok().map(|ah| (vector, ah))
+                self.device.create_ah(self.pd, &vector).map(|ah| Some((vector, ah)))
             }
         };
+        let refused = handle.as_ref().err().cloned();
+        let handle = handle.ok().flatten();
         if known.handle != handle {
             self.retired.extend(known.handle.map(|(_, ah)| ah));
         }
@@ -121,7 +196,7 @@ impl Mover {
         let route = found.unwrap_or(Route::Unreachable);
         self.routes.set(known.peer, route);
         self.peers.insert(key, Known { route, handle, ..known });
-        found.map(drop)
+        refused.map_or(there("connection", found.is_some()), Err)
     }
 
     fn route(&self, way: &Way, ah: Option<Ah>) -> Option<Route> {
@@ -151,13 +226,27 @@ impl Mover {
         qp_type: QpType,
         peer: LinkAddress,
         pkey_index: u16,
-    ) -> bool {
-        let Ok(id) = self.station.connect(&mut *self.device, peer, qp_type) else {
-            self.news.push((key, ConnectionNews::Failed));
-            return false;
+    ) -> Result<(), VerbsError> {
+        let made = self.make(key, qp_type, peer, pkey_index);
+        let news = match &made {
+            Ok(qpn) => ConnectionNews::Made { qpn: *qpn },
+            Err(_) => ConnectionNews::Failed,
         };
+        self.news.push((key, news));
+        made.map(drop)
+    }
+
+    fn make(
+        &mut self,
+        key: ConnectionKey,
+        qp_type: QpType,
+        peer: LinkAddress,
+        pkey_index: u16,
+    ) -> Result<Qpn, VerbsError> {
+        let id = self.station.connect(&mut *self.device, peer, qp_type)?;
         self.connections.insert(key, id);
         self.keys.insert(id, key);
+        self.unheard.insert(id);
         let init = QpAttributes {
             state: Some(QpState::Init),
             pkey_index: Some(pkey_index),
@@ -165,21 +254,28 @@ impl Mover {
             access: Some(Access::NONE),
             ..QpAttributes::default()
         };
-        let is_made = self.station.modify_connection(&mut *self.device, id, &init).is_ok();
-        let news = match self.station.peering(id) {
-            Some(peering) if is_made => ConnectionNews::Made { qpn: peering.qpn },
-            _ => ConnectionNews::Failed,
-        };
-        self.news.push((key, news));
-        is_made
+        self.station.modify_connection(&mut *self.device, id, &init)?;
+        let peering = self.station.peering(id);
+        peering.map(|peering| peering.qpn).ok_or(NOT_THERE)
     }
 
-    fn modify(&mut self, key: ConnectionKey, attributes: &QpAttributes) -> bool {
-        let Some(id) = self.connections.get(&key) else { return false };
-        let is_done = self.station.modify_connection(&mut *self.device, *id, attributes).is_ok();
-        if !is_done {
+    fn modify(&mut self, key: ConnectionKey, attributes: &QpAttributes) -> Result<(), VerbsError> {
+        let id = *self.connections.get(&key).ok_or(NOT_THERE)?;
+        let done = self.station.modify_connection(&mut *self.device, id, attributes);
+        if done.is_err() {
             self.news.push((key, ConnectionNews::Failed));
         }
-        is_done
+        done
     }
+}
+
+const NOT_THERE: VerbsError = VerbsError::NoSuch { verb: "action", what: "connection" };
+const FULL: VerbsError = VerbsError::Busy { verb: "route", by: "as many others as there may be" };
+
+fn there(what: &'static str, is_there: bool) -> Result<(), VerbsError> {
+    if is_there { Ok(()) } else { Err(VerbsError::NoSuch { verb: "action", what }) }
+}
+
+fn full(has_room: bool) -> Result<(), VerbsError> {
+    if has_room { Ok(()) } else { Err(FULL) }
 }

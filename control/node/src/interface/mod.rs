@@ -18,6 +18,7 @@ pub mod echo;
 pub mod gsi;
 mod handles;
 pub mod in_band;
+mod losses;
 pub mod mover;
 pub mod sending;
 pub mod sockets;
@@ -156,6 +157,7 @@ impl Interface {
         }
         if self.uses_due <= now {
             self.mover.tell_uses();
+            self.mover.retry(now);
             self.uses_due = now + USES_EVERY;
         }
         self.echoes.handle_timeout(now);

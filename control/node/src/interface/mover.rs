@@ -4,13 +4,15 @@
 //! (`actions`, `sending`). It decides nothing. What a device refuses is a counted drop, or a state
 //! with a reason; a device that is gone ends it.
 
+use super::actions::Subject;
 use super::handles::Handles;
 use crate::fabric::Embedded;
 use crate::port::{Management, Place, Taken};
 use pollux_control::interface::{
-    By, ConnectionKey, ConnectionNews, Link, Outgoing as Frame, PeerKey, PortView,
+    Action, By, ConnectionKey, ConnectionNews, Link, Outgoing as Frame, PeerKey, PortView,
 };
 use pollux_control::mad::Envelope;
+use pollux_control::peer::PeerConfig;
 use pollux_dataplane::ipoib::{
     Config, ConnectionId, ConnectionUse, Outgoing, Received, Refused, Sender, Station, StationEvent,
 };
@@ -24,24 +26,31 @@ use pollux_verbs::*;
 use pollux_wire::address::{Guid, Qpn, Scope};
 use pollux_wire::ip::ipoib::{EtherType, ip_mtu};
 use pollux_wire::keys::PKey;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The longest packet in a buffer for datagrams: that of a link with the largest MTU.
 const SMALL_OCTETS: u32 = 4092;
 /// Buffers: receives, sends and the stock.
 const SMALL_BUFFERS: u32 = 1024;
 const LARGE_BUFFERS: u32 = 512;
-/// Receives that connections share.
+/// Receives that connections share. What has come in one is copied at once, so a peer keeps only
+/// those from others that it has begun to fill: one for each of its connections.
 const CONNECTED_RECEIVES: u32 = 256;
+/// No port keeps more than a sixteenth of the receives, nor, by taking nothing of what it is sent,
+/// more than a third of the buffers for sends.
+const _: () = {
+    let of_port = PeerConfig::of(Guid(0)).connections_per_port_max as u32;
+    assert!(16 * of_port <= CONNECTED_RECEIVES);
+    assert!(3 * CONNECTED_SENDS <= LARGE_BUFFERS - CONNECTED_RECEIVES);
+};
+/// Sends that may be outstanding at a connection. A peer is sent to by one.
+const CONNECTED_SENDS: u32 = 64;
 /// Address handles for answers to single packets.
 const HANDLES_MAX: usize = 64;
 /// Packets that wait for room in a send queue.
 pub(super) const WAITING_MAX: usize = 256;
-/// How long a device may take to give back what it has of a queue pair that ends.
-pub(super) const BACK_MAX: Duration = Duration::from_secs(5);
 
 /// Why an interface has no device, or not any more.
 #[derive(Debug)]
@@ -119,10 +128,16 @@ pub struct Mover {
     pub(super) peers: BTreeMap<PeerKey, Known>,
     pub(super) connections: BTreeMap<ConnectionKey, ConnectionId>,
     pub(super) keys: BTreeMap<ConnectionId, ConnectionKey>,
+    /// Connections by which nothing has come yet.
+    pub(super) unheard: BTreeSet<ConnectionId>,
+    /// What control wanted and was refused, until it is done or something else is wanted; and why.
+    pub(super) undone: BTreeMap<Subject, (Action, VerbsError)>,
+    /// The device refused what the interface cannot be without.
+    pub(super) broken: Option<VerbsError>,
     /// Connections that end, and until when that may take, the first first.
     pub(super) leaving: VecDeque<(Time, ConnectionKey)>,
     /// Until when datagrams may take to stop, or to go on.
-    settled_by: Option<Time>,
+    pub(super) settled_by: Option<Time>,
     /// How much connections had been used when that was told last.
     uses: BTreeMap<ConnectionKey, ConnectionUse>,
     /// For single packets.
@@ -179,7 +194,9 @@ impl Mover {
             None => (memory(1, SMALL_OCTETS)?, 0),
         };
         let receive_mtu = message_octets.unwrap_or_default();
-        let config = Config { port, connected_receives, receive_mtu, ..Config::default() };
+        let connected_sends = CONNECTED_SENDS;
+        let config =
+            Config { port, connected_receives, connected_sends, receive_mtu, ..Config::default() };
         let station = Station::new(&mut *device, pd, config, &small, &large)?;
         let routes = RouteTable::new(p_key, scope, seed);
         Ok(Self {
@@ -192,6 +209,9 @@ impl Mover {
             peers: BTreeMap::new(),
             connections: BTreeMap::new(),
             keys: BTreeMap::new(),
+            unheard: BTreeSet::new(),
+            undone: BTreeMap::new(),
+            broken: None,
             handles: Handles::new(pd, HANDLES_MAX),
             retired: Vec::new(),
             link: None,
@@ -243,6 +263,11 @@ impl Mover {
         self.counts
     }
 
+    /// What control wanted and was refused the last time, and why; it is tried again.
+    pub fn undone(&self) -> impl Iterator<Item = (&Action, &VerbsError)> {
+        self.undone.values().map(|(action, why)| (action, why))
+    }
+
     /// Management datagrams that could not be sent.
     pub fn mads_unsent(&self) -> u64 {
         self.management.unsent()
@@ -271,11 +296,14 @@ impl Mover {
     pub fn poll(&mut self, now: Time, arrived: &mut Arrived) -> Result<bool, VerbsError> {
         let mut busy = self.hear_device(arrived)?;
         busy |= self.management.poll(now, &mut *self.device, &mut arrived.mads)?;
+        let before = arrived.packets.len();
         busy |= self.station.poll(&mut *self.device, &mut arrived.packets)? > 0;
+        self.hear_first(&arrived.packets[before..]);
         while let Some(event) = self.station.poll_event() {
             self.hear_station(event);
             busy = true;
         }
+        self.broken.take().map_or(Ok(()), Err)?;
         self.start_again()?;
         self.check_patience(now)?;
         self.flush();
@@ -284,28 +312,6 @@ impl Mover {
         arrived.misses.append(&mut self.misses);
         arrived.too_big.append(&mut self.too_big);
         Ok(busy)
-    }
-
-    /// A connection that takes too long to end is given up; a device that even so does not end it,
-    /// or that keeps what it has of datagrams, is of no use.
-    fn check_patience(&mut self, now: Time) -> Result<(), VerbsError> {
-        const LATE: VerbsError =
-            VerbsError::Lost { what: "queue pair", why: "what it was given does not come back" };
-        while let Some(&(_, key)) = self.leaving.front().filter(|(until, _)| *until <= now) {
-            self.leaving.pop_front();
-            let Some(&id) = self.connections.get(&key) else { continue };
-            if !self.station.give_up(id) {
-                return Err(LATE);
-            }
-            self.counts.given_up += 1;
-            self.leaving.push_back((now + BACK_MAX, key));
-        }
-        if self.station.is_settled() {
-            self.settled_by = None;
-            return Ok(());
-        }
-        let by = *self.settled_by.get_or_insert(now + BACK_MAX);
-        if now < by { Ok(()) } else { Err(LATE) }
     }
 
     /// Whose a packet is; those of nobody here are counted.
@@ -378,8 +384,12 @@ impl Mover {
                 AsyncEvent::ClientReregister(port) if port == self.port => {
                     arrived.reregister = true;
                 }
+                // It may be up again by now, and whoever manages the subnet may have taken us out
+                // of groups meanwhile.
+                AsyncEvent::PortError(port) if port == self.port => {
+                    (arrived.port_changed, arrived.reregister) = (true, true);
+                }
                 AsyncEvent::PortActive(port)
-                | AsyncEvent::PortError(port)
                 | AsyncEvent::LidChange(port)
                 | AsyncEvent::PkeyChange(port)
                 | AsyncEvent::GidChange(port)
@@ -390,23 +400,19 @@ impl Mover {
         Ok(busy)
     }
 
-    /// What the device says is lost for good; nothing of the interface can go on without it.
-    fn check_loss(&self, event: &AsyncEvent) -> Result<(), VerbsError> {
-        let lost = |what, why| Err(VerbsError::Lost { what, why });
-        match *event {
-            AsyncEvent::DeviceFatal => lost("adapter", "it says that it failed"),
-            AsyncEvent::CqError(cq) if cq == self.station.cq() || self.management.is_its_cq(cq) => {
-                lost("completion queue", "it overran")
-            }
-            AsyncEvent::SrqError(srq) if Some(srq) == self.station.srq() => {
-                lost("shared receive queue", "it failed")
-            }
-            AsyncEvent::QpFatal(qp)
-                if qp == self.station.datagram_qp() || self.management.is_its_qp(qp) =>
+    /// The first packet of a connection is as good as the peer's word that it stands: a queue pair
+    /// that is ready to send before it hears that word tells no such event (IBA 12.9.7.2).
+    pub(super) fn hear_first(&mut self, packets: &[Received]) {
+        if self.unheard.is_empty() {
+            return;
+        }
+        for packet in packets {
+            if let Sender::Connection(id) = packet.from
+                && self.unheard.remove(&id)
+                && let Some(key) = self.key(id)
             {
-                lost("queue pair of datagrams", "it failed")
+                self.news.push((key, ConnectionNews::DataCame));
             }
-            _ => Ok(()),
         }
     }
 
@@ -422,6 +428,7 @@ impl Mover {
         let Some(key) = self.key(connection) else { return };
         if matches!(news, ConnectionNews::Ended) {
             self.keys.remove(&connection);
+            self.unheard.remove(&connection);
             self.connections.remove(&key);
         }
         self.news.push((key, news));

@@ -11,6 +11,7 @@ use pollux_dataplane::reason::Refusal;
 use pollux_wire::ip::ipoib::EtherType;
 use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::ip::ipv6::Ipv6Header;
+use std::collections::VecDeque;
 use std::net::IpAddr;
 
 /// Why a packet of the host was not taken.
@@ -76,28 +77,49 @@ impl Mover {
             Some(room) => room.copy_from_slice(packet),
             None => return Err(NotSent::Full),
         }
+        let outgoing = ipoib::Outgoing { packet: buf, ether_type, route };
         self.flush();
-        self.batch.push(ipoib::Outgoing { packet: buf, ether_type, route });
+        if is_behind(&self.waiting, &outgoing) {
+            return self.wait(outgoing);
+        }
+        self.batch.push(outgoing);
         self.station.send(&mut *self.device, &mut self.batch, &mut self.refused);
         self.refused.pop().map_or(Ok(()), |refused| self.take_back(refused))
     }
 
     pub(super) fn take_back(&mut self, refused: ipoib::Refused) -> Result<(), NotSent> {
         let ipoib::Refused { why, outgoing, mtu } = refused;
-        if why == Refusal::Full && self.waiting.len() < WAITING_MAX {
-            self.waiting.push_back(outgoing);
-            return Ok(());
+        if why == Refusal::Full {
+            return self.wait(outgoing);
         }
         let packet = outgoing.packet.octets();
         let done = match (why, mtu) {
             // Control makes another connection, or sends it by datagram.
             (Refusal::Disconnected | Refusal::Stale, _) => self.miss(packet),
             (Refusal::TooBig, Some(mtu)) => self.tell_too_big(packet, mtu),
-            (Refusal::Full, _) => Err(NotSent::Full),
             _ => Err(NotSent::Unreachable),
         };
         self.station.recycle(outgoing.packet);
         done
+    }
+
+    /// A packet waits for room, behind those that go the same way.
+    fn wait(&mut self, outgoing: ipoib::Outgoing) -> Result<(), NotSent> {
+        if self.waiting.len() == WAITING_MAX {
+            self.station.recycle(outgoing.packet);
+            return Err(NotSent::Full);
+        }
+        self.waiting.push_back(outgoing);
+        Ok(())
+    }
+
+    /// Of the batch, what would overtake others waits behind them.
+    pub(super) fn queue_behind_others(&mut self) {
+        let waiting = &self.waiting;
+        let behind: Vec<_> = self.batch.extract_if(.., |one| is_behind(waiting, one)).collect();
+        for one in behind {
+            self.counts.no_room += u64::from(self.wait(one).is_err());
+        }
     }
 
     pub(super) fn miss(&mut self, packet: &[u8]) -> Result<(), NotSent> {
@@ -132,6 +154,15 @@ impl Mover {
         self.refused = refused;
         self.waiting.len() < before
     }
+}
+
+/// Whether others wait that go by the same queue pair.
+fn is_behind(waiting: &VecDeque<ipoib::Outgoing>, outgoing: &ipoib::Outgoing) -> bool {
+    waiting.iter().any(|before| match (&before.route, &outgoing.route) {
+        (Route::Connected(one), Route::Connected(other)) => one.connection == other.connection,
+        (Route::Datagram(_), Route::Datagram(_)) => true,
+        _ => false,
+    })
 }
 
 /// What a packet is, and where it goes.

@@ -128,7 +128,9 @@ impl Interface {
 impl Mover {
     /// Takes packets that have come, and lets go those that waited.
     fn poll_packets(&mut self, packets: &mut Vec<Received>) -> Result<bool, VerbsError> {
+        let before = packets.len();
         let busy = self.station.poll(&mut *self.device, packets)? > 0;
+        self.hear_first(&packets[before..]);
         Ok(busy | (!self.waiting.is_empty() && self.send_waiting()))
     }
 
@@ -167,6 +169,9 @@ impl Mover {
     pub(super) fn flush(&mut self) {
         if self.batch.is_empty() {
             return;
+        }
+        if !self.waiting.is_empty() {
+            self.queue_behind_others();
         }
         let mut refused = std::mem::take(&mut self.refused);
         self.station.send(&mut *self.device, &mut self.batch, &mut refused);

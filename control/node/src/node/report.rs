@@ -167,6 +167,7 @@ fn interface(now: Time, name: &str, device: &str, one: &Interface) -> Value {
         "state": row.state,
         "why": row.why,
         "waits_for": row.waits_for,
+        "refused": one.mover().undone().next().map(|(_, why)| why.to_string()),
         "seconds": seconds(now, row.since),
         "link": link(&row.address),
         "lid": row.link.map(|link| link.lid.0),

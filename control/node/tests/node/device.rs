@@ -21,6 +21,8 @@ pub struct Illness {
     pub loses: Option<fn(&Completion) -> bool>,
     /// Every completion comes twice.
     pub repeats: bool,
+    /// Its send queues say that they are full.
+    pub is_full: bool,
     /// Verbs that it refuses.
     pub refuses: Vec<&'static str>,
     /// Completion queues that were made.
@@ -165,6 +167,9 @@ impl Device for Ailing {
     }
 
     fn post_send(&mut self, qp: Qp, batch: &[SendRequest<'_>]) -> Result<(), PostError> {
+        if self.illness().is_full {
+            return Err(PostError { accepted: 0, refusal: PostRefusal::Full });
+        }
         self.device.post_send(qp, batch)
     }
 

@@ -3,19 +3,26 @@
 use crate::device::{Illness, ailing};
 use crate::fabric::{Manager, Running};
 use crate::host::Hosts;
+use pollux_control::interface::Action;
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_node::interface::mover::{Arrived, Mover};
 use pollux_verbs::time::Time;
 use pollux_verbs::{AsyncEvent, CompletionKind, CompletionStatus, VerbsError};
-use pollux_wire::address::Scope;
+use pollux_wire::address::{Qpn, Scope};
+use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::cm::{CmMessage, Dreq};
 use pollux_wire::mad::smp::PortState;
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Longer than a device may take for anything.
 const LATE: Duration = Duration::from_secs(6);
+
+/// What a device loses.
+type Loss = fn(&Illness) -> AsyncEvent;
 
 /// Two interfaces of a mode that are up, and the illness of the first one's device.
 fn two(fabric: &Running, mode: &str) -> (Hosts, Arc<Mutex<Illness>>) {
@@ -34,7 +41,7 @@ fn with(illness: &Mutex<Illness>, change: impl FnOnce(&mut Illness)) {
 #[test]
 fn an_interface_whose_device_loses_something_fails_and_says_what() {
     let fabric = Running::start("an_interface_whose_device_loses", 1, Manager::Ours);
-    let losses: [(fn(&Illness) -> AsyncEvent, &str); 4] = [
+    let losses: [(Loss, &str); 4] = [
         (|_| AsyncEvent::DeviceFatal, "adapter"),
         (|it| AsyncEvent::CqError(it.cqs[0]), "completion queue"),
         (|it| AsyncEvent::CqError(it.cqs[1]), "completion queue"),
@@ -122,4 +129,89 @@ fn a_thousand_management_datagrams_at_once_all_leave() {
         mover.poll(Time::START, &mut Arrived::default()).expect("it works");
     }
     assert_eq!(mover.mads_unsent(), 0);
+}
+
+#[test]
+fn a_port_that_went_down_and_up_at_once_is_taken_for_forgotten() {
+    let fabric = Running::start("a_port_that_went_down_and_up", 1, Manager::Ours);
+    let (opened, illness) = ailing(&fabric.port(1));
+    let mover = Mover::new(opened.into(), PKey::DEFAULT, Scope::LINK_LOCAL, None, 1);
+    let mut mover = mover.expect("it has all it needs");
+    with(&illness, |it| it.events.extend([AsyncEvent::PortError(1), AsyncEvent::PortActive(1)]));
+    let mut arrived = Arrived::default();
+    mover.poll(Time::START, &mut arrived).expect("it works");
+    assert!(arrived.port_changed && arrived.reregister);
+}
+
+#[test]
+fn what_a_device_refuses_is_said_and_tried_again() {
+    let fabric = Running::start("what_a_device_refuses", 2, Manager::Ours);
+    let (first, illness) = ailing(&fabric.port(1));
+    with(&illness, |it| it.refuses.push("attach_multicast"));
+    let second = pollux_node::open(&fabric.port(2)).expect("the port is free");
+    let devices = vec![(first, "10.0.0.1/24"), (second, "10.0.0.2/24")];
+    let mut hosts = Hosts::opened(devices, "mode = 'ud'");
+    hosts.come_up();
+    let undone: Vec<_> = hosts.hosts[0].mover().undone().collect();
+    let is_attach = |action: &Action| matches!(action, Action::Attach { .. });
+    assert!(!undone.is_empty() && undone.iter().all(|(action, _)| is_attach(action)));
+    assert!(undone[0].1.to_string().contains("attach_multicast"), "{}", undone[0].1);
+    with(&illness, |it| it.refuses.clear());
+    hosts.until("all is done", |hosts| hosts.hosts[0].mover().undone().next().is_none());
+    // Whoever asks for it does so by its groups.
+    let peer = hosts.link_local(0);
+    hosts.must_answer(1, &peer, 56);
+    hosts.must_answer(1, "10.0.0.1", 56);
+}
+
+/// A packet of UDP, as far as anybody here looks.
+fn packet(payload: u8) -> Vec<u8> {
+    let (source, destination) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+    let (protocol, ttl) = (IpProtocol::UDP, 64);
+    let header = Ipv4Header { protocol, ttl, source, destination, ..Ipv4Header::default() };
+    let mut packet = vec![0; Ipv4Header::LEN + 64];
+    header.write_packet(&[], 64, &mut packet).expect("it fits").fill(payload);
+    packet
+}
+
+#[test]
+fn what_waits_for_room_is_not_overtaken() {
+    let fabric = Running::start("what_waits_for_room", 2, Manager::Ours);
+    let (mut hosts, illness) = two(&fabric, "ud");
+    hosts.must_answer(0, "10.0.0.2", 56);
+    hosts.hosts[1].keep_deliveries();
+    with(&illness, |it| it.is_full = true);
+    let now = hosts.now();
+    hosts.hosts[0].send(now, &packet(1)).expect("it waits");
+    with(&illness, |it| it.is_full = false);
+    hosts.hosts[0].send(now, &packet(2)).expect("so does this");
+    let mut came = Vec::new();
+    hosts.until("both", |hosts| {
+        let next = std::iter::from_fn(|| hosts.hosts[1].poll_delivery());
+        came.extend(next.filter(|it| it.packet[9] == IpProtocol::UDP.0).map(|it| it.packet[63]));
+        came.len() == 2
+    });
+    assert_eq!(came, [1, 2]);
+}
+
+// req: cm-linux-dialect
+#[test]
+fn data_opens_a_connection_whose_confirmation_was_lost() {
+    let fabric = Running::start("data_opens_a_connection", 2, Manager::Ours);
+    let first = pollux_node::open(&fabric.port(1)).expect("the port is free");
+    let (second, illness) = ailing(&fabric.port(2));
+    let devices = vec![(first, "10.0.0.1/24"), (second, "10.0.0.2/24")];
+    let mut hosts = Hosts::opened(devices, "mode = 'rc'");
+    hosts.come_up();
+    let (now, patience) = (hosts.now(), Duration::from_secs(10));
+    let to = Ipv4Addr::new(10, 0, 0, 2).into();
+    hosts.hosts[0].ping(now, to, 9000, patience).expect("it is up");
+    hosts.until("accepted", |hosts| {
+        hosts.hosts[1].control().connection_rows().any(|row| row.state == "accepted")
+    });
+    with(&illness, |it| it.loses = Some(|it| it.qpn == Qpn::GSI && it.kind.is_recv()));
+    let begun = hosts.now();
+    hosts.until("open", |hosts| !hosts.connections(1).is_empty());
+    let took = hosts.now().since_start() - begun.since_start();
+    assert!(took < patience, "{took:?}");
 }
