@@ -262,7 +262,10 @@ impl Management {
         match self {
             Self::Own(gsi) => gsi.send(device, envelope),
             Self::Shared(seat) => lock(&seat.inner).send(seat.number, envelope),
-            Self::InBand(in_band) => return in_band.send(device, envelope),
+            Self::InBand(in_band) => {
+                let mtu = device.port(in_band.port()).map(|port| port.mtu);
+                return in_band.send(envelope, mtu.unwrap_or_default());
+            }
         }
         None
     }

@@ -12,7 +12,7 @@
 use pollux_control::interface::{DatagramWay, PortView};
 use pollux_control::mad::{Envelope, GlobalAddress, Mad, MadAddress};
 use pollux_dataplane::ipoib::{Received, Sender};
-use pollux_verbs::{AddressVector, Device};
+use pollux_verbs::AddressVector;
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::{PKey, QKey};
 use pollux_wire::mad::cm::ipoib::Dialect;
@@ -69,6 +69,11 @@ impl InBand {
         }
     }
 
+    /// The port's number.
+    pub const fn port(&self) -> u8 {
+        self.port
+    }
+
     /// Datagrams that had nowhere to go.
     pub const fn unsent(&self) -> u64 {
         self.unsent
@@ -79,11 +84,11 @@ impl InBand {
         PortView { lid: LID, lmc: 0, sm_lid: LID, sm_sl: 0, ..port }
     }
 
-    /// Takes a datagram of control's: answers it, or says which way it is to go as a packet.
-    pub fn send(&mut self, device: &dyn Device, envelope: &Envelope) -> Option<DatagramWay> {
+    /// Takes a datagram of control's: answers it, as one who knows that the port carries so much,
+    /// or says which way it is to go as a packet.
+    pub fn send(&mut self, envelope: &Envelope, mtu: Mtu) -> Option<DatagramWay> {
         let way = match MadHeader::read(&envelope.mad).map(|(header, _)| header.mgmt_class) {
             Ok(MgmtClass::SUBN_ADM) if self.answers.len() < ANSWERS_MAX => {
-                let mtu = device.port(self.port).map(|port| port.mtu).unwrap_or_default();
                 let mad = answer(&envelope.mad, mtu);
                 self.answers.extend(mad.map(|mad| Envelope { mad, ..*envelope }));
                 return None;
@@ -245,8 +250,10 @@ mod tests {
     const PEER: Gid = Gid([7; 16]);
     const OWN: Gid = Gid([1; 16]);
 
-    fn in_band() -> (InBand, Adapter) {
-        (InBand::new("no_such_device", 1), Adapter::new())
+    const MTU: Mtu = Mtu::OCTETS_4096;
+
+    fn in_band() -> InBand {
+        InBand::new("no_such_device", 1)
     }
 
     /// What the administrator's own client makes of the answer to a question.
@@ -256,7 +263,7 @@ mod tests {
         client.handle_sm_change(now, Some(MadAddress::gsi(LID, 0, PKey::DEFAULT)));
         client.ask(now, RequestId(1), question).expect("there is room");
         let asked = client.poll_transmit().expect("it asks");
-        assert_eq!(in_band.send(&asked), None, "it is answered here");
+        assert_eq!(in_band.send(&asked, MTU), None, "it is answered here");
         in_band.take_answers().for_each(|answer| client.handle_mad(now, &answer));
         match client.poll_event() {
             Some(SaEvent::Answered { result: Ok(answer), .. }) => answer,
@@ -267,16 +274,13 @@ mod tests {
     #[test]
     fn every_port_and_every_group_is_known() {
         let Answer::Path(path) = ask(Question::path(OWN, PEER, PKey::DEFAULT, 0)) else { panic!() };
-        assert_eq!((path.dgid, path.mtu, path.hop_limit), (PEER, Mtu::OCTETS_4096, HOP_LIMIT));
+        assert_eq!((path.dgid, path.mtu, path.hop_limit), (PEER, MTU, HOP_LIMIT));
         let mgid = Gid([0xff; 16]);
         let join_state = JoinState::FULL_MEMBER;
         let member = Membership { mgid, port_gid: OWN, p_key: PKey::DEFAULT, join_state };
         for question in [Question::join(member), Question::leave(member)] {
             let Answer::Group(group) = ask(question) else { panic!() };
-            assert_eq!(
-                (group.mgid, group.mtu, group.join_state),
-                (mgid, Mtu::OCTETS_4096, join_state)
-            );
+            assert_eq!((group.mgid, group.mtu, group.join_state), (mgid, MTU, join_state));
         }
         let all = Question::subscription(TrapNumber::MULTICAST_GROUP_CREATED, true);
         assert!(matches!(ask(all), Answer::Subscription(_)));
@@ -292,7 +296,7 @@ mod tests {
     #[test]
     fn what_follows_a_request_goes_where_the_request_went() {
         let mut in_band = in_band();
-        let mut goes = |message, qpn| in_band.send(&envelope(message, qpn)).map(|way| way.qpn);
+        let mut goes = |message, qpn| in_band.send(&envelope(message, qpn), MTU).map(|way| way.qpn);
         let local_comm_id = CommId(3);
         let rtu = CmMessage::Rtu(Rtu { local_comm_id, ..Rtu::default() });
         assert_eq!(goes(rtu, Qpn::GSI), None, "nobody was asked yet");
