@@ -378,8 +378,8 @@ fn a_connection_that_the_peer_has_forgotten_is_found_out_by_asking() {
         world.sides[asks].cm.probe(now, ids[asks]).unwrap();
         world.exchange(asks);
         world.pass(SOON);
-        for side in 0..2 {
-            assert_eq!(world.phase(side, ids[side]), Some(Phase::Established), "both remember");
+        for (side, id) in ids.into_iter().enumerate() {
+            assert_eq!(world.phase(side, id), Some(Phase::Established), "both remember");
         }
         let other = 1 - asks;
         let mut anew = Cm::new(CmConfig::of(guid(other)), Dice::new(77));
