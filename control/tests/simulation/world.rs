@@ -90,7 +90,10 @@ pub fn node_of(ip: Ipv4Addr) -> usize {
 pub fn packet(from: usize, to: usize, mark: u64, len: usize) -> Vec<u8> {
     let (IpAddr::V4(source), IpAddr::V4(destination)) = (ip(from), ip(to)) else { unreachable!() };
     let protocol = IpProtocol::UDP;
-    let header = Ipv4Header { protocol, source, destination, ttl: 64, ..Ipv4Header::default() };
+    // A long one is to wait for a connection, not to go in parts without one.
+    let (ttl, dont_fragment) = (64, true);
+    let header =
+        Ipv4Header { protocol, source, destination, ttl, dont_fragment, ..Ipv4Header::default() };
     let mut packet = vec![0; len];
     let payload = header.write_packet(&[], len - Ipv4Header::LEN, &mut packet).expect("room");
     payload[..8].copy_from_slice(&mark.to_be_bytes());
