@@ -1,13 +1,14 @@
 //! Connected mode between interfaces that keep to the RFC.
 
 use crate::world::{Weather, World, packet, v4, v6};
-use pollux_control::cm::request_along;
+use pollux_control::cm::{Role, request_along};
 use pollux_control::interface::InterfaceConfig;
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_control::peer::{ConnectionRow, Policy};
 use pollux_fabric::sm::Config;
 use pollux_verbs::QpType;
 use pollux_wire::address::Qpn;
+use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::cm::ipoib::{Dialect, IpoibPrivateData};
 use pollux_wire::mad::cm::{CmMessage, Req};
@@ -131,6 +132,16 @@ fn requests_that_cross_make_one_connection() {
         world.pass(30 * SECOND);
         assert_eq!(counts(&world), [1, 1], "seed {seed}");
         assert_conserved(&world);
+        let ends = [0, 1].map(|nth: usize| {
+            let mut rows = world.hosts[nth].interface.connection_rows();
+            rows.next().expect("there is one")
+        });
+        // Each end knows the other's address; the side with the smaller one has accepted.
+        let [one, other] = [&ends[1].peer, &ends[0].peer].map(LinkAddress::comparison_form);
+        let roles =
+            if one < other { (Role::Passive, Role::Active) } else { (Role::Active, Role::Passive) };
+        let is_lossless = seed % 2 == 0;
+        assert!(!is_lossless || (ends[0].role, ends[1].role) == roles, "seed {seed}");
         let rows = world.hosts.iter().flat_map(|host| host.interface.drop_rows());
         crossings += rows.filter(|row| row.1 == "crossing").map(|row| row.2).sum::<u64>();
     }
