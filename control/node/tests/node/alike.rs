@@ -250,7 +250,7 @@ fn linux_with_linux(test: &str) -> Option<BTreeMap<&'static str, Fields>> {
     };
     run(&mut one, "ipoib_up 10.0.0.1/24 connected");
     run(&mut other, "ipoib_up 10.0.0.2/24 connected");
-    run(&mut one, "wait_for 10 ping -c1 -W1 10.0.0.2; ping -c1 -W1 10.0.0.3 || true");
+    run(&mut one, "wait_for 10 ping -c1 -W1 10.0.0.2; ! ping -c1 -W1 10.0.0.3");
     run(&mut other, ASK);
     run(&mut other, HEAR);
     run(&mut one, "ip addr add 239.1.2.3/32 dev ib0 autojoin");
