@@ -68,11 +68,14 @@ fn one_at_a_time(cx: &mut Context<'_>) -> Result<(), Stop> {
         cx.recv(&b, id, &[])?;
     }
     cx.go(&b, QpState::Err)?;
+    // Adapters flush in their own time; a fifth would be found at the end of the case.
     let mut found = Vec::new();
-    for _ in 0..64 {
+    while found.len() < 4 {
         let mut room = [Completion::NOTHING; 1];
         if cx.device(Side::B).poll(b.place.recv_cq, &mut room)? == 1 {
             found.push(room[0].id);
+        } else if cx.turn() == Turn::GiveUp {
+            break;
         }
     }
     equal("the receives that were flushed", found, vec![0, 1, 2, 3])
