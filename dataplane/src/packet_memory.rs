@@ -5,18 +5,21 @@
 //! adapter in software is to the pool what one in hardware is: another party, which touches a
 //! buffer only while it is posted.
 //!
-//! Every packet that was received begins [`PACKET_OFFSET`] octets into its buffer, on a cache line
-//! of its own, whatever stood in front of it on the wire; so does every one that is made here. What
-//! lies in front is room for the headers of any link that it may leave by.
+//! Every packet that was received begins [`PACKET_OFFSET`] octets into its buffer, whatever stood
+//! in front of it on the wire; so does every one that is made here. What lies in front is room for
+//! the headers of any link that it may leave by.
 
 use pollux_mem::pool::PoolError;
 use pollux_mem::region::MapError;
 use pollux_mem::{Buf, Cache, Memory, Pool, PoolConfig, Segment};
 use pollux_verbs::{Access, Device, LKey, MemoryRegion, Pd, Sge, VerbsError};
+use pollux_wire::ip::ipoib::IpoibHeader;
 use std::fmt;
 
-/// Where in its buffer a packet begins.
-pub const PACKET_OFFSET: usize = 64;
+/// Where in its buffer a packet begins: behind a cache line, and behind the four octets that every
+/// link has in front of it (RFC 4391 6). With these a message begins on a line, and with a GRH on a
+/// word, so that an adapter in software moves words and has none to put together.
+pub const PACKET_OFFSET: usize = 64 + IpoibHeader::LEN;
 
 /// Buffers that are taken and returned together.
 pub const BATCH: usize = 32;
@@ -54,7 +57,7 @@ impl std::error::Error for PacketMemoryError {}
 
 impl PacketMemory {
     /// So many buffers for packets of at most so many octets, headers of the link not counted.
-    /// Takes `buffers * (packet_octets_max + 64)` octets, rounded up to an odd number of cache
+    /// Takes `buffers * (packet_octets_max + 68)` octets, rounded up to an odd number of cache
     /// lines each.
     pub fn new(buffers: u32, packet_octets_max: u32) -> Result<Self, PacketMemoryError> {
         let config = PoolConfig {

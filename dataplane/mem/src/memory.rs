@@ -134,10 +134,17 @@ impl Memory {
         true
     }
 
+    /// By way of a buffer: the words do not match up, and only the ends are to be blended.
     #[cold]
     fn write_words_shifted(&self, at: usize, from: &[AtomicU64], octets: usize) -> bool {
-        from.iter().zip((0..octets).step_by(WORD)).all(|(word, done)| {
-            self.write(at + done, &load(word).to_ne_bytes()[..WORD.min(octets - done)])
+        let mut buffer = [0; 8 * WORD];
+        let parts = from.chunks(8).zip((0..octets).step_by(buffer.len()));
+        parts.into_iter().all(|(words, done)| {
+            let (places, _) = buffer.as_chunks_mut::<WORD>();
+            for (place, word) in places.iter_mut().zip(words) {
+                *place = load(word).to_ne_bytes();
+            }
+            self.write(at + done, &buffer[..buffer.len().min(octets - done)])
         })
     }
 

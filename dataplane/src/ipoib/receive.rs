@@ -22,7 +22,7 @@ use std::sync::atomic::{Ordering, fence};
 /// A packet that has come.
 #[derive(Debug)]
 pub struct Received {
-    /// The IP packet, or what else the type says; in front of it, 64 octets of room.
+    /// The IP packet, or what else the type says; in front of it, [`PACKET_OFFSET`] octets of room.
     pub packet: Buf,
     /// What it is. It has at least the least header of that, with the right version.
     pub ether_type: EtherType,

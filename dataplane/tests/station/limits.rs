@@ -3,7 +3,7 @@
 use crate::pair::*;
 use pollux_dataplane::ipoib::{self, Config, Outgoing, Station, StationEvent};
 use pollux_dataplane::neighbour::Route;
-use pollux_dataplane::packet_memory::PacketMemory;
+use pollux_dataplane::packet_memory::{PACKET_OFFSET, PacketMemory};
 use pollux_dataplane::reason::{PacketDrop, Refusal};
 use pollux_fabric::link::world::{Wire, World};
 use pollux_fabric::{Adapter, Port, SoftDevice};
@@ -86,7 +86,7 @@ fn an_empty_pool_is_counted_and_no_stall() {
     // Who makes packets here has the same choice: one of the other memory, if that is longer.
     let host = &mut pair.hosts[0];
     let lengths = [60, 2044, 2045, 65_520].map(|octets| host.station.buffer(octets));
-    let capacities = lengths.map(|buf| buf.map(|buf| buf.capacity() - 64));
+    let capacities = lengths.map(|buf| buf.map(|buf| buf.capacity() - PACKET_OFFSET));
     assert_eq!(capacities, [2044, 2044, 65_520, 65_520].map(Some));
     assert!(host.station.buffer(65_521).is_none());
     pair.close();

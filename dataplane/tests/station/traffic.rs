@@ -2,6 +2,7 @@
 
 use crate::pair::*;
 use pollux_dataplane::ipoib::{Config, Sender};
+use pollux_dataplane::packet_memory::PACKET_OFFSET;
 use pollux_dataplane::reason::PacketDrop;
 use pollux_verbs::*;
 use pollux_wire::address::{Gid, Lid, Qpn};
@@ -33,7 +34,7 @@ fn every_length_by_datagram() {
         let expected = Sender::Datagram { qpn, lid, gid: None, group: None };
         assert!(to.received.iter().all(|received| received.from == expected));
         assert!(to.received.iter().all(|one| one.ether_type == ether_type(one.packet.octets())));
-        assert!(to.received.iter().all(|one| one.packet.headroom() == 64));
+        assert!(to.received.iter().all(|one| one.packet.headroom() == PACKET_OFFSET));
         assert_eq!(to.octets(), packets);
     }
     pair.close();
@@ -50,7 +51,7 @@ fn by_connection(qp_type: QpType, config: Config) {
         let to = &mut pair.hosts[1 - from];
         let expected = Sender::Connection(ids[1 - from]);
         assert!(to.received.iter().all(|received| received.from == expected));
-        assert!(to.received.iter().all(|one| one.packet.headroom() == 64));
+        assert!(to.received.iter().all(|one| one.packet.headroom() == PACKET_OFFSET));
         assert_eq!(to.octets(), packets);
     }
     for host in &pair.hosts {
