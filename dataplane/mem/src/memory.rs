@@ -5,8 +5,9 @@
 //! atomic words only ([`Words`]), and nobody ever holds a slice of it.
 //!
 //! [`Memory::private`] is for adapters in hardware, and for those in software whose peers are in
-//! the same process. [`Memory::shared`] is what peers in other processes can reach too: between
+//! the same process. [`Memory::shared`] is what peers in other processes can read too: between
 //! processes, a long message out of it is copied once, one out of private memory twice, in pieces.
+//! Nobody else can write to it: what peers write, our own adapter does for them.
 //!
 //! Places are counted in octets. A copy whose ends are not on words changes the neighbours' octets
 //! in no way: partial words go in by compare and swap.
@@ -20,7 +21,9 @@ use crate::words::Words;
 #[derive(Clone, Debug)]
 pub struct Memory {
     words: Words,
-    /// What other processes map to reach it.
+    /// So many of its octets may be written: all, or none.
+    writable: usize,
+    /// What other processes map to read it.
     segment: Option<Arc<Segment>>,
 }
 
@@ -35,20 +38,31 @@ impl Memory {
         Region::anonymous(octets).map(Self::over)
     }
 
-    /// At least `octets` of zeroed memory that peers in other processes can be let reach. They
-    /// reach all of it then, so it should hold nothing but what is sent and received.
+    /// At least `octets` of zeroed memory that peers in other processes can be let read. They can
+    /// read all of it then, so it should hold nothing but what is sent and received.
     pub fn shared(octets: usize) -> Result<Self, MapError> {
-        let segment = Segment::create("pollux-memory", octets)?;
-        let words = Words::over(segment.map()?);
-        Ok(Self { words, segment: Some(Arc::new(segment)) })
+        Self::lending(Segment::create("pollux-memory", octets)?)
+    }
+
+    /// All of a segment, which nobody else can map for writing from now on. Where the kernel cannot
+    /// see to that (before Linux 5.1), no peer is let read it either.
+    pub fn lending(segment: Segment) -> Result<Self, MapError> {
+        let memory = Self::over(segment.map()?);
+        Ok(Self { segment: segment.seal().is_ok().then(|| Arc::new(segment)), ..memory })
+    }
+
+    /// What a peer lends: it is read, and every write is refused.
+    pub fn borrowed(segment: &Segment) -> Result<Self, MapError> {
+        Ok(Self { writable: 0, ..Self::over(segment.map_to_read()?) })
     }
 
     /// All of `region`.
     pub fn over(region: Region) -> Self {
-        Self { words: Words::over(region), segment: None }
+        let words = Words::over(region);
+        Self { writable: words.as_slice().len() * WORD, words, segment: None }
     }
 
-    /// What a peer maps to reach all of this memory; none if no peer can.
+    /// What a peer maps to read all of this memory; none if no peer can.
     pub fn segment(&self) -> Option<&Arc<Segment>> {
         self.segment.as_ref()
     }
@@ -89,11 +103,11 @@ impl Memory {
         true
     }
 
-    /// Copies `octets` to `at` on; says whether the memory reaches that far.
+    /// Copies `octets` to `at` on; says whether the memory reaches that far and may be written.
     #[must_use]
     #[inline]
     pub fn write(&self, at: usize, octets: &[u8]) -> bool {
-        if !self.holds(at, octets.len()) {
+        if !self.takes(at, octets.len()) {
             return false;
         }
         let words = &self.words.as_slice()[at / WORD..];
@@ -116,7 +130,7 @@ impl Memory {
     /// memory reaches that far and there are so many.
     #[inline(always)]
     pub(crate) fn write_words(&self, at: usize, from: &[AtomicU64], octets: usize) -> bool {
-        if !self.holds(at, octets) || octets > from.len() * WORD {
+        if !self.takes(at, octets) || octets > from.len() * WORD {
             return false;
         }
         if !at.is_multiple_of(WORD) {
@@ -152,7 +166,7 @@ impl Memory {
     /// Where the two overlap, the result is any mixture.
     #[must_use]
     pub fn copy(&self, at: usize, from: &Self, from_at: usize, octets: usize) -> bool {
-        if !self.holds(at, octets) || !from.holds(from_at, octets) {
+        if !self.takes(at, octets) || !from.holds(from_at, octets) {
             return false;
         }
         if at % WORD == from_at % WORD {
@@ -206,7 +220,7 @@ impl Memory {
     /// a multiple of eight or the memory does not reach that far.
     #[must_use]
     pub fn update(&self, at: usize, change: impl Fn(u64) -> u64) -> Option<u64> {
-        if !at.is_multiple_of(WORD) || !self.holds(at, WORD) {
+        if !at.is_multiple_of(WORD) || !self.takes(at, WORD) {
             return None;
         }
         let word = &self.words.as_slice()[at / WORD];
@@ -216,6 +230,11 @@ impl Memory {
     #[inline]
     fn holds(&self, at: usize, octets: usize) -> bool {
         at.checked_add(octets).is_some_and(|end| end <= self.octets())
+    }
+
+    #[inline]
+    fn takes(&self, at: usize, octets: usize) -> bool {
+        at.checked_add(octets).is_some_and(|end| end <= self.writable)
     }
 }
 
@@ -331,10 +350,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_is_reached_by_its_segment() {
+    fn what_is_shared_is_read_by_its_segment_and_not_written() {
         let memory = Memory::shared(OCTETS).unwrap();
-        let peers = Memory::over(memory.segment().unwrap().map().unwrap());
+        let peers = Memory::borrowed(memory.segment().unwrap()).unwrap();
         assert!(memory.write(OCTETS - 4, b"here"));
+        let written = (peers.write(0, b"x"), peers.copy(0, &memory, 0, 8), peers.update(0, |_| 1));
+        assert_eq!(written, (false, false, None));
         let mut out = [0; 4];
         assert!(peers.read(OCTETS - 4, &mut out));
         assert_eq!((&out, peers.octets()), (b"here", memory.octets()));

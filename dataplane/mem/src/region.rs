@@ -126,15 +126,21 @@ impl Region {
         Self::map_reserved_huge(huge).or_else(|_| Self::map_transparent(huge))
     }
 
-    /// The whole of `segment`.
-    pub(crate) fn of_segment(segment: &Segment) -> Result<Self, MapError> {
+    /// The whole of `segment`, with its pages faulted in for whatever is protected so.
+    pub(crate) fn of_segment(segment: &Segment, protection: ProtFlags) -> Result<Self, MapError> {
         let octets = segment.octets();
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: with a null hint and no MAP_FIXED the kernel picks addresses that nothing uses.
         let address =
             unsafe { mmap(ptr::null_mut(), octets, protection, MapFlags::SHARED, segment.fd(), 0) };
         let address = address.map_err(MapError::system("mmap"))?;
-        Ok(Self::fault_in(address, octets))
+        if protection.contains(ProtFlags::WRITE) {
+            return Ok(Self::fault_in(address, octets));
+        }
+        // SAFETY: the range was just mapped; populating changes no content. A kernel before 5.14
+        // does not know how: then each page comes at its first touch.
+        let _ = unsafe { madvise(address, octets, Advice::LinuxPopulateRead) };
+        let address = NonNull::new(address.cast()).expect("the kernel maps nothing at address 0");
+        Ok(Self { address, octets, backing: Backing::Plain })
     }
 
     fn map_plain(octets: usize) -> Result<Self, MapError> {

@@ -3,7 +3,7 @@
 //! Why sealed: a peer that shortened the file would turn our next access into SIGBUS. With
 //! shrinking and growing sealed the kernel refuses it, and [`Segment::from_fd`] accepts nothing
 //! less. A peer that seals writing as well makes our mapping fail, which is an error and not a
-//! signal.
+//! signal; what we lend, we seal so ourselves ([`Segment::seal`]).
 //!
 //! Why not on reserved huge pages: a peer may punch holes into the file. On ordinary shared memory
 //! a hole reads as zero; where pages are reserved, touching it when none is left is SIGBUS again.
@@ -16,6 +16,7 @@
 use crate::region::{MapError, Region};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals};
 use rustix::fs::{fstat, fstatfs, ftruncate};
+use rustix::mm::ProtFlags;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -75,7 +76,17 @@ impl Segment {
     /// Maps the whole of it. Each mapping is a region of its own over the same memory: what is
     /// written in one appears in the others, as if another process had written it.
     pub fn map(&self) -> Result<Region, MapError> {
-        Region::of_segment(self)
+        Region::of_segment(self, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// The same, to be read only. It is not for whoever writes: that would be a signal.
+    pub(crate) fn map_to_read(&self) -> Result<Region, MapError> {
+        Region::of_segment(self, ProtFlags::READ)
+    }
+
+    /// From now on nobody can map it for writing. Mappings stay as they are.
+    pub fn seal(&self) -> Result<(), MapError> {
+        fcntl_add_seals(&self.fd, SealFlags::FUTURE_WRITE).map_err(MapError::system("F_ADD_SEALS"))
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -102,6 +113,17 @@ mod tests {
         assert!(ours.copy_in(9_000, b"here"));
         let mut out = [0; 4];
         assert!(theirs.copy_out(9_000, &mut out));
+        assert_eq!(&out, b"here");
+    }
+
+    #[test]
+    fn nobody_writes_anew_once_it_is_sealed() {
+        let segment = Segment::create("test", 4096).unwrap();
+        let mut ours = segment.map().unwrap();
+        segment.seal().unwrap();
+        assert!(segment.map().is_err() && ours.copy_in(0, b"here"));
+        let mut out = [0; 4];
+        assert!(segment.map_to_read().unwrap().copy_out(0, &mut out));
         assert_eq!(&out, b"here");
     }
 

@@ -179,12 +179,10 @@ impl Borrowed {
     /// The descriptor of a segment has come, or word that there is none.
     pub(crate) fn take(&mut self, segment: u32, fd: Option<OwnedFd>) {
         let page = 1 << 16;
-        let memory = |octets| {
-            let segment = Segment::from_fd(fd?, octets).ok()?;
-            segment.map().ok()
-        };
+        let lent = |octets| Segment::from_fd(fd?, octets).ok();
         if segment == TABLE {
-            self.table = memory(TABLE_OCTETS..=TABLE_OCTETS + page).map(Words::over);
+            let table = lent(TABLE_OCTETS..=TABLE_OCTETS + page);
+            self.table = table.and_then(|table| table.map().ok()).map(Words::over);
             self.is_gone = self.table.is_none();
             return;
         }
@@ -192,7 +190,8 @@ impl Borrowed {
         if self.segments.len() >= 2 * SEGMENTS_MAX {
             self.segments.clear();
         }
-        self.segments.insert(segment, memory(1..=SEGMENT_OCTETS_MAX).map(Memory::over));
+        let memory = lent(1..=SEGMENT_OCTETS_MAX);
+        self.segments.insert(segment, memory.and_then(|lent| Memory::borrowed(&lent).ok()));
     }
 
     /// Whether there is no such lender.
