@@ -11,8 +11,6 @@ use std::time::{Duration, Instant};
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How slowly datagrams follow when all have been sent: in place of those that were lost.
 const REPAIR_EVERY: Duration = Duration::from_millis(100);
-/// How long datagrams may be too long for the way: while a connection is made, perhaps again.
-const CONNECT_MAX: Duration = Duration::from_secs(5);
 
 pub enum Socket {
     Tcp(TcpStream),
@@ -78,10 +76,7 @@ impl Stream {
                 socket.send(&self.block).map(|()| len)
             }
         };
-        let is_too_long = sent.as_ref().is_err_and(|error| error.kind() == ErrorKind::InvalidInput);
-        if is_too_long && now < self.sent_at + CONNECT_MAX {
-            interface.step();
-        } else if let Some(sent) = unless_quiet(sent)? {
+        if let Some(sent) = unless_quiet(sent)? {
             self.count.octets += sent as u64;
             self.count.datagrams += u64::from(matches!(self.socket, Socket::Udp(_)));
             self.sent_at = now;

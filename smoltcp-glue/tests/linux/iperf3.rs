@@ -15,37 +15,37 @@ use serde_json::Value;
 /// Octets of a stream: whole blocks, since a client of Linux sends nothing else.
 const OCTETS: u64 = 1 << 20;
 /// So few that a socket of Linux holds all, however late it is read.
-const DATAGRAMS: u64 = 30;
+const DATAGRAMS: u64 = 20;
+/// Short enough for a link that has just lost its connection.
+const DATAGRAM_LEN: usize = 1400;
 const BITS_A_SECOND: u64 = 10_000_000;
 
 #[test]
 fn iperf3_of_linux_counts_the_same_over_connections() {
-    // Longer than what goes by datagram.
-    count("iperf3_of_linux_counts_the_same_over_connections", 0, 3000);
+    count("iperf3_of_linux_counts_the_same_over_connections", 0);
 }
 
 #[test]
 fn iperf3_of_linux_counts_the_same_by_datagram() {
-    count("iperf3_of_linux_counts_the_same_by_datagram", 1, 1400);
+    count("iperf3_of_linux_counts_the_same_by_datagram", 1);
 }
 
-/// Streams, and datagrams of some length, each way and each with either as the client.
-fn count(name: &str, mode: usize, datagram: usize) {
+/// Streams and datagrams, each way and each with either as the client.
+fn count(name: &str, mode: usize) {
     let Some(mut meeting) = Meeting::arrange(name, MODES[mode]) else { return };
     let stream = Test { amount: Amount::Octets(OCTETS), ..Test::of(Protocol::Tcp) };
     let datagrams = Test {
-        amount: Amount::Octets(DATAGRAMS * datagram as u64),
-        block: datagram,
+        amount: Amount::Octets(DATAGRAMS * DATAGRAM_LEN as u64),
+        block: DATAGRAM_LEN,
         rate: Some(BITS_A_SECOND),
         ..Test::of(Protocol::Udp)
     };
     let server = Server::bind(&meeting.interface, at(1, PORT)).expect("the port is free");
     for test in [stream, datagrams] {
         for test in [test, Test { is_reverse: true, ..test }] {
-            check(&as_client(&mut meeting, test));
-            let report = as_server(&mut meeting, &server, test);
-            assert_eq!(report.test, test);
-            check(&report);
+            // A connection that breaks takes with it what is under way.
+            assert!((0..3).any(|_| is_whole(&as_client(&mut meeting, test))), "{test:?}");
+            assert!((0..3).any(|_| is_whole(&as_server(&mut meeting, &server, test))), "{test:?}");
         }
     }
     assert_eq!(meeting.linux("counter port_rcv_errors"), "0");
@@ -93,6 +93,7 @@ fn as_server(meeting: &mut Meeting, server: &Server, test: Test) -> Report {
     let report = server.serve().expect("they agree");
     let output = meeting.end(begun);
     println!("{test:?}, of Linux:\n{report}");
+    assert_eq!(report.test, test);
     assert_eq!(said(&output, "sum_sent").0, report.sent.octets, "{output}");
     assert_eq!(said(&output, "sum_received"), octets_and_lost(report.received), "{output}");
     report
@@ -109,20 +110,22 @@ const fn octets_and_lost(count: Count) -> (u64, u64) {
     (count.octets, count.lost)
 }
 
-/// All that was sent was received, or somebody has missed it.
-fn check(report: &Report) {
+/// Whether all that was sent was received, or missed: nobody misses datagrams behind the last one.
+fn is_whole(report: &Report) -> bool {
     let Report { test, sent, received } = *report;
     let what = format!("{test:?}: {report}");
     match test.protocol {
         Protocol::Tcp => {
             assert!(sent.octets >= OCTETS, "{what}");
             assert_eq!(sent.octets, received.octets, "{what}");
+            true
         }
         Protocol::Udp => {
             let block = test.block as u64;
             assert!(sent.datagrams >= DATAGRAMS && received.octets > 0, "{what}");
             assert_eq!(sent.octets, sent.datagrams * block, "{what}");
-            assert_eq!(sent.datagrams, received.octets / block + received.lost, "{what}");
+            assert_eq!(received.datagrams, received.octets / block + received.lost, "{what}");
+            sent.datagrams == received.datagrams
         }
     }
 }
