@@ -38,8 +38,7 @@ fn echo(device: &str, address: &str) -> Ended {
 fn ask(device: &str, address: &str, server: &str) -> Ended {
     let interface = Node::open(device).interface().address(address).up()?;
     let server = SocketAddr::new(server.parse()?, PORT);
-    let unspecified = if server.is_ipv4() { "0.0.0.0" } else { "::" };
-    let socket = interface.udp_bind(SocketAddr::new(unspecified.parse()?, 0))?;
+    let socket = interface.udp_bind(if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
     socket.set_read_timeout(Some(Duration::from_secs(1)));
     let mut times = Vec::new();
     while times.len() < 10_000 {

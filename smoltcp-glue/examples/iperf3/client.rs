@@ -79,7 +79,7 @@ impl Client {
 /// A socket that the server has heard of.
 fn greet(interface: &Interface, server: SocketAddr) -> io::Result<Socket> {
     let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let socket = interface.udp_bind(any.parse::<SocketAddr>().expect("an address"))?;
+    let socket = interface.udp_bind(any)?;
     socket.connect(server)?;
     socket.set_read_timeout(Some(PATIENCE));
     socket.send(&HELLO)?;
