@@ -13,36 +13,25 @@
 //!
 //! One thread serves all connections: it waits for none, and asks those that have something to say.
 
-use pollux::{Interface, Mode, Node, TcpStream};
-use std::error::Error;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr};
+mod ends;
+
+use ends::Ended;
+use pollux::{Mode, Node, TcpStream};
+use std::io::{Read, Write};
+use std::net::SocketAddr;
 
 const PORT: u16 = 80;
 const ANSWER: &[u8] = b"HTTP/1.0 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
 /// What is read of a request, which nobody looks at beyond its end.
 const REQUEST_OCTETS_MAX: usize = 8192;
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match arguments[..] {
-        [] => {
-            std::thread::spawn(|| {
-                serve("soft:", "10.0.0.1/24").map_err(|error| eprintln!("{error}"))
-            });
-            ask("soft:", "10.0.0.2/24", "10.0.0.1")
-        }
-        [device, address] => serve(device, address),
-        [device, address, server] => ask(device, address, server),
-        _ => Err("write: http_server [DEVICE ADDRESS/PREFIX [SERVER]]".into()),
-    }
+fn main() -> Ended {
+    ends::run(serve, ask, &ends::words())
 }
 
-fn serve(device: &str, address: &str) -> Result<(), Box<dyn Error>> {
+fn serve(device: &str, address: &str) -> Ended {
     let interface = Node::open(device).interface().address(address).mode(Mode::Auto).up()?;
-    let ip: IpAddr = address.split('/').next().unwrap_or(address).parse()?;
-    let listener = interface.tcp_listen(SocketAddr::new(ip, PORT), 128)?;
+    let listener = interface.tcp_listen(ends::at(address, PORT)?, 128)?;
     let mut clients = Vec::new();
     loop {
         interface.step();
@@ -70,24 +59,12 @@ fn is_waited_for(stream: &mut TcpStream, request: &mut Vec<u8>) -> bool {
     request.len() < REQUEST_OCTETS_MAX
 }
 
-fn ask(device: &str, address: &str, server: &str) -> Result<(), Box<dyn Error>> {
+fn ask(device: &str, address: &str, server: &str) -> Ended {
     let interface = Node::open(device).interface().address(address).mode(Mode::Auto).up()?;
-    let mut stream = connect(&interface, SocketAddr::new(server.parse()?, PORT))?;
+    let mut stream = ends::connect(&interface, SocketAddr::new(server.parse()?, PORT))?;
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     print!("{answer}");
     Ok(())
-}
-
-/// A server that starts at the same moment may not be up, or not listen yet.
-fn connect(interface: &Interface, server: SocketAddr) -> std::io::Result<TcpStream> {
-    let is_early = |kind| matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable);
-    for _ in 0..1000 {
-        match interface.tcp_connect(server) {
-            Err(error) if is_early(error.kind()) => {}
-            other => return other,
-        }
-    }
-    interface.tcp_connect(server)
 }

@@ -6,33 +6,49 @@
 //! ```
 //!
 //! Both hosts are this thread's. One has a thousand sockets, each of which adds up what it hears;
-//! the other sends to all of them, a batch at a time.
+//! the other sends to all of them, a batch at a time. With arguments they are at other devices:
+//!
+//! ```sh
+//! cargo run --release -p pollux --example inline_worker -- \
+//!     mlx5_0:1 10.0.0.1/24 mlx5_1:1 10.0.0.2/24
+//! ```
 
+mod ends;
+
+use ends::Ended;
 use pollux::{Node, UdpSocket};
-use std::error::Error;
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 const SOCKETS: u16 = 1000;
 const BATCH: usize = 32;
 /// What each socket hears.
 const NUMBERS: u64 = 10;
+/// How long a batch may take. Datagrams may be lost.
+const PATIENCE: Duration = Duration::from_secs(1);
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let node = Node::open("soft:");
-    let hears = node.interface().address("10.0.0.1/24").up()?;
-    let speaks = node.interface().address("10.0.0.2/24").up()?;
-    let at = |number: u16| SocketAddr::from(([10, 0, 0, 1], 7000 + number));
+#[expect(clippy::disallowed_methods, reason = "nobody waits for ever")]
+fn main() -> Ended {
+    let words = ends::words_or("soft: 10.0.0.1/24 soft: 10.0.0.2/24");
+    let [device, address, other_device, other_address] = words[..] else {
+        return Err("write a device and an address with its prefix, twice".into());
+    };
+    let hears = Node::open(device).interface().address(address).up()?;
+    let speaks = Node::open(other_device).interface().address(other_address).up()?;
+    let ip = ends::at(address, 0)?.ip();
+    let at = |number: u16| SocketAddr::new(ip, 7000 + number);
     let mut sums: Vec<(UdpSocket, u64)> = Vec::new();
     for number in 0..SOCKETS {
         sums.push((hears.udp_bind(at(number))?, 0));
     }
-    let voice = speaks.udp_bind("10.0.0.2:7000".parse::<SocketAddr>()?)?;
+    let voice = speaks.udp_bind(ends::at(other_address, 7000)?)?;
     // One that has to be looked for first keeps only so many datagrams waiting.
     voice.send_to(&0_u64.to_be_bytes(), at(0))?;
     while !sums[0].0.is_readable() {
         speaks.step();
         hears.step();
     }
+    sums[0].0.recv_from(&mut [0; 8])?;
     for number in 1..=NUMBERS {
         let octets = number.to_be_bytes();
         let all: Vec<_> = (0..SOCKETS).map(|to| (&octets[..], at(to))).collect();
@@ -41,12 +57,17 @@ fn main() -> Result<(), Box<dyn Error>> {
             while sent < batch.len() {
                 sent += voice.send_batch(&batch[sent..])?;
             }
-            while hears.step() {}
-            for (socket, sum) in &mut sums {
-                let mut octets = [0; 8];
-                while socket.is_readable() {
-                    socket.recv_from(&mut octets)?;
-                    *sum += u64::from_be_bytes(octets);
+            let mut missing = batch.len();
+            let begun = Instant::now();
+            while missing > 0 && begun.elapsed() < PATIENCE {
+                hears.step();
+                for (socket, sum) in &mut sums {
+                    let mut octets = [0; 8];
+                    while socket.is_readable() {
+                        socket.recv_from(&mut octets)?;
+                        *sum += u64::from_be_bytes(octets);
+                        missing = missing.saturating_sub(1);
+                    }
                 }
             }
             // Here is the application's own work. The shorter it is, the less anybody waits.

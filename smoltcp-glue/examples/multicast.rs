@@ -4,32 +4,43 @@
 //! cargo run --release -p pollux --example multicast
 //! ```
 //!
-//! One thread has three hosts of a fabric of its own, and serves them in turn.
+//! One thread has three hosts of a fabric of its own, and serves them in turn. With arguments they
+//! are at other devices, the speaker first:
+//!
+//! ```sh
+//! cargo run --release -p pollux --example multicast -- mlx5_0:1 10.0.0.1/24 mlx5_1:1 10.0.0.2/24
+//! ```
 
+mod ends;
+
+use ends::Ended;
 use pollux::{Interface, Node};
-use std::error::Error;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 const GROUP: IpAddr = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));
 const PORT: u16 = 5000;
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let node = Node::open("soft:");
-    let hosts: Vec<Interface> = (1..=3)
-        .map(|host| node.interface().address(&format!("10.0.0.{host}/24")).up())
+fn main() -> Ended {
+    let words = ends::words_or("soft: 10.0.0.1/24 soft: 10.0.0.2/24 soft: 10.0.0.3/24");
+    if words.len() < 4 || words.len() % 2 == 1 {
+        return Err("write a device and an address with its prefix, twice or more often".into());
+    }
+    let hosts: Vec<Interface> = words
+        .chunks_exact(2)
+        .map(|host| Node::open(host[0]).interface().address(host[1]).up())
         .collect::<Result<_, _>>()?;
-    let speaker = hosts[0].udp_bind(SocketAddr::new("10.0.0.1".parse()?, 0))?;
+    let speaker = hosts[0].udp_bind(ends::at(words[1], 0)?)?;
     let mut listeners = Vec::new();
     for host in &hosts[1..] {
-        let socket = host.udp_bind(SocketAddr::new("0.0.0.0".parse()?, PORT))?;
+        let socket = host.udp_bind(("0.0.0.0", PORT))?;
         socket.join(GROUP)?;
         // To join takes a moment, and so does the way to those who have.
         socket.set_read_timeout(Some(Duration::from_millis(10)));
         listeners.push((socket, None));
     }
     while listeners.iter().any(|(_, heard)| heard.is_none()) {
-        speaker.send_to(b"hello, everyone", SocketAddr::new(GROUP, PORT))?;
+        speaker.send_to(b"hello, everyone", (GROUP, PORT))?;
         for _ in 0..100 {
             hosts.iter().for_each(|host| _ = host.step());
         }

@@ -7,7 +7,6 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 
 /// Why there is no interface: one sentence, and what to do.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum UpError {
     /// The device cannot be opened.
@@ -34,6 +33,13 @@ impl fmt::Display for UpError {
                  whether the port is a full member of the partition"
             ),
         }
+    }
+}
+
+/// The same sentence: this is what is printed of an error that `main` returns.
+impl fmt::Debug for UpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

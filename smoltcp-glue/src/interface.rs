@@ -25,7 +25,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -146,31 +146,27 @@ impl Interface {
     }
 
     /// A UDP socket at an address of the interface, or at `0.0.0.0` or `::` for all; port 0 is any.
-    pub fn udp_bind(&self, local: impl Into<SocketAddr>) -> io::Result<UdpSocket> {
-        let id = self.inner.borrow_mut().stack.udp_bind(local.into())?;
+    pub fn udp_bind(&self, local: impl ToSocketAddrs) -> io::Result<UdpSocket> {
+        let id = self.inner.borrow_mut().stack.udp_bind(named(local)?)?;
         Ok(UdpSocket::new(self.clone(), id))
     }
 
     /// A listener, with room for so many connections that nobody has accepted yet.
-    pub fn tcp_listen(
-        &self,
-        local: impl Into<SocketAddr>,
-        backlog: usize,
-    ) -> io::Result<TcpListener> {
-        let id = self.inner.borrow_mut().stack.tcp_listen(local.into(), backlog)?;
+    pub fn tcp_listen(&self, local: impl ToSocketAddrs, backlog: usize) -> io::Result<TcpListener> {
+        let id = self.inner.borrow_mut().stack.tcp_listen(named(local)?, backlog)?;
         Ok(TcpListener::new(self.clone(), id))
     }
 
     /// A connection, once the peer has agreed to it.
-    pub fn tcp_connect(&self, to: impl Into<SocketAddr>) -> io::Result<TcpStream> {
+    pub fn tcp_connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
         let stream = self.tcp_begin(to)?;
         stream.wait_until_open()?;
         Ok(stream)
     }
 
     /// A connection that the peer is being asked for: it can be written to as soon as it is open.
-    pub fn tcp_begin(&self, to: impl Into<SocketAddr>) -> io::Result<TcpStream> {
-        let to = to.into();
+    pub fn tcp_begin(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
+        let to = named(to)?;
         let id = {
             let mut inner = self.inner.borrow_mut();
             let (now, from) = (inner.now(), inner.source_for(to.ip())?);
@@ -254,6 +250,11 @@ impl Interface {
             }
         }
     }
+}
+
+/// The address that a text names, or whatever else stands for one.
+pub(crate) fn named(address: impl ToSocketAddrs) -> io::Result<SocketAddr> {
+    address.to_socket_addrs()?.next().ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
 impl Inner {

@@ -6,12 +6,13 @@
 //! ```
 //! use pollux::{Mode, Node};
 //! use std::io::{self, Read, Write};
-//! use std::net::SocketAddr;
 //! use std::sync::mpsc::{Sender, channel};
 //!
-//! fn serve(at: SocketAddr, ready: Sender<()>) -> io::Result<()> {
+//! const SERVER: &str = "10.0.0.1:7000";
+//!
+//! fn serve(ready: Sender<()>) -> io::Result<()> {
 //!     let ib0 = Node::open("soft:").interface().address("10.0.0.1/24").mode(Mode::Rc).up()?;
-//!     let listener = ib0.tcp_listen(at, 128)?;
+//!     let listener = ib0.tcp_listen(SERVER, 128)?;
 //!     ready.send(()).map_err(io::Error::other)?;
 //!     let (mut stream, _) = listener.accept()?;
 //!     let mut request = String::new();
@@ -20,12 +21,11 @@
 //! }
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     let at: SocketAddr = "10.0.0.1:7000".parse()?;
 //!     let (ready, is_ready) = channel();
-//!     let serving = std::thread::spawn(move || serve(at, ready));
+//!     let serving = std::thread::spawn(move || serve(ready));
 //!     let ib0 = Node::open("soft:").interface().address("10.0.0.2/24").mode(Mode::Rc).up()?;
 //!     is_ready.recv()?;
-//!     let mut stream = ib0.tcp_connect(at)?;
+//!     let mut stream = ib0.tcp_connect(SERVER)?;
 //!     stream.write_all(b"hello")?;
 //!     stream.shutdown(std::net::Shutdown::Write)?;
 //!     let mut response = String::new();

@@ -29,7 +29,7 @@ impl Node {
     ///
     /// | name | device |
     /// |---|---|
-    /// | `mlx5_0:1` | an adapter in hardware, and its port |
+    /// | `mlx5_0:1` | an adapter in hardware, and its port; with the feature `hca` of this crate |
     /// | `soft:PATH@NODE` | a port of a fabric that runs as `pollux fabric --socket PATH` |
     /// | `soft:` | a port of a fabric of this process alone: one host after the other, up to 16 |
     pub fn open(device: &str) -> Self {

@@ -60,6 +60,11 @@ impl TcpListener {
         })?;
         Ok((TcpStream::new(self.interface.clone(), id), peer))
     }
+
+    /// Connections, one after the other, as [`TcpListener::accept`] gives them.
+    pub fn incoming(&self) -> impl Iterator<Item = io::Result<TcpStream>> {
+        std::iter::repeat_with(|| Ok(self.accept()?.0))
+    }
 }
 
 impl Drop for TcpListener {

@@ -1,10 +1,10 @@
 //! UDP sockets, in the manner of `std::net`.
 
-use crate::interface::{Interface, Patience};
+use crate::interface::{Interface, Patience, named};
 use crate::stack::{UdpError, UdpId, UdpReceived};
 use std::cell::Cell;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 /// A UDP socket.
@@ -35,8 +35,8 @@ impl UdpSocket {
     }
 
     /// From now on it talks to one peer, and hears of refusals by it.
-    pub fn connect(&self, peer: impl Into<SocketAddr>) -> io::Result<()> {
-        let peer = peer.into();
+    pub fn connect(&self, peer: impl ToSocketAddrs) -> io::Result<()> {
+        let peer = named(peer)?;
         Ok(self.interface.with(|inner, _| inner.stack.udp_connect(self.id, peer))?)
     }
 
@@ -52,8 +52,8 @@ impl UdpSocket {
     }
 
     /// Sends a datagram, and waits for room as long as receiving waits for one to come.
-    pub fn send_to(&self, payload: &[u8], to: impl Into<SocketAddr>) -> io::Result<()> {
-        self.send_batch(&[(payload, to.into())]).map(drop)
+    pub fn send_to(&self, payload: &[u8], to: impl ToSocketAddrs) -> io::Result<()> {
+        self.send_batch(&[(payload, named(to)?)]).map(drop)
     }
 
     /// Sends a datagram to the peer that it is connected to.

@@ -241,8 +241,31 @@ fn what_was_sent_before_an_interface_ends_arrives() {
 }
 
 #[test]
+fn addresses_are_what_the_standard_library_takes_for_one() {
+    let client = |interface: &Interface| {
+        let stream = (0..1000).find_map(|_| interface.tcp_connect("10.0.0.2:80").ok());
+        let mut said = String::new();
+        stream.expect("somebody listens").read_to_string(&mut said).expect("it comes");
+        assert_eq!(said, "hello");
+        let refusal = interface.tcp_connect("10.0.0.2").err().expect("there is no port");
+        assert_eq!(refusal.kind(), ErrorKind::InvalidInput);
+    };
+    let server = |interface: &Interface| {
+        let listener = interface.tcp_listen(("10.0.0.2", 80), 1).expect("the port is free");
+        listener.set_timeout(Some(PATIENCE));
+        let stream = listener.incoming().next().expect("there is no end of them");
+        stream.expect("somebody comes").write_all(b"hello").expect("there is room");
+    };
+    two(Mode::Rc, client, server);
+}
+
+#[test]
 fn an_interface_that_cannot_be_says_what_to_do() {
-    let refusal = |setup: pollux::Setup| setup.up().err().expect("it is none").to_string();
+    let refusal = |setup: pollux::Setup| {
+        let error = setup.up().err().expect("it is none");
+        assert_eq!(format!("{error:?}"), error.to_string(), "what `main` prints");
+        error.to_string()
+    };
     let nowhere = Node::open("soft:/nowhere/fabric@host1").interface();
     assert!(refusal(nowhere.clone()).contains("pollux fabric --socket /nowhere/fabric"));
     assert!(refusal(nowhere.clone().address("10.0.0.1")).contains("write 10.0.0.1/24"));

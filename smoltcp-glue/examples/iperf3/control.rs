@@ -1,0 +1,81 @@
+//! The connection by which both ends agree on a test, and tell its results.
+
+use super::wire::{COOKIE_LEN, JSON_OCTETS_MAX, State};
+use pollux::TcpStream;
+use serde_json::Value;
+use std::io::{self, ErrorKind, Read, Write};
+use std::time::Duration;
+
+/// How long an answer may take.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+pub struct Control(TcpStream);
+
+impl Control {
+    pub fn new(stream: TcpStream) -> Self {
+        stream.set_read_timeout(Some(PATIENCE));
+        stream.set_write_timeout(Some(PATIENCE));
+        Self(stream)
+    }
+
+    pub fn say(&mut self, state: State) -> io::Result<()> {
+        self.0.write_all(&[state as u8])
+    }
+
+    /// Whether the other end has said something, or has gone.
+    pub fn is_readable(&self) -> bool {
+        self.0.is_readable()
+    }
+
+    pub fn hear(&mut self) -> io::Result<State> {
+        let mut octet = [0];
+        self.0.read_exact(&mut octet)?;
+        State::of(octet[0]).ok_or_else(|| wrong(&format!("octet {} is no state", octet[0])))
+    }
+
+    /// Hears this, and nothing else.
+    pub fn expect(&mut self, expected: State) -> io::Result<()> {
+        match self.hear()? {
+            heard if heard == expected => Ok(()),
+            State::AccessDenied => Err(io::Error::other("the server is busy with another test")),
+            State::ServerTerminate | State::ServerError => {
+                Err(io::Error::other("the server refuses this test, or has ended"))
+            }
+            State::ClientTerminate => Err(io::Error::other("the client has ended")),
+            other => Err(wrong(&format!("the other end said {other:?}, not {expected:?}"))),
+        }
+    }
+
+    pub fn say_json(&mut self, json: &Value) -> io::Result<()> {
+        let text = json.to_string();
+        let len = (text.len() as u32).to_be_bytes();
+        self.0.write_all(&[&len, text.as_bytes()].concat())
+    }
+
+    /// Hears JSON, and makes something of it.
+    pub fn hear_json<R>(&mut self, read: impl FnOnce(&Value) -> Option<R>) -> io::Result<R> {
+        let mut len = [0; 4];
+        self.0.read_exact(&mut len)?;
+        let len = u32::from_be_bytes(len) as usize;
+        if len > JSON_OCTETS_MAX {
+            return Err(wrong(&format!("{len} octets of JSON are too many")));
+        }
+        let mut text = vec![0; len];
+        self.0.read_exact(&mut text)?;
+        let json = serde_json::from_slice(&text)?;
+        read(&json).ok_or_else(|| wrong(&format!("cannot do anything with {json}")))
+    }
+}
+
+/// The cookie that a connection begins with.
+pub fn cookie(stream: &mut TcpStream) -> io::Result<[u8; COOKIE_LEN]> {
+    let mut cookie = [0; COOKIE_LEN];
+    stream.set_read_timeout(Some(PATIENCE));
+    stream.read_exact(&mut cookie)?;
+    Ok(cookie)
+}
+
+/// Somebody does not keep to the protocol, or to what of it is here.
+pub fn wrong(what: &str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, what)
+}

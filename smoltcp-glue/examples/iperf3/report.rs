@@ -1,0 +1,34 @@
+//! What a test was, and what became of it.
+
+use super::wire::{Count, Protocol, Test};
+use std::fmt;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Report {
+    pub test: Test,
+    pub sent: Count,
+    pub received: Count,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (sent, received) = (self.sent, self.received);
+        let mbit_s = received.octets as f64 * 8.0 / received.seconds / 1e6;
+        writeln!(f, "sent     {:>12} octets in {:.3} s", sent.octets, sent.seconds)?;
+        write!(
+            f,
+            "received {:>12} octets in {:.3} s, {mbit_s:.1} Mbit/s",
+            received.octets, received.seconds
+        )?;
+        if self.test.protocol == Protocol::Udp {
+            write!(
+                f,
+                ", {} of {} datagrams lost, jitter {:.3} ms",
+                received.lost,
+                sent.datagrams,
+                received.jitter_s * 1e3
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,100 @@
+//! The end that does what it is asked for, one test after the other.
+
+use super::control::{Control, PATIENCE, cookie, wrong};
+use super::report::Report;
+use super::stream::{Socket, Stream};
+use super::wire::{COOKIE_LEN, Count, HELLO, Protocol, State, Test, WELCOME};
+use pollux::{Interface, TcpListener, UdpSocket};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+
+pub struct Server {
+    interface: Interface,
+    listener: TcpListener,
+    at: SocketAddr,
+}
+
+impl Server {
+    pub fn bind(interface: &Interface, at: SocketAddr) -> io::Result<Self> {
+        let listener = interface.tcp_listen(at, 16)?;
+        Ok(Self { interface: interface.clone(), listener, at })
+    }
+
+    /// Waits for a client, and does its test.
+    pub fn serve(&self) -> io::Result<Report> {
+        self.listener.set_timeout(None);
+        let (mut control, _) = self.listener.accept()?;
+        let cookie = cookie(&mut control)?;
+        let mut control = Control::new(control);
+        control.say(State::ParamExchange)?;
+        let asked = control.hear_json(|json| Some(Test::of_json(json).ok_or(json.to_string())))?;
+        let test = match asked {
+            Ok(test) => test,
+            Err(json) => {
+                control.say(State::ServerTerminate)?;
+                return Err(wrong(&format!("one stream one way is what is done here, not {json}")));
+            }
+        };
+        let socket = match test.protocol {
+            Protocol::Tcp => self.tcp(&mut control, cookie)?,
+            Protocol::Udp => self.udp(&mut control)?,
+        };
+        control.say(State::TestStart)?;
+        control.say(State::TestRunning)?;
+        let mut stream = Stream::new(socket, test);
+        while !control.is_readable() {
+            match test.is_reverse {
+                true => stream.send(&self.interface)?,
+                false => stream.receive()?,
+            }
+        }
+        control.expect(State::TestEnd)?;
+        finish(control, stream, test)
+    }
+
+    /// The connection with the same cookie.
+    fn tcp(&self, control: &mut Control, expected: [u8; COOKIE_LEN]) -> io::Result<Socket> {
+        control.say(State::CreateStreams)?;
+        self.listener.set_timeout(Some(PATIENCE));
+        loop {
+            let (mut stream, _) = self.listener.accept()?;
+            if cookie(&mut stream)? == expected {
+                return Ok(Socket::Tcp(stream));
+            }
+            stream.write_all(&[State::AccessDenied as u8])?;
+        }
+    }
+
+    /// Whoever greets us.
+    fn udp(&self, control: &mut Control) -> io::Result<Socket> {
+        let socket: UdpSocket = self.interface.udp_bind(self.at)?;
+        socket.set_read_timeout(Some(PATIENCE));
+        control.say(State::CreateStreams)?;
+        let mut hello = [0; HELLO.len()];
+        let (len, client) = socket.recv_from(&mut hello)?;
+        if hello[..len] != HELLO {
+            return Err(wrong("this greeting is unknown"));
+        }
+        socket.connect(client)?;
+        socket.send(&WELCOME)?;
+        Ok(Socket::Udp(socket))
+    }
+}
+
+/// Exchanges results. The client tells how much it has sent, which is when all has been received.
+fn finish(mut control: Control, mut stream: Stream, test: Test) -> io::Result<Report> {
+    if test.is_reverse {
+        stream.end()?;
+    }
+    control.say(State::ExchangeResults)?;
+    let theirs = control.hear_json(Count::of_json)?;
+    if !test.is_reverse {
+        stream.drain(Some(theirs.octets))?;
+    }
+    let ours = stream.count;
+    control.say_json(&ours.to_json())?;
+    control.say(State::DisplayResults)?;
+    control.expect(State::IperfDone)?;
+    let (sent, received) = if test.is_reverse { (ours, theirs) } else { (theirs, ours) };
+    Ok(Report { test, sent, received })
+}

@@ -1,0 +1,194 @@
+//! One end of the stream that is measured: it sends at a rate, or counts what comes.
+
+use super::control::PATIENCE;
+use super::wire::{Amount, Count, Test, stamp, stamped};
+use pollux::{Interface, TcpStream, UdpSocket};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::time::{Duration, Instant};
+
+/// How long sending and receiving wait before the control connection is looked at again.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How slowly datagrams follow when all have been sent: in place of those that were lost.
+const REPAIR_EVERY: Duration = Duration::from_millis(100);
+
+pub enum Socket {
+    Tcp(TcpStream),
+    Udp(UdpSocket),
+}
+
+pub struct Stream {
+    socket: Socket,
+    test: Test,
+    block: Vec<u8>,
+    begun: Instant,
+    /// When the last block was sent.
+    sent_at: Duration,
+    /// How long the last datagram took, by two clocks.
+    transit_s: Option<f64>,
+    is_over: bool,
+    pub count: Count,
+}
+
+impl Stream {
+    pub fn new(socket: Socket, test: Test) -> Self {
+        match &socket {
+            Socket::Tcp(stream) => {
+                stream.set_read_timeout(Some(LOOK_EVERY));
+                stream.set_write_timeout(Some(LOOK_EVERY));
+            }
+            Socket::Udp(socket) => socket.set_read_timeout(Some(LOOK_EVERY)),
+        }
+        Self {
+            socket,
+            test,
+            block: vec![b'.'; test.block],
+            begun: clock(),
+            sent_at: Duration::ZERO,
+            transit_s: None,
+            is_over: false,
+            count: Count::default(),
+        }
+    }
+
+    /// Whether as much was sent or received as was asked for.
+    pub fn has_enough(&self) -> bool {
+        match self.test.amount {
+            Amount::Octets(octets) => self.count.octets >= octets,
+            Amount::Time(time) => self.begun.elapsed() >= time,
+        }
+    }
+
+    /// Sends a block or a part of it, if it is time and there is room.
+    pub fn send(&mut self, interface: &Interface) -> io::Result<()> {
+        let now = self.begun.elapsed();
+        let len = self.len_now(now);
+        if len == 0 {
+            if !interface.step() {
+                std::thread::yield_now();
+            }
+            return Ok(());
+        }
+        let sent = match &mut self.socket {
+            Socket::Tcp(stream) => stream.write(&self.block[..len]),
+            Socket::Udp(socket) => {
+                stamp(&mut self.block, now, self.count.datagrams as u32 + 1);
+                socket.send(&self.block).map(|()| len)
+            }
+        };
+        if let Some(sent) = unless_quiet(sent)? {
+            self.count.octets += sent as u64;
+            self.count.datagrams += u64::from(matches!(self.socket, Socket::Udp(_)));
+            self.sent_at = now;
+            self.count.seconds = self.begun.elapsed().as_secs_f64();
+        }
+        Ok(())
+    }
+
+    /// How much of a block is to be sent now.
+    fn len_now(&self, now: Duration) -> usize {
+        let due_s = self.test.rate.map(|rate| self.count.octets as f64 * 8.0 / rate as f64);
+        if due_s.is_some_and(|due_s| now.as_secs_f64() < due_s) {
+            return 0;
+        }
+        match (&self.socket, self.test.amount) {
+            (Socket::Tcp(_), Amount::Octets(octets)) => {
+                octets.saturating_sub(self.count.octets).min(self.block.len() as u64) as usize
+            }
+            (Socket::Udp(_), Amount::Octets(octets)) if self.count.octets >= octets => {
+                if now < self.sent_at + REPAIR_EVERY { 0 } else { self.block.len() }
+            }
+            _ => self.block.len(),
+        }
+    }
+
+    /// Waits a moment for something to come, and counts it.
+    pub fn receive(&mut self) -> io::Result<()> {
+        let came = match &mut self.socket {
+            Socket::Tcp(stream) => stream.read(&mut self.block),
+            Socket::Udp(socket) => socket.recv_from(&mut self.block).map(|(len, _)| len),
+        };
+        let Some(len) = unless_quiet(came)? else { return Ok(()) };
+        let now = self.begun.elapsed();
+        match self.socket {
+            Socket::Tcp(_) => self.is_over = len == 0,
+            Socket::Udp(_) => self.number(now, len),
+        }
+        self.count.octets += len as u64;
+        self.count.seconds = now.as_secs_f64();
+        Ok(())
+    }
+
+    /// Looks at when a datagram was sent, and whether others were before it.
+    fn number(&mut self, now: Duration, len: usize) {
+        let Some((sent, number)) = stamped(&self.block[..len]) else { return };
+        match u64::from(number).checked_sub(self.count.datagrams) {
+            Some(ahead @ 1..) => {
+                self.count.lost += ahead - 1;
+                self.count.datagrams = number.into();
+            }
+            // It was overtaken, and had been taken for lost.
+            _ => self.count.lost = self.count.lost.saturating_sub(1),
+        }
+        let transit_s = now.as_secs_f64() - sent.as_secs_f64();
+        let change_s = self.transit_s.map_or(0.0, |last_s| (transit_s - last_s).abs());
+        self.count.jitter_s += (change_s - self.count.jitter_s) / 16.0;
+        self.transit_s = Some(transit_s);
+    }
+
+    /// Waits until the other end has acknowledged all.
+    pub fn flush(&mut self) -> io::Result<()> {
+        let Socket::Tcp(stream) = &mut self.socket else { return Ok(()) };
+        stream.set_write_timeout(Some(PATIENCE));
+        stream.flush()
+    }
+
+    /// Says that nothing more comes.
+    pub fn end(&self) -> io::Result<()> {
+        match &self.socket {
+            Socket::Tcp(stream) => stream.shutdown(Shutdown::Write),
+            Socket::Udp(_) => Ok(()),
+        }
+    }
+
+    /// Receives what is still under way: of TCP until the other end has said that nothing more
+    /// comes, or until there are so many octets; of UDP what is there.
+    pub fn drain(&mut self, octets: Option<u64>) -> io::Result<()> {
+        if let Socket::Udp(_) = self.socket {
+            while self.is_readable() {
+                self.receive()?;
+            }
+            return Ok(());
+        }
+        let end = clock() + PATIENCE;
+        while !self.is_over && octets.is_none_or(|octets| self.count.octets < octets) {
+            if clock() > end {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            self.receive()?;
+        }
+        Ok(())
+    }
+
+    fn is_readable(&self) -> bool {
+        match &self.socket {
+            Socket::Tcp(stream) => stream.is_readable(),
+            Socket::Udp(socket) => socket.is_readable(),
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "it measures")]
+fn clock() -> Instant {
+    Instant::now()
+}
+
+/// That nothing went or came in a moment is no error.
+fn unless_quiet<R>(result: io::Result<R>) -> io::Result<Option<R>> {
+    match result {
+        Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => {
+            Ok(None)
+        }
+        other => other.map(Some),
+    }
+}

@@ -1,0 +1,204 @@
+//! What two ends of iperf3 say to each other, as its manual and captures of version 3.12 show it.
+//!
+//! ```text
+//!   client   connects; cookie                          parameters   opens the stream; cookie
+//!   server                     ParamExchange                        CreateStreams
+//!
+//!   client                           the stream        TestEnd      results
+//!   server   TestStart, TestRunning                    ExchangeResults     results, DisplayResults
+//! ```
+//!
+//! A state is one octet; parameters and results are JSON behind their length in four octets; the
+//! cookie makes the control connection and the stream, which is a second connection to the same
+//! port, one test. A stream of UDP begins with four octets each way.
+
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Where a server listens.
+pub const PORT: u16 = 5201;
+/// Letters and digits, and a zero.
+pub const COOKIE_LEN: usize = 37;
+/// What a client of UDP says first, and what it hears.
+pub const HELLO: [u8; 4] = *b"9876";
+pub const WELCOME: [u8; 4] = *b"6789";
+/// The longest parameters or results that are read.
+pub const JSON_OCTETS_MAX: usize = 1 << 16;
+/// What begins a datagram: when it was sent, seconds and microseconds, and its number, from 1.
+pub const STAMP_LEN: usize = 12;
+/// Longest blocks.
+const TCP_BLOCK_MAX: u64 = 1 << 20;
+const UDP_BLOCK_MAX: u64 = 65_507;
+
+/// What an octet on the control connection means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    TestStart = 1,
+    TestRunning = 2,
+    TestEnd = 4,
+    ParamExchange = 9,
+    CreateStreams = 10,
+    ServerTerminate = 11,
+    ClientTerminate = 12,
+    ExchangeResults = 13,
+    DisplayResults = 14,
+    IperfDone = 16,
+    ServerError = 0xfe,
+    AccessDenied = 0xff,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    Tcp,
+    Udp,
+}
+
+/// When a test is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    Octets(u64),
+    Time(Duration),
+}
+
+/// What a client asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Test {
+    pub protocol: Protocol,
+    /// Whether the server sends.
+    pub is_reverse: bool,
+    pub amount: Amount,
+    /// Octets of a datagram, or of a write.
+    pub block: usize,
+    /// Bits a second, at most.
+    pub rate: Option<u64>,
+}
+
+/// What one end of a stream has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Count {
+    pub octets: u64,
+    /// Datagrams sent, or received and lost.
+    pub datagrams: u64,
+    pub lost: u64,
+    /// Of the time that datagrams take (RFC 3550 6.4.1).
+    pub jitter_s: f64,
+    pub seconds: f64,
+}
+
+impl State {
+    pub const fn of(octet: u8) -> Option<Self> {
+        Some(match octet {
+            1 => Self::TestStart,
+            2 => Self::TestRunning,
+            4 => Self::TestEnd,
+            9 => Self::ParamExchange,
+            10 => Self::CreateStreams,
+            11 => Self::ServerTerminate,
+            12 => Self::ClientTerminate,
+            13 => Self::ExchangeResults,
+            14 => Self::DisplayResults,
+            16 => Self::IperfDone,
+            0xfe => Self::ServerError,
+            0xff => Self::AccessDenied,
+            _ => return None,
+        })
+    }
+}
+
+impl Test {
+    /// As long and in such blocks as iperf3 has it where nobody says otherwise.
+    pub const fn of(protocol: Protocol) -> Self {
+        let (block, rate) = match protocol {
+            Protocol::Tcp => (128 << 10, None),
+            Protocol::Udp => (1460, Some(1 << 20)),
+        };
+        let amount = Amount::Time(Duration::from_secs(10));
+        Self { protocol, is_reverse: false, amount, block, rate }
+    }
+
+    pub fn to_json(self) -> Value {
+        let (octets, seconds) = match self.amount {
+            Amount::Octets(octets) => (octets, 0),
+            Amount::Time(time) => (0, time.as_secs()),
+        };
+        let protocol = if self.protocol == Protocol::Tcp { "tcp" } else { "udp" };
+        let mut json = json!({
+            protocol: true, "omit": 0, "time": seconds, "num": octets, "blockcount": 0,
+            "parallel": 1, "len": self.block, "pacing_timer": 1000, "client_version": "3.12",
+        });
+        if self.is_reverse {
+            json["reverse"] = true.into();
+        }
+        if let Some(rate) = self.rate {
+            json["bandwidth"] = rate.into();
+        }
+        json
+    }
+
+    /// `None` if it is none that we can do: one stream, one way.
+    pub fn of_json(json: &Value) -> Option<Self> {
+        let number = |key: &str| json[key].as_u64().unwrap_or_default();
+        let is = |key: &str| json[key].as_bool().unwrap_or_default();
+        let unknown = ["bidirectional", "udp_counters_64bit", "authtoken"];
+        if number("parallel") != 1
+            || number("omit") + number("blockcount") != 0
+            || unknown.iter().any(|key| !json[key].is_null())
+        {
+            return None;
+        }
+        let (protocol, blocks) = match (is("tcp"), is("udp")) {
+            (true, false) => (Protocol::Tcp, 1..=TCP_BLOCK_MAX),
+            (false, true) => (Protocol::Udp, STAMP_LEN as u64..=UDP_BLOCK_MAX),
+            _ => return None,
+        };
+        let amount = match (number("num"), number("time")) {
+            (0, seconds) => Amount::Time(Duration::from_secs(seconds)),
+            (octets, _) => Amount::Octets(octets),
+        };
+        let block = blocks.contains(&number("len")).then_some(number("len") as usize)?;
+        let rate = Some(number("bandwidth")).filter(|rate| *rate > 0);
+        Some(Self { protocol, is_reverse: is("reverse"), amount, block, rate })
+    }
+}
+
+impl Count {
+    pub fn to_json(self) -> Value {
+        json!({
+            "cpu_util_total": 0, "cpu_util_user": 0, "cpu_util_system": 0,
+            "sender_has_retransmits": 0,
+            "streams": [{
+                "id": 1, "bytes": self.octets, "retransmits": 0, "jitter": self.jitter_s,
+                "errors": self.lost, "packets": self.datagrams,
+                "start_time": 0, "end_time": self.seconds,
+            }],
+        })
+    }
+
+    pub fn of_json(json: &Value) -> Option<Self> {
+        let stream = &json["streams"][0];
+        Some(Self {
+            octets: stream["bytes"].as_u64()?,
+            datagrams: stream["packets"].as_u64()?,
+            lost: stream["errors"].as_u64()?,
+            jitter_s: stream["jitter"].as_f64()?,
+            seconds: stream["end_time"].as_f64()?,
+        })
+    }
+}
+
+/// Writes what begins a datagram.
+pub fn stamp(datagram: &mut [u8], at: Duration, number: u32) {
+    let words = [at.as_secs() as u32, at.subsec_micros(), number];
+    for (room, word) in datagram.chunks_exact_mut(4).zip(words) {
+        room.copy_from_slice(&word.to_be_bytes());
+    }
+}
+
+/// Reads it.
+pub fn stamped(datagram: &[u8]) -> Option<(Duration, u32)> {
+    let (stamp, _) = datagram.split_first_chunk::<STAMP_LEN>()?;
+    let word = |at: usize| u32::from_be_bytes([0, 1, 2, 3].map(|octet| stamp[at + octet]));
+    let at = Duration::from_secs(word(0).into()) + Duration::from_micros(word(4).into());
+    Some((at, word(8)))
+}
