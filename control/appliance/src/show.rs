@@ -35,8 +35,23 @@ enum What {
     Neighbors,
     /// Of a node: with their peers and traffic
     Connections,
+    /// Of a node: the threads that move packets, and what they did
+    Workers,
     /// Of a node: what was dropped, and why
     Drops,
+}
+
+/// How workers of a node rest from now on.
+#[derive(Args)]
+pub struct IdleArguments {
+    /// poll, pause or adaptive
+    strategy: String,
+    /// This one alone, as `show workers` has it
+    #[arg(long, value_name = "NUMBER")]
+    worker: Option<usize>,
+    /// The socket of the node
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
 }
 
 /// What to do about faults.
@@ -113,6 +128,21 @@ pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
                 "why",
             ],
         ),
+        What::Workers => (
+            "workers",
+            &[
+                "worker",
+                "core",
+                "idle",
+                "interfaces",
+                "breaths",
+                "busy_breaths",
+                "packets",
+                "sleeps",
+                "asleep_ms",
+                "busy_ms",
+            ],
+        ),
         What::Drops => ("drops", &["interface", "of", "why", "count"]),
     };
     let answer = ask(&arguments.socket, &format!("show {what}"))?;
@@ -139,6 +169,12 @@ pub fn fault(arguments: &FaultArguments) -> Result<(), Box<dyn Error>> {
         }
     }
     Ok(())
+}
+
+/// Changes how workers of a node rest.
+pub fn idle(arguments: &IdleArguments) -> Result<(), Box<dyn Error>> {
+    let worker = arguments.worker.map_or(String::new(), |number| number.to_string());
+    ask(&arguments.socket, &format!("idle {} {worker}", arguments.strategy)).map(|_| ())
 }
 
 /// Asks at a socket.

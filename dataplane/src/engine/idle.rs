@@ -64,50 +64,6 @@ impl Idle {
     }
 }
 
-/// Whether whatever comes wakes a sleeper.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Sleeper {
-    /// Nobody was asked to.
-    #[default]
-    Awake,
-    /// Devices were, and one look was to be taken since.
-    Armed { is_woken: bool },
-}
-
-/// How long a worker has had nothing to do.
-#[derive(Debug, Default)]
-pub(super) struct Silence {
-    since: Option<Time>,
-    sleeper: Sleeper,
-}
-
-impl Silence {
-    /// It had something to do.
-    #[inline]
-    pub(super) fn is_over(&mut self, now: Time) {
-        *self = Self { since: Some(now), sleeper: Sleeper::Awake };
-    }
-
-    /// How long it is now.
-    #[inline]
-    pub(super) fn at(&mut self, now: Time) -> Duration {
-        time_between(*self.since.get_or_insert(now), now)
-    }
-
-    pub(super) fn sleeper(&self) -> Sleeper {
-        self.sleeper
-    }
-
-    pub(super) fn armed(&mut self, is_woken: bool) {
-        self.sleeper = Sleeper::Armed { is_woken };
-    }
-
-    /// What woke it has to be armed again.
-    pub(super) fn woken(&mut self) {
-        self.sleeper = Sleeper::Awake;
-    }
-}
-
 /// How long to sleep after so long a silence: not beyond what is due.
 pub(super) fn sleep_max(
     is_woken: bool,

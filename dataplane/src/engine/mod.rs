@@ -30,7 +30,7 @@ pub mod idle;
 mod tests;
 
 use counts::{CountsWriter, WorkerCounts};
-use idle::{AWAKE, Idle, Silence, Sleeper};
+use idle::{AWAKE, Idle};
 use pollux_mem::spsc::{self, Consumer, Producer};
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
@@ -55,8 +55,11 @@ pub trait Work {
     /// Takes what has come and sends what is to go, a batch of each; says whether that was anything.
     fn breathe(&mut self, now: Time) -> bool;
 
+    /// Does what need not be done in every breath.
+    fn keep_house(&mut self, now: Time);
+
     /// Packets that came and went since it began.
-    fn packets(&self) -> u64;
+    fn packets(&mut self) -> u64;
 
     /// When there is something to do though nothing comes.
     fn poll_timeout(&self) -> Option<Time>;
@@ -64,7 +67,8 @@ pub trait Work {
     /// Does what it is told.
     fn handle_command(&mut self, now: Time, command: Self::Command);
 
-    /// Sees to it that whatever comes from now on wakes the sleeper, and says whether that can be.
+    /// Sees to it that whatever comes from now on wakes the sleeper, and says whether that can be;
+    /// if so, there is another breath before it sleeps.
     fn arm(&mut self) -> bool;
 
     /// Sleeps until something comes, if that can be, and not longer than this.
@@ -110,7 +114,10 @@ pub struct Worker<C> {
     state: State,
     /// When the last turn began, and whether it was busy.
     last: Option<(Time, bool)>,
-    silence: Silence,
+    /// Since when there was nothing to do.
+    silent_since: Option<Time>,
+    /// Devices are to wake it, and one look was to be taken since.
+    is_armed: bool,
     house_due: Time,
 }
 
@@ -138,7 +145,8 @@ pub fn worker<C>(idle: Idle, published: CountsWriter, seed: u64) -> (Worker<C>, 
         dice: Dice::new(seed),
         state: State::Running,
         last: None,
-        silence: Silence::default(),
+        silent_since: None,
+        is_armed: false,
         house_due: Time::START,
     };
     (worker, handle)
@@ -205,7 +213,7 @@ impl<C> Worker<C> {
             return self.go_on_ending(now, work);
         }
         if is_busy {
-            self.silence.is_over(now);
+            (self.silent_since, self.is_armed) = (Some(now), false);
             return Turn::Again;
         }
         self.rest(now, work)
@@ -217,7 +225,6 @@ impl<C> Worker<C> {
         self.counts.sleeps += 1;
         self.counts.asleep_nanos += slept.as_nanos() as u64;
         (self.last, self.house_due) = (None, now);
-        self.silence.woken();
     }
 
     /// What it has counted.
@@ -235,26 +242,31 @@ impl<C> Worker<C> {
 
     /// What to do after a breath in which nothing happened.
     fn rest(&mut self, now: Time, work: &mut impl Work<Command = C>) -> Turn {
-        let silent = self.silence.at(now);
-        if silent < AWAKE {
-            return Turn::Again;
-        }
+        let silent = time_between(*self.silent_since.get_or_insert(now), now);
         match self.shared.idle() {
+            _ if silent < AWAKE => Turn::Again,
             Idle::Poll => Turn::Again,
             Idle::Pause => Turn::Pause,
-            Idle::Adaptive => match self.silence.sleeper() {
-                Sleeper::Awake => {
-                    self.silence.armed(work.arm());
-                    Turn::Again
-                }
-                Sleeper::Armed { is_woken } => {
-                    self.keep_house(now, work);
-                    let longest = idle::sleep_max(is_woken, silent, now, work.poll_timeout());
-                    let is_called = self.state != State::Running;
-                    if is_called || longest.is_zero() { Turn::Again } else { Turn::Sleep(longest) }
-                }
-            },
+            Idle::Adaptive => self.fall_asleep(now, silent, work),
         }
+    }
+
+    /// Sleeps, once devices are to wake it and nothing had come before they knew.
+    fn fall_asleep(
+        &mut self,
+        now: Time,
+        silent: Duration,
+        work: &mut impl Work<Command = C>,
+    ) -> Turn {
+        let is_armed = std::mem::take(&mut self.is_armed);
+        if !is_armed && work.arm() {
+            self.is_armed = true;
+            return Turn::Again;
+        }
+        self.keep_house(now, work);
+        let longest = idle::sleep_max(is_armed, silent, now, work.poll_timeout());
+        let is_called = self.state != State::Running;
+        if is_called || longest.is_zero() { Turn::Again } else { Turn::Sleep(longest) }
     }
 
     /// Commands in, counters out.
@@ -267,6 +279,7 @@ impl<C> Worker<C> {
         if is_called && self.state == State::Running {
             self.state = State::Ending { until: now + END_MAX };
         }
+        work.keep_house(now);
         self.counts.packets = work.packets();
         self.published.write(&self.counts);
         self.house_due = now + HOUSE_EVERY / 2 + self.dice.duration(HOUSE_EVERY);

@@ -23,6 +23,7 @@ struct Script {
     hangs: bool,
     told: Vec<(Time, u32)>,
     armed: u32,
+    houses: u32,
     packets: u64,
 }
 
@@ -37,7 +38,11 @@ impl Work for Script {
         is_busy
     }
 
-    fn packets(&self) -> u64 {
+    fn keep_house(&mut self, _: Time) {
+        self.houses += 1;
+    }
+
+    fn packets(&mut self) -> u64 {
         self.packets
     }
 
@@ -185,6 +190,7 @@ fn house_is_kept_at_intervals_that_nobody_can_be_in_step_with() {
         told.insert(between);
     }
     assert!(told.len() > 100, "{}", told.len());
+    assert_eq!(bench.work.houses, 200);
     assert!(bench.work.told.iter().map(|one| one.1).eq(0..200), "in their order");
     for number in 0..COMMANDS_MAX as u32 {
         bench.handle.command(number).unwrap();
