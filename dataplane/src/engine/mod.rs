@@ -10,7 +10,8 @@
 //!
 //! 1. [`Work`]: what a worker breathes: all that it polls, and shares with nobody;
 //! 2. [`idle`]: how it rests; a value that anybody may change while it runs;
-//! 3. [`counts`]: what it counts, in memory that other processes can read.
+//! 3. [`counts`]: what it counts, in memory that other processes can read;
+//! 4. [`echo`]: the least that it can do, for measuring.
 //!
 //! A worker has no thread and no clock of its own: [`Worker::turn`] is told what time it is and says
 //! what to do next, and [`Worker::run`] does that until it is over, on whatever thread it is called.
@@ -25,6 +26,7 @@
 //! everything accepted is on its way and leave is taken ([`Work::end`]), or it takes too long.
 
 pub mod counts;
+pub mod echo;
 pub mod idle;
 #[cfg(test)]
 mod tests;
