@@ -1,8 +1,8 @@
 //! The command `pollux`.
 //!
 //! `demo` shows what there is; `run` runs a node and `fabric` a software fabric until a signal ends
-//! it; `show`, `ping`, `idle` and `fault` ask a running one. What it prints is for people, unless `--json`
-//! asks for the other.
+//! it; `show`, `ping`, `idle` and `fault` ask a running one. What it prints is for people, unless
+//! `--json` asks for the other.
 
 #![forbid(unsafe_code)]
 

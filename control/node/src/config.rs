@@ -2,7 +2,7 @@
 //!
 //! ```toml
 //! [workers]
-//! cores = [2, 3]                             # a thread on each; without this one, wherever it runs
+//! cores = [2, 3]                             # a thread on each; without this, one anywhere
 //! idle = "adaptive"                          # or poll, or pause: `pollux_dataplane::engine::idle`
 //!
 //! [interface.ib0]

@@ -1,9 +1,10 @@
 //! `null:`: an adapter at no link, for measuring what is above it.
 //!
-//! Sends are done as soon as they are posted, wherever they go. Receives are filled with one and the
-//! same packet as soon as somebody polls: there is always another one, so whoever polls is never
-//! idle. What it does a packet is what no adapter could be without: it remembers the receive, writes
-//! the octets where it says, and writes the completion. Nothing is copied out of what is sent.
+//! Sends are done as soon as they are posted, wherever they go. Receives are filled with one and
+//! the same packet as soon as somebody polls: there is always another one, so whoever polls is
+//! never idle. What it does for a packet is what no adapter could be without: it remembers the
+//! receive, writes the octets where that says, and writes the completion. Nothing is copied out of
+//! what is sent.
 //!
 //! It has the verbs of datagrams and connections that move messages; whoever asks for more is told
 //! that it has not. Queue pair 1 hears nothing, so no interface of a node comes up here: nobody

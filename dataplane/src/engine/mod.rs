@@ -13,9 +13,9 @@
 //! 3. [`counts`]: what it counts, in memory that other processes can read;
 //! 4. [`echo`]: the least that it can do, for measuring.
 //!
-//! A worker has no thread and no clock of its own: [`Worker::turn`] is told what time it is and says
-//! what to do next, and [`Worker::run`] does that until it is over, on whatever thread it is called.
-//! One reading of the clock a turn is all that it needs.
+//! A worker has no thread and no clock of its own: [`Worker::turn`] is told what time it is and
+//! says what to do next, and [`Worker::run`] does that until it is over, on whatever thread it is
+//! called. One reading of the clock a turn is all that it needs.
 //!
 //! Why housekeeping comes at random intervals: workers that began together would else look after
 //! their counters and commands together for ever, and whatever else has a period might always come
@@ -54,7 +54,8 @@ pub trait Work {
     /// What it can be told, in housekeeping.
     type Command;
 
-    /// Takes what has come and sends what is to go, a batch of each; says whether that was anything.
+    /// Takes what has come and sends what is to go, a batch of each; says whether that was
+    /// anything.
     fn breathe(&mut self, now: Time) -> bool;
 
     /// Does what need not be done in every breath.

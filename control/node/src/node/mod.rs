@@ -1,5 +1,5 @@
-//! A node on the machine's clock: workers, each a thread with some of its interfaces, and the thread
-//! that answers for them all at a socket.
+//! A node on the machine's clock: workers, each a thread with some of its interfaces, and the
+//! thread that answers for them all at a socket.
 //!
 //! ```text
 //!   thread of `Node::run`          a ring each, for questions        threads of workers
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The thread that answers sleeps until somebody asks, a worker has something to say or a signal
-//! comes; how workers rest the configuration says ([`pollux_dataplane::engine`]). Packets never pass
-//! from one thread to another.
+//! comes; how workers rest the configuration says ([`pollux_dataplane::engine`]). Packets never
+//! pass from one thread to another.
 
 mod asking;
 mod desk;
