@@ -26,6 +26,17 @@ pub fn on_both<T: Send>(
     })
 }
 
+/// Runs a closure on a core, and gives what it says.
+pub fn pinned<T: Send>(core: usize, what: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let pinned = scope.spawn(|| {
+            core_affinity::set_for_current(CoreId { id: core });
+            what()
+        });
+        pinned.join().expect("the thread does not panic")
+    })
+}
+
 /// Two cache lines, as the slot of a message has.
 #[derive(Default)]
 #[repr(align(128))]

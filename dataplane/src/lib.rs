@@ -6,9 +6,11 @@
 //! 2. [`neighbour`]: how to send to whom, written by control and read once a packet;
 //! 3. [`ipoib`]: the station, which is an interface's queue pairs at one adapter;
 //! 4. [`verdict`]: whose a received packet is;
-//! 5. [`reason`]: what is counted when a packet is not moved.
+//! 5. [`reason`]: what is counted when a packet is not moved;
+//! 6. [`engine`]: the loop of a worker that does all that, and rests.
 #![forbid(unsafe_code)]
 
+pub mod engine;
 pub mod ipoib;
 pub mod neighbour;
 pub mod packet_memory;

@@ -1,8 +1,8 @@
 //! The command `pollux`.
 //!
 //! `demo` shows what there is; `run` runs a node and `fabric` a software fabric until a signal ends
-//! it; `show`, `ping` and `fault` ask a running one. What it prints is for people, unless `--json`
-//! asks for the other.
+//! it; `show`, `ping`, `idle` and `fault` ask a running one. What it prints is for people, unless
+//! `--json` asks for the other.
 
 #![forbid(unsafe_code)]
 
@@ -38,6 +38,8 @@ enum Command {
     Ping(ping::Arguments),
     /// Shows what a running node or fabric consists of.
     Show(show::ShowArguments),
+    /// Changes how workers of a running node rest when there is nothing to do.
+    Idle(show::IdleArguments),
     /// Makes links of a running fabric bad, or good again.
     Fault(show::FaultArguments),
 }
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         // As ping has it: 1 says that nobody answered.
         Command::Ping(arguments) => (ping::ping(&arguments), 2),
         Command::Show(arguments) => (show::show(&arguments).map(well), 1),
+        Command::Idle(arguments) => (show::idle(&arguments).map(well), 1),
         Command::Fault(arguments) => (show::fault(&arguments).map(well), 1),
     };
     result.unwrap_or_else(|error| {

@@ -28,10 +28,10 @@ pub struct CheckArguments {
 /// Runs a node until a signal ends it.
 pub fn run(arguments: &RunArguments) -> Result<(), Box<dyn Error>> {
     let config = NodeConfig::open(&arguments.config)?;
-    let (_, is_over) = signals()?;
-    let mut node = Node::new(config, arguments.socket.as_deref())?;
+    let (wake, is_over) = signals()?;
+    let node = Node::new(config, arguments.socket.as_deref())?;
     say("node: running");
-    node.run(|| is_over.load(Ordering::Relaxed), say);
+    node.run(wake, || is_over.load(Ordering::Relaxed), say)?;
     say("node: over");
     Ok(())
 }

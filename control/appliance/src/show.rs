@@ -35,8 +35,23 @@ enum What {
     Neighbors,
     /// Of a node: with their peers and traffic
     Connections,
+    /// Of a node: the threads that move packets, and what they did
+    Workers,
     /// Of a node: what was dropped, and why
     Drops,
+}
+
+/// How workers of a node rest from now on.
+#[derive(Args)]
+pub struct IdleArguments {
+    /// poll, pause or adaptive
+    strategy: String,
+    /// This one alone, as `show workers` has it
+    #[arg(long, value_name = "NUMBER")]
+    worker: Option<usize>,
+    /// The socket of the node
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
 }
 
 /// What to do about faults.
@@ -67,63 +82,40 @@ enum FaultCommand {
 
 /// Shows what a node or a fabric has.
 pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
-    let (what, columns): (_, &[&str]) = match arguments.what {
-        What::Nodes => ("nodes", &["node", "kind", "guid", "lid", "ports", "drops"]),
-        What::Ports => (
-            "ports",
-            &[
-                "port", "state", "lid", "mtu", "peer", "process", "sent", "received", "errors",
-                "discards",
-            ],
-        ),
-        What::Links => ("links", &["from", "to", "rate", "state"]),
-        What::Groups => ("groups", &["lid", "ports"]),
-        What::Interfaces => (
-            "interfaces",
-            &[
-                "interface",
-                "state",
-                "lid",
-                "mtu",
-                "addresses",
-                "dhcp",
-                "link",
-                "sent",
-                "received",
-                "why",
-                "waits_for",
-            ],
-        ),
-        What::Neighbors => {
-            ("neighbors", &["interface", "address", "state", "by", "mtu", "link", "why"])
-        }
-        What::Connections => (
-            "connections",
-            &[
-                "interface",
-                "peer",
-                "type",
-                "state",
-                "role",
-                "dialect",
-                "mtu",
-                "qpn",
-                "sent",
-                "received",
-                "why",
-            ],
-        ),
-        What::Drops => ("drops", &["interface", "of", "why", "count"]),
-    };
+    let (what, columns) = columns(arguments.what);
     let answer = ask(&arguments.socket, &format!("show {what}"))?;
     // Groups of a node have other things to show than those of a fabric.
     let columns = match answer[0].get("group") {
-        Some(_) => &["interface", "group", "lid", "state", "heard", "why"],
+        Some(_) => "interface group lid state heard why",
         None => columns,
     };
-    let text = if arguments.json { format!("{answer}\n") } else { table(&answer, columns) };
+    let columns: Vec<_> = columns.split_whitespace().collect();
+    let text = if arguments.json { format!("{answer}\n") } else { table(&answer, &columns) };
     print!("{text}");
     Ok(())
+}
+
+/// What a thing is called in a question, and the columns of its table.
+const fn columns(what: What) -> (&'static str, &'static str) {
+    match what {
+        What::Nodes => ("nodes", "node kind guid lid ports drops"),
+        What::Ports => ("ports", "port state lid mtu peer process sent received errors discards"),
+        What::Links => ("links", "from to rate state"),
+        What::Groups => ("groups", "lid ports"),
+        What::Interfaces => (
+            "interfaces",
+            "interface state lid mtu addresses dhcp link sent received why waits_for",
+        ),
+        What::Neighbors => ("neighbors", "interface address state by mtu link why"),
+        What::Connections => {
+            ("connections", "interface peer type state role dialect mtu qpn sent received why")
+        }
+        What::Workers => (
+            "workers",
+            "worker core idle interfaces breaths busy_breaths packets sleeps asleep_ms busy_ms",
+        ),
+        What::Drops => ("drops", "interface of why count"),
+    }
 }
 
 /// Changes the faults of a fabric, or shows them.
@@ -139,6 +131,12 @@ pub fn fault(arguments: &FaultArguments) -> Result<(), Box<dyn Error>> {
         }
     }
     Ok(())
+}
+
+/// Changes how workers of a node rest.
+pub fn idle(arguments: &IdleArguments) -> Result<(), Box<dyn Error>> {
+    let worker = arguments.worker.map_or(String::new(), |number| number.to_string());
+    ask(&arguments.socket, &format!("idle {} {worker}", arguments.strategy)).map(|_| ())
 }
 
 /// Asks at a socket.

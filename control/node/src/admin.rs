@@ -7,6 +7,8 @@
 //!   fault add RULE | del NUMBER | list                                {"ok": ...}
 //! of a node
 //!   show interfaces | neighbors | connections | groups | drops        {"ok": [{...}, ...]}
+//!   show workers                                                      {"ok": [{...}, ...]}
+//!   idle poll | pause | adaptive [WORKER]                             {"ok": null}
 //!   ping ADDRESS OCTETS [INTERFACE]                                   {"ok": {...}}
 //! anything else                                                       {"error": "..."}
 //! ```
@@ -59,13 +61,12 @@ impl Admin {
     pub fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         let has_room = self.asking.len() < ASKING_MAX;
         let listener = has_room.then(|| PollFd::new(&self.listener, PollFlags::IN));
-        let asking = self.asking.iter().map(|one| {
-            let flags = match one.answer.is_empty() {
-                false => PollFlags::OUT,
-                true if one.is_whole() => PollFlags::empty(),
-                true => PollFlags::IN,
-            };
-            PollFd::new(&one.stream, flags)
+        // Of one who waits for an answer nothing is to be known, not even that it has gone: to be
+        // told so again and again would be no sleep.
+        let asking = self.asking.iter().filter_map(|one| match one.answer.is_empty() {
+            false => Some(PollFd::new(&one.stream, PollFlags::OUT)),
+            true if one.is_whole() => None,
+            true => Some(PollFd::new(&one.stream, PollFlags::IN)),
         });
         listener.into_iter().chain(asking)
     }

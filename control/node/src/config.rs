@@ -1,6 +1,10 @@
 //! What a node is to be, as a file says: TOML, a table for each interface.
 //!
 //! ```toml
+//! [workers]
+//! cores = [2, 3]                             # a thread on each; without this, one anywhere
+//! idle = "adaptive"                          # or poll, or pause: `pollux_dataplane::engine::idle`
+//!
 //! [interface.ib0]
 //! device = "mlx5_0:1"                        # as `crate::device` opens it; several may share it
 //! pkey = 0xffff                              # the partition; the default one without this
@@ -22,13 +26,15 @@
 //! A key that is none is an error which names the nearest that is one: a misspelt key that is
 //! passed over would show as an interface that does what nobody asked for.
 
+use pollux_dataplane::engine::counts::WORKERS_MAX;
+use pollux_dataplane::engine::idle::Idle;
 use pollux_dataplane::ipoib::RECEIVE_MTU_MAX;
 use pollux_wire::ip::ipoib::ip_mtu;
 use pollux_wire::ip::ipv6::IPV6_MTU_MIN;
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::PKey;
 use serde::{Deserialize, Deserializer, de};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
@@ -37,9 +43,24 @@ use std::path::Path;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeConfig {
+    /// Who works for them.
+    #[serde(default)]
+    pub workers: WorkerSettings,
     /// Its interfaces, by name.
     #[serde(default, rename = "interface")]
     pub interfaces: BTreeMap<String, InterfaceSettings>,
+}
+
+/// The threads that move packets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerSettings {
+    /// The core of each; without any, there is one thread that runs wherever it is let.
+    #[serde(default)]
+    pub cores: Vec<usize>,
+    /// How they rest.
+    #[serde(default, deserialize_with = "idle")]
+    pub idle: Idle,
 }
 
 /// What an interface is to be.
@@ -191,6 +212,7 @@ impl NodeConfig {
 
     /// What no single value shows to be wrong: where, and why.
     fn check(&self) -> Result<(), (String, String)> {
+        self.workers.check().map_err(|reason| ("cores".into(), reason))?;
         let mut places = BTreeMap::new();
         for (name, interface) in &self.interfaces {
             let header = format!("interface.{name}");
@@ -219,6 +241,18 @@ impl NodeConfig {
             }
         }
         Ok(())
+    }
+}
+
+impl WorkerSettings {
+    fn check(&self) -> Result<(), String> {
+        let mut cores = BTreeSet::new();
+        if let Some(twice) = self.cores.iter().find(|core| !cores.insert(**core)) {
+            return Err(format!("core {twice} stands there twice; each worker needs its own"));
+        }
+        let count = self.cores.len();
+        let is_fine = count <= WORKERS_MAX;
+        is_fine.then_some(()).ok_or(format!("{count} cores; write at most {WORKERS_MAX}"))
     }
 }
 
@@ -267,6 +301,13 @@ const fn default_partition() -> PKey {
 
 const fn longest() -> u32 {
     ip_mtu(RECEIVE_MTU_MAX)
+}
+
+fn idle<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Idle, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    Idle::named(&name).ok_or_else(|| {
+        de::Error::custom(format!("{name:?} is no way to rest; write poll, pause or adaptive"))
+    })
 }
 
 fn mtu<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
@@ -356,6 +397,24 @@ link = "80:00:00:48:fe:80:00:00:00:00:00:00:00:02:c9:03:00:00:10:01"
         assert_eq!((link.rc, link.qpn, link.gid.0[15]), (true, Qpn(0x48), 1));
         let least = NodeConfig::read("f", "[interface.a]\ndevice = 'mlx5_0'").unwrap();
         assert_eq!(least.interfaces["a"].pkey, PKey::DEFAULT);
+    }
+
+    #[test]
+    fn workers_have_cores_of_their_own_and_rest_as_they_are_told() {
+        let workers = |text: &str| {
+            let text = format!("[workers]\n{text}\n{WHOLE}");
+            NodeConfig::read("node.toml", &text).map(|config| config.workers)
+        };
+        let none = workers("").unwrap();
+        assert_eq!((none.cores.len(), none.idle), (0, Idle::Adaptive));
+        let both = workers("cores = [2, 3]\nidle = \"poll\"").unwrap();
+        assert_eq!((both.cores, both.idle), (vec![2, 3], Idle::Poll));
+        let refusal = |text: &str| workers(text).unwrap_err().to_string();
+        let twice = "node.toml:2: core 2 stands there twice; each worker needs its own";
+        assert_eq!(refusal("cores = [2, 3, 2]"), twice);
+        let said = refusal("idle = \"sleepy\"");
+        assert!(said.starts_with("node.toml:2: ") && said.contains("poll, pause or adaptive"));
+        assert!(refusal("core = [2]").contains("did you mean `cores`?"));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! soft:                   a port of a fabric that this process has to itself
 //! soft:PATH@NODE[:PORT]   a port of a running `pollux fabric --socket PATH`
 //! mlx5_0[:PORT]           an adapter in hardware, as libibverbs calls it
+//! null:                   a source and sink of packets, for measuring the engine alone
 //! ```
 //!
 //! What is opened is the caller's own ([`Device`]): two threads that want the same adapter open it
@@ -13,6 +14,7 @@
 use crate::fabric::{self, Embedded, embedded};
 use pollux_fabric::Time;
 use pollux_fabric::link::threads::Clock;
+use pollux_fabric::null::NullDevice;
 use pollux_fabric::process;
 use pollux_verbs::Device;
 use std::fmt;
@@ -52,7 +54,7 @@ impl fmt::Display for OpenError {
                 f,
                 "{name:?} names no device; write soft: for a fabric of the process's own, \
                  soft:PATH@NODE[:PORT] for a port of one that runs as `pollux fabric --socket \
-                 PATH`, or mlx5_0[:PORT] for an adapter"
+                 PATH`, mlx5_0[:PORT] for an adapter, or null: for a source and sink of packets"
             ),
             Self::Private(error) => error.fmt(f),
             Self::PrivateFull => f.write_str(
@@ -75,6 +77,9 @@ impl std::error::Error for OpenError {}
 pub fn open(name: &str) -> Result<Opened, OpenError> {
     match name.split_once(':') {
         Some(("soft", "")) => open_private(),
+        Some(("null", "")) => {
+            Ok(Opened { device: Box::new(NullDevice::new()), port: 1, fabric: None })
+        }
         Some(("soft", _)) if process::Address::parse(name).is_some() => {
             let device = process::open(name, clock()).map_err(OpenError::Soft)?;
             // The adapter has one port, whichever of the node's it is at.
@@ -125,6 +130,8 @@ mod tests {
             assert!(refusal(name).contains("soft:PATH@NODE[:PORT]"), "{}", refusal(name));
         }
         assert!(OpenError::PrivateFull.to_string().contains("pollux fabric --topology single:N"));
+        assert_eq!(open("null:").expect("it needs nothing").device.attributes().name, "null:");
+        assert!(refusal("null:2").starts_with("null"), "it has one port");
         let nowhere = refusal("soft:/nowhere/fabric@host1");
         assert!(nowhere.contains("pollux fabric --socket /nowhere/fabric"), "{nowhere}");
         assert!(refusal("no_such_0:1").starts_with("no_such_0"), "{}", refusal("no_such_0:1"));

@@ -288,12 +288,12 @@ impl Management {
         }
     }
 
-    /// Whether its datagrams complete there.
-    pub(crate) fn is_its_cq(&self, cq: Cq) -> bool {
+    /// Where its datagrams complete, if it has any of its own.
+    pub(crate) fn cq(&self) -> Option<Cq> {
         match self {
-            Self::Own(gsi) => gsi.cq() == cq,
-            Self::Shared(seat) => lock(&seat.inner).gsi.cq() == cq,
-            Self::InBand(_) => false,
+            Self::Own(gsi) => Some(gsi.cq()),
+            Self::Shared(seat) => Some(lock(&seat.inner).gsi.cq()),
+            Self::InBand(_) => None,
         }
     }
 

@@ -291,6 +291,7 @@ impl<L: Link> Device for SoftDevice<L> {
     }
 
     fn arm(&mut self, cq: Cq, arm: Arm) -> Result<(), VerbsError> {
+        self.link.rest();
         self.adapter.arm(cq, arm)
     }
 

@@ -17,7 +17,8 @@
 //! 9. [`net`]: data on its way through all of it;
 //! 10. [`umad`]: unmodified programs at a subnet, OpenSM above all;
 //! 11. [`wire_io`]: wires to nodes that are not ours;
-//! 12. [`process`]: adapters in processes of their own, at one fabric.
+//! 12. [`process`]: adapters in processes of their own, at one fabric;
+//! 13. [`null`]: an adapter at none, for measuring what is above it.
 #![forbid(unsafe_code)]
 
 pub mod device;
@@ -28,6 +29,7 @@ mod lend;
 pub mod link;
 pub mod net;
 pub mod node;
+pub mod null;
 pub mod pma;
 pub mod process;
 pub mod sa;

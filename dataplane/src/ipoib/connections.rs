@@ -175,6 +175,11 @@ impl Connections {
         Some(ConnectionId { slot, generation })
     }
 
+    /// Whether the adapter is done with all that they were given to send.
+    pub(super) fn have_sent(&self) -> bool {
+        self.slots.iter().flatten().all(|one| one.sends.is_drained())
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.by_qpn.is_empty()
     }

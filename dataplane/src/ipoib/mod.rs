@@ -367,6 +367,11 @@ impl Station {
         self.datagrams.state == State::Stopped
     }
 
+    /// Whether the adapter is done with all that it was given to send, as far as it says so.
+    pub fn has_sent(&self) -> bool {
+        self.datagrams.sends.is_drained() && self.connections.have_sent()
+    }
+
     /// Whether datagrams come and go, or are to do neither; if not, what is outstanding is to come
     /// back first.
     pub fn is_settled(&self) -> bool {

@@ -1,6 +1,7 @@
 //! `pollux run`: nodes as processes at one fabric, asked by `pollux show` and `pollux ping`.
 
 use crate::running::{Ending, PATIENCE, Running, said};
+use pollux_dataplane::engine::counts::Counts;
 use serde_json::Value;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -180,6 +181,55 @@ fn interfaces_share_a_port_and_one_waits_for_its_partition() {
 }
 
 #[test]
+fn workers_share_the_interfaces_of_a_node_and_are_seen_from_outside() {
+    let cores = core_affinity::get_core_ids().expect("there are cores");
+    let cores: Vec<_> = cores.iter().map(|core| core.id).take(2).collect();
+    let fabric = Running::new("workers", &["--topology", "single:2"]);
+    let both = [("ib0", 1, "10.0.0"), ("ib1", 2, "10.0.1")];
+    let both = both.map(|(name, host, subnet)| interface(&fabric, host, name, subnet));
+    let text = format!("[workers]\ncores = {cores:?}\nidle = \"pause\"\n{}", both.concat());
+    let node = Node::with(&fabric, 1, &text);
+    // They are of two ports of one subnet, so one that is up says nothing of the other.
+    fabric.until_it(&["show", "ports"], "two members", |_| {
+        let rows = node.show("interfaces");
+        rows.as_array().is_some_and(|rows| rows.iter().all(|row| row["state"] == "up"))
+    });
+    let rows = node.show("interfaces");
+    assert_eq!((&rows[0]["interface"], &rows[1]["interface"]), (&"ib0".into(), &"ib1".into()));
+    let workers = node.show("workers");
+    assert_eq!(workers.as_array().map(Vec::len), Some(cores.len()), "{workers}");
+    for (worker, core) in workers.as_array().expect("rows").iter().zip(&cores) {
+        assert_eq!((&worker["core"], &worker["idle"]), (&(*core).into(), &"pause".into()));
+        assert!(worker["packets"].as_u64() > Some(0) && worker["sleeps"] == 0, "{worker}");
+    }
+    // A question goes from worker to worker until one has a way there.
+    for (own, subnet) in [("ib0", "10.0.0"), ("ib1", "10.0.1")] {
+        let (_, said) = node.ask(&["ping", &format!("{subnet}.9"), "--count", "1"]);
+        assert!(said.contains("0 received"), "{own}: {said}");
+        let neighbors = node.show("neighbors").to_string();
+        assert!(neighbors.contains(&format!("{subnet}.9")), "{neighbors}");
+    }
+
+    let path = workers[0]["memory"].as_str().expect("a path");
+    let memory = std::fs::File::options().read(true).write(true).open(path).expect("it is ours");
+    let counts = Counts::open(memory.into()).expect("it is sealed").expect("it is of workers");
+    let read = || counts.read().map(Option::unwrap_or_default).collect::<Vec<_>>();
+    assert!(read().iter().all(|worker| worker.sleeps == 0), "{:?}", read());
+    let (well, said) = node.ask(&["idle", "adaptive", "--worker", "0"]);
+    assert!(well, "{said}");
+    let begun = Instant::now();
+    while read()[0].sleeps == 0 {
+        assert!(begun.elapsed() < PATIENCE, "it does not sleep");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(read()[1..].iter().all(|worker| worker.sleeps == 0), "{:?}", read());
+    let (well, said) = node.ask(&["idle", "sleepy"]);
+    assert!(!well && said.contains("poll, pause or adaptive"), "{said}");
+    let (well, said) = node.ask(&["idle", "poll", "--worker", "7"]);
+    assert!(!well && said.contains("there is no worker 7"), "{said}");
+}
+
+#[test]
 fn a_ping_that_nobody_answers_says_so_by_its_status() {
     let fabric = Running::new("silence", &["--topology", "single:2"]);
     let node = Node::start(&fabric, 1, "ud");
@@ -220,5 +270,8 @@ fn a_configuration_that_cannot_be_is_refused_with_its_line() {
     std::fs::write(&config, nowhere).expect("it is ours");
     let (well, said) = said(&["run", &path]);
     assert!(!well && said.contains("interface ib0: ") && said.contains("pollux fabric"), "{said}");
+    std::fs::write(&config, format!("[workers]\ncores = [99999]\n{nowhere}")).expect("it is ours");
+    let (well, said) = crate::running::said(&["run", &path]);
+    assert!(!well && said.contains("there is no core 99999; this process may be on"), "{said}");
     std::fs::remove_dir_all(&folder).expect("it is ours");
 }

@@ -15,7 +15,9 @@ impl Mover {
         let lost = |what, why| Err(VerbsError::Lost { what, why });
         match *event {
             AsyncEvent::DeviceFatal => lost("adapter", "it says that it failed"),
-            AsyncEvent::CqError(cq) if cq == self.station.cq() || self.management.is_its_cq(cq) => {
+            AsyncEvent::CqError(cq)
+                if cq == self.station.cq() || Some(cq) == self.management.cq() =>
+            {
                 lost("completion queue", "it overran")
             }
             AsyncEvent::SrqError(srq) if Some(srq) == self.station.srq() => {

@@ -8,7 +8,8 @@
 //!    [`in_band`]: what stands in for that on Ethernet;
 //! 2. `actions` and [`sending`]: what control, and the host, want to be done;
 //! 3. [`sockets`]: the quick way for whoever serves sockets here;
-//! 4. [`echo`]: requests of ours, for `pollux ping`.
+//! 4. [`echo`]: requests of ours, for `pollux ping`;
+//! 5. `sleep`: what ends the sleep of a worker that has nothing to do.
 //!
 //! It has no clock and no thread: whoever runs it says what time it is, and calls
 //! [`Interface::step`] again when that did something, and when [`Interface::poll_timeout`] says so.
@@ -21,6 +22,7 @@ pub mod in_band;
 mod losses;
 pub mod mover;
 pub mod sending;
+mod sleep;
 pub mod sockets;
 
 use crate::config::{InterfaceSettings, Mode};

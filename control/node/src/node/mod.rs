@@ -1,43 +1,62 @@
-//! A node on the machine's clock: its interfaces, and the socket at which it is asked (`report`).
+//! A node on the machine's clock: workers, each a thread with some of its interfaces, and the
+//! thread that answers for them all at a socket.
 //!
-//! One thread does it all, and naps when there is nothing to do: briefly at first, since traffic
-//! comes in runs, then longer. An adapter in software has nothing that would wake it.
+//! ```text
+//!   thread of `Node::run`          a ring each, for questions        threads of workers
+//!   admin <- asking: `Questions` ----------------------------> `Duty`: interfaces, `report`
+//!             ^                    answers, news; a waker              |
+//!             +--------------------------------------------------------+
+//! ```
+//!
+//! The thread that answers sleeps until somebody asks, a worker has something to say or a signal
+//! comes; how workers rest the configuration says ([`pollux_dataplane::engine`]). Packets never
+//! pass from one thread to another.
 
+mod asking;
+mod desk;
+mod duty;
 mod opening;
 mod report;
+mod waker;
 
 use crate::admin::Admin;
 use crate::config::NodeConfig;
 use crate::device::OpenError;
-use crate::interface::Interface;
-use crate::interface::echo::EchoId;
 use crate::interface::mover::DeviceError;
-use opening::Named;
+use asking::Questions;
+use desk::{Desk, Shift};
+use duty::Duty;
+use pollux_dataplane::engine;
+use pollux_dataplane::engine::counts::Counts;
+use pollux_mem::region::MapError;
 use pollux_verbs::time::Time;
-use std::collections::BTreeMap;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread::{Builder, ScopedJoinHandle, scope};
 use std::time::{Duration, Instant};
+use waker::{Woken, waker};
 
-/// Turns without anything to do before the first nap.
-const TURNS_AWAKE: u32 = 1000;
-const NAP_MIN: Duration = Duration::from_micros(20);
-const NAP_MAX: Duration = Duration::from_millis(1);
 /// How often a device is looked for that is gone.
 const REOPEN_EVERY: Duration = Duration::from_secs(1);
-/// How long leave is taken at the most.
-const LEAVE_MAX: Duration = Duration::from_millis(500);
-/// How often the socket is looked at, in turns with something to do.
-const TURNS_PER_LOOK: u32 = 64;
+/// The longest sleep of the thread that answers.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// News that wait for it.
+const NEWS_MAX: usize = 64;
 
 /// Interfaces that run while somebody calls [`Node::run`].
 pub struct Node {
-    interfaces: BTreeMap<String, Named>,
+    desks: Vec<Desk>,
+    shifts: Vec<Shift>,
+    counts: Counts,
     admin: Option<Admin>,
-    /// Echo requests of those who ask, by the numbers of their questions.
-    pings: BTreeMap<u64, (String, EchoId)>,
+    questions: Questions,
+    news: Receiver<String>,
+    woken: Woken,
     start: Instant,
 }
 
@@ -53,6 +72,12 @@ pub enum StartError {
     Beside(String, String),
     /// Nobody can ask.
     Socket(String, io::Error),
+    /// A worker is to be on a core where it may not; it may on these.
+    Core(usize, Vec<usize>),
+    /// No memory for what workers count.
+    Counts(MapError),
+    /// The system gives no thread, or no socket between threads.
+    System(io::Error),
     /// There is nothing to run.
     Empty,
 }
@@ -66,6 +91,13 @@ impl fmt::Display for StartError {
                 write!(f, "interface {name}: {device} failed for another interface there")
             }
             Self::Socket(path, error) => write!(f, "socket {path}: {error}"),
+            Self::Core(core, there) => write!(
+                f,
+                "there is no core {core}; this process may be on {there:?}: write some of them as \
+                 cores = [...] in [workers], or leave it out"
+            ),
+            Self::Counts(error) => write!(f, "memory for the workers' counters: {error}"),
+            Self::System(error) => write!(f, "threads of the node: {error}"),
             Self::Empty => f.write_str("the configuration has no interface; write [interface.ib0]"),
         }
     }
@@ -80,87 +112,95 @@ impl Node {
         if config.interfaces.is_empty() {
             return Err(StartError::Empty);
         }
+        desk::check_cores(&config.workers.cores)?;
         let start = Instant::now();
-        let interfaces = opening::open_all(Time::START + start.elapsed(), config.interfaces)?;
+        let now = || Time::START + start.elapsed();
+        let dealt = desk::deal(config.interfaces, &config.workers);
+        let (counts, writers) = Counts::create(dealt.len()).map_err(StartError::Counts)?;
+        let (waker, woken) = waker().map_err(StartError::System)?;
+        let (teller, news) = sync_channel(NEWS_MAX);
+        let (mut desks, mut shifts) = (Vec::new(), Vec::new());
+        for ((core, interfaces), counts) in dealt.into_iter().zip(writers) {
+            let names = interfaces.keys().cloned().collect();
+            let interfaces = opening::open_all(now(), interfaces)?;
+            let duty = Duty::new(interfaces, teller.clone(), waker.share());
+            let (worker, handle) = engine::worker(config.workers.idle, counts, seed());
+            desks.push(Desk::new(core, names, handle));
+            shifts.push(Shift { worker, duty, core });
+        }
         let listen = |path: &Path| {
             let failed = |error| StartError::Socket(path.display().to_string(), error);
             Admin::listen(path).map_err(failed)
         };
         let admin = socket.map(listen).transpose()?;
-        Ok(Self { interfaces, admin, pings: BTreeMap::new(), start })
+        let questions = Questions::default();
+        Ok(Self { desks, shifts, counts, admin, questions, news, woken, start })
     }
 
-    /// Runs until `is_over` says so, and takes leave of peers and groups then. `say` hears what
-    /// becomes of interfaces.
-    pub fn run(&mut self, is_over: impl Fn() -> bool, mut say: impl FnMut(&str)) {
-        let mut idle = 0;
-        while !is_over() {
-            let mut busy = false;
-            for _ in 0..TURNS_PER_LOOK {
-                busy = self.step();
-                if !busy {
-                    break;
-                }
+    /// Runs until `is_over` says so, which is asked whenever something happens, also to `wake`; and
+    /// takes leave of peers and groups then. `say` hears what becomes of interfaces.
+    pub fn run(
+        mut self,
+        wake: impl AsFd,
+        is_over: impl Fn() -> bool,
+        mut say: impl FnMut(&str),
+    ) -> io::Result<()> {
+        let start = self.start;
+        let shifts = std::mem::take(&mut self.shifts);
+        scope(|scope| {
+            let mut threads = Vec::new();
+            for (number, shift) in shifts.into_iter().enumerate() {
+                let thread = Builder::new().name(format!("worker{number}"));
+                let thread = thread.spawn_scoped(scope, move || work(shift, start));
+                let thread = thread.inspect_err(|_| self.desks.iter().for_each(Desk::stop))?;
+                self.desks[number].begin(thread.thread());
+                threads.push(thread);
             }
-            self.answer();
-            self.tell(&mut say);
-            idle = if busy { 0 } else { idle + 1 };
-            nap(idle);
-        }
-        self.leave();
-    }
-
-    /// What others know of us they shall not find out by silence; but nobody is waited for long.
-    fn leave(&mut self) {
-        let (begun, all) = (self.now(), self.interfaces.values_mut());
-        all.flat_map(|named| &mut named.interface).for_each(|interface| interface.leave(begun));
-        let is_done = |node: &Self| {
-            let mut all = node.interfaces.values().flat_map(|named| &named.interface);
-            all.all(Interface::has_left)
-        };
-        while !is_done(self) && self.now() < begun + LEAVE_MAX {
-            self.step();
-        }
-    }
-
-    fn now(&self) -> Time {
-        Time::START + self.start.elapsed()
-    }
-
-    fn step(&mut self) -> bool {
-        let now = self.now();
-        let all = self.interfaces.iter_mut();
-        let busy = all.fold(false, |busy, (name, named)| named.step(now, name) | busy);
-        busy | opening::reopen(now, &mut self.interfaces)
-    }
-
-    /// Answers questions.
-    fn answer(&mut self) {
-        let now = self.now();
-        let Some(admin) = &mut self.admin else { return };
-        let mut asked = report::Asked { interfaces: &mut self.interfaces, pings: &mut self.pings };
-        admin.turn(now, &mut |number, question| asked.answer(now, number, question));
-    }
-
-    /// Says what has become of interfaces, where that is not what was said last.
-    fn tell(&mut self, say: &mut impl FnMut(&str)) {
-        for (name, named) in &mut self.interfaces {
-            let state = named.state();
-            if state != named.said {
-                say(&format!("{name}: {state}"));
-                named.said = state;
+            // A worker ends before it is to only if it panics, and then the node does.
+            while !is_over() && !threads.iter().any(ScopedJoinHandle::is_finished) {
+                self.turn(&mut say);
+                self.sleep(wake.as_fd());
             }
+            self.desks.iter().for_each(Desk::stop);
+            Ok::<_, io::Error>(())
+        })?;
+        self.news.try_iter().for_each(|news| say(&news));
+        Ok(())
+    }
+
+    /// Answers questions, and says what workers say.
+    fn turn(&mut self, say: &mut impl FnMut(&str)) {
+        self.woken.clear();
+        self.news.try_iter().for_each(|news| say(&news));
+        let Self { admin, questions, desks, counts, start, .. } = self;
+        if let Some(admin) = admin {
+            let now = Time::START + start.elapsed();
+            admin.turn(now, &mut |number, question| {
+                questions.answer(number, question, desks, counts)
+            });
         }
+    }
+
+    /// Sleeps until there may be something to answer or to say.
+    fn sleep(&self, wake: impl AsFd) {
+        let now = Time::START + self.start.elapsed();
+        let due = self.admin.as_ref().and_then(Admin::due);
+        let left = due.map_or(SLEEP_MAX, |due| {
+            due.since_start().saturating_sub(now.since_start()).min(SLEEP_MAX)
+        });
+        let mut fds: Vec<_> = self.admin.iter().flat_map(Admin::poll_fds).collect();
+        let wake = wake.as_fd();
+        fds.extend([PollFd::new(&self.woken, PollFlags::IN), PollFd::new(&wake, PollFlags::IN)]);
+        // Whatever comes of it, it looks at everything next.
+        let _ = poll(&mut fds, Timespec::try_from(left).ok().as_ref());
     }
 }
 
-/// Longer the longer nothing happens.
-#[expect(clippy::disallowed_methods, reason = "this is how an idle node sleeps")]
-fn nap(idle: u32) {
-    if idle > TURNS_AWAKE {
-        let nap = NAP_MIN * (idle - TURNS_AWAKE).min(50);
-        std::thread::sleep(nap.min(NAP_MAX));
-    }
+/// What the thread of a worker does.
+fn work(shift: Shift, start: Instant) {
+    shift.pin();
+    let Shift { mut worker, mut duty, .. } = shift;
+    worker.run(&mut duty, || Time::START + start.elapsed());
 }
 
 /// Something that nobody else knows: the standard library's hashers begin with it.

@@ -99,8 +99,16 @@ fn interface(
 }
 
 impl Named {
-    fn device(&self) -> String {
+    pub(super) fn device(&self) -> String {
         self.settings.device.clone()
+    }
+
+    /// When there is something to do though nothing comes.
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        match &self.interface {
+            Ok(interface) => interface.poll_timeout(),
+            Err(_) => Some(self.retry_at),
+        }
     }
 
     pub(super) fn step(&mut self, now: Time, name: &str) -> bool {

@@ -1,6 +1,7 @@
-//! What a node answers when it is asked.
+//! What a worker answers when its interfaces are asked about.
 
-use super::Named;
+use super::asking::Answer;
+use super::opening::Named;
 use crate::interface::echo::{EchoId, Outcome};
 use crate::interface::sending::NotSent;
 use crate::interface::{Interface, PingError};
@@ -29,31 +30,32 @@ pub(super) struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// The answer to a question, as JSON; nothing as long as there is none.
-    pub(super) fn answer(&mut self, now: Time, number: u64, question: &str) -> Option<String> {
+    /// The answer to a question; nothing as long as there is none.
+    pub(super) fn answer(&mut self, now: Time, number: u64, question: &str) -> Option<Answer> {
         let words: Vec<_> = question.split_whitespace().collect();
-        let answer = match words[..] {
+        let rows = match words[..] {
             ["show", "interfaces"] => self.interfaces(now),
             ["show", "neighbors"] => self.rows(|name, one| neighbors(now, name, one)),
             ["show", "connections"] => self.rows(|name, one| connections(now, name, one)),
             ["show", "groups"] => self.rows(|name, one| groups(now, name, one)),
             ["show", "drops"] => self.rows(drops),
-            ["ping", address, octets] => self.ping(now, number, address, octets, None)?,
+            ["ping", address, octets] => return self.ping(now, number, address, octets, None),
             ["ping", address, octets, from] => {
-                self.ping(now, number, address, octets, Some(from))?
+                return self.ping(now, number, address, octets, Some(from));
             }
-            _ => Err("a node knows: show interfaces, neighbors, connections, groups or drops; \
-                      ping ADDRESS OCTETS [INTERFACE]"
-                .into()),
+            _ => {
+                return Some(Answer::No(
+                    "a node knows: show interfaces, neighbors, connections, groups, drops or \
+                     workers; ping ADDRESS OCTETS [INTERFACE]; idle poll, pause or adaptive \
+                     [WORKER]"
+                        .into(),
+                ));
+            }
         };
-        let answer = match answer {
-            Ok(value) => json!({ "ok": value }),
-            Err(error) => json!({ "error": error }),
-        };
-        Some(answer.to_string())
+        Some(Answer::Rows(rows))
     }
 
-    fn interfaces(&self, now: Time) -> Result<Value, String> {
+    fn interfaces(&self, now: Time) -> Vec<Value> {
         let all = self.interfaces.iter();
         let rows = all.map(|(name, named)| match &named.interface {
             Ok(one) => interface(now, name, &named.settings.device, one),
@@ -65,13 +67,13 @@ impl Asked<'_> {
                 "waits_for": "the device",
             }),
         });
-        Ok(rows.collect())
+        rows.collect()
     }
 
-    fn rows(&self, of: impl Fn(&str, &Interface) -> Vec<Value>) -> Result<Value, String> {
+    fn rows(&self, of: impl Fn(&str, &Interface) -> Vec<Value>) -> Vec<Value> {
         let all = self.interfaces.iter();
         let running = all.filter_map(|(name, named)| Some((name, named.interface.as_ref().ok()?)));
-        Ok(running.flat_map(|(name, one)| of(name, one)).collect())
+        running.flat_map(|(name, one)| of(name, one)).collect()
     }
 
     /// Asks a node for an echo, or looks what became of that; nothing as long as it is under way.
@@ -82,12 +84,12 @@ impl Asked<'_> {
         address: &str,
         octets: &str,
         from: Option<&str>,
-    ) -> Option<Result<Value, String>> {
+    ) -> Option<Answer> {
         if let Some((name, id)) = self.pings.get(&number) {
             let interface = self.interfaces.get_mut(name)?.interface.as_mut();
             let outcome = interface.map_or(Some(Outcome::Silence), |one| one.echo(*id))?;
             self.pings.remove(&number);
-            return Some(Ok(echo(outcome)));
+            return Some(Answer::One(echo(outcome)));
         }
         match self.begin(now, address, octets, from) {
             Ok(ping) => {
@@ -97,7 +99,7 @@ impl Asked<'_> {
                 self.pings.insert(number, ping);
                 None
             }
-            Err(error) => Some(Err(error)),
+            Err(answer) => Some(answer),
         }
     }
 
@@ -107,9 +109,10 @@ impl Asked<'_> {
         address: &str,
         octets: &str,
         from: Option<&str>,
-    ) -> Result<(String, EchoId), String> {
-        let to: IpAddr = address.parse().map_err(|_| format!("{address:?} is no address"))?;
-        let octets = octets.parse().map_err(|_| format!("{octets:?} is no number of octets"))?;
+    ) -> Result<(String, EchoId), Answer> {
+        let no = |what: &str, is_no| Answer::No(format!("{what:?} is no {is_no}"));
+        let to: IpAddr = address.parse().map_err(|_| no(address, "address"))?;
+        let octets = octets.parse().map_err(|_| no(octets, "number of octets"))?;
         let leads_there = |(name, named): &(&String, &mut Named)| match from {
             Some(from) => from == name.as_str(),
             None => {
@@ -118,16 +121,23 @@ impl Asked<'_> {
             }
         };
         let found = self.interfaces.iter_mut().find(leads_there);
-        let (name, named) = found.ok_or_else(|| match from {
-            Some(from) => format!("there is no interface {from}"),
-            None => format!("no interface has a route to {to}; `pollux show interfaces` tells why"),
+        let (name, named) = found.ok_or_else(|| {
+            Answer::Elsewhere(match from {
+                Some(from) => format!("there is no interface {from}"),
+                None => {
+                    format!("no interface has a route to {to}; `pollux show interfaces` tells why")
+                }
+            })
         })?;
         let state = named.state();
-        let interface = named.interface.as_mut().map_err(|error| error.to_string())?;
-        let id = interface.ping(now, to, octets, PATIENCE).map_err(|error| match error {
-            PingError::Down => format!("{name} is {state}"),
-            PingError::NoSource => format!("{name} has no address to ask {to} from"),
-            _ => "too many requests are under way, or this one is too long".into(),
+        let interface = named.interface.as_mut();
+        let interface = interface.map_err(|error| Answer::No(error.to_string()))?;
+        let id = interface.ping(now, to, octets, PATIENCE).map_err(|error| {
+            Answer::No(match error {
+                PingError::Down => format!("{name} is {state}"),
+                PingError::NoSource => format!("{name} has no address to ask {to} from"),
+                _ => "too many requests are under way, or this one is too long".into(),
+            })
         })?;
         Ok((name.clone(), id))
     }

@@ -54,4 +54,7 @@ pub trait Link {
     fn set_deadline(&mut self, deadline: Option<Time>);
     /// Lets time pass, until `end` at the most.
     fn idle(&mut self, end: Time);
+    /// Whoever is at it sleeps between turns: what it looks at once in many, it looks at in the
+    /// next.
+    fn rest(&mut self) {}
 }

@@ -286,4 +286,8 @@ impl Link for ProcessLink {
     fn idle(&mut self, _: Time) {
         std::thread::yield_now();
     }
+
+    fn rest(&mut self) {
+        self.turns = TURNS_PER_LOOK;
+    }
 }

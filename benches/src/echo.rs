@@ -1,0 +1,43 @@
+//! The engine alone: a worker that sends every packet back, at the device of nothing.
+
+use crate::machine::pinned;
+use pollux_dataplane::engine::counts::CountsWriter;
+use pollux_dataplane::engine::echo::Echo;
+use pollux_dataplane::engine::idle::Idle;
+use pollux_dataplane::engine::{Turn, worker};
+use pollux_fabric::null::NullDevice;
+use pollux_verbs::time::Time;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+/// Who is in the table of neighbours.
+const NEIGHBOURS: u32 = 1000;
+/// Turns between two looks at whether it is over.
+const TURNS: u32 = 1000;
+
+/// Packets of 64 octets a second that come, are turned round and go, on this core.
+#[expect(clippy::disallowed_methods, reason = "this is what is measured")]
+pub fn rate(core: usize, duration: Duration) -> Result<f64, String> {
+    pinned(core, || {
+        let failed = |error: &dyn std::fmt::Display| error.to_string();
+        let own = Ipv4Addr::new(10, 0, 0, 1);
+        let mut echo =
+            Echo::new(NullDevice::new(), own, NEIGHBOURS).map_err(|error| failed(&error))?;
+        let published = CountsWriter::nowhere().map_err(|error| failed(&error))?;
+        let (mut worker, _handle) = worker::<()>(Idle::Poll, published, 7);
+        let start = Instant::now();
+        // A worker reads the clock in every turn, so this one does.
+        let mut turns = |echo: &mut Echo<NullDevice>, for_so_long: Duration| {
+            let (begun, before) = (Instant::now(), echo.echoed());
+            while begun.elapsed() < for_so_long {
+                for _ in 0..TURNS {
+                    let turn = worker.turn(Time::START + start.elapsed(), echo);
+                    debug_assert!(turn == Turn::Again, "there is always another packet");
+                }
+            }
+            (echo.echoed() - before) as f64 / begun.elapsed().as_secs_f64()
+        };
+        turns(&mut echo, duration / 10);
+        Ok(turns(&mut echo, duration))
+    })
+}

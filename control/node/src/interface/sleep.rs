@@ -1,0 +1,34 @@
+//! What ends the sleep of a worker that has nothing to do: its devices, where they can.
+
+use super::Interface;
+use super::mover::Mover;
+use pollux_verbs::Arm;
+use std::time::Duration;
+
+impl Interface {
+    /// Asks the device to wake who sleeps there when something comes; says whether it can. Whoever
+    /// sleeps looks once more before.
+    pub fn arm(&mut self) -> bool {
+        self.mover.arm()
+    }
+
+    /// Sleeps at the device until something comes, and not longer than this.
+    pub fn wait(&mut self, longest: Duration) {
+        // What went wrong there the next step says.
+        let _ = self.mover.device.wait(longest);
+    }
+
+    /// Whether nothing is left that was given to it to be sent, here or at the device.
+    pub fn is_drained(&self, now: pollux_verbs::time::Time) -> bool {
+        self.failed.is_some() || self.has_sent(now) && self.mover.station().has_sent()
+    }
+}
+
+impl Mover {
+    fn arm(&mut self) -> bool {
+        let queues = [Some(self.station.cq()), self.management.cq()];
+        let armed = queues.into_iter().flatten().map(|cq| self.device.arm(cq, Arm::Any));
+        let is_armed = armed.fold(true, |all, one| all & one.is_ok());
+        is_armed && self.device.attributes().can.sleep
+    }
+}

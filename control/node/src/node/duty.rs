@@ -1,0 +1,174 @@
+//! What a worker of a node does: some of its interfaces, and the questions about them.
+
+use super::asking::{Answer, Question};
+use super::opening::{self, Named};
+use super::report::Asked;
+use super::waker::Waker;
+use crate::interface::Interface;
+use crate::interface::echo::EchoId;
+use pollux_dataplane::engine::Work;
+use pollux_verbs::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+/// How long what was accepted may take to be sent, when leave is to be taken.
+const SEND_MAX: Duration = Duration::from_millis(500);
+/// Questions that have no answer yet, at most.
+const QUESTIONS_MAX: usize = 64;
+
+/// Interfaces of one worker.
+pub(super) struct Duty {
+    interfaces: BTreeMap<String, Named>,
+    /// Echo requests of those who ask, by the numbers of their questions.
+    pings: BTreeMap<u64, (String, EchoId)>,
+    questions: Vec<Question>,
+    /// Packets, when they were counted last, and in all: an interface that is opened anew begins
+    /// at 0.
+    packets: (u64, u64),
+    /// All are at one device: nobody sleeps at two.
+    has_one_device: bool,
+    /// It wakes whoever sleeps there.
+    is_woken: bool,
+    ending: Option<Ending>,
+    news: SyncSender<String>,
+    waker: Waker,
+}
+
+/// How far it is with the end.
+#[derive(Clone, Copy)]
+enum Ending {
+    Sending { until: Time },
+    Leaving,
+}
+
+impl Duty {
+    /// These interfaces. What becomes of them is told by `news`, and whoever hears that is woken.
+    pub(super) fn new(
+        interfaces: BTreeMap<String, Named>,
+        news: SyncSender<String>,
+        waker: Waker,
+    ) -> Self {
+        let devices: BTreeSet<_> = interfaces.values().map(Named::device).collect();
+        Self {
+            interfaces,
+            pings: BTreeMap::new(),
+            questions: Vec::new(),
+            packets: (0, 0),
+            has_one_device: devices.len() == 1,
+            is_woken: false,
+            ending: None,
+            news,
+            waker,
+        }
+    }
+
+    fn running(&mut self) -> impl Iterator<Item = &mut Interface> {
+        self.interfaces.values_mut().flat_map(|named| &mut named.interface)
+    }
+
+    /// Tells something, if there is room for it.
+    pub(super) fn say(&self, news: String) {
+        let _ = self.news.try_send(news);
+        self.waker.wake();
+    }
+
+    /// Answers what can be answered by now.
+    fn answer(&mut self, now: Time) {
+        let Self { interfaces, pings, questions, waker, .. } = self;
+        let mut asked = Asked { interfaces, pings };
+        questions.retain(|question| {
+            let Some(answer) = asked.answer(now, question.number, &question.words) else {
+                return true;
+            };
+            // Whoever asked may have gone.
+            let _ = question.answer.try_send(answer);
+            waker.wake();
+            false
+        });
+    }
+
+    /// Says what has become of interfaces, where that is not what was said last. What there is no
+    /// room for is said later.
+    fn tell(&mut self) {
+        for (name, named) in &mut self.interfaces {
+            let state = named.state();
+            if state != named.said && self.news.try_send(format!("{name}: {state}")).is_ok() {
+                named.said = state;
+                self.waker.wake();
+            }
+        }
+    }
+}
+
+impl Work for Duty {
+    type Command = Question;
+
+    fn breathe(&mut self, now: Time) -> bool {
+        let all = self.interfaces.iter_mut();
+        let busy = all.fold(false, |busy, (name, named)| named.step(now, name) | busy);
+        let busy = busy | opening::reopen(now, &mut self.interfaces);
+        if !self.questions.is_empty() {
+            self.answer(now);
+        }
+        busy
+    }
+
+    fn keep_house(&mut self, _: Time) {
+        self.tell();
+    }
+
+    fn packets(&mut self) -> u64 {
+        let traffic = self.running().map(|one| one.mover().station().traffic());
+        let sum = traffic.fold(0, |sum, one| {
+            let sent = one.datagrams_sent + one.connected_sent;
+            sum + sent + one.datagrams_received + one.connected_received
+        });
+        let (before, all) = self.packets;
+        self.packets = (sum, all + sum.checked_sub(before).unwrap_or(sum));
+        self.packets.1
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        let due = self.interfaces.values().map(Named::poll_timeout);
+        due.flatten().min()
+    }
+
+    fn handle_command(&mut self, _: Time, question: Question) {
+        match self.questions.len() < QUESTIONS_MAX {
+            true => self.questions.push(question),
+            false => {
+                let why = "too many questions at once; ask again later".into();
+                let _ = question.answer.try_send(Answer::No(why));
+            }
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        let armed = self.running().fold(true, |all, one| one.arm() & all);
+        self.is_woken = armed && self.has_one_device && self.running().next().is_some();
+        self.is_woken
+    }
+
+    fn wait(&mut self, longest: Duration) {
+        let is_woken = self.is_woken;
+        match self.running().next() {
+            Some(interface) if is_woken => interface.wait(longest),
+            _ => std::thread::park_timeout(longest),
+        }
+    }
+
+    /// What others know of us they shall not find out by silence; but nobody is waited for long.
+    fn end(&mut self, now: Time) -> bool {
+        match *self.ending.get_or_insert(Ending::Sending { until: now + SEND_MAX }) {
+            Ending::Sending { until } => {
+                if now >= until || self.running().all(|one| one.is_drained(now)) {
+                    self.running().for_each(|one| one.leave(now));
+                    self.ending = Some(Ending::Leaving);
+                }
+                false
+            }
+            Ending::Leaving => self.running().all(|one| one.has_left()),
+        }
+    }
+}

@@ -1,0 +1,547 @@
+//! `null:`: an adapter at no link, for measuring what is above it.
+//!
+//! Sends are done as soon as they are posted, wherever they go. Receives are filled with one and
+//! the same packet as soon as somebody polls: there is always another one, so whoever polls is
+//! never idle. What it does for a packet is what no adapter could be without: it remembers the
+//! receive, writes the octets where that says, and writes the completion. Nothing is copied out of
+//! what is sent.
+//!
+//! It has the verbs of datagrams and connections that move messages; whoever asks for more is told
+//! that it has not. Queue pair 1 hears nothing, so no interface of a node comes up here: nobody
+//! answers for a subnet.
+
+use pollux_mem::Memory;
+use pollux_verbs::device::{Capabilities, Limits};
+use pollux_verbs::error::{none, over, within};
+use pollux_verbs::table::Table;
+use pollux_verbs::*;
+use pollux_wire::address::{Gid, Guid, Lid, Qpn};
+use pollux_wire::keys::PKey;
+use pollux_wire::mad::smp::PortState;
+use pollux_wire::packet::Grh;
+use pollux_wire::units::Mtu;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Of everything, at most.
+const MANY: u32 = 1 << 16;
+/// What is copied at once.
+const INLINE_OCTETS_MAX: u32 = 188;
+/// Who sends the packets: another port than ours.
+const SOURCE: Source = Source {
+    src_qp: Qpn(0x99),
+    slid: Lid(2),
+    sl: 0,
+    dlid_path_bits: 0,
+    pkey_index: 0,
+    has_grh: false,
+};
+const GUID: Guid = Guid(0x0250_9e00_0000_0001);
+
+/// An adapter from which packets come at once, and to which they go for good.
+pub struct NullDevice {
+    /// What comes: a message with its encapsulation.
+    message: Vec<u8>,
+    pds: Table<()>,
+    ahs: Table<()>,
+    regions: Table<Memory>,
+    cqs: Table<Queue>,
+    srqs: Table<Receives>,
+    qps: Table<QueuePair>,
+}
+
+/// Where requests complete.
+#[derive(Default)]
+struct Queue {
+    done: VecDeque<Completion>,
+    done_max: usize,
+    /// Queue pairs that receive and complete here; the one whose turn it is stands first.
+    fed: VecDeque<u32>,
+}
+
+/// Receives in their order.
+#[derive(Default)]
+struct Receives {
+    posted: VecDeque<(u64, Sge)>,
+    posted_max: usize,
+}
+
+struct QueuePair {
+    init: QpInit,
+    attributes: QpAttributes,
+    state: QpState,
+    /// Unless they are shared.
+    receives: Receives,
+}
+
+impl NullDevice {
+    /// One from which IP packets of 64 octets come, to 10.0.0.1.
+    pub fn new() -> Self {
+        let mut message = vec![8, 0, 0, 0, 0x45, 0, 0, 64, 0, 0, 0, 0, 64, 17, 0x66, 0xab];
+        message.extend([10, 0, 0, 2, 10, 0, 0, 1, 0x1b, 0x58, 0x1b, 0x59, 0, 44, 0, 0]);
+        message.resize(4 + 64, 0);
+        Self::with(message)
+    }
+
+    /// One from which this message comes, whose first four octets are the encapsulation of IP.
+    pub fn with(message: Vec<u8>) -> Self {
+        Self {
+            message,
+            pds: Table::new(MANY),
+            ahs: Table::new(MANY),
+            regions: Table::new(MANY),
+            cqs: Table::new(MANY),
+            srqs: Table::new(MANY),
+            qps: Table::new(MANY),
+        }
+    }
+
+    fn qp(&self, verb: &'static str, qp: Qp) -> Result<&QueuePair, VerbsError> {
+        self.qps.get(qp.0).ok_or(none(verb, "queue pair"))
+    }
+
+    /// Ends what is posted to a queue pair's own queue.
+    fn flush(&mut self, qp: Qp) {
+        let Some(kept) = self.qps.get_mut(qp.0) else { return };
+        let Some(queue) = self.cqs.get_mut(kept.init.recv_cq.0) else { return };
+        for (id, _) in kept.receives.posted.drain(..) {
+            let status = CompletionStatus::Flushed;
+            let kind = CompletionKind::Recv;
+            queue.done.push_back(Completion { id, status, kind, ..done(qp) });
+        }
+    }
+
+    /// Fills the oldest receive of a queue pair; `None` if there is none.
+    #[inline]
+    fn feed(&mut self, number: u32) -> Option<Completion> {
+        let qp = self.qps.get_mut(number)?;
+        let receives = match qp.init.srq {
+            Some(srq) => self.srqs.get_mut(srq.0)?,
+            None => &mut qp.receives,
+        };
+        let (id, sge) = receives.posted.pop_front()?;
+        let is_datagram = qp.init.qp_type.is_datagram();
+        let gap = if is_datagram { Grh::LEN } else { 0 };
+        let octets = gap + self.message.len();
+        let is_written = octets <= sge.octets as usize
+            && self.regions.get(sge.lkey.0).is_some_and(|memory| {
+                let at = sge.address.wrapping_sub(memory.address()) as usize;
+                memory.write(at.wrapping_add(gap), &self.message)
+            });
+        let status = match is_written {
+            true => CompletionStatus::Success,
+            false => CompletionStatus::LocalProtection,
+        };
+        let from = is_datagram.then_some(SOURCE);
+        let (kind, octets) = (CompletionKind::Recv, octets as u32);
+        Some(Completion { id, status, kind, octets, from, ..done(Qp(number)) })
+    }
+
+    fn remove_fed(&mut self, cq: Cq, qp: Qp) {
+        if let Some(queue) = self.cqs.get_mut(cq.0) {
+            queue.fed.retain(|fed| *fed != qp.0);
+        }
+    }
+}
+
+impl Default for NullDevice {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A send of this queue pair that went well. Its number is that of its handle.
+fn done(qp: Qp) -> Completion {
+    Completion { status: CompletionStatus::Success, qpn: number_of(qp), ..Completion::NOTHING }
+}
+
+/// Handles begin at 1 and count places in 24 bits; numbers 0 and 1 are special.
+const fn number_of(qp: Qp) -> Qpn {
+    Qpn((qp.0 & 0x00ff_ffff) + 1)
+}
+
+impl Receives {
+    fn new(posted_max: u32) -> Self {
+        Self { posted: VecDeque::new(), posted_max: posted_max as usize }
+    }
+
+    #[inline]
+    fn post(&mut self, batch: &[RecvRequest<'_>]) -> Result<(), PostError> {
+        for (accepted, request) in batch.iter().enumerate() {
+            let refused = |refusal| Err(PostError { accepted, refusal });
+            let [sge] = *request.sges else { return refused(PostRefusal::TooManySges) };
+            if self.posted.len() >= self.posted_max {
+                return refused(PostRefusal::Full);
+            }
+            self.posted.push_back((request.id, sge));
+        }
+        Ok(())
+    }
+}
+
+const fn unsupported<T>(verb: &'static str, capability: &'static str) -> Result<T, VerbsError> {
+    Err(VerbsError::Unsupported { verb, capability })
+}
+
+const NO_QUEUE: PostError = PostError { accepted: 0, refusal: PostRefusal::NoSuchQueue };
+
+impl Device for NullDevice {
+    fn attributes(&self) -> DeviceAttributes {
+        let limits = Limits {
+            pds_max: MANY,
+            regions_max: MANY,
+            windows_max: 0,
+            cqs_max: MANY,
+            completions_max: 16 * MANY,
+            srqs_max: MANY,
+            srq_requests_max: MANY,
+            qps_max: MANY,
+            requests_max: MANY,
+            sges_max: 1,
+            inline_octets_max: INLINE_OCTETS_MAX,
+            ahs_max: MANY,
+            multicast_attachments_max: MANY,
+            responder_resources_max: 16,
+            initiator_depth_max: 16,
+        };
+        let can = Capabilities {
+            uc: true,
+            uc_srq: true,
+            multicast: true,
+            subnet: true,
+            ..Capabilities::default()
+        };
+        DeviceAttributes { name: "null:".into(), node_guid: GUID, ports: 1, limits, can }
+    }
+
+    fn port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
+        if port != 1 {
+            return Err(none("port", "port: it has one, number 1"));
+        }
+        Ok(PortAttributes {
+            state: PortState::ACTIVE,
+            lid: Lid(1),
+            lmc: 0,
+            sm_lid: Lid(1),
+            sm_sl: 0,
+            mtu_max: Mtu::OCTETS_4096,
+            mtu: Mtu::OCTETS_4096,
+            gids: 1,
+            pkeys: 1,
+        })
+    }
+
+    fn gid(&self, _: u8, index: u8) -> Result<Gid, VerbsError> {
+        let gid = (index == 0).then_some(Gid::new(Gid::DEFAULT_PREFIX, GUID));
+        gid.ok_or(none("gid", "entry of the GID table"))
+    }
+
+    fn pkey(&self, _: u8, index: u16) -> Result<PKey, VerbsError> {
+        (index == 0).then_some(PKey::DEFAULT).ok_or(none("pkey", "entry of the P_Key table"))
+    }
+
+    fn create_pd(&mut self) -> Result<Pd, VerbsError> {
+        self.pds.insert(()).map(Pd).map_err(|()| over("create_pd", "pds_max", MANY))
+    }
+
+    fn destroy_pd(&mut self, pd: Pd) -> Result<(), VerbsError> {
+        self.pds.remove(pd.0).ok_or(none("destroy_pd", "protection domain"))
+    }
+
+    fn register(&mut self, _: Pd, memory: &Memory, _: Access) -> Result<MemoryRegion, VerbsError> {
+        let key = self.regions.insert(memory.clone());
+        let key = key.map_err(|_| over("register", "regions_max", MANY))?;
+        let (address, octets) = (memory.address(), memory.octets() as u64);
+        Ok(MemoryRegion { address, octets, lkey: LKey(key), rkey: RKey(key) })
+    }
+
+    fn deregister(&mut self, region: LKey) -> Result<(), VerbsError> {
+        self.regions.remove(region.0).map(drop).ok_or(none("deregister", "memory region"))
+    }
+
+    fn create_window(&mut self, _: Pd) -> Result<MemoryWindow, VerbsError> {
+        unsupported("create_window", "memory windows")
+    }
+
+    fn destroy_window(&mut self, _: RKey) -> Result<(), VerbsError> {
+        unsupported("destroy_window", "memory windows")
+    }
+
+    fn create_cq(&mut self, completions_max: u32) -> Result<Cq, VerbsError> {
+        const VERB: &str = "create_cq";
+        within(VERB, "completions_max", completions_max, 16 * MANY)?;
+        let queue = Queue { done_max: completions_max as usize, ..Queue::default() };
+        self.cqs.insert(queue).map(Cq).map_err(|_| over(VERB, "cqs_max", MANY))
+    }
+
+    fn destroy_cq(&mut self, cq: Cq) -> Result<(), VerbsError> {
+        const VERB: &str = "destroy_cq";
+        let is_used = |qp: &QueuePair| qp.init.send_cq == cq || qp.init.recv_cq == cq;
+        if self.qps.iter().any(|(_, qp)| is_used(qp)) {
+            return Err(VerbsError::Busy { verb: VERB, by: "a queue pair" });
+        }
+        self.cqs.remove(cq.0).map(drop).ok_or(none(VERB, "completion queue"))
+    }
+
+    fn create_srq(&mut self, _: Pd, requests_max: u32, _: u32) -> Result<Srq, VerbsError> {
+        const VERB: &str = "create_srq";
+        within(VERB, "srq_requests_max", requests_max, MANY)?;
+        let receives = Receives::new(requests_max);
+        self.srqs.insert(receives).map(Srq).map_err(|_| over(VERB, "srqs_max", MANY))
+    }
+
+    fn set_srq_limit(&mut self, _: Srq, _: u32) -> Result<(), VerbsError> {
+        unsupported("set_srq_limit", "limit events")
+    }
+
+    fn destroy_srq(&mut self, srq: Srq) -> Result<(), VerbsError> {
+        self.srqs.remove(srq.0).map(drop).ok_or(none("destroy_srq", "shared receive queue"))
+    }
+
+    fn create_qp(&mut self, init: &QpInit) -> Result<Qp, VerbsError> {
+        const VERB: &str = "create_qp";
+        within(VERB, "requests_max", init.recv_requests_max.max(init.send_requests_max), MANY)?;
+        for cq in [init.send_cq, init.recv_cq] {
+            self.cqs.get(cq.0).ok_or(none(VERB, "completion queue"))?;
+        }
+        let qp = QueuePair {
+            init: *init,
+            attributes: QpAttributes::default(),
+            state: QpState::Reset,
+            receives: Receives::new(init.recv_requests_max),
+        };
+        self.qps.insert(qp).map(Qp).map_err(|_| over(VERB, "qps_max", MANY))
+    }
+
+    fn qpn(&self, qp: Qp) -> Result<Qpn, VerbsError> {
+        self.qp("qpn", qp).map(|_| number_of(qp))
+    }
+
+    fn modify_qp(&mut self, qp: Qp, change: &QpAttributes) -> Result<(), VerbsError> {
+        const VERB: &str = "modify_qp";
+        let kept = self.qps.get_mut(qp.0).ok_or(none(VERB, "queue pair"))?;
+        let Some(state) = change.state else { return Ok(()) };
+        (kept.state, kept.attributes) = (state, *change);
+        let (init, is_reset) = (kept.init, state == QpState::Reset);
+        if is_reset {
+            kept.receives.posted.clear();
+        }
+        self.remove_fed(init.recv_cq, qp);
+        let receives = matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
+        match self.cqs.get_mut(init.recv_cq.0) {
+            Some(queue) if receives && init.qp_type != QpType::Gsi => queue.fed.push_back(qp.0),
+            _ if state == QpState::Err => self.flush(qp),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn query_qp(&self, qp: Qp) -> Result<(QpState, QpAttributes), VerbsError> {
+        self.qp("query_qp", qp).map(|kept| (kept.state, kept.attributes))
+    }
+
+    fn destroy_qp(&mut self, qp: Qp) -> Result<(), VerbsError> {
+        let gone = self.qps.remove(qp.0).ok_or(none("destroy_qp", "queue pair"))?;
+        self.remove_fed(gone.init.recv_cq, qp);
+        Ok(())
+    }
+
+    fn create_ah(&mut self, _: Pd, _: &AddressVector) -> Result<Ah, VerbsError> {
+        self.ahs.insert(()).map(Ah).map_err(|()| over("create_ah", "ahs_max", MANY))
+    }
+
+    fn destroy_ah(&mut self, ah: Ah) -> Result<(), VerbsError> {
+        self.ahs.remove(ah.0).ok_or(none("destroy_ah", "address handle"))
+    }
+
+    /// What goes to groups goes nowhere, and comes from nowhere.
+    fn attach_multicast(&mut self, qp: Qp, _: Gid, _: Lid) -> Result<(), VerbsError> {
+        self.qp("attach_multicast", qp).map(drop)
+    }
+
+    fn detach_multicast(&mut self, qp: Qp, _: Gid, _: Lid) -> Result<(), VerbsError> {
+        self.qp("detach_multicast", qp).map(drop)
+    }
+
+    fn post_send(&mut self, qp: Qp, batch: &[SendRequest<'_>]) -> Result<(), PostError> {
+        let Some(kept) = self.qps.get_mut(qp.0) else { return Err(NO_QUEUE) };
+        let is_ready = matches!(kept.state, QpState::Rts | QpState::Err);
+        let refused = |accepted, refusal| Err(PostError { accepted, refusal });
+        if !is_ready {
+            return refused(0, PostRefusal::State(kept.state));
+        }
+        let status = match kept.state {
+            QpState::Err => CompletionStatus::Flushed,
+            _ => CompletionStatus::Success,
+        };
+        let (qp_type, inline_max) = (kept.init.qp_type, kept.init.inline_octets_max as usize);
+        let signals_all = kept.init.signal_all || kept.state == QpState::Err;
+        let Some(queue) = self.cqs.get_mut(kept.init.send_cq.0) else { return Err(NO_QUEUE) };
+        for (accepted, request) in batch.iter().enumerate() {
+            if !qp_type.has(&request.op) {
+                return refused(accepted, PostRefusal::BadOperation);
+            }
+            if matches!(request.data, Data::Inline(octets) if octets.len() > inline_max) {
+                return refused(accepted, PostRefusal::InlineTooLong);
+            }
+            if signals_all || request.flags.has(SendFlags::SIGNALED) {
+                if queue.done.len() >= queue.done_max {
+                    return refused(accepted, PostRefusal::Full);
+                }
+                let (id, kind) = (request.id, request.op.kind());
+                queue.done.push_back(Completion { id, kind, status, ..done(qp) });
+            }
+        }
+        Ok(())
+    }
+
+    fn post_recv(&mut self, qp: Qp, batch: &[RecvRequest<'_>]) -> Result<(), PostError> {
+        let Some(kept) = self.qps.get_mut(qp.0) else { return Err(NO_QUEUE) };
+        kept.receives.post(batch)?;
+        if kept.state == QpState::Err {
+            self.flush(qp);
+        }
+        Ok(())
+    }
+
+    fn post_srq_recv(&mut self, srq: Srq, batch: &[RecvRequest<'_>]) -> Result<(), PostError> {
+        self.srqs.get_mut(srq.0).ok_or(NO_QUEUE)?.post(batch)
+    }
+
+    fn poll(&mut self, cq: Cq, completions: &mut [Completion]) -> Result<usize, VerbsError> {
+        let queue = self.cqs.get_mut(cq.0).ok_or(none("poll", "completion queue"))?;
+        let mut count = queue.done.len().min(completions.len());
+        for (place, done) in completions.iter_mut().zip(queue.done.drain(..count)) {
+            *place = done;
+        }
+        // Each has a turn in which it fills all that is left.
+        for _ in 0..queue.fed.len() {
+            let Some(queue) = self.cqs.get_mut(cq.0) else { break };
+            queue.fed.rotate_left(1);
+            let Some(&qp) = queue.fed.back() else { break };
+            while count < completions.len()
+                && let Some(completion) = self.feed(qp)
+            {
+                completions[count] = completion;
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Nothing is ever late here.
+    fn arm(&mut self, _: Cq, _: Arm) -> Result<(), VerbsError> {
+        Ok(())
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<Option<Cq>, VerbsError> {
+        let fed = self.cqs.iter().find(|(_, queue)| !queue.fed.is_empty());
+        let fed = fed.map(|(number, _)| Cq(number));
+        if fed.is_none() {
+            sleep(timeout);
+        }
+        Ok(fed)
+    }
+
+    fn async_event(&mut self) -> Option<AsyncEvent> {
+        None
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "whoever waits for nothing wants to sleep")]
+fn sleep(timeout: Duration) {
+    std::thread::sleep(timeout);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ready(device: &mut NullDevice, qp_type: QpType) -> (Cq, Qp, Memory, MemoryRegion) {
+        let pd = device.create_pd().unwrap();
+        let cq = device.create_cq(16).unwrap();
+        let init = QpInit {
+            qp_type,
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            send_requests_max: 8,
+            recv_requests_max: 4,
+            send_sges_max: 1,
+            recv_sges_max: 1,
+            inline_octets_max: 64,
+            signal_all: false,
+        };
+        let qp = device.create_qp(&init).unwrap();
+        let memory = Memory::private(4096).unwrap();
+        let region = device.register(pd, &memory, Access::LOCAL_WRITE).unwrap();
+        (cq, qp, memory, region)
+    }
+
+    fn to(device: &mut NullDevice, qp: Qp, state: QpState) {
+        let change = QpAttributes { state: Some(state), ..QpAttributes::default() };
+        device.modify_qp(qp, &change).unwrap();
+    }
+
+    fn polled(device: &mut NullDevice, cq: Cq) -> Vec<(u64, CompletionStatus)> {
+        let mut out = [Completion::NOTHING; 16];
+        let count = device.poll(cq, &mut out).unwrap();
+        out[..count].iter().map(|one| (one.id, one.status)).collect()
+    }
+
+    #[test]
+    fn every_receive_is_filled_once_and_in_turn() {
+        let mut device = NullDevice::with(vec![8, 0, 0, 0, 0x45, 7]);
+        let (cq, qp, memory, region) = ready(&mut device, QpType::Ud);
+        let sge = |at: u64, octets| Sge { address: region.address + at, octets, lkey: region.lkey };
+        let posts =
+            [(1, [sge(0, 64)]), (2, [sge(64, 64)]), (3, [sge(128, 45)]), (4, [sge(4090, 64)])];
+        let posts = posts.each_ref().map(|(id, sges)| RecvRequest { id: *id, sges });
+        device.post_recv(qp, &posts).unwrap();
+        let full = device.post_recv(qp, &posts[..1]).unwrap_err();
+        assert_eq!((full.accepted, full.refusal), (0, PostRefusal::Full));
+        to(&mut device, qp, QpState::Init);
+        assert_eq!(polled(&mut device, cq), [], "nothing comes before it is ready");
+        to(&mut device, qp, QpState::Rtr);
+        let (good, bad) = (CompletionStatus::Success, CompletionStatus::LocalProtection);
+        // The third is too short, the fourth beyond its memory.
+        assert_eq!(polled(&mut device, cq), [(1, good), (2, good), (3, bad), (4, bad)]);
+        let mut octets = [0; 6];
+        assert!(memory.read(64 + 40, &mut octets));
+        assert_eq!(octets, [8, 0, 0, 0, 0x45, 7]);
+        assert_eq!(polled(&mut device, cq), []);
+        device.post_recv(qp, &posts[..2]).unwrap();
+        to(&mut device, qp, QpState::Err);
+        let flushed = CompletionStatus::Flushed;
+        assert_eq!(polled(&mut device, cq), [(1, flushed), (2, flushed)]);
+    }
+
+    #[test]
+    fn sends_are_done_at_once_and_those_that_cannot_be_are_refused() {
+        let mut device = NullDevice::new();
+        let (cq, qp, ..) = ready(&mut device, QpType::Rc);
+        let request = |id, flags, octets| SendRequest {
+            id,
+            op: SendOp::Send,
+            flags,
+            data: Data::Inline(octets),
+        };
+        let batch = [
+            request(1, SendFlags::NONE, &[0; 64]),
+            request(2, SendFlags::SIGNALED, &[0; 64]),
+            request(3, SendFlags::SIGNALED, &[0; 65]),
+        ];
+        let refused = device.post_send(qp, &batch).unwrap_err();
+        assert_eq!(refused.refusal, PostRefusal::State(QpState::Reset));
+        to(&mut device, qp, QpState::Rts);
+        let refused = device.post_send(qp, &batch).unwrap_err();
+        assert_eq!((refused.accepted, refused.refusal), (2, PostRefusal::InlineTooLong));
+        assert_eq!(polled(&mut device, cq), [(2, CompletionStatus::Success)]);
+        assert!(device.create_window(Pd(1)).unwrap_err().to_string().contains("memory windows"));
+        assert!(device.destroy_cq(cq).is_err());
+        device.destroy_qp(qp).unwrap();
+        device.destroy_cq(cq).unwrap();
+        assert_eq!(device.post_send(qp, &batch).unwrap_err(), NO_QUEUE);
+    }
+}

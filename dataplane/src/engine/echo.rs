@@ -1,0 +1,195 @@
+//! The smallest thing that a worker can do with packets: it sends each back to where it came from.
+//! For measuring the engine, with all that a packet meets there: the receive, the verdict, its way
+//! back in the table of neighbours, and the send in a batch.
+
+use super::Work;
+use crate::ipoib::{Config, Link, Outgoing, Received, Refused, Station};
+use crate::neighbour::{Datagram, Route, RouteTable, Routes};
+use crate::packet_memory::PacketMemory;
+use crate::verdict::{Destinations, Verdict};
+use pollux_mem::snapshot::Snapshot;
+use pollux_verbs::time::Time;
+use pollux_verbs::{AddressVector, Device, VerbsError};
+use pollux_wire::address::{Lid, Qpn, Scope};
+use pollux_wire::ip::ipoib::EtherType;
+use pollux_wire::keys::{PKey, QKey};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+/// Buffers: receives, sends and the stock.
+const BUFFERS: u32 = 1024;
+/// The longest packet.
+const PACKET_OCTETS: u32 = 4092;
+
+/// An echo at a device, by datagrams.
+pub struct Echo<D> {
+    device: D,
+    station: Station,
+    own: Destinations,
+    received: Vec<Received>,
+    batch: Vec<Outgoing>,
+    refused: Vec<Refused>,
+    echoed: u64,
+    /// What comes from now on is thrown away.
+    is_ending: bool,
+    // Buffers go back to the pool, which must still be there.
+    _memory: [PacketMemory; 2],
+    _table: RouteTable,
+    routes: Snapshot<Routes>,
+}
+
+impl<D: Device> Echo<D> {
+    /// An echo that has this address, among so many neighbours beginning with the next one: those
+    /// have answers.
+    pub fn new(mut device: D, ip: Ipv4Addr, neighbours: u32) -> Result<Self, VerbsError> {
+        let memory = |buffers| {
+            PacketMemory::new(buffers, PACKET_OCTETS).map_err(|error| VerbsError::Invalid {
+                verb: "echo",
+                argument: "memory",
+                reason: error.to_string(),
+            })
+        };
+        let (small, large) = (memory(BUFFERS)?, memory(1)?);
+        let pd = device.create_pd()?;
+        let config = Config { connected_receives: 0, ..Config::default() };
+        let mut station = Station::new(&mut device, pd, config, &small, &large)?;
+        let gid = device.gid(1, 0)?;
+        station.start(&mut device, Link { qkey: QKey(1), lid: Lid(1), gid, ..Link::default() })?;
+        let path = AddressVector { dlid: Lid(2), port: 1, ..AddressVector::default() };
+        let ah = device.create_ah(pd, &path)?;
+        let mut table = RouteTable::new(PKey::DEFAULT, Scope::LINK_LOCAL, 7);
+        for nth in 1..=neighbours {
+            let way = Datagram { ah, qpn: Qpn(0x99), mtu: PACKET_OCTETS };
+            let ip = Ipv4Addr::from(u32::from(ip).wrapping_add(nth));
+            if let Some(peer) = table.add_peer(Route::Datagram(way)) {
+                table.bind(ip.into(), peer);
+            }
+        }
+        table.publish();
+        let mut own = Destinations::new();
+        own.insert(ip.into());
+        Ok(Self {
+            device,
+            station,
+            own,
+            received: Vec::new(),
+            batch: Vec::new(),
+            refused: Vec::new(),
+            echoed: 0,
+            is_ending: false,
+            _memory: [small, large],
+            routes: table.reader(),
+            _table: table,
+        })
+    }
+
+    /// Packets that were sent back.
+    pub fn echoed(&self) -> u64 {
+        self.echoed
+    }
+}
+
+/// Turns an IPv4 packet round: what changes place leaves the checksum as it was. Says whom it is
+/// for then.
+fn turn_round(packet: &mut [u8]) -> Option<IpAddr> {
+    let header = packet.first_chunk_mut::<20>()?;
+    let (from, to) = header[12..].split_at_mut(4);
+    from.swap_with_slice(to);
+    let to: [u8; 4] = header[16..].try_into().ok()?;
+    Some(to.into())
+}
+
+impl<D: Device> Work for Echo<D> {
+    type Command = ();
+
+    fn breathe(&mut self, _: Time) -> bool {
+        let Self { device, station, own, received, batch, refused, routes, .. } = self;
+        // A device that fails gives nothing more; whoever measures sees that.
+        let busy = station.poll(device, received).is_ok_and(|count| count > 0);
+        let routes = routes.refresh();
+        for Received { mut packet, ether_type, .. } in received.drain(..) {
+            let verdict = own.verdict(ether_type, packet.octets());
+            let is_ours = verdict == Verdict::Local && ether_type == EtherType::IPV4;
+            let is_ours = is_ours && !self.is_ending;
+            match turn_round(packet.octets_mut()).filter(|_| is_ours) {
+                Some(to) => batch.push(Outgoing { packet, ether_type, route: routes.route(to) }),
+                None => station.recycle(packet),
+            }
+        }
+        if !batch.is_empty() {
+            self.echoed += batch.len() as u64;
+            station.send(device, batch, refused);
+            for refused in refused.drain(..) {
+                self.echoed -= 1;
+                station.recycle(refused.outgoing.packet);
+            }
+        }
+        busy
+    }
+
+    fn keep_house(&mut self, _: Time) {}
+
+    fn packets(&mut self) -> u64 {
+        let traffic = self.station.traffic();
+        traffic.datagrams_received + traffic.datagrams_sent
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        None
+    }
+
+    fn handle_command(&mut self, _: Time, (): ()) {}
+
+    fn arm(&mut self) -> bool {
+        self.device.arm(self.station.cq(), pollux_verbs::Arm::Any).is_ok()
+            && self.device.attributes().can.sleep
+    }
+
+    fn wait(&mut self, longest: Duration) {
+        let _ = self.device.wait(longest);
+    }
+
+    fn end(&mut self, _: Time) -> bool {
+        self.is_ending = true;
+        self.station.has_sent()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::counts::Counts;
+    use crate::engine::idle::Idle;
+    use crate::engine::{Turn, worker};
+    use pollux_fabric::null::NullDevice;
+
+    #[test]
+    fn every_packet_is_sent_back_as_long_as_it_is_ours() {
+        let own = Ipv4Addr::new(10, 0, 0, 1);
+        let mut echo = Echo::new(NullDevice::new(), own, 1000).unwrap();
+        let (counts, mut writers) = Counts::create(1).unwrap();
+        let (mut worker, handle) = worker(Idle::Adaptive, writers.remove(0), 7);
+        let mut now = Time::START;
+        let mut turn = |echo: &mut Echo<NullDevice>| {
+            now = now + Duration::from_micros(2);
+            worker.turn(now, echo)
+        };
+        for _ in 0..1000 {
+            assert_eq!(turn(&mut echo), Turn::Again, "there is always another packet");
+        }
+        assert!(echo.echoed() > 60_000, "{}", echo.echoed());
+        assert_eq!(echo.packets(), 2 * echo.echoed(), "what came went");
+        handle.stop();
+        let turns = (0..1000).take_while(|_| turn(&mut echo) != Turn::Over).count();
+        assert!(turns < 1000, "no more than is accepted has to go");
+        let sent = echo.station.traffic().datagrams_sent;
+        assert!(sent == echo.echoed() && echo.station.has_sent());
+        let counted = counts.read().next().unwrap().unwrap();
+        assert_eq!((counted.packets, counted.busy_breaths), (echo.packets(), counted.breaths));
+
+        let other = Ipv4Addr::new(10, 0, 0, 3);
+        let mut echo = Echo::new(NullDevice::new(), other, 1000).unwrap();
+        assert!(echo.breathe(Time::START));
+        assert_eq!(echo.echoed(), 0);
+    }
+}

@@ -1,0 +1,274 @@
+//! A worker that breathes a script, in a time that the test makes.
+
+use super::counts::Counts;
+use super::idle::{NAP_MAX, SLEEP_MAX};
+use super::*;
+use std::collections::BTreeSet;
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+
+const TURN: Duration = Duration::from_micros(1);
+
+/// What the worker meets.
+#[derive(Default)]
+struct Script {
+    /// Breaths that will be busy.
+    busy: u32,
+    due: Option<Time>,
+    wakes: bool,
+    /// What comes just behind the arming.
+    comes_armed: u32,
+    /// What was accepted and is not sent; a breath sends one.
+    accepted: u32,
+    hangs: bool,
+    told: Vec<(Time, u32)>,
+    armed: u32,
+    houses: u32,
+    packets: u64,
+}
+
+impl Work for Script {
+    type Command = u32;
+
+    fn breathe(&mut self, _: Time) -> bool {
+        let is_busy = self.busy > 0;
+        self.busy = self.busy.saturating_sub(1);
+        self.accepted = self.accepted.saturating_sub(1);
+        self.packets += 32 * u64::from(is_busy);
+        is_busy
+    }
+
+    fn keep_house(&mut self, _: Time) {
+        self.houses += 1;
+    }
+
+    fn packets(&mut self) -> u64 {
+        self.packets
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.due
+    }
+
+    fn handle_command(&mut self, now: Time, command: u32) {
+        self.told.push((now, command));
+    }
+
+    fn arm(&mut self) -> bool {
+        self.armed += 1;
+        self.busy += std::mem::take(&mut self.comes_armed);
+        self.wakes
+    }
+
+    fn wait(&mut self, _: Duration) {}
+
+    fn end(&mut self, _: Time) -> bool {
+        self.accepted == 0 && !self.hangs
+    }
+}
+
+struct Bench {
+    worker: Worker<u32>,
+    handle: Handle<u32>,
+    counts: Counts,
+    work: Script,
+    now: Time,
+}
+
+fn begin(idle: Idle, work: Script) -> Bench {
+    let (counts, mut writers) = Counts::create(1).unwrap();
+    let (worker, handle) = worker(idle, writers.remove(0), 7);
+    Bench { worker, handle, counts, work, now: Time::START }
+}
+
+impl Bench {
+    fn turn(&mut self) -> Turn {
+        self.now = self.now + TURN;
+        self.worker.turn(self.now, &mut self.work)
+    }
+
+    /// Turns until it is told something else than to go on.
+    fn rests(&mut self) -> Turn {
+        let turns = (0..100_000).map(|_| self.turn());
+        turns.into_iter().find(|turn| *turn != Turn::Again).unwrap_or(Turn::Again)
+    }
+
+    fn sleeps(&mut self) -> Duration {
+        match self.rests() {
+            Turn::Sleep(longest) => longest,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn wakes_after(&mut self, slept: Duration) {
+        self.now = self.now + slept;
+        self.worker.woken(self.now);
+    }
+}
+
+#[test]
+fn strategies_differ_when_there_is_nothing_to_do_and_change_while_it_runs() {
+    let mut bench = begin(Idle::Poll, Script { wakes: true, ..Script::default() });
+    assert_eq!((bench.rests(), bench.work.armed), (Turn::Again, 0));
+    bench.handle.set_idle(Idle::Pause);
+    assert_eq!(bench.turn(), Turn::Pause);
+    bench.handle.set_idle(Idle::Adaptive);
+    assert_eq!((bench.handle.idle(), bench.turn()), (Idle::Adaptive, Turn::Again));
+    assert_eq!((bench.turn(), bench.work.armed), (Turn::Sleep(SLEEP_MAX), 1));
+    for idle in Idle::ALL {
+        assert_eq!((Idle::named(idle.name()), Idle::of(idle as u8)), (Some(idle), idle));
+        // Who had something to do does not rest at once, whatever the strategy.
+        bench.handle.set_idle(idle);
+        bench.work.busy = 1;
+        let mut again = (0..100).map(|_| bench.turn());
+        assert!(again.all(|turn| turn == Turn::Again), "{idle:?}");
+    }
+    assert_eq!(Idle::named("sleep"), None);
+}
+
+#[test]
+fn what_comes_between_the_look_and_the_sleep_is_not_slept_over() {
+    let script = Script { wakes: true, comes_armed: 1, ..Script::default() };
+    let mut bench = begin(Idle::Adaptive, script);
+    while bench.work.armed == 0 {
+        assert_eq!(bench.turn(), Turn::Again);
+    }
+    assert_eq!(bench.turn(), Turn::Again, "it takes what came");
+    assert_eq!((bench.sleeps(), bench.work.armed), (SLEEP_MAX, 2), "and arms again");
+    // What woke it has to be armed again, even if nothing was there.
+    bench.wakes_after(TURN);
+    assert_eq!((bench.sleeps(), bench.work.armed), (SLEEP_MAX, 3));
+}
+
+#[test]
+fn it_sleeps_until_something_is_due_and_no_longer() {
+    let mut bench = begin(Idle::Adaptive, Script { wakes: true, ..Script::default() });
+    bench.work.due = Some(Time::START + Duration::from_millis(2));
+    let longest = bench.sleeps();
+    assert_eq!(Some(bench.now + longest), bench.work.due);
+    bench.wakes_after(longest);
+    assert_eq!(bench.rests(), Turn::Again, "what is due is not slept over");
+}
+
+#[test]
+fn naps_are_a_small_part_of_the_silence_and_end() {
+    let mut bench = begin(Idle::Adaptive, Script { busy: 1, ..Script::default() });
+    bench.turn();
+    let begun = bench.now;
+    let mut before = Duration::ZERO;
+    while bench.now < begun + Duration::from_secs(1) {
+        let nap = bench.sleeps();
+        let silent = time_between(begun, bench.now);
+        assert!(nap >= before && nap <= (silent / 16).max(Duration::from_micros(20)), "{nap:?}");
+        bench.wakes_after(nap);
+        before = nap;
+    }
+    assert_eq!(before, NAP_MAX);
+    bench.work.busy = 1;
+    let woken = bench.now;
+    bench.turn();
+    assert!(bench.sleeps() < NAP_MAX / 100, "whoever had something to do is quick again");
+    assert!(bench.now >= woken + AWAKE);
+    let (counts, all) = (*bench.worker.counts(), time_between(Time::START, bench.now));
+    let asleep = Duration::from_nanos(counts.asleep_nanos);
+    assert!(asleep < all && asleep * 100 > all * 95, "{asleep:?} of {all:?}");
+}
+
+#[test]
+fn house_is_kept_at_intervals_that_nobody_can_be_in_step_with() {
+    let mut bench = begin(Idle::Poll, Script::default());
+    let mut told = BTreeSet::new();
+    for number in 0..200 {
+        bench.handle.command(number).unwrap();
+        while bench.work.told.len() <= number as usize {
+            bench.turn();
+        }
+    }
+    for both in bench.work.told.windows(2) {
+        let between = time_between(both[0].0, both[1].0);
+        assert!(between >= HOUSE_EVERY / 2 && between <= HOUSE_EVERY * 3 / 2 + TURN);
+        told.insert(between);
+    }
+    assert!(told.len() > 100, "{}", told.len());
+    assert_eq!(bench.work.houses, 200);
+    assert!(bench.work.told.iter().map(|one| one.1).eq(0..200), "in their order");
+    for number in 0..COMMANDS_MAX as u32 {
+        bench.handle.command(number).unwrap();
+    }
+    assert_eq!(bench.handle.command(7), Err(7), "too much waits");
+}
+
+#[test]
+fn a_sleeper_hears_commands_before_it_sleeps_and_when_it_wakes() {
+    let mut bench = begin(Idle::Adaptive, Script { wakes: true, ..Script::default() });
+    bench.handle.command(1).unwrap();
+    bench.sleeps();
+    assert_eq!(bench.work.told.len(), 1);
+    bench.handle.command(2).unwrap();
+    bench.wakes_after(TURN);
+    bench.turn();
+    assert_eq!(bench.work.told.len(), 2);
+    assert_eq!(bench.worker.counts().sleeps, 1);
+}
+
+#[test]
+fn it_ends_when_all_that_was_accepted_is_gone_or_it_takes_too_long() {
+    let mut bench = begin(Idle::Adaptive, Script { wakes: true, ..Script::default() });
+    bench.sleeps();
+    bench.work.accepted = 50;
+    bench.handle.stop();
+    bench.wakes_after(TURN);
+    assert_eq!((bench.rests(), bench.work.accepted), (Turn::Over, 0));
+    assert_eq!(bench.turn(), Turn::Over);
+
+    let mut bench = begin(Idle::Poll, Script { hangs: true, ..Script::default() });
+    bench.handle.stop();
+    let turns = (0..2_000_000).find(|_| bench.turn() == Turn::Over).expect("it ends");
+    assert!(TURN * turns >= END_MAX && TURN * turns < END_MAX + 2 * HOUSE_EVERY);
+}
+
+#[test]
+fn time_is_counted_where_it_went() {
+    let mut bench = begin(Idle::Adaptive, Script { busy: 500, wakes: true, ..Script::default() });
+    bench.sleeps();
+    bench.wakes_after(Duration::from_millis(20));
+    bench.turn();
+    let counts = *bench.worker.counts();
+    assert_eq!((counts.busy_breaths, counts.packets), (500, 16_000));
+    assert_eq!(counts.busy_nanos, 500_000);
+    assert_eq!((counts.sleeps, counts.asleep_nanos), (1, 20_000_000));
+    assert_eq!(bench.counts.read().collect::<Vec<_>>(), [Some(counts)]);
+}
+
+const ROLE: &str = "POLLUX_ENGINE_READER";
+
+#[test]
+fn another_process_reads_what_was_counted() {
+    let mut bench = begin(Idle::Adaptive, Script { busy: 3, wakes: true, ..Script::default() });
+    bench.sleeps();
+    let fd = bench.counts.as_fd().try_clone_to_owned().unwrap();
+    let name = "engine::tests::whoever_is_given_the_memory_reads_it";
+    let reader = Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--nocapture"])
+        .env(ROLE, "1")
+        .stdin(Stdio::from(fd))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&reader.stdout);
+    assert!(said.contains(&format!("{:?}", bench.worker.counts())), "{said}");
+    let other = std::fs::File::open("/proc/self/exe").unwrap();
+    assert!(Counts::open(other.into()).is_err(), "what is no such memory is refused");
+    let segment = pollux_mem::Segment::create("other", 4096).unwrap();
+    assert!(matches!(Counts::open(segment.into_fd()), Ok(None)));
+}
+
+/// The other process.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a process that a test starts is told so")]
+fn whoever_is_given_the_memory_reads_it() {
+    if std::env::var(ROLE).is_ok() {
+        let counts = Counts::open(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
+        let counts = counts.unwrap().expect("it is such memory");
+        println!("{:?}", counts.read().next().unwrap().expect("it is whole"));
+    }
+}
