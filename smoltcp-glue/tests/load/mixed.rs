@@ -147,7 +147,7 @@ fn begin_any(world: &mut World, dice: &mut Dice, stream: &mut u64, tally: &Share
             let abort_at = (kind == 4).then_some(there / 2);
             // Sometimes nobody listens there.
             let port = if kind == 5 && dice.happens(300_000) { 81 } else { STREAMS };
-            let plan = Plan { stream: *stream, to: at(to, port), there, back, abort_at };
+            let plan = Plan { abort_at, ..Plan::new(*stream, at(to, port), there, back) };
             world.run(from, Client::new(plan, tally));
         }
     }
@@ -195,8 +195,7 @@ fn everybody_reaches_everybody(world: &mut World, stream: &mut u64) {
     let before = world.programs();
     for &(from, to) in &pairs {
         *stream += 1;
-        let (there, back) = (20_000, 100_000);
-        let plan = Plan { stream: *stream, to: at(to, STREAMS), there, back, abort_at: None };
+        let plan = Plan::new(*stream, at(to, STREAMS), 20_000, 100_000);
         world.run(from, Client::new(plan, &tally));
         world.run(from, Asker::new(&tally, at(to, ECHOES), vec![100; 10], SECOND / 10));
     }

@@ -92,6 +92,14 @@ pub struct Plan {
     pub back: usize,
     /// It is given up when so many octets have gone.
     pub abort_at: Option<usize>,
+    /// How long nothing may move.
+    pub patience: Duration,
+}
+
+impl Plan {
+    pub const fn new(stream: u64, to: SocketAddr, there: usize, back: usize) -> Self {
+        Self { stream, to, there, back, abort_at: None, patience: PATIENCE }
+    }
 }
 
 /// Opens a stream.
@@ -175,8 +183,8 @@ impl Program for Client {
                 self.moved_at = now;
                 return Turn::Busy;
             }
-            Ok((false, false)) if now < self.moved_at + PATIENCE => {
-                return Turn::Waits(Some(self.moved_at + PATIENCE));
+            Ok((false, false)) if now < self.moved_at + self.plan.patience => {
+                return Turn::Waits(Some(self.moved_at + self.plan.patience));
             }
             Ok((_, false)) => "patience".to_owned(),
             Ok((_, true)) => {
@@ -211,13 +219,20 @@ struct Served {
 }
 
 impl Served {
-    fn go_on(&mut self, host: &mut Host, tally: &Shared) -> Result<bool, TcpError> {
+    /// Goes on, and takes so many octets at the most.
+    fn go_on(
+        &mut self,
+        host: &mut Host,
+        mut octets_max: usize,
+        tally: &Shared,
+    ) -> Result<bool, TcpError> {
         let mut moved = false;
         let mut buffer = [0; CHUNK];
-        while !self.has_heard_all {
+        while !self.has_heard_all && octets_max > 0 {
             let len = if self.there.is_some() { CHUNK } else { HEAD - self.head.len() };
+            let len = len.min(octets_max);
             let Some(came) = host.stack.tcp_recv(self.id, &mut buffer[..len])? else { break };
-            moved = true;
+            (moved, octets_max) = (true, octets_max - came);
             self.has_heard_all = came == 0;
             tally.borrow_mut().octets += came as u64;
             match &mut self.there {
@@ -242,23 +257,51 @@ impl Served {
     }
 }
 
+/// How quickly a server reads: not before that moment, and then so many octets each time.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    pub from: Time,
+    pub octets: usize,
+    pub every: Duration,
+}
+
 /// Serves streams.
 pub struct Server {
     tally: Shared,
+    port: u16,
+    pace: Option<Pace>,
     listener: Option<ListenerId>,
     served: Vec<Served>,
 }
 
 impl Server {
     pub fn new(tally: &Shared) -> Self {
-        Self { tally: Rc::clone(tally), listener: None, served: Vec::new() }
+        let tally = Rc::clone(tally);
+        Self { tally, port: STREAMS, pace: None, listener: None, served: Vec::new() }
+    }
+
+    /// One that reads slowly, at another port.
+    pub fn slow(tally: &Shared, port: u16, pace: Pace) -> Self {
+        Self { port, pace: Some(pace), ..Self::new(tally) }
+    }
+
+    /// How many octets it reads now, of each stream.
+    fn octets_max(&mut self, now: Time) -> usize {
+        match &mut self.pace {
+            None => usize::MAX,
+            Some(pace) if now < pace.from => 0,
+            Some(pace) => {
+                pace.from = now + pace.every;
+                pace.octets
+            }
+        }
     }
 }
 
 impl Program for Server {
     fn turn(&mut self, host: &mut Host, now: Time) -> Turn {
         let listener = *self.listener.get_or_insert_with(|| {
-            let anywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), STREAMS);
+            let anywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), self.port);
             host.stack.tcp_listen(anywhere, 256).expect("the port is free")
         });
         while let Some(id) = host.stack.tcp_accept(listener).expect("it listens") {
@@ -267,7 +310,9 @@ impl Program for Server {
             self.served.push(Served { id, head, there, back, has_heard_all, moved_at: now });
         }
         let mut busy = false;
-        self.served.retain_mut(|one| match one.go_on(host, &self.tally) {
+        let octets_max = self.octets_max(now);
+        let is_slow = self.pace.is_some();
+        self.served.retain_mut(|one| match one.go_on(host, octets_max, &self.tally) {
             Ok(moved) => {
                 if moved {
                     (one.moved_at, busy) = (now, true);
@@ -275,7 +320,7 @@ impl Program for Server {
                 let is_done = one.has_heard_all && one.back.at == one.back.len;
                 if is_done {
                     host.stack.tcp_close(now, one.id);
-                } else if now >= one.moved_at + PATIENCE {
+                } else if now >= one.moved_at + PATIENCE && !is_slow {
                     host.stack.tcp_abort(now, one.id);
                     return false;
                 }
@@ -286,7 +331,10 @@ impl Program for Server {
                 false
             }
         });
-        let due = self.served.iter().map(|one| one.moved_at + PATIENCE).min();
+        let due = match self.pace {
+            Some(pace) => Some(pace.from),
+            None => self.served.iter().map(|one| one.moved_at + PATIENCE).min(),
+        };
         if busy { Turn::Busy } else { Turn::Waits(due) }
     }
 }

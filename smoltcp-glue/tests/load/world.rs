@@ -110,6 +110,8 @@ impl World {
         world.until("all are up", Duration::from_secs(60), |world| {
             world.seats.iter().all(Seat::is_up)
         });
+        // Hosts see that soon after.
+        world.pass(2 * LOOK);
         world
     }
 
@@ -214,6 +216,12 @@ impl Seat {
     /// The host, which is there.
     pub fn host(&mut self) -> &mut Host {
         self.host.as_mut().expect("the host is there")
+    }
+
+    /// The link at its port.
+    pub fn link(&self, net: &Net) -> u32 {
+        let node = &net.subnet().topology().nodes()[self.end.node as usize];
+        node.ports[usize::from(self.end.port)].link.expect("it has one")
     }
 
     /// Queue pairs at its device.
