@@ -42,27 +42,30 @@ fn blast(world: &mut World, from: usize, to: SocketAddr, count: usize, octets: u
     taken
 }
 
+/// Packets for a connection that is stuck wait in front of all others, so no peer can use up the
+/// buffers; but whoever else there is waits until it is given up, which takes its retries.
 #[test]
-fn peers_that_take_nothing_use_up_the_buffers_and_give_them_back() {
+fn peers_that_take_nothing_keep_few_buffers_and_give_them_back() {
     const GONE: std::ops::Range<usize> = 1..6;
     const LIVE: usize = 6;
     let mut world = world(7, Mode::Rc, &StackConfig::default());
     let tally = Shared::default();
     (1..=LIVE).for_each(|host| world.run(host, Server::new(&tally)));
     (1..=LIVE).for_each(|host| stream(&mut world, 0, host, 10 * SECOND));
-    let before = world.seats[0].host().node().mover().station().buffers_in_use();
+    let held = |world: &mut World| world.seats[0].host().node().mover().station().buffers_in_use();
+    assert_eq!(held(&mut world), 0);
     GONE.for_each(|host| world.set_cable(host, false));
     for host in GONE {
         blast(&mut world, 0, at(host, 9), 200, 60_000);
+        let most = held(&mut world);
+        assert!((1..=128).contains(&most), "{most} buffers for peers that take nothing");
     }
-    let held = |world: &mut World| world.seats[0].host().node().mover().station().buffers_in_use();
-    let most = held(&mut world);
-    // Others are served from what the connections that are stuck may not have.
+    let begin = world.now();
     stream(&mut world, 0, LIVE, 10 * SECOND);
-    assert!(most >= 250, "{before} and then {most} buffers: too few to be used up");
+    println!("others waited {:?}", world.now().since_start() - begin.since_start());
     world.until("all buffers are back", 30 * SECOND, |world| held(world) == 0);
     GONE.for_each(|host| world.set_cable(host, true));
-    world.pass(30 * SECOND);
+    world.pass(60 * SECOND);
     (1..=LIVE).for_each(|host| stream(&mut world, 0, host, 30 * SECOND));
 }
 

@@ -9,7 +9,9 @@
 
 mod device;
 mod mixed;
+#[allow(dead_code, reason = "slow readers are for the limits")]
 mod traffic;
+#[allow(dead_code, reason = "links of single hosts are for the limits")]
 mod world;
 
 use pollux_mem::counted::Counted;
