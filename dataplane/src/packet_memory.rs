@@ -152,6 +152,12 @@ impl Stock {
         self.posted.get_mut(index as usize)?.take()
     }
 
+    /// Buffers of the memory that are neither free nor posted as receives. It counts them all.
+    pub(crate) fn in_use(&self) -> usize {
+        let posted = self.posted.iter().flatten().count();
+        self.cache.pool().outstanding().saturating_sub(self.cache.len() + posted)
+    }
+
     /// What names the memory at the device.
     pub(crate) fn lkey(&self) -> LKey {
         self.region.lkey

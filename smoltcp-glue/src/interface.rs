@@ -8,6 +8,8 @@
 //! serves the others; an application that calls none for long lets its peers wait, and is to call
 //! [`Interface::step`] then. Nothing is handed from thread to thread, which is why sockets stay in
 //! the thread that made them.
+//!
+//! An [`Interface`] is a [`Host`], which has neither clock nor thread, on the machine's clock.
 
 use crate::error::UpError;
 use crate::stack::{Exit, Stack, StackConfig, UdpError, UdpId};
@@ -16,8 +18,10 @@ use crate::udp::UdpSocket;
 use pollux_control::interface::Way;
 use pollux_node::config::{InterfaceSettings, Mode};
 use pollux_node::interface::echo::Outcome;
+use pollux_node::interface::mover::DeviceError;
 use pollux_node::interface::sending::{NotSent, destination};
 use pollux_node::interface::{self as node, PingError};
+use pollux_node::port::Place;
 use pollux_verbs::QpType;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::link_address::LinkAddress;
@@ -42,14 +46,15 @@ const LEAVE_MAX: Duration = Duration::from_secs(2);
 /// An interface. Clones are the same one.
 #[derive(Clone)]
 pub struct Interface {
-    inner: Rc<RefCell<Inner>>,
+    inner: Rc<RefCell<Host>>,
+    start: Instant,
 }
 
-/// What all sockets of an interface share.
-pub(crate) struct Inner {
+/// What all sockets of an interface share. Time is passed in.
+pub struct Host {
     node: node::Interface,
-    pub(crate) stack: Stack,
-    start: Instant,
+    /// Its sockets.
+    pub stack: Stack,
     /// A packet that the device had no room for, and where those are written that it has no
     /// buffers for.
     held: Option<Vec<u8>>,
@@ -96,21 +101,9 @@ impl Interface {
         // Seeded by the system anew in every process.
         let seed = |salt: u8| RandomState::new().hash_one(salt);
         let opened = pollux_node::open(&settings.device).map_err(UpError::Open)?;
-        let mut node = node::Interface::new(Time::START, opened, settings, seed(1))
+        let host = Host::new(Time::START, opened, settings, config, [seed(1), seed(2)])
             .map_err(UpError::Device)?;
-        node.keep_deliveries();
-        let inner = Inner {
-            node,
-            stack: Stack::new(config, seed(2)),
-            start,
-            held: None,
-            spill: Vec::new(),
-            looped: Vec::new(),
-            own: BTreeSet::new(),
-            connects: settings.mode != Mode::Ud,
-            look_at: Time::START,
-        };
-        let interface = Self { inner: Rc::new(RefCell::new(inner)) };
+        let interface = Self { inner: Rc::new(RefCell::new(host)), start };
         interface.wait_until_up(settings, patience)?;
         Ok(interface)
     }
@@ -133,11 +126,13 @@ impl Interface {
         })
     }
 
+    fn now(&self) -> Time {
+        Time::START + self.start.elapsed()
+    }
+
     /// Serves all sockets once; says whether there was anything to do.
     pub fn step(&self) -> bool {
-        let mut inner = self.inner.borrow_mut();
-        let now = inner.now();
-        inner.step(now)
+        self.inner.borrow_mut().step(self.now())
     }
 
     /// Addresses that sockets can have.
@@ -169,7 +164,7 @@ impl Interface {
         let to = named(to)?;
         let id = {
             let mut inner = self.inner.borrow_mut();
-            let (now, from) = (inner.now(), inner.source_for(to.ip())?);
+            let (now, from) = (self.now(), inner.source_for(to.ip())?);
             inner.stack.tcp_connect(now, SocketAddr::new(from, 0), to)?
         };
         Ok(TcpStream::new(self.clone(), id))
@@ -214,20 +209,18 @@ impl Interface {
     }
 
     /// Lets somebody do something with the sockets, between two steps.
-    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Inner, Time) -> R) -> R {
-        let mut inner = self.inner.borrow_mut();
-        let now = inner.now();
-        f(&mut inner, now)
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Host, Time) -> R) -> R {
+        f(&mut self.inner.borrow_mut(), self.now())
     }
 
     /// Asks until there is an answer, and serves all sockets meanwhile.
     pub(crate) fn wait<R>(
         &self,
         patience: Patience,
-        mut ask: impl FnMut(&mut Inner, Time) -> io::Result<Option<R>>,
+        mut ask: impl FnMut(&mut Host, Time) -> io::Result<Option<R>>,
     ) -> io::Result<R> {
         let mut inner = self.inner.borrow_mut();
-        let (begun, mut busy) = (inner.now(), true);
+        let (begun, mut busy) = (self.now(), true);
         let mut now = begun;
         loop {
             if let Some(answer) = ask(&mut inner, now)? {
@@ -243,7 +236,7 @@ impl Interface {
                 _ if busy => {}
                 _ => std::thread::yield_now(),
             }
-            now = inner.now().max(now + Duration::from_nanos(1));
+            now = self.now().max(now + Duration::from_nanos(1));
             busy = inner.step(now);
             if let Some(error) = inner.node.failed() {
                 return Err(io::Error::other(error.to_string()));
@@ -257,26 +250,54 @@ pub(crate) fn named(address: impl ToSocketAddrs) -> io::Result<SocketAddr> {
     address.to_socket_addrs()?.next().ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
-impl Inner {
-    fn now(&self) -> Time {
-        Time::START + self.start.elapsed()
+impl Host {
+    /// A host with an interface at a device, which comes up as soon as it can. The seeds are to be
+    /// unknown to others.
+    pub fn new(
+        now: Time,
+        place: impl Into<Place>,
+        settings: &InterfaceSettings,
+        config: StackConfig,
+        [seed, stack_seed]: [u64; 2],
+    ) -> Result<Self, DeviceError> {
+        let mut node = node::Interface::new(now, place, settings, seed)?;
+        node.keep_deliveries();
+        Ok(Self {
+            node,
+            stack: Stack::new(config, stack_seed),
+            held: None,
+            spill: Vec::new(),
+            looped: Vec::new(),
+            own: BTreeSet::new(),
+            connects: settings.mode != Mode::Ud,
+            look_at: now,
+        })
+    }
+
+    /// The interface, to be shown.
+    pub const fn node(&self) -> &node::Interface {
+        &self.node
     }
 
     /// An address of ours from which packets go there.
-    pub(crate) fn source_for(&self, to: IpAddr) -> io::Result<IpAddr> {
+    pub fn source_for(&self, to: IpAddr) -> io::Result<IpAddr> {
         let source = self.node.control().addresses().source_for(to);
         source.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
     }
 
-    pub(crate) fn join_group(&mut self, now: Time, group: IpAddr) -> bool {
+    /// A socket hears a group. `false` if it is none, or there are too many.
+    pub fn join_group(&mut self, now: Time, group: IpAddr) -> bool {
         self.node.join_group(now, group)
     }
 
-    pub(crate) fn leave_group(&mut self, now: Time, group: IpAddr) {
+    /// A socket hears a group no more.
+    pub fn leave_group(&mut self, now: Time, group: IpAddr) {
         self.node.leave_group(now, group);
     }
 
-    fn step(&mut self, now: Time) -> bool {
+    /// Serves all sockets once; says whether there was anything to do. Then it is to be called
+    /// again soon, and otherwise when something comes and when [`Host::poll_timeout`] says so.
+    pub fn step(&mut self, now: Time) -> bool {
         let stack = &mut self.stack;
         let mut busy = self.node.breathe(now, &mut |packet| stack.take_packet(now, packet));
         if self.look_at <= now {
@@ -300,7 +321,7 @@ impl Inner {
     }
 
     /// Sends a datagram of a socket. There is no room while others wait to leave.
-    pub(crate) fn udp_send(
+    pub fn udp_send(
         &mut self,
         now: Time,
         id: UdpId,
@@ -322,12 +343,33 @@ impl Inner {
         Ok(())
     }
 
+    /// When there is something to do though nothing comes.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        [self.node.poll_timeout(), self.stack.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// Whether all that sockets have sent is with their peers, or lost.
+    pub fn has_sent(&self, now: Time) -> bool {
+        let has_sent = self.held.is_none() && self.node.has_sent(now);
+        self.node.failed().is_some() || has_sent && self.stack.tcp_is_flushed()
+    }
+
+    /// Takes leave of the link. [`Host::has_left`] tells when the others know.
+    pub fn leave(&mut self, now: Time) {
+        self.node.leave(now);
+    }
+
+    /// Whether all that the link is to know of our leaving is said.
+    pub fn has_left(&self) -> bool {
+        self.node.has_left()
+    }
+
     fn has_room(&self) -> bool {
         self.held.is_none() && self.looped.len() < LOOPED_MAX && self.node.has_room()
     }
 
     /// Hands what sockets have to the device; says whether there was anything.
-    pub(crate) fn transmit(&mut self, now: Time) -> bool {
+    pub fn transmit(&mut self, now: Time) -> bool {
         if let Some(packet) = self.held.take()
             && self.node.send(now, &packet) == Err(NotSent::Full)
         {
@@ -411,24 +453,24 @@ impl Exit for Sheet<'_> {
     }
 }
 
-impl Drop for Inner {
-    /// What sockets have sent is still brought to their peers, and the link is left in order; but
-    /// nobody is waited for long.
+impl Drop for Interface {
+    /// With the last one, what sockets have sent is still brought to their peers, and the link is
+    /// left in order; but nobody is waited for long.
     fn drop(&mut self) {
+        if Rc::strong_count(&self.inner) > 1 {
+            return;
+        }
+        let mut host = self.inner.borrow_mut();
         let mut now = self.now();
         let end = now + LEAVE_MAX;
-        let is_done = |inner: &Self, now| {
-            let has_sent = inner.held.is_none() && inner.node.has_sent(now);
-            inner.node.failed().is_some() || has_sent && inner.stack.tcp_is_flushed()
-        };
-        while now < end && !is_done(self, now) {
-            self.step(now);
+        while now < end && !host.has_sent(now) {
+            host.step(now);
             now = self.now();
         }
-        self.node.leave(now);
+        host.leave(now);
         let end = now + LEAVE_MAX;
-        while now < end && !self.node.has_left() {
-            self.node.step(now);
+        while now < end && !host.has_left() {
+            host.node.step(now);
             now = self.now();
         }
     }

@@ -295,6 +295,12 @@ impl Station {
         self.traffic
     }
 
+    /// Buffers that packets are in: of its memories, those that are neither free nor posted as
+    /// receives. For tests that ask whether all come back.
+    pub fn buffers_in_use(&self) -> usize {
+        self.small.in_use() + self.large.in_use()
+    }
+
     /// What was dropped, by reason.
     pub fn drops(&self) -> &PacketDrops {
         &self.drops
@@ -392,18 +398,18 @@ impl Station {
         Ok(())
     }
 
-    /// Ends the station and all that it has at the device, once it is attached to no group. Buffers
-    /// come back; packets that were under way may be lost.
-    pub fn close<D: Device + ?Sized>(mut self, device: &mut D) -> Result<(), VerbsError> {
+    /// Ends all that the station has at the device, once it is attached to no group. Buffers come
+    /// back; packets that were under way may be lost. After that it is good for nothing.
+    pub fn close<D: Device + ?Sized>(&mut self, device: &mut D) -> Result<(), VerbsError> {
         device.destroy_qp(self.datagrams.qp)?;
-        let Self { connections, small, large, .. } = &mut self;
+        let Self { connections, small, large, .. } = self;
         connections.destroy(device, |buf| free(small, large, buf))?;
         device.destroy_cq(self.cq)?;
         for stock in [&mut self.small, &mut self.large] {
             device.deregister(stock.lkey())?;
             stock.take_all();
         }
-        let Self { datagrams, small, large, .. } = &mut self;
+        let Self { datagrams, small, large, .. } = self;
         datagrams.sends.clear(|buf| free(small, large, buf));
         Ok(())
     }

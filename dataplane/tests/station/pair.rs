@@ -206,9 +206,9 @@ impl<L: Link> Host<L> {
 
     /// Closes the station; every buffer must be back.
     pub fn close(self) {
-        let Self { mut device, station, small, large, received, refused, .. } = self;
+        let Self { mut device, mut station, small, large, received, refused, .. } = self;
         station.close(&mut device).unwrap();
-        drop((received, refused));
+        drop((station, received, refused));
         assert_eq!((small.pool().outstanding(), large.pool().outstanding()), (0, 0));
     }
 

@@ -92,6 +92,7 @@ impl Mover {
                 let qp = self.station.datagram_qp();
                 let is_heard = self.management.in_band().is_none_or(|it| it.hear(*mgid));
                 self.device.attach_multicast(qp, *mgid, *mlid)?;
+                self.attached.insert((*mgid, *mlid));
                 full(is_heard)
             }
             Action::Detach { mgid, mlid } => {
@@ -99,6 +100,7 @@ impl Mover {
                 if let Some(in_band) = self.management.in_band() {
                     in_band.hear_no_more(*mgid);
                 }
+                self.attached.remove(&(*mgid, *mlid));
                 self.device.detach_multicast(qp, *mgid, *mlid)
             }
             Action::AddOwn(address) => {

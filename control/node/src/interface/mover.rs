@@ -23,7 +23,7 @@ use pollux_mem::Buf;
 use pollux_mem::snapshot::Snapshot;
 use pollux_verbs::time::Time;
 use pollux_verbs::*;
-use pollux_wire::address::{Guid, Qpn, Scope};
+use pollux_wire::address::{Gid, Guid, Lid, Qpn, Scope};
 use pollux_wire::ip::ipoib::{EtherType, ip_mtu};
 use pollux_wire::keys::PKey;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -130,6 +130,8 @@ pub struct Mover {
     pub(super) keys: BTreeMap<ConnectionId, ConnectionKey>,
     /// Connections by which nothing has come yet.
     pub(super) unheard: BTreeSet<ConnectionId>,
+    /// Groups that datagrams come of.
+    pub(super) attached: BTreeSet<(Gid, Lid)>,
     /// What control wanted and was refused, until it is done or something else is wanted; and why.
     pub(super) undone: BTreeMap<Subject, (Action, VerbsError)>,
     /// The device refused what the interface cannot be without.
@@ -210,6 +212,7 @@ impl Mover {
             connections: BTreeMap::new(),
             keys: BTreeMap::new(),
             unheard: BTreeSet::new(),
+            attached: BTreeSet::new(),
             undone: BTreeMap::new(),
             broken: None,
             handles: Handles::new(pd, HANDLES_MAX),
@@ -448,5 +451,17 @@ impl Mover {
             }
             _ => Ok(()),
         }
+    }
+}
+
+impl Drop for Mover {
+    /// As long as the device may write to buffers nobody gets them, and their memory stays. So it
+    /// is told that all has come to an end; what it refuses stays as it is.
+    fn drop(&mut self) {
+        let qp = self.station.datagram_qp();
+        for (mgid, mlid) in std::mem::take(&mut self.attached) {
+            let _ = self.device.detach_multicast(qp, mgid, mlid);
+        }
+        let _ = self.station.close(&mut *self.device);
     }
 }

@@ -1,5 +1,8 @@
 //! A net with adapters in one thread: [`crate::link::world`] for many nodes. Time is virtual, or
 //! that of a clock.
+//!
+//! Why a lock, though all of it is one thread's: what runs a node wants devices that can be handed
+//! to its thread, and the same code is to run here. Nobody ever waits for it.
 
 use super::Net;
 use crate::frame::Frame;
@@ -12,16 +15,15 @@ use crate::sm::{self, Residents};
 use crate::time::Time;
 use crate::topology::End;
 use pollux_wire::mad::MgmtClass;
-use std::cell::{Ref, RefCell, RefMut};
 use std::collections::BTreeMap;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A net, and the time in it.
 #[derive(Clone)]
 pub struct NetWorld {
-    inner: Rc<RefCell<Inner>>,
+    inner: Arc<Mutex<Inner>>,
 }
 
 struct Inner {
@@ -55,7 +57,7 @@ impl NetWorld {
     fn with(net: Net, clock: Option<Clock>) -> Self {
         let (managers, deadlines) = (Residents::default(), BTreeMap::new());
         let inner = Inner { now: Time::START, clock, net, managers, deadlines };
-        Self { inner: Rc::new(RefCell::new(inner)) }
+        Self { inner: Arc::new(Mutex::new(inner)) }
     }
 
     /// The link at a port.
@@ -66,31 +68,36 @@ impl NetWorld {
     /// A subnet manager of our own starts at a port. From now on there is always something that is
     /// to happen.
     pub fn start_manager(&self, at: End, config: sm::Config) {
-        let inner = &mut *self.inner.borrow_mut();
+        let inner = &mut *self.lock();
         inner.managers.start(inner.net.subnet_mut(), at, config);
     }
 
     /// What time it is.
     pub fn now(&self) -> Time {
-        let inner = self.inner.borrow();
+        let inner = self.lock();
         inner.clock.as_ref().map_or(inner.now, |clock| clock())
     }
 
-    /// The net.
-    pub fn net(&self) -> Ref<'_, Net> {
-        Ref::map(self.inner.borrow(), |inner| &inner.net)
+    /// The net; to be let go of before anything else is asked of this world.
+    pub fn net(&self) -> impl Deref<Target = Net> + '_ {
+        NetGuard(self.lock())
     }
 
-    /// The net, to be changed.
-    pub fn net_mut(&self) -> RefMut<'_, Net> {
-        RefMut::map(self.inner.borrow_mut(), |inner| &mut inner.net)
+    /// The same, to be changed.
+    pub fn net_mut(&self) -> impl DerefMut<Target = Net> + '_ {
+        NetGuard(self.lock())
+    }
+
+    /// A panic elsewhere ends the thread that all of it is in.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Moves the clock to the next thing that is to happen; says whether there is any. It stands
     /// still while an adapter has not taken what has come. A clock needs no moving.
     pub fn step(&self) -> bool {
         let now = self.now();
-        let mut inner = self.inner.borrow_mut();
+        let mut inner = self.lock();
         if inner.clock.is_some() {
             inner.pass(now);
             return true;
@@ -98,18 +105,49 @@ impl NetWorld {
         if inner.net.is_waited_for() {
             return true;
         }
-        let due = inner.deadlines.values().min().copied();
-        let traps = inner.net.subnet().traps_due();
-        let all = [inner.net.deadline(), due, inner.managers.due(), traps];
-        let Some(next) = all.into_iter().flatten().min() else {
-            return false;
-        };
-        inner.pass(next);
-        true
+        let next = inner.next();
+        next.into_iter().for_each(|next| inner.pass(next));
+        next.is_some()
+    }
+
+    /// The same for whoever has something to do at `end`: the clock does not move beyond that. Says
+    /// whether anything happened here, or is still to be taken.
+    pub fn step_until(&self, end: Time) -> bool {
+        let mut inner = self.lock();
+        if inner.net.is_waited_for() {
+            return true;
+        }
+        let next = inner.next();
+        inner.pass(next.unwrap_or(end).min(end));
+        next.is_some_and(|next| next <= end)
+    }
+}
+
+/// The net of a world, as long as nobody else has it.
+struct NetGuard<'a>(MutexGuard<'a, Inner>);
+
+impl Deref for NetGuard<'_> {
+    type Target = Net;
+
+    fn deref(&self) -> &Net {
+        &self.0.net
+    }
+}
+
+impl DerefMut for NetGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Net {
+        &mut self.0.net
     }
 }
 
 impl Inner {
+    /// When something happens next.
+    fn next(&self) -> Option<Time> {
+        let due = self.deadlines.values().min().copied();
+        let traps = self.net.subnet().traps_due();
+        [self.net.deadline(), due, self.managers.due(), traps].into_iter().flatten().min()
+    }
+
     fn pass(&mut self, until: Time) {
         self.now = self.now.max(until);
         let (now, net, managers) = (self.now, &mut self.net, &mut self.managers);
@@ -133,13 +171,22 @@ impl Inner {
     }
 }
 
+impl Drop for NetLink {
+    /// An adapter that is gone takes nothing more, and waits for nothing.
+    fn drop(&mut self) {
+        let mut inner = self.world.lock();
+        inner.net.detach(self.end);
+        inner.deadlines.remove(&self.end);
+    }
+}
+
 impl Link for NetLink {
     fn now(&self) -> Time {
         self.world.now()
     }
 
     fn is_virtual(&self) -> bool {
-        self.world.inner.borrow().clock.is_none()
+        self.world.lock().clock.is_none()
     }
 
     fn wants_packets(&self) -> bool {
@@ -164,21 +211,21 @@ impl Link for NetLink {
 
     fn send_packet(&mut self, octets: &[u8]) -> bool {
         let now = self.world.now();
-        let mut inner = self.world.inner.borrow_mut();
+        let mut inner = self.world.lock();
         inner.net.send(now, self.end, Frame::Packet(octets.to_vec()));
         true
     }
 
     fn send_message(&mut self, head: &[u64], octets: usize, fill: impl FnMut(&mut [u8])) -> bool {
         let now = self.world.now();
-        let mut inner = self.world.inner.borrow_mut();
+        let mut inner = self.world.lock();
         inner.net.send(now, self.end, Frame::message(head, octets, fill));
         true
     }
 
     fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool {
         let now_there = self.world.now();
-        let mut inner = self.world.inner.borrow_mut();
+        let mut inner = self.world.lock();
         inner.pass(now_there);
         let Some((origin, frame)) = inner.net.take(self.end) else { return false };
         let lender = inner.net.lender(origin);
@@ -192,10 +239,10 @@ impl Link for NetLink {
     }
 
     fn set_deadline(&mut self, deadline: Option<Time>) {
-        let deadlines = &mut self.world.inner.borrow_mut().deadlines;
+        let mut inner = self.world.lock();
         match deadline {
-            Some(deadline) => deadlines.insert(self.end, deadline),
-            None => deadlines.remove(&self.end),
+            Some(deadline) => inner.deadlines.insert(self.end, deadline),
+            None => inner.deadlines.remove(&self.end),
         };
     }
 
@@ -203,7 +250,7 @@ impl Link for NetLink {
         if !self.is_virtual() {
             return std::thread::yield_now();
         }
-        let mut inner = self.world.inner.borrow_mut();
+        let mut inner = self.world.lock();
         let own = inner.deadlines.get(&self.end).copied();
         let next = [inner.net.deadline(), own, Some(end)].into_iter().flatten().min();
         let soon = inner.now + Duration::from_nanos(1);

@@ -218,8 +218,10 @@ impl SubnetManager {
             let Some((now, new)) = self.wanted(place) else { continue };
             let is_new = now.port_state == PortState::INITIALIZE;
             let target = if is_new { PortState::ARMED } else { PortState::NO_CHANGE };
-            if is_new || new != now {
-                let client_reregister = self.shall_reregister(&now, &new, place);
+            // Also where nothing else changes: a manager that takes over in the place of another
+            // knows of no members.
+            let client_reregister = self.shall_reregister(&now, &new, place);
+            if is_new || client_reregister || new != now {
                 let new = PortInfo { port_state: target, client_reregister, ..new };
                 self.set_port(place, new);
             }

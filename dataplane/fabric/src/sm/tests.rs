@@ -359,6 +359,25 @@ fn with_one_priority_the_lower_guid_is_master() {
 
 // req: iba-sm-election
 #[test]
+fn a_master_in_the_place_of_another_asks_all_to_join_anew() {
+    let mut world = World::managed("single:3", Config::default());
+    let asked = |world: &World, number| {
+        let end = world.host(number);
+        world.subnet.nodes()[end.node as usize].ports[usize::from(end.port)].reregistrations
+    };
+    for _ in 0..3 {
+        let before = [2, 3].map(|number| asked(&world, number));
+        world.start(1, Config::default());
+        world.settle();
+        let after = [2, 3].map(|number| asked(&world, number));
+        assert!((0..2).all(|nth| after[nth] > before[nth]), "{before:?} {after:?}");
+        // And nobody once all is as it is to be.
+        world.pass(Duration::from_secs(60));
+        assert_eq!([2, 3].map(|number| asked(&world, number)), after);
+    }
+}
+
+#[test]
 fn when_the_master_dies_the_standby_takes_over() {
     let mut world = two(9, 3);
     world.stop(1);

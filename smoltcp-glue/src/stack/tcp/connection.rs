@@ -13,7 +13,6 @@ use crate::stack::config::TcpConfig;
 use pollux_verbs::time::Time;
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{RecvError, Socket, SocketBuffer, State};
-use smoltcp::time::Duration as SmolDuration;
 use smoltcp::wire::IpListenEndpoint;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -63,6 +62,8 @@ pub struct Connection {
     give_up: Option<Time>,
     /// What was to be sent when that was last put off.
     unsent: usize,
+    /// Since when the peer owes an answer: to the first that was sent since it was heard last.
+    owed_since: Option<Time>,
     patience: Duration,
 }
 
@@ -89,6 +90,7 @@ impl Connection {
             is_detached: false,
             give_up: None,
             unsent: 0,
+            owed_since: None,
             patience: config.patience,
         }
     }
@@ -133,13 +135,20 @@ impl Connection {
         self.state() == State::Closed && self.shown().remote_endpoint().is_none()
     }
 
-    /// smoltcp's patience is for silence of any kind; a connection without anything to say may be
-    /// silent for as long as it likes.
-    pub(super) fn set_patience(&mut self) {
+    /// A packet was sent. Whoever has nothing to say to the peer waits for no answer.
+    ///
+    /// smoltcp's own patience is for silence of any kind: it would end a connection that nobody
+    /// uses, and one whose window is closed for longer than it takes from one probe to the next.
+    pub(super) fn note_sent(&mut self, now: Time) {
         let is_opening = matches!(self.state(), State::SynSent | State::SynReceived);
-        let has_to_say = is_opening || self.shown().send_queue() > 0;
-        let patience = SmolDuration::from_micros(self.patience.as_micros() as u64);
-        self.socket().set_timeout(has_to_say.then_some(patience));
+        if is_opening || self.shown().send_queue() > 0 {
+            self.owed_since.get_or_insert(now);
+        }
+    }
+
+    /// A packet came.
+    pub(super) const fn note_heard(&mut self) {
+        self.owed_since = None;
     }
 
     /// No more is sent after what was.
@@ -174,15 +183,16 @@ impl Connection {
         is_due
     }
 
-    /// When it will be given up: a FIN without answer, or one of the peer's that never comes and
-    /// nobody waits for.
+    /// When it will be given up: a peer that does not answer, a FIN without answer, or one of the
+    /// peer's that never comes and nobody waits for.
     pub(super) fn closing_due(&self) -> Option<Time> {
         let waits = match self.state() {
             State::FinWait1 | State::Closing | State::LastAck => true,
             State::FinWait2 => self.holder == Holder::Nobody,
             _ => false,
         };
-        self.give_up.filter(|_| waits)
+        let silence = self.owed_since.map(|since| since + self.patience);
+        [self.give_up.filter(|_| waits), silence].into_iter().flatten().min()
     }
 
     /// Why it is no more, if that is so.

@@ -314,6 +314,7 @@ impl Tcp {
         if self.engine.receive(at, connection.sockets(), octets, &mut self.answer) {
             push(out, &self.answer);
         }
+        connection.note_heard();
         connection.put_off(now);
         if connection.state() == State::Listen {
             // It was no SYN that a connection begins with.
@@ -338,10 +339,10 @@ impl Tcp {
             }
             counts.tcp_polls += 1;
             let before = connection.state();
-            connection.set_patience();
             let at = connection.at(now, mtus.of(now, connection.addresses().1.ip()));
             let is_sent = self.engine.transmit(at, connection.sockets(), exit);
             if is_sent {
+                connection.note_sent(now);
                 // It may have more, after everybody else had a turn.
                 self.ready.push_back(id);
             } else {

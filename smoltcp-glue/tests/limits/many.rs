@@ -1,0 +1,181 @@
+//! Many connections: short ones by the thousand, half-open ones by strangers, idle ones beside a
+//! busy one.
+
+use crate::traffic::{Client, Plan, STREAMS, Server, Shared};
+use crate::world::{World, at, ip};
+use pollux::Mode;
+use pollux::stack::{StackConfig, TcpConfig, TcpId};
+use pollux_fabric::link::world::Wire;
+use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::ipv4::Ipv4Header;
+use pollux_wire::ip::tcp::{TcpHeader, fill_checksum};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Short connections, usually.
+const SHORT: usize = 3_000;
+/// Of these at a time.
+const AT_A_TIME: usize = 50;
+/// Connections that there may be, stragglers included.
+const CONNECTIONS_MAX: usize = 12_000;
+
+#[expect(clippy::disallowed_methods, reason = "more connections are asked for by hand")]
+fn short() -> usize {
+    std::env::var("POLLUX_CONNECTIONS").ok().and_then(|it| it.parse().ok()).unwrap_or(SHORT)
+}
+
+/// Two hosts with buffers of a few octets, for many connections.
+fn world() -> World {
+    let tcp = TcpConfig {
+        receive_octets: 2048,
+        send_octets: 2048,
+        connections_max: CONNECTIONS_MAX,
+        ..TcpConfig::default()
+    };
+    let config = StackConfig { tcp, ..StackConfig::default() };
+    let wire = Wire { latency: Duration::from_micros(2), ..Wire::default() };
+    World::new(1, &[Mode::Rc; 2], wire, &config)
+}
+
+#[test]
+fn short_connections_come_and_go() {
+    let (mut world, tally) = (world(), Shared::default());
+    world.run(1, Server::new(&tally));
+    let served = world.programs();
+    let (mut begun, mut most, mut full) = (0, 0, 0);
+    while begun < short() {
+        for _ in 0..AT_A_TIME.min(short() - begun) {
+            begun += 1;
+            world.run(0, Client::new(Plan::new(begun as u64, at(1, STREAMS), 100, 100), &tally));
+        }
+        world.until("a batch", 60 * SECOND, |world| world.programs() == served);
+        most = most.max(world.seats[0].host().stack.tcp_len());
+        // Those that have ended wait for stragglers for ten seconds, and take up places.
+        if most + AT_A_TIME > CONNECTIONS_MAX {
+            full += 1;
+            world.pass(10 * SECOND);
+            most = world.seats[0].host().stack.tcp_len();
+        }
+    }
+    println!("{begun} connections in {:?}, {full} times full", world.now());
+    assert_eq!((tally.borrow().done, &tally.borrow().failed), (begun as u64, &Default::default()));
+    world.pass(30 * SECOND);
+    for seat in &mut world.seats {
+        assert_eq!(seat.host().stack.tcp_len(), 0);
+        assert_eq!(seat.host().node().mover().station().buffers_in_use(), 0);
+    }
+}
+
+#[test]
+fn a_flood_of_syns_keeps_nobody_from_other_ports() {
+    let (mut world, tally) = (world(), Shared::default());
+    world.run(1, Server::new(&tally));
+    let listener = world.seats[1].host().stack.tcp_listen(at(1, 81), 16).expect("it is free");
+    let served = world.programs();
+    let flood = |world: &mut World, first: u32| {
+        let now = world.now();
+        for number in first..first + 1000 {
+            world.seats[1].host().stack.handle_packet(now, &syn(number));
+        }
+    };
+    for stream in 0..50 {
+        world.run(0, Client::new(Plan::new(stream, at(1, STREAMS), 5_000, 5_000), &tally));
+        flood(&mut world, stream as u32 * 1000);
+        world.until("a stream beside", SECOND, |world| world.programs() == served);
+    }
+    assert_eq!(tally.borrow().done, 50);
+    let stack = &world.seats[1].host().stack;
+    assert!(stack.tcp_len() <= 16 + 50, "{} connections", stack.tcp_len());
+    assert_eq!(stack.counts().backlog_full, 50_000 - 16);
+    // When it is over, those that were half open are given up, and who is really there gets in.
+    world.pass(180 * SECOND);
+    let now = world.now();
+    let host = world.seats[0].host();
+    host.stack.tcp_connect(now, at(0, 0), at(1, 81)).expect("a port is free");
+    host.transmit(now);
+    world.until("it gets in", 10 * SECOND, |world| {
+        world.seats[1].host().stack.tcp_accept(listener).expect("it listens").is_some()
+    });
+}
+
+/// A SYN from somewhere in 11.0.0.0/8.
+fn syn(number: u32) -> Vec<u8> {
+    let source = Ipv4Addr::from(0x0b00_0001 + number);
+    let IpAddr::V4(destination) = ip(1) else { unreachable!("it is of IPv4") };
+    let protocol = IpProtocol::TCP;
+    let header = Ipv4Header { ttl: 64, protocol, source, destination, ..Ipv4Header::default() };
+    let mut packet = vec![0; Ipv4Header::LEN + TcpHeader::LEN];
+    let segment = header.write_packet(&[], TcpHeader::LEN, &mut packet).expect("there is room");
+    let tcp = TcpHeader {
+        source_port: 1000,
+        destination_port: 81,
+        sequence_number: number,
+        syn: true,
+        window: 1000,
+        ..TcpHeader::default()
+    };
+    tcp.write_segment(&[], 0, segment).expect("there is room");
+    fill_checksum(segment, &header.pseudo_header()).expect("it is a segment");
+    packet
+}
+
+/// Opens so many connections to a port; gives both ends of each.
+fn connect(world: &mut World, port: u16, count: usize) -> Vec<[TcpId; 2]> {
+    let listener = world.seats[1].host().stack.tcp_listen(at(1, port), 4096).expect("it is free");
+    let mut all = Vec::new();
+    for _ in 0..count {
+        let now = world.now();
+        let host = world.seats[0].host();
+        let to: SocketAddr = at(1, port);
+        let client = host.stack.tcp_connect(now, at(0, 0), to).expect("a port is free");
+        host.transmit(now);
+        let mut server = None;
+        world.until("connected", 10 * SECOND, |world| {
+            let stack = &mut world.seats[1].host().stack;
+            server = server.or_else(|| stack.tcp_accept(listener).expect("it listens"));
+            server.is_some() && world.seats[0].host().stack.tcp_is_open(client) == Ok(true)
+        });
+        all.push([client, server.expect("it was waited for")]);
+    }
+    all
+}
+
+/// What a thousand requests and responses cost beside so many idle connections: turns of the
+/// world, looks at connections, and time for people to read.
+#[expect(clippy::disallowed_methods, reason = "how long it took is for people to read")]
+fn busy_beside(idle: usize) -> (u64, u64, Duration) {
+    let mut world = world();
+    connect(&mut world, 82, idle);
+    let [client, server] = connect(&mut world, 83, 1)[0];
+    // Acknowledgments that are put off, and whatever else comes late.
+    world.pass(5 * SECOND);
+    let polls = |world: &mut World| -> u64 {
+        world.seats.iter_mut().map(|seat| seat.host().stack.counts().tcp_polls).sum()
+    };
+    let (before, began) = (polls(&mut world), Instant::now());
+    let (mut turns, mut buffer) = (0, [0; 100]);
+    for _ in 0..1000 {
+        for (from, id, peer) in [(0, client, server), (1, server, client)] {
+            let now = world.now();
+            let host = world.seats[from].host();
+            host.stack.tcp_send(id, &[1; 64]).expect("it is open");
+            host.transmit(now);
+            world.until("there", SECOND, |world| {
+                turns += 1;
+                let stack = &mut world.seats[1 - from].host().stack;
+                stack.tcp_recv(peer, &mut buffer).expect("it is open").is_some()
+            });
+        }
+    }
+    (turns, polls(&mut world) - before, began.elapsed())
+}
+
+#[test]
+fn a_busy_connection_does_not_notice_ten_thousand_idle_ones() {
+    let [alone, beside] = [0, 10_000].map(busy_beside);
+    let ratio = beside.2.as_secs_f64() / alone.2.as_secs_f64();
+    println!("alone {alone:?}, beside 10,000 {beside:?}: {ratio:.2} times as long");
+    // In virtual time a response comes after as many turns, and each asks as many connections.
+    assert_eq!((alone.0, alone.1), (beside.0, beside.1), "turns and looks");
+}

@@ -1,0 +1,81 @@
+//! Readers that read slowly, or not at all for a while.
+
+use crate::traffic::{Client, Pace, Plan, STREAMS, Server, Shared};
+use crate::world::{World, at};
+use pollux::Mode;
+use pollux::stack::{StackConfig, TcpConfig};
+use pollux_fabric::link::world::Wire;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+const SLOW: u16 = 81;
+/// What a stream has room for at both ends together.
+const ROOM: usize = 128 << 10;
+
+fn world(mode: Mode) -> World {
+    let half = ROOM / 2;
+    let tcp = TcpConfig { receive_octets: half, send_octets: half, ..TcpConfig::default() };
+    let config = StackConfig { tcp, ..StackConfig::default() };
+    let wire = Wire { latency: Duration::from_micros(2), ..Wire::default() };
+    World::new(1, &[mode, mode], wire, &config)
+}
+
+/// Packets that a host's sockets were asked for.
+fn polls(world: &World, host: usize) -> u64 {
+    world.seats[host].host.as_ref().map_or(0, |host| host.stack.counts().tcp_polls)
+}
+
+#[test]
+fn a_slow_reader_gets_all_and_delays_nobody_else() {
+    for mode in [Mode::Ud, Mode::Rc] {
+        let mut world = world(mode);
+        let [slow, quick] = [Shared::default(), Shared::default()];
+        let pace = Pace { from: world.now(), octets: 1000, every: SECOND / 10 };
+        world.run(1, Server::slow(&slow, SLOW, pace));
+        world.run(1, Server::new(&quick));
+        let served = world.programs();
+        world.run(0, Client::new(Plan::new(1, at(1, SLOW), 400_000, 1000), &slow));
+        world.pass(5 * SECOND);
+        // What is quick goes past it.
+        for stream in 2..12 {
+            let plan = Plan::new(stream, at(1, STREAMS), 300_000, 300_000);
+            world.run(0, Client::new(plan, &quick));
+        }
+        world.until("quick streams", SECOND, |_| quick.borrow().done == 10);
+        assert!(slow.borrow().octets < 100_000, "it is slow");
+        // 10,000 octets a second.
+        world.until("the slow stream", 60 * SECOND, |world| world.programs() == served);
+        assert_eq!((slow.borrow().done, &slow.borrow().failed), (1, &Default::default()));
+    }
+}
+
+#[test]
+fn a_closed_window_is_probed_for_and_opens_again() {
+    for loses_the_update in [false, true] {
+        let mut world = world(Mode::Ud);
+        let tally = Shared::default();
+        // For longer than TCP has patience with whoever says nothing.
+        let closed = 300 * SECOND;
+        let from = world.now() + closed;
+        let pace = Pace { from, octets: usize::MAX, every: Duration::from_millis(1) };
+        world.run(1, Server::slow(&tally, SLOW, pace));
+        let served = world.programs();
+        let plan = Plan::new(1, at(1, SLOW), 4 * ROOM, 0);
+        world.run(0, Client::new(Plan { patience: 2 * closed, ..plan }, &tally));
+        world.pass(10 * SECOND);
+        let before = polls(&world, 0);
+        world.pass(closed - 20 * SECOND);
+        let probes = polls(&world, 0) - before;
+        assert!((1..1000).contains(&probes), "{probes} looks at a closed window");
+        assert_eq!(tally.borrow().octets, 0);
+        if loses_the_update {
+            world.pass(10 * SECOND - Duration::from_millis(1));
+            world.set_cable(1, false);
+            world.pass(2 * SECOND);
+            world.set_cable(1, true);
+        }
+        // smoltcp asks a minute after it asked last, at the latest.
+        world.until("the rest", 90 * SECOND, |world| world.programs() == served);
+        assert_eq!((tally.borrow().done, &tally.borrow().failed), (1, &Default::default()));
+    }
+}

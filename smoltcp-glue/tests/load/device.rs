@@ -1,0 +1,81 @@
+//! A device that counts the queue pairs that are made and not destroyed, for whoever asks whether
+//! all are.
+
+use pollux_mem::Memory;
+use pollux_verbs::*;
+use pollux_wire::address::{Gid, Lid, Qpn};
+use pollux_wire::keys::PKey;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Another device, and how many queue pairs there are.
+pub struct Tallied<D> {
+    pub inner: D,
+    pub qps: Arc<AtomicUsize>,
+}
+
+impl<D> Drop for Tallied<D> {
+    fn drop(&mut self) {
+        self.qps.store(0, Ordering::Relaxed);
+    }
+}
+
+macro_rules! pass_on {
+    ($($verb:ident($($name:ident: $kind:ty),*) -> $answer:ty;)*) => {
+        $(fn $verb(&self, $($name: $kind),*) -> $answer {
+            self.inner.$verb($($name),*)
+        })*
+    };
+}
+macro_rules! pass_on_mut {
+    ($($verb:ident($($name:ident: $kind:ty),*) -> $answer:ty;)*) => {
+        $(fn $verb(&mut self, $($name: $kind),*) -> $answer {
+            self.inner.$verb($($name),*)
+        })*
+    };
+}
+
+impl<D: Device> Device for Tallied<D> {
+    fn create_qp(&mut self, init: &QpInit) -> Result<Qp, VerbsError> {
+        self.inner.create_qp(init).inspect(|_| _ = self.qps.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn destroy_qp(&mut self, qp: Qp) -> Result<(), VerbsError> {
+        self.inner.destroy_qp(qp).inspect(|()| _ = self.qps.fetch_sub(1, Ordering::Relaxed))
+    }
+
+    pass_on! {
+        attributes() -> DeviceAttributes;
+        port(port: u8) -> Result<PortAttributes, VerbsError>;
+        gid(port: u8, index: u8) -> Result<Gid, VerbsError>;
+        pkey(port: u8, index: u16) -> Result<PKey, VerbsError>;
+        qpn(qp: Qp) -> Result<Qpn, VerbsError>;
+        query_qp(qp: Qp) -> Result<(QpState, QpAttributes), VerbsError>;
+    }
+    pass_on_mut! {
+        create_pd() -> Result<Pd, VerbsError>;
+        destroy_pd(pd: Pd) -> Result<(), VerbsError>;
+        register(pd: Pd, memory: &Memory, access: Access) -> Result<MemoryRegion, VerbsError>;
+        deregister(region: LKey) -> Result<(), VerbsError>;
+        create_window(pd: Pd) -> Result<MemoryWindow, VerbsError>;
+        destroy_window(window: RKey) -> Result<(), VerbsError>;
+        create_cq(completions_max: u32) -> Result<Cq, VerbsError>;
+        destroy_cq(cq: Cq) -> Result<(), VerbsError>;
+        create_srq(pd: Pd, requests_max: u32, sges_max: u32) -> Result<Srq, VerbsError>;
+        set_srq_limit(srq: Srq, limit: u32) -> Result<(), VerbsError>;
+        destroy_srq(srq: Srq) -> Result<(), VerbsError>;
+        modify_qp(qp: Qp, change: &QpAttributes) -> Result<(), VerbsError>;
+        create_ah(pd: Pd, address: &AddressVector) -> Result<Ah, VerbsError>;
+        destroy_ah(ah: Ah) -> Result<(), VerbsError>;
+        attach_multicast(qp: Qp, mgid: Gid, mlid: Lid) -> Result<(), VerbsError>;
+        detach_multicast(qp: Qp, mgid: Gid, mlid: Lid) -> Result<(), VerbsError>;
+        post_send(qp: Qp, batch: &[SendRequest<'_>]) -> Result<(), PostError>;
+        post_recv(qp: Qp, batch: &[RecvRequest<'_>]) -> Result<(), PostError>;
+        post_srq_recv(srq: Srq, batch: &[RecvRequest<'_>]) -> Result<(), PostError>;
+        poll(cq: Cq, completions: &mut [Completion]) -> Result<usize, VerbsError>;
+        arm(cq: Cq, arm: Arm) -> Result<(), VerbsError>;
+        wait(timeout: Duration) -> Result<Option<Cq>, VerbsError>;
+        async_event() -> Option<AsyncEvent>;
+    }
+}

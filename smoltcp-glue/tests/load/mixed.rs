@@ -1,0 +1,298 @@
+//! Eras of trouble, each followed by quiet: in that, all that was begun comes to its end, everybody
+//! reaches everybody, and then hosts have no more than at first.
+
+use crate::MEMORY;
+use crate::traffic::{
+    Asker, Client, ECHOES, Echo, Hearer, Plan, STREAMS, Server, Shared, Speaker, Tally,
+};
+use crate::world::{World, at};
+use pollux::Mode;
+use pollux::stack::{StackConfig, TcpConfig};
+use pollux_fabric::link::fault::Faults;
+use pollux_fabric::link::world::Wire;
+use pollux_fabric::sm;
+use pollux_fabric::topology::End;
+use pollux_verbs::dice::Dice;
+use pollux_verbs::time::Time;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MODES: [Mode; 4] = [Mode::Auto, Mode::Rc, Mode::Uc, Mode::Ud];
+/// How long things happen.
+const TROUBLED: Duration = Duration::from_secs(120);
+/// How long programs of a troubled time may take to end when it is over: a program has patience
+/// for 30 s, what it then leaves TCP has patience for 20 s, twice if a last word is lost, and
+/// stragglers are waited for 10 s.
+const STUCK_AFTER: Duration = Duration::from_secs(90);
+/// How long after the last trouble everybody knows again who is there.
+const KNOWN_IN: Duration = Duration::from_secs(60);
+/// How long everybody may take to reach everybody then.
+const REACHED_IN: Duration = Duration::from_secs(60);
+/// How long a quiet is, after which no table remembers what was: neighbours and connections that
+/// nobody uses have gone.
+const QUIET: Duration = Duration::from_secs(600);
+
+/// Something that happens to a world.
+#[derive(Clone, Copy, Debug)]
+enum Trouble {
+    Cable(usize),
+    /// A host dies, and begins anew when it is over.
+    Death(usize),
+    /// A host takes leave, and begins anew when it is over.
+    Leave(usize),
+    Weather(Wire),
+    /// Another subnet manager takes over, which knows nothing.
+    Manager,
+}
+
+fn wire() -> Wire {
+    Wire { latency: Duration::from_micros(1), ..Wire::default() }
+}
+
+impl Trouble {
+    /// Any one, and how long it lasts.
+    fn any(dice: &mut Dice) -> (Self, Duration) {
+        let host = dice.below(MODES.len() as u64) as usize;
+        let trouble = match dice.below(10) {
+            0..=2 => Self::Cable(host),
+            3 | 4 => Self::Death(host),
+            5 => Self::Leave(host),
+            6 => Self::Manager,
+            _ => Self::Weather(storm(dice)),
+        };
+        let long = if dice.happens(500_000) { SECOND } else { 15 * SECOND };
+        (trouble, dice.duration(long))
+    }
+
+    fn begin(self, world: &mut World) {
+        match self {
+            Self::Cable(host) => world.set_cable(host, false),
+            Self::Death(host) => world.kill(host),
+            Self::Leave(host) => leave(world, host),
+            Self::Weather(wire) => world.net.net_mut().set_wires(wire),
+            Self::Manager => {
+                let at = End { node: first_host(world), port: 1 };
+                world.net.start_manager(at, sm::Config::default());
+            }
+        }
+    }
+
+    fn end(self, world: &mut World, tally: &Shared) {
+        match self {
+            Self::Cable(host) => world.set_cable(host, true),
+            Self::Death(host) | Self::Leave(host) if world.seats[host].host.is_none() => {
+                world.start(host);
+                serve(world, host, tally);
+            }
+            Self::Weather(_) => world.net.net_mut().set_wires(wire()),
+            Self::Death(_) | Self::Leave(_) | Self::Manager => {}
+        }
+    }
+}
+
+fn storm(dice: &mut Dice) -> Wire {
+    let mut chance = |max: u64| if dice.below(2) == 0 { 0 } else { dice.below(max) as u32 };
+    let faults = Faults {
+        loss: chance(50_000),
+        duplication: chance(10_000),
+        reordering: chance(10_000),
+        corruption: chance(5_000),
+        delay_max: Duration::from_micros(200),
+    };
+    let latency = dice.duration(Duration::from_millis(2));
+    Wire { faults, latency, ..wire() }
+}
+
+/// The host of the manager stands before all others.
+fn first_host(world: &World) -> u32 {
+    let net = world.net.net();
+    let nodes = (0..).zip(net.subnet().nodes());
+    nodes.into_iter().find(|(_, node)| !node.is_switch()).expect("there are hosts").0
+}
+
+/// A host takes leave in order, as far as others let it within two seconds.
+fn leave(world: &mut World, host: usize) {
+    let now = world.now();
+    let Some(it) = &mut world.seats[host].host else { return };
+    it.leave(now);
+    let end = now + 2 * SECOND;
+    while world.seats[host].host.as_ref().is_some_and(|it| !it.has_left()) && world.step(end) {}
+    world.kill(host);
+}
+
+/// A host's programs that others ask for something.
+fn serve(world: &mut World, host: usize, tally: &Shared) {
+    world.run(host, Server::new(tally));
+    world.run(host, Echo::default());
+    world.run(host, Hearer::new(tally));
+}
+
+/// Any program begins.
+fn begin_any(world: &mut World, dice: &mut Dice, stream: &mut u64, tally: &Shared) {
+    let count = MODES.len() as u64;
+    let from = dice.below(count) as usize;
+    let to = (from + 1 + dice.below(count - 1) as usize) % MODES.len();
+    *stream += 1;
+    match dice.below(10) {
+        0 | 1 => {
+            let lens = (0..=dice.below(20)).map(|_| 1 + dice.below(3000) as usize).collect();
+            let every = dice.duration(SECOND / 2);
+            world.run(from, Asker::new(tally, at(to, ECHOES), lens, every));
+        }
+        2 => world.run(from, Speaker::new(tally, 5, dice.duration(SECOND))),
+        kind => {
+            let most = if kind == 3 { 1_500_000 } else { 30_000 };
+            let (there, back) = (dice.below(most) as usize, dice.below(most) as usize);
+            let abort_at = (kind == 4).then_some(there / 2);
+            // Sometimes nobody listens there.
+            let port = if kind == 5 && dice.happens(300_000) { 81 } else { STREAMS };
+            let plan = Plan { abort_at, ..Plan::new(*stream, at(to, port), there, back) };
+            world.run(from, Client::new(plan, tally));
+        }
+    }
+}
+
+/// Goes on for so long, and lets things happen.
+fn troubled(world: &mut World, dice: &mut Dice, stream: &mut u64, tally: &Shared) {
+    let end = world.now() + TROUBLED;
+    let mut next_program = world.now();
+    let mut next_trouble = world.now() + dice.duration(5 * SECOND);
+    let mut under_way: BTreeMap<(Time, u64), Trouble> = BTreeMap::new();
+    let mut number = 0;
+    while world.now() < end {
+        let now = world.now();
+        if next_program <= now {
+            begin_any(world, dice, stream, tally);
+            next_program = now + dice.duration(SECOND);
+        }
+        if next_trouble <= now {
+            let (trouble, lasts) = Trouble::any(dice);
+            trouble.begin(world);
+            number += 1;
+            under_way.insert((now + lasts, number), trouble);
+            next_trouble = now + dice.duration(10 * SECOND);
+        }
+        while let Some(over) = under_way.first_entry().filter(|entry| entry.key().0 <= now) {
+            over.remove().end(world, tally);
+        }
+        let over = under_way.first_key_value().map(|((at, _), _)| *at);
+        let next = [Some(next_program), Some(next_trouble), over, Some(end)];
+        let next = next.into_iter().flatten().min().unwrap_or(end);
+        while world.step(next) {}
+    }
+    under_way.into_values().for_each(|trouble| trouble.end(world, tally));
+    // Two of a kind may have overlapped.
+    (0..MODES.len()).for_each(|host| world.set_cable(host, true));
+    world.net.net_mut().set_wires(wire());
+}
+
+/// Everybody has a stream, and datagrams, for everybody else.
+fn everybody_reaches_everybody(world: &mut World, stream: &mut u64) {
+    let tally = Shared::default();
+    let pairs = (0..MODES.len()).flat_map(|from| (0..MODES.len()).map(move |to| (from, to)));
+    let pairs: Vec<_> = pairs.filter(|(from, to)| from != to).collect();
+    let before = world.programs();
+    for &(from, to) in &pairs {
+        *stream += 1;
+        let plan = Plan::new(*stream, at(to, STREAMS), 20_000, 100_000);
+        world.run(from, Client::new(plan, &tally));
+        world.run(from, Asker::new(&tally, at(to, ECHOES), vec![100; 10], SECOND / 10));
+    }
+    world.until("everybody reaches everybody", REACHED_IN, |world| world.programs() == before);
+    let tally = tally.borrow();
+    assert_eq!(tally.done, pairs.len() as u64, "{tally:?}");
+    // The first may come before a way is known.
+    assert!(tally.echoed >= tally.asked * 9 / 10, "{tally:?}");
+}
+
+/// What all hosts have, when nothing happens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Holding {
+    octets: usize,
+    peers: usize,
+    connections: usize,
+    queue_pairs: usize,
+    /// Pieces of memory for packets that are mapped.
+    mapped: usize,
+}
+
+/// Each host has two memories for packets, one for datagrams and one for messages, and each of
+/// these is mapped twice.
+const MAPPED: usize = 4 * MODES.len();
+
+/// Memory for packets that this process has mapped.
+fn mapped() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux tells");
+    maps.lines().filter(|line| line.contains("memfd:packets")).count()
+}
+
+/// What hosts have, after it is judged.
+fn holding(world: &mut World) -> Holding {
+    let now = world.now();
+    let mut all = Holding { octets: MEMORY.octets(), mapped: mapped(), ..Holding::default() };
+    assert_eq!(all.mapped, MAPPED, "memory of hosts that are gone");
+    for (nth, seat) in world.seats.iter_mut().enumerate() {
+        let qps = seat.qps();
+        let host = seat.host();
+        assert_eq!(host.stack.tcp_len(), 0, "host {nth}: connections that nobody has");
+        assert!(host.has_sent(now), "host {nth}: something waits to be sent");
+        let (control, mover) = (host.node().control(), host.node().mover());
+        let load = control.load();
+        assert_eq!((load.pending, load.questions), (0, (0, 0)), "host {nth}: {load:?}");
+        assert_eq!(mover.station().buffers_in_use(), 0, "host {nth}: buffers");
+        assert_eq!(mover.undone().count(), 0, "host {nth}: what was refused");
+        // One for datagrams and one for management.
+        assert_eq!(qps, 2 + load.connections, "host {nth}: queue pairs, {load:?}");
+        let most = MODES.len();
+        let is_within = load.neighbours <= most && load.peers <= 2 * most && load.paths <= most;
+        assert!(is_within && load.connections <= 2 * most, "host {nth}: {load:?}");
+        all.peers += load.peers;
+        all.connections += load.connections;
+        all.queue_pairs += qps;
+    }
+    all
+}
+
+/// Runs for so long at least.
+pub fn run(seed: u64, time: Duration) {
+    let tcp = TcpConfig {
+        receive_octets: 128 << 10,
+        send_octets: 128 << 10,
+        patience: 20 * SECOND,
+        ..TcpConfig::default()
+    };
+    let config = StackConfig { tcp, ..StackConfig::default() };
+    let mut dice = Dice::new(seed);
+    let mut world = World::new(dice.roll(), &MODES, wire(), &config);
+    let tally = Shared::default();
+    (0..MODES.len()).for_each(|host| serve(&mut world, host, &tally));
+    let served = world.programs();
+    let (begin, mut stream, mut holdings) = (world.now(), 0, Vec::new());
+    while world.now() < begin + time {
+        troubled(&mut world, &mut dice, &mut stream, &tally);
+        world.until("all programs end", STUCK_AFTER, |world| world.programs() == served);
+        world.pass(KNOWN_IN);
+        everybody_reaches_everybody(&mut world, &mut stream);
+        world.pass(QUIET);
+        let holding = holding(&mut world);
+        println!("{:?}: {holding:?}", world.now());
+        holdings.push(holding);
+    }
+    let Tally { begun, done, failed, octets, asked, echoed, told, heard } = &*tally.borrow();
+    println!("{begun} streams: {done} whole, others {failed:?}; {octets} octets");
+    println!("{asked} datagrams: {echoed} echoes; {told} to the group: {heard} heard");
+    judge(&holdings);
+}
+
+/// Nothing grows from era to era.
+fn judge(holdings: &[Holding]) {
+    let (early, late) = holdings.split_at(holdings.len().div_ceil(2));
+    let most = |all: &[Holding], of: fn(&Holding) -> usize| all.iter().map(of).max();
+    if late.is_empty() {
+        return;
+    }
+    let [before, after] = [early, late].map(|all| most(all, |it| it.octets).unwrap_or(0));
+    // Queues keep the room that they once needed.
+    assert!(after <= before + before / 8, "memory grows: {before} to {after} octets");
+}
