@@ -3,8 +3,8 @@
 //! Read in this order:
 //!
 //! 1. [`plan`]: what can be measured; [`pair`]: two ends that do it, in threads or processes;
-//! 2. [`verbs`], [`sockets`]: the layers, and [`mod@echo`]: the engine without any; [`samples`]: how
-//!    times are counted;
+//! 2. [`verbs`], [`sockets`]: the layers, and [`mod@echo`]: the engine without any; [`samples`]:
+//!    how times are counted;
 //! 3. [`peers`]: programs of others, and [`machine`]: what the cores can do at best;
 //! 4. [`compare`]: all of that in turns, as ratios; [`environment`]: where it was measured.
 //!

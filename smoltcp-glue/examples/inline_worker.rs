@@ -60,6 +60,7 @@ fn main() -> Ended {
             let mut missing = batch.len();
             let begun = Instant::now();
             while missing > 0 && begun.elapsed() < PATIENCE {
+                speaks.step();
                 hears.step();
                 for (socket, sum) in &mut sums {
                     let mut octets = [0; 8];

@@ -18,10 +18,12 @@ use ends::Ended;
 use pollux::{Mode, Node};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const PORT: u16 = 7000;
 const OCTETS: usize = 64;
+/// How long it is measured.
+const MEASURED: Duration = Duration::from_secs(1);
 
 fn main() -> Ended {
     ends::run(serve, ask, &ends::words())
@@ -45,7 +47,8 @@ fn ask(device: &str, address: &str, server: &str) -> Ended {
     let interface = Node::open(device).interface().address(address).mode(Mode::Rc).up()?;
     let mut stream = ends::connect(&interface, SocketAddr::new(server.parse()?, PORT))?;
     let mut times = Vec::new();
-    for _ in 0..10_000 {
+    let started = Instant::now();
+    while times.is_empty() || started.elapsed() < MEASURED {
         let begun = Instant::now();
         stream.write_all(&[7; OCTETS])?;
         stream.read_exact(&mut [0; OCTETS])?;

@@ -20,7 +20,7 @@
 //! Why housekeeping comes at random intervals: workers that began together would else look after
 //! their counters and commands together for ever, and whatever else has a period might always come
 //! just behind. Before a worker sleeps it keeps house in any case: what it says of itself is whole
-//! then, and no command waits for its sleep to end.
+//! then, and no command that was there waits for its sleep to end.
 //!
 //! How it stops: it is asked to ([`Handle::stop`]), and goes on breathing until its work says that
 //! everything accepted is on its way and leave is taken ([`Work::end`]), or it takes too long.

@@ -21,9 +21,9 @@
 //! | `-n OCTETS`, `-t SECONDS` | when it is over: after 10 s unless told |
 //! | `-l OCTETS` | of a datagram, or of a write |
 //! | `-b BITS` | a second, at most |
-//! | `-m rc`, `uc`, `ud`, `auto` | how packets go, which iperf3 knows nothing of: `rc` unless told |
+//! | `-m rc`, `uc`, `ud`, `auto` | how packets go, which is ours: `rc` unless told |
 //!
-//! There is one stream, one way. Read [`wire`] first, then [`client`] or [`server`], and [`stream`].
+//! There is one stream, one way. Read [`wire`] first, then [`client`], [`server`] and [`stream`].
 
 mod client;
 mod control;

@@ -1,0 +1,93 @@
+//! The examples over libibverbs: two adapters of Soft-RoCE in the virtual machine of
+//! `scripts/rxe-vm`, most often with a process at each.
+//!
+//! They are built here, with the feature `hca`, in a target directory of its own: features of one
+//! crate in another's build would make cargo build everything twice.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const EXAMPLES: [&str; 6] =
+    ["udp_echo", "tcp_rr", "http_server", "iperf3", "multicast", "inline_worker"];
+
+/// The root of the repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Where the examples are; `None` after having said what is missing.
+fn examples(test: &str) -> Option<PathBuf> {
+    for needed in ["qemu-system-x86_64", "cmake", "ib_send_lat", "cpio"] {
+        pollux_referee::program_of(test, needed, "--hca --vm")?;
+    }
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("hca");
+    let status = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--package", "pollux", "--features", "hca"])
+        .args(["--examples", "--target-dir"])
+        .arg(&target)
+        .current_dir(root())
+        .status()
+        .expect("cargo runs");
+    assert!(status.success(), "the examples do not build; their errors are above");
+    Some(target.join("debug/examples"))
+}
+
+/// Every example, behind a line with its name. A server is ended when its clients have had enough.
+const COMMAND: &str = r#"
+client() { "$@" || exit 1; }
+for example in udp_echo tcp_rr http_server; do
+    echo "== $example"
+    $example rxe0 10.9.0.1/24 & server=$!
+    client $example rxe1 10.9.0.2/24 10.9.0.1
+    kill $server && wait $server
+done
+for mode in rc ud; do
+    way=
+    if [ $mode = ud ]; then way=' -R'; fi
+    iperf3 rxe0 10.9.0.1/24 -m $mode >/dev/null & server=$!
+    for test in '-n 1M' '-u -n 200K -b 10M'; do
+        echo "== iperf3 $mode $test$way"
+        client iperf3 rxe1 10.9.0.2/24 10.9.0.1 -m $mode $test$way
+    done
+    kill $server && wait $server
+done
+for example in multicast inline_worker; do
+    echo "== $example"
+    client $example rxe0 10.9.0.1/24 rxe1 10.9.0.2/24
+done
+"#;
+
+#[test]
+fn the_examples_run_on_soft_roce() {
+    let Some(examples) = examples("the_examples_run_on_soft_roce") else { return };
+    let mut vm = Command::new(root().join("scripts/rxe-vm"));
+    for example in EXAMPLES {
+        vm.arg("--program").arg(examples.join(example));
+    }
+    let output = vm.args(["--timeout", "300", COMMAND]).output().expect("scripts/rxe-vm runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}\n{text}\n{errors}", output.status);
+    println!("{text}");
+    let said = |example: &str| {
+        let part = text.split("== ").find_map(|part| part.strip_prefix(example));
+        part.unwrap_or_else(|| panic!("{example} has not begun: {text}")).to_owned()
+    };
+    assert!(said("udp_echo\n").contains("round trip: median"), "{text}");
+    assert!(said("tcp_rr\n").contains("request and response: median"), "{text}");
+    assert!(said("http_server\n").contains("hello\n"), "{text}");
+    assert!(said("multicast\n").contains("hello, everyone"), "{text}");
+    assert!(said("inline_worker\n").contains("1000 of 1000 sockets have heard"), "{text}");
+    for (mode, way) in [("rc", ""), ("ud", " -R")] {
+        let stream = said(&format!("iperf3 {mode} -n 1M{way}\n"));
+        assert_eq!(octets(&stream, "sent"), Some(1 << 20), "{text}");
+        assert_eq!(octets(&stream, "received"), Some(1 << 20), "{text}");
+        let datagrams = said(&format!("iperf3 {mode} -u -n 200K -b 10M{way}\n"));
+        assert!(octets(&datagrams, "received") > Some(100 << 10), "{text}");
+    }
+}
+
+/// The number behind a word at the beginning of a line.
+fn octets(text: &str, word: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(word)?.split_whitespace().next()?.parse().ok())
+}
