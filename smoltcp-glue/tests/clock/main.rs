@@ -195,6 +195,7 @@ fn resident() -> u64 {
 }
 
 /// Trouble on links until it is to end.
+#[expect(clippy::disallowed_methods, reason = "this is about the machine's clock")]
 fn trouble(fabric: &Embedded, end: Instant, mut look: impl FnMut()) {
     const RULES: [&str; 6] = [
         "loss=1%",
@@ -206,7 +207,6 @@ fn trouble(fabric: &Embedded, end: Instant, mut look: impl FnMut()) {
     ];
     let mut dice = Dice::new(1);
     let pause = |most: Duration, dice: &mut Dice| std::thread::sleep(dice.duration(most));
-    #[expect(clippy::disallowed_methods, reason = "this is about the machine's clock")]
     while Instant::now() < end {
         let rule = RULES[dice.below(RULES.len() as u64) as usize];
         let answer = admin::ask(&fabric.path(), &format!("fault add {rule}")).expect("it answers");

@@ -361,7 +361,7 @@ impl Program for Asker {
             let anywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
             host.stack.udp_bind(anywhere).expect("a port is free")
         });
-        let mut buffer = [0; 65_536];
+        let mut buffer = [0; 4096];
         loop {
             match host.stack.udp_recv(socket, &mut buffer) {
                 Ok(Some(received)) => {
@@ -400,7 +400,7 @@ impl Program for Echo {
             let anywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), ECHOES);
             host.stack.udp_bind(anywhere).expect("the port is free")
         });
-        let mut buffer = [0; 65_536];
+        let mut buffer = [0; 4096];
         let mut busy = false;
         while let Ok(Some(received)) = host.stack.udp_recv(socket, &mut buffer) {
             check_datagram(&buffer[..received.len]);
