@@ -326,3 +326,32 @@ impl Default for SharedPatience {
         Self(AtomicU64::new(Self::ENDLESS))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Node;
+
+    #[test]
+    fn a_worker_that_panics_leaves_nobody_waiting() {
+        let setup = Node::open("soft:").interface().address("10.0.0.1/24");
+        let setup = setup.patience(Duration::from_secs(30));
+        let interface = setup.up_pinned(Config::default()).expect("it comes up");
+        let at = SocketAddr::from(([10, 0, 0, 1], 7));
+        let socket = interface.udp_bind(at).expect("the port is free");
+        let listener = interface.tcp_listen(at, 1).expect("the port is free");
+        std::thread::scope(|scope| {
+            let calls = [
+                scope.spawn(|| socket.recv_from(&mut [0; 9]).map(drop)),
+                scope.spawn(|| listener.accept().map(drop)),
+            ];
+            let asked = Asked::<()>::new(&interface.alive.bell, |_, _| {
+                std::panic::resume_unwind(Box::new("as it is to"))
+            });
+            assert!(asked.wait().is_err());
+            let ended = calls.map(|call| call.join().expect("it does not panic").expect_err("end"));
+            assert!(ended.iter().all(|why| why.to_string().contains("worker has ended")));
+        });
+        assert!(interface.addresses().is_err() && interface.tcp_begin(at).is_err());
+    }
+}

@@ -29,7 +29,7 @@ pub(super) enum Fate {
     Stays,
     /// It has more to send as soon as there is room.
     Again,
-    /// The application has left it; it goes when all was sent.
+    /// The application has just left it; it goes when all was sent.
     Leaves,
     /// It is no more.
     Gone,
@@ -118,10 +118,11 @@ impl TcpEnd {
             inner.stack.tcp_close(now, self.id);
             return Fate::Gone;
         }
+        let is_first = self.left.is_none();
         if self.left.is_none_or(|(_, before)| unsent < before) {
             self.left = Some((now, unsent));
         }
-        Fate::Leaves
+        if is_first { Fate::Leaves } else { Fate::Stays }
     }
 
     fn abort(&self, now: Time, inner: &mut Inner) -> Fate {

@@ -58,7 +58,7 @@ pub(super) struct Worker<'a> {
     listeners: Beside<ListenerEnd>,
     /// Sockets of UDP that have more to send.
     again: VecDeque<SocketId>,
-    /// Connections that were left with something to send.
+    /// Connections that were left with something to send; some have sent it since.
     leaving: Vec<TcpId>,
     /// Listeners whose connections wait because there are too many sockets.
     starved: Vec<ListenerId>,
@@ -244,11 +244,8 @@ impl<'a> Worker<'a> {
             SocketId::Tcp(id) => {
                 let Some(end) = self.tcp.get_mut(id) else { return };
                 match end.serve(now, self.inner) {
-                    Fate::Leaves if !self.leaving.contains(&id) => self.leaving.push(id),
-                    Fate::Gone => {
-                        self.tcp.remove(id);
-                        self.leaving.retain(|one| *one != id);
-                    }
+                    Fate::Leaves => self.leaving.push(id),
+                    Fate::Gone => drop(self.tcp.remove(id)),
                     _ => {}
                 }
             }

@@ -331,6 +331,34 @@ fn many_threads_share_an_interface_a_socket_and_a_listener() {
 }
 
 #[test]
+fn each_of_many_sockets_hears_what_it_is_sent() {
+    const SOCKETS: u16 = 400;
+    let two = two(Mode::Ud);
+    let bind = |number| two.second.udp_bind(at(2, 10_000 + number)).expect("the port is free");
+    let sockets: Vec<_> = (0..SOCKETS).map(bind).collect();
+    let speaker = two.first.udp_bind(at(1, 0)).expect("a port is free");
+    let mut waits: Vec<_> = (0..SOCKETS).collect();
+    // Datagrams may be lost, at first all of them.
+    for _ in 0..100 {
+        for number in &waits {
+            let to = at(2, 10_000 + number);
+            speaker.send_to(&number.to_ne_bytes(), to).expect("there is room in time");
+        }
+        waits.retain(|number| {
+            let (socket, mut said) = (&sockets[usize::from(*number)], [0; 2]);
+            socket.set_read_timeout(Some(BRIEFLY));
+            let is_heard = socket.recv_from(&mut said).is_ok();
+            assert!(!is_heard || said == number.to_ne_bytes(), "another's");
+            !is_heard
+        });
+        if waits.is_empty() {
+            return;
+        }
+    }
+    panic!("{} have heard nothing", waits.len());
+}
+
+#[test]
 fn a_backlog_is_accepted_in_order_and_loses_nobody() {
     const CONNECTIONS: u8 = 40;
     let two = two(Mode::Rc);
