@@ -17,6 +17,10 @@ pub enum UpError {
     Address(String),
     /// It did not come up in time: its state, and why.
     NotUp(String),
+    /// There is no such core for its worker.
+    Core(usize),
+    /// There is no worker, and why.
+    Worker(String),
 }
 
 impl fmt::Display for UpError {
@@ -32,6 +36,10 @@ impl fmt::Display for UpError {
                 "the interface does not come up: {why}; see whether a subnet manager runs, and \
                  whether the port is a full member of the partition"
             ),
+            Self::Core(core) => {
+                write!(f, "no worker can stay on core {core}; name one that this process may use")
+            }
+            Self::Worker(why) => write!(f, "the interface has no thread of its own: {why}"),
         }
     }
 }
@@ -92,7 +100,7 @@ impl std::error::Error for BindError {}
 impl From<UpError> for io::Error {
     fn from(error: UpError) -> Self {
         let kind = match error {
-            UpError::Address(_) => ErrorKind::InvalidInput,
+            UpError::Address(_) | UpError::Core(_) => ErrorKind::InvalidInput,
             UpError::NotUp(_) => ErrorKind::NetworkDown,
             _ => ErrorKind::Other,
         };

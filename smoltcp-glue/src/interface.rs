@@ -16,8 +16,9 @@ use crate::stack::{Exit, Stack, StackConfig, UdpError, UdpId};
 use crate::tcp::{TcpListener, TcpStream};
 use crate::udp::UdpSocket;
 use pollux_control::interface::Way;
+use pollux_node::Opened;
 use pollux_node::config::{InterfaceSettings, Mode};
-use pollux_node::interface::echo::Outcome;
+use pollux_node::interface::echo::{EchoId, Outcome};
 use pollux_node::interface::mover::DeviceError;
 use pollux_node::interface::sending::{NotSent, destination};
 use pollux_node::interface::{self as node, PingError};
@@ -41,12 +42,18 @@ const LOOPED_MAX: usize = 256;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How long an interface that ends waits for peers that have not acknowledged all or are still
 /// looked for; and then as long for those that it takes leave of.
-const LEAVE_MAX: Duration = Duration::from_secs(2);
+pub(crate) const LEAVE_MAX: Duration = Duration::from_secs(2);
 
 /// An interface. Clones are the same one.
 #[derive(Clone)]
 pub struct Interface {
     inner: Rc<RefCell<Host>>,
+    clock: Clock,
+}
+
+/// The machine's clock, as hosts count time.
+#[derive(Clone, Copy)]
+pub(crate) struct Clock {
     start: Instant,
 }
 
@@ -91,19 +98,18 @@ pub(crate) enum Patience {
 }
 
 impl Interface {
-    #[expect(clippy::disallowed_methods, reason = "the application's thread is the worker")]
     pub(crate) fn open(
+        opened: Opened,
         settings: &InterfaceSettings,
         config: StackConfig,
         patience: Duration,
     ) -> Result<Self, UpError> {
-        let start = Instant::now();
+        let clock = Clock::begin();
         // Seeded by the system anew in every process.
         let seed = |salt: u8| RandomState::new().hash_one(salt);
-        let opened = pollux_node::open(&settings.device).map_err(UpError::Open)?;
         let host = Host::new(Time::START, opened, settings, config, [seed(1), seed(2)])
             .map_err(UpError::Device)?;
-        let interface = Self { inner: Rc::new(RefCell::new(host)), start };
+        let interface = Self { inner: Rc::new(RefCell::new(host)), clock };
         interface.wait_until_up(settings, patience)?;
         Ok(interface)
     }
@@ -126,8 +132,12 @@ impl Interface {
         })
     }
 
+    pub(crate) const fn clock(&self) -> Clock {
+        self.clock
+    }
+
     fn now(&self) -> Time {
-        Time::START + self.start.elapsed()
+        self.clock.now()
     }
 
     /// Serves all sockets once; says whether there was anything to do.
@@ -137,7 +147,7 @@ impl Interface {
 
     /// Addresses that sockets can have.
     pub fn addresses(&self) -> Vec<IpAddr> {
-        self.inner.borrow().own.iter().copied().collect()
+        self.inner.borrow().addresses()
     }
 
     /// A UDP socket at an address of the interface, or at `0.0.0.0` or `::` for all; port 0 is any.
@@ -173,39 +183,13 @@ impl Interface {
     /// Asks a node for an echo of so many octets, and says how long that took. The first may be
     /// slow: a neighbour has to be resolved, and perhaps to be connected to.
     pub fn ping(&self, to: IpAddr, octets: usize, patience: Duration) -> io::Result<Duration> {
-        let asked = self.with(|inner, now| inner.node.ping(now, to, octets, patience));
-        let id = asked.map_err(|why| match why {
-            PingError::TooMany => io::ErrorKind::QuotaExceeded,
-            PingError::Down => io::ErrorKind::NetworkDown,
-            _ => io::ErrorKind::AddrNotAvailable,
-        })?;
-        match self.wait(Patience::Endless, |inner, _| Ok(inner.node.echo(id)))? {
-            Outcome::Answered { after, .. } => Ok(after),
-            Outcome::Silence => Err(io::ErrorKind::TimedOut.into()),
-            Outcome::NotSent(NotSent::TooBig(_)) => Err(io::ErrorKind::InvalidInput.into()),
-            Outcome::NotSent(_) | Outcome::Unreachable => {
-                Err(io::ErrorKind::HostUnreachable.into())
-            }
-        }
+        let id = self.with(|inner, now| inner.begin_ping(now, to, octets, patience))?;
+        self.wait(Patience::Endless, |inner, _| inner.ping_outcome(id).transpose())
     }
 
     /// Neighbours that packets can be sent to now, and how they go.
     pub fn neighbours(&self) -> Vec<Neighbour> {
-        let inner = self.inner.borrow();
-        let control = inner.node.control();
-        let connections: Vec<_> = control.connection_rows().collect();
-        let connection = |key| connections.iter().find(|row| row.connection == key);
-        let rows = control.peer_rows().filter_map(|row| {
-            let (connection, mtu) = match row.way {
-                Way::Datagram(way) => (None, way.mtu),
-                Way::Connected { connection: key, mtu, .. } => {
-                    (connection(key).map(|row| row.qp_type), mtu)
-                }
-                _ => return None,
-            };
-            Some(Neighbour { addresses: row.ips, link: row.link, connection, mtu })
-        });
-        rows.collect()
+        self.inner.borrow().neighbours()
     }
 
     /// Lets somebody do something with the sockets, between two steps.
@@ -250,6 +234,17 @@ pub(crate) fn named(address: impl ToSocketAddrs) -> io::Result<SocketAddr> {
     address.to_socket_addrs()?.next().ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
+impl Clock {
+    #[expect(clippy::disallowed_methods, reason = "this is where the machine's clock comes in")]
+    fn begin() -> Self {
+        Self { start: Instant::now() }
+    }
+
+    pub(crate) fn now(self) -> Time {
+        Time::START + self.start.elapsed()
+    }
+}
+
 impl Host {
     /// A host with an interface at a device, which comes up as soon as it can. The seeds are to be
     /// unknown to others.
@@ -277,6 +272,58 @@ impl Host {
     /// The interface, to be shown.
     pub const fn node(&self) -> &node::Interface {
         &self.node
+    }
+
+    /// Why there is no device any more, if that is so.
+    pub(crate) fn failed(&self) -> Option<String> {
+        self.node.failed().map(ToString::to_string)
+    }
+
+    pub(crate) fn addresses(&self) -> Vec<IpAddr> {
+        self.own.iter().copied().collect()
+    }
+
+    pub(crate) fn neighbours(&self) -> Vec<Neighbour> {
+        let control = self.node.control();
+        let connections: Vec<_> = control.connection_rows().collect();
+        let connection = |key| connections.iter().find(|row| row.connection == key);
+        let rows = control.peer_rows().filter_map(|row| {
+            let (connection, mtu) = match row.way {
+                Way::Datagram(way) => (None, way.mtu),
+                Way::Connected { connection: key, mtu, .. } => {
+                    (connection(key).map(|row| row.qp_type), mtu)
+                }
+                _ => return None,
+            };
+            Some(Neighbour { addresses: row.ips, link: row.link, connection, mtu })
+        });
+        rows.collect()
+    }
+
+    pub(crate) fn begin_ping(
+        &mut self,
+        now: Time,
+        to: IpAddr,
+        octets: usize,
+        patience: Duration,
+    ) -> io::Result<EchoId> {
+        let asked = self.node.ping(now, to, octets, patience);
+        asked.map_err(|why| match why {
+            PingError::TooMany => io::ErrorKind::QuotaExceeded.into(),
+            PingError::Down => io::ErrorKind::NetworkDown.into(),
+            _ => io::ErrorKind::AddrNotAvailable.into(),
+        })
+    }
+
+    /// What became of a request, once that is known.
+    pub(crate) fn ping_outcome(&mut self, id: EchoId) -> Option<io::Result<Duration>> {
+        let failed = match self.node.echo(id)? {
+            Outcome::Answered { after, .. } => return Some(Ok(after)),
+            Outcome::Silence => io::ErrorKind::TimedOut,
+            Outcome::NotSent(NotSent::TooBig(_)) => io::ErrorKind::InvalidInput,
+            Outcome::NotSent(_) | Outcome::Unreachable => io::ErrorKind::HostUnreachable,
+        };
+        Some(Err(failed.into()))
     }
 
     /// An address of ours from which packets go there.
@@ -364,7 +411,7 @@ impl Host {
         self.node.has_left()
     }
 
-    fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.held.is_none() && self.looped.len() < LOOPED_MAX && self.node.has_room()
     }
 

@@ -37,18 +37,24 @@
 //! }
 //! ```
 //!
-//! The thread that makes an interface is its worker: every call on a socket serves all of them, and
-//! whoever calls none for long calls [`Interface::step`]. That is the quickest way there is, since
-//! nothing goes from thread to thread.
+//! There are two ways to run. *Inline*, as above, the thread that makes an interface is its worker:
+//! every call on a socket serves all of them, and whoever calls none for long calls
+//! [`Interface::step`]. That is the quickest way there is, since nothing goes from thread to
+//! thread: take it where one thread does all and waits for nothing else. *Pinned*
+//! ([`Setup::up_pinned`]), the interface has a thread of its own, and its sockets go to any thread
+//! and to tasks of any executor: take it where many threads have sockets, where an application is
+//! busy with other things while peers wait, or where it is `async`.
 //!
 //! 1. [`node`]: a device, and an interface of it; [`interface`]: how it is served;
 //! 2. [`udp`], [`tcp`]: sockets in the manner of `std::net`; [`error`]: what can go wrong;
-//! 3. [`stack`]: all of it that decides something, without I/O.
+//! 3. [`pinned`]: the same sockets for any thread;
+//! 4. [`stack`]: all of it that decides something, without I/O.
 #![forbid(unsafe_code)]
 
 pub mod error;
 pub mod interface;
 pub mod node;
+pub mod pinned;
 pub mod stack;
 pub mod tcp;
 pub mod udp;

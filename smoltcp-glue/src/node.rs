@@ -2,7 +2,9 @@
 
 use crate::error::UpError;
 use crate::interface::Interface;
+use crate::pinned;
 use crate::stack::StackConfig;
+use pollux_node::Opened;
 use pollux_node::config::{AddressSetting, InterfaceSettings, Mode, Prefix};
 use pollux_wire::ip::ipv6::IPV6_MTU_MIN;
 use pollux_wire::keys::PKey;
@@ -111,7 +113,37 @@ impl Setup {
     pub fn up(self) -> Result<Interface, UpError> {
         match self.bad_address {
             Some(text) => Err(UpError::Address(text)),
-            None => Interface::open(&self.settings, self.stack, self.patience),
+            None => {
+                let opened = pollux_node::open(&self.settings.device).map_err(UpError::Open)?;
+                Interface::open(opened, &self.settings, self.stack, self.patience)
+            }
+        }
+    }
+
+    /// The same with a thread of its own that serves it, for sockets that any thread can hold.
+    pub fn up_pinned(self, config: pinned::Config) -> Result<pinned::Interface, UpError> {
+        let opened = pollux_node::open(&self.settings.device).map_err(UpError::Open)?;
+        self.up_pinned_at(opened, config)
+    }
+
+    /// The same at a device that is open already, such as one that wraps another.
+    pub fn up_pinned_at(
+        self,
+        opened: Opened,
+        config: pinned::Config,
+    ) -> Result<pinned::Interface, UpError> {
+        match self.bad_address {
+            Some(text) => Err(UpError::Address(text)),
+            None => {
+                let plan = pinned::Plan {
+                    opened,
+                    settings: self.settings,
+                    stack: self.stack,
+                    patience: self.patience,
+                    config,
+                };
+                pinned::Interface::open(plan)
+            }
         }
     }
 }

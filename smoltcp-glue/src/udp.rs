@@ -1,7 +1,8 @@
 //! UDP sockets, in the manner of `std::net`.
 
-use crate::interface::{Interface, Patience, named};
+use crate::interface::{Host, Interface, Patience, named};
 use crate::stack::{UdpError, UdpId, UdpReceived};
+use pollux_verbs::time::Time;
 use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -114,30 +115,41 @@ impl UdpSocket {
 
     /// Hears what is sent to a group.
     pub fn join(&self, group: IpAddr) -> io::Result<()> {
-        self.interface.with(|inner, now| {
-            if inner.stack.udp_join(self.id, group)? && !inner.join_group(now, group) {
-                inner.stack.udp_leave(self.id, group);
-                return Err(io::ErrorKind::QuotaExceeded.into());
-            }
-            Ok(())
-        })
+        self.interface.with(|inner, now| inner.udp_join(now, self.id, group))
     }
 
     /// Hears it no more.
     pub fn leave(&self, group: IpAddr) {
-        self.interface.with(|inner, now| {
-            if inner.stack.udp_leave(self.id, group) {
-                inner.leave_group(now, group);
-            }
-        });
+        self.interface.with(|inner, now| inner.udp_leave(now, self.id, group));
     }
 }
 
 impl Drop for UdpSocket {
     fn drop(&mut self) {
-        for group in self.interface.with(|inner, _| inner.stack.udp_groups(self.id)) {
-            self.leave(group);
+        self.interface.with(|inner, now| inner.udp_close(now, self.id));
+    }
+}
+
+impl Host {
+    pub(crate) fn udp_join(&mut self, now: Time, id: UdpId, group: IpAddr) -> io::Result<()> {
+        if self.stack.udp_join(id, group)? && !self.join_group(now, group) {
+            self.stack.udp_leave(id, group);
+            return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        self.interface.with(|inner, _| inner.stack.udp_close(self.id));
+        Ok(())
+    }
+
+    pub(crate) fn udp_leave(&mut self, now: Time, id: UdpId, group: IpAddr) {
+        if self.stack.udp_leave(id, group) {
+            self.leave_group(now, group);
+        }
+    }
+
+    /// The socket is no more, and hears no group.
+    pub(crate) fn udp_close(&mut self, now: Time, id: UdpId) {
+        for group in self.stack.udp_groups(id) {
+            self.udp_leave(now, id, group);
+        }
+        self.stack.udp_close(id);
     }
 }

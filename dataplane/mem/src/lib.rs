@@ -5,7 +5,7 @@
 //!
 //! 1. [`region`], [`segment`]: pages from the kernel, private or shared between processes;
 //! 2. [`pool`], [`buf`], [`free_list`]: fixed-size buffers in a region, owned by value;
-//! 3. [`spsc`], [`mpsc`]: rings between threads of one process, which trust each other;
+//! 3. [`spsc`], [`mpsc`], [`octets`]: rings between threads of one process, which trust each other;
 //! 4. [`words`], [`lane`], [`seq_cell`], [`counters`]: what two processes share,
 //!    where neither trusts the other. All of it is atomic words, so these hold no `unsafe` but the
 //!    one that makes words out of a region;
@@ -30,6 +30,7 @@ pub mod free_list;
 pub mod lane;
 pub mod memory;
 pub mod mpsc;
+pub mod octets;
 pub mod pad;
 pub mod pool;
 pub mod region;

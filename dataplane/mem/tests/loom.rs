@@ -17,7 +17,7 @@ use loom::thread;
 use pollux_mem::free_list::FreeList;
 use pollux_mem::lane::Lane;
 use pollux_mem::seq_cell::{SeqReader, SeqWriter};
-use pollux_mem::{Pool, PoolConfig, Words, mpsc, spsc};
+use pollux_mem::{Pool, PoolConfig, Words, mpsc, octets, spsc};
 
 /// Models with three threads are explored up to two forced switches; all orders would take hours.
 fn bounded(model: impl Fn() + Sync + Send + 'static) {
@@ -60,6 +60,31 @@ fn spsc_drops_what_is_left() {
         drop(consumer);
         pushing.join().unwrap();
         assert_eq!(Arc::strong_count(&value), 1);
+    });
+}
+
+#[test]
+fn octets_come_in_order_and_messages_whole() {
+    loom::model(|| {
+        let (mut writer, mut reader) = octets::ring(4).unwrap();
+        let writing = thread::spawn(move || {
+            // The second wraps, and has no room until some of the first was read.
+            let mut written = writer.write(&[1, 2, 3]);
+            written += 2 * usize::from(writer.write_whole(&[&[4], &[5]]));
+            written
+        });
+        let (mut seen, mut first) = (Vec::new(), [0; 2]);
+        if reader.peek(1, &mut first) {
+            assert_eq!(first, [2, 3]);
+            reader.drain(|run| (seen.extend_from_slice(&run[..2]), 2).1);
+        }
+        let mut rest = [0; 4];
+        let count = reader.read(&mut rest);
+        seen.extend_from_slice(&rest[..count]);
+        let written = writing.join().unwrap();
+        let count = reader.read(&mut rest);
+        seen.extend_from_slice(&rest[..count]);
+        assert_eq!(seen, [1, 2, 3, 4, 5][..written]);
     });
 }
 

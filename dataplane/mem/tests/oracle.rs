@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use pollux_mem::lane::{HEAD_WORDS_MAX, Lane, LaneError};
-use pollux_mem::{Buf, Memory, Pool, PoolConfig, Words, mpsc, spsc};
+use pollux_mem::{Buf, Memory, Pool, PoolConfig, Words, mpsc, octets, spsc};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::{BTreeSet, VecDeque};
@@ -60,7 +60,97 @@ impl Model {
     }
 }
 
+#[derive(Clone, Copy, Debug)]
+enum OctetsOp {
+    Write(usize),
+    WriteWhole(usize, usize),
+    Fill(usize),
+    Read(usize),
+    Peek(usize, usize),
+    Skip(usize),
+    Drain(usize),
+}
+
+fn octets_op() -> impl Strategy<Value = OctetsOp> {
+    prop_oneof![
+        (0..24usize).prop_map(OctetsOp::Write),
+        (0..9usize, 0..9usize).prop_map(|(one, two)| OctetsOp::WriteWhole(one, two)),
+        (0..12usize).prop_map(OctetsOp::Fill),
+        (0..24usize).prop_map(OctetsOp::Read),
+        (0..5usize, 0..9usize).prop_map(|(behind, count)| OctetsOp::Peek(behind, count)),
+        (0..9usize).prop_map(OctetsOp::Skip),
+        (0..12usize).prop_map(OctetsOp::Drain),
+    ]
+}
+
 proptest! {
+    #[test]
+    fn octets_are_a_bounded_queue(log in 0..6u32, ops in vec(octets_op(), 0..300)) {
+        let (mut writer, mut reader) = octets::ring(1 << log).unwrap();
+        let (mut queue, mut next) = (VecDeque::<u8>::new(), 0u8);
+        for op in ops {
+            let room = (1 << log) - queue.len();
+            let mut fresh = |count: usize| -> Vec<u8> {
+                (0..count).map(|_| { next = next.wrapping_add(1); next }).collect()
+            };
+            match op {
+                OctetsOp::Write(count) => {
+                    let values = fresh(count);
+                    prop_assert_eq!(writer.write(&values), count.min(room));
+                    queue.extend(&values[..count.min(room)]);
+                }
+                OctetsOp::WriteWhole(one, two) => {
+                    let (first, second) = (fresh(one), fresh(two));
+                    let fits = one + two <= room;
+                    prop_assert_eq!(writer.write_whole(&[&first, &second]), fits);
+                    if fits {
+                        queue.extend(first.into_iter().chain(second));
+                    }
+                }
+                OctetsOp::Fill(count) => {
+                    let values = fresh(count);
+                    let filled = writer.fill(|run| {
+                        let count = values.len().min(run.len());
+                        run[..count].copy_from_slice(&values[..count]);
+                        count
+                    });
+                    prop_assert!(filled > 0 || count == 0 || room == 0);
+                    queue.extend(&values[..filled]);
+                }
+                OctetsOp::Read(count) => {
+                    let mut buffer = vec![0; count];
+                    let read = reader.read(&mut buffer);
+                    let expected: Vec<u8> = queue.drain(..count.min(queue.len())).collect();
+                    prop_assert_eq!(&buffer[..read], &expected[..]);
+                }
+                OctetsOp::Peek(behind, count) => {
+                    let mut buffer = vec![0; count];
+                    let is_there = reader.peek(behind, &mut buffer);
+                    prop_assert_eq!(is_there, queue.len() >= behind + count);
+                    let expected = queue.iter().skip(behind).take(count);
+                    prop_assert!(!is_there || buffer.iter().eq(expected));
+                }
+                OctetsOp::Skip(count) => {
+                    reader.skip(count);
+                    queue.drain(..count.min(queue.len()));
+                }
+                OctetsOp::Drain(count) => {
+                    let mut seen = Vec::new();
+                    reader.drain(|run| {
+                        seen.extend_from_slice(&run[..count.min(run.len())]);
+                        seen.len()
+                    });
+                    let expected: Vec<u8> = queue.drain(..seen.len()).collect();
+                    prop_assert!(!seen.is_empty() || count == 0 || queue.is_empty());
+                    prop_assert_eq!(seen, expected);
+                }
+            }
+            prop_assert_eq!(reader.len(usize::MAX), queue.len());
+            let is_empty = queue.is_empty();
+            prop_assert_eq!((reader.is_empty(), writer.is_drained()), (is_empty, is_empty));
+        }
+    }
+
     #[test]
     fn spsc_is_a_bounded_queue(entries in entries(), ops in vec(ring_op(), 0..200)) {
         let (mut producer, mut consumer) = spsc::ring::<u64>(entries).unwrap();

@@ -6,7 +6,7 @@
 
 use pollux_mem::seq_cell::{SeqReader, SeqWriter};
 use pollux_mem::snapshot::Publisher;
-use pollux_mem::{Buf, Pool, PoolConfig, Words, mpsc, spsc};
+use pollux_mem::{Buf, Pool, PoolConfig, Words, mpsc, octets, spsc};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{scope, yield_now};
@@ -45,6 +45,38 @@ fn spsc_in_order_through_every_operation() {
                 expected += 1;
             }
             expected - before
+        });
+    });
+}
+
+#[test]
+fn octets_in_order_and_whole() {
+    let (mut writer, mut reader) = octets::ring(256).unwrap();
+    scope(|scope| {
+        scope.spawn(move || {
+            let mut next = 0u64;
+            until(VALUES, || {
+                let rest = [next as u8; 90];
+                let rest = &rest[..next as usize % 90];
+                let is_written = writer.write_whole(&[&next.to_ne_bytes(), rest]);
+                next += u64::from(is_written);
+                u64::from(is_written)
+            });
+        });
+        let mut expected = 0u64;
+        until(VALUES, || {
+            let mut head = [0; 8];
+            if !reader.peek(0, &mut head) {
+                return 0;
+            }
+            assert_eq!(u64::from_ne_bytes(head), expected);
+            reader.skip(8);
+            let mut rest = [0; 90];
+            let rest = &mut rest[..expected as usize % 90];
+            assert_eq!(reader.read(rest), rest.len());
+            assert!(rest.iter().all(|octet| *octet == expected as u8));
+            expected += 1;
+            1
         });
     });
 }

@@ -17,15 +17,18 @@
 mod config;
 mod icmp;
 mod mtu;
+mod news;
 mod outbox;
 mod packet;
-mod slab;
+pub(crate) mod slab;
 mod tcp;
 mod udp;
 
 pub use config::{Counts, StackConfig, TcpConfig};
+pub use news::SocketId;
 pub use outbox::Exit;
 pub use tcp::{ListenerId, TcpError, TcpId};
+pub(crate) use udp::packet_len as udp_packet_len;
 pub use udp::{BindError, UdpError, UdpId, UdpReceived};
 
 use icmp::Complaint;
@@ -240,6 +243,18 @@ impl Stack {
         self.unheard.pop()
     }
 
+    /// From now on [`Stack::poll_news`] says what happens to sockets.
+    pub const fn keep_news(&mut self) {
+        self.udp.news.want();
+        self.tcp.news.want();
+    }
+
+    /// The next socket that may have something to receive, room to send, or come to its end. An
+    /// owner who wants to know asks until there is none, again and again.
+    pub fn poll_news(&mut self) -> Option<SocketId> {
+        self.udp.news.pop().or_else(|| self.tcp.news.pop())
+    }
+
     /// Does what is due by now.
     pub fn handle_timeout(&mut self, now: Time) {
         self.tcp.handle_timeout(now);
@@ -353,6 +368,11 @@ impl Stack {
         buffer: &mut [u8],
     ) -> Result<Option<UdpReceived>, UdpError> {
         self.udp.recv(id, buffer)
+    }
+
+    /// How long the datagram is that [`Stack::udp_recv`] would take.
+    pub fn udp_next_octets(&self, id: UdpId) -> Option<usize> {
+        self.udp.get(id)?.next_octets()
     }
 
     /// Whether [`Stack::udp_recv`] has something to say.

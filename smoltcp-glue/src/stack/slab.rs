@@ -75,6 +75,48 @@ impl<T> Slab<T> {
     }
 }
 
+/// What somebody else keeps beside the things of a [`Slab`], found under their keys.
+pub(crate) struct Beside<V> {
+    places: Vec<Option<(u32, V)>>,
+    len: usize,
+}
+
+impl<V> Beside<V> {
+    pub(crate) const fn new() -> Self {
+        Self { places: Vec::new(), len: 0 }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Keeps a value under a key, which has none.
+    pub(crate) fn insert<T>(&mut self, key: Key<T>, value: V) {
+        let index = key.index as usize;
+        if index >= self.places.len() {
+            self.places.resize_with(index + 1, || None);
+        }
+        self.places[index] = Some((key.generation, value));
+        self.len += 1;
+    }
+
+    pub(crate) fn get_mut<T>(&mut self, key: Key<T>) -> Option<&mut V> {
+        let place = self.places.get_mut(key.index as usize)?.as_mut();
+        place.filter(|(generation, _)| *generation == key.generation).map(|(_, value)| value)
+    }
+
+    pub(crate) fn remove<T>(&mut self, key: Key<T>) -> Option<V> {
+        let place = self.places.get_mut(key.index as usize)?;
+        let (_, value) = place.take_if(|(generation, _)| *generation == key.generation)?;
+        self.len -= 1;
+        Some(value)
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
+        self.places.iter().flatten().map(|(_, value)| value)
+    }
+}
+
 impl<T> Key<T> {
     const fn order(&self) -> (u32, u32) {
         (self.index, self.generation)
@@ -132,5 +174,18 @@ mod tests {
         assert_eq!(slab.get(first), None);
         assert_eq!((slab.get(second), slab.get(third)), (Some(&"second"), Some(&"third")));
         assert_eq!(slab.len(), 2);
+    }
+
+    #[test]
+    fn what_is_beside_a_key_is_not_beside_its_successor() {
+        let (mut slab, mut beside) = (Slab::new(1), Beside::new());
+        let first = slab.insert("first").expect("a place");
+        beside.insert(first, 1);
+        assert_eq!(beside.get_mut(first), Some(&mut 1));
+        slab.remove(first);
+        let second = slab.insert("second").expect("a place");
+        assert_eq!(beside.get_mut(second), None);
+        assert_eq!(beside.remove(second), None);
+        assert_eq!((beside.remove(first), beside.remove(first), beside.len()), (Some(1), None, 0));
     }
 }

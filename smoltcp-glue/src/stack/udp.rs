@@ -4,6 +4,7 @@
 //! No two have the same pair, so a datagram finds its socket by two lookups at most. A datagram to
 //! a group goes to every socket of that port which joined the group.
 
+use super::news::{News, SocketId};
 use super::packet::IpPacket;
 use super::slab::{Key, Slab};
 use super::{Counts, EPHEMERAL_PORTS, HOP_LIMIT, Lookup};
@@ -91,6 +92,7 @@ pub(super) struct Udp {
     joined: Lookup<SocketAddr, Vec<UdpId>>,
     spare: Vec<Datagram>,
     queue_octets_max: usize,
+    pub(super) news: News,
 }
 
 /// What became of a datagram that came.
@@ -110,6 +112,7 @@ impl Udp {
             joined: Lookup::default(),
             spare: Vec::new(),
             queue_octets_max,
+            news: News::default(),
         }
     }
 
@@ -280,17 +283,19 @@ impl Udp {
         datagram.payload.extend_from_slice(payload);
         (datagram.from, datagram.to) = (Some(from), Some(to));
         socket.received.push_back(datagram);
+        self.news.tell(SocketId::Udp(id));
         Heard::Done
     }
 
     /// Somebody complains about a datagram of ours. Only a socket that talks to one peer is told:
     /// any other could not know whom it is about.
     pub(super) fn handle_complaint(&mut self, from: SocketAddr, to: SocketAddr, why: UdpError) {
-        let id = self.socket_at(from);
-        if let Some(socket) = id.and_then(|id| self.sockets.get_mut(id))
+        let Some(id) = self.socket_at(from) else { return };
+        if let Some(socket) = self.sockets.get_mut(id)
             && socket.peer == Some(to)
         {
             socket.complaint = Some(why);
+            self.news.tell(SocketId::Udp(id));
         }
     }
 }
@@ -304,6 +309,10 @@ impl UdpSocket {
     /// The only one that it talks to, if it is so.
     pub const fn peer(&self) -> Option<SocketAddr> {
         self.peer
+    }
+
+    pub(super) fn next_octets(&self) -> Option<usize> {
+        self.received.front().map(|datagram| datagram.payload.len())
     }
 
     /// Whether there is something to receive, a complaint included.
@@ -329,7 +338,7 @@ const fn headers_max(to: IpAddr) -> usize {
 }
 
 /// How long the packet of a datagram is, if its way takes it.
-pub(super) fn packet_len(mtu: u32, to: IpAddr, payload: &[u8]) -> Result<usize, UdpError> {
+pub(crate) fn packet_len(mtu: u32, to: IpAddr, payload: &[u8]) -> Result<usize, UdpError> {
     let headers = headers_len(to);
     let payload_max = (mtu as usize).min(headers_max(to)).saturating_sub(headers);
     match payload.len() <= payload_max {

@@ -19,6 +19,7 @@ pub use listener::{Listener, ListenerId};
 
 use super::config::TcpConfig;
 use super::mtu::Mtus;
+use super::news::{News, SocketId};
 use super::outbox::{Exit, Outbox, Packet};
 use super::packet::IpPacket;
 use super::slab::{Key, Slab};
@@ -55,6 +56,7 @@ pub(super) struct Tcp {
     nobody: SocketSet<'static>,
     answer: Packet,
     verifies: bool,
+    pub(super) news: News,
 }
 
 /// What a connection went through: its state before, and whether a packet came.
@@ -78,6 +80,7 @@ impl Tcp {
             answer: Packet::default(),
             verifies,
             config,
+            news: News::default(),
         }
     }
 
@@ -433,6 +436,10 @@ impl Tcp {
             connection.holder = Holder::Queued(listener_id);
             listener.half_open -= 1;
             listener.open.push_back(id);
+            self.news.tell(SocketId::Listener(listener_id));
+        }
+        if connection.holder == Holder::Application && (event.heard || state != event.before) {
+            self.news.tell(SocketId::Tcp(id));
         }
         if state == State::Closed && event.before != State::Closed {
             connection.end.get_or_insert(Connection::reason(event.before, event.heard));

@@ -1,0 +1,347 @@
+//! A ring of octets from one thread to one other: a stream, or messages that are written whole.
+//!
+//! ```text
+//!      head                 tail                head + capacity
+//!   ----|====================|----------------------|
+//!        the reader's          the writer's
+//! ```
+//!
+//! Positions only count up, from shortly before they wrap; octet `p` lies at `p mod capacity`. Each
+//! end publishes how far it is, and looks at the other's word only when what it last saw is used
+//! up. Why a tail here and turns in [`spsc`](crate::spsc): octets have no slots that a turn could
+//! lie in, and a run of them is copied at once, which is what makes this worth having.
+//!
+//! Either end can also work in place, on the longest run that does not wrap ([`Writer::fill`],
+//! [`Reader::drain`]).
+
+use crate::cursor::{START, is_capacity};
+use crate::pad::CachePadded;
+use crate::sync::{Arc, AtomicU64, Ordering};
+use store::Store;
+
+/// The end that writes.
+pub struct Writer {
+    ring: Arc<Ring>,
+    position: u64,
+    /// The position that would overwrite an octet not yet read, as last seen.
+    limit: u64,
+}
+
+/// The end that reads.
+pub struct Reader {
+    ring: Arc<Ring>,
+    position: u64,
+    /// The position of the first octet not yet written, as last seen.
+    end: u64,
+}
+
+struct Ring {
+    head: CachePadded<AtomicU64>,
+    tail: CachePadded<AtomicU64>,
+    store: Store,
+}
+
+/// A ring of so many octets, which must be a power of two of at most 2^31; `None` otherwise. Its
+/// pages are the kernel's until they are first written.
+pub fn ring(octets: usize) -> Option<(Writer, Reader)> {
+    if !is_capacity(octets) {
+        return None;
+    }
+    let ring = Arc::new(Ring {
+        head: CachePadded(AtomicU64::new(START)),
+        tail: CachePadded(AtomicU64::new(START)),
+        store: Store::new(octets),
+    });
+    let limit = START.wrapping_add(octets as u64);
+    let writer = Writer { ring: ring.clone(), position: START, limit };
+    Some((writer, Reader { ring, position: START, end: START }))
+}
+
+impl Ring {
+    /// Where a position lies, and how many of so many octets lie there before the ring wraps.
+    #[inline(always)]
+    fn run(&self, position: u64, octets: usize) -> (usize, usize) {
+        let at = position as usize & (self.store.len() - 1);
+        (at, octets.min(self.store.len() - at))
+    }
+}
+
+impl Writer {
+    /// How many octets it holds at the most.
+    pub fn capacity(&self) -> usize {
+        self.ring.store.len()
+    }
+
+    /// How many octets there is room for now. Looks at the reader's word only if fewer than
+    /// `wanted` are known.
+    #[inline]
+    pub fn room(&mut self, wanted: usize) -> usize {
+        let known = self.limit.wrapping_sub(self.position) as usize;
+        if known >= wanted {
+            return known;
+        }
+        // Acquire, with the release in `Reader::advance`: what is overwritten was read.
+        let head = self.ring.head.load(Ordering::Acquire);
+        self.limit = head.wrapping_add(self.capacity() as u64);
+        self.limit.wrapping_sub(self.position) as usize
+    }
+
+    /// Whether all that was written has been read.
+    pub fn is_drained(&self) -> bool {
+        self.ring.head.load(Ordering::Acquire) == self.position
+    }
+
+    /// Appends as many octets as there is room for; says how many.
+    #[inline]
+    pub fn write(&mut self, octets: &[u8]) -> usize {
+        let count = octets.len().min(self.room(octets.len()));
+        self.put(&octets[..count]);
+        self.publish();
+        count
+    }
+
+    /// Appends all parts, which become visible together, or none; says whether there was room.
+    #[inline]
+    #[must_use]
+    pub fn write_whole(&mut self, parts: &[&[u8]]) -> bool {
+        let wanted = parts.iter().map(|part| part.len()).sum();
+        let has_room = self.room(wanted) >= wanted;
+        if has_room {
+            parts.iter().for_each(|part| self.put(part));
+            self.publish();
+        }
+        has_room
+    }
+
+    /// Lets somebody write to the longest run of room, and appends as many octets as he says.
+    ///
+    /// # Panics
+    /// If he says more than there are.
+    #[inline]
+    pub fn fill(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> usize {
+        let room = self.room(self.capacity());
+        let (at, len) = self.ring.run(self.position, room);
+        // SAFETY: there is room for so many octets at this position, which the reader does not
+        // touch before the tail is past it, and this is the only writer.
+        let count = unsafe { self.ring.store.with_mut(at, len, fill) };
+        assert!(count <= len, "{count} octets in a run of {len}");
+        self.position = self.position.wrapping_add(count as u64);
+        self.publish();
+        count
+    }
+
+    /// Writes octets that there is room for.
+    #[inline(always)]
+    fn put(&mut self, octets: &[u8]) {
+        let (at, first) = self.ring.run(self.position, octets.len());
+        let (now, wrapped) = octets.split_at(first);
+        // SAFETY: the callers have seen that there is room, so the reader does not touch these
+        // octets before the tail is past them, and this is the only writer.
+        unsafe {
+            self.ring.store.with_mut(at, now.len(), |run| run.copy_from_slice(now));
+            self.ring.store.with_mut(0, wrapped.len(), |run| run.copy_from_slice(wrapped));
+        }
+        self.position = self.position.wrapping_add(octets.len() as u64);
+    }
+
+    #[inline(always)]
+    fn publish(&self) {
+        // Release, with the acquire in `Reader::len`: the octets are there.
+        self.ring.tail.store(self.position, Ordering::Release);
+    }
+}
+
+impl Reader {
+    /// How many octets the ring holds at the most.
+    pub fn capacity(&self) -> usize {
+        self.ring.store.len()
+    }
+
+    /// How many octets there are now. Looks at the writer's word only if fewer than `wanted` are
+    /// known.
+    #[inline]
+    pub fn len(&mut self, wanted: usize) -> usize {
+        let known = self.end.wrapping_sub(self.position) as usize;
+        if known >= wanted {
+            return known;
+        }
+        // Acquire, with the release in `Writer::publish`: the octets are there.
+        self.end = self.ring.tail.load(Ordering::Acquire);
+        self.end.wrapping_sub(self.position) as usize
+    }
+
+    /// Whether there is nothing to read. Something may come at any time.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.end == self.position && self.ring.tail.load(Ordering::Acquire) == self.position
+    }
+
+    /// Takes as many octets as there are and the buffer has room for; says how many.
+    #[inline]
+    pub fn read(&mut self, buffer: &mut [u8]) -> usize {
+        let count = buffer.len().min(self.len(buffer.len()));
+        self.copy(0, &mut buffer[..count]);
+        self.advance(count);
+        count
+    }
+
+    /// Copies octets that lie so far behind the first, and leaves them; says whether they are
+    /// there.
+    #[inline]
+    #[must_use]
+    pub fn peek(&mut self, behind: usize, buffer: &mut [u8]) -> bool {
+        let wanted = behind + buffer.len();
+        let is_there = self.len(wanted) >= wanted;
+        if is_there {
+            self.copy(behind, buffer);
+        }
+        is_there
+    }
+
+    /// Leaves out so many octets, or as many as there are.
+    #[inline]
+    pub fn skip(&mut self, octets: usize) {
+        let count = octets.min(self.len(octets));
+        self.advance(count);
+    }
+
+    /// Shows somebody the longest run of octets, and takes as many as he says.
+    ///
+    /// # Panics
+    /// If he says more than there are.
+    #[inline]
+    pub fn drain(&mut self, take: impl FnOnce(&[u8]) -> usize) -> usize {
+        let there = self.len(usize::MAX);
+        let (at, len) = self.ring.run(self.position, there);
+        // SAFETY: so many octets were written at this position, which the writer does not touch
+        // before the head is past it, and this is the only reader.
+        let count = unsafe { self.ring.store.with(at, len, take) };
+        assert!(count <= len, "{count} octets of a run of {len}");
+        self.advance(count);
+        count
+    }
+
+    /// Reads octets that are there.
+    #[inline(always)]
+    fn copy(&self, behind: usize, buffer: &mut [u8]) {
+        let position = self.position.wrapping_add(behind as u64);
+        let (at, first) = self.ring.run(position, buffer.len());
+        let (now, wrapped) = buffer.split_at_mut(first);
+        // SAFETY: the callers have seen that they are there, so the writer does not touch them
+        // before the head is past them, and this is the only reader.
+        unsafe {
+            self.ring.store.with(at, now.len(), |run| now.copy_from_slice(run));
+            self.ring.store.with(0, wrapped.len(), |run| wrapped.copy_from_slice(run));
+        }
+    }
+
+    #[inline(always)]
+    fn advance(&mut self, octets: usize) {
+        self.position = self.position.wrapping_add(octets as u64);
+        // Release, with the acquire in `Writer::room`: the octets are read.
+        self.ring.head.store(self.position, Ordering::Release);
+    }
+}
+
+/// The memory: octets that two threads touch, each its own part.
+#[cfg(not(loom))]
+mod store {
+    use std::cell::UnsafeCell;
+
+    pub(super) struct Store(Box<[UnsafeCell<u8>]>);
+
+    // SAFETY: the ends share out the octets by head and tail, so no two threads touch one at a
+    // time, and an octet may be touched by any.
+    unsafe impl Sync for Store {}
+
+    impl Store {
+        pub(super) fn new(octets: usize) -> Self {
+            // SAFETY: a cell is as its octet, and zero is one.
+            Self(unsafe { Box::new_zeroed_slice(octets).assume_init() })
+        }
+
+        #[inline(always)]
+        pub(super) fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        /// # Safety
+        /// Nobody writes these octets meanwhile.
+        #[inline(always)]
+        pub(super) unsafe fn with<R>(
+            &self,
+            at: usize,
+            len: usize,
+            f: impl FnOnce(&[u8]) -> R,
+        ) -> R {
+            let run = &self.0[at..at + len];
+            // SAFETY: the run is in bounds, its octets were zeroed, and the caller sees to writers.
+            f(unsafe { std::slice::from_raw_parts(run.as_ptr().cast(), len) })
+        }
+
+        /// # Safety
+        /// Nobody else touches these octets meanwhile.
+        #[inline(always)]
+        pub(super) unsafe fn with_mut<R>(
+            &self,
+            at: usize,
+            len: usize,
+            f: impl FnOnce(&mut [u8]) -> R,
+        ) -> R {
+            let run = &self.0[at..at + len];
+            // SAFETY: the run is in bounds, its octets were zeroed and are in cells, and the
+            // caller sees to others.
+            f(unsafe { std::slice::from_raw_parts_mut(run.as_ptr().cast_mut().cast(), len) })
+        }
+    }
+}
+
+/// The same with a witness for every octet.
+#[cfg(loom)]
+mod store {
+    use crate::sync::UnsafeCell;
+
+    pub(super) struct Store(Box<[UnsafeCell<u8>]>);
+
+    // SAFETY: as above.
+    unsafe impl Sync for Store {}
+    // SAFETY: octets are anybody's.
+    unsafe impl Send for Store {}
+
+    impl Store {
+        pub(super) fn new(octets: usize) -> Self {
+            Self((0..octets).map(|_| UnsafeCell::new(0)).collect())
+        }
+
+        pub(super) fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        pub(super) unsafe fn with<R>(
+            &self,
+            at: usize,
+            len: usize,
+            f: impl FnOnce(&[u8]) -> R,
+        ) -> R {
+            let cells = self.0[at..at + len].iter();
+            // SAFETY: the caller's, and loom looks.
+            let run: Vec<u8> = cells.map(|cell| cell.with(|octet| unsafe { *octet })).collect();
+            f(&run)
+        }
+
+        pub(super) unsafe fn with_mut<R>(
+            &self,
+            at: usize,
+            len: usize,
+            f: impl FnOnce(&mut [u8]) -> R,
+        ) -> R {
+            let mut run = vec![0; len];
+            let result = f(&mut run);
+            for (cell, value) in self.0[at..at + len].iter().zip(run) {
+                // SAFETY: the caller's, and loom looks.
+                cell.with_mut(|octet| unsafe { *octet = value });
+            }
+            result
+        }
+    }
+}

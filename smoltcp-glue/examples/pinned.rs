@@ -1,0 +1,69 @@
+//! A server with a thread for each connection, and clients in many threads, at two interfaces.
+//!
+//! ```sh
+//! cargo run --release -p pollux --example pinned
+//! ```
+//!
+//! Each interface has a worker; where there are cores for that, give each one of its own, by
+//! `core: Some(2), idle: Idle::Poll`. All threads wait in their calls, as with sockets of the
+//! kernel.
+
+use pollux::pinned::{Config, Interface, TcpListener, TcpStream};
+use pollux::{Mode, Node};
+use std::error::Error;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::thread::{scope, spawn};
+
+const CLIENTS: u8 = 4;
+const QUESTIONS: u32 = 1000;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let up = |address| {
+        let setup = Node::open("soft:").interface().address(address).mode(Mode::Rc);
+        setup.up_pinned(Config::default())
+    };
+    let (server, client) = (up("10.0.0.1/24")?, up("10.0.0.2/24")?);
+    let at: SocketAddr = "10.0.0.1:7000".parse()?;
+    let listener = server.tcp_listen(at, 128)?;
+    let serving = spawn(move || serve(&listener));
+    scope(|scope| {
+        let clients = [(); CLIENTS as usize].map(|()| scope.spawn(|| ask(&client, at)));
+        clients.into_iter().try_for_each(|client| client.join().expect("it does not panic"))
+    })?;
+    let answered = serving.join().expect("it does not panic")?;
+    println!("{answered} questions of {CLIENTS} clients were answered");
+    Ok(())
+}
+
+/// Serves that many clients, each in a thread of its own; says how many questions there were.
+fn serve(listener: &TcpListener) -> io::Result<u32> {
+    let mut serving = Vec::new();
+    for _ in 0..CLIENTS {
+        let (stream, _) = listener.accept()?;
+        serving.push(spawn(move || answer(stream)));
+    }
+    serving.into_iter().map(|one| one.join().expect("it does not panic")).sum()
+}
+
+/// Doubles numbers until there are no more.
+fn answer(mut stream: TcpStream) -> io::Result<u32> {
+    let (mut question, mut answered) = ([0; 4], 0);
+    while stream.read_exact(&mut question).is_ok() {
+        let number = u32::from_be_bytes(question);
+        stream.write_all(&number.wrapping_mul(2).to_be_bytes())?;
+        answered += 1;
+    }
+    Ok(answered)
+}
+
+fn ask(interface: &Interface, server: SocketAddr) -> io::Result<()> {
+    let mut stream = interface.tcp_connect(server)?;
+    for number in 0..QUESTIONS {
+        let mut answer = [0; 4];
+        stream.write_all(&number.to_be_bytes())?;
+        stream.read_exact(&mut answer)?;
+        assert_eq!(u32::from_be_bytes(answer), 2 * number);
+    }
+    Ok(())
+}

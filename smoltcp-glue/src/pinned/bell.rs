@@ -1,0 +1,157 @@
+//! How a worker learns that somebody wants it: by a ring with the numbers of sockets that were
+//! touched, by a ring of questions, and by being woken if it sleeps.
+//!
+//! A socket is in the ring once at the most: whoever touches it raises its flag, and only who finds
+//! it down rings. The worker takes the number, lowers the flag and then looks at the socket, so
+//! what is done to it later rings anew. The ring has a place for every socket that there may be;
+//! so it is never full.
+
+use super::worker::Command;
+use crate::stack::SocketId;
+use pollux_mem::{CachePadded, mpsc};
+use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::thread::Thread;
+
+/// Questions that wait for the worker.
+const COMMANDS_MAX: usize = 256;
+
+/// What applications have of a worker.
+pub(super) struct Bell {
+    touched: mpsc::Sender<SocketId>,
+    commands: mpsc::Sender<Command>,
+    is_asleep: CachePadded<AtomicBool>,
+    worker: OnceLock<Thread>,
+    /// Nobody has the interface any more.
+    is_left: AtomicBool,
+    /// Why nobody serves it any more.
+    end: OnceLock<String>,
+    /// The longest packet, unless a destination says otherwise.
+    mtu: AtomicU32,
+}
+
+/// What the worker has of it.
+pub(super) struct Heard {
+    pub(super) touched: mpsc::Receiver<SocketId>,
+    pub(super) commands: mpsc::Receiver<Command>,
+}
+
+/// A socket's flag.
+pub(super) struct Rope {
+    socket: SocketId,
+    is_rung: AtomicBool,
+}
+
+impl Bell {
+    /// A bell for so many sockets; none if there cannot be a ring for them.
+    pub(super) fn new(sockets_max: usize) -> Option<(Self, Heard)> {
+        let (touch, touched) = mpsc::ring(sockets_max.max(2).checked_next_power_of_two()?)?;
+        let (command, commands) = mpsc::ring(COMMANDS_MAX)?;
+        let bell = Self {
+            touched: touch,
+            commands: command,
+            is_asleep: CachePadded(AtomicBool::new(false)),
+            worker: OnceLock::new(),
+            is_left: AtomicBool::new(false),
+            end: OnceLock::new(),
+            mtu: AtomicU32::new(0),
+        };
+        Some((bell, Heard { touched, commands }))
+    }
+
+    /// Somebody touched a socket.
+    pub(super) fn ring(&self, rope: &Rope) {
+        // With the swap in `Rope::answer`: whoever finds the flag up is seen by that.
+        if !rope.is_rung.swap(true, Ordering::AcqRel) {
+            let is_rung = self.touched.push(rope.socket);
+            debug_assert!(is_rung.is_ok(), "there is a place for every socket");
+            self.wake();
+        }
+    }
+
+    /// Puts a question to the worker; waits while there is no room.
+    pub(super) fn ask(&self, command: Command) {
+        let mut command = Some(command);
+        while let Some(one) = command.take()
+            && self.end.get().is_none()
+            && let Err(one) = self.commands.push(one)
+        {
+            command = Some(one);
+            self.wake();
+            std::thread::yield_now();
+        }
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // With the fence in `fall_asleep`: one of the two sees the other.
+        fence(Ordering::SeqCst);
+        if self.is_asleep.load(Ordering::Relaxed)
+            && self.is_asleep.swap(false, Ordering::AcqRel)
+            && let Some(worker) = self.worker.get()
+        {
+            worker.unpark();
+        }
+    }
+
+    /// An error if nobody serves the interface any more.
+    pub(super) fn check(&self) -> io::Result<()> {
+        self.end.get().map_or(Ok(()), |why| Err(io::Error::other(why.clone())))
+    }
+
+    /// The longest packet.
+    pub(super) fn mtu(&self) -> u32 {
+        self.mtu.load(Ordering::Relaxed)
+    }
+
+    /// Nobody has the interface any more.
+    pub(super) fn leave(&self) {
+        self.is_left.store(true, Ordering::Release);
+        self.wake();
+    }
+}
+
+/// The worker's part.
+impl Bell {
+    /// The thread that calls this is the worker.
+    pub(super) fn begin(&self) {
+        let _ = self.worker.set(std::thread::current());
+    }
+
+    /// Nobody serves it any more. Who asked before is to be answered after this.
+    pub(super) fn end(&self, why: String) {
+        let _ = self.end.set(why);
+        // Who asks after this fence sees the end; what was asked before it, the worker sees.
+        fence(Ordering::SeqCst);
+    }
+
+    pub(super) fn is_left(&self) -> bool {
+        self.is_left.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_mtu(&self, mtu: u32) {
+        self.mtu.store(mtu, Ordering::Relaxed);
+    }
+
+    /// From now on whoever wants the worker wakes it. It has to look again after this.
+    pub(super) fn fall_asleep(&self) {
+        self.is_asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    pub(super) fn wake_up(&self) {
+        self.is_asleep.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Rope {
+    pub(super) const fn new(socket: SocketId) -> Self {
+        Self { socket, is_rung: AtomicBool::new(false) }
+    }
+
+    /// The worker looks at the socket after this.
+    pub(super) fn answer(&self) {
+        self.is_rung.swap(false, Ordering::AcqRel);
+    }
+}

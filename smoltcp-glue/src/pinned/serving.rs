@@ -1,0 +1,337 @@
+//! The worker's ends of sockets: what goes between a socket's rings and the stack, when either has
+//! something.
+//!
+//! A ring that is full stops nobody but its own socket: what came waits in the stack, which closes
+//! the window or counts what it drops, and what is to go waits in the ring. Whoever makes room
+//! rings.
+
+use super::bell::Rope;
+use super::datagram::{HEAD_OCTETS, Head, PAYLOAD_MAX};
+use super::listener::ListenerLine;
+use super::tcp::{Heard, Standing, TcpLine, TcpStream, Wish};
+use super::udp::UdpLine;
+use crate::interface::Host;
+use crate::stack::{SocketId, TcpId, UdpError, UdpId};
+use pollux_mem::{octets, spsc};
+use pollux_verbs::time::Time;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::time::Duration;
+
+/// Datagrams that a socket sends before others have their turn.
+const DATAGRAMS_MAX: usize = 64;
+
+/// What becomes of a socket after it was served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It waits until something happens to it.
+    Stays,
+    /// It has more to send as soon as there is room.
+    Again,
+    /// The application has just left it; it goes when all was sent.
+    Leaves,
+    /// It is no more.
+    Gone,
+}
+
+/// A connection.
+pub(super) struct TcpEnd {
+    id: TcpId,
+    pub(super) line: Arc<TcpLine>,
+    /// As of the last time that the application rang.
+    wish: Wish,
+    outgoing: octets::Reader,
+    incoming: octets::Writer,
+    /// Octets that the stack has taken, ever.
+    taken: u64,
+    is_shut: bool,
+    /// When it was left, or has last sent something since; and what it had to send then.
+    left: Option<(Time, usize)>,
+}
+
+impl TcpEnd {
+    /// An end, and the rings' other ends; none if the rings cannot be that long.
+    pub(super) fn new(
+        id: TcpId,
+        standing: Standing,
+        ring_octets: usize,
+    ) -> Option<(Self, (octets::Reader, octets::Writer))> {
+        let (incoming, reader) = octets::ring(ring_octets)?;
+        let (writer, outgoing) = octets::ring(ring_octets)?;
+        let line = Arc::new(TcpLine::new(Rope::new(SocketId::Tcp(id)), standing));
+        let end = Self {
+            id,
+            line,
+            wish: Wish::Stay,
+            outgoing,
+            incoming,
+            taken: 0,
+            is_shut: false,
+            left: None,
+        };
+        Some((end, (reader, writer)))
+    }
+
+    /// The application has rung. A wish is looked at only then: so nothing is in the bell of a
+    /// socket that is no more.
+    pub(super) fn answer(&mut self) {
+        self.line.rope.answer();
+        self.wish = self.line.wish();
+    }
+
+    pub(super) fn serve(&mut self, now: Time, inner: &mut Host) -> Fate {
+        self.look(inner);
+        let has_sent = self.send(inner);
+        let has_come = self.receive(inner);
+        let is_told = self.acknowledge(inner);
+        if has_come {
+            self.line.readers.wake();
+        }
+        if has_sent || is_told {
+            self.line.writers.wake();
+        }
+        match self.wish {
+            Wish::Stay => Fate::Stays,
+            Wish::ShutDown => {
+                if !self.is_shut && self.outgoing.is_empty() {
+                    self.is_shut = true;
+                    // One that has ended has no half to be ended.
+                    let _ = inner.stack.tcp_shut_down(now, self.id);
+                }
+                Fate::Stays
+            }
+            Wish::Close => self.leave(now, inner),
+            Wish::Abort => self.abort(now, inner),
+        }
+    }
+
+    /// The application has left it.
+    fn leave(&mut self, now: Time, inner: &mut Host) -> Fate {
+        // What the peer said and nobody read is lost, and it is to know that (RFC 9293 3.6.1). Of
+        // what it says later nobody can tell whether it would have been read.
+        if self.left.is_none() && !self.incoming.is_drained() {
+            return self.abort(now, inner);
+        }
+        let unsent = self.outgoing.len(usize::MAX);
+        if unsent == 0 || matches!(self.line.standing(), Standing::Ended(_)) {
+            inner.stack.tcp_close(now, self.id);
+            return Fate::Gone;
+        }
+        let is_first = self.left.is_none();
+        if self.left.is_none_or(|(_, before)| unsent < before) {
+            self.left = Some((now, unsent));
+        }
+        if is_first { Fate::Leaves } else { Fate::Stays }
+    }
+
+    fn abort(&self, now: Time, inner: &mut Host) -> Fate {
+        inner.stack.tcp_abort(now, self.id);
+        Fate::Gone
+    }
+
+    /// Whether it was left, and has sent nothing for so long.
+    pub(super) fn is_lost(&self, now: Time, patience: Duration) -> bool {
+        self.left.is_some_and(|(since, _)| now > since + patience)
+    }
+
+    /// Tells whether the connection is open, or has ended.
+    fn look(&self, inner: &Host) {
+        let known = self.line.standing();
+        let standing = match inner.stack.tcp_is_open(self.id) {
+            Ok(true) => Standing::Open,
+            Ok(false) => Standing::Opening,
+            Err(why) => Standing::Ended(why),
+        };
+        if standing != known {
+            self.line.set_standing(standing);
+            self.line.readers.wake();
+            self.line.writers.wake();
+        }
+    }
+
+    /// From the application to the stack; says whether there is more room now.
+    fn send(&mut self, inner: &mut Host) -> bool {
+        let before = self.taken;
+        while !self.outgoing.is_empty() {
+            let give = |run: &[u8]| inner.stack.tcp_send(self.id, run).ok().flatten().unwrap_or(0);
+            match self.outgoing.drain(give) {
+                0 => break,
+                sent => self.taken += sent as u64,
+            }
+        }
+        self.taken > before
+    }
+
+    /// From the stack to the application; says whether it has something to read now.
+    fn receive(&mut self, inner: &mut Host) -> bool {
+        if self.left.is_some() {
+            return self.discard(inner);
+        }
+        let (mut has_come, mut heard) = (false, self.line.heard());
+        while heard == Heard::More {
+            let incoming = &mut self.incoming;
+            if incoming.room(1) == 0 && is_stalled(&self.line.is_stalled, || incoming.room(1) > 0) {
+                return has_come;
+            }
+            let came = incoming.fill(|run| match inner.stack.tcp_recv(self.id, run) {
+                Ok(Some(0)) => (heard = Heard::All, 0).1,
+                Ok(came) => came.unwrap_or(0),
+                Err(why) => (heard = Heard::Error(why), 0).1,
+            });
+            if heard != Heard::More {
+                self.line.set_heard(heard);
+                return true;
+            }
+            if came == 0 {
+                return has_come;
+            }
+            has_come = true;
+        }
+        false
+    }
+
+    /// Nobody will read it.
+    fn discard(&self, inner: &mut Host) -> bool {
+        let mut nowhere = [0; 4096];
+        while let Ok(Some(1..)) = inner.stack.tcp_recv(self.id, &mut nowhere) {}
+        false
+    }
+
+    /// Tells how much has arrived; says whether that is more than before.
+    fn acknowledge(&self, inner: &Host) -> bool {
+        let open = inner.stack.tcp_unacknowledged(self.id) as u64;
+        let acknowledged = self.taken.saturating_sub(open);
+        let before = self.line.acknowledged.swap(acknowledged, Ordering::Release);
+        acknowledged != before
+    }
+}
+
+/// Raises the flag that makes whoever takes from a ring ring; says whether that is to be waited
+/// for, since there is still no room.
+fn is_stalled(flag: &AtomicBool, has_room: impl FnOnce() -> bool) -> bool {
+    flag.store(true, Ordering::Relaxed);
+    // With the fence after which the application looks at the flag: one of the two sees the other.
+    fence(Ordering::SeqCst);
+    !has_room()
+}
+
+/// A UDP socket.
+pub(super) struct UdpEnd {
+    id: UdpId,
+    pub(super) line: Arc<UdpLine>,
+    is_left: bool,
+    outgoing: octets::Reader,
+    incoming: octets::Writer,
+    /// Whether it is among those that are served again.
+    pub(super) is_again: bool,
+}
+
+impl UdpEnd {
+    /// An end, and the rings' other ends; none if the rings cannot be that long.
+    pub(super) fn new(
+        id: UdpId,
+        ring_octets: usize,
+    ) -> Option<(Self, (octets::Reader, octets::Writer))> {
+        let (incoming, reader) = octets::ring(ring_octets)?;
+        let (writer, outgoing) = octets::ring(ring_octets)?;
+        let line = Arc::new(UdpLine::new(Rope::new(SocketId::Udp(id))));
+        let end = Self { id, line, is_left: false, outgoing, incoming, is_again: false };
+        Some((end, (reader, writer)))
+    }
+
+    /// The application has rung.
+    pub(super) fn answer(&mut self) {
+        self.line.rope.answer();
+        self.is_left = self.line.is_left.load(Ordering::Acquire);
+    }
+
+    pub(super) fn serve(&mut self, now: Time, inner: &mut Host, scratch: &mut [u8]) -> Fate {
+        if !self.is_left {
+            self.receive(inner, scratch);
+        }
+        let has_more = self.send(now, inner, scratch);
+        match self.is_left {
+            _ if has_more => Fate::Again,
+            false => Fate::Stays,
+            true => {
+                inner.udp_close(now, self.id);
+                Fate::Gone
+            }
+        }
+    }
+
+    /// From the application to the device; says whether there is more.
+    fn send(&mut self, now: Time, inner: &mut Host, scratch: &mut [u8]) -> bool {
+        let mut sent = 0;
+        while let Some(head) = Head::peek(&mut self.outgoing) {
+            let payload = &mut scratch[..head.len];
+            let is_there = self.outgoing.peek(HEAD_OCTETS, payload);
+            debug_assert!(is_there, "a datagram is written whole");
+            match inner.udp_send(now, self.id, head.peer, payload) {
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock => break,
+                Err(why) => self.complain(why),
+                Ok(()) => {}
+            }
+            self.outgoing.skip(HEAD_OCTETS + head.len);
+            sent += 1;
+            if sent == DATAGRAMS_MAX {
+                break;
+            }
+        }
+        if sent > 0 {
+            self.line.writers.wake();
+        }
+        !self.outgoing.is_empty()
+    }
+
+    /// From the stack to the application.
+    fn receive(&mut self, inner: &mut Host, scratch: &mut [u8]) {
+        let mut has_come = false;
+        while inner.stack.udp_is_readable(self.id) {
+            let octets = HEAD_OCTETS + inner.stack.udp_next_octets(self.id).unwrap_or(0);
+            let mut has_room = || self.incoming.room(octets) >= octets;
+            if !has_room() && is_stalled(&self.line.is_stalled, has_room) {
+                break;
+            }
+            match inner.stack.udp_recv(self.id, scratch) {
+                Ok(Some(came)) => {
+                    let head = Head { len: came.len, peer: came.from, to: came.to };
+                    let is_written = head.write(&mut self.incoming, &scratch[..came.len]);
+                    debug_assert!(is_written, "there was room");
+                    has_come = true;
+                }
+                Ok(None) | Err(UdpError::Closed) => break,
+                Err(why) => self.complain(why.into()),
+            }
+        }
+        if has_come {
+            self.line.readers.wake();
+        }
+    }
+
+    fn complain(&self, why: io::Error) {
+        self.line.complain(why);
+        self.line.readers.wake();
+        self.line.writers.wake();
+    }
+}
+
+/// Room for the longest datagram.
+pub(super) fn scratch() -> Vec<u8> {
+    vec![0; PAYLOAD_MAX]
+}
+
+/// A listener.
+pub(super) struct ListenerEnd {
+    pub(super) line: Arc<ListenerLine>,
+    pub(super) ready: spsc::Producer<TcpStream>,
+}
+
+impl ListenerEnd {
+    /// Whether another connection may go to the application now.
+    pub(super) fn has_room(&mut self) -> bool {
+        let ready = &mut self.ready;
+        ready.room() > 0 || !is_stalled(&self.line.is_stalled, || ready.room() > 0)
+    }
+}

@@ -1,0 +1,399 @@
+//! Connections of TCP that any thread can hold.
+//!
+//! Each has a ring of octets each way. What is in the ring to the worker counts as written, as
+//! what is in a send buffer does: it goes out though the connection is dropped.
+
+use super::bell::Rope;
+use super::waiters::Waiters;
+use super::{Alive, SharedPatience};
+use crate::stack::TcpError;
+use pollux_mem::octets;
+use std::future::poll_fn;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// A connection. It is closed when it is dropped; what was written before still goes out, and for a
+/// moment also when the interface ends.
+///
+/// Threads may share it. Each end of it has a lock, so that two who read at once get each their
+/// octets; the worker takes neither.
+pub struct TcpStream {
+    alive: Arc<Alive>,
+    line: Arc<TcpLine>,
+    reader: Mutex<octets::Reader>,
+    writer: Mutex<Outgoing>,
+    addresses: (SocketAddr, SocketAddr),
+    read_patience: SharedPatience,
+    write_patience: SharedPatience,
+    lingers: AtomicBool,
+}
+
+struct Outgoing {
+    ring: octets::Writer,
+    /// Octets that were written, ever.
+    written: u64,
+}
+
+/// What application and worker both see of a connection.
+pub(super) struct TcpLine {
+    pub(super) rope: Rope,
+    pub(super) readers: Waiters,
+    pub(super) writers: Waiters,
+    /// The worker's: what the connection is.
+    standing: AtomicU8,
+    /// The worker's: whether more comes after what is in the ring.
+    heard: AtomicU8,
+    /// The worker's: octets that the peer has acknowledged, ever.
+    pub(super) acknowledged: AtomicU64,
+    /// The worker's: it waits for room in the ring of what came.
+    pub(super) is_stalled: AtomicBool,
+    /// The application's.
+    wish: AtomicU8,
+}
+
+/// What the application wants of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    Stay,
+    ShutDown,
+    Close,
+    Abort,
+}
+
+/// What a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    Opening,
+    Open,
+    Ended(TcpError),
+}
+
+/// What comes after what has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    More,
+    All,
+    Error(TcpError),
+}
+
+const WISHES: [Wish; 4] = [Wish::Stay, Wish::ShutDown, Wish::Close, Wish::Abort];
+const STANDINGS: [Standing; 8] = [
+    Standing::Opening,
+    Standing::Open,
+    Standing::Ended(TcpError::Closed),
+    Standing::Ended(TcpError::Refused),
+    Standing::Ended(TcpError::Reset),
+    Standing::Ended(TcpError::TimedOut),
+    Standing::Ended(TcpError::Unreachable),
+    Standing::Ended(TcpError::ShutDown),
+];
+const ALL_HEARD: [Heard; 8] = [
+    Heard::More,
+    Heard::All,
+    Heard::Error(TcpError::Closed),
+    Heard::Error(TcpError::Refused),
+    Heard::Error(TcpError::Reset),
+    Heard::Error(TcpError::TimedOut),
+    Heard::Error(TcpError::Unreachable),
+    Heard::Error(TcpError::ShutDown),
+];
+
+/// Stores a value as its place in a table. Release: who sees it sees what was done before.
+fn store<T: PartialEq>(place: &AtomicU8, table: &[T], value: &T) {
+    let index = table.iter().position(|one| one == value);
+    place.store(index.expect("the tables are whole") as u8, Ordering::Release);
+}
+
+impl TcpLine {
+    pub(super) fn new(rope: Rope, standing: Standing) -> Self {
+        let line = Self {
+            rope,
+            readers: Waiters::default(),
+            writers: Waiters::default(),
+            standing: AtomicU8::new(0),
+            heard: AtomicU8::new(0),
+            acknowledged: AtomicU64::new(0),
+            is_stalled: AtomicBool::new(false),
+            wish: AtomicU8::new(0),
+        };
+        line.set_standing(standing);
+        line
+    }
+
+    pub(super) fn standing(&self) -> Standing {
+        STANDINGS[usize::from(self.standing.load(Ordering::Acquire))]
+    }
+
+    pub(super) fn set_standing(&self, standing: Standing) {
+        store(&self.standing, &STANDINGS, &standing);
+    }
+
+    pub(super) fn heard(&self) -> Heard {
+        ALL_HEARD[usize::from(self.heard.load(Ordering::Acquire))]
+    }
+
+    pub(super) fn set_heard(&self, heard: Heard) {
+        store(&self.heard, &ALL_HEARD, &heard);
+    }
+
+    pub(super) fn wish(&self) -> Wish {
+        WISHES[usize::from(self.wish.load(Ordering::Acquire))]
+    }
+
+    fn set_wish(&self, wish: Wish) {
+        store(&self.wish, &WISHES, &wish);
+    }
+}
+
+impl TcpStream {
+    /// A connection whose other ends of rings the worker has. It does not linger until it is
+    /// somebody's.
+    pub(super) fn new(
+        alive: Arc<Alive>,
+        line: Arc<TcpLine>,
+        (reader, writer): (octets::Reader, octets::Writer),
+        addresses: (SocketAddr, SocketAddr),
+    ) -> Self {
+        Self {
+            alive,
+            line,
+            reader: Mutex::new(reader),
+            writer: Mutex::new(Outgoing { ring: writer, written: 0 }),
+            addresses,
+            read_patience: SharedPatience::default(),
+            write_patience: SharedPatience::default(),
+            lingers: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn wait_until_open(&self) -> io::Result<()> {
+        // The stack itself loses patience with a peer that is silent.
+        self.line.writers.wait(crate::interface::Patience::Endless, || self.try_open())
+    }
+
+    /// Our end.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.addresses.0)
+    }
+
+    /// The peer's end.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.addresses.1)
+    }
+
+    /// Whether reading would not wait now.
+    pub fn is_readable(&self) -> bool {
+        let has_ended = self.line.heard() != Heard::More || self.alive.bell.check().is_err();
+        has_ended || !lock(&self.reader).is_empty()
+    }
+
+    /// How long reading waits: for ever without a time.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) {
+        self.read_patience.set_timeout(timeout);
+    }
+
+    /// How long writing waits for room: for ever without a time.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) {
+        self.write_patience.set_timeout(timeout);
+    }
+
+    /// Whether neither waits, and both say `WouldBlock` where they would.
+    pub fn set_nonblocking(&self, is_nonblocking: bool) {
+        self.read_patience.set_nonblocking(is_nonblocking);
+        self.write_patience.set_nonblocking(is_nonblocking);
+    }
+
+    /// Whether what was written is still brought to the peer after the connection is dropped, which
+    /// is the rule; otherwise it is ended by a reset.
+    pub fn set_linger(&self, lingers: bool) {
+        self.lingers.store(lingers, Ordering::Relaxed);
+    }
+
+    /// Ends the sending half; the peer reads what was written, and then the end. The receiving half
+    /// ends when the connection is dropped.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        if how == Shutdown::Read {
+            return Ok(());
+        }
+        self.alive.bell.check()?;
+        if let Standing::Ended(why) = self.line.standing() {
+            return Err(why.into());
+        }
+        // Under the lock: nobody writes behind the end.
+        let writer = lock(&self.writer);
+        self.line.set_wish(Wish::ShutDown);
+        drop(writer);
+        self.alive.bell.ring(&self.line.rope);
+        Ok(())
+    }
+}
+
+/// What tasks use; `read` and `write` wait by the same calls.
+impl TcpStream {
+    /// Whether the connection is open, or never will be.
+    pub fn poll_open(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.line.writers.poll(context, || self.try_open())
+    }
+
+    /// Reads what has come: how much, and 0 when the peer has said all.
+    pub fn poll_read(
+        &self,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        self.line.readers.poll(context, || self.try_read(buffer))
+    }
+
+    /// Writes what there is room for; says how much.
+    pub fn poll_write(&self, context: &mut Context<'_>, octets: &[u8]) -> Poll<io::Result<usize>> {
+        self.line.writers.poll(context, || self.try_write(octets))
+    }
+
+    /// Whether the peer has acknowledged all.
+    pub fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.line.writers.poll(context, || self.try_flush())
+    }
+
+    /// As `read`, for a task.
+    pub async fn read_async(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        poll_fn(|context| self.poll_read(context, buffer)).await
+    }
+
+    /// As `write`, for a task.
+    pub async fn write_async(&self, octets: &[u8]) -> io::Result<usize> {
+        poll_fn(|context| self.poll_write(context, octets)).await
+    }
+
+    /// As `write_all`, for a task.
+    pub async fn write_all_async(&self, mut octets: &[u8]) -> io::Result<()> {
+        while !octets.is_empty() {
+            octets = &octets[self.write_async(octets).await?..];
+        }
+        Ok(())
+    }
+
+    /// As `flush`, for a task.
+    pub async fn flush_async(&self) -> io::Result<()> {
+        poll_fn(|context| self.poll_flush(context)).await
+    }
+}
+
+/// One try each, which says nothing where it would wait.
+impl TcpStream {
+    fn try_open(&self) -> io::Result<Option<()>> {
+        match self.line.standing() {
+            Standing::Opening => self.alive.bell.check().map(|()| None),
+            Standing::Open => Ok(Some(())),
+            Standing::Ended(why) => Err(why.into()),
+        }
+    }
+
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        if buffer.is_empty() {
+            return Ok(Some(0));
+        }
+        // Looked at first: what came before the end is in the ring then.
+        let (is_served, heard) = (self.alive.bell.check(), self.line.heard());
+        let mut reader = lock(&self.reader);
+        let taken = reader.read(buffer);
+        if taken > 0 {
+            self.relieve(&mut reader);
+            return Ok(Some(taken));
+        }
+        match heard {
+            Heard::More => is_served.map(|()| None),
+            Heard::All => Ok(Some(0)),
+            Heard::Error(why) => Err(why.into()),
+        }
+    }
+
+    /// Tells a worker that waits for room, once half of the ring is free: not for every octet.
+    fn relieve(&self, reader: &mut octets::Reader) {
+        // With the fence after which the worker looks for room again.
+        fence(Ordering::SeqCst);
+        if self.line.is_stalled.load(Ordering::Relaxed)
+            && reader.len(usize::MAX) <= reader.capacity() / 2
+            && self.line.is_stalled.swap(false, Ordering::Relaxed)
+        {
+            self.alive.bell.ring(&self.line.rope);
+        }
+    }
+
+    fn try_write(&self, octets: &[u8]) -> io::Result<Option<usize>> {
+        self.alive.bell.check()?;
+        let mut writer = lock(&self.writer);
+        match (self.line.wish(), self.line.standing()) {
+            (_, Standing::Ended(why)) => return Err(why.into()),
+            (Wish::Stay, Standing::Opening) => return Ok(None),
+            (Wish::Stay, Standing::Open) => {}
+            _ => return Err(TcpError::ShutDown.into()),
+        }
+        let taken = writer.ring.write(octets);
+        writer.written += taken as u64;
+        if taken > 0 {
+            self.alive.bell.ring(&self.line.rope);
+        }
+        Ok((taken > 0 || octets.is_empty()).then_some(taken))
+    }
+
+    fn try_flush(&self) -> io::Result<Option<()>> {
+        let (is_served, standing) = (self.alive.bell.check(), self.line.standing());
+        let written = lock(&self.writer).written;
+        if self.line.acknowledged.load(Ordering::Acquire) == written {
+            return Ok(Some(()));
+        }
+        match standing {
+            Standing::Ended(why) => Err(why.into()),
+            _ => is_served.map(|()| None),
+        }
+    }
+}
+
+fn lock<T>(end: &Mutex<T>) -> MutexGuard<'_, T> {
+    end.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Read for &TcpStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.line.readers.wait(self.read_patience.get(), || self.try_read(buffer))
+    }
+}
+
+impl Write for &TcpStream {
+    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
+        self.line.writers.wait(self.write_patience.get(), || self.try_write(octets))
+    }
+
+    /// Waits until the peer has acknowledged all.
+    fn flush(&mut self) -> io::Result<()> {
+        self.line.writers.wait(self.write_patience.get(), || self.try_flush())
+    }
+}
+
+impl Read for TcpStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(buffer)
+    }
+}
+
+impl Write for TcpStream {
+    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
+        (&*self).write(octets)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        (&*self).flush()
+    }
+}
+
+impl Drop for TcpStream {
+    fn drop(&mut self) {
+        let lingers = *self.lingers.get_mut();
+        self.line.set_wish(if lingers { Wish::Close } else { Wish::Abort });
+        self.alive.bell.ring(&self.line.rope);
+    }
+}

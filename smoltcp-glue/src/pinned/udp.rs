@@ -1,0 +1,309 @@
+//! UDP sockets that any thread can hold.
+//!
+//! Datagrams go to and from the worker by a ring each way. What the worker finds wrong with one
+//! that was sent, it says later: the next call on the socket returns it, as with one that a peer
+//! refuses. What can be told at once, its addresses and a length that no packet has, is.
+
+use super::bell::Rope;
+use super::call::Asked;
+use super::datagram::{HEAD_OCTETS, Head};
+use super::waiters::Waiters;
+use super::{Alive, SharedPatience};
+use crate::interface::named;
+use crate::stack::{UdpError, UdpId, UdpReceived, udp_packet_len};
+use crate::udp::UdpSlot;
+use pollux_mem::octets;
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// A UDP socket.
+///
+/// Threads may share it. Each end of it has a lock, so that two who receive at once get each their
+/// datagrams; the worker takes neither.
+pub struct UdpSocket {
+    alive: Arc<Alive>,
+    line: Arc<UdpLine>,
+    id: UdpId,
+    local: SocketAddr,
+    reader: Mutex<octets::Reader>,
+    writer: Mutex<octets::Writer>,
+    peer: Mutex<Option<SocketAddr>>,
+    patience: SharedPatience,
+}
+
+/// What application and worker both see of a socket.
+pub(super) struct UdpLine {
+    pub(super) rope: Rope,
+    pub(super) readers: Waiters,
+    pub(super) writers: Waiters,
+    /// The worker's: it waits for room in the ring of what came.
+    pub(super) is_stalled: AtomicBool,
+    /// The worker's: something to be told, and whether there is.
+    has_complaint: AtomicBool,
+    complaint: Mutex<Option<io::Error>>,
+    /// The application's: it is dropped.
+    pub(super) is_left: AtomicBool,
+}
+
+impl UdpLine {
+    pub(super) fn new(rope: Rope) -> Self {
+        Self {
+            rope,
+            readers: Waiters::default(),
+            writers: Waiters::default(),
+            is_stalled: AtomicBool::new(false),
+            has_complaint: AtomicBool::new(false),
+            complaint: Mutex::new(None),
+            is_left: AtomicBool::new(false),
+        }
+    }
+
+    /// Has something told by the next call, in place of what was to be told.
+    pub(super) fn complain(&self, why: io::Error) {
+        *lock(&self.complaint) = Some(why);
+        self.has_complaint.store(true, Ordering::Release);
+    }
+
+    fn take_complaint(&self) -> io::Result<()> {
+        let is_there = self.has_complaint.load(Ordering::Relaxed)
+            && self.has_complaint.swap(false, Ordering::AcqRel);
+        match is_there {
+            true => lock(&self.complaint).take().map_or(Ok(()), Err),
+            false => Ok(()),
+        }
+    }
+}
+
+impl UdpSocket {
+    pub(super) fn new(
+        alive: Arc<Alive>,
+        line: Arc<UdpLine>,
+        (reader, writer): (octets::Reader, octets::Writer),
+        (id, local): (UdpId, SocketAddr),
+    ) -> Self {
+        Self {
+            alive,
+            line,
+            id,
+            local,
+            reader: Mutex::new(reader),
+            writer: Mutex::new(writer),
+            peer: Mutex::new(None),
+            patience: SharedPatience::default(),
+        }
+    }
+
+    /// Where it is bound.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.local)
+    }
+
+    /// From now on it talks to one peer, and hears of refusals by it.
+    pub fn connect(&self, peer: impl ToSocketAddrs) -> io::Result<()> {
+        let (id, to) = (self.id, named(peer)?);
+        let asked = Asked::new(&self.alive.bell, move |worker, _| {
+            Ok(worker.inner.stack.udp_connect(id, to)?)
+        });
+        asked.wait()?;
+        *lock(&self.peer) = Some(to);
+        Ok(())
+    }
+
+    /// How long receiving waits: for ever without a time.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) {
+        self.patience.set_timeout(timeout);
+    }
+
+    /// Whether receiving does not wait at all, and says `WouldBlock` where it would.
+    pub fn set_nonblocking(&self, is_nonblocking: bool) {
+        self.patience.set_nonblocking(is_nonblocking);
+    }
+
+    /// Sends a datagram, and waits for room as long as receiving waits for one to come.
+    pub fn send_to(&self, payload: &[u8], to: impl ToSocketAddrs) -> io::Result<()> {
+        self.send_batch(&[(payload, named(to)?)]).map(drop)
+    }
+
+    /// Sends a datagram to the peer that it is connected to.
+    pub fn send(&self, payload: &[u8]) -> io::Result<()> {
+        let peer = *lock(&self.peer);
+        self.send_to(payload, peer.ok_or(io::ErrorKind::NotConnected)?)
+    }
+
+    /// Sends datagrams, which leave together; says how many there was room for, and waits only if
+    /// there is none for the first. An error is the first one's.
+    pub fn send_batch(&self, batch: &[(&[u8], SocketAddr)]) -> io::Result<usize> {
+        self.line.writers.wait(self.patience.get(), || self.try_send(batch))
+    }
+
+    /// Whether receiving would not wait now.
+    pub fn is_readable(&self) -> bool {
+        let has_error = self.line.has_complaint.load(Ordering::Relaxed);
+        has_error || !lock(&self.reader).is_empty() || self.alive.bell.check().is_err()
+    }
+
+    /// Receives a datagram: how many of its octets are in the buffer, and whose it is.
+    pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let received = self.line.readers.wait(self.patience.get(), || self.try_recv(buffer))?;
+        Ok((received.len, received.from))
+    }
+
+    /// Waits for a datagram and receives as many as there are, up to one for each slot; says how
+    /// many.
+    pub fn recv_batch(&self, slots: &mut [UdpSlot<'_>]) -> io::Result<usize> {
+        self.line.readers.wait(self.patience.get(), || {
+            let mut count = 0;
+            for slot in &mut *slots {
+                slot.received = match self.try_recv(slot.buffer) {
+                    Ok(received) => received,
+                    Err(error) if count == 0 => return Err(error),
+                    Err(error) => {
+                        self.line.complain(error);
+                        None
+                    }
+                };
+                if slot.received.is_none() {
+                    break;
+                }
+                count += 1;
+            }
+            Ok((count > 0 || slots.is_empty()).then_some(count))
+        })
+    }
+
+    /// Hears what is sent to a group.
+    pub fn join(&self, group: IpAddr) -> io::Result<()> {
+        let id = self.id;
+        Asked::new(&self.alive.bell, move |worker, now| worker.inner.udp_join(now, id, group))
+            .wait()
+    }
+
+    /// Hears it no more.
+    pub fn leave(&self, group: IpAddr) {
+        let id = self.id;
+        let asked = Asked::new(&self.alive.bell, move |worker, now| {
+            worker.inner.udp_leave(now, id, group);
+            Ok(())
+        });
+        // Where nobody serves the interface, nobody hears anything.
+        let _ = asked.wait();
+    }
+}
+
+/// What tasks use; the calls above wait by the same.
+impl UdpSocket {
+    /// Receives a datagram, as [`UdpSocket::recv_from`] does.
+    pub fn poll_recv_from(
+        &self,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<(usize, SocketAddr)>> {
+        let received = self.line.readers.poll(context, || self.try_recv(buffer));
+        received.map_ok(|received| (received.len, received.from))
+    }
+
+    /// Sends a datagram, as [`UdpSocket::send_to`] does.
+    pub fn poll_send_to(
+        &self,
+        context: &mut Context<'_>,
+        payload: &[u8],
+        to: SocketAddr,
+    ) -> Poll<io::Result<()>> {
+        self.line.writers.poll(context, || self.try_send(&[(payload, to)])).map_ok(drop)
+    }
+
+    /// As [`UdpSocket::recv_from`], for a task.
+    pub async fn recv_from_async(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        poll_fn(|context| self.poll_recv_from(context, buffer)).await
+    }
+
+    /// As [`UdpSocket::send_to`], for a task.
+    pub async fn send_to_async(&self, payload: &[u8], to: impl Into<SocketAddr>) -> io::Result<()> {
+        let to = to.into();
+        poll_fn(|context| self.poll_send_to(context, payload, to)).await
+    }
+}
+
+/// One try each, which says nothing where it would wait.
+impl UdpSocket {
+    fn try_send(&self, batch: &[(&[u8], SocketAddr)]) -> io::Result<Option<usize>> {
+        self.alive.bell.check()?;
+        self.line.take_complaint()?;
+        let mut writer = lock(&self.writer);
+        let mut sent = 0;
+        for (payload, to) in batch {
+            let is_well = self.check(payload, *to);
+            if let (Err(error), 0) = (&is_well, sent) {
+                return Err((*error).into());
+            }
+            let head = Head { len: payload.len(), peer: *to, to: to.ip() };
+            if is_well.is_err() || !head.write(&mut writer, payload) {
+                break;
+            }
+            sent += 1;
+        }
+        drop(writer);
+        if sent > 0 {
+            self.alive.bell.ring(&self.line.rope);
+        }
+        Ok((sent > 0 || batch.is_empty()).then_some(sent))
+    }
+
+    /// What can be said of a datagram before the worker sees it.
+    fn check(&self, payload: &[u8], to: SocketAddr) -> Result<(), UdpError> {
+        let is_one = to.port() != 0 && !to.ip().is_unspecified();
+        if !is_one || to.is_ipv4() != self.local.is_ipv4() {
+            return Err(UdpError::BadAddress);
+        }
+        udp_packet_len(self.alive.bell.mtu(), to.ip(), payload).map(drop)
+    }
+
+    fn try_recv(&self, buffer: &mut [u8]) -> io::Result<Option<UdpReceived>> {
+        // Looked at first: what came before the end is in the ring then.
+        let is_served = self.alive.bell.check();
+        self.line.take_complaint()?;
+        let mut reader = lock(&self.reader);
+        let Some(head) = Head::read(&mut reader, buffer) else {
+            return is_served.map(|()| None);
+        };
+        self.relieve(&mut reader);
+        Ok(Some(UdpReceived {
+            len: head.len.min(buffer.len()),
+            whole: head.len,
+            from: head.peer,
+            to: head.to,
+        }))
+    }
+
+    /// Tells a worker that waits for room, once half of the ring is free: not for every datagram.
+    fn relieve(&self, reader: &mut octets::Reader) {
+        // With the fence after which the worker looks for room again.
+        fence(Ordering::SeqCst);
+        if self.line.is_stalled.load(Ordering::Relaxed)
+            && reader.len(usize::MAX) <= reader.capacity() / 2
+            && self.line.is_stalled.swap(false, Ordering::Relaxed)
+        {
+            self.alive.bell.ring(&self.line.rope);
+        }
+    }
+}
+
+fn lock<T>(end: &Mutex<T>) -> MutexGuard<'_, T> {
+    end.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for UdpSocket {
+    fn drop(&mut self) {
+        self.line.is_left.store(true, Ordering::Release);
+        self.alive.bell.ring(&self.line.rope);
+    }
+}
+
+/// The least octets of a ring: the longest datagram has room in half of it.
+pub(super) const RING_OCTETS_MIN: usize =
+    2 * (super::datagram::PAYLOAD_MAX + HEAD_OCTETS).next_power_of_two();

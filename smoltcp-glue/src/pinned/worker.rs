@@ -1,0 +1,394 @@
+//! The worker: a thread that serves an interface and all of its sockets.
+//!
+//! ```text
+//!   turn: device --> stack --news--> rings, wakers
+//!         bell --> rings --> stack --> device
+//! ```
+//!
+//! It visits sockets that something happened to, and no others. It takes no lock that an
+//! application holds for long, and allocates only where sockets are made.
+
+use super::bell::{Bell, Heard};
+use super::call::Answer;
+use super::listener::{ListenerLine, TcpListener};
+use super::serving::{Fate, ListenerEnd, TcpEnd, UdpEnd, scratch};
+use super::tcp::{Standing, TcpStream};
+use super::udp::UdpSocket;
+use super::{Alive, Config, Idle, bell::Rope};
+use crate::interface::{Clock, Host, LEAVE_MAX};
+use crate::stack::slab::Beside;
+use crate::stack::{BindError, ListenerId, SocketId, TcpId};
+use pollux_mem::spsc;
+use pollux_node::interface::echo::EchoId;
+use pollux_verbs::time::Time;
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Something that is done between two turns.
+pub(super) type Command = Box<dyn FnOnce(&mut Worker<'_>, Time) + Send>;
+
+/// Sockets that rang, and questions, that are seen to in one turn.
+const RUNG_MAX: usize = 256;
+const COMMANDS_MAX: usize = 16;
+/// Connections that are on their way to who accepts them; others wait in the stack.
+const HANDED_MAX: usize = 16;
+/// Turns without anything to do before the first nap.
+const TURNS_AWAKE: u32 = 1000;
+const NAP_MIN: Duration = Duration::from_micros(20);
+const NAP_MAX: Duration = Duration::from_millis(1);
+/// How often it is looked at what is not urgent.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// What a worker has.
+pub(super) struct Worker<'a> {
+    pub(super) inner: &'a mut Host,
+    clock: Clock,
+    bell: Arc<Bell>,
+    heard: Heard,
+    /// What holders of new sockets hold.
+    alive: Weak<Alive>,
+    config: Config,
+    /// How long a peer may take to acknowledge what was sent before its connection was left.
+    patience: Duration,
+    udp: Beside<UdpEnd>,
+    tcp: Beside<TcpEnd>,
+    listeners: Beside<ListenerEnd>,
+    /// Sockets of UDP that have more to send.
+    again: VecDeque<SocketId>,
+    /// Connections that were left with something to send; some have sent it since.
+    leaving: Vec<TcpId>,
+    /// Listeners whose connections wait because there are too many sockets.
+    starved: Vec<ListenerId>,
+    pings: Vec<(EchoId, Answer<Duration>)>,
+    scratch: Vec<u8>,
+    /// How often it was rung for since questions were answered.
+    rung: usize,
+    look_at: Time,
+}
+
+impl<'a> Worker<'a> {
+    pub(super) fn new(
+        (inner, clock): (&'a mut Host, Clock),
+        (bell, heard): (Arc<Bell>, Heard),
+        alive: Weak<Alive>,
+        (config, patience): (Config, Duration),
+    ) -> Self {
+        inner.stack.keep_news();
+        bell.begin();
+        let mut worker = Self {
+            inner,
+            clock,
+            bell,
+            heard,
+            alive,
+            config,
+            patience,
+            udp: Beside::new(),
+            tcp: Beside::new(),
+            listeners: Beside::new(),
+            again: VecDeque::new(),
+            leaving: Vec::new(),
+            starved: Vec::new(),
+            pings: Vec::new(),
+            scratch: scratch(),
+            rung: 0,
+            look_at: Time::START,
+        };
+        worker.turn();
+        worker
+    }
+
+    /// Serves until nobody has the interface any more, or there is none.
+    pub(super) fn run(mut self) {
+        let mut idle = 0;
+        while !self.bell.is_left() {
+            let busy = self.turn();
+            if let Some(why) = self.inner.failed() {
+                return self.bell.end(format!("the interface has no device any more: {why}"));
+            }
+            idle = if busy { 0 } else { idle + 1 };
+            match self.config.idle {
+                Idle::Poll => std::hint::spin_loop(),
+                Idle::Nap if idle == 0 => {}
+                Idle::Nap if idle <= TURNS_AWAKE => std::thread::yield_now(),
+                Idle::Nap => self.nap(NAP_MIN * (idle - TURNS_AWAKE).min(50)),
+            }
+        }
+        self.finish();
+    }
+
+    /// Sleeps for so long, if there is nothing to do after all; who wants it wakes it.
+    fn nap(&mut self, nap: Duration) {
+        self.bell.fall_asleep();
+        if !self.turn() && !self.bell.is_left() {
+            std::thread::park_timeout(nap.min(NAP_MAX));
+        }
+        self.bell.wake_up();
+    }
+
+    /// What sockets were given still goes out, but nobody is waited for long.
+    fn finish(&mut self) {
+        let end = self.clock.now() + LEAVE_MAX;
+        let mut busy = true;
+        while (busy || !self.leaving.is_empty() || !self.again.is_empty())
+            && self.inner.failed().is_none()
+            && self.clock.now() < end
+        {
+            busy = self.hear(self.clock.now());
+            self.turn();
+        }
+    }
+
+    fn turn(&mut self) -> bool {
+        let now = self.clock.now();
+        let mut busy = self.inner.step(now);
+        while let Some(socket) = self.inner.stack.poll_news() {
+            self.serve(now, socket);
+            busy = true;
+        }
+        busy |= self.hear(now);
+        busy |= self.serve_again(now);
+        if busy {
+            self.inner.transmit(now);
+        }
+        if self.look_at <= now {
+            self.look(now);
+            self.look_at = now + LOOK_EVERY;
+        }
+        busy
+    }
+
+    /// Sees to who rang and who asks; says whether there was anybody.
+    fn hear(&mut self, now: Time) -> bool {
+        let mut busy = false;
+        for _ in 0..RUNG_MAX {
+            let Some(socket) = self.heard.touched.pop() else {
+                self.rung = usize::MAX;
+                break;
+            };
+            self.rung = self.rung.saturating_add(1);
+            match socket {
+                SocketId::Udp(id) => self.udp.get_mut(id).into_iter().for_each(UdpEnd::answer),
+                SocketId::Tcp(id) => self.tcp.get_mut(id).into_iter().for_each(TcpEnd::answer),
+                SocketId::Listener(id) => self.answer_listener(now, id),
+            }
+            self.serve(now, socket);
+            busy = true;
+        }
+        // Who drops a socket and then asks for another at its address finds that free: questions
+        // wait for all who may have rung before.
+        if self.rung >= self.sockets() {
+            self.rung = 0;
+            for _ in 0..COMMANDS_MAX {
+                let Some(command) = self.heard.commands.pop() else { break };
+                command(self, now);
+                busy = true;
+            }
+        }
+        if !self.pings.is_empty() {
+            self.answer_pings();
+        }
+        busy
+    }
+
+    /// Sockets that had more to send than there was room for.
+    fn serve_again(&mut self, now: Time) -> bool {
+        let count = self.again.len();
+        for _ in 0..count {
+            if !self.inner.has_room() {
+                break;
+            }
+            let Some(socket) = self.again.pop_front() else { break };
+            if let SocketId::Udp(id) = socket
+                && let Some(end) = self.udp.get_mut(id)
+            {
+                end.is_again = false;
+            }
+            self.serve(now, socket);
+        }
+        count > 0
+    }
+
+    /// What is not urgent.
+    fn look(&mut self, now: Time) {
+        self.bell.set_mtu(self.inner.stack.path_mtu(now, IpAddr::V4(Ipv4Addr::UNSPECIFIED)));
+        for id in std::mem::take(&mut self.leaving) {
+            let Some(end) = self.tcp.get_mut(id) else { continue };
+            if end.is_lost(now, self.patience) {
+                self.inner.stack.tcp_abort(now, id);
+                self.tcp.remove(id);
+            } else {
+                self.leaving.push(id);
+            }
+        }
+        for id in std::mem::take(&mut self.starved) {
+            self.hand_over(now, id);
+        }
+    }
+
+    fn serve(&mut self, now: Time, socket: SocketId) {
+        match socket {
+            SocketId::Udp(id) => {
+                let Some(end) = self.udp.get_mut(id) else { return };
+                match end.serve(now, self.inner, &mut self.scratch) {
+                    Fate::Again if !end.is_again => {
+                        end.is_again = true;
+                        self.again.push_back(socket);
+                    }
+                    Fate::Gone => drop(self.udp.remove(id)),
+                    _ => {}
+                }
+            }
+            SocketId::Tcp(id) => {
+                let Some(end) = self.tcp.get_mut(id) else { return };
+                match end.serve(now, self.inner) {
+                    Fate::Leaves => self.leaving.push(id),
+                    Fate::Gone => drop(self.tcp.remove(id)),
+                    _ => {}
+                }
+            }
+            SocketId::Listener(id) => self.hand_over(now, id),
+        }
+    }
+
+    fn answer_pings(&mut self) {
+        for (id, answer) in std::mem::take(&mut self.pings) {
+            match self.inner.ping_outcome(id) {
+                Some(outcome) => answer.give(outcome),
+                None => self.pings.push((id, answer)),
+            }
+        }
+    }
+}
+
+/// Sockets that are made, and listeners.
+impl Worker<'_> {
+    pub(super) fn ping(
+        &mut self,
+        now: Time,
+        (to, octets, patience): (IpAddr, usize, Duration),
+        answer: Answer<Duration>,
+    ) {
+        match self.inner.begin_ping(now, to, octets, patience) {
+            Ok(id) => self.pings.push((id, answer)),
+            Err(why) => answer.give(Err(why)),
+        }
+    }
+
+    pub(super) fn udp_bind(&mut self, local: SocketAddr) -> io::Result<UdpSocket> {
+        let alive = self.room()?;
+        let id = self.inner.stack.udp_bind(local)?;
+        let local = self.inner.stack.udp_local(id).unwrap_or(local);
+        let Some((end, ends)) = UdpEnd::new(id, self.config.udp_ring_octets) else {
+            self.inner.stack.udp_close(id);
+            return Err(BindError::Full.into());
+        };
+        let socket = UdpSocket::new(alive, end.line.clone(), ends, (id, local));
+        self.udp.insert(id, end);
+        Ok(socket)
+    }
+
+    pub(super) fn tcp_listen(
+        &mut self,
+        local: SocketAddr,
+        backlog: usize,
+    ) -> io::Result<TcpListener> {
+        let alive = self.room()?;
+        // Those on their way to who accepts them are part of those that may wait; a power of two.
+        let handed = 1 << (backlog / 2).clamp(1, HANDED_MAX).ilog2();
+        let (ready, arrived) = spsc::ring(handed).ok_or(BindError::Full)?;
+        let backlog = backlog.saturating_sub(handed).max(1);
+        let id = self.inner.stack.tcp_listen(local, backlog)?;
+        let local = self.inner.stack.tcp_listener_local(id).unwrap_or(local);
+        let line = Arc::new(ListenerLine::new(Rope::new(SocketId::Listener(id))));
+        self.listeners.insert(id, ListenerEnd { line: line.clone(), ready });
+        Ok(TcpListener::new(alive, line, arrived, local))
+    }
+
+    pub(super) fn tcp_begin(&mut self, now: Time, to: SocketAddr) -> io::Result<TcpStream> {
+        let alive = self.room()?;
+        let from = SocketAddr::new(self.inner.source_for(to.ip())?, 0);
+        let id = self.inner.stack.tcp_connect(now, from, to)?;
+        let stream = self.stream(now, id, alive).ok_or(BindError::Full)?;
+        stream.set_linger(true);
+        Ok(stream)
+    }
+
+    const fn sockets(&self) -> usize {
+        self.udp.len() + self.tcp.len() + self.listeners.len()
+    }
+
+    /// Whether there may be another socket; and what its holder is to hold.
+    fn room(&self) -> io::Result<Arc<Alive>> {
+        let alive = self.alive.upgrade().filter(|_| self.sockets() < self.config.sockets_max);
+        alive.ok_or_else(|| BindError::Full.into())
+    }
+
+    /// Both ends of a connection of the stack's.
+    fn stream(&mut self, now: Time, id: TcpId, alive: Arc<Alive>) -> Option<TcpStream> {
+        let ends = TcpEnd::new(id, Standing::Opening, self.config.tcp_ring_octets);
+        let addresses = self.inner.stack.tcp_addresses(id);
+        let Some(((end, rings), addresses)) = ends.zip(addresses) else {
+            self.inner.stack.tcp_abort(now, id);
+            return None;
+        };
+        let stream = TcpStream::new(alive, end.line.clone(), rings, addresses);
+        self.tcp.insert(id, end);
+        // What came before it had somebody was no news.
+        self.serve(now, SocketId::Tcp(id));
+        Some(stream)
+    }
+
+    /// Hands connections to who accepts them, as long as there is room.
+    fn hand_over(&mut self, now: Time, id: ListenerId) {
+        while let Some(end) = self.listeners.get_mut(id)
+            && end.has_room()
+            && self.inner.stack.tcp_is_waited_for(id)
+        {
+            let Ok(alive) = self.room() else { return self.starved.push(id) };
+            let Ok(Some(accepted)) = self.inner.stack.tcp_accept(id) else { return };
+            let stream = self.stream(now, accepted, alive);
+            if let (Some(stream), Some(end)) = (stream, self.listeners.get_mut(id)) {
+                let is_pushed = end.ready.push(stream);
+                debug_assert!(is_pushed.is_ok(), "there was room");
+                end.line.accepters.wake();
+            }
+        }
+    }
+
+    /// An application has rung for a listener.
+    fn answer_listener(&mut self, now: Time, id: ListenerId) {
+        let Some(end) = self.listeners.get_mut(id) else { return };
+        end.line.rope.answer();
+        if end.line.is_left.load(Ordering::Acquire) {
+            // Connections in its ring ring for themselves when they go with it.
+            self.listeners.remove(id);
+            self.inner.stack.tcp_unlisten(id);
+            self.inner.transmit(now);
+        }
+    }
+}
+
+impl Drop for Worker<'_> {
+    /// Nobody waits for a worker that is no more, whatever ended it.
+    fn drop(&mut self) {
+        self.bell.end("the interface's worker has ended".into());
+        while let Some(command) = self.heard.commands.pop() {
+            drop(command);
+        }
+        self.pings.clear();
+        for end in self.udp.values() {
+            end.line.readers.wake();
+            end.line.writers.wake();
+        }
+        for end in self.tcp.values() {
+            end.line.readers.wake();
+            end.line.writers.wake();
+        }
+        self.listeners.values().for_each(|end| end.line.accepters.wake());
+    }
+}

@@ -1,0 +1,53 @@
+//! Sockets of interfaces with workers of their own, at a software fabric.
+
+#[allow(dead_code, reason = "it only loses its device here")]
+#[path = "../../../control/node/tests/node/device.rs"]
+mod device;
+mod ends;
+mod sockets;
+mod tasks;
+
+use pollux::pinned::{Config, Interface};
+use pollux::{Mode, Node};
+use pollux_node::fabric::Embedded;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How long anything may take here. Nothing takes a tenth of it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn at(host: u8, port: u16) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, host], port))
+}
+
+/// Two hosts of a fabric.
+struct Two {
+    /// In the order in which they go: interfaces take leave while there is a fabric.
+    first: Interface,
+    second: Interface,
+    fabric: Embedded,
+}
+
+fn up(fabric: &Embedded, host: u8, mode: Mode, config: Config) -> Interface {
+    let setup = Node::open(&fabric.port(&format!("host{host}"))).interface().mode(mode);
+    let setup = setup.patience(PATIENCE).address(&format!("10.0.0.{host}/24"));
+    setup.address(&format!("fd00::{host}/64")).up_pinned(config).expect("it comes up")
+}
+
+fn two_with(mode: Mode, config: &Config) -> Two {
+    let fabric = Embedded::start("single:2").expect("it starts");
+    let (first, second) = std::thread::scope(|scope| {
+        let second = scope.spawn(|| up(&fabric, 2, mode, config.clone()));
+        (up(&fabric, 1, mode, config.clone()), second.join().expect("it comes up"))
+    });
+    Two { first, second, fabric }
+}
+
+fn two(mode: Mode) -> Two {
+    two_with(mode, &Config::default())
+}
+
+/// The octet at a place of a stream.
+const fn octet(at: usize) -> u8 {
+    ((at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
