@@ -3,8 +3,8 @@
 //! The memory is mapped twice, as two processes would map it. Through one mapping programs own
 //! buffers and lend their octets as slices; the other is what is registered with adapters. So an
 //! adapter in software is to the pool what one in hardware is: another party, which touches a
-//! buffer only while it is posted. Peers in other processes of such an adapter's fabric may read the
-//! memory, so that long packets are copied once; they cannot write to it.
+//! buffer only while it is posted. Peers in other processes of such an adapter's fabric may read
+//! the memory, so that long packets are copied once; they cannot write to it.
 //!
 //! Every packet that was received begins [`PACKET_OFFSET`] octets into its buffer, whatever stood
 //! in front of it on the wire; so does every one that is made here. What lies in front is room for

@@ -45,13 +45,15 @@
 //! and to tasks of any executor: take it where many threads have sockets, where an application is
 //! busy with other things while peers wait, or where it is `async`.
 //!
-//! 1. [`node`]: a device, and an interface of it; [`interface`]: how it is served;
+//! 1. [`node`]: a device, and an interface of it; [`interface`]: how it is served; [`host`]: what
+//!    it is without a clock;
 //! 2. [`udp`], [`tcp`]: sockets in the manner of `std::net`; [`error`]: what can go wrong;
 //! 3. [`pinned`]: the same sockets for any thread;
 //! 4. [`stack`]: all of it that decides something, without I/O.
 #![forbid(unsafe_code)]
 
 pub mod error;
+pub mod host;
 pub mod interface;
 pub mod node;
 pub mod pinned;
@@ -60,7 +62,8 @@ pub mod tcp;
 pub mod udp;
 
 pub use error::UpError;
-pub use interface::{Interface, Neighbour};
+pub use host::Neighbour;
+pub use interface::Interface;
 pub use node::{Node, Setup};
 pub use pollux_node::config::Mode;
 pub use tcp::{TcpListener, TcpStream};

@@ -1,6 +1,7 @@
 //! UDP sockets, in the manner of `std::net`.
 
-use crate::interface::{Host, Interface, Patience, named};
+use crate::host::Host;
+use crate::interface::{Interface, Patience, named};
 use crate::stack::{UdpError, UdpId, UdpReceived};
 use pollux_verbs::time::Time;
 use std::cell::Cell;

@@ -75,7 +75,8 @@ pub use tcp::TcpStream;
 pub use udp::UdpSocket;
 
 use crate::error::UpError;
-use crate::interface::{self as inline, Neighbour, Patience, named};
+use crate::host::Neighbour;
+use crate::interface::{self as inline, Patience, named};
 use crate::stack::StackConfig;
 use bell::{Bell, Heard};
 use call::Asked;

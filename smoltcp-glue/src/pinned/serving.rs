@@ -10,7 +10,7 @@ use super::datagram::{HEAD_OCTETS, Head, PAYLOAD_MAX};
 use super::listener::ListenerLine;
 use super::tcp::{Heard, Standing, TcpLine, TcpStream, Wish};
 use super::udp::UdpLine;
-use crate::interface::Host;
+use crate::host::Host;
 use crate::stack::{SocketId, TcpId, UdpError, UdpId};
 use pollux_mem::{octets, spsc};
 use pollux_verbs::time::Time;

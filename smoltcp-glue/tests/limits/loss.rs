@@ -8,14 +8,14 @@
 //! | unreliable connection (65,520 octets) | 3,836 | 78 | 2.8 | 0.0 |
 //!
 //! Why so little: smoltcp sends again at once what three duplicates ask for, but of several losses
-//! in a window only the first; for the others, for retransmissions that get lost and for the last
-//! packets of a window its clock runs, and that for a second at least (RFC 6298 2.4), where a round
-//! trip takes microseconds. So what counts is how many seconds are waited: bounds are a fraction of
-//! what that leaves, and a stream that goes on at one of a second each is no error here.
+//! in a window only the first. For the others, for what is lost twice and for the last packets of a
+//! window its clock runs, and that for a second at least (RFC 6298 2.4), where a round trip takes
+//! microseconds. So what counts is how many seconds are waited, and bounds are a fraction of what
+//! they leave: they notice a stream that stands still, not one that might be quicker.
 //!
-//! Of a message of an unreliable connection all 32 packets have to come: of those with 5 % lost,
-//! four in five do not, and a stream that doubles its waiting each time hardly goes on. That is not
-//! asserted to be better than it is: nothing wrong comes, and nothing else suffers.
+//! Of a message of an unreliable connection all 32 packets have to come. With 5 % of these lost
+//! four messages in five are, and a stream that waits twice as long each time gets nowhere: there
+//! is no bound for that, only that nothing wrong comes.
 
 use crate::traffic::{Client, Plan, STREAMS, Server, Shared};
 use crate::world::{World, at};

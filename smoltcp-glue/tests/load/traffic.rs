@@ -6,7 +6,7 @@
 //! not the one that was sent panics; one that is lost shows in where a stream ends.
 
 use crate::world::{Program, Turn};
-use pollux::interface::Host;
+use pollux::host::Host;
 use pollux::stack::{ListenerId, TcpError, TcpId, UdpId};
 use pollux_verbs::time::Time;
 use std::cell::RefCell;

@@ -8,7 +8,7 @@
 
 use crate::device::Tallied;
 use pollux::Mode;
-use pollux::interface::Host;
+use pollux::host::Host;
 use pollux::stack::StackConfig;
 use pollux_fabric::link::world::Wire;
 use pollux_fabric::net::Net;
