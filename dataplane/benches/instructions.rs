@@ -61,8 +61,8 @@ fn below(instructions: u64) -> LibraryBenchmarkConfig {
 
 /// Receives of connections, shorter than the largest so that setting up is quick.
 const RECEIVE_MTU: u32 = 9000;
-/// Packets of a breath: of its 64 completions, two are of sends.
-const ECHOED: u64 = 62;
+/// Packets of a breath, at least: of its 64 completions, one or two are of sends.
+const ECHOED_MIN: u64 = 62;
 /// Receives of datagrams: with the GRH.
 const DATAGRAM_OCTETS: u32 = 40 + 2048;
 
@@ -277,7 +277,7 @@ fn echo_64(mut bench: Box<Echoing>) -> Box<impl Sized> {
     let before = bench.echo.echoed();
     let Echoing { echo, worker, .. } = &mut *bench;
     black_box(worker.turn(Time::from_nanos(17), echo));
-    assert_eq!(bench.echo.echoed(), before + ECHOED);
+    assert!(bench.echo.echoed() >= before + ECHOED_MIN);
     bench
 }
 
