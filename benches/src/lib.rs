@@ -42,7 +42,15 @@
 //! shows them look in vain, and copies are 3 %. What it would take is to find out what the window
 //! waits for.
 //!
-//! **Forwarding**: nothing here forwards yet.
+//! **Forwarding**: nothing here forwards yet. What stands beside testpmd is an echo: a worker that
+//! takes packets of 64 octets from the device of nothing as datagrams, asks whose they are, turns
+//! them round, finds their way back among 1,000 neighbours, and sends them in batches. It has 10.4
+//! Mpps on one core, 96 ns or 221 cycles of 2.3 GHz a packet, and testpmd 30.0 (0.35 x; 0.6 x is
+//! wanted); medians of three, `--quick --fifo 50`, load of 10 to 16, 22 November 2026. It is 960
+//! instructions a packet (the bench `echo` of `dataplane`), of which the bench `instructions` there
+//! has some 500 for a receive and a send in batches of 32: that is what there is to shorten.
+//! testpmd changes Ethernet addresses and nothing else, and its device does not write the packets
+//! that come; ours does.
 #![forbid(unsafe_code)]
 
 pub mod bring_up;

@@ -32,16 +32,10 @@ mod sink;
 
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
-use pollux_dataplane::engine::counts::CountsWriter;
-use pollux_dataplane::engine::echo::Echo;
-use pollux_dataplane::engine::idle::Idle;
-use pollux_dataplane::engine::{Handle, Worker, worker};
 use pollux_dataplane::ipoib::*;
 use pollux_dataplane::neighbour::*;
 use pollux_dataplane::packet_memory::PacketMemory;
-use pollux_fabric::null::NullDevice;
 use pollux_mem::snapshot::Snapshot;
-use pollux_verbs::time::Time;
 use pollux_verbs::*;
 use pollux_wire::address::{Gid, Lid, Qpn, Scope};
 use pollux_wire::ip::ipoib::EtherType;
@@ -49,7 +43,7 @@ use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::{PKey, QKey};
 use sink::Sink;
 use std::hint::black_box;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 fn below(instructions: u64) -> LibraryBenchmarkConfig {
     let mut callgrind = Callgrind::default();
@@ -61,8 +55,6 @@ fn below(instructions: u64) -> LibraryBenchmarkConfig {
 
 /// Receives of connections, shorter than the largest so that setting up is quick.
 const RECEIVE_MTU: u32 = 9000;
-/// Packets of a breath: of its 64 completions, two are of sends.
-const ECHOED: u64 = 62;
 /// Receives of datagrams: with the GRH.
 const DATAGRAM_OCTETS: u32 = 40 + 2048;
 
@@ -252,35 +244,6 @@ fn receive_32(mut bench: Box<Bench>) -> Box<impl Sized> {
     bench
 }
 
-/// A breath of a worker at the device of nothing: 64 packets come and go back.
-fn echo() -> Box<Echoing> {
-    let echo = Echo::new(NullDevice::new(), Ipv4Addr::new(10, 0, 0, 1), 1000);
-    let published = CountsWriter::nowhere().expect("there is memory");
-    let (worker, handle) = worker(Idle::Poll, published, 7);
-    let mut echoing =
-        Box::new(Echoing { echo: echo.expect("it takes all"), worker, _handle: handle });
-    for nanos in 1..=16 {
-        echoing.worker.turn(Time::from_nanos(nanos), &mut echoing.echo);
-    }
-    echoing
-}
-
-struct Echoing {
-    echo: Echo<NullDevice>,
-    worker: Worker<()>,
-    _handle: Handle<()>,
-}
-
-#[library_benchmark(config = below(1_000_000))]
-#[bench::ud(echo())]
-fn echo_64(mut bench: Box<Echoing>) -> Box<impl Sized> {
-    let before = bench.echo.echoed();
-    let Echoing { echo, worker, .. } = &mut *bench;
-    black_box(worker.turn(Time::from_nanos(17), echo));
-    assert_eq!(bench.echo.echoed(), before + ECHOED);
-    bench
-}
-
 #[library_benchmark(config = below(230))]
 #[bench::any(bench())]
 fn poll_nothing(mut bench: Box<Bench>) -> Box<impl Sized> {
@@ -290,7 +253,6 @@ fn poll_nothing(mut bench: Box<Bench>) -> Box<impl Sized> {
 
 library_benchmark_group!(
     name = packet,
-    benchmarks =
-        [route, send_one, send_32, finish_32, receive_one, receive_32, poll_nothing, echo_64]
+    benchmarks = [route, send_one, send_32, finish_32, receive_one, receive_32, poll_nothing]
 );
 main!(library_benchmark_groups = packet);

@@ -1,0 +1,69 @@
+//! Instructions of a worker's breath at the device of nothing, counted by callgrind; more than the
+//! limit fails.
+//!
+//! ```text
+//! cargo bench -p pollux-dataplane --bench echo
+//! ```
+//!
+//! A breath takes 62 or 63 packets of 64 octets, which come as datagrams, finds whose they are and
+//! their way back, and sends them: 59,654 instructions in all, 960 a packet, with the device's own.
+//! Must be below 65,000.
+//!
+//! Why not among `instructions`: code for two kinds of device is shared out otherwise than code for
+//! one, and the counts there went up by some eight.
+#![expect(missing_docs, reason = "gungraun's macros make public items without documentation")]
+#![expect(unused_qualifications, reason = "and name types in full")]
+
+use gungraun::prelude::*;
+use gungraun::{Callgrind, EventKind};
+use pollux_dataplane::engine::counts::CountsWriter;
+use pollux_dataplane::engine::echo::Echo;
+use pollux_dataplane::engine::idle::Idle;
+use pollux_dataplane::engine::{Handle, Worker, worker};
+use pollux_fabric::null::NullDevice;
+use pollux_verbs::time::Time;
+use std::hint::black_box;
+use std::net::Ipv4Addr;
+
+/// Packets of a breath, at least: of its 64 completions, one or two are of sends.
+const ECHOED_MIN: u64 = 62;
+
+fn below(instructions: u64) -> LibraryBenchmarkConfig {
+    let mut callgrind = Callgrind::default();
+    callgrind.hard_limits([(EventKind::Ir, instructions - 1)]);
+    let mut config = LibraryBenchmarkConfig::default();
+    config.tool(callgrind);
+    config
+}
+
+struct Echoing {
+    echo: Echo<NullDevice>,
+    worker: Worker<()>,
+    _handle: Handle<()>,
+}
+
+/// Warm.
+fn echo() -> Box<Echoing> {
+    let echo = Echo::new(NullDevice::new(), Ipv4Addr::new(10, 0, 0, 1), 1000);
+    let published = CountsWriter::nowhere().expect("there is memory");
+    let (worker, handle) = worker(Idle::Poll, published, 7);
+    let mut echoing =
+        Box::new(Echoing { echo: echo.expect("it takes all"), worker, _handle: handle });
+    for nanos in 1..=16 {
+        echoing.worker.turn(Time::from_nanos(nanos), &mut echoing.echo);
+    }
+    echoing
+}
+
+#[library_benchmark(config = below(65_000))]
+#[bench::ud(echo())]
+fn echo_64(mut bench: Box<Echoing>) -> Box<impl Sized> {
+    let before = bench.echo.echoed();
+    let Echoing { echo, worker, .. } = &mut *bench;
+    black_box(worker.turn(Time::from_nanos(17), echo));
+    assert!(bench.echo.echoed() >= before + ECHOED_MIN);
+    bench
+}
+
+library_benchmark_group!(name = engine, benchmarks = [echo_64]);
+main!(library_benchmark_groups = engine);
