@@ -8,6 +8,7 @@
 //! when something comes, and when [`Host::poll_timeout`] says so.
 
 use crate::stack::{Exit, Stack, StackConfig, UdpError, UdpId};
+use pollux_control::address::NextHop;
 use pollux_control::interface::Way;
 use pollux_node::config::{InterfaceSettings, Mode};
 use pollux_node::interface::echo::{EchoId, Outcome};
@@ -209,6 +210,11 @@ impl Host {
         [self.node.poll_timeout(), self.stack.poll_timeout()].into_iter().flatten().min()
     }
 
+    /// Whether nobody has looked for long at what has come.
+    pub fn is_due(&self, now: Time) -> bool {
+        self.node.is_due(now)
+    }
+
     /// Whether all that sockets have sent is with their peers, or lost.
     pub fn has_sent(&self, now: Time) -> bool {
         let has_sent = self.held.is_none() && self.node.has_sent(now);
@@ -272,6 +278,10 @@ impl Host {
         }
     }
 
+    fn is_on_link(&self, now: Time, to: IpAddr) -> bool {
+        matches!(self.node.control().next_hop(now, to), Some(NextHop::OnLink(_)))
+    }
+
     /// Looks at what control has decided since.
     fn look(&mut self, now: Time) {
         let control = self.node.control();
@@ -286,7 +296,9 @@ impl Host {
             self.stack.set_mtu(link.mtu);
         }
         for to in self.stack.path_mtus() {
-            if let Some(mtu) = self.node.route_mtu(to) {
+            let mtu = self.node.route_mtu(to);
+            // Whoever has no way now may have a wider one next, which packets have to ask for.
+            if mtu.is_some() || self.is_on_link(now, to) {
                 self.stack.set_path_mtu(now, to, mtu);
             }
         }

@@ -160,10 +160,11 @@ impl Interface {
         let (begun, mut busy) = (self.now(), true);
         let mut now = begun;
         loop {
-            if let Some(answer) = ask(&mut inner, now)? {
-                // What the answer makes possible, such as a wider window, is told at once.
-                inner.transmit(now);
-                return Ok(answer);
+            if let Some(answer) = ask(&mut inner, now).transpose() {
+                // What the answer makes possible, such as a wider window, is told at once; and who
+                // only ever sends, or is refused, serves the others, too.
+                let _ = if inner.is_due(now) { inner.step(now) } else { inner.transmit(now) };
+                return answer;
             }
             match patience {
                 Patience::None if now > begun => return Err(io::ErrorKind::WouldBlock.into()),

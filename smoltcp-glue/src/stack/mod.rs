@@ -117,9 +117,9 @@ impl Stack {
         self.mtus.set_link(mtu);
     }
 
-    /// Packets to a destination may be this long, and not longer, whatever the link takes.
-    pub fn set_path_mtu(&mut self, now: Time, to: IpAddr, mtu: u32) {
-        self.mtus.set(now, to, mtu);
+    /// Packets to a destination may be this long, whatever the link takes; or just as long as that.
+    pub fn set_path_mtu(&mut self, now: Time, to: IpAddr, mtu: Option<u32>) {
+        self.mtus.say(now, to, mtu);
     }
 
     /// The longest packet to a destination.

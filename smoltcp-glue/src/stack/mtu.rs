@@ -57,6 +57,14 @@ impl Mtus {
         self.known.insert(to, (mtu.clamp(least, MTU_MAX), now + BELIEVED_FOR));
     }
 
+    /// The same, or that it is the link's again.
+    pub(super) fn say(&mut self, now: Time, to: IpAddr, mtu: Option<u32>) {
+        match mtu {
+            Some(mtu) => self.set(now, to, mtu),
+            None => drop(self.known.remove(&to)),
+        }
+    }
+
     /// The same from somebody who can only say that it is less.
     pub(super) fn lower(&mut self, now: Time, to: IpAddr, mtu: u32) {
         if mtu < self.of(now, to) {

@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long anything may take here. Nothing takes a tenth of it.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -238,6 +238,37 @@ fn what_was_sent_before_an_interface_ends_arrives() {
         };
         two(mode, leaver, stayer);
     }
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "it serves two interfaces, as long as it takes")]
+fn a_peer_that_comes_back_with_connections_is_sent_long_datagrams() {
+    let fabric = Embedded::start("single:3").expect("it starts");
+    let open = |host: &str, address: &str, mode| {
+        let setup = Node::open(&fabric.port(host)).interface().address(address).mode(mode);
+        setup.patience(PATIENCE).up().expect("it comes up")
+    };
+    let interface = open("host1", "10.0.0.1/24", Mode::Rc);
+    let socket = interface.udp_bind(at(1, 7)).expect("the port is free");
+    let (long, end) = (vec![7; 20_000], Instant::now() + PATIENCE);
+    let first = open("host2", "10.0.0.2/24", Mode::Ud);
+    while socket.send_to(&long, at(2, 7)).is_ok() {
+        assert!(Instant::now() < end, "no datagram is that long");
+        // Only this one is served by what is sent.
+        first.step();
+    }
+    drop(first);
+
+    let second = open("host3", "10.0.0.2/24", Mode::Rc);
+    let sink = second.udp_bind(at(2, 7)).expect("the port is free");
+    while !sink.is_readable() {
+        assert!(Instant::now() < end, "it takes them now");
+        // Some are refused before that is known.
+        let _ = socket.send_to(&long, at(2, 7));
+        second.step();
+    }
+    let mut datagram = vec![0; 20_001];
+    assert_eq!(sink.recv_from(&mut datagram).expect("it has come").0, long.len());
 }
 
 #[test]

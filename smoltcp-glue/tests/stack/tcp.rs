@@ -215,7 +215,7 @@ fn both_ends_of_a_connection_may_be_used_again() {
 fn a_shorter_way_makes_segments_shorter() {
     let mut world = calm(65_520);
     let now = world.now;
-    world.hosts[0].set_path_mtu(now, ip(1, false), 2044);
+    world.hosts[0].set_path_mtu(now, ip(1, false), Some(2044));
     let ids = world.connected(80, false);
     bulk(&mut world, ids, 200_000);
     assert!(world.longest <= 2044, "{}", world.longest);

@@ -77,6 +77,11 @@ impl Interface {
         self.turn(now, take) | busy
     }
 
+    /// Whether control is to be looked at again.
+    pub fn is_due(&self, now: Time) -> bool {
+        self.look_at <= now
+    }
+
     /// Whether another packet can leave now.
     pub fn has_room(&self) -> bool {
         self.mover.waiting.is_empty()
