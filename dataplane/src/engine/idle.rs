@@ -17,7 +17,7 @@ use std::time::Duration;
 /// How long a worker polls after it last had something to do. To be woken costs about as much.
 pub const AWAKE: Duration = Duration::from_micros(100);
 /// The longest nap.
-pub const NAP_MAX: Duration = Duration::from_millis(10);
+pub const NAP_MAX: Duration = Duration::from_millis(2);
 /// The shortest: a shorter one takes as long.
 const NAP_MIN: Duration = Duration::from_micros(20);
 /// A nap's part of the silence before it.

@@ -167,7 +167,7 @@ fn naps_are_a_small_part_of_the_silence_and_end() {
     bench.work.busy = 1;
     let woken = bench.now;
     bench.turn();
-    assert!(bench.sleeps() < NAP_MAX / 100, "whoever had something to do is quick again");
+    assert!(bench.sleeps() < NAP_MAX / 50, "whoever had something to do is quick again");
     assert!(bench.now >= woken + AWAKE);
     let (counts, all) = (*bench.worker.counts(), time_between(Time::START, bench.now));
     let asleep = Duration::from_nanos(counts.asleep_nanos);
