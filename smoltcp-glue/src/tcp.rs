@@ -143,10 +143,12 @@ impl TcpStream {
         if how == Shutdown::Read {
             return Ok(());
         }
-        self.interface.with(|inner, now| {
-            inner.stack.tcp_shut_down(now, self.id)?;
-            inner.transmit(now);
-            Ok(())
+        self.interface.wait(self.write_patience.get(), |inner, now| {
+            // What is not open yet would never be.
+            if inner.stack.tcp_is_open(self.id) == Ok(false) {
+                return Ok(None);
+            }
+            Ok(Some(inner.stack.tcp_shut_down(now, self.id)?))
         })
     }
 }

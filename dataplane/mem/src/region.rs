@@ -126,7 +126,7 @@ impl Region {
         Self::map_reserved_huge(huge).or_else(|_| Self::map_transparent(huge))
     }
 
-    /// The whole of `segment`, with its pages faulted in for whatever is protected so.
+    /// The whole of `segment`. What is only read is faulted in as it is: most of it never may be.
     pub(crate) fn of_segment(segment: &Segment, protection: ProtFlags) -> Result<Self, MapError> {
         let octets = segment.octets();
         // SAFETY: with a null hint and no MAP_FIXED the kernel picks addresses that nothing uses.
@@ -136,9 +136,6 @@ impl Region {
         if protection.contains(ProtFlags::WRITE) {
             return Ok(Self::fault_in(address, octets));
         }
-        // SAFETY: the range was just mapped; populating changes no content. A kernel before 5.14
-        // does not know how: then each page comes at its first touch.
-        let _ = unsafe { madvise(address, octets, Advice::LinuxPopulateRead) };
         let address = NonNull::new(address.cast()).expect("the kernel maps nothing at address 0");
         Ok(Self { address, octets, backing: Backing::Plain })
     }

@@ -94,7 +94,9 @@ impl TcpEnd {
         match self.wish {
             Wish::Stay => Fate::Stays,
             Wish::ShutDown => {
-                if !self.is_shut && self.outgoing.is_empty() {
+                // What is not open yet would never be.
+                let is_open = self.line.standing() != Standing::Opening;
+                if is_open && !self.is_shut && self.outgoing.is_empty() {
                     self.is_shut = true;
                     // One that has ended has no half to be ended.
                     let _ = inner.stack.tcp_shut_down(now, self.id);

@@ -135,6 +135,25 @@ fn a_stream_goes_there_and_back_whole() {
 }
 
 #[test]
+fn a_stream_may_say_nothing() {
+    let client = |interface: &Interface| {
+        let mut stream = interface.tcp_begin(at(2, 80)).expect("a port is free");
+        stream.shutdown(Shutdown::Write).expect("it opens first");
+        let mut said = String::new();
+        stream.read_to_string(&mut said).expect("it comes");
+        assert_eq!(said, "nothing to ask?");
+    };
+    let server = |interface: &Interface| {
+        let listener = interface.tcp_listen(at(2, 80), 1).expect("the port is free");
+        listener.set_timeout(Some(PATIENCE));
+        let (mut stream, _) = listener.accept().expect("somebody comes");
+        assert_eq!(stream.read(&mut [0]).expect("it ends"), 0);
+        stream.write_all(b"nothing to ask?").expect("there is room");
+    };
+    two(Mode::Rc, client, server);
+}
+
+#[test]
 fn calls_that_would_wait_say_so_and_refusals_are_told() {
     let is_over = AtomicBool::new(false);
     let quiet = |interface: &Interface| {
