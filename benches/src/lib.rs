@@ -10,37 +10,28 @@
 //!
 //! # Where budgets are missed, and why
 //!
-//! The table is in the README. All figures are of a virtual machine of two cores that others kept
-//! busy, at real-time priority (`--fifo 50`), 21 November 2026.
+//! The table is in the README, of a virtual machine of two cores, 22 November 2026.
 //!
-//! **RC between threads** (4.2 x half a cache line to and fro; 1.5 x is wanted). A line to and fro
+//! **RC between threads** (2.9 x half a cache line to and fro; 1.5 x is wanted). A line to and fro
 //! is one line that both sides write. A message has two lines of its own, and so has its answer:
 //! two lines each way cost 194 to 208 ns on those cores however short the code is, more than 1.5 x
 //! of one. The rest are our instructions: the bench `instructions` counts them.
 //!
-//! **Rate of short messages** (0.9 x UCX; 2 x is wanted). The same transfers: two lines a message.
+//! **Rate of short messages** (1.2 x UCX; 2 x is wanted). The same transfers: two lines a message.
 //! What it would take is fewer of them: several short messages in one slot of a lane.
 //!
-//! **UDP and TCP, one message at a time** (0.74 x and 1.0 x the kernel; 0.25 x and 0.2 x are
-//! wanted). The adapter has 0.36 us of the 2 us; the rest is how often everything is looked at. A
-//! profile of the end that asks (`perf record`, UDP, samples of that thread) has
+//! **UDP and TCP, one message at a time** (0.56 x and 0.54 x the kernel; 0.25 x and 0.2 x are
+//! wanted). The adapter has 0.34 us of the 1.37 us. Both ends of UDP in one thread, where no line
+//! goes from core to core, take 1.25 us a round trip, 0.62 us a way (`perf record`): 13 % of that is
+//! copying what has come from the lane to its buffer, 6 % reading the clock, 5 % writing the lane,
+//! and no other function has as much. So what it would take is fewer instructions all along; and a
+//! look that finds nothing costs 110 ns, of which a message waits half: one look at the device a
+//! turn, not one for each completion queue, and one reading of the clock for all of it.
 //!
-//! | where | before | now |
-//! |---|---|---|
-//! | `pollux_node::interface::Interface::step`, with what is inlined there | 37 to 40 % | 19 % |
-//! | the lane of the device that is looked at (`ProcessLink::receive`) | 4 to 6 % | 12 % |
-//! | reading the clock: once a step, and once a poll of the device | 9 to 13 % | 8 % |
-//! | control's timers (`Reporter::due`) | 5 to 7 % | 0.7 % |
-//!
-//! "Before" every turn asked control when it next has something to do, and every packet told it of
-//! its neighbour; without that UDP went from 2.30 to 2.16 us and TCP from 3.87 to 3.48 us, where
-//! others' load was the same. Packets for sockets still passed through control then; since they do
-//! not, nothing was measured here. What it would take beside that: one look at the device a turn,
-//! not one for each completion queue, and one reading of the clock for all of it.
-//!
-//! **TCP, one flow** (0.48 x iperf3). Both ends are idle for most of the time: the same profile
-//! shows them look in vain, and copies are 3 %. What it would take is to find out what the window
-//! waits for.
+//! **The same, 99.9 %** (1.2 x the kernel; 0.1 x is wanted; other runs had 0.04 x). Nobody has the
+//! two cores alone here, so this shows who else ran. With `--fifo 50` nobody else does; but the
+//! thread that waits for a process's end has that priority too, and once stood still in the kernel
+//! behind one that got no core any more.
 //!
 //! **Forwarding**: nothing here forwards yet. What stands beside testpmd is an echo: a worker that
 //! takes packets of 64 octets from the device of nothing as datagrams, asks whose they are, turns
