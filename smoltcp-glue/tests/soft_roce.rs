@@ -1,36 +1,10 @@
 //! The examples over libibverbs: two adapters of Soft-RoCE in the virtual machine of
 //! `scripts/rxe-vm`, most often with a process at each.
-//!
-//! They are built here, with the feature `hca`, in a target directory of its own: features of one
-//! crate in another's build would make cargo build everything twice.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use pollux_referee::soft_roce;
 
 const EXAMPLES: [&str; 6] =
     ["udp_echo", "tcp_rr", "http_server", "iperf3", "multicast", "inline_worker"];
-
-/// The root of the repository.
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
-/// Where the examples are; `None` after having said what is missing.
-fn examples(test: &str) -> Option<PathBuf> {
-    for needed in ["qemu-system-x86_64", "cmake", "ib_send_lat", "cpio"] {
-        pollux_referee::program_of(test, needed, "--hca --vm")?;
-    }
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("hca");
-    let status = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package", "pollux", "--features", "hca"])
-        .args(["--examples", "--target-dir"])
-        .arg(&target)
-        .current_dir(root())
-        .status()
-        .expect("cargo runs");
-    assert!(status.success(), "the examples do not build; their errors are above");
-    Some(target.join("debug/examples"))
-}
 
 /// Every example, behind a line with its name. A server is ended when its clients have had enough.
 const COMMAND: &str = r#"
@@ -59,15 +33,10 @@ done
 
 #[test]
 fn the_examples_run_on_soft_roce() {
-    let Some(examples) = examples("the_examples_run_on_soft_roce") else { return };
-    let mut vm = Command::new(root().join("scripts/rxe-vm"));
-    for example in EXAMPLES {
-        vm.arg("--program").arg(examples.join(example));
-    }
-    let output = vm.args(["--timeout", "300", COMMAND]).output().expect("scripts/rxe-vm runs");
-    let text = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}\n{text}\n{errors}", output.status);
+    let built = soft_roce::built("the_examples_run_on_soft_roce", "pollux", &["--examples"]);
+    let Some(built) = built else { return };
+    let examples = EXAMPLES.map(|example| built.join("examples").join(example));
+    let text = soft_roce::run(&examples, 300, COMMAND);
     println!("{text}");
     let said = |example: &str| {
         let part = text.split("== ").find_map(|part| part.strip_prefix(example));

@@ -1,33 +1,7 @@
 //! Nodes at adapters of RoCE: two of Soft-RoCE in the virtual machine of `scripts/rxe-vm`, which
 //! have no subnet manager and no queue pair 1.
-//!
-//! The command that runs there is built here, with the feature `hca`, in a target directory of its
-//! own: features of one crate in another's build would make cargo build everything twice.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-/// The root of the repository.
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// The command for the guest; `None` after having said what is missing.
-fn pollux(test: &str) -> Option<PathBuf> {
-    for needed in ["qemu-system-x86_64", "cmake", "ib_send_lat", "cpio"] {
-        pollux_referee::program_of(test, needed, "--hca --vm")?;
-    }
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("hca");
-    let status = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package", "pollux-appliance", "--features", "hca"])
-        .args(["--bin", "pollux", "--target-dir"])
-        .arg(&target)
-        .current_dir(root())
-        .status()
-        .expect("cargo runs");
-    assert!(status.success(), "the command does not build; its errors are above");
-    Some(target.join("debug/pollux"))
-}
+use pollux_referee::soft_roce;
 
 /// For each mode: two nodes, the longest packet of the mode between them, and what connects them.
 const COMMAND: &str = r#"
@@ -64,16 +38,10 @@ done
 
 #[test]
 fn nodes_at_soft_roce_speak_all_modes() {
-    let Some(pollux) = pollux("nodes_at_soft_roce_speak_all_modes") else { return };
-    let output = Command::new(root().join("scripts/rxe-vm"))
-        .arg("--program")
-        .arg(pollux)
-        .args(["--timeout", "300", COMMAND])
-        .output()
-        .expect("scripts/rxe-vm runs");
-    let text = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}\n{text}\n{errors}", output.status);
+    let test = "nodes_at_soft_roce_speak_all_modes";
+    let built = soft_roce::built(test, "pollux-appliance", &["--bin", "pollux"]);
+    let Some(built) = built else { return };
+    let text = soft_roce::run(&[built.join("pollux")], 300, COMMAND);
     println!("{text}");
     let parts: Vec<&str> = text.split("== ").collect();
     for (part, mode) in parts[1..].iter().zip(["rc", "uc", "ud"]) {

@@ -1,53 +1,15 @@
 //! The adapter of this crate on Soft-RoCE, in the virtual machine of `scripts/rxe-vm`.
-//!
-//! The program that runs there is built here, in a target directory of its own: features of one
-//! crate in another's build would make cargo build everything twice. `scripts/check hca` shares it.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-/// The root of the repository.
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// The program for the guest; `None` after having said what is missing.
-fn guest(test: &str) -> Option<PathBuf> {
-    for needed in ["qemu-system-x86_64", "cmake", "ib_send_lat", "cpio"] {
-        pollux_referee::program_of(test, needed, "--hca --vm")?;
-    }
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("hca");
-    let status = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package", "pollux-ibverbs", "--features", "hca"])
-        .args(["--example", "rxe-guest", "--target-dir"])
-        .arg(&target)
-        .current_dir(root())
-        .status()
-        .expect("cargo runs");
-    assert!(status.success(), "the guest's program does not build; its errors are above");
-    Some(target.join("debug/examples/rxe-guest"))
-}
-
-/// Runs a command in the machine; it must succeed.
-fn run(program: &Path, command: &str) -> String {
-    let output = Command::new(root().join("scripts/rxe-vm"))
-        .arg("--program")
-        .arg(program)
-        .args(["--timeout", "600", command])
-        .output()
-        .expect("scripts/rxe-vm runs");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command}: {}\n{text}\n{errors}", output.status);
-    text
-}
+use pollux_referee::soft_roce;
 
 #[test]
 fn soft_roce_honours_the_contract_and_survives_faults() {
     let test = "soft_roce_honours_the_contract_and_survives_faults";
-    let Some(program) = guest(test) else { return };
+    let Some(built) = soft_roce::built(test, "pollux-ibverbs", &["--example", "rxe-guest"]) else {
+        return;
+    };
     let command = "rxe-guest conformance one && rxe-guest conformance two && rxe-guest faults";
-    let text = run(&program, command);
+    let text = soft_roce::run(&[built.join("examples/rxe-guest")], 600, command);
     print!("{text}");
     let summaries = text.lines().filter(|line| line.starts_with("rxe, ")).count();
     assert_eq!(summaries, 2, "{text}");

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`Idle::Poll`] | it goes on | the lowest latency, on a core that nobody else wants |
 //! | [`Idle::Pause`] | a moment between breaths | the same, with a sibling on the same core |
-//! | [`Idle::Adaptive`] | it sleeps until something comes | a node that costs nothing when idle |
+//! | [`Idle::Adaptive`] | it sleeps until something comes | a node that costs little when idle |
 //!
 //! A device that wakes nobody (an adapter in software has nothing that would) is looked at in naps.
 //! None is longer than a sixteenth of the silence before it: so what comes after a silence comes at

@@ -1,10 +1,11 @@
 //! The other end: Soft-RoCE, in the virtual machine of `scripts/rxe-vm`.
 
 use crate::peer::Peer;
+use pollux_referee::soft_roce;
 use pollux_verbs::end::line::{Command, Reply};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{self, Child};
 use std::time::{Duration, Instant};
 
@@ -25,12 +26,13 @@ pub struct Machine {
 impl Machine {
     /// Boots one; gives it and its cable. `None` after having said what is missing.
     pub fn boot(test: &str) -> Option<(Self, UnixStream)> {
-        let program = program(test)?;
+        let built = soft_roce::built(test, "pollux-ibverbs", &["--example", "rxe-guest"])?;
+        let program = built.join("examples/rxe-guest");
         let folder = std::env::temp_dir().join(format!("pollux-rxe-{}", process::id()));
         std::fs::create_dir_all(&folder).expect("there is room for two sockets");
         let listen = |name| UnixListener::bind(folder.join(name)).expect("a socket can be made");
         let listeners = ["cable", "control"].map(listen);
-        let mut child = process::Command::new(root().join("scripts/rxe-vm"))
+        let mut child = soft_roce::machine()
             .arg("--program")
             .arg(program)
             .args(["--timeout", "400", "--cable"])
@@ -114,26 +116,4 @@ fn accept(listener: &UnixListener, child: &mut Child) -> UnixStream {
         assert!(ended.is_none(), "scripts/rxe-vm has ended: {ended:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
-}
-
-/// The root of the repository.
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// The program for the guest, built in a target directory of its own.
-fn program(test: &str) -> Option<PathBuf> {
-    for needed in ["qemu-system-x86_64", "cmake", "ib_send_lat", "cpio"] {
-        pollux_referee::program_of(test, needed, "--hca --vm")?;
-    }
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hca");
-    let status = process::Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package", "pollux-ibverbs", "--features", "hca"])
-        .args(["--example", "rxe-guest", "--target-dir"])
-        .arg(&target)
-        .current_dir(root())
-        .status()
-        .expect("cargo runs");
-    assert!(status.success(), "the guest's program does not build; its errors are above");
-    Some(target.join("debug/examples/rxe-guest"))
 }

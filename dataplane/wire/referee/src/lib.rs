@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod frames;
+pub mod soft_roce;
 pub mod tshark;
 
 use std::env;

@@ -23,7 +23,7 @@ use std::time::Duration;
 /// thousands of round trips of this link; five times as fast it is what other hosts here do, a
 /// fifth of a second, still more than any of them delays an acknowledgment (RFC 9293 3.8.6.3 allows
 /// half a second). Its own acknowledgments wait for 2 ms then, and what has ended for 2 s.
-const NANOS: u64 = 200;
+const MICROSECOND_NANOS: u64 = 200;
 /// MTUs in use at a time; beyond that interfaces are made anew.
 const INTERFACES_MAX: usize = 16;
 
@@ -107,12 +107,12 @@ impl Engine {
 
 /// smoltcp counts microseconds, and its clock is fast.
 fn instant(now: Time) -> Instant {
-    Instant::from_micros((now.nanos() / NANOS) as i64)
+    Instant::from_micros((now.nanos() / MICROSECOND_NANOS) as i64)
 }
 
 /// When its clock will show that.
 fn time_of(instant: Instant) -> Time {
-    Time::from_nanos(instant.total_micros().max(0) as u64 * NANOS)
+    Time::from_nanos(instant.total_micros().max(0) as u64 * MICROSECOND_NANOS)
 }
 
 fn whole(ip: IpAddr) -> IpCidr {
