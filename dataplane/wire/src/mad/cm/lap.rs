@@ -1,7 +1,7 @@
 //! Another alternate path for a connection that stands: the offer (IBA 12.8.1) and its answer
 //! (IBA 12.8.2).
 
-use super::CommId;
+use super::{CommId, ReqPath};
 use crate::address::{Gid, Lid, Qpn};
 use crate::units::{Rate, TimeCode};
 
@@ -40,6 +40,44 @@ layout! {
         63:0     5  alternate_local_ack_timeout: TimeCode,
         /// For the consumer.
         64:0  1344  private_data: [u8; 168],
+    }
+}
+
+impl Lap {
+    /// An offer of this path, which a request would name so.
+    pub fn of_path(path: &ReqPath) -> Self {
+        Self {
+            alternate_local_lid: path.local_lid,
+            alternate_remote_lid: path.remote_lid,
+            alternate_local_gid: path.local_gid,
+            alternate_remote_gid: path.remote_gid,
+            alternate_flow_label: path.flow_label,
+            alternate_traffic_class: path.traffic_class,
+            alternate_hop_limit: path.hop_limit,
+            alternate_packet_rate: path.packet_rate,
+            alternate_sl: path.sl,
+            alternate_subnet_local: path.subnet_local,
+            alternate_local_ack_timeout: path.local_ack_timeout,
+            ..Self::default()
+        }
+    }
+
+    /// The path that is offered, as a request would name it.
+    pub const fn path(&self) -> ReqPath {
+        ReqPath {
+            local_lid: self.alternate_local_lid,
+            remote_lid: self.alternate_remote_lid,
+            local_gid: self.alternate_local_gid,
+            remote_gid: self.alternate_remote_gid,
+            flow_label: self.alternate_flow_label,
+            traffic_class: self.alternate_traffic_class,
+            hop_limit: self.alternate_hop_limit,
+            packet_rate: self.alternate_packet_rate,
+            sl: self.alternate_sl,
+            subnet_local: self.alternate_subnet_local,
+            local_ack_timeout: self.alternate_local_ack_timeout,
+            sap_supported: false,
+        }
     }
 }
 
@@ -107,6 +145,10 @@ mod tests {
             alternate_local_ack_timeout: TimeCode(19),
             private_data: counting(0x81),
         };
+        let path = lap.path();
+        assert_eq!((path.local_lid, path.remote_lid), (Lid(0x2122), Lid(0x3132)));
+        assert_eq!((path.local_gid, path.hop_limit), (counting_gid(0x40), 0x72));
+        assert_eq!(Lap::of_path(&path).path(), path);
         assert_octets(
             &lap,
             &[
