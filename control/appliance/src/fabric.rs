@@ -20,6 +20,10 @@ pub struct Arguments {
     /// Who may talk to whom, for our manager: a file as OpenSM's partitions.conf
     #[arg(long, value_name = "FILE")]
     partitions: Option<PathBuf>,
+    /// Our manager gives each adapter's port 2^N addresses, each with a way of its own: then
+    /// reliable connections go on by a second path when their first one fails
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = lmc)]
+    lmc: u8,
     /// Where `pollux show` and `pollux fault` find it; and, by the socket PATH.ports beside it,
     /// programs that open `soft:PATH@NODE[:PORT]`
     #[arg(long, value_name = "PATH")]
@@ -51,12 +55,21 @@ enum Manager {
     None,
 }
 
+/// A number that the field in a port's attributes has room for (IBA 14.2.5.6).
+fn lmc(text: &str) -> Result<u8, String> {
+    let lmc = text.parse().ok().filter(|lmc| *lmc < 8);
+    lmc.ok_or_else(|| "give a number from 0 to 7".into())
+}
+
 /// Runs a fabric until a signal ends it.
 pub fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     let partitions = match (arguments.sm, &arguments.partitions) {
         (Manager::Embedded, Some(file)) => Some(partitions(file)?),
         (Manager::Embedded, None) => Some(Partitions::default()),
         (Manager::None, Some(_)) => return Err("--partitions is for --sm embedded".into()),
+        (Manager::None, None) if arguments.lmc > 0 => {
+            return Err("--lmc is for --sm embedded; OpenSM takes it as its own option".into());
+        }
         (Manager::None, None) => None,
     };
     let topology = config::topology(&arguments.topology, arguments.seed)?;
@@ -71,6 +84,7 @@ pub fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         capture: arguments.capture,
         faults: arguments.faults,
         partitions,
+        lmc: arguments.lmc,
     })?;
     let (wake, is_over) = signals()?;
     let spec = arguments.topology;

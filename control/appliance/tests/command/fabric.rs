@@ -111,6 +111,8 @@ fn what_cannot_be_is_refused_with_advice() {
         (&["--wire", "nobody:1=udp:127.0.0.1:9"], "switch1, host1"),
         (&["--fault", "loss=2"], "loss=1%"),
         (&["--sm", "none", "--partitions", "x"], "--sm embedded"),
+        (&["--sm", "none", "--lmc", "1"], "--sm embedded"),
+        (&["--lmc", "8"], "from 0 to 7"),
         (&["--partitions", "/nonexistent"], "partitions /nonexistent cannot be read"),
         (&["--capture", "/nonexistent/file"], "capture /nonexistent/file"),
         (&["--sockets", "x"], "--socket"),

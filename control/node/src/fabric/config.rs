@@ -27,6 +27,9 @@ pub struct Config {
     pub faults: Vec<String>,
     /// Who may talk to whom, if subnet managers of ours say so; none: there are none of ours.
     pub partitions: Option<Partitions>,
+    /// Subnet managers of ours give each adapter's port 2^lmc addresses, each with a way of its
+    /// own.
+    pub lmc: u8,
 }
 
 /// A wire and the port that it is plugged into: `NODE:PORT=ADDRESS`.

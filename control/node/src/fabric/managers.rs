@@ -9,7 +9,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Who manages each of a plan's subnets, and how. Routers join subnets, so they end them.
-pub(super) fn managers(topology: &Topology, partitions: &Partitions) -> Vec<(End, Config)> {
+pub(super) fn managers(
+    topology: &Topology,
+    partitions: &Partitions,
+    lmc: u8,
+) -> Vec<(End, Config)> {
     let mut seen = BTreeSet::new();
     let mut subnets = Vec::new();
     for kind in [NodeType::SWITCH, NodeType::CHANNEL_ADAPTER] {
@@ -20,7 +24,8 @@ pub(super) fn managers(topology: &Topology, partitions: &Partitions) -> Vec<(End
             }
         }
     }
-    let config = |prefix| Config { prefix, partitions: partitions.clone(), ..Config::default() };
+    let config =
+        |prefix| Config { prefix, partitions: partitions.clone(), lmc, ..Config::default() };
     subnets.into_iter().zip((Gid::DEFAULT_PREFIX..).map(config)).collect()
 }
 
@@ -52,12 +57,12 @@ mod tests {
     #[test]
     fn each_subnet_has_one_with_a_prefix_of_its_own() {
         let plan = Topology::generate("routed:2x3", 1).unwrap();
-        let all = managers(&plan, &Partitions::default());
+        let all = managers(&plan, &Partitions::default(), 0);
         let prefixes: Vec<_> = all.iter().map(|(_, config)| config.prefix).collect();
         assert_eq!(prefixes, [Gid::DEFAULT_PREFIX, Gid::DEFAULT_PREFIX + 1]);
         let is_switch = |end: &End| plan.nodes()[end.node as usize].kind == NodeType::SWITCH;
         assert!(all.iter().all(|(end, _)| end.port == 0 && is_switch(end)));
         let tree = Topology::generate("fat-tree:4", 1).unwrap();
-        assert_eq!(managers(&tree, &Partitions::default()).len(), 1);
+        assert_eq!(managers(&tree, &Partitions::default(), 0).len(), 1);
     }
 }

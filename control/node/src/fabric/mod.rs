@@ -69,7 +69,8 @@ impl Fabric {
             rules.add(topology, rule).map_err(StartError::new)?;
         }
         let managers = config.partitions.as_ref();
-        let managers = managers.map(|partitions| managers::managers(topology, partitions));
+        let managers =
+            managers.map(|partitions| managers::managers(topology, partitions, config.lmc));
         let mut net = Net::new(Subnet::new(config.topology), config.seed, quick());
         let mut wires = Vec::new();
         for (plug, end) in config.wires.iter().zip(ends) {

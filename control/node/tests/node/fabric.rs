@@ -33,24 +33,36 @@ impl Running {
     /// Hosts at one switch, and the wires of two guests.
     pub fn start(test: &str, hosts: usize, manager: Manager) -> Self {
         let partitions = (manager == Manager::Ours).then(Partitions::default);
-        Self::with(test, hosts, manager, partitions)
+        Self::with(test, |folder| plan(folder, hosts, manager, partitions))
+    }
+
+    /// Any topology, with a manager of ours that gives each port 2^lmc addresses.
+    pub fn spread(test: &str, topology: &str, lmc: u8) -> Self {
+        let topology = config::topology(topology, 1).expect("it is one");
+        let partitions = Some(Partitions::default());
+        Self::with(test, |folder| Config {
+            topology,
+            lmc,
+            wires: Vec::new(),
+            ..plan(folder, 1, Manager::Ours, partitions)
+        })
     }
 
     /// The same with a manager of ours, and these partitions in the syntax of OpenSM.
     pub fn partitioned(test: &str, hosts: usize, text: &str) -> Self {
         let partitions = Partitions::read("test", text).expect("they are partitions");
-        Self::with(test, hosts, Manager::Ours, Some(partitions))
+        Self::with(test, |folder| plan(folder, hosts, Manager::Ours, Some(partitions)))
     }
 
-    fn with(test: &str, hosts: usize, manager: Manager, partitions: Option<Partitions>) -> Self {
+    fn with(test: &str, plan: impl FnOnce(&Path) -> Config) -> Self {
         let folder = std::env::temp_dir().join(format!("pollux-{}-{test}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let (wake, woken) = UnixStream::pair().expect("a pair of sockets");
         let is_over = Arc::new(AtomicBool::new(false));
         let (ready, is_ready) = sync_channel(1);
-        let (over, at) = (Arc::clone(&is_over), folder.clone());
+        let (over, plan) = (Arc::clone(&is_over), plan(&folder));
         let thread = std::thread::spawn(move || {
-            let mut fabric = Fabric::new(plan(&at, hosts, manager, partitions)).expect("it starts");
+            let mut fabric = Fabric::new(plan).expect("it starts");
             ready.send(()).expect("somebody waits");
             fabric.run(woken, || over.load(Ordering::Relaxed)).expect("it runs");
         });
