@@ -1,6 +1,6 @@
 //! How much connection management takes on, and how long it waits.
 
-use pollux_wire::address::{Gid, Guid};
+use pollux_wire::address::{Gid, Guid, Lid};
 use std::time::Duration;
 
 /// Limits and times of connection management.
@@ -60,6 +60,8 @@ impl CmConfig {
 pub struct LocalPort {
     /// Its number.
     pub number: u8,
+    /// Its address.
+    pub lid: Lid,
     /// How many bits of its LID choose a path.
     pub lmc: u8,
     /// Its GIDs, in the order of its table. Requests for another one are rejected; if there are
@@ -69,6 +71,6 @@ pub struct LocalPort {
 
 impl Default for LocalPort {
     fn default() -> Self {
-        Self { number: 1, lmc: 0, gids: Vec::new() }
+        Self { number: 1, lid: Lid::NONE, lmc: 0, gids: Vec::new() }
     }
 }

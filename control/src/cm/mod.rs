@@ -47,7 +47,7 @@ mod timing;
 pub use config::{CmConfig, LocalPort};
 pub use event::{CmDrop, CmEvent, End};
 pub use state::{CmError, Phase};
-pub use terms::{Terms, request_along};
+pub use terms::{Terms, as_requested, request_along, vector};
 pub use timing::ack_timeout;
 
 use crate::mad::{Envelope, MadAddress};

@@ -8,7 +8,7 @@ use super::LocalPort;
 use super::timing::ack_timeout;
 use crate::mad::MadAddress;
 use pollux_verbs::{AddressVector, GlobalRoute, QpAttributes, QpState, QpType, Retries};
-use pollux_wire::address::{Gid, Lid, Qpn};
+use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::mad::cm::{Rep, Req, ReqPath, TransportService};
 use pollux_wire::mad::sa::PathRecord;
 use pollux_wire::packet::RnrTimer;
@@ -51,10 +51,9 @@ impl Terms {
         port: &LocalPort,
         packet_life_time: TimeCode,
     ) -> Self {
-        let path = &req.primary;
-        let (own, other) = ((path.local_lid, path.local_gid), (path.remote_lid, path.remote_gid));
+        let path = within_reach(req.primary, true, peer);
         Self {
-            path: vector(path, peer, port, own, other, path.hop_limit),
+            path: vector(&path, true, port, path.hop_limit),
             dest_qp: rep.local_qpn,
             rq_psn: req.starting_psn,
             sq_psn: rep.starting_psn,
@@ -71,11 +70,10 @@ impl Terms {
     pub fn passive(req: &Req, rep: &Rep, peer: &MadAddress, port: &LocalPort) -> Self {
         /// The request says how far the peer's packets may go, not ours.
         const HOP_LIMIT: u8 = 0xff;
-        let path = &req.primary;
-        let (own, other) = ((path.remote_lid, path.remote_gid), (path.local_lid, path.local_gid));
+        let path = within_reach(req.primary, false, peer);
         let hop_limit = if peer.global.is_some() { HOP_LIMIT } else { 0 };
         Self {
-            path: vector(path, peer, port, own, other, hop_limit),
+            path: vector(&path, false, port, hop_limit),
             dest_qp: req.local_qpn,
             rq_psn: rep.starting_psn,
             sq_psn: req.starting_psn,
@@ -155,28 +153,31 @@ const fn retries(count: u8) -> Retries {
     }
 }
 
-/// The way from our port to the other. LIDs of a path beyond a router are permissive; then what
-/// brought the message brings data too. Without hops there is no GRH.
-fn vector(
-    path: &ReqPath,
-    peer: &MadAddress,
-    port: &LocalPort,
-    (own_lid, own_gid): (Lid, Gid),
-    (other_lid, other_gid): (Lid, Gid),
-    hop_limit: u8,
-) -> AddressVector {
+/// LIDs of a path beyond a router are permissive: then what brought the message brings data too.
+fn within_reach(path: ReqPath, is_ours: bool, peer: &MadAddress) -> ReqPath {
+    let known = |lid: Lid, instead| if lid.is_unicast() { lid } else { instead };
+    let (own, other) = (Lid(peer.path_bits.into()), peer.lid);
+    let (local, remote) = if is_ours { (own, other) } else { (other, own) };
+    let (local_lid, remote_lid) = (known(path.local_lid, local), known(path.remote_lid, remote));
+    ReqPath { local_lid, remote_lid, ..path }
+}
+
+/// The way from our port to the other, along a path that we named, or the peer did. Without hops
+/// there is no GRH.
+pub fn vector(path: &ReqPath, is_ours: bool, port: &LocalPort, hop_limit: u8) -> AddressVector {
+    let (local, remote) = ((path.local_lid, path.local_gid), (path.remote_lid, path.remote_gid));
+    let ((lid, gid), (dlid, dgid)) = if is_ours { (local, remote) } else { (remote, local) };
     let mask = (1 << port.lmc.min(7)) - 1;
-    let own_bits = own_lid.0 as u8 & mask;
     let gids = || port.gids.iter().zip(0..);
-    let sgid_index = gids().find(|(gid, _)| **gid == own_gid).map_or(0, |(_, index)| index);
+    let sgid_index = gids().find(|(own, _)| **own == gid).map_or(0, |(_, index)| index);
     AddressVector {
-        dlid: if other_lid.is_unicast() { other_lid } else { peer.lid },
+        dlid,
         sl: path.sl,
-        src_path_bits: if own_lid.is_unicast() { own_bits } else { peer.path_bits },
+        src_path_bits: lid.0 as u8 & mask,
         static_rate: path.packet_rate.0,
         port: port.number,
         grh: (hop_limit > 0).then_some(GlobalRoute {
-            dgid: other_gid,
+            dgid,
             sgid_index,
             flow_label: path.flow_label,
             hop_limit,
@@ -188,30 +189,35 @@ fn vector(
 /// A request for a connection along a path, with what the path decides filled in. The rest is the
 /// caller's: service ID, queue pair, first packet, retries, private data.
 pub fn request_along(path: &PathRecord, ca_ack_delay: TimeCode) -> Req {
-    // A path with a hop limit of 1 has a GRH, but no router on it.
-    let subnet_local = path.hop_limit <= 1;
-    let lid = |lid| if subnet_local { lid } else { Lid::PERMISSIVE };
     Req {
         p_key: path.p_key,
         path_mtu: path.mtu,
         remote_cm_response_timeout: RESPONSE_TIME,
         local_cm_response_timeout: RESPONSE_TIME,
         max_cm_retries: 15,
-        primary: ReqPath {
-            local_lid: lid(path.slid),
-            remote_lid: lid(path.dlid),
-            local_gid: path.sgid,
-            remote_gid: path.dgid,
-            flow_label: path.flow_label,
-            packet_rate: path.rate,
-            traffic_class: path.traffic_class,
-            hop_limit: path.hop_limit,
-            sl: path.sl,
-            subnet_local,
-            local_ack_timeout: ack_timeout(path.packet_life_time, ca_ack_delay),
-            sap_supported: false,
-        },
+        primary: as_requested(path, ca_ack_delay),
         ..Req::default()
+    }
+}
+
+/// A path as messages name it.
+pub fn as_requested(path: &PathRecord, ca_ack_delay: TimeCode) -> ReqPath {
+    // A path with a hop limit of 1 has a GRH, but no router on it.
+    let subnet_local = path.hop_limit <= 1;
+    let lid = |lid| if subnet_local { lid } else { Lid::PERMISSIVE };
+    ReqPath {
+        local_lid: lid(path.slid),
+        remote_lid: lid(path.dlid),
+        local_gid: path.sgid,
+        remote_gid: path.dgid,
+        flow_label: path.flow_label,
+        packet_rate: path.rate,
+        traffic_class: path.traffic_class,
+        hop_limit: path.hop_limit,
+        sl: path.sl,
+        subnet_local,
+        local_ack_timeout: ack_timeout(path.packet_life_time, ca_ack_delay),
+        sap_supported: false,
     }
 }
 
@@ -223,7 +229,7 @@ mod tests {
     use super::*;
     use crate::mad::GlobalAddress;
     use pollux_verbs::transition;
-    use pollux_wire::address::Guid;
+    use pollux_wire::address::{Gid, Guid};
     use pollux_wire::keys::PKey;
     use pollux_wire::units::Rate;
 
@@ -273,7 +279,7 @@ mod tests {
     }
 
     fn port(gid: Gid) -> LocalPort {
-        LocalPort { number: 2, lmc: 4, gids: vec![Gid::NONE, gid] }
+        LocalPort { number: 2, lid: Lid(0x30), lmc: 4, gids: vec![Gid::NONE, gid] }
     }
 
     fn both(hop_limit: u8, global: Option<GlobalAddress>) -> (Terms, Terms) {

@@ -170,7 +170,8 @@ pub enum Action {
     Modify {
         /// Which.
         connection: ConnectionKey,
-        /// From INIT to RTR, from RTR to RTS, or to ERR, when it shall neither send nor receive.
+        /// From INIT to RTR, from RTR to RTS, or to ERR, when it shall neither send nor receive;
+        /// or, in RTS, another path to go on by.
         attributes: Box<QpAttributes>,
     },
     /// The queue pair is to go. [`ConnectionNews::Ended`] is told when its buffers are back.
@@ -195,6 +196,10 @@ pub enum ConnectionNews {
     DataCame,
     /// Packets came or went by it since this was told last.
     Used,
+    /// Its path failed, and it went on by the other one that it was given (IBA 17.2.8).
+    Migrated,
+    /// That other path cannot be used.
+    AlternateLost,
     /// It is no more.
     Ended,
 }

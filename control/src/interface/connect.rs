@@ -4,7 +4,7 @@
 //! connection is asked for. Until there is one, datagrams carry what they have room for, and what
 //! is longer waits for a while: a complaint that the way is narrow would be believed for minutes.
 
-use super::{ConnectionKey, ConnectionNews, Interface, PeerKey};
+use super::{ConnectionKey, ConnectionNews, Interface, PeerKey, PortView};
 use crate::cm::LocalPort;
 use crate::mad::Envelope;
 use crate::peer::{ConnectionRow, Place, Standing};
@@ -22,6 +22,10 @@ impl Interface {
             while let Some(action) = self.connections.poll_action() {
                 has_news = true;
                 self.actions.push_back(action);
+            }
+            while let Some(gid) = self.connections.poll_sought() {
+                has_news = true;
+                self.ask_paths(now, gid);
             }
             let Some(link) = self.connections.poll_changed() else { return has_news };
             has_news = true;
@@ -42,7 +46,7 @@ impl Interface {
         let peer = key_of_peer.and_then(|peer| self.peers.all.get(&peer));
         let ips: Vec<_> = peer.into_iter().flat_map(|peer| peer.ips.iter().copied()).collect();
         self.connections.handle_news(now, key, news);
-        if let (ConnectionNews::Failed, Some(link)) = (news, link) {
+        if let (ConnectionNews::Failed | ConnectionNews::Migrated, Some(link)) = (news, link) {
             self.doubt_path(now, link.gid);
         }
         for ip in ips {
@@ -82,7 +86,8 @@ impl Interface {
     /// Where connections begin, while the interface is up.
     pub(super) fn place(&self) -> Option<Place> {
         let (link, port) = self.link().zip(self.port.as_ref())?;
-        let port = LocalPort { number: port.number, lmc: port.lmc, gids: port.gids.clone() };
+        let PortView { number, lid, lmc, .. } = *port;
+        let port = LocalPort { number, lid, lmc, gids: port.gids.clone() };
         let (p_key, pkey_index) = (self.config.p_key, link.pkey_index);
         let datagram_mtu = link.mtu;
         Some(Place { link: self.link_address(), p_key, pkey_index, port, datagram_mtu })

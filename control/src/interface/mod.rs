@@ -129,6 +129,7 @@ enum Purpose {
     Group { id: GroupId, as_full: bool },
     Leave(Gid),
     Path(Gid),
+    Paths(Gid),
     Subscription(TrapNumber),
 }
 
@@ -441,6 +442,7 @@ impl Interface {
             Purpose::Broadcast => self.broadcast_answered(now, result),
             Purpose::Group { id, as_full } => self.group_answered(now, id, as_full, result),
             Purpose::Path(gid) => self.path_answered(now, gid, result),
+            Purpose::Paths(gid) => self.paths_answered(now, gid, result),
             Purpose::Subscription(trap) => self.subscription_answered(now, trap, result.err()),
             Purpose::Leave(mgid) => self.group_left(now, mgid),
         }

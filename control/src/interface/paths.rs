@@ -104,6 +104,23 @@ impl Interface {
         }
     }
 
+    /// All paths to a port are asked for: a connection may want a second one.
+    pub(super) fn ask_paths(&mut self, now: Time, gid: Gid) {
+        let sgid = self.standing.map_or(Gid::NONE, |standing| standing.gid);
+        if !self.is_asked(Purpose::Paths(gid)) {
+            let question = Question::paths(sgid, gid, self.config.p_key.full());
+            self.ask(now, Purpose::Paths(gid), question);
+        }
+    }
+
+    pub(super) fn paths_answered(&mut self, now: Time, gid: Gid, result: Result<Answer, SaError>) {
+        let paths = match result {
+            Ok(Answer::Paths(paths)) => paths,
+            _ => Vec::new(),
+        };
+        self.connections.handle_paths(now, gid, &paths);
+    }
+
     /// A port may have another address by now: its path is asked for again, if it was not just now.
     pub(super) fn doubt_path(&mut self, now: Time, gid: Gid) {
         let path = self.paths.get(&gid);

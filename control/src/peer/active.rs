@@ -1,5 +1,6 @@
 //! Asking for connections.
 
+use super::migration::Ways;
 use super::{Address, Attempt, Cause, Connection, Connections, Peer, PeerDrop, Standing, State};
 use crate::cm::{Connect, ConnectionId, Role, request_along};
 use crate::interface::ConnectionKey;
@@ -45,6 +46,7 @@ impl Connections {
             id: None,
             qpn: None,
             mtu: 0,
+            ways: Ways::default(),
         };
         let key = self.enter(now, connection);
         self.set_attempt(address, Attempt::UnderWay(key));

@@ -75,6 +75,11 @@ pub struct PeerConfig {
     /// When an unused connection to an interface that is no neighbour of ours is ended; without
     /// that, never (RFC 4755 3.4).
     pub idle_for: Option<Duration>,
+    /// Whether queue pairs here can go on by a second path when their first one fails.
+    pub migrates: bool,
+    /// How long a connection stands before a second path is looked for, and how long until one is
+    /// looked for again that was not found.
+    pub alternate_after: Duration,
     /// How long an acknowledgement may take. With the retries, less than TCP waits (RFC 4755 7.1).
     pub ack_timeout: TimeCode,
     /// How often to try again after that.
@@ -114,6 +119,8 @@ impl PeerConfig {
             patience: Duration::from_secs(2),
             probe_every: Duration::from_secs(30),
             idle_for: Some(Duration::from_secs(600)),
+            migrates: false,
+            alternate_after: Duration::from_secs(5),
             // 16.8 ms eight times is 134 ms; TCP waits for 200 at the least.
             ack_timeout: TimeCode(12),
             retry_count: 7,

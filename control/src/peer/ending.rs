@@ -143,6 +143,7 @@ impl Connections {
     pub(super) fn ended(&mut self, key: ConnectionKey) {
         let Some(connection) = self.all.remove(&key) else { return };
         connection.id.map(|id| self.by_id.remove(&id));
+        connection.ways.due.map(|due| self.seeking.remove(&(due, key)));
         let peer = connection.peer;
         if let Some(known) = self.peers.get_mut(&peer) {
             known.connections.remove(&key);

@@ -30,7 +30,9 @@
 
 mod active;
 mod config;
+mod connection;
 mod ending;
+mod migration;
 mod passive;
 mod rows;
 #[cfg(test)]
@@ -42,16 +44,16 @@ pub use rows::ConnectionRow;
 use crate::cm::{Cm, CmEvent, ConnectionId, LocalPort, Role, Terms};
 use crate::drops::{Drops, reasons};
 use crate::interface::{Action, ConnectionKey, ConnectionNews};
-use crate::mad::{Envelope, MadAddress};
+use crate::mad::Envelope;
+use connection::{Cause, Connection, State};
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
 use pollux_verbs::{QpType, Retries};
-use pollux_wire::address::Qpn;
+use pollux_wire::address::{Gid, Qpn};
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::PKey;
+use pollux_wire::mad::cm::CmMessage;
 use pollux_wire::mad::cm::ipoib::{Dialect, IpoibPrivateData};
-use pollux_wire::mad::cm::{CmMessage, Req};
-use pollux_wire::mad::sa::PathRecord;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 reasons! {
@@ -156,58 +158,6 @@ struct Peer {
     connections: BTreeSet<ConnectionKey>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Making,
-    Asked,
-    Accepted,
-    Open,
-    Ending(PeerDrop),
-}
-
-/// What a queue pair is made for.
-#[derive(Clone, Debug)]
-enum Cause {
-    Ours { path: Box<PathRecord> },
-    Theirs { req: Box<Req>, from: MadAddress },
-}
-
-#[derive(Debug)]
-struct Connection {
-    peer: Address,
-    qp_type: QpType,
-    dialect: Dialect,
-    cause: Cause,
-    state: State,
-    since: Time,
-    used: Time,
-    /// When the peer was asked last whether it remembers.
-    probed: Time,
-    /// Connection management's name for it; none before it was told and after all was over.
-    id: Option<ConnectionId>,
-    qpn: Option<Qpn>,
-    mtu: u32,
-}
-
-impl Connection {
-    const fn role(&self) -> Role {
-        match self.cause {
-            Cause::Ours { .. } => Role::Active,
-            Cause::Theirs { .. } => Role::Passive,
-        }
-    }
-
-    /// Whether it is for our packets too: not one that Linux made, whose receives are for sending's
-    /// sake.
-    fn serves_us(&self) -> bool {
-        self.role() == Role::Active || self.dialect == Dialect::Rfc
-    }
-
-    fn is_under_way(&self) -> bool {
-        matches!(self.state, State::Making | State::Asked | State::Accepted)
-    }
-}
-
 /// All connections of an interface.
 pub struct Connections {
     config: PeerConfig,
@@ -222,6 +172,10 @@ pub struct Connections {
     keys: u64,
     /// When connections that nobody uses are looked for.
     sweep: Option<Time>,
+    /// When a second path is looked for, for which connection.
+    seeking: BTreeSet<(Time, ConnectionKey)>,
+    /// Ports to which all paths are to be found out.
+    sought: VecDeque<Gid>,
     actions: VecDeque<Action>,
     changed: VecDeque<LinkAddress>,
     drops: Drops<PeerDrop>,
@@ -242,6 +196,8 @@ impl Connections {
             by_id: BTreeMap::new(),
             keys: 0,
             sweep: None,
+            seeking: BTreeSet::new(),
+            sought: VecDeque::new(),
             actions: VecDeque::new(),
             changed: VecDeque::new(),
             drops: Drops::default(),
@@ -323,6 +279,8 @@ impl Connections {
                     let _gone = self.cm.handle_data(now, id);
                 }
             }
+            ConnectionNews::Migrated => self.migrated(now, key),
+            ConnectionNews::AlternateLost => self.alternate_lost(now, key),
             ConnectionNews::Ended => self.ended(key),
         }
         self.hear(now);
@@ -353,13 +311,15 @@ impl Connections {
             self.due.remove(&(at, peer));
             self.set_attempt(peer, Attempt::Idle);
         }
+        self.seek_alternates(now);
         self.end_idle(now);
     }
 
     /// When something is due.
     pub fn poll_timeout(&self) -> Option<Time> {
         let pauses = self.due.first().map(|&(at, _)| at);
-        [self.cm.poll_timeout(), pauses, self.sweep].into_iter().flatten().min()
+        let seeking = self.seeking.first().map(|&(at, _)| at);
+        [self.cm.poll_timeout(), pauses, self.sweep, seeking].into_iter().flatten().min()
     }
 
     /// The next thing to do at the device.
@@ -394,8 +354,8 @@ impl Connections {
                     }
                 }
                 CmEvent::Ended { id, end, .. } => self.told_the_end(now, id, end),
-                // No other path is offered by us, nor taken from others.
-                CmEvent::PathOffered { .. } | CmEvent::PathAnswered { .. } => {}
+                CmEvent::PathOffered { id, lap } => self.path_offered(now, id, &lap),
+                CmEvent::PathAnswered { id, apr } => self.path_answered(now, id, apr.as_deref()),
                 CmEvent::Closed { id } => self.closed(now, id),
             }
         }
@@ -463,6 +423,9 @@ impl Connections {
         let rnr_retry = Retries::new(terms.rnr_retry.get().min(RNR_RETRY_MAX));
         let rnr_retry = rnr_retry.unwrap_or(Retries::NONE);
         let terms = Terms { timeout, rnr_retry, ..terms };
+        if let Some(connection) = self.all.get_mut(&key) {
+            connection.ways.path = terms.path;
+        }
         let to_receive = Box::new(terms.to_receive(self.config.min_rnr_timer));
         let to_send = Box::new(terms.to_send());
         for attributes in [to_receive, to_send] {
@@ -485,6 +448,7 @@ impl Connections {
         if serves_us {
             self.set_attempt(address, Attempt::Idle);
         }
+        self.plan_alternate(now, key);
         for other in others {
             let is_replaced = self.all.get(&other).is_some_and(|known| {
                 known.dialect == Dialect::Rfc && dialect == Dialect::Rfc || known.role() == role

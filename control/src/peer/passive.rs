@@ -1,12 +1,13 @@
 //! Being asked for connections.
 
+use super::migration::Ways;
 use super::{Cause, Connection, Connections, PeerDrop, State};
 use crate::cm::{ConnectionId, Terms};
 use crate::interface::ConnectionKey;
 use crate::mad::MadAddress;
 use pollux_verbs::QpType;
 use pollux_verbs::time::Time;
-use pollux_wire::address::{Gid, Qpn};
+use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::ip::ipoib::connection_ip_mtu;
 use pollux_wire::ip::ipv4::IPV4_MTU_MIN;
 use pollux_wire::ip::link_address::LinkAddress;
@@ -85,6 +86,7 @@ impl Connections {
             id: Some(id),
             qpn: None,
             mtu,
+            ways: Ways::default(),
         };
         self.enter(now, connection);
         Ok(())
@@ -146,7 +148,7 @@ impl Connections {
         req: &Req,
         from: &MadAddress,
     ) {
-        let rep = Rep {
+        let mut rep = Rep {
             local_qpn: qpn,
             starting_psn: Psn::new(self.dice.roll() as u32),
             target_ack_delay: self.config.ca_ack_delay,
@@ -159,6 +161,9 @@ impl Connections {
         let terms = Terms::passive(req, &rep, from, &place.port);
         let id = self.all.get(&key).and_then(|connection| connection.id);
         self.make_ready(key, terms);
+        if req.alternate.remote_lid != Lid::NONE {
+            rep.failover_accepted = self.take_alternate(key, &req.alternate);
+        }
         let is_accepted = id.is_some_and(|id| self.cm.accept(now, id, rep).is_ok());
         match self.all.get_mut(&key).filter(|_| is_accepted) {
             Some(connection) => connection.state = State::Accepted,

@@ -1,5 +1,6 @@
 //! Connections as they can be listed (RFC 4755 3.2).
 
+use super::migration::Alternate;
 use super::{Attempt, Connections, State};
 use crate::cm::Role;
 use crate::drops::Reason;
@@ -36,6 +37,10 @@ pub struct ConnectionRow {
     pub mtu: u32,
     /// Our queue pair, once it is made.
     pub qpn: Option<Qpn>,
+    /// How it is with a second path.
+    pub alternate: &'static str,
+    /// How often packets went on by a second path.
+    pub migrations: u64,
     /// How long packets of a reliable connection are tried before it fails.
     pub retry_period: Option<Duration>,
 }
@@ -63,6 +68,13 @@ impl Connections {
                 may_send: self.may_send(known),
                 mtu: known.mtu,
                 qpn: known.qpn,
+                alternate: match known.ways.alternate {
+                    Alternate::Lacking => "none",
+                    Alternate::Sought => "sought",
+                    Alternate::Offered(_) => "offered",
+                    Alternate::Loaded(_) => "loaded",
+                },
+                migrations: known.ways.migrations,
                 retry_period: (known.qp_type == QpType::Rc).then(|| {
                     let timeout = Duration::from_nanos(self.config.ack_timeout.nanoseconds());
                     timeout * (u32::from(self.config.retry_count) + 1)

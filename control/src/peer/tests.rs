@@ -1,11 +1,15 @@
 //! Connections against a peer that speaks Linux's dialect, and against one that lies: the other
 //! end is plain connection management, led by hand.
 
+mod migration;
+
 use super::*;
-use crate::cm::{CmConfig, CmEvent, Connect, request_along};
+use crate::cm::{CmConfig, CmEvent, Connect, as_requested, request_along};
+use crate::mad::MadAddress;
 use pollux_verbs::{QpAttributes, QpState, transition};
 use pollux_wire::address::{Gid, Guid, Lid};
-use pollux_wire::mad::cm::{CmMessage, RejectReason, Rep, TransportService};
+use pollux_wire::mad::cm::{CmMessage, RejectReason, Rep, Req, TransportService};
+use pollux_wire::mad::sa::PathRecord;
 use pollux_wire::psn::Psn;
 use pollux_wire::units::{Mtu, TimeCode};
 use std::time::Duration;
@@ -36,6 +40,7 @@ fn path(from: &LinkAddress, to: &LinkAddress) -> PathRecord {
 struct Pair {
     ours: Connections,
     theirs: Cm,
+    their_lid: Lid,
     now: Time,
     queue_pairs: BTreeMap<ConnectionKey, (Qpn, QpState)>,
     made: u32,
@@ -51,9 +56,13 @@ struct Pair {
 
 impl Pair {
     fn new(listens: &[Dialect]) -> Self {
-        let config = PeerConfig { policy: Policy::Auto, ..PeerConfig::of(Guid(1)) };
+        let port = LocalPort { gids: vec![OURS.gid], ..LocalPort::default() };
+        Self::at(port, listens)
+    }
+
+    fn at(port: LocalPort, listens: &[Dialect]) -> Self {
+        let config = PeerConfig { policy: Policy::Auto, migrates: true, ..PeerConfig::of(Guid(1)) };
         let mut ours = Connections::new(config, 1);
-        let port = LocalPort { number: 1, lmc: 0, gids: vec![OURS.gid] };
         let (p_key, pkey_index, datagram_mtu) = (PKey::DEFAULT, 0, 2044);
         let place = Place { link: OURS, p_key, pkey_index, port, datagram_mtu };
         ours.handle_place(Time::START, Some(place));
@@ -64,6 +73,7 @@ impl Pair {
         Self {
             ours,
             theirs,
+            their_lid: Lid(2),
             now: Time::START,
             queue_pairs: BTreeMap::new(),
             made: 0x100,
@@ -113,7 +123,7 @@ impl Pair {
             } else if let Some(envelope) = self.theirs.poll_transmit() {
                 let (_, message) = CmMessage::parse_mad(&envelope.mad).unwrap();
                 self.said.push((false, message));
-                let peer = MadAddress::gsi(Lid(2), 0, PKey::DEFAULT);
+                let peer = MadAddress::gsi(self.their_lid, 0, PKey::DEFAULT);
                 self.ours.handle_mad(self.now, &Envelope { peer, mad: envelope.mad });
             } else {
                 break;
@@ -151,6 +161,18 @@ impl Pair {
         from: &LinkAddress,
         qpn: u32,
     ) -> ConnectionId {
+        self.ask_for(path, dialect, from, qpn, None)
+    }
+
+    fn ask_for(
+        &mut self,
+        path: &PathRecord,
+        dialect: Dialect,
+        from: &LinkAddress,
+        qpn: u32,
+        alternate: Option<&PathRecord>,
+    ) -> ConnectionId {
+        let alternate = alternate.map(|path| as_requested(path, TimeCode(8)));
         let words = IpoibPrivateData { ud_qpn: from.qpn, receive_mtu: 65_524 };
         let req = Req {
             service_id: dialect.service_id(OURS.qpn),
@@ -158,6 +180,7 @@ impl Pair {
             transport_service: TransportService::RC,
             starting_psn: Psn::new(0),
             private_data: words.padded(),
+            alternate: alternate.unwrap_or_default(),
             ..request_along(path, TimeCode(8))
         };
         let to = MadAddress::gsi(Lid(1), 0, PKey::DEFAULT);

@@ -94,7 +94,12 @@ impl Interface {
             routers: settings.router.clone(),
             neighbours: settings.neighbor.iter().map(|one| (one.address, one.link)).collect(),
             ipv6: settings.ipv6,
-            peer: PeerConfig { policy: policy(settings.mode), receive_mtu, ..PeerConfig::of(guid) },
+            peer: PeerConfig {
+                policy: policy(settings.mode),
+                receive_mtu,
+                migrates: mover.migrates(),
+                ..PeerConfig::of(guid)
+            },
             policies: settings.peer.iter().map(|one| (one.address, policy(one.mode))).collect(),
             ..control::InterfaceConfig::new(guid, mover.qpn(), settings.pkey)
         };

@@ -246,6 +246,11 @@ impl Mover {
         self.device.attributes().node_guid
     }
 
+    /// Whether connections can go on by a second path.
+    pub fn migrates(&self) -> bool {
+        self.device.attributes().can.migration
+    }
+
     /// The station, for its counters.
     pub fn station(&self) -> &Station {
         &self.station
@@ -377,12 +382,11 @@ impl Mover {
             self.check_loss(&event)?;
             match event {
                 AsyncEvent::ConnectionEstablished(qp) => {
-                    let of = |id: &&ConnectionId| {
-                        self.station.peering(**id).is_some_and(|peering| peering.qp == qp)
-                    };
-                    let key = self.connections.iter().find(|(_, id)| of(id));
-                    let news = key.map(|(key, _)| (*key, ConnectionNews::DataCame));
-                    self.news.extend(news);
+                    self.tell_of(qp, ConnectionNews::DataCame);
+                }
+                AsyncEvent::PathMigrated(qp) => self.tell_of(qp, ConnectionNews::Migrated),
+                AsyncEvent::PathMigrationError(qp) => {
+                    self.tell_of(qp, ConnectionNews::AlternateLost);
                 }
                 AsyncEvent::ClientReregister(port) if port == self.port => {
                     arrived.reregister = true;
@@ -401,6 +405,13 @@ impl Mover {
             }
         }
         Ok(busy)
+    }
+
+    /// There is news of the connection with this queue pair, if there is one.
+    fn tell_of(&mut self, qp: Qp, news: ConnectionNews) {
+        let of = |id: &ConnectionId| self.station.peering(*id).is_some_and(|it| it.qp == qp);
+        let key = self.connections.iter().find(|(_, id)| of(id)).map(|(key, _)| *key);
+        self.news.extend(key.map(|key| (key, news)));
     }
 
     /// The first packet of a connection is as good as the peer's word that it stands: a queue pair

@@ -259,6 +259,8 @@ fn connections(now: Time, name: &str, one: &Interface) -> Vec<Value> {
             "seconds": seconds(now, row.since),
             "mtu": row.mtu,
             "qpn": row.qpn.map(|qpn| qpn.0),
+            "alternate": row.alternate,
+            "migrations": row.migrations,
             "sends": row.may_send,
             "sent": counts.sent,
             "received": counts.received,

@@ -1,0 +1,214 @@
+//! Second paths: who looks for one, what is offered, what is taken, and what becomes of it.
+
+use super::*;
+use pollux_verbs::AddressVector;
+use pollux_verbs::qp::Migration;
+use pollux_wire::mad::cm::{ApStatus, Apr, Lap};
+
+const OUR_LID: u16 = 0x10;
+const THEIR_LID: u16 = 0x20;
+
+/// One of the two paths between ports with two LIDs each.
+fn way(number: u16) -> PathRecord {
+    let path = path(&OURS, &THEIRS);
+    let (slid, dlid) = (Lid(OUR_LID + number), Lid(THEIR_LID + number));
+    PathRecord { slid, dlid, reversible: true, ..path }
+}
+
+/// The same as they see it.
+fn back(number: u16) -> PathRecord {
+    let PathRecord { sgid, dgid, slid, dlid, .. } = way(number);
+    PathRecord { sgid: dgid, dgid: sgid, slid: dlid, dlid: slid, ..way(number) }
+}
+
+fn pair(lmc: u8, dialect: Dialect) -> Pair {
+    let lid = Lid(OUR_LID);
+    let port = LocalPort { lid, lmc, gids: vec![OURS.gid], ..LocalPort::default() };
+    Pair { their_lid: Lid(THEIR_LID), ..Pair::at(port, &[dialect]) }
+}
+
+/// A pair with a connection that we asked for, along the first path.
+fn connected(lmc: u8, dialect: Dialect) -> Pair {
+    let mut pair = pair(lmc, dialect);
+    pair.ours.connect(pair.now, &THEIRS, QpType::Rc, &way(0));
+    pair.settle();
+    pair.accept(65_524, THEIRS.qpn);
+    assert!(pair.mtu().is_some());
+    pair
+}
+
+/// They have asked for a connection along the first path, which stands.
+fn asked() -> (Pair, ConnectionId) {
+    let mut pair = pair(1, Dialect::Rfc);
+    let id = pair.ask_along(&back(0), Dialect::Rfc, &THEIRS, 0x600);
+    pair.settle();
+    pair.confirm_all();
+    assert!(pair.mtu().is_some());
+    (pair, id)
+}
+
+impl Pair {
+    fn key(&self) -> ConnectionKey {
+        self.ours.rows().next().unwrap().connection
+    }
+
+    /// What is shown of the only connection's second path, and how often it went on by one.
+    fn shown(&self) -> (&'static str, u64) {
+        let row = self.ours.rows().next().unwrap();
+        (row.alternate, row.migrations)
+    }
+
+    /// The administrator answers, if it was asked.
+    fn find_paths(&mut self, paths: &[PathRecord]) -> bool {
+        let Some(gid) = self.ours.poll_sought() else { return false };
+        assert_eq!(gid, THEIRS.gid);
+        self.ours.handle_paths(self.now, gid, paths);
+        self.settle();
+        true
+    }
+
+    /// The peer's answer to what it was offered.
+    fn answer(&mut self, status: ApStatus) -> Lap {
+        let offered = self.told.drain(..).find_map(|event| match event {
+            CmEvent::PathOffered { id, lap } => Some((id, *lap)),
+            _ => None,
+        });
+        let (id, lap) = offered.expect("an offer");
+        self.theirs.answer_path(self.now, id, Apr { status, ..Apr::default() }).unwrap();
+        self.settle();
+        lap
+    }
+
+    /// The second path that our queue pair was given last.
+    fn loaded(&self) -> Option<AddressVector> {
+        let last = self.modified.last()?;
+        assert_eq!(last.alternate_path.is_some(), last.migration == Some(Migration::Rearm));
+        last.alternate_path
+    }
+
+    /// What became of their offer of a path.
+    fn offer(&mut self, id: ConnectionId, lap: Lap) -> ApStatus {
+        self.theirs.offer_path(self.now, id, lap).unwrap();
+        self.settle();
+        let answered = self.told.drain(..).find_map(|event| match event {
+            CmEvent::PathAnswered { apr, .. } => apr,
+            _ => None,
+        });
+        answered.expect("an answer").status
+    }
+}
+
+fn lap(path: &PathRecord) -> Lap {
+    Lap {
+        remote_cm_response_timeout: TimeCode(16),
+        ..Lap::of_path(&as_requested(path, TimeCode(8)))
+    }
+}
+
+// req: cm-path-migration
+#[test]
+fn a_good_connection_gets_a_second_path_and_after_migration_another() {
+    let mut pair = connected(1, Dialect::Rfc);
+    assert!(!pair.find_paths(&[]), "not at once");
+    pair.pass(Duration::from_secs(5));
+    assert!(pair.find_paths(&[way(0), way(1)]));
+    assert_eq!(pair.shown(), ("offered", 0));
+    let lap = pair.answer(ApStatus::LOADED);
+    assert_eq!((lap.alternate_local_lid, lap.alternate_remote_lid), (Lid(0x11), Lid(0x21)));
+    assert_eq!(lap.remote_qpn, Qpn(0x500));
+    let loaded = pair.loaded().unwrap();
+    assert_eq!((loaded.dlid, loaded.src_path_bits), (Lid(0x21), 1));
+    assert_eq!(pair.shown(), ("loaded", 0));
+
+    let key = pair.key();
+    pair.ours.handle_news(pair.now, key, &ConnectionNews::Migrated);
+    assert_eq!(pair.shown(), ("none", 1));
+    pair.pass(Duration::from_secs(5));
+    assert!(pair.find_paths(&[way(0), way(1)]), "the first path may be good again");
+    pair.answer(ApStatus::LOADED);
+    let loaded = pair.loaded().unwrap();
+    assert_eq!((loaded.dlid, loaded.src_path_bits), (Lid(0x20), 0));
+    assert_eq!(pair.shown(), ("loaded", 1));
+}
+
+#[test]
+fn what_is_not_found_or_not_taken_is_looked_for_again() {
+    let mut pair = connected(1, Dialect::Rfc);
+    pair.pass(Duration::from_secs(5));
+    assert!(pair.find_paths(&[way(0)]), "no other");
+    assert_eq!(pair.shown(), ("none", 0));
+    pair.pass(Duration::from_secs(5));
+    assert!(pair.find_paths(&[way(0), way(1)]));
+    pair.answer(ApStatus::REJECTED);
+    assert_eq!(pair.shown(), ("none", 0));
+    pair.pass(Duration::from_secs(5));
+    assert!(pair.find_paths(&[way(0), way(1)]));
+    // The peer says nothing, however often it is asked.
+    pair.pass(Duration::from_secs(60));
+    assert_eq!((pair.shown(), pair.loaded()), (("sought", 0), None));
+}
+
+#[test]
+fn second_paths_are_offered_where_there_are_some_and_whoever_takes_any() {
+    for mut pair in [connected(0, Dialect::Rfc), connected(1, Dialect::Linux), asked().0] {
+        pair.pass(Duration::from_secs(60));
+        assert!(!pair.find_paths(&[]));
+    }
+}
+
+#[test]
+fn what_a_peer_offers_is_taken_if_it_makes_sense() {
+    let (mut pair, id) = asked();
+    let foreign = Gid::new(Gid::DEFAULT_PREFIX, Guid(9));
+    let bad = [
+        (PathRecord { sgid: foreign, ..back(1) }, ApStatus::INVALID_GID),
+        (PathRecord { dgid: foreign, ..back(1) }, ApStatus::INVALID_GID),
+        (PathRecord { slid: Lid(0x40), ..back(1) }, ApStatus::INVALID_LID),
+        (PathRecord { dlid: Lid(0x40), ..back(1) }, ApStatus::INVALID_LID),
+        (PathRecord { slid: Lid::PERMISSIVE, ..back(1) }, ApStatus::INVALID_LID),
+        (back(0), ApStatus::IS_CURRENT_PATH),
+    ];
+    for (path, status) in bad {
+        assert_eq!(pair.offer(id, lap(&path)), status, "{path:?}");
+        assert_eq!((pair.shown(), pair.loaded()), (("none", 0), None));
+    }
+    assert_eq!(pair.offer(id, lap(&back(1))), ApStatus::LOADED);
+    let loaded = pair.loaded().unwrap();
+    assert_eq!((loaded.dlid, loaded.src_path_bits), (Lid(0x21), 1));
+    assert_eq!(pair.shown(), ("loaded", 0));
+    let key = pair.key();
+    pair.ours.handle_news(pair.now, key, &ConnectionNews::Migrated);
+    assert_eq!(pair.shown(), ("none", 1));
+    assert_eq!(pair.offer(id, lap(&back(1))), ApStatus::IS_CURRENT_PATH);
+    assert_eq!(pair.offer(id, lap(&back(0))), ApStatus::LOADED);
+}
+
+#[test]
+fn whose_adapter_does_not_migrate_takes_no_path() {
+    let (mut pair, id) = asked();
+    pair.ours.config.migrates = false;
+    assert_eq!(pair.offer(id, lap(&back(1))), ApStatus::NOT_SUPPORTED);
+    assert_eq!(pair.loaded(), None);
+}
+
+/// What the reply says of the second path of a request, and what our queue pair was given.
+#[test]
+fn a_second_path_may_come_with_the_request() {
+    let cases = [
+        (true, back(1), 0, Some(Lid(0x21))),
+        (true, PathRecord { sgid: OURS.gid, ..back(1) }, 2, None),
+        (false, back(1), 1, None),
+    ];
+    for (migrates, path, said, dlid) in cases {
+        let mut pair = pair(1, Dialect::Rfc);
+        pair.ours.config.migrates = migrates;
+        pair.ask_for(&back(0), Dialect::Rfc, &THEIRS, 0x600, Some(&path));
+        pair.settle();
+        let rep = pair.said.iter().find_map(|(_, message)| match message {
+            CmMessage::Rep(rep) => Some(rep.failover_accepted),
+            _ => None,
+        });
+        assert_eq!(rep, Some(said));
+        assert_eq!(pair.loaded().map(|way| way.dlid), dlid);
+    }
+}
