@@ -134,7 +134,7 @@ impl<L: Link> Device for SoftDevice<L> {
                 srq_limit: true,
                 multicast: true,
                 drain: true,
-                migration: false,
+                migration: !port.is_ethernet(),
                 refusal_events: true,
                 subnet: !port.is_ethernet(),
                 sleep: false,

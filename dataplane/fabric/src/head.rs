@@ -34,6 +34,8 @@ pub(crate) struct Head {
     pub(crate) opcode: Opcode,
     /// The receiver shall be woken.
     pub(crate) se: bool,
+    /// MigReq: its sender has no other path, or has taken it (IBA 17.2.8).
+    pub(crate) mig_req: bool,
     /// The responder shall acknowledge.
     pub(crate) ack_req: bool,
     /// A whole message, which may be longer than the path MTU.
@@ -57,6 +59,8 @@ pub(crate) const SL: u64 = 0xff << 56;
 const WHOLE: u64 = 1 << 10;
 pub(crate) const LENT: u64 = 1 << 11;
 const HAS_GRH: u64 = 1 << 12;
+/// MigReq is 0, which few connections say: most heads have no flag for it.
+pub(crate) const NO_MIG_REQ: u64 = 1 << 13;
 
 /// The first word of what has no GRH, but for the fields above.
 pub(crate) fn first_word(opcode: Opcode, pkey: PKey, dest_qp: Qpn, whole: bool) -> u64 {
@@ -94,6 +98,7 @@ impl Head {
         Self {
             opcode: bth.opcode,
             se: bth.se,
+            mig_req: bth.mig_req,
             ack_req: bth.ack_req,
             whole: false,
             lent: false,
@@ -113,7 +118,7 @@ impl Head {
         let bth = Bth {
             opcode: self.opcode,
             se: self.se,
-            mig_req: true,
+            mig_req: self.mig_req,
             pkey: self.pkey,
             dest_qp: self.dest_qp,
             ack_req: self.ack_req,
@@ -134,6 +139,7 @@ impl Head {
         let flag = |set: bool, bit: u64| if set { bit } else { 0 };
         out[0] = first_word(self.opcode, self.pkey, self.dest_qp, self.whole)
             | flag(self.se, SE)
+            | flag(!self.mig_req, NO_MIG_REQ)
             | flag(self.ack_req, ACK_REQ)
             | flag(self.lent, LENT)
             | flag(grh.is_some(), HAS_GRH)
@@ -158,6 +164,7 @@ impl Head {
         Self {
             opcode: Opcode(first as u8),
             se: first & SE != 0,
+            mig_req: first & NO_MIG_REQ == 0,
             ack_req: first & ACK_REQ != 0,
             whole: first & WHOLE != 0,
             lent: first & LENT != 0,

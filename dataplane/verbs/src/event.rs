@@ -18,9 +18,10 @@ pub enum AsyncEvent {
     ConnectionEstablished(Qp),
     /// All requests before the drain are done: the queue pair is in SQD and at rest.
     SendQueueDrained(Qp),
-    /// The alternate path is in use now.
+    /// The alternate path is in use now: the peer took it, or requests were out of retries.
     PathMigrated(Qp),
-    /// The alternate path cannot be used.
+    /// The peer has taken another path than the alternate one, and is not heard; told once for each
+    /// [`Rearm`](crate::Migration::Rearm).
     PathMigrationError(Qp),
     /// A queue pair in the error state has taken its last receive from the shared queue.
     LastWqeReached(Qp),

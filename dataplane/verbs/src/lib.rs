@@ -38,5 +38,5 @@ pub use device::{Arm, Device, DeviceAttributes, PortAttributes};
 pub use error::{PostError, PostRefusal, VerbsError};
 pub use event::AsyncEvent;
 pub use memory::{Access, Ah, Cq, LKey, MemoryRegion, MemoryWindow, Pd, Qp, RKey, Srq};
-pub use qp::{QpAttributes, QpInit, QpState, QpType, Retries};
+pub use qp::{Migration, QpAttributes, QpInit, QpState, QpType, Retries};
 pub use work::{Data, Destination, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge};

@@ -245,9 +245,15 @@ qp_attributes! {
 }
 
 /// State of automatic path migration (IBA 17.2.8.1).
+///
+/// The owner loads an alternate path and asks for [`Rearm`](Self::Rearm), at both ends. Traffic in
+/// both directions makes both [`Armed`](Self::Armed), which no owner can ask for. An armed queue
+/// pair takes its alternate path when it is out of retries, when its peer has taken it, or when its
+/// owner asks for [`Migrated`](Self::Migrated); the alternate path is the path then, and there is
+/// none to migrate to until the next is loaded. That is best done when both ends have migrated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Migration {
-    /// On the only path, or on the one migrated to.
+    /// On the only path, or on the one migrated to: a queue pair begins so.
     #[default]
     Migrated,
     /// Waiting for the peer to be ready as well.

@@ -1,12 +1,14 @@
 //! A channel adapter in software, without I/O: packets and moments in, packets out (IBA 17).
 //!
 //! Read in this order: [`qp`](self) holds what a queue pair is, `requester` and `responder` its two
-//! halves on a connection, `datagram` the other service; `memory` and `queue` what they work on;
-//! [`port`] what the subnet manager sets, [`violation`] what it hears of keys. [`Adapter`] finds
-//! the queue pair that a packet is for and remembers which ones have something to send and when.
+//! halves on a connection, `migration` how that takes another path, `datagram` the other service;
+//! `memory` and `queue` what they work on; [`port`] what the subnet manager sets, [`violation`]
+//! what it hears of keys. [`Adapter`] finds the queue pair that a packet is for and remembers which
+//! ones have something to send and when.
 
 mod datagram;
 pub(crate) mod memory;
+mod migration;
 pub mod port;
 mod posting;
 mod qp;
@@ -240,7 +242,7 @@ impl Adapter {
         };
         let number = number.ok_or(Drop::NoQp)?;
         let qp = self.qps.get_mut(number).ok_or(Drop::NoQp)?;
-        let admitted = qp.admit(&self.shared, arrival);
+        let admitted = qp.admit(&mut self.shared, arrival);
         let outcome = admitted.and_then(|()| qp.handle(&mut self.shared, now, arrival));
         if let Err(reason) = outcome {
             self.shared.refuse(reason, qp.common.qpn, arrival);
@@ -261,7 +263,7 @@ impl Adapter {
                 continue;
             }
             let Some(qp) = self.qps.get_mut(member.qp.0) else { continue };
-            let admitted = qp.admit(&self.shared, arrival);
+            let admitted = qp.admit(&mut self.shared, arrival);
             if let Err(reason) = admitted.and_then(|()| qp.receive(&mut self.shared, arrival)) {
                 self.shared.port.drops.count(reason);
                 self.shared.refuse(reason, qp.common.qpn, arrival);
@@ -425,7 +427,7 @@ impl Adapter {
 
 impl QueuePair {
     /// Whether a packet may enter the queue pair at all (IBA 9.6.1).
-    fn admit(&self, shared: &Shared, arrival: &Arrival<'_>) -> Result<(), Drop> {
+    fn admit(&mut self, shared: &mut Shared, arrival: &Arrival<'_>) -> Result<(), Drop> {
         let common = &self.common;
         if arrival.head.opcode.transport() != common.transport() {
             return Err(Drop::Transport);
@@ -444,15 +446,7 @@ impl QueuePair {
         if common.init.qp_type.is_datagram() {
             return Ok(());
         }
-        let path = common.attributes.path.unwrap_or_default();
-        if arrival.head.slid != path.dlid && !shared.port.is_ethernet() {
-            return Err(Drop::Slid);
-        }
-        match (arrival.grh, path.grh) {
-            (None, None) => Ok(()),
-            (Some(came), Some(ours)) if came.sgid == ours.dgid => Ok(()),
-            _ => Err(Drop::Grh),
-        }
+        self.check_way(shared, arrival)
     }
 
     fn handle(
@@ -465,6 +459,7 @@ impl QueuePair {
             return self.receive(shared, arrival);
         }
         self.tell_established(shared);
+        self.follow(shared, arrival.head.mig_req);
         let outcome = if !arrival.head.opcode.is_request() {
             self.requester.handle(&self.common, shared, now, arrival)
         } else if self.common.init.qp_type == QpType::Rc {

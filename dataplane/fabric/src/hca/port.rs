@@ -112,6 +112,8 @@ pub enum Drop {
     Grh,
     /// From another port than the queue pair's peer.
     Slid,
+    /// A peer's request to migrate that did not come by the alternate path.
+    Migration,
     /// For a queue pair that does not exist.
     NoQp,
     /// Of another transport than the queue pair's.
@@ -154,6 +156,7 @@ impl fmt::Display for Drop {
             Self::Dlid => "dlid",
             Self::Grh => "grh",
             Self::Slid => "slid",
+            Self::Migration => "migration",
             Self::NoQp => "no_qp",
             Self::Transport => "transport",
             Self::QpState => "qp_state",

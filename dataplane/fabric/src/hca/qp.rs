@@ -12,7 +12,7 @@ use crate::time::Time;
 use pollux_verbs::table::Table;
 use pollux_verbs::{
     Access, AddressVector, AsyncEvent, Completion, CompletionKind, CompletionStatus, Cq,
-    GlobalRoute, Pd, Qp, QpAttributes, QpInit, QpState, QpType, With,
+    GlobalRoute, Migration, Pd, Qp, QpAttributes, QpInit, QpState, QpType, With,
 };
 use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::keys::PKey;
@@ -50,6 +50,8 @@ pub(crate) struct Common {
     last_wqe_told: bool,
     /// So was the first packet.
     established_told: bool,
+    /// So was a peer's migration that was refused, since the alternate path was loaded.
+    pub(super) refusal_told: bool,
 }
 
 impl QueuePair {
@@ -65,6 +67,7 @@ impl QueuePair {
                 receives: VecDeque::new(),
                 last_wqe_told: false,
                 established_told: false,
+                refusal_told: false,
             },
             requester: Requester::default(),
             responder: Responder::default(),
@@ -77,7 +80,9 @@ impl QueuePair {
     /// Takes the changes that the table of transitions has allowed.
     pub(crate) fn change(&mut self, to: QpState, change: &QpAttributes, shared: &mut Shared) {
         let from = self.common.state;
+        let before = self.common.migration();
         self.common.attributes.take(change);
+        self.change_migration(before);
         if change.access.is_some() {
             shared.memory.lender().revoke(self.common.qpn);
         }
@@ -180,6 +185,9 @@ impl QueuePair {
         if self.common.state == QpState::Err || !ours && !theirs {
             return;
         }
+        if !theirs && self.escapes(shared) {
+            return;
+        }
         if theirs || self.common.init.qp_type == QpType::Rc {
             self.fail(shared);
         } else {
@@ -235,7 +243,9 @@ impl Common {
             pkey: self.pkey(port),
             dest_qp: self.attributes.dest_qp.unwrap_or_default(),
         };
-        to.head(port, Opcode::new(self.transport(), op), psn)
+        let (mut head, grh) = to.head(port, Opcode::new(self.transport(), op), psn);
+        head.mig_req = self.migration() == Migration::Migrated;
+        (head, grh)
     }
 
     /// How many packets a message of so many octets is: one at least.
@@ -361,6 +371,7 @@ impl To<'_> {
         let head = Head {
             opcode,
             se: false,
+            mig_req: true,
             ack_req: false,
             whole: false,
             lent: false,

@@ -22,8 +22,8 @@ use pollux_mem::Memory;
 use pollux_mem::lane::Entry;
 use pollux_verbs::work::{Destination, SendOp};
 use pollux_verbs::{
-    AddressVector, Completion, CompletionKind, CompletionStatus, Data, QpState, QpType, SendFlags,
-    SendRequest, Source, With,
+    AddressVector, Completion, CompletionKind, CompletionStatus, Data, Migration, QpState, QpType,
+    SendFlags, SendRequest, Source, With,
 };
 use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::mad::smp::PortState;
@@ -134,6 +134,8 @@ impl QueuePair {
         let is = common.state == QpState::Rts
             && common.init.qp_type != QpType::Gsi
             && path.grh.is_none()
+            // The first packet of a peer's that is ready as well changes something.
+            && common.migration() != Migration::Rearm
             && port.state == PortState::ACTIVE
             && (is_ud || !port.lid.covers(port.lmc, path.dlid))
             // Two limited members share a key and still may not talk; and 0 is no key.
@@ -144,7 +146,9 @@ impl QueuePair {
         }
         let first = |operation, dest_qp: Qpn, whole| {
             let opcode = Opcode::new(common.transport(), operation);
-            head::first_word(opcode, pkey, dest_qp, whole)
+            let is_armed = common.migration() == Migration::Armed;
+            let flag = if is_armed { head::NO_MIG_REQ } else { 0 };
+            head::first_word(opcode, pkey, dest_qp, whole) | flag
         };
         let dest_qp = common.attributes.dest_qp.unwrap_or_default();
         let sl = u64::from(path.sl) << 56;
@@ -158,7 +162,7 @@ impl QueuePair {
             message_comes: first(Operation::SEND_ONLY, common.qpn, !is_ud),
             ack_comes: first(Operation::ACKNOWLEDGE, common.qpn, false),
             sent: u64::from(path.dlid.0) << 32 | u64::from(slid) << 48,
-            comes: u64::from(port.lid.0) << 32 | u64::from(path.dlid.0) << 48,
+            comes: u64::from(slid) << 32 | u64::from(path.dlid.0) << 48,
             comes_mask: if is_ud { DLID } else { DLID | SLID },
             octets_max: COPY_OCTETS_MAX.min(mtu),
             pkey_index: port.pkey_index(pkey).unwrap_or(0),

@@ -185,6 +185,7 @@ impl Adapter {
         let kept = self.qp(VERB, qp)?;
         let to = transition::check(kept.common.init.qp_type, kept.common.state, change)?;
         self.check_attributes(change)?;
+        self.check_migration(&kept.common, change)?;
         let is_gsi = kept.common.init.qp_type == QpType::Gsi;
         if is_gsi && change.qkey.is_some_and(|qkey| qkey != QKey::GSI) {
             let reason = format!("that of general services is {}", QKey::GSI);

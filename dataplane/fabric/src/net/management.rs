@@ -51,6 +51,7 @@ impl Frame {
         let head = Head {
             opcode: Opcode::UD_SEND_ONLY,
             se: false,
+            mig_req: true,
             ack_req: false,
             whole: false,
             lent: false,

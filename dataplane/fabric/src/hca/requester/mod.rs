@@ -227,6 +227,22 @@ impl Requester {
         self.rnr_until.or(self.ack_deadline)
     }
 
+    /// Whether the oldest request has failed because it was tried as often as it may.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.failed == Some(CompletionStatus::RetryExceeded)
+    }
+
+    /// The peer is elsewhere from now on: what it has not acknowledged goes there, as often as
+    /// before. A peer that had no receive still needs its time.
+    pub(crate) fn begin_again(&mut self, attributes: &QpAttributes) {
+        self.failed = None;
+        self.asked_again = false;
+        self.gap_told = None;
+        self.restore_retries(attributes);
+        self.ack_deadline = None;
+        self.go_back(self.acked);
+    }
+
     /// Whether the oldest request has failed, and the queue pair with it.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.is_some()
