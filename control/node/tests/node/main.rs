@@ -22,5 +22,6 @@ mod guest;
 mod host;
 mod illness;
 mod meeting;
+mod migration;
 mod nodes;
 mod trouble;
