@@ -12,7 +12,8 @@
 //! notices that its path failed; an unreliable one follows its peer, or its owner.
 //!
 //! A second path is one with another LID at both ends, so there are some where ports have several
-//! (LMC). What links they have in common is up to the subnet manager. A way by another port is not looked for: the connection's queue pair is at this one.
+//! (LMC). What links the two have in common is up to the subnet manager. A way by another port is
+//! not looked for: the connection's queue pair is at this one.
 
 use super::{Connection, Connections, State};
 use crate::cm::{ConnectionId, Role, as_requested, vector};

@@ -1,5 +1,6 @@
-//! Two nodes at different leaves, whose ports have two addresses each, one by each of two spines, and
-//! a link that swallows all it gets: nobody is told, so only the queue pairs can help themselves.
+//! Two nodes at different leaves, whose ports have two addresses each, one by each of two spines,
+//! and a link that swallows all it gets: nobody is told, so only the queue pairs can help
+//! themselves.
 
 use crate::fabric::Running;
 use crate::host::Hosts;
