@@ -30,7 +30,7 @@ fn main() -> Ended {
 }
 
 fn serve(device: &str, address: &str) -> Ended {
-    let interface = Node::open(device).interface().address(address).mode(Mode::Auto).up()?;
+    let interface = Node::open(device)?.interface("ib0").address(address).mode(Mode::Auto).up()?;
     let listener = interface.tcp_listen(ends::at(address, PORT)?, 128)?;
     let mut clients = Vec::new();
     loop {
@@ -60,7 +60,7 @@ fn is_waited_for(stream: &mut TcpStream, request: &mut Vec<u8>) -> bool {
 }
 
 fn ask(device: &str, address: &str, server: &str) -> Ended {
-    let interface = Node::open(device).interface().address(address).mode(Mode::Auto).up()?;
+    let interface = Node::open(device)?.interface("ib0").address(address).mode(Mode::Auto).up()?;
     let mut stream = ends::connect(&interface, SocketAddr::new(server.parse()?, PORT))?;
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
     let mut answer = String::new();

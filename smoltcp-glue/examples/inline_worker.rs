@@ -33,8 +33,8 @@ fn main() -> Ended {
     let [device, address, other_device, other_address] = words[..] else {
         return Err("write a device and an address with its prefix, twice".into());
     };
-    let hears = Node::open(device).interface().address(address).up()?;
-    let speaks = Node::open(other_device).interface().address(other_address).up()?;
+    let hears = Node::open(device)?.interface("ib0").address(address).up()?;
+    let speaks = Node::open(other_device)?.interface("ib0").address(other_address).up()?;
     let ip = ends::at(address, 0)?.ip();
     let at = |number: u16| SocketAddr::new(ip, 7000 + number);
     let mut sums: Vec<(UdpSocket, u64)> = Vec::new();

@@ -28,7 +28,7 @@ fn main() -> Ended {
     }
     let hosts: Vec<Interface> = words
         .chunks_exact(2)
-        .map(|host| Node::open(host[0]).interface().address(host[1]).up())
+        .map(|host| Node::open(host[0])?.interface("ib0").address(host[1]).up())
         .collect::<Result<_, _>>()?;
     let speaker = hosts[0].udp_bind(ends::at(words[1], 0)?)?;
     let mut listeners = Vec::new();

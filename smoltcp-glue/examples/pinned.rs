@@ -20,7 +20,7 @@ const QUESTIONS: u32 = 1000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let up = |address| {
-        let setup = Node::open("soft:").interface().address(address).mode(Mode::Rc);
+        let setup = Node::open("soft:")?.interface("ib0").address(address).mode(Mode::Rc);
         setup.up_pinned(Config::default())
     };
     let (server, client) = (up("10.0.0.1/24")?, up("10.0.0.2/24")?);

@@ -21,7 +21,7 @@ const OCTETS: usize = 64;
 const WHILE: Duration = Duration::from_millis(100);
 
 fn setup(host: u8) -> Setup {
-    let setup = Node::open("soft:").interface().mode(Mode::Rc);
+    let setup = Node::open("soft:").expect("a device").interface("ib0").mode(Mode::Rc);
     setup.address(&format!("10.0.0.{host}/24")).patience(Duration::from_secs(30))
 }
 

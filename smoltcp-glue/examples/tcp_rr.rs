@@ -30,7 +30,7 @@ fn main() -> Ended {
 }
 
 fn serve(device: &str, address: &str) -> Ended {
-    let interface = Node::open(device).interface().address(address).mode(Mode::Rc).up()?;
+    let interface = Node::open(device)?.interface("ib0").address(address).mode(Mode::Rc).up()?;
     let listener = interface.tcp_listen(ends::at(address, PORT)?, 16)?;
     loop {
         let (mut stream, peer) = listener.accept()?;
@@ -44,7 +44,7 @@ fn serve(device: &str, address: &str) -> Ended {
 
 #[expect(clippy::disallowed_methods, reason = "it measures")]
 fn ask(device: &str, address: &str, server: &str) -> Ended {
-    let interface = Node::open(device).interface().address(address).mode(Mode::Rc).up()?;
+    let interface = Node::open(device)?.interface("ib0").address(address).mode(Mode::Rc).up()?;
     let mut stream = ends::connect(&interface, SocketAddr::new(server.parse()?, PORT))?;
     let mut times = Vec::new();
     let started = Instant::now();

@@ -27,7 +27,7 @@ fn main() -> Ended {
 }
 
 fn echo(device: &str, address: &str) -> Ended {
-    let interface = Node::open(device).interface().address(address).up()?;
+    let interface = Node::open(device)?.interface("ib0").address(address).up()?;
     let socket = interface.udp_bind(ends::at(address, PORT)?)?;
     let mut buffer = vec![0; 65_535];
     loop {
@@ -38,7 +38,7 @@ fn echo(device: &str, address: &str) -> Ended {
 
 #[expect(clippy::disallowed_methods, reason = "it measures")]
 fn ask(device: &str, address: &str, server: &str) -> Ended {
-    let interface = Node::open(device).interface().address(address).up()?;
+    let interface = Node::open(device)?.interface("ib0").address(address).up()?;
     let server = SocketAddr::new(server.parse()?, PORT);
     let socket = interface.udp_bind(if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
     socket.set_read_timeout(Some(Duration::from_secs(1)));

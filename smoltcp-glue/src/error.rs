@@ -2,6 +2,7 @@
 
 use crate::stack::{BindError, TcpError, UdpError};
 use pollux_node::OpenError;
+use pollux_node::config::ConfigError;
 use pollux_node::interface::mover::DeviceError;
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -13,6 +14,10 @@ pub enum UpError {
     Open(OpenError),
     /// The device has not what an interface needs.
     Device(DeviceError),
+    /// A file cannot be read, or does not say what a node is to be.
+    File(ConfigError),
+    /// A file says nothing of such an interface.
+    Interface(String),
     /// An address is none, or has no prefix.
     Address(String),
     /// It did not come up in time: its state, and why.
@@ -28,6 +33,8 @@ impl fmt::Display for UpError {
         match self {
             Self::Open(error) => error.fmt(f),
             Self::Device(error) => error.fmt(f),
+            Self::File(error) => error.fmt(f),
+            Self::Interface(why) => f.write_str(why),
             Self::Address(text) => {
                 write!(f, "{text:?} is no address with a prefix; write 10.0.0.1/24 or fd00::1/64")
             }
@@ -100,7 +107,9 @@ impl std::error::Error for BindError {}
 impl From<UpError> for io::Error {
     fn from(error: UpError) -> Self {
         let kind = match error {
-            UpError::Address(_) | UpError::Core(_) => ErrorKind::InvalidInput,
+            UpError::File(_) | UpError::Interface(_) | UpError::Address(_) | UpError::Core(_) => {
+                ErrorKind::InvalidInput
+            }
             UpError::NotUp(_) => ErrorKind::NetworkDown,
             _ => ErrorKind::Other,
         };

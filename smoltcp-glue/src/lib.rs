@@ -11,7 +11,7 @@
 //! const SERVER: &str = "10.0.0.1:7000";
 //!
 //! fn serve(ready: Sender<()>) -> io::Result<()> {
-//!     let ib0 = Node::open("soft:").interface().address("10.0.0.1/24").mode(Mode::Rc).up()?;
+//!     let ib0 = Node::open("soft:")?.interface("ib0").address("10.0.0.1/24").mode(Mode::Rc).up()?;
 //!     let listener = ib0.tcp_listen(SERVER, 128)?;
 //!     ready.send(()).map_err(io::Error::other)?;
 //!     let (mut stream, _) = listener.accept()?;
@@ -23,7 +23,7 @@
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     let (ready, is_ready) = channel();
 //!     let serving = std::thread::spawn(move || serve(ready));
-//!     let ib0 = Node::open("soft:").interface().address("10.0.0.2/24").mode(Mode::Rc).up()?;
+//!     let ib0 = Node::open("soft:")?.interface("ib0").address("10.0.0.2/24").mode(Mode::Rc).up()?;
 //!     is_ready.recv()?;
 //!     let mut stream = ib0.tcp_connect(SERVER)?;
 //!     stream.write_all(b"hello")?;

@@ -1,20 +1,27 @@
-//! Where sockets come from: a device by its name, and an interface of it.
+//! Where sockets come from: a device by its name or a file, and an interface of it.
 
 use crate::error::UpError;
 use crate::interface::Interface;
 use crate::pinned;
 use crate::stack::StackConfig;
 use pollux_node::Opened;
-use pollux_node::config::{AddressSetting, InterfaceSettings, Mode, Prefix};
+use pollux_node::config::{AddressSetting, InterfaceSettings, Mode, NodeConfig, Prefix};
 use pollux_wire::ip::ipv6::IPV6_MTU_MIN;
 use pollux_wire::keys::PKey;
 use std::net::IpAddr;
+use std::path::Path;
 use std::time::Duration;
 
-/// A device that an application uses by itself.
+/// A device that an application uses by itself, or several, as a file says.
 #[derive(Clone, Debug)]
 pub struct Node {
-    device: String,
+    plan: Plan,
+}
+
+#[derive(Clone, Debug)]
+enum Plan {
+    Device(String),
+    File { name: String, config: NodeConfig },
 }
 
 /// What an interface is to be. It is opened by [`Setup::up`].
@@ -22,27 +29,65 @@ pub struct Node {
 pub struct Setup {
     settings: InterfaceSettings,
     stack: StackConfig,
-    bad_address: Option<String>,
+    wrong: Option<Wrong>,
     patience: Duration,
 }
 
+/// What is wrong with it already.
+#[derive(Clone, Debug)]
+enum Wrong {
+    Address(String),
+    Interface(String),
+}
+
+impl From<Wrong> for UpError {
+    fn from(wrong: Wrong) -> Self {
+        match wrong {
+            Wrong::Address(text) => Self::Address(text),
+            Wrong::Interface(why) => Self::Interface(why),
+        }
+    }
+}
+
 impl Node {
-    /// A device by its name. It is opened with its interface.
+    /// A device by its name, which is opened with its interface; or a file, as `pollux run` takes
+    /// it ([`pollux_node::config`]).
     ///
-    /// | name | device |
+    /// | name | what it is |
     /// |---|---|
     /// | `mlx5_0:1` | an adapter in hardware, and its port; with the feature `hca` of this crate |
     /// | `soft:PATH@NODE` | a port of a fabric that runs as `pollux fabric --socket PATH` |
     /// | `soft:` | a port of a fabric of this process alone: one host after the other, up to 16 |
-    pub fn open(device: &str) -> Self {
-        Self { device: device.into() }
+    /// | `NAME.toml` | whatever that file says of each interface |
+    pub fn open(name: &str) -> Result<Self, UpError> {
+        let plan = match Path::new(name).extension() {
+            Some(extension) if extension == "toml" => {
+                let config = NodeConfig::open(Path::new(name)).map_err(UpError::File)?;
+                Plan::File { name: name.into(), config }
+            }
+            _ => Plan::Device(name.into()),
+        };
+        Ok(Self { plan })
     }
 
-    /// An interface at this device, in the default partition, with datagrams only.
-    pub fn interface(&self) -> Setup {
+    /// An interface: of a file, the one that has this name there; else one at the device, in the
+    /// default partition, with datagrams only, and the name is yours to choose.
+    pub fn interface(&self, name: &str) -> Setup {
         let (stack, patience) = (StackConfig::default(), Duration::from_secs(10));
-        let settings = InterfaceSettings {
-            device: self.device.clone(),
+        let (device, known) = match &self.plan {
+            Plan::Device(device) => (device.clone(), None),
+            Plan::File { config, .. } => (String::new(), config.interfaces.get(name)),
+        };
+        let wrong = match &self.plan {
+            Plan::File { name: file, config } if known.is_none() => {
+                let names: Vec<_> = config.interfaces.keys().map(String::as_str).collect();
+                let names = names.join(", ");
+                Some(Wrong::Interface(format!("{file} has no interface {name:?}, but {names}")))
+            }
+            _ => None,
+        };
+        let settings = known.cloned().unwrap_or_else(|| InterfaceSettings {
+            device,
             pkey: PKey::DEFAULT,
             mode: Mode::Ud,
             mtu: stack.mtu,
@@ -51,8 +96,9 @@ impl Node {
             router: Vec::new(),
             neighbor: Vec::new(),
             ipv6: true,
-        };
-        Setup { settings, stack, bad_address: None, patience }
+        });
+        let stack = StackConfig { mtu: settings.mtu, ..stack };
+        Setup { settings, stack, wrong, patience }
     }
 }
 
@@ -68,7 +114,7 @@ impl Setup {
                 self.settings.address.push(AddressSetting::Fixed(Prefix { ip, len }));
             }
             None if text == "dhcp" => self.settings.address.push(AddressSetting::Dhcp),
-            None => self.bad_address = Some(text.into()),
+            None => self.wrong = self.wrong.or_else(|| Some(Wrong::Address(text.into()))),
         }
         self
     }
@@ -111,8 +157,8 @@ impl Setup {
 
     /// Opens the device and waits until the interface is up and its addresses may be used.
     pub fn up(self) -> Result<Interface, UpError> {
-        match self.bad_address {
-            Some(text) => Err(UpError::Address(text)),
+        match self.wrong {
+            Some(wrong) => Err(wrong.into()),
             None => {
                 let opened = pollux_node::open(&self.settings.device).map_err(UpError::Open)?;
                 Interface::open(opened, &self.settings, self.stack, self.patience)
@@ -122,6 +168,9 @@ impl Setup {
 
     /// The same with a thread of its own that serves it, for sockets that any thread can hold.
     pub fn up_pinned(self, config: pinned::Config) -> Result<pinned::Interface, UpError> {
+        if let Some(wrong) = self.wrong {
+            return Err(wrong.into());
+        }
         let opened = pollux_node::open(&self.settings.device).map_err(UpError::Open)?;
         self.up_pinned_at(opened, config)
     }
@@ -132,8 +181,8 @@ impl Setup {
         opened: Opened,
         config: pinned::Config,
     ) -> Result<pinned::Interface, UpError> {
-        match self.bad_address {
-            Some(text) => Err(UpError::Address(text)),
+        match self.wrong {
+            Some(wrong) => Err(wrong.into()),
             None => {
                 let plan = pinned::Plan {
                     opened,

@@ -66,7 +66,7 @@ fn main() -> Ended {
 }
 
 fn up(device: &str, address: &str, mode: Mode) -> Result<Interface, UpError> {
-    Node::open(device).interface().address(address).mode(mode).up()
+    Node::open(device)?.interface("ib0").address(address).mode(mode).up()
 }
 
 /// A test, how packets go, and words that are no options.

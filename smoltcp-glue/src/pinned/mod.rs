@@ -34,7 +34,7 @@
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     let up = |address| {
-//!         let setup = Node::open("soft:").interface().address(address);
+//!         let setup = Node::open("soft:")?.interface("ib0").address(address);
 //!         setup.up_pinned(pinned::Config::default())
 //!     };
 //!     let (server, client) = (up("10.0.0.3/24")?, up("10.0.0.4/24")?);
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_panics_leaves_nobody_waiting() {
-        let setup = Node::open("soft:").interface().address("10.0.0.1/24");
+        let setup = Node::open("soft:").expect("a device").interface("ib0").address("10.0.0.1/24");
         let setup = setup.patience(Duration::from_secs(30));
         let interface = setup.up_pinned(Config::default()).expect("it comes up");
         let at = SocketAddr::from(([10, 0, 0, 1], 7));

@@ -54,7 +54,11 @@ fn at(host: usize, port: u16) -> SocketAddr {
 
 fn open(fabric: &Embedded, host: usize) -> Interface {
     let port = fabric.port(&format!("host{}", host + 1));
-    let setup = Node::open(&port).interface().mode(MODES[host]).patience(2 * PATIENCE);
+    let setup = Node::open(&port)
+        .expect("a device")
+        .interface("ib0")
+        .mode(MODES[host])
+        .patience(2 * PATIENCE);
     setup.address(&format!("10.0.0.{}/24", host + 1)).up().expect("it comes up")
 }
 

@@ -26,7 +26,11 @@ impl Meeting {
     pub fn arrange(test: &str, (mode, theirs): (Mode, &str)) -> Option<Self> {
         let fabric = Running::start(&format!("{test}_{theirs}"), 2, Manager::Ours);
         let guest = Guest::start(test, &fabric.wire(1))?;
-        let setup = Node::open(&fabric.port(1)).interface().mode(mode).patience(PATIENCE);
+        let setup = Node::open(&fabric.port(1))
+            .expect("a device")
+            .interface("ib0")
+            .mode(mode)
+            .patience(PATIENCE);
         let interface = setup.address("10.0.0.1/24").up().expect("it comes up");
         let mut meeting = Self { interface, guest: Some(guest), fabric };
         meeting.linux(&format!("ipoib_up 10.0.0.2/24 {theirs}"));

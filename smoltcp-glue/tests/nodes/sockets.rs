@@ -22,10 +22,10 @@ fn at(host: u8, port: u16) -> SocketAddr {
 /// leaves early would take its answers along.
 fn two(mode: Mode, first: impl FnOnce(&Interface), second: impl FnOnce(&Interface) + Send) {
     let fabric = Embedded::start("single:2").expect("it starts");
-    let ports = ["host1", "host2"].map(|host| Node::open(&fabric.port(host)));
+    let ports = ["host1", "host2"].map(|host| Node::open(&fabric.port(host)).expect("a device"));
     let both_are_up = Barrier::new(2);
     let open = |host: usize| {
-        let setup = ports[host].interface().mode(mode).patience(PATIENCE);
+        let setup = ports[host].interface("ib0").mode(mode).patience(PATIENCE);
         let setup = setup.address(&format!("10.0.0.{}/24", host + 1));
         setup.address(&format!("fd00::{}/64", host + 1)).up().expect("it comes up")
     };
@@ -264,7 +264,11 @@ fn what_was_sent_before_an_interface_ends_arrives() {
 fn a_peer_that_comes_back_with_connections_is_sent_long_datagrams() {
     let fabric = Embedded::start("single:3").expect("it starts");
     let open = |host: &str, address: &str, mode| {
-        let setup = Node::open(&fabric.port(host)).interface().address(address).mode(mode);
+        let setup = Node::open(&fabric.port(host))
+            .expect("a device")
+            .interface("ib0")
+            .address(address)
+            .mode(mode);
         setup.patience(PATIENCE).up().expect("it comes up")
     };
     let interface = open("host1", "10.0.0.1/24", Mode::Rc);
@@ -310,13 +314,33 @@ fn addresses_are_what_the_standard_library_takes_for_one() {
 }
 
 #[test]
+fn an_interface_may_be_what_a_file_says() {
+    let fabric = Embedded::start("single:1").expect("it starts");
+    let folder = fabric.path().parent().expect("it is in one").to_owned();
+    let file = folder.join("node.toml");
+    let open = |text: &str| {
+        std::fs::write(&file, text).expect("the folder is there");
+        Node::open(&file.display().to_string())
+    };
+    let port = fabric.port("host1");
+    let text = format!("[interface.ib7]\ndevice = {port:?}\naddress = ['10.0.0.7/24']\nmtu = 9000");
+    let node = open(&text).expect("it is a configuration");
+    let error = node.interface("ib0").up().err().expect("there is none of this name");
+    assert!(error.to_string().contains("no interface \"ib0\", but ib7"), "{error}");
+    let interface = node.interface("ib7").patience(PATIENCE).up().expect("it comes up");
+    interface.udp_bind("10.0.0.7:1").expect("that is its address");
+    let error = open(&text.replace("mtu", "mto")).expect_err("a key that is none").to_string();
+    assert!(error.contains("node.toml") && error.contains("mtu"), "{error}");
+}
+
+#[test]
 fn an_interface_that_cannot_be_says_what_to_do() {
     let refusal = |setup: pollux::Setup| {
         let error = setup.up().err().expect("it is none");
         assert_eq!(format!("{error:?}"), error.to_string(), "what `main` prints");
         error.to_string()
     };
-    let nowhere = Node::open("soft:/nowhere/fabric@host1").interface();
+    let nowhere = Node::open("soft:/nowhere/fabric@host1").expect("a device").interface("ib0");
     assert!(refusal(nowhere.clone()).contains("pollux fabric --socket /nowhere/fabric"));
     assert!(refusal(nowhere.clone().address("10.0.0.1")).contains("write 10.0.0.1/24"));
     assert!(matches!(nowhere.address("10.0.0.1/33").up(), Err(UpError::Address(_))));

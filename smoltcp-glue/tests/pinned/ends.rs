@@ -192,7 +192,8 @@ fn a_stream_outlives_its_interface_and_both_end_with_it() {
 pub fn two_of_which_one_is_lost() -> (Two, impl FnOnce() + Send) {
     let fabric = Embedded::start("single:2").expect("it starts");
     let (opened, illness) = ailing(&fabric.port("host1"));
-    let setup = Node::open("host1").interface().mode(Mode::Rc).patience(PATIENCE);
+    let setup =
+        Node::open("host1").expect("a device").interface("ib0").mode(Mode::Rc).patience(PATIENCE);
     let setup = setup.address("10.0.0.1/24");
     let first = setup.up_pinned_at(opened, Config::default()).expect("it comes up");
     let second = up(&fabric, 2, Mode::Rc, Config::default());

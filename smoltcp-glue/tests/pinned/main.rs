@@ -29,7 +29,10 @@ struct Two {
 }
 
 fn up(fabric: &Embedded, host: u8, mode: Mode, config: Config) -> Interface {
-    let setup = Node::open(&fabric.port(&format!("host{host}"))).interface().mode(mode);
+    let setup = Node::open(&fabric.port(&format!("host{host}")))
+        .expect("a device")
+        .interface("ib0")
+        .mode(mode);
     let setup = setup.patience(PATIENCE).address(&format!("10.0.0.{host}/24"));
     setup.address(&format!("fd00::{host}/64")).up_pinned(config).expect("it comes up")
 }

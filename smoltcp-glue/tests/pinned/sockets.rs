@@ -385,11 +385,15 @@ fn a_backlog_is_accepted_in_order_and_loses_nobody() {
 
 #[test]
 fn what_no_worker_can_be_is_said() {
-    let setup = Node::open("soft:").interface().patience(PATIENCE).address("10.0.0.1/24");
+    let setup = Node::open("soft:")
+        .expect("a device")
+        .interface("ib0")
+        .patience(PATIENCE)
+        .address("10.0.0.1/24");
     let nowhere = Config { core: Some(99_999), ..Config::default() };
     let refusal = setup.clone().up_pinned(nowhere).err().expect("there is no such core");
     assert!(matches!(refusal, UpError::Core(99_999)), "{refusal}");
-    let none = Node::open("soft:/nowhere/fabric@host1").interface();
+    let none = Node::open("soft:/nowhere/fabric@host1").expect("a device").interface("ib0");
     let refusal = none.up_pinned(Config::default()).err().expect("it is none").to_string();
     assert!(refusal.contains("pollux fabric --socket /nowhere/fabric"), "{refusal}");
     let few = Config { sockets_max: 2, ..Config::default() };
