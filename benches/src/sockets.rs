@@ -40,11 +40,7 @@ pub fn play(
     device: &str,
     exchange: &mut Exchange,
 ) -> Result<Option<Outcome>, PerfError> {
-    let setup = Node::open(device)
-        .expect("a device")
-        .interface("ib0")
-        .mode(plan.transport.mode())
-        .limits(limits());
+    let setup = Node::open(device)?.interface("ib0").mode(plan.transport.mode()).limits(limits());
     let interface = setup.address(&format!("{}/24", at(side).ip())).up()?;
     let socket = match plan.layer {
         Layer::Tcp => None,
