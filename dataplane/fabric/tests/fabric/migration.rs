@@ -5,14 +5,14 @@
 //! send. When both have migrated it is mended, and becomes their alternate path; so one connection
 //! migrates again and again.
 
-use crate::pair::{Connection, Side, connect_by, side_of};
+use crate::pair::{Connection, Pair, Side, connect_by, side, side_of};
 use pollux_fabric::link::fault::{Dice, Faults};
-use pollux_fabric::link::world::Wire;
+use pollux_fabric::link::world::{Wire, World};
 use pollux_fabric::net::Net;
 use pollux_fabric::net::world::{NetLink, NetWorld};
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::{End, Topology};
-use pollux_fabric::{Adapter, SoftDevice};
+use pollux_fabric::{Adapter, Drop, SoftDevice};
 use pollux_mem::Memory;
 use pollux_verbs::*;
 use pollux_wire::address::Lid;
@@ -43,6 +43,15 @@ const READ_AT: u64 = 3 * RECEIVES_AT;
 fn path(host: usize, spine: usize) -> AddressVector {
     let dlid = Lid(LIDS[1 - host] + spine as u16);
     AddressVector { dlid, src_path_bits: spine as u8, port: 1, ..AddressVector::default() }
+}
+
+/// The change that loads a second path.
+fn rearm(path: AddressVector) -> QpAttributes {
+    QpAttributes {
+        alternate_path: Some(path),
+        migration: Some(Migration::Rearm),
+        ..QpAttributes::default()
+    }
 }
 
 /// Where a node sends what is for these LIDs.
@@ -186,12 +195,7 @@ impl Host {
 
     /// Loads the way across a spine as the second one.
     fn load(&mut self, nth: usize, spine: usize) {
-        let change = QpAttributes {
-            alternate_path: Some(path(nth, spine)),
-            migration: Some(Migration::Rearm),
-            ..QpAttributes::default()
-        };
-        self.side.device.modify_qp(self.side.qp, &change).unwrap();
+        self.side.device.modify_qp(self.side.qp, &rearm(path(nth, spine))).unwrap();
     }
 }
 
@@ -323,5 +327,61 @@ fn both_ends_leave_a_dead_way_together() {
     for seed in 0..200 {
         let outcome = std::panic::catch_unwind(|| Scenario::new(seed).run());
         assert!(outcome.is_ok(), "seed {seed} fails: Scenario::new({seed}).run() replays it");
+    }
+}
+
+/// An unreliable connection at one link, of ports with two LIDs each, with receives at both ends.
+fn unreliable(wire: Wire) -> Pair {
+    let connection = Connection { qp_type: QpType::Uc, ..Connection::default() };
+    let (world, [link_a, link_b]) = World::new(1, wire);
+    let mut sides = [side(link_a, LIDS[0], &connection), side(link_b, LIDS[1], &connection)];
+    let qpns = [0, 1].map(|nth| sides[nth].device.qpn(sides[nth].qp).unwrap());
+    for (nth, side) in sides.iter_mut().enumerate() {
+        side.device.adapter_mut().port_mut().lmc = 1;
+        connect_by(side, qpns[1 - nth], path(nth, 0), &connection);
+        for id in 0..SLOTS {
+            side.device.post_recv(side.qp, &[RecvRequest { id, sges: &[] }]).unwrap();
+        }
+    }
+    Pair { world, sides }
+}
+
+/// Sends an empty message; says whether it comes.
+fn is_heard(pair: &mut Pair, from: usize) -> bool {
+    let side = &mut pair.sides[from];
+    let (op, data, flags) = (SendOp::Send, Data::EMPTY, SendFlags::NONE);
+    side.device.post_send(side.qp, &[SendRequest { id: 0, op, data, flags }]).unwrap();
+    while pair.step() {}
+    pair.poll(1 - from).is_some()
+}
+
+/// The second path has to be just that, down to which of a port's own addresses it is to.
+// req: iba-migration
+#[test]
+fn who_takes_another_path_is_told_of_once_for_each_arming() {
+    for packets_only in [false, true] {
+        let mut pair = unreliable(Wire { packets_only, ..Wire::default() });
+        let change = |pair: &mut Pair, nth: usize, change: QpAttributes| {
+            let side: &mut Side<_> = &mut pair.sides[nth];
+            side.device.modify_qp(side.qp, &change).unwrap();
+        };
+        let none = QpAttributes::default();
+        for dropped in [3, 6] {
+            change(&mut pair, 0, rearm(AddressVector { dlid: Lid(LIDS[1]), ..path(0, 1) }));
+            change(&mut pair, 1, rearm(path(1, 1)));
+            assert!(is_heard(&mut pair, 0) && is_heard(&mut pair, 1));
+            change(&mut pair, 0, QpAttributes { migration: Some(Migration::Migrated), ..none });
+            assert!((0..3).all(|_| !is_heard(&mut pair, 0)));
+            let [_, deaf] = &mut pair.sides;
+            let told = AsyncEvent::PathMigrationError(deaf.qp);
+            assert_eq!(deaf.device.async_event(), Some(told));
+            assert_eq!(deaf.device.async_event(), None);
+            assert_eq!(deaf.device.adapter().port().drops.of(Drop::Migration), dropped);
+            // Back on the first path, it is heard: what it says then is no migration.
+            let (sqd, rts) = (Some(QpState::Sqd), Some(QpState::Rts));
+            change(&mut pair, 0, QpAttributes { state: sqd, ..none });
+            change(&mut pair, 0, QpAttributes { path: Some(path(0, 0)), ..none });
+            change(&mut pair, 0, QpAttributes { state: rts, ..none });
+        }
     }
 }

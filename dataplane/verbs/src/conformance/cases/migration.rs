@@ -56,11 +56,13 @@ fn is_in(cx: &mut Context<'_>, end: &End, migration: Migration) -> Result<(), St
     equal("the state of migration", found.migration.unwrap_or_default(), migration)
 }
 
-/// Messages both ways. On a wire that lets packets overtake, an armed end may hear late of a time
-/// when its peer was not.
+/// Messages both ways, long ones and short ones. On a wire that lets packets overtake, an armed end
+/// may hear late of a time when its peer was not.
 fn talk(cx: &mut Context<'_>, a: &End, b: &End) -> Result<(), Stop> {
-    cx.exchange(a, b, OCTETS)?;
-    cx.exchange(b, a, OCTETS)?;
+    for octets in [OCTETS, 8] {
+        cx.exchange(a, b, octets)?;
+        cx.exchange(b, a, octets)?;
+    }
     if cx.is_lossy() {
         for end in [a, b] {
             cx.tolerate(end.side(), &[AsyncEvent::PathMigrationError(end.qp)])?;
