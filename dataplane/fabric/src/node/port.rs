@@ -57,7 +57,7 @@ impl NodePort {
         let capability_mask = match (is_switch, number) {
             (true, 0) => CAPABILITIES.with(CapabilityMask::P_KEY_SWITCH_EXTERNAL_PORT_TRAP),
             (true, _) => CapabilityMask::NONE,
-            _ => CAPABILITIES,
+            _ => CAPABILITIES.with(CapabilityMask::AUTOMATIC_MIGRATION),
         };
         let mut info = PortInfo {
             gid_prefix: Gid::DEFAULT_PREFIX,

@@ -17,6 +17,7 @@ fn frame(name: String, octets: Vec<u8>) -> Frame {
         .expect("infiniband.bth.opcode", bth.opcode.0)
         .expect("infiniband.bth.destqp", format!("{:#08x}", bth.dest_qp.0))
         .expect("infiniband.bth.psn", bth.psn.get())
+        .expect("infiniband.bth.m", u8::from(bth.mig_req))
         .expect("_ws.expert.message", "")
 }
 

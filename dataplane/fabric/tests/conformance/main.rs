@@ -84,7 +84,7 @@ fn judge_schedules(name: &'static str, wire: Wire) {
     assert!(traces.len() == runs || !filter().is_empty(), "only {} differ", traces.len());
 }
 
-// req: iba-rc, iba-uc, iba-ud, iba-work-queues, iba-memory
+// req: iba-rc, iba-uc, iba-ud, iba-work-queues, iba-memory, iba-migration
 #[test]
 fn with_the_shortcut() {
     judge_schedules("shortcut", Wire::default());

@@ -65,8 +65,9 @@ impl Factory for Worlds {
         let mut ends = 0..;
         let devices = links.map(|link| {
             let end = ends.next().unwrap_or_default();
-            let lid = end as u16 + 1;
-            let port = Port::active(Lid(lid), Guid(u64::from(lid)));
+            // With two addresses each.
+            let lid = 2 * (end as u16 + 1);
+            let port = Port { lmc: 1, ..Port::active(Lid(lid), Guid(u64::from(lid))) };
             let link = UnevenLink::new(link, end, schedule.clone());
             SoftDevice::new(format!("soft{lid}"), Adapter::new(port), link)
         });

@@ -4,6 +4,7 @@ use crate::pair::{Connection, Pair};
 use pollux_fabric::link::world::Wire;
 use pollux_referee::tshark::{Frame, dissect, judge};
 use pollux_verbs::*;
+use pollux_wire::address::{Gid, Guid};
 use pollux_wire::units::Mtu;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -103,6 +104,47 @@ fn a_scripted_exchange() {
         })
         .collect();
     judge("a_scripted_exchange", &frames);
+}
+
+/// MigReq is 1 where there is one path, 0 where a second one is loaded, and 1 again on that, at
+/// both ends (IBA 17.2.8).
+// req: iba-migration
+#[test]
+fn packets_say_whether_their_sender_has_migrated() {
+    let mut pair = Pair::new(1, Wire::default(), &Connection::default());
+    let seen = tap(&pair);
+    let mut frames = Vec::new();
+    // A message and its acknowledgement.
+    let mut talk = |pair: &mut Pair, mig_req: u8, next_header: &str| {
+        post_recv(pair, 0);
+        assert_eq!(carry_out(pair, SendOp::Send, &[]).status, CompletionStatus::Success);
+        assert_eq!(seen.borrow().len(), 2);
+        frames.extend(seen.take().into_iter().map(|(from, octets)| {
+            Frame::new(format!("a packet of {from}"), octets)
+                .expect("infiniband.bth.m", mig_req)
+                .expect("infiniband.grh.nxthdr", next_header)
+        }));
+    };
+    talk(&mut pair, 1, "");
+    for (nth, side) in pair.sides.iter_mut().enumerate() {
+        // The second path differs by its GRH.
+        let dgid = Gid::new(Gid::DEFAULT_PREFIX, Guid(2 - nth as u64));
+        let grh = Some(GlobalRoute { dgid, hop_limit: 1, ..GlobalRoute::default() });
+        let (_, found) = side.device.query_qp(side.qp).unwrap();
+        let change = QpAttributes {
+            alternate_path: found.path.map(|path| AddressVector { grh, ..path }),
+            migration: Some(Migration::Rearm),
+            ..QpAttributes::default()
+        };
+        side.device.modify_qp(side.qp, &change).unwrap();
+    }
+    talk(&mut pair, 0, "");
+    let migration = Some(Migration::Migrated);
+    let change = QpAttributes { migration, ..QpAttributes::default() };
+    let [side, _] = &mut pair.sides;
+    side.device.modify_qp(side.qp, &change).unwrap();
+    talk(&mut pair, 1, "27");
+    judge("packets_say_whether_their_sender_has_migrated", &frames);
 }
 
 // req: iba-packets

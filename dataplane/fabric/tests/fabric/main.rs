@@ -8,6 +8,7 @@ mod lent;
 #[path = "../common/managed.rs"]
 mod managed;
 mod management;
+mod migration;
 mod pair;
 mod partitions;
 mod processes;

@@ -8,6 +8,7 @@ use crate::device::{Device, Limits};
 use crate::event::AsyncEvent;
 use crate::memory::Cq;
 use pollux_mem::Memory;
+use pollux_wire::address::Lid;
 use pollux_wire::keys::PKey;
 use pollux_wire::units::Mtu;
 use std::collections::{BTreeMap, VecDeque};
@@ -106,6 +107,19 @@ impl<'a> Context<'a> {
         let dgid = self.device(to).gid(to_port, 0)?;
         let grh = GlobalRoute { dgid, hop_limit: 64, ..GlobalRoute::default() };
         Ok(AddressVector { grh: Some(grh), ..self.path(from, to)? })
+    }
+
+    /// Another way there: between the second addresses of both ports, if they have more than one,
+    /// and with a GRH if not.
+    pub fn alternate_path(&mut self, from: Side, to: Side) -> Result<AddressVector, Stop> {
+        for side in [from, to] {
+            let port = self.port(side);
+            if self.device(side).port(port)?.lmc == 0 {
+                return self.global_path(from, to);
+            }
+        }
+        let path = self.path(from, to)?;
+        Ok(AddressVector { dlid: Lid(path.dlid.0 + 1), src_path_bits: 1, ..path })
     }
 
     /// A multicast group, or the end of the case.

@@ -88,6 +88,8 @@ pub enum Need {
     Multicast,
     /// The SQD state and its event.
     Drain,
+    /// Automatic path migration.
+    Migration,
     /// Addresses that are LIDs, so that a GRH is optional.
     Subnet,
     /// A wire that loses nothing: for transports that do not repeat.
@@ -106,6 +108,7 @@ impl Need {
             Self::SrqLimit => (can.srq_limit, "no limit event"),
             Self::Multicast => (can.multicast, "no multicast"),
             Self::Drain => (can.drain, "no SQD state"),
+            Self::Migration => (can.migration, "no automatic path migration"),
             Self::Subnet => (can.subnet, "every packet has a GRH"),
             Self::Lossless => (!lossy, "the wire loses packets, and this transport repeats none"),
         };

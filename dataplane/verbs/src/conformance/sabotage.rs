@@ -52,6 +52,8 @@ pub enum Fault {
     MiscountAccepted,
     /// A queue pair always says that it is ready to send.
     ForgetState,
+    /// Alternate paths are not loaded.
+    IgnoreMigration,
 }
 
 /// Every fault, and cases that fail under it.
@@ -63,7 +65,15 @@ pub const SABOTAGES: &[(Fault, &[&str])] = &[
     (Fault::MisstateLength, &["size/rc-send-65536", "scatter/a-receive-may-be-longer"]),
     (Fault::LoseImmediate, &["operation/rc-send-imm", "operation/rc-write-imm-empty"]),
     (Fault::BlurStatus, &["remote-rights/write-unknown-key", "not-ready/no-retry-left"]),
-    (Fault::LoseEvents, &["remote-rights/read-over-by-one", "shared-receive/last-receive-event"]),
+    (
+        Fault::LoseEvents,
+        &[
+            "remote-rights/read-over-by-one",
+            "shared-receive/last-receive-event",
+            "migration/the-owner-moves-both-uc",
+            "migration/no-other-path-is-followed",
+        ],
+    ),
     (
         Fault::IgnoreRights,
         &[
@@ -78,6 +88,7 @@ pub const SABOTAGES: &[(Fault, &[&str])] = &[
     (Fault::SignalEverything, &["signalling/silent-sends-complete-silently"]),
     (Fault::MiscountAccepted, &["posting/send-in-init", "posting/bad-in-the-middle-of-a-batch"]),
     (Fault::ForgetState, &["state/rc-from-init", "state/created-in-reset"]),
+    (Fault::IgnoreMigration, &["migration/traffic-arms-both-rc", "migration/a-dead-path-is-left"]),
 ];
 
 /// A factory whose devices are another's, with a fault.
@@ -303,6 +314,9 @@ impl Device for Sabotaged {
         let mut change = *change;
         if self.fault == Fault::IgnoreRights {
             change.access = change.access.map(|_| Access::ALL);
+        }
+        if self.fault == Fault::IgnoreMigration {
+            (change.alternate_path, change.migration) = (None, None);
         }
         self.adapters().device(self.side).modify_qp(qp, &change)
     }

@@ -11,6 +11,7 @@ mod inline;
 mod lengths;
 mod limits;
 mod local_rights;
+mod migration;
 mod multicast;
 mod operations;
 mod ordering;
@@ -79,6 +80,7 @@ pub const THEMES: &[Theme] = &[
     Theme { name: "partition", cases: partitions::CASES },
     Theme { name: "multicast", cases: multicast::CASES },
     Theme { name: "drain", cases: drain::CASES },
+    Theme { name: "migration", cases: migration::CASES },
     // What fails, and how.
     Theme { name: "not-ready", cases: retries::RNR },
     Theme { name: "absent", cases: retries::ABSENT },

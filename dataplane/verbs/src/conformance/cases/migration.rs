@@ -1,0 +1,285 @@
+//! Automatic path migration (IBA 17.2.8): connections that have two paths are armed by traffic, and
+//! go over to the second one together.
+//!
+//! A path is cut by giving one end, at rest, another one that leads nowhere.
+
+use super::prelude::*;
+use crate::qp::Migration;
+use pollux_wire::address::Lid;
+
+/// The cases.
+pub const CASES: &[Case] = &[
+    Case::new("traffic-arms-both-rc", "IBA 17.2.8.1", RC, |cx| traffic_arms(cx, &Setup::RC)),
+    Case::new("traffic-arms-both-uc", "IBA 17.2.8.1", UC, |cx| traffic_arms(cx, &Setup::UC)),
+    Case::new("one-end-waits-for-the-other", "IBA 17.2.8.1", RC, waits_for_the_other),
+    Case::new("the-owner-moves-both-rc", "IBA 17.2.8.1", RC, |cx| owner_moves(cx, &Setup::RC)),
+    Case::new("the-owner-moves-both-uc", "IBA 17.2.8.1", UC, |cx| owner_moves(cx, &Setup::UC)),
+    Case::new("the-owner-moves-both-at-rest", "IBA 17.2.8.1", RC_DRAIN, owner_moves_at_rest),
+    Case::new("a-dead-path-is-left", "IBA 17.2.8.1", RC_DRAIN, dead_path_is_left),
+    Case::new("a-peer-that-leaves-is-followed", "IBA 17.2.8.1", RC_DRAIN, peer_is_followed),
+    Case::new("there-and-back", "IBA 17.2.8.1", RC, there_and_back),
+    Case::new("unarmed-retries-end", "IBA 9.9.2.1.1", RC_DRAIN, unarmed_retries_end),
+    Case::new("no-other-path-is-followed", "IBA 17.2.8.1, 11.6.3.2", RC, other_is_not_followed),
+    Case::new("what-owners-cannot-ask-for", "IBA 11.2.4.2", RC, refusals),
+];
+
+const RC: &[Need] = &[Need::Migration, Need::Subnet];
+const RC_DRAIN: &[Need] = &[Need::Migration, Need::Subnet, Need::Drain];
+const UC: &[Need] = &[Need::Migration, Need::Subnet, Need::Uc, Need::Lossless];
+
+/// A LID that no port has in a subnet of two.
+const NOWHERE: Lid = Lid(0xbffe);
+/// Messages of several packets.
+const OCTETS: usize = 9000;
+
+fn with_path(path: AddressVector) -> QpAttributes {
+    QpAttributes {
+        alternate_path: Some(path),
+        migration: Some(Migration::Rearm),
+        ..QpAttributes::default()
+    }
+}
+
+fn modify(cx: &mut Context<'_>, end: &End, change: &QpAttributes) -> Result<(), Stop> {
+    Ok(cx.device(end.side()).modify_qp(end.qp, change)?)
+}
+
+fn migrate(cx: &mut Context<'_>, end: &End) -> Result<(), Stop> {
+    let migration = Some(Migration::Migrated);
+    modify(cx, end, &QpAttributes { migration, ..QpAttributes::default() })?;
+    // Whether an owner is told what it did itself is open.
+    cx.tolerate(end.side(), &[AsyncEvent::PathMigrated(end.qp)])
+}
+
+fn is_in(cx: &mut Context<'_>, end: &End, migration: Migration) -> Result<(), Stop> {
+    let (_, found) = cx.device(end.side()).query_qp(end.qp)?;
+    equal("the state of migration", found.migration.unwrap_or_default(), migration)
+}
+
+/// Messages both ways, long ones and short ones. On a wire that lets packets overtake, an armed end
+/// may hear late of a time when its peer was not.
+fn talk(cx: &mut Context<'_>, a: &End, b: &End) -> Result<(), Stop> {
+    for octets in [OCTETS, 8] {
+        cx.exchange(a, b, octets)?;
+        cx.exchange(b, a, octets)?;
+    }
+    if cx.is_lossy() {
+        for end in [a, b] {
+            cx.tolerate(end.side(), &[AsyncEvent::PathMigrationError(end.qp)])?;
+        }
+    }
+    Ok(())
+}
+
+/// Both ends are armed, and talk.
+fn are_armed(cx: &mut Context<'_>, a: &End, b: &End) -> Result<(), Stop> {
+    talk(cx, a, b)?;
+    is_in(cx, a, Migration::Armed)?;
+    is_in(cx, b, Migration::Armed)
+}
+
+fn armed(cx: &mut Context<'_>, setup: &Setup) -> Result<(End, End), Stop> {
+    let (a, b) = cx.pair(setup)?;
+    for (end, peer) in [(&a, &b), (&b, &a)] {
+        let path = cx.alternate_path(end.side(), peer.side())?;
+        modify(cx, end, &with_path(path))?;
+        is_in(cx, end, Migration::Rearm)?;
+    }
+    are_armed(cx, &a, &b)?;
+    Ok((a, b))
+}
+
+/// Both ends are on the paths that were their alternate ones, and talk.
+fn have_migrated(cx: &mut Context<'_>, a: &End, b: &End) -> Result<(), Stop> {
+    for (end, peer) in [(a, b), (b, a)] {
+        is_in(cx, end, Migration::Migrated)?;
+        let path = cx.alternate_path(end.side(), peer.side())?;
+        let (_, found) = cx.device(end.side()).query_qp(end.qp)?;
+        equal("the path", found.path, Some(path))?;
+    }
+    talk(cx, a, b)
+}
+
+/// Goes to rest, changes something, and goes on.
+fn at_rest(cx: &mut Context<'_>, end: &End, change: QpAttributes) -> Result<(), Stop> {
+    let (state, drain_event) = (Some(QpState::Sqd), Some(true));
+    modify(cx, end, &QpAttributes { state, drain_event, ..QpAttributes::default() })?;
+    cx.event(end.side(), AsyncEvent::SendQueueDrained(end.qp))?;
+    modify(cx, end, &QpAttributes { state, ..change })?;
+    cx.go(end, QpState::Rts)
+}
+
+/// Neither hears nor is heard by its present path any more.
+fn cut(cx: &mut Context<'_>, end: &End) -> Result<(), Stop> {
+    let (_, found) = cx.device(end.side()).query_qp(end.qp)?;
+    let path = found.path.map(|path| AddressVector { dlid: NOWHERE, ..path });
+    at_rest(cx, end, QpAttributes { path, ..QpAttributes::default() })
+}
+
+fn traffic_arms(cx: &mut Context<'_>, setup: &Setup) -> Result<(), Stop> {
+    let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
+    let (a, b) = (cx.create(&place_a, setup)?, cx.create(&place_b, setup)?);
+    for (end, peer) in [(&a, &b), (&b, &a)] {
+        cx.advance(end, QpState::Rtr, peer, setup)?;
+    }
+    // It may be loaded with the change to RTS already.
+    for (end, peer) in [(&a, &b), (&b, &a)] {
+        let mut change = cx.change(end, QpState::Rts, peer, setup)?;
+        change.take(&with_path(cx.alternate_path(end.side(), peer.side())?));
+        modify(cx, end, &change)?;
+        is_in(cx, end, Migration::Rearm)?;
+    }
+    are_armed(cx, &a, &b)?;
+    talk(cx, &a, &b)
+}
+
+fn waits_for_the_other(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = cx.connected(QpType::Rc)?;
+    for (end, peer, state) in [(&a, &b, Migration::Rearm), (&b, &a, Migration::Armed)] {
+        let path = cx.alternate_path(end.side(), peer.side())?;
+        modify(cx, end, &with_path(path))?;
+        // What a peer says that knows no other path arms nobody.
+        talk(cx, &a, &b)?;
+        is_in(cx, &a, state)?;
+    }
+    is_in(cx, &b, Migration::Armed)
+}
+
+fn owner_moves(cx: &mut Context<'_>, setup: &Setup) -> Result<(), Stop> {
+    let (a, b) = armed(cx, setup)?;
+    migrate(cx, &a)?;
+    is_in(cx, &b, Migration::Armed)?;
+    // The first packet takes the peer along.
+    cx.exchange(&a, &b, OCTETS)?;
+    cx.event(Side::B, AsyncEvent::PathMigrated(b.qp))?;
+    have_migrated(cx, &a, &b)
+}
+
+fn owner_moves_at_rest(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = armed(cx, &Setup::RC)?;
+    let migration = Some(Migration::Migrated);
+    at_rest(cx, &a, QpAttributes { migration, ..QpAttributes::default() })?;
+    cx.tolerate(Side::A, &[AsyncEvent::PathMigrated(a.qp)])?;
+    cx.exchange(&a, &b, OCTETS)?;
+    cx.event(Side::B, AsyncEvent::PathMigrated(b.qp))?;
+    have_migrated(cx, &a, &b)
+}
+
+fn dead_path_is_left(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = armed(cx, &Setup::RC)?;
+    cut(cx, &a)?;
+    let source = cx.source(&a, 4 * OCTETS, 211)?;
+    let sink = cx.sink(&b, 4 * OCTETS)?;
+    let answer = cx.sink(&a, OCTETS)?;
+    let target = cx.shared(&b, OCTETS)?;
+    target.put(0, &pattern(212, OCTETS));
+    for nth in 0..4 {
+        let (id, at) = (nth as u64, nth * OCTETS);
+        cx.recv(&b, id, &[sink.sge(at, OCTETS)])?;
+        cx.post(&a, request(id, SendOp::Send, &[source.sge(at, OCTETS)]))?;
+    }
+    cx.post(&a, request(4, SendOp::Read(target.remote(0)), &[answer.sge(0, OCTETS)]))?;
+    cx.event(Side::A, AsyncEvent::PathMigrated(a.qp))?;
+    cx.event(Side::B, AsyncEvent::PathMigrated(b.qp))?;
+    for id in 0..4 {
+        cx.done(&a, CompletionKind::Send, id)?;
+        cx.received(&b, id, OCTETS)?;
+    }
+    cx.done(&a, CompletionKind::Read, 4)?;
+    same(&source, 0, &sink, 0, 4 * OCTETS)?;
+    same(&target, 0, &answer, 0, OCTETS)?;
+    have_migrated(cx, &a, &b)
+}
+
+/// Both ends send by a dead path. One of them leaves it first, and the other learns of it.
+fn peer_is_followed(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = armed(cx, &Setup::RC)?;
+    cut(cx, &b)?;
+    let ends = [(&a, &b), (&b, &a)];
+    let mut buffers = Vec::new();
+    for (end, peer) in ends {
+        let (source, sink) = (cx.source(end, OCTETS, 213)?, cx.sink(peer, OCTETS)?);
+        cx.recv(peer, 1, &[sink.sge(0, OCTETS)])?;
+        cx.post(end, request(2, SendOp::Send, &[source.sge(0, OCTETS)]))?;
+        buffers.push((source, sink));
+    }
+    for ((end, peer), (source, sink)) in ends.into_iter().zip(buffers) {
+        cx.event(end.side(), AsyncEvent::PathMigrated(end.qp))?;
+        cx.done(end, CompletionKind::Send, 2)?;
+        cx.received(peer, 1, OCTETS)?;
+        same(&source, 0, &sink, 0, OCTETS)?;
+    }
+    have_migrated(cx, &a, &b)
+}
+
+fn there_and_back(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = armed(cx, &Setup::RC)?;
+    migrate(cx, &a)?;
+    cx.exchange(&a, &b, OCTETS)?;
+    cx.event(Side::B, AsyncEvent::PathMigrated(b.qp))?;
+    have_migrated(cx, &a, &b)?;
+    cx.settle()?;
+    // The first path is the alternate one now.
+    for (end, peer) in [(&a, &b), (&b, &a)] {
+        let path = cx.path(end.side(), peer.side())?;
+        modify(cx, end, &with_path(path))?;
+    }
+    are_armed(cx, &a, &b)?;
+    migrate(cx, &b)?;
+    cx.exchange(&b, &a, OCTETS)?;
+    cx.event(Side::A, AsyncEvent::PathMigrated(a.qp))?;
+    for (end, peer) in [(&a, &b), (&b, &a)] {
+        let path = cx.path(end.side(), peer.side())?;
+        let (_, found) = cx.device(end.side()).query_qp(end.qp)?;
+        equal("the path", found.path, Some(path))?;
+    }
+    talk(cx, &a, &b)
+}
+
+fn unarmed_retries_end(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = cx.connected(QpType::Rc)?;
+    let path = cx.alternate_path(Side::A, Side::B)?;
+    modify(cx, &a, &with_path(path))?;
+    cut(cx, &a)?;
+    let source = cx.source(&a, 8, 214)?;
+    cx.post(&a, request(1, SendOp::Send, &[source.sge(0, 8)]))?;
+    cx.breaks(&a, Queue::Send, 1, &[RetryExceeded])?;
+    cx.still_in(&b, QpState::Rts)
+}
+
+fn other_is_not_followed(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = cx.connected(QpType::Rc)?;
+    let path = cx.alternate_path(Side::A, Side::B)?;
+    modify(cx, &a, &with_path(path))?;
+    // The ends do not agree on the second path.
+    let (first, path) = (cx.path(Side::B, Side::A)?, cx.alternate_path(Side::B, Side::A)?);
+    modify(cx, &b, &with_path(AddressVector { dlid: NOWHERE, ..path }))?;
+    are_armed(cx, &a, &b)?;
+    migrate(cx, &a)?;
+    let (source, sink) = (cx.source(&a, 8, 215)?, cx.sink(&b, 8)?);
+    cx.recv(&b, 1, &[sink.sge(0, 8)])?;
+    cx.post(&a, request(2, SendOp::Send, &[source.sge(0, 8)]))?;
+    cx.breaks(&a, Queue::Send, 2, &[RetryExceeded])?;
+    // Once, however often the request was sent.
+    cx.event(Side::B, AsyncEvent::PathMigrationError(b.qp))?;
+    cx.nothing_more(&b)?;
+    sink.is_untouched(0, 8)?;
+    is_in(cx, &b, Migration::Armed)?;
+    let (state, found) = cx.device(Side::B).query_qp(b.qp)?;
+    equal("the state", state, QpState::Rts)?;
+    equal("the path", found.path, Some(first))
+}
+
+fn refusals(cx: &mut Context<'_>) -> Result<(), Stop> {
+    let (a, b) = cx.connected(QpType::Rc)?;
+    let path = cx.alternate_path(Side::A, Side::B)?;
+    let rearm = QpAttributes { migration: Some(Migration::Rearm), ..QpAttributes::default() };
+    let arm = QpAttributes { migration: Some(Migration::Armed), ..with_path(path) };
+    let ask = |cx: &mut Context<'_>, what, change| {
+        invalid(what, cx.device(Side::A).modify_qp(a.qp, change))?;
+        is_in(cx, &a, Migration::Migrated)
+    };
+    ask(cx, "to rearm without a second path", &rearm)?;
+    ask(cx, "to be armed", &arm)?;
+    talk(cx, &a, &b)
+}
