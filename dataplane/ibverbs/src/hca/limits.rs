@@ -138,13 +138,15 @@ fn limits(said: &ffi::ibv_device_attr, probe: &Probe) -> Limits {
     }
 }
 
-/// What Soft-RoCE calls its maker. Of what it claims, three things do not hold, and a caller must
-/// not rely on them (the drain was seen on Linux 6.12 alone, the others on 6.1 as well):
+/// What Soft-RoCE calls its maker. Of what it claims, four things do not hold, and a caller must
+/// not rely on them (the drain was seen on Linux 6.12 alone, the window and the event on 6.1 as
+/// well; of the paths its sources say so):
 ///
 /// - a window shows a peer all of its region: bounds are those of the region, not its own;
 /// - a drained send queue does not go on when the queue pair goes back to RTS, and the event comes
 ///   unasked;
-/// - a request that is refused raises no event at the responder.
+/// - a request that is refused raises no event at the responder;
+/// - an alternate path is kept, and never taken.
 const RXE_VENDOR_ID: u32 = 0xff_ffff;
 
 fn capabilities(said: &ffi::ibv_device_attr, probe: &Probe, subnet: bool) -> Capabilities {
@@ -160,7 +162,7 @@ fn capabilities(said: &ffi::ibv_device_attr, probe: &Probe, subnet: bool) -> Cap
         srq_limit: said.max_srq > 0,
         multicast: said.max_mcast_grp > 0,
         drain: !is_rxe,
-        migration: has(ffi::IBV_DEVICE_AUTO_PATH_MIG),
+        migration: has(ffi::IBV_DEVICE_AUTO_PATH_MIG) && !is_rxe,
         refusal_events: !is_rxe,
         subnet,
         sleep: true,
