@@ -115,10 +115,22 @@ impl Interface {
         Ok(TcpListener::new(self.clone(), id))
     }
 
-    /// A connection, once the peer has agreed to it.
+    /// A connection, once the peer has agreed to it. With one that says nothing the stack loses
+    /// patience after a minute ([`crate::stack::TcpConfig`]).
     pub fn tcp_connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
         let stream = self.tcp_begin(to)?;
-        stream.wait_until_open()?;
+        stream.wait_until_open(Patience::Endless)?;
+        Ok(stream)
+    }
+
+    /// The same, if the peer agrees in so short a time.
+    pub fn tcp_connect_timeout(
+        &self,
+        to: impl ToSocketAddrs,
+        timeout: Duration,
+    ) -> io::Result<TcpStream> {
+        let stream = self.tcp_begin(to)?;
+        stream.wait_until_open(Patience::For(timeout))?;
         Ok(stream)
     }
 

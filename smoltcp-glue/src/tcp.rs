@@ -87,10 +87,9 @@ impl TcpStream {
         }
     }
 
-    pub(crate) fn wait_until_open(&self) -> io::Result<()> {
-        // The stack itself loses patience with a peer that is silent.
+    pub(crate) fn wait_until_open(&self, patience: Patience) -> io::Result<()> {
         self.interface
-            .wait(Patience::Endless, |inner, _| Ok(inner.stack.tcp_is_open(self.id)?.then_some(())))
+            .wait(patience, |inner, _| Ok(inner.stack.tcp_is_open(self.id)?.then_some(())))
     }
 
     /// Our end.

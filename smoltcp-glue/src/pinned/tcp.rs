@@ -6,6 +6,7 @@
 use super::bell::Rope;
 use super::waiters::Waiters;
 use super::{Alive, SharedPatience};
+use crate::interface::Patience;
 use crate::stack::TcpError;
 use pollux_mem::octets;
 use std::future::poll_fn;
@@ -170,9 +171,8 @@ impl TcpStream {
         }
     }
 
-    pub(super) fn wait_until_open(&self) -> io::Result<()> {
-        // The stack itself loses patience with a peer that is silent.
-        self.line.writers.wait(crate::interface::Patience::Endless, || self.try_open())
+    pub(super) fn wait_until_open(&self, patience: Patience) -> io::Result<()> {
+        self.line.writers.wait(patience, || self.try_open())
     }
 
     /// Our end.

@@ -176,6 +176,8 @@ fn calls_that_would_wait_say_so_and_refusals_are_told() {
 
         let refused = interface.tcp_connect(at(2, 81)).err().expect("nobody listens");
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        let soon = interface.tcp_connect_timeout(at(8, 80), Duration::from_millis(1));
+        assert_eq!(soon.err().expect("nobody is there").kind(), ErrorKind::TimedOut);
         let nobody = interface.tcp_connect(at(9, 80)).err().expect("nobody is there");
         assert_eq!(nobody.kind(), ErrorKind::HostUnreachable);
         socket.connect(at(2, 10)).expect("it is an address");

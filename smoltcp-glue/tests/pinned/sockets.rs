@@ -153,6 +153,8 @@ fn calls_that_would_wait_say_so_and_refusals_are_told() {
     assert_eq!(late.kind(), ErrorKind::TimedOut);
     let refused = two.first.tcp_connect(at(2, 81)).err().expect("nobody listens");
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    let soon = two.first.tcp_connect_timeout(at(8, 80), BRIEFLY);
+    assert_eq!(soon.err().expect("nobody is there").kind(), ErrorKind::TimedOut);
     let nobody = two.first.tcp_connect(at(9, 80)).err().expect("nobody is there");
     assert_eq!(nobody.kind(), ErrorKind::HostUnreachable);
 
