@@ -90,14 +90,10 @@ impl PacketMemory {
 pub(crate) struct Stock {
     pub(crate) cache: Cache,
     pub(crate) packet_octets_max: usize,
-    /// Where the pool begins for us, and where for the adapter.
-    base: usize,
-    octets: usize,
+    /// The pool's memory, as the adapter knows it.
     region: MemoryRegion,
     /// By their index.
     posted: Box<[Option<Buf>]>,
-    /// Between the cache and a post; empty otherwise.
-    pub(crate) spare: Vec<Buf>,
 }
 
 impl Stock {
@@ -107,36 +103,26 @@ impl Stock {
         pd: Pd,
         packets: &PacketMemory,
     ) -> Result<Self, VerbsError> {
-        let (base, octets) = packets.pool.memory();
         Ok(Self {
             cache: packets.pool.cache(STOCK_MAX),
             packet_octets_max: packets.packet_octets_max() as usize,
-            base: base.as_ptr() as usize,
-            octets,
             region: device.register(pd, &packets.memory, Access::LOCAL_WRITE)?,
             posted: (0..packets.pool.config().buffers).map(|_| None).collect(),
-            spare: Vec::with_capacity(BATCH),
         })
     }
 
     /// The window of a buffer as an entry of a request; `None` if it is not of this memory.
     #[inline]
     pub(crate) fn sge(&self, buf: &Buf) -> Option<Sge> {
-        let distance = self.distance(buf);
-        let address = self.region.address.wrapping_add(distance as u64);
+        let address = self.region.address.wrapping_add(buf.distance() as u64);
         let sge = Sge { address, octets: buf.len() as u32, lkey: self.region.lkey };
-        (distance < self.octets).then_some(sge)
+        self.holds(buf).then_some(sge)
     }
 
     /// Whether a buffer is of this memory.
     #[inline]
     pub(crate) fn holds(&self, buf: &Buf) -> bool {
-        self.distance(buf) < self.octets
-    }
-
-    #[inline]
-    fn distance(&self, buf: &Buf) -> usize {
-        (buf.address().as_ptr() as usize).wrapping_sub(self.base)
+        self.cache.is_of(buf)
     }
 
     /// Remembers a receive.

@@ -169,8 +169,10 @@ impl Interface {
         mut ask: impl FnMut(&mut Host, Time) -> io::Result<Option<R>>,
     ) -> io::Result<R> {
         let mut inner = self.inner.borrow_mut();
-        let (begun, mut busy) = (self.now(), true);
-        let mut now = begun;
+        let begun = self.now();
+        // A turn reads the clock once; the first one has that already. And whether the last one
+        // did anything.
+        let (mut now, mut was_busy) = (begun, None);
         loop {
             if let Some(answer) = ask(&mut inner, now).transpose() {
                 // What the answer makes possible, such as a wider window, is told at once; and who
@@ -178,16 +180,18 @@ impl Interface {
                 let _ = if inner.is_due(now) { inner.step(now) } else { inner.transmit(now) };
                 return answer;
             }
-            match patience {
-                Patience::None if now > begun => return Err(io::ErrorKind::WouldBlock.into()),
-                Patience::For(patience) if now >= begun + patience => {
-                    return Err(io::ErrorKind::TimedOut.into());
+            if let Some(was_busy) = was_busy {
+                match patience {
+                    Patience::None => return Err(io::ErrorKind::WouldBlock.into()),
+                    Patience::For(patience) if now >= begun + patience => {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                    _ if was_busy => {}
+                    _ => std::thread::yield_now(),
                 }
-                _ if busy => {}
-                _ => std::thread::yield_now(),
+                now = self.now();
             }
-            now = self.now().max(now + Duration::from_nanos(1));
-            busy = inner.step(now);
+            was_busy = Some(inner.step(now));
             if let Some(error) = inner.node.failed() {
                 return Err(io::Error::other(error.to_string()));
             }

@@ -36,12 +36,15 @@ const SOURCE: Source = Source {
     pkey_index: 0,
     has_grh: false,
 };
+/// What memory is written by.
+const WORD: usize = size_of::<u64>();
 const GUID: Guid = Guid(0x0250_9e00_0000_0001);
 
 /// An adapter from which packets come at once, and to which they go for good.
 pub struct NullDevice {
-    /// What comes: a message with its encapsulation.
+    /// What comes: a message with its encapsulation, and zeroes up to a whole word.
     message: Vec<u8>,
+    message_octets: usize,
     pds: Table<()>,
     ahs: Table<()>,
     regions: Table<Memory>,
@@ -84,9 +87,12 @@ impl NullDevice {
     }
 
     /// One from which this message comes, whose first four octets are the encapsulation of IP.
-    pub fn with(message: Vec<u8>) -> Self {
+    pub fn with(mut message: Vec<u8>) -> Self {
+        let message_octets = message.len();
+        message.resize(message_octets.next_multiple_of(WORD), 0);
         Self {
             message,
+            message_octets,
             pds: Table::new(MANY),
             ahs: Table::new(MANY),
             regions: Table::new(MANY),
@@ -111,30 +117,39 @@ impl NullDevice {
         }
     }
 
-    /// Fills the oldest receive of a queue pair; `None` if there is none.
-    #[inline]
-    fn feed(&mut self, number: u32) -> Option<Completion> {
-        let qp = self.qps.get_mut(number)?;
+    /// Fills the oldest receives of a queue pair, as many as there is place for; says how many.
+    ///
+    /// Why not inline: among all that a breath does, the loop has too few registers.
+    #[inline(never)]
+    fn feed(&mut self, number: u32, completions: &mut [Completion]) -> usize {
+        let Some(qp) = self.qps.get_mut(number) else { return 0 };
         let receives = match qp.init.srq {
-            Some(srq) => self.srqs.get_mut(srq.0)?,
-            None => &mut qp.receives,
+            Some(srq) => self.srqs.get_mut(srq.0),
+            None => Some(&mut qp.receives),
         };
-        let (id, sge) = receives.posted.pop_front()?;
+        let Some(Receives { posted, .. }) = receives else { return 0 };
         let is_datagram = qp.init.qp_type.is_datagram();
         let gap = if is_datagram { Grh::LEN } else { 0 };
-        let octets = gap + self.message.len();
-        let is_written = octets <= sge.octets as usize
-            && self.regions.get(sge.lkey.0).is_some_and(|memory| {
-                let at = sge.address.wrapping_sub(memory.address()) as usize;
-                memory.write(at.wrapping_add(gap), &self.message)
-            });
-        let status = match is_written {
-            true => CompletionStatus::Success,
-            false => CompletionStatus::LocalProtection,
-        };
+        let octets = gap + self.message_octets;
         let from = is_datagram.then_some(SOURCE);
-        let (kind, octets) = (CompletionKind::Recv, octets as u32);
-        Some(Completion { id, status, kind, octets, from, ..done(Qp(number)) })
+        let (kind, octets_all) = (CompletionKind::Recv, octets as u32);
+        let well = Completion { kind, octets: octets_all, from, ..done(Qp(number)) };
+        let count = posted.len().min(completions.len());
+        for (place, (id, sge)) in completions.iter_mut().zip(posted.drain(..count)) {
+            // Whole words if they fit: less than one is not written by a store alone.
+            let fits = gap + self.message.len() <= sge.octets as usize;
+            let message = if fits { &self.message } else { &self.message[..self.message_octets] };
+            let is_written = octets <= sge.octets as usize
+                && self.regions.get(sge.lkey.0).is_some_and(|memory| {
+                    let at = sge.address.wrapping_sub(memory.address()) as usize;
+                    memory.write(at.wrapping_add(gap), message)
+                });
+            *place = Completion { id, ..well };
+            if !is_written {
+                place.status = CompletionStatus::LocalProtection;
+            }
+        }
+        count
     }
 
     fn remove_fed(&mut self, cq: Cq, qp: Qp) {
@@ -167,15 +182,16 @@ impl Receives {
 
     #[inline]
     fn post(&mut self, batch: &[RecvRequest<'_>]) -> Result<(), PostError> {
-        for (accepted, request) in batch.iter().enumerate() {
-            let refused = |refusal| Err(PostError { accepted, refusal });
-            let [sge] = *request.sges else { return refused(PostRefusal::TooManySges) };
-            if self.posted.len() >= self.posted_max {
-                return refused(PostRefusal::Full);
-            }
-            self.posted.push_back((request.id, sge));
-        }
-        Ok(())
+        let room = self.posted_max.saturating_sub(self.posted.len());
+        let fitting = batch.iter().take(room).take_while(|request| request.sges.len() == 1);
+        let accepted = fitting.count();
+        self.posted.extend(batch[..accepted].iter().map(|request| (request.id, request.sges[0])));
+        let refusal = match accepted {
+            _ if accepted == batch.len() => return Ok(()),
+            _ if accepted == room => PostRefusal::Full,
+            _ => PostRefusal::TooManySges,
+        };
+        Err(PostError { accepted, refusal })
     }
 }
 
@@ -419,12 +435,7 @@ impl Device for NullDevice {
             let Some(queue) = self.cqs.get_mut(cq.0) else { break };
             queue.fed.rotate_left(1);
             let Some(&qp) = queue.fed.back() else { break };
-            while count < completions.len()
-                && let Some(completion) = self.feed(qp)
-            {
-                completions[count] = completion;
-                count += 1;
-            }
+            count += self.feed(qp, &mut completions[count..]);
         }
         Ok(count)
     }

@@ -72,11 +72,16 @@ impl Buf {
     /// Where the window begins: what a scatter/gather entry names, valid while the buffer is owned.
     #[inline]
     pub fn address(&self) -> NonNull<u8> {
-        let core = self.pool_core();
-        let distance = self.index as usize * core.stride + usize::from(self.offset);
         // SAFETY: index < count and offset <= buffer_octets <= stride, so this stays within the
         // region, whose length was checked against count * stride.
-        unsafe { core.base.add(distance) }
+        unsafe { self.pool_core().base.add(self.distance()) }
+    }
+
+    /// How far that is from where the pool's memory begins: where the window is for a device that
+    /// has this memory at another address.
+    #[inline]
+    pub fn distance(&self) -> usize {
+        self.index as usize * self.pool_core().stride + usize::from(self.offset)
     }
 
     /// How long the packet is.
@@ -134,9 +139,10 @@ impl Buf {
     #[inline]
     #[must_use]
     pub fn push_front(&mut self, count: usize) -> Option<&mut [u8]> {
-        let offset = self.headroom().checked_sub(count)?;
-        let window = self.set_window(offset, self.len().checked_add(count)?)?;
-        Some(&mut window[..count])
+        // The end stays where it is, which is within the buffer.
+        let count = u16::try_from(count).ok()?;
+        (self.offset, self.len) = (self.offset.checked_sub(count)?, self.len.checked_add(count)?);
+        Some(&mut self.octets_mut()[..usize::from(count)])
     }
 
     /// Grows the window by `count` octets at the end and lends those. `None`, and no change, when
@@ -154,8 +160,9 @@ impl Buf {
     #[inline]
     #[must_use]
     pub fn pull_front(&mut self, count: usize) -> Option<()> {
-        let len = self.len().checked_sub(count)?;
-        self.set_window(self.headroom() + count, len).map(|_| ())
+        let count = u16::try_from(count).ok()?;
+        (self.len, self.offset) = (self.len.checked_sub(count)?, self.offset.checked_add(count)?);
+        Some(())
     }
 
     /// Cuts the packet to `len` octets if it is longer.

@@ -186,11 +186,6 @@ impl Pool {
         self.core().config
     }
 
-    /// Where its memory begins and how long it is, to be registered with a device.
-    pub fn memory(&self) -> (NonNull<u8>, usize) {
-        (self.core().base, self.core().region.octets())
-    }
-
     /// What pages it lies on.
     pub fn backing(&self) -> Backing {
         self.core().region.backing()
@@ -354,10 +349,16 @@ impl Cache {
         count_max - left
     }
 
+    /// Whether a buffer is of this cache's pool.
+    #[inline]
+    pub fn is_of(&self, buf: &Buf) -> bool {
+        buf.core() == self.pool.core
+    }
+
     /// Takes a buffer back. One of another pool goes home to that one.
     #[inline]
     pub fn free(&mut self, buf: Buf) {
-        if buf.core() != self.pool.core {
+        if !self.is_of(&buf) {
             drop(buf);
             return;
         }

@@ -374,32 +374,30 @@ fn post_receives(
     let mut missing = receives.wanted(BATCH as u32);
     while missing > 0 {
         let wanted = missing.min(BATCH as u32) as usize;
-        let mut batch = std::mem::take(&mut stock.spare);
-        let count = stock.cache.alloc_batch(&mut batch, wanted);
-        if count == 0 {
-            stock.spare = batch;
-            return false;
-        }
-        let sges: [Sge; BATCH] = from_fn(|nth| {
-            let Some(buf) = batch.get_mut(nth) else { return NO_SGE };
+        let (mut sges, mut buffers) = ([NO_SGE; BATCH], [0; BATCH]);
+        let mut count = 0;
+        while count < wanted
+            && let Some(mut buf) = stock.cache.alloc()
+        {
             let fits = buf.set_window(offset, octets).is_some();
             debug_assert!(fits, "looked at when the station was made");
-            stock.sge(buf).unwrap_or(NO_SGE)
-        });
+            sges[count] = stock.sge(&buf).unwrap_or(NO_SGE);
+            buffers[count] = buf.index();
+            stock.post(buf);
+            count += 1;
+        }
+        if count == 0 {
+            return false;
+        }
         let requests: [RecvRequest<'_>; BATCH] = from_fn(|nth| RecvRequest {
-            id: batch.get(nth).map_or(0, |buf| request(buf.index()).id()),
+            id: request(buffers[nth]).id(),
             sges: std::slice::from_ref(&sges[nth]),
         });
         let posted = post(&requests[..count]);
         let accepted = posted.map_or_else(|error| error.accepted, |()| count);
-        for (nth, buf) in batch.drain(..).enumerate() {
-            if nth < accepted {
-                stock.post(buf);
-            } else {
-                stock.cache.free(buf);
-            }
+        for index in &buffers[accepted..count] {
+            stock.take(*index).into_iter().for_each(|buf| stock.cache.free(buf));
         }
-        stock.spare = batch;
         receives.posted += accepted as u32;
         missing -= accepted as u32;
         if accepted < wanted {

@@ -11,7 +11,6 @@ use pollux_mem::Buf;
 use pollux_verbs::*;
 use pollux_wire::ip::ipoib::{EtherType, IpoibHeader};
 use pollux_wire::keys::QKey;
-use std::array::from_fn;
 use std::cell::Cell;
 use std::sync::atomic::{Ordering, fence};
 use std::vec::Drain;
@@ -172,25 +171,26 @@ impl Station {
         let packets = &left.as_slice()[..count];
         let inline_octets_max = config.inline_octets_max as usize;
         let is_inline = |buf: &Buf| buf.len() <= inline_octets_max;
-        let flags: [SendFlags; N] = from_fn(|nth| match packets.get(nth) {
-            Some(one) => sends.flags(!is_inline(&one.packet), nth + 1 == count),
-            None => SendFlags::NONE,
-        });
-        let sges: [Sge; N] = from_fn(|nth| match packets.get(nth).map(|one| &one.packet) {
-            Some(buf) if !is_inline(buf) => {
-                small.sge(buf).or_else(|| large.sge(buf)).unwrap_or(NO_SGE)
+        let mut sges = [NO_SGE; N];
+        for (sge, one) in sges.iter_mut().zip(packets) {
+            if !is_inline(&one.packet) {
+                let buf = &one.packet;
+                *sge = small.sge(buf).or_else(|| large.sge(buf)).unwrap_or(NO_SGE);
             }
-            _ => NO_SGE,
-        });
-        let requests: [SendRequest<'_>; N] = from_fn(|nth| {
-            let Some(one) = packets.get(nth) else { return NO_REQUEST };
-            let data = match is_inline(&one.packet) {
+        }
+        let (mut flags, mut requests) = ([SendFlags::NONE; N], [NO_REQUEST; N]);
+        let places = flags.iter_mut().zip(&mut requests).zip(&sges);
+        for (nth, (((flags, request), sge), one)) in places.zip(packets).enumerate() {
+            let is_inline = is_inline(&one.packet);
+            *flags = sends.flags(!is_inline, nth + 1 == count);
+            let data = match is_inline {
                 true => Data::Inline(one.packet.octets()),
-                false => Data::Sges(std::slice::from_ref(&sges[nth])),
+                false => Data::Sges(std::slice::from_ref(sge)),
             };
             let id = name.id() | u64::from(sends.number(nth));
-            SendRequest { id, op: operation(lane, &one.route, link.qkey), flags: flags[nth], data }
-        });
+            let op = operation(lane, &one.route, link.qkey);
+            *request = SendRequest { id, op, flags: *flags, data };
+        }
         let posted = device.post_send(qp, &requests[..count]);
         let accepted = posted.as_ref().map_or_else(|error| error.accepted, |()| count);
         *sent += accepted as u64;

@@ -16,6 +16,7 @@
 
 mod config;
 mod icmp;
+mod lookup;
 mod mtu;
 mod news;
 mod outbox;
@@ -32,6 +33,7 @@ pub(crate) use udp::packet_len as udp_packet_len;
 pub use udp::{BindError, UdpError, UdpId, UdpReceived};
 
 use icmp::Complaint;
+use lookup::Lookup;
 use mtu::Mtus;
 use outbox::{Outbox, Packet};
 use packet::{IpPacket, NotWhole, Quoted};
@@ -45,11 +47,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use tcp::Tcp;
 use udp::{Heard, Udp};
-
-/// Tables that are looked up for every packet, with keys that strangers choose: hashed under a
-/// secret. Nothing walks through one in its order.
-#[expect(clippy::disallowed_types, reason = "it is looked up; its order decides nothing")]
-type Lookup<K, V> = std::collections::HashMap<K, V>;
 
 /// Ports for whoever does not care which (RFC 6335 6).
 const EPHEMERAL_PORTS: Ports = Ports(49_152..65_535);
