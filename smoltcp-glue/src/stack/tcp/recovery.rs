@@ -23,7 +23,7 @@ const MTU_SHORT: u32 = 2044;
 const LOST_OF_TRIAL: u32 = 3;
 const TRIAL: u32 = 16;
 /// So many in a row that arrive, and they are longer again.
-const CALM: u32 = 1000;
+const CALM: u32 = 256;
 /// Segments that may be on their way whatever is lost: enough for three to overtake one.
 const SEGMENTS_MIN: usize = 4;
 /// How long a peer may keep an acknowledgment back of a single segment: longer than ours do.

@@ -346,3 +346,227 @@ impl Scoreboard {
         false
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Shortly before numbers begin again.
+    const FIRST: u32 = u32::MAX - 2500;
+    const LATE: Duration = Duration::from_millis(1);
+    const NOW: Time = Time::START;
+
+    const fn at(octets: u32) -> u32 {
+        FIRST.wrapping_add(octets)
+    }
+
+    /// So many segments of 1000 octets are on their way.
+    fn flight(segments: u32) -> Scoreboard {
+        let mut board = Scoreboard::new(FIRST);
+        (0..segments).for_each(|nth| board.sent(NOW, at(nth * 1000), at((nth + 1) * 1000)));
+        board
+    }
+
+    /// The peer has the segments from one to before another.
+    fn select(board: &mut Scoreboard, from: u32, to: u32) -> Arrivals {
+        board.selected(NOW, (at(from * 1000), at(to * 1000)), Duration::ZERO)
+    }
+
+    fn lost_now(board: &mut Scoreboard) -> u32 {
+        board.look(NOW, LATE, 0).0.records
+    }
+
+    #[test]
+    fn two_that_overtake_another_are_another_order_and_three_a_loss() {
+        let mut board = flight(6);
+        for (nth, is_lost) in [(1, false), (2, false), (3, true)] {
+            assert_eq!(select(&mut board, nth, nth + 1).octets, 1000);
+            assert_eq!(lost_now(&mut board), u32::from(is_lost), "after {nth}");
+        }
+        assert!(board.has_lost_within(at(0), at(1)) && board.has_lost_within(at(999), at(5000)));
+        assert!(!board.has_lost_within(at(1000), at(6000)));
+        assert_eq!((board.flying(), board.lost()), (2000, 1000));
+        // It was late after all.
+        board.acknowledged(NOW, at(4000), Duration::ZERO);
+        assert_eq!((board.outstanding(), board.flying(), board.lost()), (2000, 2000, 0));
+        assert!(!board.has_lost_within(at(0), at(6000)));
+    }
+
+    #[test]
+    fn what_is_late_after_one_that_was_sent_later_is_lost_in_time() {
+        let mut board = flight(2);
+        assert_eq!(board.look(NOW + 2 * LATE, LATE, 0), (Losses::default(), None));
+        select(&mut board, 1, 2);
+        assert_eq!(board.look(NOW, LATE, 0), (Losses::default(), Some(NOW + LATE)));
+        let (losses, again_at) = board.look(NOW + LATE, LATE, 0);
+        assert_eq!((losses.records, losses.before, again_at), (1, 1, None));
+        assert_eq!(board.lost(), 1000);
+    }
+
+    #[test]
+    fn what_is_sent_again_is_lost_again_by_what_was_sent_after_it() {
+        let mut board = flight(4);
+        select(&mut board, 1, 4);
+        assert_eq!(lost_now(&mut board), 1);
+        board.sent(NOW, at(0), at(1000));
+        assert_eq!((lost_now(&mut board), board.lost(), board.flying()), (0, 0, 1000));
+        for nth in 4..7 {
+            board.sent(NOW, at(nth * 1000), at((nth + 1) * 1000));
+            select(&mut board, nth, nth + 1);
+            assert_eq!(lost_now(&mut board), u32::from(nth == 6));
+        }
+        assert_eq!(board.lost(), 1000);
+    }
+
+    #[test]
+    fn an_answer_that_is_too_quick_is_to_what_was_sent_first() {
+        let mut board = flight(2);
+        board.lose_last();
+        board.sent(NOW, at(1000), at(2000));
+        let arrivals = board.acknowledged(NOW, at(2000), Duration::from_nanos(1));
+        assert_eq!((arrivals.octets, arrivals.records, arrivals.latest), (2000, 2, 0));
+        assert!(board.has_reached(0) && !board.has_reached(2), "it may be the first of the two");
+    }
+
+    #[test]
+    fn what_came_twice_counts_once() {
+        let mut board = flight(4);
+        assert_eq!(select(&mut board, 1, 3).octets, 2000);
+        assert_eq!(select(&mut board, 1, 3), Arrivals::default());
+        assert_eq!(select(&mut board, 0, 4).octets, 2000);
+        assert_eq!(board.acknowledged(NOW, at(4000), Duration::ZERO), Arrivals::default());
+        assert_eq!((board.first(), board.outstanding()), (at(4000), 0));
+        assert_eq!(board.acknowledged(NOW, at(1000), Duration::ZERO), Arrivals::default());
+        assert_eq!(board.first(), at(4000), "an old one changes nothing");
+    }
+
+    #[test]
+    fn silence_asks_for_the_last_and_then_for_all() {
+        let mut board = flight(3);
+        select(&mut board, 2, 3);
+        board.lose_last();
+        assert!(board.has_lost_within(at(1000), at(2000)), "the last that has not arrived");
+        assert_eq!(board.lost(), 1000);
+        board.lose_all(false);
+        assert_eq!((board.lost(), board.flying()), (2000, 0));
+        board.lose_all(true);
+        assert_eq!(board.lost(), 3000, "a peer may throw away what it has not acknowledged");
+    }
+
+    #[test]
+    fn blocks_of_what_was_not_sent_are_not_believed() {
+        let mut board = flight(2);
+        for (left, right) in [(0, 2001), (1500, 1000), (1000, 1000), (3000, 4000), (u32::MAX, 500)]
+        {
+            let block = (at(left), at(right));
+            assert_eq!(board.selected(NOW, block, Duration::ZERO), Arrivals::default());
+        }
+        assert_eq!(board.flying(), 2000);
+        // An acknowledgment of it ends at what was sent.
+        assert_eq!(board.acknowledged(NOW, at(9000), Duration::ZERO).octets, 2000);
+        assert_eq!(board.first(), at(2000));
+    }
+
+    #[test]
+    fn records_have_a_limit() {
+        let octets = 4 * RECORDS_MAX as u32;
+        let mut board = Scoreboard::new(FIRST);
+        board.sent(NOW, FIRST, at(octets));
+        for nth in (1..octets).step_by(2) {
+            board.selected(NOW, (at(nth), at(nth + 1)), Duration::ZERO);
+        }
+        assert_eq!(board.records.len(), RECORDS_MAX);
+        for nth in octets..octets + 1000 {
+            board.sent(NOW, at(nth), at(nth + 1));
+            board.selected(NOW, (at(nth), at(nth + 1)), Duration::ZERO);
+        }
+        assert!(board.records.len() <= RECORDS_MAX + 2, "{}", board.records.len());
+        assert_eq!(board.outstanding(), octets as usize + 1000);
+    }
+
+    /// The same for every octet alone.
+    #[derive(Default)]
+    struct Octets {
+        first: u32,
+        all: Vec<(Fate, u64)>,
+        number: u64,
+        latest: Option<u64>,
+    }
+
+    impl Octets {
+        fn send(&mut self, from: u32, to: u32) {
+            let (number, to) = (self.number, to as usize);
+            self.number += 1;
+            let new_from = self.all.len();
+            self.all.resize(new_from.max(to), (Fate::Flying, number));
+            for octet in &mut self.all[(from as usize).min(to)..to] {
+                if octet.0 != Fate::Arrived {
+                    *octet = (Fate::Flying, number);
+                }
+            }
+        }
+
+        fn arrive(&mut self, from: u32, to: u32) {
+            for octet in &mut self.all[from as usize..to as usize] {
+                if octet.0 != Fate::Arrived {
+                    octet.0 = Fate::Arrived;
+                    self.latest = self.latest.max(Some(octet.1));
+                }
+            }
+        }
+
+        fn look(&mut self) {
+            let Some(latest) = self.latest else { return };
+            for octet in &mut self.all[self.first as usize..] {
+                if octet.0 == Fate::Flying && octet.1 + OVERTAKEN_BY <= latest {
+                    octet.0 = Fate::Lost;
+                }
+            }
+        }
+
+        fn count(&self, fate: Fate) -> usize {
+            self.all[self.first as usize..].iter().filter(|octet| octet.0 == fate).count()
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_board_knows_what_one_for_every_octet_knows(
+            steps in prop::collection::vec((0..6_u8, any::<u16>(), 1..40_u32), 1..200),
+        ) {
+            let (mut board, mut octets) = (Scoreboard::new(FIRST), Octets::default());
+            for (what, place, len) in steps {
+                let (first, end) = (octets.first, octets.all.len() as u32);
+                let from = first + u32::from(place) % (end - first + 1);
+                let to = end.min(from + len);
+                match what {
+                    0 | 1 => {
+                        board.sent(NOW, at(end), at(end + len));
+                        octets.send(end, end + len);
+                    }
+                    2 => {
+                        board.sent(NOW, at(from), at(from + len));
+                        octets.send(from, from + len);
+                    }
+                    3 | 4 if to > from => {
+                        board.selected(NOW, (at(from), at(to)), Duration::ZERO);
+                        octets.arrive(from, to);
+                    }
+                    5 => {
+                        board.acknowledged(NOW, at(from), Duration::ZERO);
+                        octets.arrive(first, from);
+                        octets.first = from;
+                    }
+                    _ => {}
+                }
+                board.look(NOW, LATE, 0);
+                octets.look();
+                prop_assert_eq!(board.first(), at(octets.first));
+                prop_assert_eq!(board.end(), at(octets.all.len() as u32));
+                prop_assert_eq!(board.flying(), octets.count(Fate::Flying));
+                prop_assert_eq!(board.lost(), octets.count(Fate::Lost));
+            }
+        }
+    }
+}
