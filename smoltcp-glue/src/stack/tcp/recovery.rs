@@ -191,9 +191,9 @@ impl Recovery {
             self.round_trip.sample(took);
         }
         (self.silences, self.may_probe) = (0, false);
-        self.grow(arrivals, outstanding, peer_window);
         self.length.note(arrivals.records, 0, self.board.next_number());
         self.look(now);
+        self.grow(arrivals, outstanding, peer_window);
         self.listen(now);
     }
 
@@ -203,16 +203,18 @@ impl Recovery {
         if !is_used || !self.board.has_reached(self.reduced_before) {
             return;
         }
+        if self.window >= peer_window {
+            return;
+        }
         if self.window < self.threshold {
             self.window += arrivals.octets;
-        } else {
-            self.credit += arrivals.octets;
-            if self.credit >= self.window {
-                self.credit -= self.window;
-                self.window += self.segment;
-            }
+            return;
         }
-        self.window = self.window.min(peer_window).max(SEGMENTS_MIN * self.segment);
+        self.credit += arrivals.octets;
+        if self.credit >= self.window {
+            self.credit -= self.window;
+            self.window += self.segment;
+        }
     }
 
     /// Looks for what is lost.
@@ -308,4 +310,98 @@ pub(super) struct Allowed {
     pub(super) octets: usize,
     /// Whether less will not do.
     pub(super) is_least: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEGMENT: usize = 1000;
+    const WINDOW: usize = 100_000;
+    const NOW: Time = Time::START;
+
+    /// Of a connection with so many segments on their way.
+    fn recovery(segments: u32) -> Recovery {
+        Recovery::new(NOW, (0, segments * 1000), SEGMENT, false)
+    }
+
+    fn due(recovery: &Recovery) -> Time {
+        recovery.due().expect("something is on its way")
+    }
+
+    #[test]
+    fn only_what_is_lost_and_what_is_new_is_let_through() {
+        let mut it = recovery(8);
+        it.heard(NOW, 1000, [(2000, 6000)], WINDOW);
+        assert!(it.has_lost());
+        let verdicts: Vec<_> =
+            (1..8).map(|nth| it.judge(NOW, nth * 1000, nth * 1000 + 1000)).collect();
+        let sent = verdicts.iter().map(|verdict| *verdict == Verdict::Send);
+        assert!(sent.eq([true, false, false, false, false, false, false]), "{verdicts:?}");
+        assert!(!it.has_lost());
+        assert_eq!(it.judge(NOW, 8000, 9000), Verdict::Send);
+        assert_eq!(it.judge(NOW, 1000, 2000), Verdict::Drop, "it is on its way again");
+    }
+
+    #[test]
+    fn a_window_is_smaller_once_for_all_that_was_sent_before() {
+        let mut it = recovery(20);
+        let before = it.window;
+        it.heard(NOW, 1000, [(2000, 10_000)], WINDOW);
+        assert_eq!(it.window, before / 10 * 7);
+        it.heard(NOW, 1000, [(11_000, 20_000)], WINDOW);
+        assert_eq!(it.window, before / 10 * 7, "the same round trip");
+        // What is new waits until there is room for it in whole segments.
+        let Allowed { octets, is_least } = it.allowed();
+        assert_eq!((octets, is_least), (19_000 + 12_000, false));
+    }
+
+    #[test]
+    fn silence_is_answered_by_the_last_and_then_by_all_and_ever_later() {
+        let mut it = recovery(8);
+        it.handle_timeout(due(&it), false);
+        assert_eq!((it.board.lost(), it.allowed().is_least), (SEGMENT, true));
+        assert_eq!(it.judge(due(&it), 6000, 7000), Verdict::Drop);
+        assert_eq!(it.judge(due(&it), 7000, 8000), Verdict::Send);
+        let mut last = NOW;
+        for nth in 0..20 {
+            let now = due(&it);
+            it.handle_timeout(now, false);
+            assert_eq!(it.board.lost(), 8 * SEGMENT, "{nth}");
+            let waits = due(&it).nanos() - now.nanos();
+            assert!(waits >= last.nanos() && waits <= SILENCE_MAX.as_nanos() as u64);
+            last = Time::from_nanos(waits);
+        }
+        assert_eq!((it.window, it.mtu(MTU_MAX)), (SEGMENTS_MIN * SEGMENT, MTU_SHORT));
+        it.heard(due(&it), 8000, [], WINDOW);
+        assert_eq!((it.board.lost(), it.due()), (0, None));
+    }
+
+    #[test]
+    fn a_closed_window_says_nothing_of_the_way() {
+        let mut it = recovery(8);
+        for _ in 0..20 {
+            it.handle_timeout(due(&it), true);
+        }
+        assert_eq!((it.window, it.mtu(MTU_MAX)), (8 * SEGMENT, MTU_MAX));
+        assert_eq!(it.board.lost(), SEGMENT, "one asks for the window");
+    }
+
+    #[test]
+    fn segments_are_as_long_as_arrive() {
+        let mut length = Length { limit: MTU_MAX, arrived: 0, lost: 0, calm: 0, since: 0 };
+        // One in ten is not enough.
+        for _ in 0..100 {
+            length.note(9, 1, 0);
+        }
+        assert_eq!(length.limit, MTU_MAX);
+        for _ in 0..6 {
+            length.note(4, 3, 7);
+        }
+        assert_eq!((length.limit, length.since), (MTU_SHORT, 7));
+        length.note(CALM, 0, 9);
+        assert_eq!(length.limit, 2 * MTU_SHORT);
+        (0..9).for_each(|_| length.note(CALM, 0, 9));
+        assert_eq!(length.limit, MTU_MAX);
+    }
 }

@@ -26,7 +26,10 @@ const SILENCE_OF_SINGLE: Duration = Duration::from_millis(50);
 const RUN_OUT: Duration = Duration::from_secs(13);
 /// The most that a peer's window is scaled by (RFC 7323 2.3).
 const SHIFT_MAX: u8 = 14;
+/// A peer's longest segment if it says nothing (RFC 9293 3.7.1), and the shortest that is believed,
+/// by smoltcp as well.
 const MSS_DEFAULT: u16 = 536;
+const MSS_MIN: u16 = 48;
 const HEADERS_V4: usize = 40;
 const HEADERS_V6: usize = 60;
 
@@ -81,7 +84,9 @@ impl Repair {
         for option in segment.options().map_while(Result::ok) {
             match option {
                 TcpOption::WindowScale(shift) => self.shift = shift.min(SHIFT_MAX),
-                TcpOption::MaximumSegmentSize(octets) if octets > 0 => self.mss = Some(octets),
+                TcpOption::MaximumSegmentSize(octets) if octets > 0 => {
+                    self.mss = Some(octets.max(MSS_MIN));
+                }
                 _ => {}
             }
         }
@@ -107,7 +112,7 @@ impl Connection {
     fn segment(&self, mtu: u32) -> usize {
         let headers = if self.addresses().0.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
         let theirs = self.repair.mss.unwrap_or(MSS_DEFAULT);
-        (mtu as usize).saturating_sub(headers).min(usize::from(theirs)).max(1)
+        (mtu as usize).saturating_sub(headers).clamp(usize::from(MSS_MIN), usize::from(theirs))
     }
 
     /// The longest packet for it, on a way that takes these.
@@ -115,18 +120,28 @@ impl Connection {
         self.repair.active.as_ref().map_or(of_way, |active| active.recovery.mtu(of_way))
     }
 
-    /// smoltcp has taken a segment of the peer's.
+    /// smoltcp has taken a segment of the peer's, which came in this state.
     pub(super) fn note_received(
         &mut self,
-        at: At,
+        (at, before): (At, State),
         segment: &TcpSegment<'_>,
         engine: &mut Engine,
         answer: Option<&mut Packet>,
     ) {
         let header = segment.header();
         self.repair.window = header.window;
+        if answer.is_some() && !segment.payload().is_empty() {
+            // Something is missing, or came twice: a sender that repairs needs every word. Also,
+            // smoltcp would wait for as much as one of our longest segments, and they are shorter.
+            self.socket().set_ack_delay(None);
+        }
         let has_options = header.data_offset > 5;
-        if self.repair.active.is_some() || has_options {
+        if header.syn {
+            let is_first = matches!(before, State::Listen | State::SynSent | State::SynReceived);
+            if is_first {
+                self.repair.note_syn(segment);
+            }
+        } else if self.repair.active.is_some() || has_options {
             self.receive_repaired(at, segment, engine, answer);
         }
     }
@@ -141,9 +156,6 @@ impl Connection {
         answer: Option<&mut Packet>,
     ) {
         let header = segment.header();
-        if header.syn {
-            return self.repair.note_syn(segment);
-        }
         let first = self.first();
         if let Some(answer) = answer {
             self.note_answer(answer);

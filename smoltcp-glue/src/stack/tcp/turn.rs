@@ -26,7 +26,7 @@ impl Tcp {
         let at = connection.at(now, mtus);
         let has_answer = self.engine.receive(at, connection.sockets(), octets, &mut self.draft);
         let answer = has_answer.then_some(&mut self.draft);
-        connection.note_received(at, segment, &mut self.engine, answer);
+        connection.note_received((at, before), segment, &mut self.engine, answer);
         if has_answer {
             push(out, &self.draft);
         }
