@@ -32,7 +32,7 @@ const ACK_DELAY: Duration = Duration::from_micros(2500);
 /// things to do as well.
 const ANSWER_UNKNOWN: Duration = Duration::from_millis(1);
 const SILENCE_MIN: Duration = Duration::from_micros(500);
-const SILENCE_MAX: Duration = Duration::from_secs(10);
+const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// What is to become of a segment that smoltcp has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +113,8 @@ pub(super) struct Recovery {
     credit: usize,
     /// The window was made smaller for what was sent before this number.
     reduced_before: u64,
+    /// What the peer takes, as far as it is known.
+    peer_window: usize,
     /// Octets of a segment.
     segment: usize,
     /// Silences since anything arrived.
@@ -147,6 +149,7 @@ impl Recovery {
             threshold: usize::MAX,
             credit: 0,
             reduced_before: 0,
+            peer_window: usize::MAX,
             segment,
             silences: 0,
             may_probe: false,
@@ -178,6 +181,7 @@ impl Recovery {
         blocks: impl IntoIterator<Item = (u32, u32)>,
         peer_window: usize,
     ) {
+        self.peer_window = peer_window;
         let fastest = self.round_trip.smoothed.unwrap_or_default() / 2;
         let outstanding = self.board.outstanding();
         let mut arrivals = self.board.acknowledged(now, first, fastest);
@@ -193,17 +197,17 @@ impl Recovery {
         (self.silences, self.may_probe) = (0, false);
         self.length.note(arrivals.records, 0, self.board.next_number());
         self.look(now);
-        self.grow(arrivals, outstanding, peer_window);
+        self.grow(arrivals, outstanding);
         self.listen(now);
     }
 
     /// More may be on its way, if as much was as may be.
-    fn grow(&mut self, arrivals: Arrivals, outstanding: usize, peer_window: usize) {
+    fn grow(&mut self, arrivals: Arrivals, outstanding: usize) {
         let is_used = outstanding * 2 >= self.window;
         if !is_used || !self.board.has_reached(self.reduced_before) {
             return;
         }
-        if self.window >= peer_window {
+        if self.window >= self.peer_window {
             return;
         }
         if self.window < self.threshold {
@@ -252,7 +256,7 @@ impl Recovery {
     }
 
     /// Does what is due by now.
-    pub(super) fn handle_timeout(&mut self, now: Time, is_window_closed: bool) {
+    pub(super) fn handle_timeout(&mut self, now: Time) {
         if self.late_at.is_some_and(|due| due <= now) {
             self.look(now);
         }
@@ -261,7 +265,10 @@ impl Recovery {
         }
         self.silences += 1;
         self.may_probe = true;
-        if is_window_closed || self.silences == 1 {
+        if self.peer_window == 0 {
+            // Only the first octet can ask for more.
+            self.board.lose_all(false);
+        } else if self.silences == 1 {
             self.board.lose_last();
         } else {
             self.board.lose_all(self.silences > 3);
@@ -281,6 +288,12 @@ impl Recovery {
     pub(super) fn judge(&mut self, now: Time, start: u32, end: u32) -> Verdict {
         let is_new = end.wrapping_sub(self.board.end()).cast_signed() > 0;
         let is_old = start.wrapping_sub(self.board.first()).cast_signed() < 0;
+        // smoltcp says something again though the window is closed, if it hears that often enough.
+        let reaches = end.wrapping_sub(self.board.first()) as usize;
+        if is_new && reaches > self.peer_window.max(1) && end.wrapping_sub(start) > 1 {
+            self.board.withheld(now, end);
+            return Verdict::Drop;
+        }
         let is_due = self.has_lost() && self.board.has_lost_within(start, end);
         if !(is_new || is_old || is_due) {
             return Verdict::Drop;
@@ -359,14 +372,14 @@ mod tests {
     #[test]
     fn silence_is_answered_by_the_last_and_then_by_all_and_ever_later() {
         let mut it = recovery(8);
-        it.handle_timeout(due(&it), false);
+        it.handle_timeout(due(&it));
         assert_eq!((it.board.lost(), it.allowed().is_least), (SEGMENT, true));
         assert_eq!(it.judge(due(&it), 6000, 7000), Verdict::Drop);
         assert_eq!(it.judge(due(&it), 7000, 8000), Verdict::Send);
         let mut last = NOW;
         for nth in 0..20 {
             let now = due(&it);
-            it.handle_timeout(now, false);
+            it.handle_timeout(now);
             assert_eq!(it.board.lost(), 8 * SEGMENT, "{nth}");
             let waits = due(&it).nanos() - now.nanos();
             assert!(waits >= last.nanos() && waits <= SILENCE_MAX.as_nanos() as u64);
@@ -380,11 +393,16 @@ mod tests {
     #[test]
     fn a_closed_window_says_nothing_of_the_way() {
         let mut it = recovery(8);
+        it.heard(NOW, 0, [], 0);
         for _ in 0..20 {
-            it.handle_timeout(due(&it), true);
+            it.handle_timeout(due(&it));
+            assert_eq!(it.judge(due(&it), 0, 1), Verdict::Send, "one octet asks for the window");
         }
         assert_eq!((it.window, it.mtu(MTU_MAX)), (8 * SEGMENT, MTU_MAX));
-        assert_eq!(it.board.lost(), SEGMENT, "one asks for the window");
+        assert_eq!(it.judge(due(&it), 8000, 9000), Verdict::Drop, "it is closed");
+        it.heard(due(&it), 8000, [], WINDOW);
+        assert!(it.has_lost(), "what was held back is to be sent");
+        assert_eq!(it.judge(due(&it), 8000, 9000), Verdict::Send);
     }
 
     #[test]

@@ -62,6 +62,8 @@ struct Active {
     /// What smoltcp's clock was last shown to make it run out, if nothing moved since.
     ran_out: Time,
     first: u32,
+    /// Where smoltcp is told of windows.
+    letter: Packet,
 }
 
 impl Repair {
@@ -129,7 +131,9 @@ impl Connection {
         answer: Option<&mut Packet>,
     ) {
         let header = segment.header();
-        self.repair.window = header.window;
+        if self.repair.active.is_none() {
+            self.repair.window = header.window;
+        }
         if answer.is_some() && !segment.payload().is_empty() {
             // Something is missing, or came twice: a sender that repairs needs every word. Also,
             // smoltcp would wait for as much as one of our longest segments, and they are shorter.
@@ -181,9 +185,10 @@ impl Connection {
             }
             self.begin(at, false);
         }
-        let peer_window = usize::from(self.repair.window) << self.repair.shift;
+        let peer_window = usize::from(header.window) << self.repair.shift;
         let segment_octets = self.segment(at.mtu);
         let Some(active) = &mut self.repair.active else { return };
+        self.repair.window = header.window;
         let payload = segment.payload().len() as u32 + u32::from(header.fin);
         let heard_to = header.sequence_number.wrapping_add(payload);
         let is_later = |before: u32| heard_to.wrapping_sub(before).cast_signed() > 0;
@@ -210,6 +215,7 @@ impl Connection {
             heard_to: None,
             ran_out: Time::START,
             first,
+            letter: Packet::default(),
         }));
     }
 
@@ -229,9 +235,11 @@ impl Connection {
 
     /// Tells smoltcp how much it may send.
     fn tell_window(&mut self, at: At, engine: &mut Engine) {
-        let Some(active) = &self.repair.active else { return };
+        let is_last = self.state() == State::LastAck;
+        let (local, remote) = self.addresses();
+        let Some(active) = &mut self.repair.active else { return };
         // It takes no acknowledgment for a window when it waits for its last.
-        let Some(heard_to) = active.heard_to.filter(|_| self.state() != State::LastAck) else {
+        let Some(heard_to) = active.heard_to.filter(|_| !is_last) else {
             return;
         };
         let allowed = active.recovery.allowed();
@@ -243,11 +251,10 @@ impl Connection {
         let field = u16::try_from(field).unwrap_or(u16::MAX).max(1).min(self.repair.window);
         let bare =
             Bare { sequence_number: heard_to, acknowledgment_number: active.first, window: field };
-        let (local, remote) = self.addresses();
-        let mut packet = Packet::default();
-        if write_bare(&mut packet, (remote, local), bare).is_some() {
+        if write_bare(&mut active.letter, (remote, local), bare).is_some() {
             // What smoltcp answers to that is for nobody.
-            engine.receive(at, &mut self.sockets, packet.octets(), &mut Packet::default());
+            let (letter, answer) = (active.letter.octets(), &mut Packet::default());
+            engine.receive(at, &mut self.sockets, letter, answer);
         }
     }
 
@@ -360,24 +367,19 @@ impl Connection {
         if self.repair.active.is_none() {
             self.begin(at, true);
         }
-        let is_closed = self.repair.window == 0;
         let segment_octets = self.segment(at.mtu);
         if let Some(active) = &mut self.repair.active {
             active.recovery.set_segment(segment_octets);
-            active.recovery.handle_timeout(at.now, is_closed);
+            active.recovery.handle_timeout(at.now);
         }
         self.tell_window(at, engine);
     }
 }
 
 impl Active {
-    /// The peer is told what it is acknowledged.
-    fn say(&mut self, written: &Written) {
+    /// The peer is told what it is acknowledged, which is just what came from it.
+    const fn say(&mut self, written: &Written) {
         self.said = Some((written.acknowledgment_number, written.window));
-        let said = written.acknowledgment_number;
-        let is_later = |before: u32| said.wrapping_sub(before).cast_signed() > 0;
-        if self.heard_to.is_none_or(is_later) {
-            self.heard_to = Some(said);
-        }
+        self.heard_to = Some(written.acknowledgment_number);
     }
 }

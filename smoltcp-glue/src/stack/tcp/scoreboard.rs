@@ -145,6 +145,13 @@ impl Scoreboard {
         self.write(now, (self.end(), end), false);
     }
 
+    /// Octets up to `end` were to be sent, and were not: they are as good as lost.
+    pub(super) fn withheld(&mut self, now: Time, end: u32) {
+        let start = self.end();
+        self.write(now, (start, end), false);
+        self.each_within(start, end, |record, _| record.fate = Fate::Lost);
+    }
+
     fn write(&mut self, now: Time, (start, end): (u32, u32), is_timed: bool) {
         let number = self.next_number;
         self.next_number += 1;
