@@ -254,7 +254,7 @@ impl Stack {
 
     /// Does what is due by now.
     pub fn handle_timeout(&mut self, now: Time) {
-        self.tcp.handle_timeout(now);
+        self.tcp.handle_timeout(now, &self.mtus);
     }
 
     /// When something is due; the start of time if there is something to send.

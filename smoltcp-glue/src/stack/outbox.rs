@@ -23,6 +23,10 @@ impl Packet {
     pub(super) fn octets(&self) -> &[u8] {
         &self.octets[..self.len]
     }
+
+    pub(super) fn octets_mut(&mut self) -> &mut [u8] {
+        &mut self.octets[..self.len]
+    }
 }
 
 /// Where a packet goes out: whoever sends it says where it is to be written.

@@ -13,12 +13,19 @@ pub struct Weather {
     pub lost: u32,
     pub late: u32,
     pub doubled: u32,
+    /// The two after it come before it.
+    pub swapped: u32,
+    /// Packets that are longer are lost, if this is not 0.
+    pub longest: usize,
 }
 
 /// How long a packet is on its way.
 const DELAY: Duration = Duration::from_micros(5);
 /// And one that is late, so that many overtake it.
 const LATE: Duration = Duration::from_micros(40);
+
+/// The longest packet of TCP without data.
+const ACKNOWLEDGES: usize = 100;
 
 pub struct World {
     pub now: Time,
@@ -27,6 +34,10 @@ pub struct World {
     pub packets: u64,
     /// How long the longest packet was.
     pub longest: usize,
+    /// Octets of packets with data.
+    pub octets: u64,
+    /// A packet for each host that others are to overtake, and how many.
+    held: [Option<(u32, Vec<u8>)>; 2],
     dice: Dice,
     flight: BTreeMap<(Time, u64), (usize, Vec<u8>)>,
 }
@@ -53,14 +64,28 @@ impl World {
             stack
         });
         let (now, flight) = (Time::START + Duration::from_secs(1), BTreeMap::new());
-        Self { now, hosts, weather, packets: 0, longest: 0, dice, flight }
+        Self {
+            now,
+            hosts,
+            weather,
+            packets: 0,
+            longest: 0,
+            octets: 0,
+            held: [None, None],
+            dice,
+            flight,
+        }
     }
 
     /// Puts a packet on the link.
     pub fn send(&mut self, to: usize, packet: Vec<u8>) {
         self.packets += 1;
         self.longest = self.longest.max(packet.len());
-        if self.dice.happens(self.weather.lost) {
+        if packet.len() > ACKNOWLEDGES {
+            self.octets += packet.len() as u64;
+        }
+        let is_too_long = (1..packet.len()).contains(&self.weather.longest);
+        if is_too_long || self.dice.happens(self.weather.lost) {
             return;
         }
         if self.dice.happens(self.weather.doubled) {
@@ -69,7 +94,23 @@ impl World {
         self.launch(to, packet);
     }
 
+    /// Puts a packet on its way, unless the next two are to come before it.
     fn launch(&mut self, to: usize, packet: Vec<u8>) {
+        if self.held[to].is_none() && self.dice.happens(self.weather.swapped) {
+            self.held[to] = Some((2, packet));
+            return;
+        }
+        self.fly(to, packet);
+        let goes = self.held[to].take_if(|(overtaken_by, _)| {
+            *overtaken_by -= 1;
+            *overtaken_by == 0
+        });
+        if let Some((_, packet)) = goes {
+            self.fly(to, packet);
+        }
+    }
+
+    fn fly(&mut self, to: usize, packet: Vec<u8>) {
         let delay = if self.dice.happens(self.weather.late) { LATE } else { DELAY };
         let number = self.packets * 2 + u64::from(self.flight.len() as u32 & 1);
         let mut key = (self.now + delay, number);
@@ -93,10 +134,9 @@ impl World {
     pub fn step(&mut self) -> bool {
         let Some(next) = self.next() else { return false };
         self.now = self.now.max(next);
-        while let Some(entry) = self.flight.first_entry() {
-            if entry.key().0 > self.now {
-                break;
-            }
+        if let Some(entry) = self.flight.first_entry()
+            && entry.key().0 <= self.now
+        {
             let (to, packet) = entry.remove();
             self.hosts[to].handle_packet(self.now, &packet);
         }
@@ -109,6 +149,13 @@ impl World {
     /// When anything happens next.
     fn next(&mut self) -> Option<Time> {
         self.drain();
+        for to in 0..2 {
+            // Nothing else comes before it.
+            let held = self.held[to].take_if(|_| self.flight.is_empty());
+            if let Some((_, packet)) = held {
+                self.fly(to, packet);
+            }
+        }
         let arrival = self.flight.first_key_value().map(|((time, _), _)| *time);
         let due = self.hosts.iter().filter_map(Stack::poll_timeout).min();
         [arrival, due].into_iter().flatten().min()

@@ -7,9 +7,11 @@
 //! A connection that the application has opened is its own from the start. One that is nobody's
 //! goes on until what was sent is acknowledged, or for as long as the configuration says.
 
-use super::engine::{At, Engine};
+use super::engine::{At, Engine, Written};
 use super::listener::ListenerId;
+use super::repair::Repair;
 use crate::stack::config::TcpConfig;
+use crate::stack::mtu::Mtus;
 use pollux_verbs::time::Time;
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{RecvError, Socket, SocketBuffer, State};
@@ -46,7 +48,7 @@ pub(super) enum Holder {
 
 /// A TCP connection.
 pub struct Connection {
-    sockets: SocketSet<'static>,
+    pub(super) sockets: SocketSet<'static>,
     handle: SocketHandle,
     local: SocketAddr,
     remote: SocketAddr,
@@ -65,6 +67,7 @@ pub struct Connection {
     /// Since when the peer owes an answer: to the first that was sent since it was heard last.
     owed_since: Option<Time>,
     patience: Duration,
+    pub(super) repair: Repair,
 }
 
 impl Connection {
@@ -92,6 +95,7 @@ impl Connection {
             unsent: 0,
             owed_since: None,
             patience: config.patience,
+            repair: Repair::default(),
         }
     }
 
@@ -139,7 +143,8 @@ impl Connection {
     ///
     /// smoltcp's own patience is for silence of any kind: it would end a connection that nobody
     /// uses, and one whose window is closed for longer than it takes from one probe to the next.
-    pub(super) fn note_sent(&mut self, now: Time) {
+    pub(super) fn note_sent(&mut self, now: Time, written: &Written) {
+        self.repair.note_written(written);
         let is_opening = matches!(self.state(), State::SynSent | State::SynReceived);
         if is_opening || self.shown().send_queue() > 0 {
             self.owed_since.get_or_insert(now);
@@ -238,7 +243,10 @@ impl Connection {
         }
         match self.socket().send_slice(octets) {
             Ok(0) if !octets.is_empty() => Ok(None),
-            Ok(taken) => Ok(Some(taken)),
+            Ok(taken) => {
+                self.repair.note_given(taken);
+                Ok(Some(taken))
+            }
             Err(_) => Err(TcpError::ShutDown),
         }
     }
@@ -269,7 +277,7 @@ impl Connection {
     }
 
     /// Where its peer is, where it is itself, and when it was polled.
-    pub(super) const fn at(&self, now: Time, mtu: u32) -> At {
-        At { now, local: self.local.ip(), mtu }
+    pub(super) fn at(&self, now: Time, mtus: &Mtus) -> At {
+        At { now, local: self.local.ip(), mtu: self.mtu(mtus.of(now, self.remote.ip())) }
     }
 }

@@ -10,7 +10,7 @@ use crate::stack::outbox::{Exit, Packet};
 use crate::stack::packet::IpPacket;
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
-use pollux_wire::ip::tcp::fill_checksum;
+use pollux_wire::ip::tcp::{TcpSegment, fill_checksum};
 use smoltcp::iface::{Config, Interface, PollResult, SocketSet};
 use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
@@ -39,6 +39,25 @@ pub(super) struct At {
     pub(super) now: Time,
     pub(super) local: IpAddr,
     pub(super) mtu: u32,
+}
+
+/// A segment that smoltcp has written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written {
+    pub(super) sequence_number: u32,
+    /// What it takes of the sequence numbers.
+    pub(super) octets: u32,
+    pub(super) acknowledgment_number: u32,
+    pub(super) window: u16,
+    pub(super) syn: bool,
+    pub(super) rst: bool,
+}
+
+impl Written {
+    /// The sequence number after it.
+    pub(super) const fn end(&self) -> u32 {
+        self.sequence_number.wrapping_add(self.octets)
+    }
 }
 
 impl Engine {
@@ -81,20 +100,38 @@ impl Engine {
         let interface = self.interface(at);
         let mut pipe = Pipe::new(at.mtu, Some(packet), answer);
         interface.poll_ingress_single(instant(at.now), &mut pipe, sockets);
-        pipe.is_sent
+        pipe.written.is_some()
     }
 
-    /// Writes what a connection sends next; says whether there was anything.
+    /// Writes what a connection sends next, if there is anything.
     pub(super) fn transmit(
         &mut self,
         at: At,
         sockets: &mut SocketSet<'static>,
         exit: &mut dyn Exit,
-    ) -> bool {
+    ) -> Option<Written> {
+        self.egress(at, sockets, Pipe::new(at.mtu, None, exit))
+    }
+
+    /// The same without its checksum, for whoever may not send it.
+    pub(super) fn draft(
+        &mut self,
+        at: At,
+        sockets: &mut SocketSet<'static>,
+        draft: &mut Packet,
+    ) -> Option<Written> {
+        self.egress(at, sockets, Pipe { seals: false, ..Pipe::new(at.mtu, None, draft) })
+    }
+
+    fn egress(
+        &mut self,
+        at: At,
+        sockets: &mut SocketSet<'static>,
+        mut pipe: Pipe<'_>,
+    ) -> Option<Written> {
         let interface = self.interface(at);
-        let mut pipe = Pipe::new(at.mtu, None, exit);
         let result = interface.poll_egress(instant(at.now), &mut pipe, sockets);
-        result == PollResult::SocketStateChanged && pipe.is_sent
+        pipe.written.filter(|_| result == PollResult::SocketStateChanged)
     }
 
     /// When a connection that has nothing to send now wants to be polled again.
@@ -125,12 +162,13 @@ struct Pipe<'p> {
     mtu: u32,
     incoming: Option<&'p [u8]>,
     outgoing: &'p mut dyn Exit,
-    is_sent: bool,
+    seals: bool,
+    written: Option<Written>,
 }
 
 impl<'p> Pipe<'p> {
     fn new(mtu: u32, incoming: Option<&'p [u8]>, outgoing: &'p mut dyn Exit) -> Self {
-        Self { mtu, incoming, outgoing, is_sent: false }
+        Self { mtu, incoming, outgoing, seals: true, written: None }
     }
 }
 
@@ -150,10 +188,11 @@ impl Device for Pipe<'_> {
     }
 
     fn transmit(&mut self, _: Instant) -> Option<Outgoing<'_>> {
-        if self.is_sent {
+        if self.written.is_some() {
             return None;
         }
-        Some(Outgoing { exit: &mut *self.outgoing, is_sent: &mut self.is_sent })
+        let Self { outgoing, seals, written, .. } = self;
+        Some(Outgoing { exit: &mut **outgoing, seals: *seals, written })
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -175,25 +214,43 @@ impl RxToken for Incoming<'_> {
 
 struct Outgoing<'a> {
     exit: &'a mut dyn Exit,
-    is_sent: &'a mut bool,
+    seals: bool,
+    written: &'a mut Option<Written>,
 }
 
 impl TxToken for Outgoing<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        *self.is_sent = true;
         let room = self.exit.room(len);
         let result = f(room);
-        seal(room);
+        *self.written = look(room, self.seals);
         result
     }
 }
 
-/// Puts the checksum into a segment, which smoltcp has left to us: ours takes a fraction of the
-/// time.
-fn seal(octets: &mut [u8]) {
-    if let Ok(IpPacket { pseudo, payload, .. }) = IpPacket::parse(octets) {
-        let at = octets.len() - payload.len();
+/// Looks at what smoltcp has written, and puts the checksum into it, which is left to us: ours
+/// takes a fraction of the time.
+fn look(octets: &mut [u8], seals: bool) -> Option<Written> {
+    let IpPacket { pseudo, payload, .. } = IpPacket::parse(octets).ok()?;
+    let at = octets.len() - payload.len();
+    let segment = TcpSegment::parse(payload).ok()?;
+    let header = segment.header();
+    let marks = u32::from(header.syn) + u32::from(header.fin);
+    let written = Written {
+        sequence_number: header.sequence_number,
+        octets: segment.payload().len() as u32 + marks,
+        acknowledgment_number: header.acknowledgment_number,
+        window: header.window,
+        syn: header.syn,
+        rst: header.rst,
+    };
+    if seals {
         let is_sealed = fill_checksum(&mut octets[at..], &pseudo);
         debug_assert!(is_sealed.is_ok(), "it has the header of a segment");
     }
+    Some(written)
+}
+
+/// Looks at a segment of ours and seals it.
+pub(super) fn seal(octets: &mut [u8]) -> Option<Written> {
+    look(octets, true)
 }

@@ -10,9 +10,14 @@
 //! Protocol and buffers of a connection are smoltcp's ([`engine`]). What is here costs a lookup for
 //! a segment, and nothing for a connection that nothing happens to.
 
+mod bare;
 mod connection;
 mod engine;
 mod listener;
+mod recovery;
+mod repair;
+mod scoreboard;
+mod turn;
 
 pub use connection::{Connection, TcpError};
 pub use listener::{Listener, ListenerId};
@@ -20,7 +25,7 @@ pub use listener::{Listener, ListenerId};
 use super::config::TcpConfig;
 use super::mtu::Mtus;
 use super::news::{News, SocketId};
-use super::outbox::{Exit, Outbox, Packet};
+use super::outbox::{Outbox, Packet};
 use super::packet::IpPacket;
 use super::slab::{Key, Slab};
 use super::{BindError, Counts, EPHEMERAL_PORTS, Lookup};
@@ -33,10 +38,6 @@ use smoltcp::iface::SocketSet;
 use smoltcp::socket::tcp::State;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
-
-/// How often smoltcp is kept from forgetting what came and nobody has read.
-const KEPT_FOR_READER: Duration = Duration::from_secs(1);
 
 /// Names a connection.
 pub type TcpId = Key<Connection>;
@@ -54,7 +55,8 @@ pub(super) struct Tcp {
     due: BTreeSet<(Time, TcpId)>,
     /// A set without sockets, which refuses every segment.
     nobody: SocketSet<'static>,
-    answer: Packet,
+    /// A segment that is being written.
+    draft: Packet,
     verifies: bool,
     pub(super) news: News,
 }
@@ -77,7 +79,7 @@ impl Tcp {
             ready: VecDeque::new(),
             due: BTreeSet::new(),
             nobody: SocketSet::new(Vec::new()),
-            answer: Packet::default(),
+            draft: Packet::default(),
             verifies,
             config,
             news: News::default(),
@@ -256,8 +258,7 @@ impl Tcp {
             },
             None => return self.refuse(now, local, octets, (out, counts)),
         };
-        let mtu = mtus.of(now, remote.ip());
-        self.receive(now, id, octets, mtu, out);
+        self.receive(now, id, (octets, &segment), mtus, out);
     }
 
     /// A connection that only waits for stragglers makes room for a new one between the same two
@@ -305,79 +306,8 @@ impl Tcp {
     ) {
         counts.tcp_refused += 1;
         let at = At { now, local: local.ip(), mtu: super::mtu::MTU_MIN };
-        if self.engine.receive(at, &mut self.nobody, octets, &mut self.answer) {
-            push(out, &self.answer);
-        }
-    }
-
-    fn receive(&mut self, now: Time, id: TcpId, octets: &[u8], mtu: u32, out: &mut Outbox) {
-        let Some(connection) = self.connections.get_mut(id) else { return };
-        let before = connection.state();
-        let at = connection.at(now, mtu);
-        if self.engine.receive(at, connection.sockets(), octets, &mut self.answer) {
-            push(out, &self.answer);
-        }
-        connection.note_heard();
-        connection.put_off(now);
-        if connection.state() == State::Listen {
-            // It was no SYN that a connection begins with.
-            connection.socket().abort();
-        }
-        self.settle(id, Event { before, heard: true });
-        self.make_ready(id);
-    }
-
-    /// Polls connections that are ready, until one has a packet; says whether there is one.
-    pub(super) fn transmit(
-        &mut self,
-        now: Time,
-        exit: &mut dyn Exit,
-        mtus: &Mtus,
-        counts: &mut Counts,
-    ) -> bool {
-        while let Some(id) = self.ready.pop_front() {
-            let Some(connection) = self.connections.get_mut(id) else { continue };
-            if connection.is_detached {
-                continue;
-            }
-            counts.tcp_polls += 1;
-            let before = connection.state();
-            let at = connection.at(now, mtus.of(now, connection.addresses().1.ip()));
-            let is_sent = self.engine.transmit(at, connection.sockets(), exit);
-            if is_sent {
-                connection.note_sent(now);
-                // It may have more, after everybody else had a turn.
-                self.ready.push_back(id);
-            } else {
-                connection.is_ready = false;
-                let due = self.engine.due(at, connection.sockets());
-                let due = [due, connection.closing_due()].into_iter().flatten().min();
-                self.set_due(id, due);
-            }
-            self.settle(id, Event { before, heard: false });
-            if is_sent {
-                return true;
-            }
-        }
-        false
-    }
-
-    pub(super) fn handle_timeout(&mut self, now: Time) {
-        while let Some(&(due, id)) = self.due.first() {
-            if due > now {
-                return;
-            }
-            self.set_due(id, None);
-            let Some(connection) = self.connections.get_mut(id) else { continue };
-            if connection.is_kept_for_reader() {
-                self.set_due(id, Some(now + KEPT_FOR_READER));
-                continue;
-            }
-            let before = connection.state();
-            if connection.give_up(now) {
-                self.settle(id, Event { before, heard: false });
-            }
-            self.make_ready(id);
+        if self.engine.receive(at, &mut self.nobody, octets, &mut self.draft) {
+            push(out, &self.draft);
         }
     }
 
@@ -405,23 +335,6 @@ impl Tcp {
     /// Whether there is a connection between these two, and so its peer may be believed.
     pub(super) fn knows(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         self.by_addresses.contains_key(&(local, remote))
-    }
-
-    fn make_ready(&mut self, id: TcpId) {
-        if let Some(connection) = self.connections.get_mut(id)
-            && !connection.is_ready
-        {
-            connection.is_ready = true;
-            self.ready.push_back(id);
-        }
-    }
-
-    fn set_due(&mut self, id: TcpId, due: Option<Time>) {
-        let Some(connection) = self.connections.get_mut(id) else { return };
-        if let Some(old) = std::mem::replace(&mut connection.due, due) {
-            self.due.remove(&(old, id));
-        }
-        self.due.extend(due.map(|due| (due, id)));
     }
 
     /// What becomes of a connection after something happened to it.

@@ -1,0 +1,73 @@
+//! Segments that only acknowledge, as we write them ourselves.
+
+use crate::stack::HOP_LIMIT;
+use crate::stack::outbox::Packet;
+use crate::stack::packet::IpPacket;
+use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::ipv4::Ipv4Header;
+use pollux_wire::ip::ipv6::Ipv6Header;
+use pollux_wire::ip::tcp::{TcpHeader, fill_checksum};
+use std::net::{IpAddr, SocketAddr};
+
+/// What such a segment says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bare {
+    pub(super) sequence_number: u32,
+    pub(super) acknowledgment_number: u32,
+    pub(super) window: u16,
+}
+
+/// Writes one.
+pub(super) fn write_bare(
+    packet: &mut Packet,
+    (from, to): (SocketAddr, SocketAddr),
+    bare: Bare,
+) -> Option<()> {
+    let tcp = TcpHeader {
+        source_port: from.port(),
+        destination_port: to.port(),
+        sequence_number: bare.sequence_number,
+        acknowledgment_number: bare.acknowledgment_number,
+        window: bare.window,
+        ack: true,
+        ..TcpHeader::default()
+    };
+    let (protocol, len) = (IpProtocol::TCP, TcpHeader::LEN);
+    let (segment, pseudo) = match (from.ip(), to.ip()) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let header = Ipv4Header {
+                dont_fragment: true,
+                ttl: HOP_LIMIT,
+                protocol,
+                source,
+                destination,
+                ..Ipv4Header::default()
+            };
+            let room = packet.room(Ipv4Header::LEN + len);
+            (header.write_packet(&[], len, room).ok()?, header.pseudo_header())
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let header = Ipv6Header {
+                next_header: protocol,
+                hop_limit: HOP_LIMIT,
+                source,
+                destination,
+                ..Ipv6Header::default()
+            };
+            let room = packet.room(Ipv6Header::LEN + len);
+            (header.write_packet(len, room).ok()?, header.pseudo_header())
+        }
+        _ => return None,
+    };
+    tcp.write_segment(&[], 0, segment).ok()?;
+    fill_checksum(segment, &pseudo).ok()
+}
+
+/// Moves a segment to another place of its stream. Its checksum is not right after that.
+pub(super) fn set_sequence_number(octets: &mut [u8], to: u32) {
+    let Ok(IpPacket { payload, .. }) = IpPacket::parse(octets) else { return };
+    let at = octets.len() - payload.len();
+    if let Some(place) = octets.get_mut(at + 4..at + 8) {
+        place.copy_from_slice(&to.to_be_bytes());
+    }
+}

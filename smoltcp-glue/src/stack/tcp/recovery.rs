@@ -1,0 +1,425 @@
+//! How a connection goes on that has lost something: what is sent again and when, how much may be
+//! on its way, and how long segments are.
+//!
+//! ```text
+//!   acknowledgment --> scoreboard --lost--> smoltcp says all again; only that is let through
+//!                          |   \--lost--> a smaller window (RFC 5681 3.2, with 0.7 for a half)
+//!                          |   \--often, of long segments--> shorter segments (RFC 4821)
+//!   silence ---------------+-> the last once more (RFC 8985 7), then all
+//! ```
+//!
+//! A connection begins without one of these, and has one from its first selective acknowledgment or
+//! its first silence on. smoltcp has the octets and writes segments; it neither counts losses nor
+//! keeps a window any more, but is told of the window that is left.
+
+use super::scoreboard::{Arrivals, Scoreboard};
+use crate::stack::mtu::MTU_MAX;
+use pollux_verbs::time::Time;
+use std::time::Duration;
+
+/// What a datagram carries wherever there is IP over InfiniBand (RFC 4391 9.1.2).
+const MTU_SHORT: u32 = 2044;
+/// So many lost among so many in a row, and segments are shorter.
+const LOST_OF_TRIAL: u32 = 3;
+const TRIAL: u32 = 16;
+/// So many in a row that arrive, and they are longer again.
+const CALM: u32 = 256;
+/// Segments that may be on their way whatever is lost: enough for three to overtake one.
+const SEGMENTS_MIN: usize = 4;
+/// How long a peer may keep an acknowledgment back of a single segment: longer than ours do.
+const ACK_DELAY: Duration = Duration::from_micros(2500);
+/// How long an answer takes before one came, and what it takes at the least, since a peer has other
+/// things to do as well.
+const ANSWER_UNKNOWN: Duration = Duration::from_millis(1);
+const SILENCE_MIN: Duration = Duration::from_micros(500);
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+
+/// What is to become of a segment that smoltcp has written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Send,
+    /// The peer has it, or will.
+    Drop,
+}
+
+/// The length of segments.
+#[derive(Debug)]
+struct Length {
+    limit: u32,
+    arrived: u32,
+    lost: u32,
+    calm: u32,
+    /// Transmissions from this number on have the length that is on trial.
+    since: u64,
+}
+
+impl Length {
+    /// Some arrived, some are lost.
+    fn note(&mut self, arrived: u32, lost: u32, next_number: u64) {
+        self.calm = if lost > 0 { 0 } else { self.calm + arrived };
+        (self.arrived, self.lost) = (self.arrived + arrived, self.lost + lost);
+        if self.lost >= LOST_OF_TRIAL {
+            self.shorten(next_number);
+        } else if self.arrived + self.lost >= TRIAL {
+            (self.arrived, self.lost) = (0, 0);
+        }
+        if self.calm >= CALM {
+            (self.calm, self.limit) = (0, (self.limit * 2).min(MTU_MAX));
+        }
+    }
+
+    fn shorten(&mut self, next_number: u64) {
+        self.limit = (self.limit / 2).max(MTU_SHORT);
+        (self.arrived, self.lost, self.calm) = (0, 0, 0);
+        self.since = next_number;
+    }
+}
+
+/// How long answers take (RFC 6298 2).
+#[derive(Debug, Default)]
+struct RoundTrip {
+    smoothed: Option<Duration>,
+    varies: Duration,
+    latest: Duration,
+}
+
+impl RoundTrip {
+    fn sample(&mut self, took: Duration) {
+        self.latest = took;
+        let Some(smoothed) = self.smoothed else {
+            (self.smoothed, self.varies) = (Some(took), took / 2);
+            return;
+        };
+        self.varies = (self.varies * 3 + smoothed.abs_diff(took)) / 4;
+        self.smoothed = Some((smoothed * 7 + took) / 8);
+    }
+
+    fn smoothed(&self) -> Duration {
+        self.smoothed.unwrap_or(ANSWER_UNKNOWN)
+    }
+}
+
+/// All of it, for one connection.
+#[derive(Debug)]
+pub(super) struct Recovery {
+    board: Scoreboard,
+    round_trip: RoundTrip,
+    length: Length,
+    /// Octets that may be on their way.
+    window: usize,
+    /// Where it grows slowly.
+    threshold: usize,
+    /// Octets that arrived since it last grew slowly.
+    credit: usize,
+    /// The window was made smaller for what was sent before this number.
+    reduced_before: u64,
+    /// What the peer takes, as far as it is known.
+    peer_window: usize,
+    /// Octets of a segment.
+    segment: usize,
+    /// Silences since anything arrived.
+    silences: u32,
+    /// One segment may go whatever the window is.
+    may_probe: bool,
+    silent_at: Option<Time>,
+    late_at: Option<Time>,
+}
+
+impl Recovery {
+    /// Of a connection that has sent from `first` to `end`, in segments of this length. It may
+    /// begin with a silence.
+    pub(super) fn new(
+        now: Time,
+        (first, end): (u32, u32),
+        segment: usize,
+        is_silent: bool,
+    ) -> Self {
+        let mut board = Scoreboard::new(first);
+        while board.end() != end {
+            let left = end.wrapping_sub(board.end());
+            let next = board.end().wrapping_add(left.min(segment.max(1) as u32));
+            board.sent_before(now, next);
+        }
+        let window = board.outstanding().max(SEGMENTS_MIN * segment);
+        let mut recovery = Self {
+            board,
+            round_trip: RoundTrip::default(),
+            length: Length { limit: MTU_MAX, arrived: 0, lost: 0, calm: 0, since: 0 },
+            window,
+            threshold: usize::MAX,
+            credit: 0,
+            reduced_before: 0,
+            peer_window: usize::MAX,
+            segment,
+            silences: 0,
+            may_probe: false,
+            silent_at: None,
+            late_at: None,
+        };
+        recovery.listen(now);
+        if is_silent {
+            recovery.silent_at = Some(now);
+        }
+        recovery
+    }
+
+    /// The longest packet, on a way that takes these.
+    pub(super) fn mtu(&self, of_way: u32) -> u32 {
+        self.length.limit.min(of_way)
+    }
+
+    /// How many octets a segment has by now.
+    pub(super) const fn set_segment(&mut self, octets: usize) {
+        self.segment = octets;
+    }
+
+    /// The peer has all before `first`, and these blocks.
+    pub(super) fn heard(
+        &mut self,
+        now: Time,
+        first: u32,
+        blocks: impl IntoIterator<Item = (u32, u32)>,
+        peer_window: usize,
+    ) {
+        self.peer_window = peer_window;
+        let fastest = self.round_trip.smoothed.unwrap_or_default() / 2;
+        let outstanding = self.board.outstanding();
+        let mut arrivals = self.board.acknowledged(now, first, fastest);
+        for block in blocks {
+            arrivals = arrivals.and(self.board.selected(now, block, fastest));
+        }
+        if arrivals.octets == 0 {
+            return;
+        }
+        if let Some(took) = arrivals.took {
+            self.round_trip.sample(took);
+        }
+        (self.silences, self.may_probe) = (0, false);
+        self.length.note(arrivals.records, 0, self.board.next_number());
+        self.look(now);
+        self.grow(arrivals, outstanding);
+        self.listen(now);
+    }
+
+    /// More may be on its way, if as much was as may be.
+    fn grow(&mut self, arrivals: Arrivals, outstanding: usize) {
+        let is_used = outstanding * 2 >= self.window;
+        if !is_used || !self.board.has_reached(self.reduced_before) {
+            return;
+        }
+        if self.window >= self.peer_window {
+            return;
+        }
+        if self.window < self.threshold {
+            self.window += arrivals.octets;
+            return;
+        }
+        self.credit += arrivals.octets;
+        if self.credit >= self.window {
+            self.credit -= self.window;
+            self.window += self.segment;
+        }
+    }
+
+    /// Looks for what is lost.
+    fn look(&mut self, now: Time) {
+        let late = 2 * self.round_trip.smoothed().max(self.round_trip.latest);
+        let (losses, late_at) = self.board.look(now, late, self.length.since);
+        self.late_at = late_at;
+        if losses.before > self.reduced_before {
+            self.reduce();
+        }
+        if losses.records > 0 {
+            self.length.note(0, losses.records, self.board.next_number());
+        }
+    }
+
+    fn reduce(&mut self) {
+        self.threshold = (self.window / 10 * 7).max(SEGMENTS_MIN * self.segment);
+        (self.window, self.credit) = (self.threshold, 0);
+        self.reduced_before = self.board.next_number();
+    }
+
+    /// From now on silence counts.
+    fn listen(&mut self, now: Time) {
+        let answer = self.round_trip.smoothed() * 2 + self.round_trip.varies * 4;
+        let is_single = self.board.outstanding() <= self.segment;
+        let delay = if is_single { ACK_DELAY } else { Duration::ZERO };
+        let silence = answer.max(SILENCE_MIN) + delay;
+        let silence = silence.saturating_mul(1 << self.silences.min(20)).min(SILENCE_MAX);
+        self.silent_at = (self.board.outstanding() > 0).then_some(now + silence);
+    }
+
+    /// When something is due.
+    pub(super) fn due(&self) -> Option<Time> {
+        [self.silent_at, self.late_at].into_iter().flatten().min()
+    }
+
+    /// Does what is due by now.
+    pub(super) fn handle_timeout(&mut self, now: Time) {
+        if self.late_at.is_some_and(|due| due <= now) {
+            self.look(now);
+        }
+        if self.silent_at.is_none_or(|due| due > now) {
+            return;
+        }
+        self.silences += 1;
+        self.may_probe = true;
+        if self.peer_window == 0 {
+            // Only the first octet can ask for more.
+            self.board.lose_all(false);
+        } else if self.silences == 1 {
+            self.board.lose_last();
+        } else {
+            self.board.lose_all(self.silences > 3);
+            self.reduce();
+            self.window = SEGMENTS_MIN * self.segment;
+            self.length.shorten(self.board.next_number());
+        }
+        self.listen(now);
+    }
+
+    /// Whether something is to be sent again, and may.
+    pub(super) const fn has_lost(&self) -> bool {
+        self.board.lost() > 0 && (self.may_probe || self.board.flying() < self.window)
+    }
+
+    /// smoltcp has written what is from `start` to `end`.
+    pub(super) fn judge(&mut self, now: Time, start: u32, end: u32) -> Verdict {
+        let is_new = end.wrapping_sub(self.board.end()).cast_signed() > 0;
+        let is_old = start.wrapping_sub(self.board.first()).cast_signed() < 0;
+        // smoltcp says something again though the window is closed, if it hears that often enough.
+        let reaches = end.wrapping_sub(self.board.first()) as usize;
+        if is_new && reaches > self.peer_window.max(1) && end.wrapping_sub(start) > 1 {
+            self.board.withheld(now, end);
+            return Verdict::Drop;
+        }
+        let is_due = self.has_lost() && self.board.has_lost_within(start, end);
+        if !(is_new || is_old || is_due) {
+            return Verdict::Drop;
+        }
+        let was_idle = self.board.outstanding() == 0;
+        self.board.sent(now, start, end);
+        self.may_probe = false;
+        if self.silences == 0 || was_idle {
+            self.listen(now);
+        }
+        Verdict::Send
+    }
+
+    /// How far beyond what is acknowledged smoltcp may send: as much as it did, if there is
+    /// something to send again, and what the window has room for in whole segments.
+    pub(super) fn allowed(&self) -> Allowed {
+        let busy = self.board.flying() + self.board.lost();
+        let room = self.window.saturating_sub(busy) / self.segment.max(1) * self.segment;
+        let octets = self.board.outstanding() + room;
+        Allowed { octets, is_least: self.board.lost() > 0 && room == 0 }
+    }
+}
+
+/// A window for smoltcp, which has to be rounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Allowed {
+    pub(super) octets: usize,
+    /// Whether less will not do.
+    pub(super) is_least: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEGMENT: usize = 1000;
+    const WINDOW: usize = 100_000;
+    const NOW: Time = Time::START;
+
+    /// Of a connection with so many segments on their way.
+    fn recovery(segments: u32) -> Recovery {
+        Recovery::new(NOW, (0, segments * 1000), SEGMENT, false)
+    }
+
+    fn due(recovery: &Recovery) -> Time {
+        recovery.due().expect("something is on its way")
+    }
+
+    #[test]
+    fn only_what_is_lost_and_what_is_new_is_let_through() {
+        let mut it = recovery(8);
+        it.heard(NOW, 1000, [(2000, 6000)], WINDOW);
+        assert!(it.has_lost());
+        let verdicts: Vec<_> =
+            (1..8).map(|nth| it.judge(NOW, nth * 1000, nth * 1000 + 1000)).collect();
+        let sent = verdicts.iter().map(|verdict| *verdict == Verdict::Send);
+        assert!(sent.eq([true, false, false, false, false, false, false]), "{verdicts:?}");
+        assert!(!it.has_lost());
+        assert_eq!(it.judge(NOW, 8000, 9000), Verdict::Send);
+        assert_eq!(it.judge(NOW, 1000, 2000), Verdict::Drop, "it is on its way again");
+    }
+
+    #[test]
+    fn a_window_is_smaller_once_for_all_that_was_sent_before() {
+        let mut it = recovery(20);
+        let before = it.window;
+        it.heard(NOW, 1000, [(2000, 10_000)], WINDOW);
+        assert_eq!(it.window, before / 10 * 7);
+        it.heard(NOW, 1000, [(11_000, 20_000)], WINDOW);
+        assert_eq!(it.window, before / 10 * 7, "the same round trip");
+        // What is new waits until there is room for it in whole segments.
+        let Allowed { octets, is_least } = it.allowed();
+        assert_eq!((octets, is_least), (19_000 + 12_000, false));
+    }
+
+    #[test]
+    fn silence_is_answered_by_the_last_and_then_by_all_and_ever_later() {
+        let mut it = recovery(8);
+        it.handle_timeout(due(&it));
+        assert_eq!((it.board.lost(), it.allowed().is_least), (SEGMENT, true));
+        assert_eq!(it.judge(due(&it), 6000, 7000), Verdict::Drop);
+        assert_eq!(it.judge(due(&it), 7000, 8000), Verdict::Send);
+        let mut last = NOW;
+        for nth in 0..20 {
+            let now = due(&it);
+            it.handle_timeout(now);
+            assert_eq!(it.board.lost(), 8 * SEGMENT, "{nth}");
+            let waits = due(&it).nanos() - now.nanos();
+            assert!(waits >= last.nanos() && waits <= SILENCE_MAX.as_nanos() as u64);
+            last = Time::from_nanos(waits);
+        }
+        assert_eq!((it.window, it.mtu(MTU_MAX)), (SEGMENTS_MIN * SEGMENT, MTU_SHORT));
+        it.heard(due(&it), 8000, [], WINDOW);
+        assert_eq!((it.board.lost(), it.due()), (0, None));
+    }
+
+    #[test]
+    fn a_closed_window_says_nothing_of_the_way() {
+        let mut it = recovery(8);
+        it.heard(NOW, 0, [], 0);
+        for _ in 0..20 {
+            it.handle_timeout(due(&it));
+            assert_eq!(it.judge(due(&it), 0, 1), Verdict::Send, "one octet asks for the window");
+        }
+        assert_eq!((it.window, it.mtu(MTU_MAX)), (8 * SEGMENT, MTU_MAX));
+        assert_eq!(it.judge(due(&it), 8000, 9000), Verdict::Drop, "it is closed");
+        it.heard(due(&it), 8000, [], WINDOW);
+        assert!(it.has_lost(), "what was held back is to be sent");
+        assert_eq!(it.judge(due(&it), 8000, 9000), Verdict::Send);
+    }
+
+    #[test]
+    fn segments_are_as_long_as_arrive() {
+        let mut length = Length { limit: MTU_MAX, arrived: 0, lost: 0, calm: 0, since: 0 };
+        // One in ten is not enough.
+        for _ in 0..100 {
+            length.note(9, 1, 0);
+        }
+        assert_eq!(length.limit, MTU_MAX);
+        for _ in 0..6 {
+            length.note(4, 3, 7);
+        }
+        assert_eq!((length.limit, length.since), (MTU_SHORT, 7));
+        length.note(CALM, 0, 9);
+        assert_eq!(length.limit, 2 * MTU_SHORT);
+        (0..9).for_each(|_| length.note(CALM, 0, 9));
+        assert_eq!(length.limit, MTU_MAX);
+    }
+}

@@ -1,0 +1,579 @@
+//! What of a stream is on its way, has arrived, or is lost (RFC 6675, with the numbers of RFC 9002
+//! 6.1 in place of its counts).
+//!
+//! ```text
+//!            sent             its number + 3, or later and long after, has arrived
+//!   (new) ---------> flying -------------------------------------------------------> lost
+//!                     |  ^                                                             |
+//!         acknowledged|  +--------------------------- sent again ----------------------+
+//!                     v
+//!                  arrived --everything before has, too--> (forgotten)
+//! ```
+//!
+//! Every transmission has a number, so that one that is lost again is noticed like the first: by
+//! what was sent after it and has arrived. Fewer than three that arrive earlier are taken for a way
+//! that changes their order. Sequence numbers are compared within half of their space, from the
+//! first that is not acknowledged.
+
+use pollux_verbs::time::Time;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// A transmission is lost when one that was sent so many after it has arrived (RFC 9002 6.1.1).
+const OVERTAKEN_BY: u64 = 3;
+/// Records at the most, whatever a peer says of single octets; what is beyond is not told apart.
+const RECORDS_MAX: usize = 4096;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Flying,
+    Arrived,
+    Lost,
+}
+
+/// A part of the stream that was sent at once.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    /// Where it ends, and the next begins.
+    end: u32,
+    number: u64,
+    at: Time,
+    fate: Fate,
+    /// Whether it was sent before: what arrives may be either.
+    is_again: bool,
+    /// Whether it is known when it was sent.
+    is_timed: bool,
+}
+
+/// What an acknowledgment has told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Arrivals {
+    pub(super) octets: usize,
+    pub(super) records: u32,
+    /// How long the latest was on its way, there and back.
+    pub(super) took: Option<Duration>,
+    latest: u64,
+}
+
+impl Arrivals {
+    /// Both.
+    pub(super) fn and(self, other: Self) -> Self {
+        let latest = if other.latest >= self.latest { other } else { self };
+        Self {
+            octets: self.octets + other.octets,
+            records: self.records + other.records,
+            took: latest.took.or(self.took).or(other.took),
+            latest: latest.latest,
+        }
+    }
+}
+
+/// What a look found to be lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Losses {
+    pub(super) records: u32,
+    /// One more than the number of the latest transmission that is.
+    pub(super) before: u64,
+}
+
+/// All of a stream that was sent and is not acknowledged.
+#[derive(Debug)]
+pub(super) struct Scoreboard {
+    first: u32,
+    records: VecDeque<Record>,
+    next_number: u64,
+    /// The latest transmission that has arrived.
+    latest: Option<u64>,
+    flying: usize,
+    lost: usize,
+}
+
+/// Octets from one place to a later one.
+const fn distance(from: u32, to: u32) -> i32 {
+    to.wrapping_sub(from).cast_signed()
+}
+
+impl Scoreboard {
+    /// One that begins at a place of a stream.
+    pub(super) const fn new(first: u32) -> Self {
+        let records = VecDeque::new();
+        Self { first, records, next_number: 0, latest: None, flying: 0, lost: 0 }
+    }
+
+    /// The first octet that is not acknowledged.
+    pub(super) const fn first(&self) -> u32 {
+        self.first
+    }
+
+    /// The octet after the last that was sent.
+    pub(super) fn end(&self) -> u32 {
+        self.records.back().map_or(self.first, |record| record.end)
+    }
+
+    /// Octets that are not acknowledged.
+    pub(super) fn outstanding(&self) -> usize {
+        self.end().wrapping_sub(self.first) as usize
+    }
+
+    /// Octets that are thought to be on their way.
+    pub(super) const fn flying(&self) -> usize {
+        self.flying
+    }
+
+    /// Octets that are to be sent again.
+    pub(super) const fn lost(&self) -> usize {
+        self.lost
+    }
+
+    /// The number of the next transmission.
+    pub(super) const fn next_number(&self) -> u64 {
+        self.next_number
+    }
+
+    /// Whether one of these numbers, or a later one, has arrived.
+    pub(super) fn has_reached(&self, number: u64) -> bool {
+        self.latest.is_some_and(|latest| latest >= number)
+    }
+
+    /// Octets from `start` to `end` were sent.
+    pub(super) fn sent(&mut self, now: Time, start: u32, end: u32) {
+        self.write(now, (start, end), true);
+    }
+
+    /// Octets up to `end` were sent, nobody knows when.
+    pub(super) fn sent_before(&mut self, now: Time, end: u32) {
+        self.write(now, (self.end(), end), false);
+    }
+
+    /// Octets up to `end` were to be sent, and were not: they are as good as lost.
+    pub(super) fn withheld(&mut self, now: Time, end: u32) {
+        let start = self.end();
+        self.write(now, (start, end), false);
+        self.each_within(start, end, |record, _| record.fate = Fate::Lost);
+    }
+
+    fn write(&mut self, now: Time, (start, end): (u32, u32), is_timed: bool) {
+        let number = self.next_number;
+        self.next_number += 1;
+        let new_from = self.end();
+        self.split(start);
+        self.split(end);
+        self.each_within(start, end, |record, _| {
+            if record.fate != Fate::Arrived {
+                (record.fate, record.is_again) = (Fate::Flying, true);
+                (record.number, record.at, record.is_timed) = (number, now, true);
+            }
+        });
+        if distance(new_from, end) > 0 {
+            let record =
+                Record { end, number, at: now, fate: Fate::Flying, is_again: false, is_timed };
+            self.flying += end.wrapping_sub(new_from) as usize;
+            self.push(record);
+        }
+    }
+
+    /// One more record; where there are too many the last ones are not told apart.
+    fn push(&mut self, record: Record) {
+        if self.is_full()
+            && let Some(last) = self.records.pop_back()
+        {
+            match (last.fate, self.records.back_mut()) {
+                (Fate::Flying, _) => {}
+                (Fate::Arrived, Some(before)) if before.fate == Fate::Arrived => {
+                    before.end = last.end;
+                }
+                _ => self.records.push_back(last),
+            }
+        }
+        self.records.push_back(record);
+    }
+
+    fn is_full(&self) -> bool {
+        self.records.len() >= RECORDS_MAX
+    }
+
+    /// Parts the record that a place is within, if there is room.
+    fn split(&mut self, at: u32) {
+        if self.is_full() || distance(self.first, at) <= 0 {
+            return;
+        }
+        let index = self.records.partition_point(|record| distance(record.end, at) >= 0);
+        let begin = index.checked_sub(1).map_or(self.first, |before| self.records[before].end);
+        if let Some(record) = self.records.get(index).copied()
+            && begin != at
+        {
+            self.records.insert(index, Record { end: at, ..record });
+        }
+    }
+
+    /// Does something to each record that is whole between two places.
+    fn each_within(&mut self, start: u32, end: u32, mut what: impl FnMut(&mut Record, usize)) {
+        let Self { records, first, flying, lost, .. } = self;
+        let index = records.partition_point(|record| distance(record.end, start) >= 0);
+        let mut begin = index.checked_sub(1).map_or(*first, |before| records[before].end);
+        for record in records.range_mut(index..) {
+            if distance(record.end, end) < 0 {
+                break;
+            }
+            let is_whole = distance(start, begin) >= 0;
+            let octets =
+                record.end.wrapping_sub(std::mem::replace(&mut begin, record.end)) as usize;
+            if !is_whole {
+                continue;
+            }
+            let before = record.fate;
+            what(record, octets);
+            for (fate, sign) in [(before, -1), (record.fate, 1)] {
+                match fate {
+                    Fate::Flying => *flying = flying.wrapping_add_signed(sign * octets as isize),
+                    Fate::Lost => *lost = lost.wrapping_add_signed(sign * octets as isize),
+                    Fate::Arrived => {}
+                }
+            }
+        }
+    }
+
+    /// The peer has all before this.
+    pub(super) fn acknowledged(&mut self, now: Time, to: u32, fastest: Duration) -> Arrivals {
+        let to = if distance(self.end(), to) > 0 { self.end() } else { to };
+        if distance(self.first, to) <= 0 {
+            return Arrivals::default();
+        }
+        let arrivals = self.arrived(now, self.first, to, fastest);
+        while self.records.front().is_some_and(|record| distance(record.end, to) >= 0) {
+            self.records.pop_front();
+        }
+        self.first = to;
+        arrivals
+    }
+
+    /// The peer has these octets (RFC 2018 3). What it cannot have is not believed.
+    pub(super) fn selected(
+        &mut self,
+        now: Time,
+        (left, right): (u32, u32),
+        fastest: Duration,
+    ) -> Arrivals {
+        let is_within = distance(self.first, left) >= 0
+            && distance(left, right) > 0
+            && distance(right, self.end()) >= 0;
+        match is_within {
+            true => self.arrived(now, left, right, fastest),
+            false => Arrivals::default(),
+        }
+    }
+
+    fn arrived(&mut self, now: Time, left: u32, right: u32, fastest: Duration) -> Arrivals {
+        self.split(left);
+        self.split(right);
+        let mut arrivals = Arrivals::default();
+        let mut latest = self.latest;
+        self.each_within(left, right, |record, octets| {
+            if record.fate == Fate::Arrived {
+                return;
+            }
+            record.fate = Fate::Arrived;
+            arrivals.octets += octets;
+            arrivals.records += 1;
+            // What was sent twice may be the first that was late.
+            let took = Duration::from_nanos(now.nanos().saturating_sub(record.at.nanos()));
+            if !record.is_again || took >= fastest {
+                latest = latest.max(Some(record.number));
+            }
+            if !record.is_again && record.is_timed && record.number >= arrivals.latest {
+                (arrivals.latest, arrivals.took) = (record.number, Some(took));
+            }
+        });
+        self.latest = latest;
+        arrivals
+    }
+
+    /// Finds what is lost by now: what three later ones have overtaken, and what a later one has
+    /// that long after. Says also when there may be more, and counts from a number on.
+    pub(super) fn look(
+        &mut self,
+        now: Time,
+        late: Duration,
+        counted_from: u64,
+    ) -> (Losses, Option<Time>) {
+        let (mut losses, mut again_at) = (Losses::default(), None::<Time>);
+        let Some(latest) = self.latest else { return (losses, again_at) };
+        self.each_within(self.first, self.end(), |record, _| {
+            if record.fate != Fate::Flying || record.number >= latest {
+                return;
+            }
+            let due = record.at + late;
+            if record.number + OVERTAKEN_BY <= latest || due <= now {
+                record.fate = Fate::Lost;
+                losses.records += u32::from(record.number >= counted_from);
+                losses.before = losses.before.max(record.number + 1);
+            } else {
+                again_at = again_at.into_iter().chain([due]).min();
+            }
+        });
+        (losses, again_at)
+    }
+
+    /// Takes the last that has not arrived for lost, to hear what the peer has.
+    pub(super) fn lose_last(&mut self) {
+        let waiting = |record: &&Record| record.fate != Fate::Arrived;
+        let Some(last) = self.records.iter().rev().find(waiting).map(|last| last.end) else {
+            return;
+        };
+        self.each_within(self.first, self.end(), |record, _| {
+            if record.end == last {
+                record.fate = Fate::Lost;
+            }
+        });
+    }
+
+    /// Takes all for lost that has not arrived; and what has, if the peer may have thrown that away
+    /// (RFC 2018 8).
+    pub(super) fn lose_all(&mut self, with_arrived: bool) {
+        self.each_within(self.first, self.end(), |record, _| {
+            if record.fate == Fate::Flying || with_arrived {
+                record.fate = Fate::Lost;
+            }
+        });
+    }
+
+    /// Whether octets are among these that are to be sent again.
+    pub(super) fn has_lost_within(&self, start: u32, end: u32) -> bool {
+        let index = self.records.partition_point(|record| distance(record.end, start) >= 0);
+        let mut begin = index.checked_sub(1).map_or(self.first, |before| self.records[before].end);
+        for record in self.records.range(index..) {
+            if distance(begin, end) <= 0 {
+                break;
+            }
+            if record.fate == Fate::Lost {
+                return true;
+            }
+            begin = record.end;
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Shortly before numbers begin again.
+    const FIRST: u32 = u32::MAX - 2500;
+    const LATE: Duration = Duration::from_millis(1);
+    const NOW: Time = Time::START;
+
+    const fn at(octets: u32) -> u32 {
+        FIRST.wrapping_add(octets)
+    }
+
+    /// So many segments of 1000 octets are on their way.
+    fn flight(segments: u32) -> Scoreboard {
+        let mut board = Scoreboard::new(FIRST);
+        (0..segments).for_each(|nth| board.sent(NOW, at(nth * 1000), at((nth + 1) * 1000)));
+        board
+    }
+
+    /// The peer has the segments from one to before another.
+    fn select(board: &mut Scoreboard, from: u32, to: u32) -> Arrivals {
+        board.selected(NOW, (at(from * 1000), at(to * 1000)), Duration::ZERO)
+    }
+
+    fn lost_now(board: &mut Scoreboard) -> u32 {
+        board.look(NOW, LATE, 0).0.records
+    }
+
+    #[test]
+    fn two_that_overtake_another_are_another_order_and_three_a_loss() {
+        let mut board = flight(6);
+        for (nth, is_lost) in [(1, false), (2, false), (3, true)] {
+            assert_eq!(select(&mut board, nth, nth + 1).octets, 1000);
+            assert_eq!(lost_now(&mut board), u32::from(is_lost), "after {nth}");
+        }
+        assert!(board.has_lost_within(at(0), at(1)) && board.has_lost_within(at(999), at(5000)));
+        assert!(!board.has_lost_within(at(1000), at(6000)));
+        assert_eq!((board.flying(), board.lost()), (2000, 1000));
+        // It was late after all.
+        board.acknowledged(NOW, at(4000), Duration::ZERO);
+        assert_eq!((board.outstanding(), board.flying(), board.lost()), (2000, 2000, 0));
+        assert!(!board.has_lost_within(at(0), at(6000)));
+    }
+
+    #[test]
+    fn what_is_late_after_one_that_was_sent_later_is_lost_in_time() {
+        let mut board = flight(2);
+        assert_eq!(board.look(NOW + 2 * LATE, LATE, 0), (Losses::default(), None));
+        select(&mut board, 1, 2);
+        assert_eq!(board.look(NOW, LATE, 0), (Losses::default(), Some(NOW + LATE)));
+        let (losses, again_at) = board.look(NOW + LATE, LATE, 0);
+        assert_eq!((losses.records, losses.before, again_at), (1, 1, None));
+        assert_eq!(board.lost(), 1000);
+    }
+
+    #[test]
+    fn what_is_sent_again_is_lost_again_by_what_was_sent_after_it() {
+        let mut board = flight(4);
+        select(&mut board, 1, 4);
+        assert_eq!(lost_now(&mut board), 1);
+        board.sent(NOW, at(0), at(1000));
+        assert_eq!((lost_now(&mut board), board.lost(), board.flying()), (0, 0, 1000));
+        for nth in 4..7 {
+            board.sent(NOW, at(nth * 1000), at((nth + 1) * 1000));
+            select(&mut board, nth, nth + 1);
+            assert_eq!(lost_now(&mut board), u32::from(nth == 6));
+        }
+        assert_eq!(board.lost(), 1000);
+    }
+
+    #[test]
+    fn an_answer_that_is_too_quick_is_to_what_was_sent_first() {
+        let mut board = flight(2);
+        board.lose_last();
+        board.sent(NOW, at(1000), at(2000));
+        let arrivals = board.acknowledged(NOW, at(2000), Duration::from_nanos(1));
+        assert_eq!((arrivals.octets, arrivals.records, arrivals.latest), (2000, 2, 0));
+        assert!(board.has_reached(0) && !board.has_reached(2), "it may be the first of the two");
+    }
+
+    #[test]
+    fn what_came_twice_counts_once() {
+        let mut board = flight(4);
+        assert_eq!(select(&mut board, 1, 3).octets, 2000);
+        assert_eq!(select(&mut board, 1, 3), Arrivals::default());
+        assert_eq!(select(&mut board, 0, 4).octets, 2000);
+        assert_eq!(board.acknowledged(NOW, at(4000), Duration::ZERO), Arrivals::default());
+        assert_eq!((board.first(), board.outstanding()), (at(4000), 0));
+        assert_eq!(board.acknowledged(NOW, at(1000), Duration::ZERO), Arrivals::default());
+        assert_eq!(board.first(), at(4000), "an old one changes nothing");
+    }
+
+    #[test]
+    fn silence_asks_for_the_last_and_then_for_all() {
+        let mut board = flight(3);
+        select(&mut board, 2, 3);
+        board.lose_last();
+        assert!(board.has_lost_within(at(1000), at(2000)), "the last that has not arrived");
+        assert_eq!(board.lost(), 1000);
+        board.lose_all(false);
+        assert_eq!((board.lost(), board.flying()), (2000, 0));
+        board.lose_all(true);
+        assert_eq!(board.lost(), 3000, "a peer may throw away what it has not acknowledged");
+    }
+
+    #[test]
+    fn blocks_of_what_was_not_sent_are_not_believed() {
+        let mut board = flight(2);
+        for (left, right) in [(0, 2001), (1500, 1000), (1000, 1000), (3000, 4000), (u32::MAX, 500)]
+        {
+            let block = (at(left), at(right));
+            assert_eq!(board.selected(NOW, block, Duration::ZERO), Arrivals::default());
+        }
+        assert_eq!(board.flying(), 2000);
+        // An acknowledgment of it ends at what was sent.
+        assert_eq!(board.acknowledged(NOW, at(9000), Duration::ZERO).octets, 2000);
+        assert_eq!(board.first(), at(2000));
+    }
+
+    #[test]
+    fn records_have_a_limit() {
+        let octets = 4 * RECORDS_MAX as u32;
+        let mut board = Scoreboard::new(FIRST);
+        board.sent(NOW, FIRST, at(octets));
+        for nth in (1..octets).step_by(2) {
+            board.selected(NOW, (at(nth), at(nth + 1)), Duration::ZERO);
+        }
+        assert_eq!(board.records.len(), RECORDS_MAX);
+        for nth in octets..octets + 1000 {
+            board.sent(NOW, at(nth), at(nth + 1));
+            board.selected(NOW, (at(nth), at(nth + 1)), Duration::ZERO);
+        }
+        assert!(board.records.len() <= RECORDS_MAX + 2, "{}", board.records.len());
+        assert_eq!(board.outstanding(), octets as usize + 1000);
+    }
+
+    /// The same for every octet alone.
+    #[derive(Default)]
+    struct Octets {
+        first: u32,
+        all: Vec<(Fate, u64)>,
+        number: u64,
+        latest: Option<u64>,
+    }
+
+    impl Octets {
+        fn send(&mut self, from: u32, to: u32) {
+            let (number, to) = (self.number, to as usize);
+            self.number += 1;
+            let new_from = self.all.len();
+            self.all.resize(new_from.max(to), (Fate::Flying, number));
+            for octet in &mut self.all[(from as usize).min(to)..to] {
+                if octet.0 != Fate::Arrived {
+                    *octet = (Fate::Flying, number);
+                }
+            }
+        }
+
+        fn arrive(&mut self, from: u32, to: u32) {
+            for octet in &mut self.all[from as usize..to as usize] {
+                if octet.0 != Fate::Arrived {
+                    octet.0 = Fate::Arrived;
+                    self.latest = self.latest.max(Some(octet.1));
+                }
+            }
+        }
+
+        fn look(&mut self) {
+            let Some(latest) = self.latest else { return };
+            for octet in &mut self.all[self.first as usize..] {
+                if octet.0 == Fate::Flying && octet.1 + OVERTAKEN_BY <= latest {
+                    octet.0 = Fate::Lost;
+                }
+            }
+        }
+
+        fn count(&self, fate: Fate) -> usize {
+            self.all[self.first as usize..].iter().filter(|octet| octet.0 == fate).count()
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_board_knows_what_one_for_every_octet_knows(
+            steps in prop::collection::vec((0..6_u8, any::<u16>(), 1..40_u32), 1..200),
+        ) {
+            let (mut board, mut octets) = (Scoreboard::new(FIRST), Octets::default());
+            for (what, place, len) in steps {
+                let (first, end) = (octets.first, octets.all.len() as u32);
+                let from = first + u32::from(place) % (end - first + 1);
+                let to = end.min(from + len);
+                match what {
+                    0 | 1 => {
+                        board.sent(NOW, at(end), at(end + len));
+                        octets.send(end, end + len);
+                    }
+                    2 => {
+                        board.sent(NOW, at(from), at(from + len));
+                        octets.send(from, from + len);
+                    }
+                    3 | 4 if to > from => {
+                        board.selected(NOW, (at(from), at(to)), Duration::ZERO);
+                        octets.arrive(from, to);
+                    }
+                    5 => {
+                        board.acknowledged(NOW, at(from), Duration::ZERO);
+                        octets.arrive(first, from);
+                        octets.first = from;
+                    }
+                    _ => {}
+                }
+                board.look(NOW, LATE, 0);
+                octets.look();
+                prop_assert_eq!(board.first(), at(octets.first));
+                prop_assert_eq!(board.end(), at(octets.all.len() as u32));
+                prop_assert_eq!(board.flying(), octets.count(Fate::Flying));
+                prop_assert_eq!(board.lost(), octets.count(Fate::Lost));
+            }
+        }
+    }
+}

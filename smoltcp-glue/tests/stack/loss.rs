@@ -1,0 +1,137 @@
+//! Connections over a link that loses: what is sent again, when, and how long it is.
+
+use crate::tcp::{bulk, config};
+use crate::world::{Weather, World, octet};
+use pollux::stack::{StackConfig, TcpId};
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const ALL: u32 = 1_000_000;
+
+/// Moves a stream one way, looks at every octet, and says how long it took.
+fn stream(world: &mut World, [from, to]: [TcpId; 2], octets: usize) -> Duration {
+    let (mut sent, mut received, mut buffer) = (0, 0, vec![0; 100_000]);
+    let start = world.now;
+    world.until("all is there", MINUTE, |world| {
+        let end = octets.min(sent + 100_000);
+        let part: Vec<u8> = (sent..end).map(|at| octet(0, at)).collect();
+        sent += world.hosts[0].tcp_send(from, &part).expect("it is open").unwrap_or(0);
+        while let Some(came) = world.hosts[1].tcp_recv(to, &mut buffer).expect("it is open") {
+            let is_right = (received..).zip(&buffer[..came]).all(|(at, got)| *got == octet(0, at));
+            assert!(is_right, "a wrong octet in {received}..{}", received + came);
+            received += came;
+        }
+        received == octets
+    });
+    world.now.since_start() - start.since_start()
+}
+
+#[test]
+fn streams_are_whole_over_a_link_that_does_everything_at_once() {
+    let weather =
+        Weather { lost: 50_000, late: 50_000, doubled: 50_000, swapped: 50_000, longest: 0 };
+    for seed in 0..50 {
+        let (mtu, octets) = if seed % 2 == 0 { (2044, 150_000) } else { (65_520, 600_000) };
+        println!("seed {seed}, MTU {mtu}");
+        let mut world = World::new(seed, &config(mtu), weather);
+        let ids = world.connected(80, seed % 4 > 1);
+        let start = world.now;
+        bulk(&mut world, ids, octets);
+        let took = world.now.since_start() - start.since_start();
+        assert!(took < SECOND, "seed {seed}: {took:?}");
+    }
+}
+
+#[test]
+fn another_order_is_no_loss() {
+    let mut octets = Vec::new();
+    for swapped in [0, 100_000] {
+        let weather = Weather { swapped, ..Weather::default() };
+        let mut world = World::new(1, &config(2044), weather);
+        let ids = world.connected(80, false);
+        stream(&mut world, ids, 1_000_000);
+        octets.push(world.octets);
+    }
+    let most = octets[0] + octets[0] / 100;
+    assert!(octets[1] < most, "{octets:?}: headers of a few more, but nothing twice");
+}
+
+#[test]
+fn what_is_lost_at_the_end_is_sent_again_soon() {
+    for (mtu, octets) in [(65_520, 100), (65_520, 400_000), (2044, 100_000)] {
+        let mut world = World::new(1, &config(mtu), Weather::default());
+        let ids = world.connected(80, false);
+        stream(&mut world, ids, 1_000_000);
+        // All that is sent now is lost at first.
+        world.weather.lost = ALL;
+        let all: Vec<u8> = vec![7; octets];
+        assert_eq!(world.hosts[0].tcp_send(ids[0], &all), Ok(Some(octets)));
+        world.drain();
+        world.weather.lost = 0;
+        let (mut came, mut buffer, start) = (0, vec![0; octets], world.now);
+        world.until("it is there", MINUTE, |world| {
+            let more = world.hosts[1].tcp_recv(ids[1], &mut buffer).expect("it is open");
+            came += more.unwrap_or(0);
+            came == octets
+        });
+        let took = world.now.since_start() - start.since_start();
+        assert!(took < Duration::from_millis(55), "{octets} octets at MTU {mtu}: {took:?}");
+    }
+}
+
+#[test]
+fn segments_are_shorter_where_long_ones_do_not_arrive() {
+    let mut world =
+        World::new(1, &config(65_520), Weather { longest: 20_000, ..Weather::default() });
+    let ids = world.connected(80, false);
+    let took = stream(&mut world, ids, 2_000_000);
+    assert!(took < SECOND, "{took:?}");
+    world.longest = 0;
+    stream(&mut world, ids, 2_000_000);
+    assert!((8192..=20_000).contains(&world.longest), "{}", world.longest);
+    // When long ones arrive again, they are sent again.
+    world.weather.longest = 0;
+    stream(&mut world, ids, 20_000_000);
+    assert!(world.longest > 65_000, "{}", world.longest);
+}
+
+/// Fills a connection whose reader does not read.
+fn fill(world: &mut World, from: TcpId) -> usize {
+    let (mut sent, whole) = (0, vec![7; 100_000]);
+    for _ in 0..100 {
+        sent += world.hosts[0].tcp_send(from, &whole).expect("it is open").unwrap_or(0);
+        world.pass(Duration::from_millis(100));
+    }
+    let tcp = StackConfig::default().tcp;
+    let both = tcp.receive_octets + tcp.send_octets;
+    assert!((both - 16..=both).contains(&sent), "{sent}: windows are said in parts of 16");
+    sent
+}
+
+#[test]
+fn a_closed_window_is_respected_and_opens_again_also_when_it_is_not_heard_to() {
+    for lost in [0, 50_000] {
+        let mut world = World::new(1, &config(2044), Weather { lost, ..Weather::default() });
+        let ids = world.connected(80, false);
+        stream(&mut world, ids, 1_000_000);
+        let sent = fill(&mut world, ids[0]);
+        let (packets, octets) = (world.packets, world.octets);
+        world.pass(MINUTE);
+        assert!(world.packets - packets < 400, "{} to a closed window", world.packets - packets);
+        assert_eq!(world.octets, octets, "nothing but a few single octets");
+        // The window opens, and all words of that are lost.
+        world.weather.lost = ALL;
+        let (mut received, mut buffer) = (0, vec![0; 50_000]);
+        let mut read = |world: &mut World| {
+            while let Some(came) = world.hosts[1].tcp_recv(ids[1], &mut buffer).expect("open") {
+                received += came;
+            }
+            received == sent
+        };
+        read(&mut world);
+        world.drain();
+        world.weather.lost = lost;
+        world.until("all is there", 15 * SECOND, read);
+    }
+}
