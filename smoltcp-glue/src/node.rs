@@ -30,6 +30,8 @@ pub struct Setup {
     settings: InterfaceSettings,
     stack: StackConfig,
     wrong: Option<Wrong>,
+    /// The longest packet, whatever limits say.
+    mtu_max: u32,
     patience: Duration,
 }
 
@@ -71,7 +73,8 @@ impl Node {
     }
 
     /// An interface: of a file, the one that has this name there; else one at the device, in the
-    /// default partition, with datagrams only, and the name is yours to choose.
+    /// default partition, with datagrams only, and the name is yours to choose. Each opens its
+    /// device for itself, so of several at one port only one can be up.
     pub fn interface(&self, name: &str) -> Setup {
         let (stack, patience) = (StackConfig::default(), Duration::from_secs(10));
         let (device, known) = match &self.plan {
@@ -98,7 +101,7 @@ impl Node {
             ipv6: true,
         });
         let stack = StackConfig { mtu: settings.mtu, ..stack };
-        Setup { settings, stack, wrong, patience }
+        Setup { mtu_max: settings.mtu, settings, stack, wrong, patience }
     }
 }
 
@@ -143,8 +146,8 @@ impl Setup {
     /// Limits of its sockets.
     #[must_use]
     pub fn limits(mut self, stack: StackConfig) -> Self {
-        self.settings.mtu = stack.mtu.clamp(IPV6_MTU_MIN, StackConfig::default().mtu);
-        self.stack = stack;
+        self.settings.mtu = stack.mtu.clamp(IPV6_MTU_MIN, self.mtu_max);
+        self.stack = StackConfig { mtu: self.settings.mtu, ..stack };
         self
     }
 

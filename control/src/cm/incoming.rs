@@ -41,7 +41,7 @@ impl Cm {
             CmMessage::Lap(lap) => self.handle_lap(now, from, id, lap),
             CmMessage::Apr(apr) => {
                 self.pass(now, from, apr.remote_comm_id, apr.local_comm_id, |connection, out| {
-                    connection.handle_apr(out, apr);
+                    connection.handle_apr(out, id, apr);
                 });
             }
             CmMessage::SidrReq(req) => self.refuse_sidr(from, id, req),

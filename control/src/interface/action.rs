@@ -198,8 +198,8 @@ pub enum ConnectionNews {
     Used,
     /// Its path failed, and it went on by the other one that it was given (IBA 17.2.8).
     Migrated,
-    /// That other path cannot be used.
-    AlternateLost,
+    /// It did not take that other path, and is as good as before.
+    AlternateRefused,
     /// It is no more.
     Ended,
 }

@@ -77,9 +77,11 @@ pub struct PeerConfig {
     pub idle_for: Option<Duration>,
     /// Whether queue pairs here can go on by a second path when their first one fails.
     pub migrates: bool,
-    /// How long a connection stands before a second path is looked for, and how long until one is
-    /// looked for again that was not found.
+    /// How long a connection stands before a second path is looked for; the pause until one is
+    /// looked for again doubles each time.
     pub alternate_after: Duration,
+    /// The longest such pause.
+    pub alternate_pause_max: Duration,
     /// How long an acknowledgement may take. With the retries, less than TCP waits (RFC 4755 7.1).
     pub ack_timeout: TimeCode,
     /// How often to try again after that.
@@ -121,6 +123,7 @@ impl PeerConfig {
             idle_for: Some(Duration::from_secs(600)),
             migrates: false,
             alternate_after: Duration::from_secs(5),
+            alternate_pause_max: Duration::from_secs(600),
             // 16.8 ms eight times is 134 ms; TCP waits for 200 at the least.
             ack_timeout: TimeCode(12),
             retry_count: 7,

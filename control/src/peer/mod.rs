@@ -280,7 +280,7 @@ impl Connections {
                 }
             }
             ConnectionNews::Migrated => self.migrated(now, key),
-            ConnectionNews::AlternateLost => self.alternate_lost(now, key),
+            ConnectionNews::AlternateRefused => self.alternate_refused(now, key),
             ConnectionNews::Ended => self.ended(key),
         }
         self.hear(now);

@@ -162,7 +162,7 @@ impl Connections {
         let id = self.all.get(&key).and_then(|connection| connection.id);
         self.make_ready(key, terms);
         if req.alternate.remote_lid != Lid::NONE {
-            rep.failover_accepted = self.take_alternate(key, &req.alternate);
+            rep.failover_accepted = self.take_alternate(now, key, &req.alternate);
         }
         let is_accepted = id.is_some_and(|id| self.cm.accept(now, id, rep).is_ok());
         match self.all.get_mut(&key).filter(|_| is_accepted) {

@@ -1,6 +1,6 @@
 //! Connections as they can be listed (RFC 4755 3.2).
 
-use super::migration::Alternate;
+use super::migration::Offer;
 use super::{Attempt, Connections, State};
 use crate::cm::Role;
 use crate::drops::Reason;
@@ -37,7 +37,8 @@ pub struct ConnectionRow {
     pub mtu: u32,
     /// Our queue pair, once it is made.
     pub qpn: Option<Qpn>,
-    /// How it is with a second path.
+    /// How it is with a second path. One that is loaded may be gone on by once packets have gone
+    /// both ways since.
     pub alternate: &'static str,
     /// How often packets went on by a second path.
     pub migrations: u64,
@@ -68,11 +69,11 @@ impl Connections {
                 may_send: self.may_send(known),
                 mtu: known.mtu,
                 qpn: known.qpn,
-                alternate: match known.ways.alternate {
-                    Alternate::Lacking => "none",
-                    Alternate::Sought => "sought",
-                    Alternate::Offered(_) => "offered",
-                    Alternate::Loaded(_) => "loaded",
+                alternate: match (known.ways.alternate, known.ways.offer) {
+                    (Some(_), _) => "loaded",
+                    (None, Offer::None) => "none",
+                    (None, Offer::Sought) => "sought",
+                    (None, Offer::Offered(_)) => "offered",
                 },
                 migrations: known.ways.migrations,
                 retry_period: (known.qp_type == QpType::Rc).then(|| {

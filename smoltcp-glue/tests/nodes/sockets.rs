@@ -329,6 +329,9 @@ fn an_interface_may_be_what_a_file_says() {
     let node = open(&text).expect("it is a configuration");
     let error = node.interface("ib0").up().err().expect("there is none of this name");
     assert!(error.to_string().contains("no interface \"ib0\", but ib7"), "{error}");
+    // Limits of sockets do not widen what the file says.
+    let limited = node.interface("ib7").limits(StackConfig::default());
+    assert!(format!("{limited:?}").matches("mtu: 9000").count() >= 2, "{limited:?}");
     let interface = node.interface("ib7").patience(PATIENCE).up().expect("it comes up");
     interface.udp_bind("10.0.0.7:1").expect("that is its address");
     let error = open(&text.replace("mtu", "mto")).expect_err("a key that is none").to_string();

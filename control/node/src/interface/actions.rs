@@ -265,7 +265,10 @@ impl Mover {
         let id = *self.connections.get(&key).ok_or(NOT_THERE)?;
         let done = self.station.modify_connection(&mut *self.device, id, attributes);
         if done.is_err() {
-            self.news.push((key, ConnectionNews::Failed));
+            // Whoever refuses a second path goes on by its first.
+            let is_second_path = attributes.state.is_none() && attributes.alternate_path.is_some();
+            let refused = ConnectionNews::AlternateRefused;
+            self.news.push((key, if is_second_path { refused } else { ConnectionNews::Failed }));
         }
         done
     }

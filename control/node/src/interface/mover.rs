@@ -385,9 +385,6 @@ impl Mover {
                     self.tell_of(qp, ConnectionNews::DataCame);
                 }
                 AsyncEvent::PathMigrated(qp) => self.tell_of(qp, ConnectionNews::Migrated),
-                AsyncEvent::PathMigrationError(qp) => {
-                    self.tell_of(qp, ConnectionNews::AlternateLost);
-                }
                 AsyncEvent::ClientReregister(port) if port == self.port => {
                     arrived.reregister = true;
                 }

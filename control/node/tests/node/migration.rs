@@ -8,7 +8,7 @@ use pollux_control::interface::ConnectionKey;
 use std::time::Duration;
 
 /// How long a connection stands, or lacks a second path, before one is looked for.
-const SOUGHT_AFTER: Duration = Duration::from_secs(5);
+const SOUGHT_AFTER: Duration = Duration::from_secs(6);
 
 /// What is known of the only connection of a host: which it is, how it is with a second path, and
 /// how often it went on by one.

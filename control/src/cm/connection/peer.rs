@@ -139,11 +139,14 @@ impl Connection {
         }
     }
 
-    pub(in crate::cm) fn handle_apr(&mut self, out: &mut Outbox, apr: &Apr) {
+    /// An answer to an earlier offer says nothing about the last one.
+    pub(in crate::cm) fn handle_apr(&mut self, out: &mut Outbox, transaction_id: u64, apr: &Apr) {
         let State::Established { offered, .. } = &mut self.state else {
             return out.count(CmDrop::WrongState);
         };
-        if offered.take().is_none() {
+        // The upper half may have been changed on its way.
+        let is_answered = |it: &mut Repeat| it.transaction_id as u32 == transaction_id as u32;
+        if offered.take_if(is_answered).is_none() {
             return out.count(CmDrop::Repeated);
         }
         let apr = Some(Box::new(*apr));

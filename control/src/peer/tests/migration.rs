@@ -5,6 +5,11 @@ use pollux_verbs::AddressVector;
 use pollux_verbs::qp::Migration;
 use pollux_wire::mad::cm::{ApStatus, Apr, Lap};
 
+/// By then a second path is looked for, after so many attempts in vain.
+fn pause(vain: u32) -> Duration {
+    Duration::from_secs(6) * 2u32.pow(vain)
+}
+
 const OUR_LID: u16 = 0x10;
 const THEIR_LID: u16 = 0x20;
 
@@ -110,7 +115,7 @@ fn lap(path: &PathRecord) -> Lap {
 fn a_good_connection_gets_a_second_path_and_after_migration_another() {
     let mut pair = connected(1, Dialect::Rfc);
     assert!(!pair.find_paths(&[]), "not at once");
-    pair.pass(Duration::from_secs(5));
+    pair.pass(pause(0));
     assert!(pair.find_paths(&[way(0), way(1)]));
     assert_eq!(pair.shown(), ("offered", 0));
     let lap = pair.answer(ApStatus::LOADED);
@@ -123,7 +128,7 @@ fn a_good_connection_gets_a_second_path_and_after_migration_another() {
     let key = pair.key();
     pair.ours.handle_news(pair.now, key, &ConnectionNews::Migrated);
     assert_eq!(pair.shown(), ("none", 1));
-    pair.pass(Duration::from_secs(5));
+    pair.pass(pause(0));
     assert!(pair.find_paths(&[way(0), way(1)]), "the first path may be good again");
     pair.answer(ApStatus::LOADED);
     let loaded = pair.loaded().unwrap();
@@ -131,21 +136,71 @@ fn a_good_connection_gets_a_second_path_and_after_migration_another() {
     assert_eq!(pair.shown(), ("loaded", 1));
 }
 
+/// Each time later, so that what is never found costs the administrator little.
 #[test]
 fn what_is_not_found_or_not_taken_is_looked_for_again() {
     let mut pair = connected(1, Dialect::Rfc);
-    pair.pass(Duration::from_secs(5));
-    assert!(pair.find_paths(&[way(0)]), "no other");
-    assert_eq!(pair.shown(), ("none", 0));
-    pair.pass(Duration::from_secs(5));
+    let narrow = PathRecord { mtu: Mtu::OCTETS_1024, ..way(1) };
+    for (paths, vain) in [&[way(0)][..], &[], &[narrow]].into_iter().zip(0..) {
+        pair.pass(pause(vain) * 2 / 3);
+        assert!(!pair.find_paths(paths), "too soon");
+        pair.pass(pause(vain) / 3);
+        assert!(pair.find_paths(paths));
+        assert_eq!(pair.shown(), ("none", 0));
+    }
+    pair.pass(pause(3));
     assert!(pair.find_paths(&[way(0), way(1)]));
     pair.answer(ApStatus::REJECTED);
     assert_eq!(pair.shown(), ("none", 0));
-    pair.pass(Duration::from_secs(5));
+    pair.pass(pause(4));
     assert!(pair.find_paths(&[way(0), way(1)]));
     // The peer says nothing, however often it is asked.
-    pair.pass(Duration::from_secs(60));
+    pair.pass(pause(6));
     assert_eq!((pair.shown(), pair.loaded()), (("sought", 0), None));
+}
+
+#[test]
+fn whoever_takes_no_paths_is_left_alone() {
+    for is_here in [true, false] {
+        let mut pair = connected(1, Dialect::Rfc);
+        pair.pass(pause(0));
+        assert!(pair.find_paths(&[way(1)]));
+        if is_here {
+            pair.answer(ApStatus::LOADED);
+            let key = pair.key();
+            pair.ours.handle_news(pair.now, key, &ConnectionNews::AlternateRefused);
+        } else {
+            pair.answer(ApStatus::NOT_SUPPORTED);
+        }
+        assert_eq!((pair.shown(), pair.mtu()), (("none", 0), Some(65_520)));
+        pair.pass(Duration::from_secs(599));
+        assert!(!pair.find_paths(&[]), "for ten minutes");
+        pair.pass(Duration::from_secs(100));
+        assert!(pair.find_paths(&[]));
+    }
+}
+
+/// A peer that was stopped answers both offers, when it has forgotten the first.
+#[test]
+fn an_answer_to_an_earlier_offer_says_nothing_about_the_last() {
+    let mut pair = connected(1, Dialect::Rfc);
+    pair.pass(pause(0));
+    assert!(pair.find_paths(&[way(1)]));
+    pair.told.clear();
+    pair.pass(pause(2));
+    assert_eq!((pair.shown(), pair.loaded()), (("sought", 0), None), "it was not answered");
+    assert!(pair.find_paths(&[way(1)]));
+    let offers = pair.said.iter().filter_map(|(_, message)| match message {
+        CmMessage::Lap(lap) => Some(*lap),
+        _ => None,
+    });
+    let lap = offers.last().expect("there were some");
+    let (local_comm_id, remote_comm_id) = (lap.remote_comm_id, lap.local_comm_id);
+    let late = Apr { local_comm_id, remote_comm_id, ..Apr::default() };
+    let mad = CmMessage::Apr(late).emit_mad(7);
+    let peer = MadAddress::gsi(pair.their_lid, 0, PKey::DEFAULT);
+    pair.ours.handle_mad(pair.now, &Envelope { peer, mad });
+    assert_eq!((pair.shown(), pair.loaded()), (("offered", 0), None));
 }
 
 #[test]
@@ -181,6 +236,25 @@ fn what_a_peer_offers_is_taken_if_it_makes_sense() {
     assert_eq!(pair.shown(), ("none", 1));
     assert_eq!(pair.offer(id, lap(&back(1))), ApStatus::IS_CURRENT_PATH);
     assert_eq!(pair.offer(id, lap(&back(0))), ApStatus::LOADED);
+    // What is loaded stays, whatever is said of it, and is not changed all the time.
+    let loads = |pair: &Pair| pair.modified.iter().filter(|it| it.alternate_path.is_some()).count();
+    assert_eq!(pair.offer(id, lap(&back(0))), ApStatus::LOADED);
+    assert_eq!(loads(&pair), 2);
+    let other = PathRecord { sl: 3, ..back(0) };
+    assert_eq!(pair.offer(id, lap(&other)), ApStatus::REJECTED);
+    pair.pass(Duration::from_secs(1));
+    assert_eq!(pair.offer(id, lap(&other)), ApStatus::LOADED);
+    assert_eq!(loads(&pair), 3);
+}
+
+#[test]
+fn while_we_offer_a_path_we_take_none() {
+    let mut pair = connected(1, Dialect::Rfc);
+    pair.pass(pause(0));
+    assert!(pair.find_paths(&[way(1)]));
+    let id = pair.theirs.connections().next().unwrap().id;
+    assert_eq!(pair.offer(id, lap(&back(1))), ApStatus::REJECTED);
+    assert_eq!((pair.shown(), pair.loaded()), (("offered", 0), None));
 }
 
 #[test]

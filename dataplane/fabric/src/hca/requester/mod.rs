@@ -235,7 +235,10 @@ impl Requester {
     /// The peer is elsewhere from now on: what it has not acknowledged goes there, as often as
     /// before. A peer that had no receive still needs its time.
     pub(crate) fn begin_again(&mut self, attributes: &QpAttributes) {
-        self.failed = None;
+        // What failed for another reason fails anywhere.
+        if self.is_exhausted() {
+            self.failed = None;
+        }
         self.asked_again = false;
         self.gap_told = None;
         self.restore_retries(attributes);
