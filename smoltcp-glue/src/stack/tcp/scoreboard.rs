@@ -21,8 +21,11 @@ use std::time::Duration;
 
 /// A transmission is lost when one that was sent so many after it has arrived (RFC 9002 6.1.1).
 const OVERTAKEN_BY: u64 = 3;
-/// Records at the most, whatever a peer says of single octets; what is beyond is not told apart.
+/// Records at the most; what is beyond is not told apart.
 const RECORDS_MAX: usize = 4096;
+/// How many there may be for what a peer says of single octets to make more of them. The others are
+/// for what we send ourselves.
+const RECORDS_OF_PEER_MAX: usize = RECORDS_MAX / 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
@@ -137,73 +140,75 @@ impl Scoreboard {
 
     /// Octets from `start` to `end` were sent.
     pub(super) fn sent(&mut self, now: Time, start: u32, end: u32) {
-        self.write(now, (start, end), true);
+        self.write(now, (start, end), true, Fate::Flying);
     }
 
     /// Octets up to `end` were sent, nobody knows when.
     pub(super) fn sent_before(&mut self, now: Time, end: u32) {
-        self.write(now, (self.end(), end), false);
+        self.write(now, (self.end(), end), false, Fate::Flying);
     }
 
     /// Octets up to `end` were to be sent, and were not: they are as good as lost.
     pub(super) fn withheld(&mut self, now: Time, end: u32) {
-        let start = self.end();
-        self.write(now, (start, end), false);
-        self.each_within(start, end, |record, _| record.fate = Fate::Lost);
+        self.write(now, (self.end(), end), false, Fate::Lost);
     }
 
-    fn write(&mut self, now: Time, (start, end): (u32, u32), is_timed: bool) {
+    /// Where there is no room to tell parts of a record apart, all of it is taken for sent: what
+    /// was not is found to be lost like anything else.
+    fn write(&mut self, now: Time, (start, end): (u32, u32), is_timed: bool, fate: Fate) {
         let number = self.next_number;
         self.next_number += 1;
         let new_from = self.end();
-        self.split(start);
-        self.split(end);
-        self.each_within(start, end, |record, _| {
+        let (start, _) = self.split(start, RECORDS_MAX);
+        let (_, whole_to) = self.split(end, RECORDS_MAX);
+        self.each_within(start, whole_to, |record, _| {
             if record.fate != Fate::Arrived {
                 (record.fate, record.is_again) = (Fate::Flying, true);
                 (record.number, record.at, record.is_timed) = (number, now, true);
             }
         });
         if distance(new_from, end) > 0 {
-            let record =
-                Record { end, number, at: now, fate: Fate::Flying, is_again: false, is_timed };
-            self.flying += end.wrapping_sub(new_from) as usize;
-            self.push(record);
+            self.push(Record { end, number, at: now, fate, is_again: false, is_timed });
         }
     }
 
-    /// One more record; where there are too many the last ones are not told apart.
+    /// One more record; where there are too many it takes the place of the last as well, whatever
+    /// that was.
     fn push(&mut self, record: Record) {
-        if self.is_full()
+        if self.records.len() >= RECORDS_MAX
             && let Some(last) = self.records.pop_back()
         {
-            match (last.fate, self.records.back_mut()) {
-                (Fate::Flying, _) => {}
-                (Fate::Arrived, Some(before)) if before.fate == Fate::Arrived => {
-                    before.end = last.end;
-                }
-                _ => self.records.push_back(last),
-            }
+            let octets = last.end.wrapping_sub(self.end()) as usize;
+            self.count(last.fate, -1, octets);
         }
+        let octets = record.end.wrapping_sub(self.end()) as usize;
+        self.count(record.fate, 1, octets);
         self.records.push_back(record);
     }
 
-    fn is_full(&self) -> bool {
-        self.records.len() >= RECORDS_MAX
+    const fn count(&mut self, fate: Fate, sign: isize, octets: usize) {
+        let octets = sign * octets as isize;
+        match fate {
+            Fate::Flying => self.flying = self.flying.wrapping_add_signed(octets),
+            Fate::Lost => self.lost = self.lost.wrapping_add_signed(octets),
+            Fate::Arrived => {}
+        }
     }
 
-    /// Parts the record that a place is within, if there is room.
-    fn split(&mut self, at: u32) {
-        if self.is_full() || distance(self.first, at) <= 0 {
-            return;
-        }
+    /// Parts the record that a place is within, if there are fewer than so many; says where what
+    /// the place is in begins and ends then, which is the place itself if that is between two.
+    fn split(&mut self, at: u32, records_max: usize) -> (u32, u32) {
         let index = self.records.partition_point(|record| distance(record.end, at) >= 0);
         let begin = index.checked_sub(1).map_or(self.first, |before| self.records[before].end);
-        if let Some(record) = self.records.get(index).copied()
-            && begin != at
-        {
-            self.records.insert(index, Record { end: at, ..record });
+        let Some(record) = self.records.get(index).copied() else { return (at, at) };
+        if begin == at || distance(self.first, at) <= 0 {
+            return (at, at);
         }
+        if self.records.len() >= records_max {
+            return (begin, record.end);
+        }
+        self.records.insert(index, Record { end: at, ..record });
+        (at, at)
     }
 
     /// Does something to each record that is whole between two places.
@@ -239,6 +244,8 @@ impl Scoreboard {
         if distance(self.first, to) <= 0 {
             return Arrivals::default();
         }
+        // There is a record less after that.
+        self.split(to, usize::MAX);
         let arrivals = self.arrived(now, self.first, to, fastest);
         while self.records.front().is_some_and(|record| distance(record.end, to) >= 0) {
             self.records.pop_front();
@@ -258,14 +265,16 @@ impl Scoreboard {
             && distance(left, right) > 0
             && distance(right, self.end()) >= 0;
         match is_within {
-            true => self.arrived(now, left, right, fastest),
+            true => {
+                self.split(left, RECORDS_OF_PEER_MAX);
+                self.split(right, RECORDS_OF_PEER_MAX);
+                self.arrived(now, left, right, fastest)
+            }
             false => Arrivals::default(),
         }
     }
 
     fn arrived(&mut self, now: Time, left: u32, right: u32, fastest: Duration) -> Arrivals {
-        self.split(left);
-        self.split(right);
         let mut arrivals = Arrivals::default();
         let mut latest = self.latest;
         self.each_within(left, right, |record, octets| {
@@ -483,13 +492,57 @@ mod tests {
         for nth in (1..octets).step_by(2) {
             board.selected(NOW, (at(nth), at(nth + 1)), Duration::ZERO);
         }
-        assert_eq!(board.records.len(), RECORDS_MAX);
+        assert_eq!(board.records.len(), RECORDS_OF_PEER_MAX);
         for nth in octets..octets + 1000 {
             board.sent(NOW, at(nth), at(nth + 1));
             board.selected(NOW, (at(nth), at(nth + 1)), Duration::ZERO);
         }
-        assert!(board.records.len() <= RECORDS_MAX + 2, "{}", board.records.len());
+        assert!(board.records.len() <= RECORDS_MAX, "{}", board.records.len());
         assert_eq!(board.outstanding(), octets as usize + 1000);
+    }
+
+    /// What the records say.
+    fn counted(board: &Scoreboard) -> (usize, usize) {
+        let (mut flying, mut lost, mut begin) = (0, 0, board.first);
+        for record in &board.records {
+            let octets = record.end.wrapping_sub(std::mem::replace(&mut begin, record.end));
+            match record.fate {
+                Fate::Flying => flying += octets as usize,
+                Fate::Lost => lost += octets as usize,
+                Fate::Arrived => {}
+            }
+        }
+        (flying, lost)
+    }
+
+    #[test]
+    fn a_full_board_ends_to_lose_and_counts_on() {
+        let messages = RECORDS_MAX as u32 + 500;
+        let (mut board, end) = (Scoreboard::new(FIRST), messages * 10);
+        (0..messages).for_each(|nth| board.sent(NOW, at(nth * 10), at(nth * 10 + 10)));
+        assert_eq!(board.records.len(), RECORDS_MAX);
+        board.lose_all(false);
+        assert_eq!((board.flying(), board.lost()), (0, end as usize));
+        // Segments begin and end anywhere in what is not told apart.
+        for start in (0..end).step_by(1013) {
+            let (start, end) = (at(start), at((start + 1013).min(end)));
+            board.sent(NOW, start, end);
+            assert!(!board.has_lost_within(start, end));
+            assert_eq!((board.flying(), board.lost()), counted(&board));
+        }
+        assert_eq!(board.lost(), 0);
+        // More takes the place of the last, also of what is lost.
+        board.lose_last();
+        board.withheld(NOW, at(end + 7));
+        board.sent(NOW, at(end + 7), at(end + 11));
+        assert_eq!((board.flying(), board.lost()), counted(&board));
+        assert_eq!((board.outstanding(), board.records.len()), (end as usize + 11, RECORDS_MAX));
+        // An acknowledgment ends anywhere as well.
+        for to in [5, end - 3] {
+            board.acknowledged(NOW, at(to), Duration::ZERO);
+            assert_eq!((board.flying(), board.lost()), counted(&board));
+            assert_eq!(board.outstanding(), (end + 11 - to) as usize);
+        }
     }
 
     /// The same for every octet alone.
