@@ -109,3 +109,60 @@ proptest! {
         world.pass(Duration::from_secs(1));
     }
 }
+
+#[test]
+fn what_was_not_sent_cannot_be_acknowledged() {
+    let mut world = World::new(1, &StackConfig::default(), Weather::default());
+    let [client, server] = world.connected(80, false);
+    // The first segments are lost, so there is more that waits than was sent.
+    world.weather.lost = 1_000_000;
+    let all = vec![7; 500_000];
+    let now = world.now;
+    assert!(world.hosts[0].tcp_send(client, &all).is_ok_and(|sent| sent > Some(100_000)));
+    let first = world.hosts[0].poll_transmit(now).expect("it has something to send").to_vec();
+    let header = tcp::TcpSegment::parse(&first[20..]).expect("it is one").header();
+    world.drain();
+    for far in [90_000, 200_000, 400_000] {
+        for sack in [false, true] {
+            let acknowledgment_number = header.sequence_number.wrapping_add(far);
+            let mut octets = vec![0; 32];
+            let told = tcp::TcpHeader {
+                source_port: header.destination_port,
+                destination_port: header.source_port,
+                sequence_number: header.acknowledgment_number,
+                acknowledgment_number,
+                window: 4000,
+                ack: true,
+                ..tcp::TcpHeader::default()
+            };
+            told.write_segment(&[], 0, &mut octets[..20]).expect("there is room");
+            octets.truncate(20);
+            if sack {
+                octets[12] = 0x80;
+                octets.extend([1, 1, 5, 10]);
+                let edges = [acknowledgment_number, acknowledgment_number.wrapping_add(10)];
+                octets.extend(edges.iter().flat_map(|edge| edge.to_be_bytes()));
+            }
+            let mut packet = wrap(IpProtocol::TCP, false, &octets, false);
+            packet[12..20].rotate_left(4);
+            let (header, rest) = packet.split_at_mut(20);
+            assert!(rest.len() >= 20 && header[15] == 2);
+            let pseudo = Ipv4Header {
+                protocol: IpProtocol::TCP,
+                source: [10, 0, 0, 2].into(),
+                destination: [10, 0, 0, 1].into(),
+                ..Ipv4Header::default()
+            };
+            tcp::fill_checksum(rest, &pseudo.pseudo_header()).expect("it is a segment");
+            world.hosts[0].handle_packet(now, &packet);
+            world.drain();
+        }
+    }
+    world.weather.lost = 0;
+    let (mut came, mut buffer) = (0, vec![0; 100_000]);
+    world.until("all is there", Duration::from_secs(1), |world| {
+        let taken = world.hosts[1].tcp_recv(server, &mut buffer).expect("it is open");
+        came += taken.unwrap_or(0);
+        came >= 300_000
+    });
+}

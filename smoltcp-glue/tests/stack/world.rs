@@ -19,7 +19,7 @@ pub struct Weather {
     pub longest: usize,
 }
 
-/// How long a packet is on its way.
+/// How long a packet is on its way where nothing else is said.
 const DELAY: Duration = Duration::from_micros(5);
 /// And one that is late, so that many overtake it.
 const LATE: Duration = Duration::from_micros(40);
@@ -31,6 +31,8 @@ pub struct World {
     pub now: Time,
     pub hosts: [Stack; 2],
     pub weather: Weather,
+    /// How long packets are on their way that are not late.
+    pub delay: Duration,
     pub packets: u64,
     /// How long the longest packet was.
     pub longest: usize,
@@ -68,6 +70,7 @@ impl World {
             now,
             hosts,
             weather,
+            delay: DELAY,
             packets: 0,
             longest: 0,
             octets: 0,
@@ -111,7 +114,7 @@ impl World {
     }
 
     fn fly(&mut self, to: usize, packet: Vec<u8>) {
-        let delay = if self.dice.happens(self.weather.late) { LATE } else { DELAY };
+        let delay = if self.dice.happens(self.weather.late) { LATE } else { self.delay };
         let number = self.packets * 2 + u64::from(self.flight.len() as u32 & 1);
         let mut key = (self.now + delay, number);
         while self.flight.contains_key(&key) {

@@ -1,4 +1,4 @@
-//! Segments that only acknowledge, as we write them ourselves.
+//! Segments without data, as we write them ourselves.
 
 use crate::stack::HOP_LIMIT;
 use crate::stack::outbox::Packet;
@@ -10,11 +10,12 @@ use pollux_wire::ip::tcp::{TcpHeader, fill_checksum};
 use std::net::{IpAddr, SocketAddr};
 
 /// What such a segment says.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bare {
     pub(super) sequence_number: u32,
     pub(super) acknowledgment_number: u32,
     pub(super) window: u16,
+    pub(super) fin: bool,
 }
 
 /// Writes one.
@@ -30,6 +31,7 @@ pub(super) fn write_bare(
         acknowledgment_number: bare.acknowledgment_number,
         window: bare.window,
         ack: true,
+        fin: bare.fin,
         ..TcpHeader::default()
     };
     let (protocol, len) = (IpProtocol::TCP, TcpHeader::LEN);

@@ -144,16 +144,20 @@ impl Connection {
     /// smoltcp's own patience is for silence of any kind: it would end a connection that nobody
     /// uses, and one whose window is closed for longer than it takes from one probe to the next.
     pub(super) fn note_sent(&mut self, now: Time, written: &Written) {
-        self.repair.note_written(written);
+        self.repair.note_written(now, written);
         let is_opening = matches!(self.state(), State::SynSent | State::SynReceived);
         if is_opening || self.shown().send_queue() > 0 {
             self.owed_since.get_or_insert(now);
         }
     }
 
-    /// A packet came.
-    pub(super) const fn note_heard(&mut self) {
-        self.owed_since = None;
+    /// A packet came, before which things stood like that. Only a peer that comes closer keeps us
+    /// patient, or one that keeps its window closed.
+    pub(super) fn note_heard(&mut self, (before, first): (State, u32)) {
+        let has_moved = self.first() != first || self.state() != before;
+        if has_moved || self.shown().send_queue() == 0 || self.is_shut() {
+            self.owed_since = None;
+        }
     }
 
     /// No more is sent after what was.

@@ -16,6 +16,7 @@ mod engine;
 mod listener;
 mod recovery;
 mod repair;
+mod resend;
 mod scoreboard;
 mod turn;
 

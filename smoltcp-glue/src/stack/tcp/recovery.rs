@@ -26,13 +26,18 @@ const TRIAL: u32 = 16;
 const CALM: u32 = 256;
 /// Segments that may be on their way whatever is lost: enough for three to overtake one.
 const SEGMENTS_MIN: usize = 4;
-/// How long a peer may keep an acknowledgment back of a single segment: longer than ours do.
+/// How long a peer may keep an acknowledgment back of a single segment: longer than ours do; and
+/// at the most, if it seems to, longer than Linux does.
 const ACK_DELAY: Duration = Duration::from_micros(2500);
-/// How long an answer takes before one came, and what it takes at the least, since a peer has other
-/// things to do as well.
+const ACK_DELAY_MAX: Duration = Duration::from_millis(50);
+/// How long an answer takes at the least before one came, and what is waited for at the least, since
+/// a peer has other things to do as well.
 const ANSWER_UNKNOWN: Duration = Duration::from_millis(1);
 const SILENCE_MIN: Duration = Duration::from_micros(500);
 const SILENCE_MAX: Duration = Duration::from_secs(5);
+
+/// Silences that are remembered once something arrives: half a second at the least then.
+const BACKOFF_KEPT: u32 = 8;
 
 /// What is to become of a segment that smoltcp has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,9 +59,9 @@ struct Length {
 }
 
 impl Length {
-    /// Some arrived, some are lost.
-    fn note(&mut self, arrived: u32, lost: u32, next_number: u64) {
-        self.calm = if lost > 0 { 0 } else { self.calm + arrived };
+    /// Some arrived, so many of these in full length, and some are lost.
+    fn note(&mut self, (arrived, full): (u32, u32), lost: u32, next_number: u64) {
+        self.calm = if lost > 0 { 0 } else { self.calm + full };
         (self.arrived, self.lost) = (self.arrived + arrived, self.lost + lost);
         if self.lost >= LOST_OF_TRIAL {
             self.shorten(next_number);
@@ -78,6 +83,8 @@ impl Length {
 /// How long answers take (RFC 6298 2).
 #[derive(Debug, Default)]
 struct RoundTrip {
+    /// What the answer to a SYN took.
+    opening: Duration,
     smoothed: Option<Duration>,
     varies: Duration,
     latest: Duration,
@@ -95,7 +102,7 @@ impl RoundTrip {
     }
 
     fn smoothed(&self) -> Duration {
-        self.smoothed.unwrap_or(ANSWER_UNKNOWN)
+        self.smoothed.unwrap_or(self.opening.max(ANSWER_UNKNOWN))
     }
 }
 
@@ -115,10 +122,16 @@ pub(super) struct Recovery {
     reduced_before: u64,
     /// What the peer takes, as far as it is known.
     peer_window: usize,
+    has_unsent: bool,
     /// Octets of a segment.
     segment: usize,
     /// Silences since anything arrived.
     silences: u32,
+    /// Silences since it was last known how long an answer takes: one to what was sent again may be
+    /// to what was sent first (RFC 6298 5.7).
+    backoff: u32,
+    /// How long the peer seems to keep an acknowledgment back of a single segment.
+    ack_delay: Duration,
     /// One segment may go whatever the window is.
     may_probe: bool,
     silent_at: Option<Time>,
@@ -126,12 +139,12 @@ pub(super) struct Recovery {
 }
 
 impl Recovery {
-    /// Of a connection that has sent from `first` to `end`, in segments of this length. It may
-    /// begin with a silence.
+    /// Of a connection that has sent from `first` to `end`, in segments of this length, and whose
+    /// SYN was answered within that time. It may begin with a silence.
     pub(super) fn new(
         now: Time,
         (first, end): (u32, u32),
-        segment: usize,
+        (segment, opening): (usize, Duration),
         is_silent: bool,
     ) -> Self {
         let mut board = Scoreboard::new(first);
@@ -143,15 +156,18 @@ impl Recovery {
         let window = board.outstanding().max(SEGMENTS_MIN * segment);
         let mut recovery = Self {
             board,
-            round_trip: RoundTrip::default(),
+            round_trip: RoundTrip { opening, ..RoundTrip::default() },
             length: Length { limit: MTU_MAX, arrived: 0, lost: 0, calm: 0, since: 0 },
             window,
             threshold: usize::MAX,
             credit: 0,
             reduced_before: 0,
             peer_window: usize::MAX,
+            has_unsent: false,
             segment,
             silences: 0,
+            backoff: 0,
+            ack_delay: ACK_DELAY,
             may_probe: false,
             silent_at: None,
             late_at: None,
@@ -169,8 +185,9 @@ impl Recovery {
     }
 
     /// How many octets a segment has by now.
-    pub(super) const fn set_segment(&mut self, octets: usize) {
+    pub(super) fn set_segment(&mut self, octets: usize) {
         self.segment = octets;
+        self.window = self.window.max(SEGMENTS_MIN * octets);
     }
 
     /// The peer has all before `first`, and these blocks.
@@ -193,9 +210,16 @@ impl Recovery {
         }
         if let Some(took) = arrivals.took {
             self.round_trip.sample(took);
+            self.backoff = 0;
+            if outstanding <= self.segment && took < ACK_DELAY {
+                self.ack_delay = (self.ack_delay / 16 * 15).max(ACK_DELAY);
+            }
         }
         (self.silences, self.may_probe) = (0, false);
-        self.length.note(arrivals.records, 0, self.board.next_number());
+        self.backoff = self.backoff.min(BACKOFF_KEPT);
+        // What is short says nothing of what long segments would meet.
+        let full = arrivals.records.min((arrivals.octets * 2 / self.segment.max(1)) as u32);
+        self.length.note((arrivals.records, full), 0, self.board.next_number());
         self.look(now);
         self.grow(arrivals, outstanding);
         self.listen(now);
@@ -230,7 +254,7 @@ impl Recovery {
             self.reduce();
         }
         if losses.records > 0 {
-            self.length.note(0, losses.records, self.board.next_number());
+            self.length.note((0, 0), losses.records, self.board.next_number());
         }
     }
 
@@ -243,11 +267,24 @@ impl Recovery {
     /// From now on silence counts.
     fn listen(&mut self, now: Time) {
         let answer = self.round_trip.smoothed() * 2 + self.round_trip.varies * 4;
-        let is_single = self.board.outstanding() <= self.segment;
-        let delay = if is_single { ACK_DELAY } else { Duration::ZERO };
-        let silence = answer.max(SILENCE_MIN) + delay;
-        let silence = silence.saturating_mul(1 << self.silences.min(20)).min(SILENCE_MAX);
-        self.silent_at = (self.board.outstanding() > 0).then_some(now + silence);
+        let delay = if self.is_single() { self.ack_delay } else { Duration::ZERO };
+        let silence =
+            answer.max(SILENCE_MIN).saturating_mul(1 << self.backoff.max(self.silences).min(20));
+        let silence = (silence + delay).min(SILENCE_MAX);
+        let waits = self.board.outstanding() > 0 || self.peer_window == 0 && self.has_unsent;
+        self.silent_at = waits.then_some(now + silence);
+    }
+
+    fn is_single(&self) -> bool {
+        self.board.outstanding() <= self.segment
+    }
+
+    /// Whether smoltcp has something that was never sent.
+    pub(super) fn set_unsent(&mut self, now: Time, has_unsent: bool) {
+        self.has_unsent = has_unsent;
+        if self.silent_at.is_none() {
+            self.listen(now);
+        }
     }
 
     /// When something is due.
@@ -267,8 +304,17 @@ impl Recovery {
         self.may_probe = true;
         if self.peer_window == 0 {
             // Only the first octet can ask for more.
+            if self.board.outstanding() == 0 {
+                self.board.withheld(now, self.board.first().wrapping_add(1));
+            }
             self.board.lose_all(false);
-        } else if self.silences == 1 {
+            return self.listen(now);
+        }
+        self.backoff += 1;
+        if self.is_single() {
+            self.ack_delay = (self.ack_delay * 2).min(ACK_DELAY_MAX);
+        }
+        if self.silences == 1 {
             self.board.lose_last();
         } else {
             self.board.lose_all(self.silences > 3);
@@ -287,15 +333,18 @@ impl Recovery {
     /// smoltcp has written what is from `start` to `end`.
     pub(super) fn judge(&mut self, now: Time, start: u32, end: u32) -> Verdict {
         let is_new = end.wrapping_sub(self.board.end()).cast_signed() > 0;
-        let is_old = start.wrapping_sub(self.board.first()).cast_signed() < 0;
         // smoltcp says something again though the window is closed, if it hears that often enough.
         let reaches = end.wrapping_sub(self.board.first()) as usize;
-        if is_new && reaches > self.peer_window.max(1) && end.wrapping_sub(start) > 1 {
+        let is_beyond = reaches > self.peer_window.max(1) && end.wrapping_sub(start) > 1;
+        let is_due = self.has_lost() && self.board.has_lost_within(start, end);
+        // And it is told of no window when it waits for its last acknowledgment.
+        let busy = self.board.flying() + end.wrapping_sub(start) as usize;
+        let is_too_much = !is_due && busy > self.window.max(self.segment);
+        if is_new && (is_beyond || is_too_much) {
             self.board.withheld(now, end);
             return Verdict::Drop;
         }
-        let is_due = self.has_lost() && self.board.has_lost_within(start, end);
-        if !(is_new || is_old || is_due) {
+        if !(is_new || is_due) {
             return Verdict::Drop;
         }
         let was_idle = self.board.outstanding() == 0;
@@ -313,7 +362,7 @@ impl Recovery {
         let busy = self.board.flying() + self.board.lost();
         let room = self.window.saturating_sub(busy) / self.segment.max(1) * self.segment;
         let octets = self.board.outstanding() + room;
-        Allowed { octets, is_least: self.board.lost() > 0 && room == 0 }
+        Allowed { octets, is_least: self.board.lost() > 0 }
     }
 }
 
@@ -335,7 +384,7 @@ mod tests {
 
     /// Of a connection with so many segments on their way.
     fn recovery(segments: u32) -> Recovery {
-        Recovery::new(NOW, (0, segments * 1000), SEGMENT, false)
+        Recovery::new(NOW, (0, segments * 1000), (SEGMENT, Duration::ZERO), false)
     }
 
     fn due(recovery: &Recovery) -> Time {
@@ -366,7 +415,7 @@ mod tests {
         assert_eq!(it.window, before / 10 * 7, "the same round trip");
         // What is new waits until there is room for it in whole segments.
         let Allowed { octets, is_least } = it.allowed();
-        assert_eq!((octets, is_least), (19_000 + 12_000, false));
+        assert_eq!((octets, is_least), (19_000 + 12_000, true));
     }
 
     #[test]
@@ -410,16 +459,18 @@ mod tests {
         let mut length = Length { limit: MTU_MAX, arrived: 0, lost: 0, calm: 0, since: 0 };
         // One in ten is not enough.
         for _ in 0..100 {
-            length.note(9, 1, 0);
+            length.note((9, 9), 1, 0);
         }
         assert_eq!(length.limit, MTU_MAX);
         for _ in 0..6 {
-            length.note(4, 3, 7);
+            length.note((4, 4), 3, 7);
         }
         assert_eq!((length.limit, length.since), (MTU_SHORT, 7));
-        length.note(CALM, 0, 9);
+        length.note((CALM, 0), 0, 9);
+        assert_eq!(length.limit, MTU_SHORT, "short ones say nothing");
+        length.note((CALM, CALM), 0, 9);
         assert_eq!(length.limit, 2 * MTU_SHORT);
-        (0..9).for_each(|_| length.note(CALM, 0, 9));
+        (0..9).for_each(|_| length.note((CALM, CALM), 0, 9));
         assert_eq!(length.limit, MTU_MAX);
     }
 }

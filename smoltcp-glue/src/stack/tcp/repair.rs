@@ -11,8 +11,8 @@
 use super::bare::{Bare, set_sequence_number, write_bare};
 use super::connection::Connection;
 use super::engine::{At, Engine, Written, seal};
-use super::recovery::{Recovery, Verdict};
-use crate::stack::outbox::{Exit, Packet};
+use super::recovery::Recovery;
+use crate::stack::outbox::Packet;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::tcp::{TcpOption, TcpSegment};
 use smoltcp::socket::tcp::{CongestionControl, State};
@@ -22,8 +22,13 @@ use std::time::Duration;
 /// at once, and when the peer may keep it back.
 const SILENCE: Duration = Duration::from_millis(10);
 const SILENCE_OF_SINGLE: Duration = Duration::from_millis(50);
-/// By then smoltcp's clock has run out, whatever it was wound to (60 s of its own).
-const RUN_OUT: Duration = Duration::from_secs(13);
+/// So many segments that nothing is said to at once, and acknowledgments are delayed again: enough
+/// for segments of a sender that repairs to be long again.
+const CALM: u32 = 1024;
+/// smoltcp's delay of these, by its clock.
+const ACK_DELAY: smoltcp::time::Duration = smoltcp::time::Duration::from_millis(10);
+/// An acknowledgment that is so far off is of nothing that was sent.
+const FAR: u32 = 1 << 30;
 /// The most that a peer's window is scaled by (RFC 7323 2.3).
 const SHIFT_MAX: u8 = 14;
 /// A peer's longest segment if it says nothing (RFC 9293 3.7.1), and the shortest that is believed,
@@ -39,40 +44,57 @@ pub(super) struct Repair {
     /// The place after all that the application gave.
     given_to: u32,
     /// The place after all that was sent.
-    sent_to: u32,
+    pub(super) sent_to: u32,
     /// What the peer said in its SYN.
     shift: u8,
     mss: Option<u16>,
     /// The window it said last, before it is scaled.
     window: u16,
+    /// When the last of so many SYNs was sent, and how long the answer took to the only one.
+    syn: (u32, Time),
+    opening: Duration,
+    /// Segments until acknowledgments are delayed again.
+    quick_for: u32,
     /// Where things stood when they last moved, and when.
     moved: Option<(u32, u32, Time)>,
     /// Since the first loss.
-    active: Option<Box<Active>>,
+    pub(super) active: Option<Box<Active>>,
 }
 
 /// What it knows besides once it is repaired.
 #[derive(Debug)]
-struct Active {
-    recovery: Recovery,
+pub(super) struct Active {
+    pub(super) recovery: Recovery,
     /// What was last acknowledged to the peer, and the window it was told.
-    said: Option<(u32, u16)>,
+    pub(super) said: Option<(u32, u16)>,
     /// The place in the peer's stream that the next from there has.
-    heard_to: Option<u32>,
+    pub(super) heard_to: Option<u32>,
     /// What smoltcp's clock was last shown to make it run out, if nothing moved since.
-    ran_out: Time,
+    pub(super) ran_out: Time,
     first: u32,
     /// Where smoltcp is told of windows.
     letter: Packet,
+    /// What smoltcp answered to that, and takes for said.
+    pub(super) owed: Option<(u32, u16)>,
+}
+
+/// Whether one place of a stream is after another.
+const fn is_after(one: u32, other: u32) -> bool {
+    one.wrapping_sub(other).cast_signed() > 0
+}
+
+const fn is_opening(state: State) -> bool {
+    matches!(state, State::Listen | State::SynSent | State::SynReceived)
 }
 
 impl Repair {
     /// A segment was sent.
-    pub(super) const fn note_written(&mut self, written: &Written) {
+    pub(super) const fn note_written(&mut self, now: Time, written: &Written) {
         let end = written.end();
         if written.syn {
+            self.syn = (self.syn.0 + 1, now);
             (self.given_to, self.sent_to) = (end, end);
-        } else if end.wrapping_sub(self.sent_to).cast_signed() > 0 && !written.rst {
+        } else if is_after(end, self.sent_to) && !written.rst {
             self.sent_to = end;
         }
     }
@@ -82,6 +104,7 @@ impl Repair {
         self.given_to = self.given_to.wrapping_add(octets as u32);
     }
 
+    /// The peer's SYN has come, and was taken.
     fn note_syn(&mut self, segment: &TcpSegment<'_>) {
         for option in segment.options().map_while(Result::ok) {
             match option {
@@ -92,12 +115,19 @@ impl Repair {
                 _ => {}
             }
         }
+        // The window beside it is not scaled (RFC 7323 2.2).
+        self.window = segment.header().window.div_ceil(1 << self.shift);
+    }
+
+    /// How long the first silence is.
+    fn silence(&self, is_single: bool) -> Duration {
+        (self.opening * 2).max(if is_single { SILENCE_OF_SINGLE } else { SILENCE })
     }
 }
 
 impl Connection {
     /// The first octet that the peer has not acknowledged.
-    fn first(&self) -> u32 {
+    pub(super) fn first(&self) -> u32 {
         match self.state() {
             State::FinWait2 | State::TimeWait | State::Closed => self.repair.sent_to,
             _ => self.repair.given_to.wrapping_sub(self.unacknowledged() as u32),
@@ -106,8 +136,37 @@ impl Connection {
 
     /// Whether something was sent that the peer may not have.
     fn is_waiting(&self) -> bool {
-        let is_open = !matches!(self.state(), State::Listen | State::SynSent | State::SynReceived);
-        is_open && self.first() != self.repair.sent_to
+        !is_opening(self.state()) && is_after(self.repair.sent_to, self.first())
+    }
+
+    /// Whether the peer closed its window, as far as we know.
+    pub(super) const fn is_shut(&self) -> bool {
+        self.repair.window == 0
+    }
+
+    /// Whether a segment acknowledges what smoltcp has and never sent. It would take that.
+    pub(super) fn is_of_unsent(&self, segment: &TcpSegment<'_>) -> bool {
+        let header = segment.header();
+        let is_late = is_after(header.acknowledgment_number, self.repair.sent_to);
+        is_late && header.ack && !header.rst && !header.syn && !is_opening(self.state())
+    }
+
+    /// Answers such a segment, as often as smoltcp does one that acknowledges what it does not
+    /// have (RFC 9293 3.10.7.4, RFC 5961 7); says whether there is an answer.
+    #[cold]
+    pub(super) fn challenge(&mut self, at: At, engine: &mut Engine, answer: &mut Packet) -> bool {
+        let (local, remote) = self.addresses();
+        let bare = Bare {
+            acknowledgment_number: self.repair.sent_to.wrapping_add(FAR),
+            ..Bare::default()
+        };
+        let mut letter = Packet::default();
+        let is_answered = write_bare(&mut letter, (remote, local), bare).is_some()
+            && engine.receive(at, &mut self.sockets, letter.octets(), answer);
+        if is_answered {
+            self.note_answer(answer);
+        }
+        is_answered
     }
 
     /// Octets of a segment, of packets of this length.
@@ -122,7 +181,7 @@ impl Connection {
         self.repair.active.as_ref().map_or(of_way, |active| active.recovery.mtu(of_way))
     }
 
-    /// smoltcp has taken a segment of the peer's, which came in this state.
+    /// smoltcp has seen a segment of the peer's, which came in this state.
     pub(super) fn note_received(
         &mut self,
         (at, before): (At, State),
@@ -131,22 +190,55 @@ impl Connection {
         answer: Option<&mut Packet>,
     ) {
         let header = segment.header();
-        if self.repair.active.is_none() {
+        if is_opening(before) {
+            self.note_opening(at.now, before, segment);
+        } else if self.repair.active.is_none()
+            && header.ack
+            && header.acknowledgment_number == self.first()
+        {
             self.repair.window = header.window;
         }
-        if answer.is_some() && !segment.payload().is_empty() {
+        if !segment.payload().is_empty() {
+            self.note_order(answer.is_some());
+        }
+        let has_options = header.data_offset > 5;
+        if !header.syn && (self.repair.active.is_some() || has_options) {
+            self.receive_repaired(at, segment, engine, answer);
+        }
+    }
+
+    /// Something came while it was being opened.
+    fn note_opening(&mut self, now: Time, before: State, segment: &TcpSegment<'_>) {
+        let state = self.state();
+        if state == before {
+            return;
+        }
+        let repair = &mut self.repair;
+        if segment.header().syn {
+            repair.note_syn(segment);
+        } else {
+            repair.window = segment.header().window;
+        }
+        // Which of two is answered nobody knows (RFC 6298 3).
+        if let (1, since) = repair.syn
+            && !is_opening(state)
+        {
+            repair.opening = Duration::from_nanos(now.nanos().saturating_sub(since.nanos()));
+        }
+    }
+
+    /// Data came, as the next, or else it is answered at once.
+    fn note_order(&mut self, is_answered: bool) {
+        if is_answered {
             // Something is missing, or came twice: a sender that repairs needs every word. Also,
             // smoltcp would wait for as much as one of our longest segments, and they are shorter.
             self.socket().set_ack_delay(None);
-        }
-        let has_options = header.data_offset > 5;
-        if header.syn {
-            let is_first = matches!(before, State::Listen | State::SynSent | State::SynReceived);
-            if is_first {
-                self.repair.note_syn(segment);
+            self.repair.quick_for = CALM;
+        } else if self.repair.quick_for > 0 {
+            self.repair.quick_for -= 1;
+            if self.repair.quick_for == 0 {
+                self.socket().set_ack_delay(Some(ACK_DELAY));
             }
-        } else if self.repair.active.is_some() || has_options {
-            self.receive_repaired(at, segment, engine, answer);
         }
     }
 
@@ -191,8 +283,7 @@ impl Connection {
         self.repair.window = header.window;
         let payload = segment.payload().len() as u32 + u32::from(header.fin);
         let heard_to = header.sequence_number.wrapping_add(payload);
-        let is_later = |before: u32| heard_to.wrapping_sub(before).cast_signed() > 0;
-        if active.heard_to.is_none_or(is_later) {
+        if active.heard_to.is_none_or(|before| is_after(heard_to, before)) {
             active.heard_to = Some(heard_to);
         }
         if first != active.first {
@@ -208,7 +299,8 @@ impl Connection {
         self.socket().set_congestion_control(CongestionControl::None);
         let first = self.first();
         let sent = (first, self.repair.sent_to);
-        let recovery = Recovery::new(at.now, sent, self.segment(at.mtu), is_silent);
+        let kind = (self.segment(at.mtu), self.repair.opening);
+        let recovery = Recovery::new(at.now, sent, kind, is_silent);
         self.repair.active = Some(Box::new(Active {
             recovery,
             said: None,
@@ -216,6 +308,7 @@ impl Connection {
             ran_out: Time::START,
             first,
             letter: Packet::default(),
+            owed: None,
         }));
     }
 
@@ -234,7 +327,7 @@ impl Connection {
     }
 
     /// Tells smoltcp how much it may send.
-    fn tell_window(&mut self, at: At, engine: &mut Engine) {
+    pub(super) fn tell_window(&mut self, at: At, engine: &mut Engine) {
         let is_last = self.state() == State::LastAck;
         let (local, remote) = self.addresses();
         let Some(active) = &mut self.repair.active else { return };
@@ -249,104 +342,34 @@ impl Connection {
             false => allowed.octets / unit,
         };
         let field = u16::try_from(field).unwrap_or(u16::MAX).max(1).min(self.repair.window);
-        let bare =
-            Bare { sequence_number: heard_to, acknowledgment_number: active.first, window: field };
-        if write_bare(&mut active.letter, (remote, local), bare).is_some() {
-            // What smoltcp answers to that is for nobody.
-            let (letter, answer) = (active.letter.octets(), &mut Packet::default());
-            engine.receive(at, &mut self.sockets, letter, answer);
+        let bare = Bare {
+            sequence_number: heard_to,
+            acknowledgment_number: active.first,
+            window: field,
+            fin: false,
+        };
+        if write_bare(&mut active.letter, (remote, local), bare).is_none() {
+            return;
         }
-    }
-
-    /// Writes what is next to be sent, if there is anything.
-    pub(super) fn transmit(
-        &mut self,
-        at: At,
-        engine: &mut Engine,
-        exit: &mut dyn Exit,
-        draft: &mut Packet,
-    ) -> Option<Written> {
-        match self.repair.active {
-            None => engine.transmit(at, &mut self.sockets, exit),
-            Some(_) => self.transmit_repaired(at, engine, exit, draft),
-        }
-    }
-
-    #[cold]
-    fn transmit_repaired(
-        &mut self,
-        at: At,
-        engine: &mut Engine,
-        exit: &mut dyn Exit,
-        draft: &mut Packet,
-    ) -> Option<Written> {
-        let (mut clock, mut has_begun_again) = (at, false);
-        loop {
-            let written = engine.draft(clock, &mut self.sockets, draft);
-            clock = at;
-            match written {
-                Some(written) if self.lets_through(at, written, draft) => {
-                    let written = seal(draft.octets_mut())?;
-                    exit.room(draft.octets().len()).copy_from_slice(draft.octets());
-                    let active = self.repair.active.as_mut()?;
-                    let is_first = active.heard_to.is_none();
-                    active.say(&written);
-                    if is_first {
-                        self.repair.note_written(&written);
-                        self.tell_window(at, engine);
-                    }
-                    return Some(written);
-                }
-                Some(_) => {}
-                None => {
-                    let active = self.repair.active.as_mut()?;
-                    if has_begun_again || !active.recovery.has_lost() {
-                        return None;
-                    }
-                    has_begun_again = true;
-                    active.ran_out = active.ran_out.max(at.now) + RUN_OUT;
-                    clock.now = active.ran_out;
-                }
-            }
-        }
-    }
-
-    /// Whether a segment that smoltcp has written is to be sent, if only for what it acknowledges.
-    fn lets_through(&mut self, at: At, written: Written, draft: &mut Packet) -> bool {
-        let sent_to = self.repair.sent_to;
-        let (local, remote) = self.addresses();
-        let Some(active) = &mut self.repair.active else { return true };
-        if written.syn || written.rst {
-            return true;
-        }
-        if written.octets == 0 {
-            set_sequence_number(draft.octets_mut(), sent_to);
-            return true;
-        }
-        let (start, end) = (written.sequence_number, written.end());
-        match active.recovery.judge(at.now, start, end) {
-            Verdict::Send => true,
-            Verdict::Drop => {
-                let Written { acknowledgment_number, window, .. } = written;
-                if active.said == Some((acknowledgment_number, window)) {
-                    return false;
-                }
-                let bare = Bare { sequence_number: sent_to, acknowledgment_number, window };
-                write_bare(draft, (local, remote), bare).is_some()
-            }
+        let (letter, mut answer) = (active.letter.octets(), Packet::default());
+        if engine.receive(at, &mut self.sockets, letter, &mut answer) {
+            let said = seal(answer.octets_mut()).filter(|answer| !answer.rst);
+            active.owed = said.map(|said| (said.acknowledgment_number, said.window));
         }
     }
 
     /// When silence is to be answered.
     pub(super) fn silence_due(&mut self, at: At) -> Option<Time> {
-        if let Some(active) = &self.repair.active {
+        let (first, sent_to) = (self.first(), self.repair.sent_to);
+        let has_unsent = self.unacknowledged() > sent_to.wrapping_sub(first) as usize;
+        if let Some(active) = &mut self.repair.active {
+            active.recovery.set_unsent(at.now, has_unsent);
             return active.recovery.due();
         }
         if !self.is_waiting() || self.repair.window == 0 {
             self.repair.moved = None;
             return None;
         }
-        let (first, sent_to) = (self.first(), self.repair.sent_to);
         let since = match self.repair.moved {
             Some((first_then, sent_then, since)) if (first_then, sent_then) == (first, sent_to) => {
                 since
@@ -355,7 +378,7 @@ impl Connection {
         };
         self.repair.moved = Some((first, sent_to, since));
         let is_single = sent_to.wrapping_sub(first) as usize <= self.segment(at.mtu);
-        Some(since + if is_single { SILENCE_OF_SINGLE } else { SILENCE })
+        Some(since + self.repair.silence(is_single))
     }
 
     /// Answers silence, if it is time to.
@@ -378,7 +401,7 @@ impl Connection {
 
 impl Active {
     /// The peer is told what it is acknowledged, which is just what came from it.
-    const fn say(&mut self, written: &Written) {
+    pub(super) const fn say(&mut self, written: &Written) {
         self.said = Some((written.acknowledgment_number, written.window));
         self.heard_to = Some(written.acknowledgment_number);
     }

@@ -22,15 +22,21 @@ impl Tcp {
         out: &mut Outbox,
     ) {
         let Some(connection) = self.connections.get_mut(id) else { return };
-        let before = connection.state();
+        let (before, first) = (connection.state(), connection.first());
         let at = connection.at(now, mtus);
+        if connection.is_of_unsent(segment) {
+            if connection.challenge(at, &mut self.engine, &mut self.draft) {
+                push(out, &self.draft);
+            }
+            return;
+        }
         let has_answer = self.engine.receive(at, connection.sockets(), octets, &mut self.draft);
         let answer = has_answer.then_some(&mut self.draft);
         connection.note_received((at, before), segment, &mut self.engine, answer);
         if has_answer {
             push(out, &self.draft);
         }
-        connection.note_heard();
+        connection.note_heard((before, first));
         connection.put_off(now);
         if connection.state() == State::Listen {
             // It was no SYN that a connection begins with.

@@ -1,0 +1,135 @@
+//! What a connection sends: all that smoltcp writes, until it has to be repaired, and what is to be
+//! sent of that from then on.
+//!
+//! To have something said again smoltcp is shown a clock that has run out, and goes back to the
+//! first octet that is not acknowledged. What it writes from there goes by the scoreboard.
+
+use super::bare::{Bare, set_sequence_number, write_bare};
+use super::connection::Connection;
+use super::engine::{At, Engine, Written, seal};
+use super::recovery::Verdict;
+use crate::stack::outbox::{Exit, Packet};
+use smoltcp::socket::tcp::State;
+use std::time::Duration;
+
+/// By then smoltcp's clock has run out, whatever it was wound to (60 s of its own).
+const RUN_OUT: Duration = Duration::from_secs(13);
+
+impl Connection {
+    /// Writes what is next to be sent, if there is anything.
+    pub(super) fn transmit(
+        &mut self,
+        at: At,
+        engine: &mut Engine,
+        exit: &mut dyn Exit,
+        draft: &mut Packet,
+    ) -> Option<Written> {
+        match self.repair.active {
+            None => engine.transmit(at, &mut self.sockets, exit),
+            Some(_) => self.transmit_repaired(at, engine, exit, draft),
+        }
+    }
+
+    #[cold]
+    fn transmit_repaired(
+        &mut self,
+        at: At,
+        engine: &mut Engine,
+        exit: &mut dyn Exit,
+        draft: &mut Packet,
+    ) -> Option<Written> {
+        let (mut clock, mut has_begun_again) = (at, false);
+        let active = self.repair.active.as_mut()?;
+        if let Some(owed) = active.owed.take().filter(|owed| active.said != Some(*owed)) {
+            self.draft_bare(self.repair.sent_to, owed, false, draft)?;
+            return self.hand_over(exit, draft);
+        }
+        loop {
+            let written = engine.draft(clock, &mut self.sockets, draft);
+            clock = at;
+            match written {
+                Some(written) if self.lets_through(at, written, draft) => {
+                    let is_first = self.repair.active.as_ref()?.heard_to.is_none();
+                    let written = self.hand_over(exit, draft)?;
+                    if is_first {
+                        self.repair.note_written(at.now, &written);
+                        self.tell_window(at, engine);
+                    }
+                    return Some(written);
+                }
+                Some(_) => {}
+                None => {
+                    let active = self.repair.active.as_mut()?;
+                    if !active.recovery.has_lost() {
+                        return None;
+                    }
+                    if has_begun_again {
+                        return self.transmit_fin(at, exit, draft);
+                    }
+                    has_begun_again = true;
+                    active.ran_out = active.ran_out.max(at.now) + RUN_OUT;
+                    clock.now = active.ran_out;
+                }
+            }
+        }
+    }
+
+    /// Says a lost FIN again where smoltcp does not: of letters that say the same it takes every
+    /// third for a loss of what it has, and of a FIN it has nothing. Its clock stands still then.
+    fn transmit_fin(&mut self, at: At, exit: &mut dyn Exit, draft: &mut Packet) -> Option<Written> {
+        let is_closing = matches!(self.state(), State::FinWait1 | State::Closing | State::LastAck);
+        let (first, end) = (self.first(), self.repair.sent_to);
+        let is_fin = is_closing && self.unacknowledged() == 0 && first.wrapping_add(1) == end;
+        let active = self.repair.active.as_mut().filter(|_| is_fin)?;
+        let said = active.said?;
+        if active.recovery.judge(at.now, first, end) == Verdict::Drop {
+            return None;
+        }
+        self.draft_bare(first, said, true, draft)?;
+        self.hand_over(exit, draft)
+    }
+
+    fn draft_bare(
+        &self,
+        sequence_number: u32,
+        (acknowledgment_number, window): (u32, u16),
+        fin: bool,
+        draft: &mut Packet,
+    ) -> Option<()> {
+        let bare = Bare { sequence_number, acknowledgment_number, window, fin };
+        write_bare(draft, self.addresses(), bare)
+    }
+
+    /// Sends what is written.
+    fn hand_over(&mut self, exit: &mut dyn Exit, draft: &mut Packet) -> Option<Written> {
+        let written = seal(draft.octets_mut())?;
+        exit.room(draft.octets().len()).copy_from_slice(draft.octets());
+        self.repair.active.as_mut()?.say(&written);
+        Some(written)
+    }
+
+    /// Whether a segment that smoltcp has written is to be sent, if only for what it acknowledges.
+    fn lets_through(&mut self, at: At, written: Written, draft: &mut Packet) -> bool {
+        let sent_to = self.repair.sent_to;
+        let Some(active) = &mut self.repair.active else { return true };
+        if written.syn {
+            return true;
+        }
+        // Wherever smoltcp is: a reset elsewhere would not be believed (RFC 5961 3).
+        if written.octets == 0 || written.rst {
+            set_sequence_number(draft.octets_mut(), sent_to);
+            return true;
+        }
+        let (start, end) = (written.sequence_number, written.end());
+        match active.recovery.judge(at.now, start, end) {
+            Verdict::Send => true,
+            Verdict::Drop => {
+                let Written { acknowledgment_number, window, .. } = written;
+                if active.said == Some((acknowledgment_number, window)) {
+                    return false;
+                }
+                self.draft_bare(sent_to, (acknowledgment_number, window), false, draft).is_some()
+            }
+        }
+    }
+}
