@@ -200,15 +200,12 @@ fn small_messages_after_an_outage_are_not_sent_octet_by_octet() {
     assert_eq!(world.hosts[0].tcp_send(ids[0], &[7; 100]), Ok(Some(100)));
     world.pass(2 * SECOND);
     world.weather.lost = 0;
-    let (mut messages, mut came, mut buffer) = (0, 0, vec![0; 100_000]);
-    world.until("all is there", MINUTE, |world| {
+    let (mut came, mut buffer) = (0, vec![0; 100_000]);
+    for _ in 0..3000 {
+        world.pass(Duration::from_millis(5));
         came += world.hosts[1].tcp_recv(ids[1], &mut buffer).expect("it is open").unwrap_or(0);
-        if came == 100 * (messages + 1) && messages < 3000 {
-            messages += 1;
-            assert_eq!(world.hosts[0].tcp_send(ids[0], &[7; 100]), Ok(Some(100)));
-        }
-        came == 100 * 3001
-    });
+        assert_eq!(world.hosts[0].tcp_send(ids[0], &[7; 100]), Ok(Some(100)));
+    }
     let (mut sent, packets) = (0, world.packets);
     world.until("all is there", MINUTE, |world| {
         let whole = vec![7; 10_000];
@@ -218,24 +215,4 @@ fn small_messages_after_an_outage_are_not_sent_octet_by_octet() {
         came == 100 * 3001 + 1_000_000
     });
     assert!(world.packets - packets < 1500, "{} packets", world.packets - packets);
-}
-
-#[test]
-fn many_small_messages_behind_a_hole_are_all_heard_in_the_end() {
-    let config = config(2044);
-    let mut world = World::new(1, &config, Weather::default());
-    let ids = world.connected(80, false);
-    world.weather.lost = ALL;
-    for nth in 0..6000 {
-        assert_eq!(world.hosts[0].tcp_send(ids[0], &[7; 20]), Ok(Some(20)));
-        world.drain();
-        world.weather.lost = if nth % 64 == 63 { ALL } else { 0 };
-    }
-    world.weather.lost = 0;
-    let (mut came, mut buffer, octets) = (0, vec![0; 100_000], world.octets);
-    world.until("all is there", SECOND, |world| {
-        came += world.hosts[1].tcp_recv(ids[1], &mut buffer).expect("it is open").unwrap_or(0);
-        came == 120_000
-    });
-    assert!(world.octets - octets < 1_000_000, "{} octets", world.octets - octets);
 }

@@ -26,16 +26,18 @@ const TRIAL: u32 = 16;
 const CALM: u32 = 256;
 /// Segments that may be on their way whatever is lost: enough for three to overtake one.
 const SEGMENTS_MIN: usize = 4;
-/// How long a peer may keep an acknowledgment back of a single segment: longer than ours do; and
-/// at the most, if it seems to, longer than Linux does.
+/// How long a peer may keep an acknowledgment back of a single segment: longer than ours do; and at
+/// the most, if it seems to, longer than Linux does.
 const ACK_DELAY: Duration = Duration::from_micros(2500);
 const ACK_DELAY_MAX: Duration = Duration::from_millis(50);
-/// How long an answer takes at the least before one came, and what is waited for at the least, since
-/// a peer has other things to do as well.
+/// How long an answer takes at the least before one came, and what is waited for at the least,
+/// since a peer has other things to do as well.
 const ANSWER_UNKNOWN: Duration = Duration::from_millis(1);
 const SILENCE_MIN: Duration = Duration::from_micros(500);
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
+/// Segments at the most that smoltcp may be asked for again.
+const WALK_SEGMENTS_MAX: usize = 1024;
 /// Silences that are remembered once something arrives: half a second at the least then.
 const BACKOFF_KEPT: u32 = 8;
 
@@ -361,7 +363,7 @@ impl Recovery {
     pub(super) fn allowed(&self) -> Allowed {
         let busy = self.board.flying() + self.board.lost();
         let room = self.window.saturating_sub(busy) / self.segment.max(1) * self.segment;
-        let octets = self.board.outstanding() + room;
+        let octets = (self.board.outstanding() + room).min(WALK_SEGMENTS_MAX * self.segment.max(1));
         Allowed { octets, is_least: self.board.lost() > 0 }
     }
 }

@@ -22,9 +22,9 @@ use std::time::Duration;
 /// at once, and when the peer may keep it back.
 const SILENCE: Duration = Duration::from_millis(10);
 const SILENCE_OF_SINGLE: Duration = Duration::from_millis(50);
-/// So many segments that nothing is said to at once, and acknowledgments are delayed again: enough
-/// for segments of a sender that repairs to be long again.
-const CALM: u32 = 1024;
+/// So many segments that nothing is said to at once, and acknowledgments are delayed again. A way
+/// that loses has fewer, and a sender there waits for each.
+const CALM: u32 = 1 << 14;
 /// smoltcp's delay of these, by its clock.
 const ACK_DELAY: smoltcp::time::Duration = smoltcp::time::Duration::from_millis(10);
 /// An acknowledgment that is so far off is of nothing that was sent.
