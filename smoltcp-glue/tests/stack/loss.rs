@@ -216,3 +216,31 @@ fn small_messages_after_an_outage_are_not_sent_octet_by_octet() {
     });
     assert!(world.packets - packets < 1500, "{} packets", world.packets - packets);
 }
+
+#[test]
+fn what_a_closing_server_has_left_is_sent_within_the_window() {
+    let mut world = World::new(1, &config(2044), Weather::default());
+    let [client, server] = world.connected(80, false);
+    let now = world.now;
+    world.hosts[0].tcp_shut_down(now, client).expect("it is open");
+    world.pass(SECOND);
+    // The window of one that was silent for long is small.
+    world.weather.lost = ALL;
+    assert_eq!(world.hosts[1].tcp_send(server, &[7; 10_000]), Ok(Some(10_000)));
+    world.pass(SECOND);
+    assert_eq!(world.hosts[1].tcp_send(server, &vec![7; 400_000]), Ok(Some(400_000)));
+    let now = world.now;
+    world.hosts[1].tcp_close(now, server);
+    world.drain();
+    world.pass(4 * SECOND);
+    world.weather.lost = 0;
+    let (mut came, mut most, mut buffer) = (0, 0, vec![0; 100_000]);
+    let mut sent = world.packets;
+    world.until("all is there", 20 * SECOND, |world| {
+        most = most.max(world.packets - sent);
+        sent = world.packets;
+        came += world.hosts[0].tcp_recv(client, &mut buffer).expect("it is open").unwrap_or(0);
+        came == 410_000
+    });
+    assert!(most < 16, "{most} packets at once");
+}

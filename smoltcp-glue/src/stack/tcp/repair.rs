@@ -76,6 +76,8 @@ pub(super) struct Active {
     letter: Packet,
     /// What smoltcp answered to that, and takes for said.
     pub(super) owed: Option<(u32, u16)>,
+    /// Whether smoltcp had begun again, if it was not heard to the end of what it says.
+    pub(super) paused: Option<bool>,
 }
 
 /// Whether one place of a stream is after another.
@@ -309,6 +311,7 @@ impl Connection {
             first,
             letter: Packet::default(),
             owed: None,
+            paused: None,
         }));
     }
 

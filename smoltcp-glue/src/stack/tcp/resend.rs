@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// By then smoltcp's clock has run out, whatever it was wound to (60 s of its own).
 const RUN_OUT: Duration = Duration::from_secs(13);
+/// Segments that smoltcp writes for nothing before others have a turn.
+const DROPS_MAX: u32 = 64;
 
 impl Connection {
     /// Writes what is next to be sent, if there is anything.
@@ -38,8 +40,9 @@ impl Connection {
         exit: &mut dyn Exit,
         draft: &mut Packet,
     ) -> Option<Written> {
-        let (mut clock, mut has_begun_again) = (at, false);
         let active = self.repair.active.as_mut()?;
+        let (mut clock, mut drops) = (at, 0);
+        let mut has_begun_again = active.paused.take().unwrap_or(false);
         if let Some(owed) = active.owed.take().filter(|owed| active.said != Some(*owed)) {
             self.draft_bare(self.repair.sent_to, owed, false, draft)?;
             return self.hand_over(exit, draft);
@@ -57,7 +60,13 @@ impl Connection {
                     }
                     return Some(written);
                 }
-                Some(_) => {}
+                Some(_) => {
+                    drops += 1;
+                    if drops == DROPS_MAX {
+                        self.repair.active.as_mut()?.paused = Some(has_begun_again);
+                        return None;
+                    }
+                }
                 None => {
                     let active = self.repair.active.as_mut()?;
                     if !active.recovery.has_lost() {
@@ -72,6 +81,11 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// Whether it goes on with what smoltcp says again, and had no end yet.
+    pub(super) fn is_paused(&self) -> bool {
+        self.repair.active.as_ref().is_some_and(|active| active.paused.is_some())
     }
 
     /// Says a lost FIN again where smoltcp does not: of letters that say the same it takes every

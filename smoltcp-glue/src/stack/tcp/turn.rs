@@ -46,7 +46,8 @@ impl Tcp {
         self.make_ready(id);
     }
 
-    /// Polls connections that are ready, until one has a packet; says whether there is one.
+    /// Polls connections that are ready, until one has a packet, or took long without; says whether
+    /// there is one.
     pub(in crate::stack) fn transmit(
         &mut self,
         now: Time,
@@ -68,6 +69,9 @@ impl Tcp {
                 connection.note_sent(now, &written);
                 // It may have more, after everybody else had a turn.
                 self.ready.push_back(id);
+            } else if connection.is_paused() {
+                self.ready.push_back(id);
+                return false;
             } else {
                 connection.is_ready = false;
                 let due = self.engine.due(at, connection.sockets());
