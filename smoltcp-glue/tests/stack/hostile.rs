@@ -188,3 +188,22 @@ fn who_says_nothing_new_is_no_peer_that_answers() {
     }
     assert_eq!(world.end_of(0, client), Some(TcpError::TimedOut));
 }
+
+#[test]
+fn a_reset_goes_after_all_that_was_sent() {
+    let mut world = World::new(1, &StackConfig::default(), Weather::default());
+    let [client, _] = world.connected(80, false);
+    world.weather.lost = 1_000_000;
+    world.hosts[0].tcp_send(client, &vec![7; 60_000]).expect("it is open");
+    let first = next_header(&mut world, 0).sequence_number;
+    world.pass(Duration::from_secs(2));
+    // It has begun to say all again.
+    let due = world.hosts[0].poll_timeout().expect("it waits for an answer");
+    world.hosts[0].handle_timeout(due);
+    world.now = due;
+    assert_eq!(next_header(&mut world, 0).sequence_number, first);
+    world.hosts[0].tcp_abort(due, client);
+    let reset = next_header(&mut world, 0);
+    assert!(reset.rst);
+    assert_eq!(reset.sequence_number.wrapping_sub(first), 60_000);
+}

@@ -130,7 +130,7 @@ impl Connection {
             return true;
         }
         // Wherever smoltcp is: a reset elsewhere would not be believed (RFC 5961 3).
-        if written.octets == 0 || written.rst {
+        if written.octets == 0 {
             set_sequence_number(draft.octets_mut(), sent_to);
             return true;
         }
