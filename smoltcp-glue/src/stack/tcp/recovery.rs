@@ -363,8 +363,9 @@ impl Recovery {
     pub(super) fn allowed(&self) -> Allowed {
         let busy = self.board.flying() + self.board.lost();
         let room = self.window.saturating_sub(busy) / self.segment.max(1) * self.segment;
-        let octets = (self.board.outstanding() + room).min(WALK_SEGMENTS_MAX * self.segment.max(1));
-        Allowed { octets, is_least: self.board.lost() > 0 }
+        let (sent, most) = (self.board.outstanding(), WALK_SEGMENTS_MAX * self.segment.max(1));
+        let least = if self.board.lost() > 0 { sent.min(most) } else { 0 };
+        Allowed { octets: (sent + room).min(most), least }
     }
 }
 
@@ -372,8 +373,8 @@ impl Recovery {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Allowed {
     pub(super) octets: usize,
-    /// Whether less will not do.
-    pub(super) is_least: bool,
+    /// Less will not do.
+    pub(super) least: usize,
 }
 
 #[cfg(test)]
@@ -416,15 +417,15 @@ mod tests {
         it.heard(NOW, 1000, [(11_000, 20_000)], WINDOW);
         assert_eq!(it.window, before / 10 * 7, "the same round trip");
         // What is new waits until there is room for it in whole segments.
-        let Allowed { octets, is_least } = it.allowed();
-        assert_eq!((octets, is_least), (19_000 + 12_000, true));
+        let Allowed { octets, least } = it.allowed();
+        assert_eq!((octets, least), (19_000 + 12_000, 19_000));
     }
 
     #[test]
     fn silence_is_answered_by_the_last_and_then_by_all_and_ever_later() {
         let mut it = recovery(8);
         it.handle_timeout(due(&it));
-        assert_eq!((it.board.lost(), it.allowed().is_least), (SEGMENT, true));
+        assert_eq!((it.board.lost(), it.allowed().least), (SEGMENT, 8 * SEGMENT));
         assert_eq!(it.judge(due(&it), 6000, 7000), Verdict::Drop);
         assert_eq!(it.judge(due(&it), 7000, 8000), Verdict::Send);
         let mut last = NOW;

@@ -340,10 +340,7 @@ impl Connection {
         };
         let allowed = active.recovery.allowed();
         let unit = 1 << self.repair.shift;
-        let field = match allowed.is_least {
-            true => allowed.octets.div_ceil(unit),
-            false => allowed.octets / unit,
-        };
+        let field = (allowed.octets / unit).max(allowed.least.div_ceil(unit));
         let field = u16::try_from(field).unwrap_or(u16::MAX).max(1).min(self.repair.window);
         let bare = Bare {
             sequence_number: heard_to,
