@@ -1,5 +1,6 @@
 //! Sockets of two applications that talk to each other.
 
+use pollux::stack::StackConfig;
 use pollux::{Interface, Mode, Node, UdpSlot, UpError};
 use pollux_node::fabric::Embedded;
 use std::io::{ErrorKind, Read, Write};

@@ -57,6 +57,39 @@ fn another_order_is_no_loss() {
     assert!(octets[1] < most, "{octets:?}: headers of a few more, but nothing twice");
 }
 
+/// A peer that was busy for a while begins a repair as a loss does.
+#[test]
+fn a_connection_is_in_repair_until_nothing_was_lost_for_long() {
+    let mut world = World::new(1, &config(65_520), Weather::default());
+    let ids = world.connected(80, false);
+    stream(&mut world, ids, 1_000_000);
+    assert!(!world.hosts[0].tcp_is_in_repair(ids[0]));
+    for _ in 0..2 {
+        world.weather.lost = ALL;
+        assert_eq!(world.hosts[0].tcp_send(ids[0], b"?"), Ok(Some(1)));
+        world.drain();
+        world.weather.lost = 0;
+        let mut buffer = [0; 9];
+        world.until("it is there", MINUTE, |world| {
+            world.hosts[1].tcp_recv(ids[1], &mut buffer).expect("it is open").is_some()
+        });
+        stream(&mut world, ids, 1_000_000);
+        assert!(world.hosts[0].tcp_is_in_repair(ids[0]));
+        let mut exchanges = 0;
+        while world.hosts[0].tcp_is_in_repair(ids[0]) {
+            exchanges += 1;
+            assert!(exchanges < 20_000, "it has been calm for long");
+            stream(&mut world, ids, 1);
+            world.until("it is acknowledged", MINUTE, |world| {
+                world.hosts[0].tcp_unacknowledged(ids[0]) == 0
+            });
+        }
+        assert!(exchanges > 10_000, "{exchanges}");
+        let took = stream(&mut world, ids, 10_000_000);
+        assert!(took < SECOND / 10, "{took:?}");
+    }
+}
+
 #[test]
 fn what_is_lost_at_the_end_is_sent_again_soon() {
     for (mtu, octets) in [(65_520, 100), (65_520, 400_000), (2044, 100_000)] {

@@ -127,6 +127,8 @@ pub(super) struct Recovery {
     has_unsent: bool,
     /// Octets of a segment.
     segment: usize,
+    /// Segments that arrived since anything was lost, or late.
+    quiet: u32,
     /// Silences since anything arrived.
     silences: u32,
     /// Silences since it was last known how long an answer takes: one to what was sent again may be
@@ -167,6 +169,7 @@ impl Recovery {
             peer_window: usize::MAX,
             has_unsent: false,
             segment,
+            quiet: 0,
             silences: 0,
             backoff: 0,
             ack_delay: ACK_DELAY,
@@ -218,6 +221,7 @@ impl Recovery {
             }
         }
         (self.silences, self.may_probe) = (0, false);
+        self.quiet = self.quiet.saturating_add(arrivals.records);
         self.backoff = self.backoff.min(BACKOFF_KEPT);
         // What is short says nothing of what long segments would meet.
         let full = arrivals.records.min((arrivals.octets * 2 / self.segment.max(1)) as u32);
@@ -256,6 +260,7 @@ impl Recovery {
             self.reduce();
         }
         if losses.records > 0 {
+            self.quiet = 0;
             self.length.note((0, 0), losses.records, self.board.next_number());
         }
     }
@@ -289,6 +294,11 @@ impl Recovery {
         }
     }
 
+    /// Whether all has arrived, also of many segments before, and there is nothing left of losses.
+    pub(super) fn is_calm(&self, segments: u32) -> bool {
+        self.quiet >= segments && self.board.outstanding() == 0 && self.length.limit == MTU_MAX
+    }
+
     /// When something is due.
     pub(super) fn due(&self) -> Option<Time> {
         [self.silent_at, self.late_at].into_iter().flatten().min()
@@ -302,7 +312,7 @@ impl Recovery {
         if self.silent_at.is_none_or(|due| due > now) {
             return;
         }
-        self.silences += 1;
+        (self.silences, self.quiet) = (self.silences + 1, 0);
         self.may_probe = true;
         if self.peer_window == 0 {
             // Only the first octet can ask for more.

@@ -6,13 +6,15 @@
 //! ahead when the scoreboard knows of something lost; of what smoltcp says then only that is let
 //! through. So no octet is kept twice, and what a link without losses costs stays as it was. What
 //! smoltcp may send that is new it is told as the peer's window, by acknowledgments that we write
-//! ourselves: they say what the peer has said, but for a window that is smaller.
+//! ourselves: they say what the peer has said, but for a window that is smaller. A peer that was
+//! only busy for a while begins all that, too; so it ends when nothing was lost for long.
 
 use super::bare::{Bare, set_sequence_number, write_bare};
 use super::connection::Connection;
 use super::engine::{At, Engine, Written, seal};
 use super::recovery::Recovery;
 use crate::stack::outbox::Packet;
+use crate::stack::{Stack, TcpId};
 use pollux_verbs::time::Time;
 use pollux_wire::ip::tcp::{TcpOption, TcpSegment};
 use smoltcp::socket::tcp::{CongestionControl, State};
@@ -124,6 +126,14 @@ impl Repair {
     /// How long the first silence is.
     fn silence(&self, is_single: bool) -> Duration {
         (self.opening * 2).max(if is_single { SILENCE_OF_SINGLE } else { SILENCE })
+    }
+}
+
+impl Stack {
+    /// Whether a connection is in repair: it has lost something, or its peer was silent, not long
+    /// ago. Each segment costs more then.
+    pub fn tcp_is_in_repair(&self, id: TcpId) -> bool {
+        self.tcp.get(id).is_some_and(|connection| connection.repair.active.is_some())
     }
 }
 
@@ -293,7 +303,20 @@ impl Connection {
         }
         active.recovery.set_segment(segment_octets);
         active.recovery.heard(at.now, first, blocks, peer_window);
-        self.tell_window(at, engine);
+        let is_calm = active.recovery.is_calm(CALM);
+        match is_calm && first == sent_to && self.state() == State::Established {
+            true => self.leave(at, engine),
+            false => self.tell_window(at, engine),
+        }
+    }
+
+    /// Nothing was lost for long: smoltcp hears of the whole window, and goes on by itself.
+    fn leave(&mut self, at: At, engine: &mut Engine) {
+        self.write_letter(at, engine, self.repair.window);
+        let owes = |active: &Box<Active>| active.owed.is_some() || active.paused.is_some();
+        if !self.repair.active.as_ref().is_some_and(owes) {
+            (self.repair.active, self.repair.moved) = (None, None);
+        }
     }
 
     /// From now on it is repaired.
@@ -331,6 +354,15 @@ impl Connection {
 
     /// Tells smoltcp how much it may send.
     pub(super) fn tell_window(&mut self, at: At, engine: &mut Engine) {
+        let Some(active) = &self.repair.active else { return };
+        let allowed = active.recovery.allowed();
+        let unit = 1 << self.repair.shift;
+        let field = (allowed.octets / unit).max(allowed.least.div_ceil(unit));
+        let field = u16::try_from(field).unwrap_or(u16::MAX).max(1).min(self.repair.window);
+        self.write_letter(at, engine, field);
+    }
+
+    fn write_letter(&mut self, at: At, engine: &mut Engine, field: u16) {
         let is_last = self.state() == State::LastAck;
         let (local, remote) = self.addresses();
         let Some(active) = &mut self.repair.active else { return };
@@ -338,10 +370,6 @@ impl Connection {
         let Some(heard_to) = active.heard_to.filter(|_| !is_last) else {
             return;
         };
-        let allowed = active.recovery.allowed();
-        let unit = 1 << self.repair.shift;
-        let field = (allowed.octets / unit).max(allowed.least.div_ceil(unit));
-        let field = u16::try_from(field).unwrap_or(u16::MAX).max(1).min(self.repair.window);
         let bare = Bare {
             sequence_number: heard_to,
             acknowledgment_number: active.first,
