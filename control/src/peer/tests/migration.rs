@@ -190,11 +190,11 @@ fn an_answer_to_an_earlier_offer_says_nothing_about_the_last() {
     pair.pass(pause(2));
     assert_eq!((pair.shown(), pair.loaded()), (("sought", 0), None), "it was not answered");
     assert!(pair.find_paths(&[way(1)]));
-    let offers = pair.said.iter().filter_map(|(_, message)| match message {
+    let mut offers = pair.said.iter().filter_map(|(_, message)| match message {
         CmMessage::Lap(lap) => Some(*lap),
         _ => None,
     });
-    let lap = offers.last().expect("there were some");
+    let lap = offers.next_back().expect("there were some");
     let (local_comm_id, remote_comm_id) = (lap.remote_comm_id, lap.local_comm_id);
     let late = Apr { local_comm_id, remote_comm_id, ..Apr::default() };
     let mad = CmMessage::Apr(late).emit_mad(7);

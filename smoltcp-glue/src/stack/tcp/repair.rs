@@ -313,8 +313,8 @@ impl Connection {
     /// Nothing was lost for long: smoltcp hears of the whole window, and goes on by itself.
     fn leave(&mut self, at: At, engine: &mut Engine) {
         self.write_letter(at, engine, self.repair.window);
-        let owes = |active: &Box<Active>| active.owed.is_some() || active.paused.is_some();
-        if !self.repair.active.as_ref().is_some_and(owes) {
+        let active = self.repair.active.as_ref();
+        if active.is_none_or(|active| active.owed.is_none() && active.paused.is_none()) {
             (self.repair.active, self.repair.moved) = (None, None);
         }
     }
