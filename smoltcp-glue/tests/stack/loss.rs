@@ -84,7 +84,7 @@ fn a_connection_is_in_repair_until_nothing_was_lost_for_long() {
                 world.hosts[0].tcp_unacknowledged(ids[0]) == 0
             });
         }
-        assert!(exchanges > 10_000, "{exchanges}");
+        assert!(exchanges > 1000, "{exchanges}");
         let took = stream(&mut world, ids, 10_000_000);
         assert!(took < SECOND / 10, "{took:?}");
     }

@@ -24,6 +24,10 @@ const LOST_OF_TRIAL: u32 = 3;
 const TRIAL: u32 = 16;
 /// So many in a row that arrive, and they are longer again.
 const CALM: u32 = 256;
+/// So many arrive in a row after a loss, and a connection is out of its repair; or after a silence,
+/// which more often is of a peer that was busy.
+const CALM_AFTER_LOSS: u32 = 1 << 14;
+const CALM_AFTER_SILENCE: u32 = 1 << 11;
 /// Segments that may be on their way whatever is lost: enough for three to overtake one.
 const SEGMENTS_MIN: usize = 4;
 /// How long a peer may keep an acknowledgment back of a single segment: longer than ours do; and at
@@ -127,8 +131,8 @@ pub(super) struct Recovery {
     has_unsent: bool,
     /// Octets of a segment.
     segment: usize,
-    /// Segments that arrived since anything was lost, or late.
-    quiet: u32,
+    /// Segments that are still to arrive before all is as if nothing had been lost.
+    to_calm: u32,
     /// Silences since anything arrived.
     silences: u32,
     /// Silences since it was last known how long an answer takes: one to what was sent again may be
@@ -169,7 +173,7 @@ impl Recovery {
             peer_window: usize::MAX,
             has_unsent: false,
             segment,
-            quiet: 0,
+            to_calm: CALM_AFTER_SILENCE,
             silences: 0,
             backoff: 0,
             ack_delay: ACK_DELAY,
@@ -221,7 +225,7 @@ impl Recovery {
             }
         }
         (self.silences, self.may_probe) = (0, false);
-        self.quiet = self.quiet.saturating_add(arrivals.records);
+        self.to_calm = self.to_calm.saturating_sub(arrivals.records);
         self.backoff = self.backoff.min(BACKOFF_KEPT);
         // What is short says nothing of what long segments would meet.
         let full = arrivals.records.min((arrivals.octets * 2 / self.segment.max(1)) as u32);
@@ -260,7 +264,7 @@ impl Recovery {
             self.reduce();
         }
         if losses.records > 0 {
-            self.quiet = 0;
+            self.to_calm = CALM_AFTER_LOSS;
             self.length.note((0, 0), losses.records, self.board.next_number());
         }
     }
@@ -294,9 +298,9 @@ impl Recovery {
         }
     }
 
-    /// Whether all has arrived, also of many segments before, and there is nothing left of losses.
-    pub(super) fn is_calm(&self, segments: u32) -> bool {
-        self.quiet >= segments && self.board.outstanding() == 0 && self.length.limit == MTU_MAX
+    /// Whether all has arrived, and for long nothing was lost.
+    pub(super) fn is_calm(&self) -> bool {
+        self.to_calm == 0 && self.board.outstanding() == 0
     }
 
     /// When something is due.
@@ -312,8 +316,9 @@ impl Recovery {
         if self.silent_at.is_none_or(|due| due > now) {
             return;
         }
-        (self.silences, self.quiet) = (self.silences + 1, 0);
+        self.silences += 1;
         self.may_probe = true;
+        self.to_calm = self.to_calm.max(CALM_AFTER_SILENCE);
         if self.peer_window == 0 {
             // Only the first octet can ask for more.
             if self.board.outstanding() == 0 {

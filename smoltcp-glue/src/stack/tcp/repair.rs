@@ -303,7 +303,7 @@ impl Connection {
         }
         active.recovery.set_segment(segment_octets);
         active.recovery.heard(at.now, first, blocks, peer_window);
-        let is_calm = active.recovery.is_calm(CALM);
+        let is_calm = active.recovery.is_calm();
         match is_calm && first == sent_to && self.state() == State::Established {
             true => self.leave(at, engine),
             false => self.tell_window(at, engine),
