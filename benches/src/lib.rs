@@ -28,7 +28,7 @@
 //! instructions all along; and a look that finds nothing costs 77 ns, of which a message waits
 //! half: one look at the device a turn, not one for each completion queue.
 //!
-//! **The same, 99.9 %** (1.2 x the kernel; 0.1 x is wanted; other runs had 0.04 x). Nobody has the
+//! **The same, 99.9 %** (0.64 x the kernel; 0.1 x is wanted; other runs had 0.04 and 1.2 x). Nobody has the
 //! two cores alone here, so this shows who else ran. With `--fifo 50` nobody else does; but the
 //! thread that waits for a process's end has that priority too, and once stood still in the kernel
 //! behind one that got no core any more.
