@@ -118,9 +118,7 @@ impl Interface {
     /// A connection, once the peer has agreed to it. With one that says nothing the stack loses
     /// patience after a minute ([`crate::stack::TcpConfig`]).
     pub fn tcp_connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
-        let stream = self.tcp_begin(to)?;
-        stream.wait_until_open(Patience::Endless)?;
-        Ok(stream)
+        self.tcp_connect_within(to, Patience::Endless)
     }
 
     /// The same, if the peer agrees in so short a time.
@@ -129,8 +127,16 @@ impl Interface {
         to: impl ToSocketAddrs,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
+        self.tcp_connect_within(to, Patience::For(timeout))
+    }
+
+    fn tcp_connect_within(
+        &self,
+        to: impl ToSocketAddrs,
+        patience: Patience,
+    ) -> io::Result<TcpStream> {
         let stream = self.tcp_begin(to)?;
-        stream.wait_until_open(Patience::For(timeout))?;
+        stream.wait_until_open(patience)?;
         Ok(stream)
     }
 

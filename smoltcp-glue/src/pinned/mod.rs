@@ -214,9 +214,7 @@ impl Interface {
 
     /// A connection, once the peer has agreed to it.
     pub fn tcp_connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
-        let stream = self.tcp_begin(to)?;
-        stream.wait_until_open(Patience::Endless)?;
-        Ok(stream)
+        self.tcp_connect_within(to, Patience::Endless)
     }
 
     /// The same, if the peer agrees in so short a time.
@@ -225,8 +223,16 @@ impl Interface {
         to: impl ToSocketAddrs,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
+        self.tcp_connect_within(to, Patience::For(timeout))
+    }
+
+    fn tcp_connect_within(
+        &self,
+        to: impl ToSocketAddrs,
+        patience: Patience,
+    ) -> io::Result<TcpStream> {
         let stream = self.tcp_begin(to)?;
-        stream.wait_until_open(Patience::For(timeout))?;
+        stream.wait_until_open(patience)?;
         Ok(stream)
     }
 
