@@ -37,10 +37,9 @@
 //!
 //! **Forwarding**: nothing here forwards yet. What stands beside testpmd is an echo: a worker that
 //! takes packets of 64 octets from the device of nothing as datagrams, asks whose they are, turns
-//! them round, finds their way back among 1,000 neighbours, and sends them in batches. It has 10.4
-//! Mpps on one core, 96 ns or 221 cycles of 2.3 GHz a packet, and testpmd 30.0 (0.35 x; 0.6 x is
-//! wanted); medians of three, `--quick --fifo 50`, load of 10 to 16, 22 November 2026. It was 960
-//! instructions a packet then and is 799 now (the bench `echo` of `dataplane`), of which the bench
+//! them round, finds their way back among 1,000 neighbours, and sends them in batches. It has 10.3
+//! Mpps on one core, 97 ns a packet, and testpmd 33.6 (0.31 x; 0.6 x is wanted). That is 799
+//! instructions a packet (the bench `echo` of `dataplane`), of which the bench
 //! `instructions` there has some 420 for a receive and a send in batches of 32. What is left: 156
 //! for the device to fill a receive, 106 for two lookups, and the moving of what is known of a
 //! packet, 64 octets when it has come and 48 when it goes.
