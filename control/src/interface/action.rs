@@ -20,6 +20,15 @@ pub struct PeerKey(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionKey(pub u64);
 
+/// One of the workers that move an interface's packets, each with queue pairs of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Worker(pub u8);
+
+impl Worker {
+    /// The one that groups, management and datagrams come to.
+    pub const LEAD: Self = Self(0);
+}
+
 /// A port as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortView {
@@ -93,7 +102,8 @@ pub enum Way {
     },
 }
 
-/// What is to be done at the device and in the tables, in the order in which it is said.
+/// What is to be done at the device and in the tables, in the order in which it is said: by the
+/// lead what is about groups, by the worker that is named where one is, and by all of them else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Datagrams are to come and go. A station that is started takes this as a change.
@@ -120,6 +130,8 @@ pub enum Action {
     RemoveOwn(IpAddr),
     /// There is this peer, and packets to it are sent so now.
     SetPeer {
+        /// By which worker.
+        worker: Worker,
         /// Which.
         peer: PeerKey,
         /// How.
@@ -157,6 +169,8 @@ pub enum Action {
     /// A queue pair is to be made and brought to INIT, with receives at hand; then
     /// [`ConnectionNews::Made`] or [`ConnectionNews::Failed`] is to be told.
     Connect {
+        /// Whose it is to be.
+        worker: Worker,
         /// Which connection it is for.
         connection: ConnectionKey,
         /// RC or UC.

@@ -36,6 +36,8 @@ pub struct InterfaceConfig {
     pub neighbours: Vec<(IpAddr, LinkAddress)>,
     /// Whether IPv6 is spoken at all.
     pub ipv6: bool,
+    /// Workers that move its packets, the lead counted.
+    pub workers: u8,
     /// Whether addresses are made of what routers announce.
     pub autoconfigures: bool,
     /// Whether others are asked for an IPv4 address before it is used (RFC 5227).
@@ -104,6 +106,7 @@ impl InterfaceConfig {
             routers: Vec::new(),
             neighbours: Vec::new(),
             ipv6: true,
+            workers: 1,
             autoconfigures: true,
             probes: false,
             detections: 1,

@@ -15,7 +15,7 @@ use super::life::is_no_such_group;
 use super::{
     Action, By, DatagramWay, Interface, InterfaceDrop, Outgoing, Parcel, PeerKey, Purpose,
 };
-use super::{Link, Way};
+use super::{Link, Way, Worker};
 use crate::nd::ALL_ROUTERS;
 use crate::sa::{Answer, Question, SaError};
 use pollux_verbs::time::Time;
@@ -301,7 +301,7 @@ impl Interface {
             pending: VecDeque::new(),
         };
         self.groups.insert(id, group);
-        self.actions.push_back(Action::SetPeer { peer, way: Way::Pending });
+        self.actions.push_back(Action::SetPeer { worker: Worker::LEAD, peer, way: Way::Pending });
         self.actions.push_back(Action::BindGroup { mgid, peer });
         true
     }
@@ -410,7 +410,11 @@ impl Interface {
                     // Control asks for the routers' group as soon as there is a packet for it.
                     let way =
                         if all_routers(id) == Some(id) { Way::Unreachable } else { Way::Unknown };
-                    return self.actions.push_back(Action::SetPeer { peer, way });
+                    return self.actions.push_back(Action::SetPeer {
+                        worker: Worker::LEAD,
+                        peer,
+                        way,
+                    });
                 };
                 routers
             }
@@ -425,7 +429,7 @@ impl Interface {
             GroupState::Asked { .. } => Way::Pending,
             GroupState::Missing { .. } | GroupState::Failed { .. } => Way::Unreachable,
         };
-        self.actions.push_back(Action::SetPeer { peer, way });
+        self.actions.push_back(Action::SetPeer { worker: Worker::LEAD, peer, way });
     }
 }
 

@@ -36,7 +36,7 @@ mod size;
 
 pub use action::{
     Action, By, ConnectionKey, ConnectionNews, DatagramWay, Delivery, From, Link, Outgoing,
-    PeerKey, PortView, Received, Way,
+    PeerKey, PortView, Received, Way, Worker,
 };
 pub use config::{GroupTerms, InterfaceConfig};
 pub use lease::LeaseRow;
@@ -275,8 +275,9 @@ impl Interface {
         self.pump(now);
     }
 
-    /// A packet of this host has no way yet: it is for the next hop that our own routes name.
-    pub fn handle_miss(&mut self, now: Time, packet: Vec<u8>) {
+    /// A packet of this host has no way yet from a worker: it is for the next hop that our own
+    /// routes name.
+    pub fn handle_miss(&mut self, now: Time, _from: Worker, packet: Vec<u8>) {
         self.route(now, packet);
         self.pump(now);
     }

@@ -4,7 +4,9 @@
 //! A peer is there as long as a neighbour has its link address. Flags in that do not make another
 //! peer. Packets wait here for the peer's path, and go when its way is known.
 
-use super::{Action, By, DatagramWay, Interface, InterfaceDrop, Outgoing, Parcel, PeerKey, Way};
+use super::{
+    Action, By, DatagramWay, Interface, InterfaceDrop, Outgoing, Parcel, PeerKey, Way, Worker,
+};
 use crate::icmp::Complaint;
 use crate::peer::Standing;
 use pollux_verbs::time::Time;
@@ -72,7 +74,11 @@ impl Interface {
                     pending: VecDeque::new(),
                 };
                 self.peers.insert(key, peer);
-                self.actions.push_back(Action::SetPeer { peer: key, way: Way::Pending });
+                self.actions.push_back(Action::SetPeer {
+                    worker: Worker::LEAD,
+                    peer: key,
+                    way: Way::Pending,
+                });
                 key
             }
         };
@@ -192,7 +198,7 @@ impl Interface {
         peer.datagram = fallback;
         if peer.way != way {
             (peer.way, peer.since) = (way, now);
-            self.actions.push_back(Action::SetPeer { peer: key, way });
+            self.actions.push_back(Action::SetPeer { worker: Worker::LEAD, peer: key, way });
         }
         if way != Way::Pending {
             let link = peer.link;
@@ -209,7 +215,11 @@ impl Interface {
             peer.way = Way::Unknown;
             let lost = std::mem::take(&mut peer.pending).len();
             (0..lost).for_each(|_| self.drops.count(InterfaceDrop::PendingPerWay));
-            self.actions.push_back(Action::SetPeer { peer: key, way: Way::Unknown });
+            self.actions.push_back(Action::SetPeer {
+                worker: Worker::LEAD,
+                peer: key,
+                way: Way::Unknown,
+            });
         }
     }
 

@@ -43,7 +43,7 @@ pub use rows::ConnectionRow;
 
 use crate::cm::{Cm, CmEvent, ConnectionId, LocalPort, Role, Terms};
 use crate::drops::{Drops, reasons};
-use crate::interface::{Action, ConnectionKey, ConnectionNews};
+use crate::interface::{Action, ConnectionKey, ConnectionNews, Worker};
 use crate::mad::Envelope;
 use connection::{Cause, Connection, State};
 use pollux_verbs::dice::Dice;
@@ -389,7 +389,14 @@ impl Connections {
         let pkey_index = self.place.as_ref().map_or(0, |place| place.pkey_index);
         let peer = LinkAddress::parse(&connection.peer);
         let qp_type = connection.qp_type;
-        self.actions.push_back(Action::Connect { connection: key, qp_type, peer, pkey_index });
+        let worker = Worker::LEAD;
+        self.actions.push_back(Action::Connect {
+            worker,
+            connection: key,
+            qp_type,
+            peer,
+            pkey_index,
+        });
         self.enter_peer(connection.peer).connections.insert(key);
         if let Some(id) = connection.id {
             self.by_id.insert(id, key);

@@ -2,7 +2,7 @@
 
 use crate::world::{Weather, World, packet, v4, v6};
 use pollux_control::cm::{Role, request_along};
-use pollux_control::interface::InterfaceConfig;
+use pollux_control::interface::{InterfaceConfig, Worker};
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_control::peer::{ConnectionRow, Policy};
 use pollux_fabric::sm::Config;
@@ -120,7 +120,11 @@ fn requests_that_cross_make_one_connection() {
         let now = world.now;
         for (one, other) in [(1, 2), (2, 1)] {
             let nth = usize::from(one) - 1;
-            world.hosts[nth].interface.handle_miss(now, packet(v4(one), v4(other), b"cross"));
+            world.hosts[nth].interface.handle_miss(
+                now,
+                Worker::LEAD,
+                packet(v4(one), v4(other), b"cross"),
+            );
         }
         world.mads_lost = if seed % 2 == 0 { 0 } else { 300_000 };
         world.settle();

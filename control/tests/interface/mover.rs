@@ -60,7 +60,7 @@ impl Mover {
             }
             Action::AddOwn(ip) => assert!(self.own.insert(ip), "{ip} twice"),
             Action::RemoveOwn(ip) => assert!(self.own.remove(&ip), "{ip} is not ours"),
-            Action::SetPeer { peer, way } => _ = self.peers.insert(peer, way),
+            Action::SetPeer { peer, way, .. } => _ = self.peers.insert(peer, way),
             Action::RemovePeer { peer } => {
                 let bound: Vec<_> = self.bound.iter().filter(|(_, to)| **to == peer).collect();
                 assert!(bound.is_empty(), "still bound: {bound:?}");

@@ -3,7 +3,7 @@
 use crate::mover::{Mover, QueuePair};
 use pollux_control::interface::{
     By, ConnectionKey, ConnectionNews, From, Interface, InterfaceConfig, Outgoing, PortView,
-    Received, Way,
+    Received, Way, Worker,
 };
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_fabric::sm::{Config, Residents};
@@ -235,7 +235,7 @@ impl World {
                     if packet[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 };
                 self.fly(nth, Outgoing { ether_type, packet, by: By::Peer(peer) });
             }
-            _ => host.interface.handle_miss(self.now, packet),
+            _ => host.interface.handle_miss(self.now, Worker::LEAD, packet),
         }
         self.settle();
     }

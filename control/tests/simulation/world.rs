@@ -6,7 +6,7 @@
 use crate::mover::Mover;
 use crate::network::{Event, Weather};
 use pollux_control::interface::{
-    Action, By, Interface, InterfaceConfig, Outgoing, PortView, Received, Way,
+    Action, By, Interface, InterfaceConfig, Outgoing, PortView, Received, Way, Worker,
 };
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_fabric::sm::{Config, Residents};
@@ -229,7 +229,7 @@ impl World {
                 let by = By::Peer(peer);
                 self.fly(from, Outgoing { ether_type: EtherType::IPV4, packet, by });
             }
-            _ => interface.handle_miss(now, packet),
+            _ => interface.handle_miss(now, Worker::LEAD, packet),
         }
         self.drain(from);
     }

@@ -116,6 +116,13 @@ pub trait Device {
 
     /// The next thing that has happened, if any has.
     fn async_event(&mut self) -> Option<AsyncEvent>;
+
+    /// The same adapter once more, for another worker: nothing that one has is known to the other,
+    /// and no two queue pairs of the adapter have one number. Datagrams of management, of general
+    /// services too, stay with the first.
+    fn beside(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
+        Err(VerbsError::Unsupported { verb: "beside", capability: "place for a second worker" })
+    }
 }
 
 /// What wakes the sleeper on a completion queue.

@@ -111,7 +111,7 @@ impl Mover {
                 self.own.remove(*address);
                 Ok(())
             }
-            Action::SetPeer { peer, way } => self.set_peer(*peer, way),
+            Action::SetPeer { peer, way, .. } => self.set_peer(*peer, way),
             Action::RemovePeer { peer } => there("peer", self.remove_peer(*peer)),
             Action::Bind { ip, peer } => {
                 let known = self.known(*peer);
@@ -126,7 +126,7 @@ impl Mover {
             Action::UnbindGroup { mgid } => {
                 there("group", self.routes.unbind_group(*mgid).is_some())
             }
-            Action::Connect { connection, qp_type, peer, pkey_index } => {
+            Action::Connect { connection, qp_type, peer, pkey_index, .. } => {
                 self.connect(*connection, *qp_type, *peer, *pkey_index)
             }
             Action::Modify { connection, attributes } => self.modify(*connection, attributes),

@@ -31,7 +31,7 @@ use echo::{EchoId, Echoes, Outcome};
 use mover::{Arrived, DeviceError, Mover};
 use pollux_control::bounded::Queue;
 use pollux_control::interface as control;
-use pollux_control::interface::Delivery;
+use pollux_control::interface::{Delivery, Worker};
 use pollux_control::peer::{PeerConfig, Policy};
 use pollux_dataplane::ipoib::{Received, Sender};
 use pollux_verbs::VerbsError;
@@ -300,7 +300,7 @@ impl Interface {
             self.tell().handle_too_big(now, &packet, mtu);
         }
         for packet in arrived.misses.drain(..) {
-            self.tell().handle_miss(now, packet);
+            self.tell().handle_miss(now, Worker::LEAD, packet);
         }
         (arrived.port_changed, arrived.reregister) = (false, false);
         self.arrived = arrived;
