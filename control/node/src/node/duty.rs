@@ -84,8 +84,8 @@ impl Duty {
 
     /// Answers what can be answered by now.
     fn answer(&mut self, now: Time) {
-        let Self { interfaces, pings, questions, waker, .. } = self;
-        let mut asked = Asked { interfaces, pings };
+        let Self { interfaces, pings, questions, colleagues, waker, .. } = self;
+        let mut asked = Asked { interfaces, pings, colleagues };
         questions.retain(|question| {
             let Some(answer) = asked.answer(now, question.number, &question.words) else {
                 return true;

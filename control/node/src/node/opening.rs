@@ -7,6 +7,7 @@ use crate::device::{self, Opened};
 use crate::interface::mover::DeviceError;
 use crate::interface::{Hand, Interface};
 use crate::port::{Place, SharedPort};
+use pollux_control::interface::Worker;
 use pollux_verbs::VerbsError;
 use pollux_verbs::time::Time;
 use pollux_wire::keys::PKey;
@@ -44,11 +45,15 @@ pub(super) fn colleagues(count: usize) -> Vec<(Colleagues, Receiver<NamedHand>)>
 }
 
 impl Colleagues {
+    /// The number, among the node's, of one of the workers of an interface of this one's.
+    pub(super) fn number(&self, worker: Worker) -> usize {
+        (self.own + usize::from(worker.0)) % self.all.len()
+    }
+
     /// Gives each hand to its worker. One that finds no room goes, and its interface fails.
     fn hand_out(&self, name: &str, hands: Vec<Hand>) {
         for hand in hands {
-            let turn = (self.own + usize::from(hand.worker().0)) % self.all.len();
-            let _ = self.all[turn].try_send((name.into(), hand));
+            let _ = self.all[self.number(hand.worker())].try_send((name.into(), hand));
         }
     }
 }
