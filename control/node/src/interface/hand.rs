@@ -92,7 +92,8 @@ impl Hand {
     fn turn(&mut self, now: Time, take: Take<'_>) -> bool {
         if self.end.is_over() {
             let (what, why) = ("interface", "its first worker has ended");
-            return self.fail(VerbsError::Lost { what, why });
+            self.failed = Some(VerbsError::Lost { what, why });
+            return true;
         }
         let mut busy = self.obey(now);
         match self.mover.poll(now, &mut self.arrived) {

@@ -1,16 +1,26 @@
 //! An interface that several workers move: each by connections of its own, and still one interface.
 
-use crate::team::{PATIENCE, World, ip, packet};
+use crate::fabric::{Manager, Running};
+use crate::host::Hosts;
+use crate::team::{PATIENCE, World, ip, packet, payload};
 use pollux_control::interface::Worker;
+use pollux_fabric::link::fault::Faults;
 use pollux_fabric::link::world::Wire;
-use pollux_node::interface::Side;
 use pollux_node::interface::echo::Outcome;
+use pollux_node::interface::{Hand, Interface, Side};
+use pollux_verbs::dice::Dice;
+use pollux_verbs::time::Time;
 use pollux_verbs::{AsyncEvent, VerbsError};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
 const TWO: &str = "mode = 'rc'\nworkers = 2";
 const ONE: &str = "mode = 'rc'";
+
+/// Worlds that things go wrong in, and what interfaces are there.
+const SEEDS: u64 = 5;
+const KEYS: [&str; 5] =
+    [ONE, TWO, "mode = 'rc'\nworkers = 3", "mode = 'uc'\nworkers = 2", "mode = 'ud'\nworkers = 2"];
 
 /// Connections of a team that are open, by their workers.
 fn workers(world: &World, nth: usize) -> Vec<u8> {
@@ -164,7 +174,7 @@ fn an_interface_leaves_with_all_its_hands() {
     world.until("drained", |world| drained(world));
     world.teams[0].lead.as_mut().expect("it is there").leave(now);
     world.until("left", |world| world.teams[0].lead().has_left());
-    assert!(world.teams[0].hands.is_empty(), "nothing of it is at the device");
+    assert_eq!((world.teams[0].lead().failed(), world.teams[0].hands.len()), (None, 0));
     world.until("told", |world| world.teams[1].connections().is_empty());
     assert!(world.teams[1].came.iter().any(|(_, payload)| payload == &[7; 5000]));
     let ended = world.teams[1].lead().control().drop_rows().find(|row| row.1 == "peer_ended");
@@ -190,4 +200,136 @@ fn what_comes_of_our_own_by_a_group_is_nobody_elses() {
     assert!(world.teams[0].came.is_empty(), "{:?}", world.teams[0].came);
     assert!(world.teams[1].came.len() >= 3, "{:?}", world.teams[1].came);
     assert!(world.teams[1].came.iter().all(|(worker, _)| *worker == Worker::LEAD));
+}
+
+/// What goes wrong with a world's links.
+fn storm(dice: &mut Dice) -> Wire {
+    let mut chance = |max: u64| if dice.below(2) == 0 { 0 } else { dice.below(max) as u32 };
+    let faults = Faults {
+        loss: chance(50_000),
+        duplication: chance(10_000),
+        reordering: chance(10_000),
+        corruption: chance(5_000),
+        delay_max: Duration::from_micros(200),
+    };
+    Wire { faults, ..Wire::default() }
+}
+
+#[test]
+fn whatever_happens_every_worker_reaches_everybody_afterwards() {
+    for seed in 0..SEEDS {
+        println!("seed {seed}");
+        let mut dice = Dice::new(seed);
+        let keys: Vec<_> = (0..3).map(|_| KEYS[dice.below(KEYS.len() as u64) as usize]).collect();
+        let mut world = World::new(seed, &keys, Wire::default());
+        let wire = storm(&mut dice);
+        world.net.net_mut().set_wires(wire);
+        for _ in 0..40 {
+            let nth = dice.below(3) as usize;
+            match dice.below(12) {
+                0 => {
+                    world.kill(nth);
+                    let pause = Duration::from_millis(dice.below(5000));
+                    world.pass(pause);
+                    world.start(nth);
+                }
+                1 => {
+                    world.set_cable(nth, false);
+                    let pause = Duration::from_millis(dice.below(10_000));
+                    world.pass(pause);
+                    world.set_cable(nth, true);
+                }
+                _ => {
+                    let workers = world.teams[nth].hands.len() as u64 + 1;
+                    let (worker, to) = (dice.below(workers) as u8, dice.below(2) as usize);
+                    let to = (nth + 1 + to) % 3;
+                    let octets = 1 + dice.below(10_000) as usize;
+                    let _ = world.send((nth, worker), to, &vec![0; octets]);
+                    let pause = Duration::from_micros(dice.below(1_000_000));
+                    world.pass(pause);
+                }
+            }
+        }
+        world.net.net_mut().set_wires(Wire::default());
+        world.until("all are up", |world| world.teams.iter().all(|team| team.is_up()));
+        for from in 0..3 {
+            for worker in 0..=world.teams[from].hands.len() as u8 {
+                for to in (0..3).filter(|to| *to != from) {
+                    world.must_reach((from, worker), to, 1000);
+                }
+            }
+        }
+        end(&mut world);
+    }
+}
+
+/// All leave, and have their buffers back then.
+fn end(world: &mut World) {
+    world.pass(Duration::from_secs(1));
+    for team in &world.teams {
+        let movers = team.hands.iter().map(Hand::mover).chain([team.lead().mover()]);
+        let used: Vec<_> = movers.map(|mover| mover.station().buffers_in_use()).collect();
+        assert!(used.iter().all(|used| *used == 0), "{used:?}");
+    }
+    let now = world.now();
+    world.teams.iter_mut().for_each(|team| team.lead.as_mut().expect("it is there").leave(now));
+    world.until("all have left", |world| world.teams.iter().all(|team| team.lead().has_left()));
+    for team in &world.teams {
+        assert_eq!((team.lead().failed(), team.hands.len()), (None, 0));
+    }
+}
+
+/// A hand in a thread of its own, until its lead ends: it sends, and says what came.
+fn work(mut hand: Hand, (from, to): (Ipv4Addr, Ipv4Addr), clock: impl Fn() -> Time) -> u32 {
+    let (mut came, mut next) = (0, Time::START);
+    let packet = packet(from, to, &[9; 5000]);
+    while hand.failed().is_none() {
+        let now = clock();
+        let busy = hand.breathe(now, &mut |packet| {
+            let is_ours = payload(packet) == Some(&[9; 5000]);
+            came += u32::from(is_ours);
+            is_ours
+        });
+        if next <= now {
+            next = now + Duration::from_millis(1);
+            let _ = hand.send(now, &packet);
+            hand.flush();
+        }
+        if !busy {
+            std::thread::yield_now();
+        }
+    }
+    came
+}
+
+#[test]
+fn hands_work_in_threads_of_their_own() {
+    let fabric = Running::start("hands_work_in_threads_of_their_own", 2, Manager::Ours);
+    let ips = [1, 2].map(|host| Ipv4Addr::new(10, 0, 0, host));
+    std::thread::scope(|scope| {
+        // It goes with whatever goes wrong here, and hands with it.
+        let mut hosts = Hosts::with(&[], "");
+        let start = hosts.start();
+        let clock = move || Time::START + start.elapsed();
+        let mut threads = Vec::new();
+        for (nth, (ip, to)) in [(ips[0], ips[1]), (ips[1], ips[0])].into_iter().enumerate() {
+            let (lead, hands) = Hosts::crew(&fabric.port(nth + 1), &format!("{ip}/24"), TWO);
+            hosts.hosts.push(lead);
+            let thread = |hand| scope.spawn(move || work(hand, (ip, to), clock));
+            threads.extend(hands.into_iter().map(thread));
+        }
+        hosts.come_up();
+        let both = |hosts: &Hosts, nth| {
+            let rows = hosts.connections(nth);
+            let counts: Vec<_> = hosts.hosts[nth].tallies().map(|(_, it)| it.traffic).collect();
+            rows.iter().any(|row| row.worker == Worker(1)) && counts[1].connected_received > 20
+        };
+        hosts.until("packets of hands", |hosts| both(hosts, 0) && both(hosts, 1));
+        let now = hosts.now();
+        hosts.hosts.iter_mut().for_each(|lead| lead.leave(now));
+        hosts.until("left", |hosts| hosts.hosts.iter().all(Interface::has_left));
+        for thread in threads {
+            assert!(thread.join().expect("no hand panics") > 20);
+        }
+    });
 }
