@@ -6,7 +6,7 @@
 use crate::faults::Trouble;
 use crate::mover::QueuePair;
 use crate::world::{World, ip, owner_of};
-use pollux_control::interface::{InterfaceConfig, Load, Way};
+use pollux_control::interface::{InterfaceConfig, Load, Way, Worker};
 use pollux_control::peer::Policy;
 use pollux_fabric::sm::Config;
 use pollux_verbs::QpState;
@@ -169,7 +169,7 @@ impl Run {
             interface.neighbour_rows(self.world.now).for_each(|row| println!("  {row:?}"));
             interface.connection_rows().for_each(|row| println!("  {row:?}"));
             for row in interface.peer_rows() {
-                println!("  {row:?}, {:?}", interface.pause_of(&row.link));
+                println!("  {row:?}, {:?}", interface.pause_of(&row.link, Worker::LEAD));
             }
             interface.drop_rows().filter(|row| row.2 > 0).for_each(|row| println!("  {row:?}"));
         }
@@ -248,7 +248,8 @@ impl Run {
             let nothing = Load { paths, groups, ..Load::default() };
             assert_eq!(load, nothing, "seed {}, {nth}", self.seed);
             assert!(node.mover.connections.is_empty(), "seed {}, {nth}", self.seed);
-            assert!(node.mover.peers.len() <= groups, "seed {}, {nth}", self.seed);
+            let ways = groups * usize::from(node.config.workers);
+            assert!(node.mover.peers.len() <= ways, "seed {}, {nth}", self.seed);
         }
     }
 }

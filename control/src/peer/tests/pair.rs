@@ -50,7 +50,7 @@ impl Pair {
 
     pub(super) fn at(port: LocalPort, listens: &[Dialect]) -> Self {
         let config = PeerConfig { policy: Policy::Auto, migrates: true, ..PeerConfig::of(Guid(1)) };
-        let mut ours = Connections::new(config, 1);
+        let mut ours = Connections::new(config, 1, 1);
         let (p_key, pkey_index, datagram_mtu) = (PKey::DEFAULT, 0, 2044);
         let place = Place { link: OURS, p_key, pkey_index, port, datagram_mtu };
         ours.handle_place(Time::START, Some(place));
@@ -121,7 +121,7 @@ impl Pair {
     }
 
     pub(super) fn connect(&mut self) {
-        self.ours.connect(self.now, &THEIRS, QpType::Rc, &path(&OURS, &THEIRS));
+        self.ours.connect(self.now, &THEIRS, Worker::LEAD, QpType::Rc, &path(&OURS, &THEIRS));
         self.settle();
     }
 
@@ -202,7 +202,7 @@ impl Pair {
     }
 
     pub(super) fn mtu(&self) -> Option<u32> {
-        match self.ours.standing(&THEIRS) {
+        match self.ours.standing(&THEIRS, Worker::LEAD) {
             Standing::Open { mtu, .. } => Some(mtu),
             _ => None,
         }
