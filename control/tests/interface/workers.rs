@@ -82,7 +82,7 @@ fn dropped(world: &World, nth: usize, why: &str) -> u64 {
     rows.filter(|row| row.1 == why).map(|row| row.2).sum()
 }
 
-// req: cm-connection-per-worker
+// req: cm-connection-record
 #[test]
 fn each_worker_has_a_connection_of_its_own_to_the_same_worker_there() {
     for (workers, asks) in [(2, 0), (4, 1)] {
