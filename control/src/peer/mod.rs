@@ -369,10 +369,6 @@ impl Connections {
         key
     }
 
-    fn is_full(&self) -> bool {
-        self.all.len() >= self.config.connections_max
-    }
-
     /// The terms by which our queue pair is made ready, and the orders to do so. RC's timers are
     /// shorter than what the path would allow (RFC 4755 7.1). Whatever the peer asks for, ours
     /// gives up one day: one that posts no receives would keep our buffers for ever.
@@ -411,14 +407,19 @@ impl Connections {
             self.set_attempt(address, worker, Attempt::Idle);
         }
         self.plan_alternate(now, key);
-        for other in others {
-            let is_replaced = self.all.get(&other).is_some_and(|known| {
-                let is_of_rfc = known.dialect == Dialect::Rfc && dialect == Dialect::Rfc;
-                known.lane == lane && (is_of_rfc || known.role() == role)
-            });
-            if is_replaced {
-                self.end(now, other, PeerDrop::Replaced);
-            }
+        let replaces = |known: &Connection| {
+            let is_of_rfc = known.dialect == Dialect::Rfc && dialect == Dialect::Rfc;
+            known.lane == lane && (is_of_rfc || known.role() == role)
+        };
+        let (replaced, others): (Vec<_>, Vec<_>) =
+            others.into_iter().partition(|other| self.all.get(other).is_some_and(replaces));
+        let stood = |it: &ConnectionKey| self.all.get(it).is_some_and(|it| it.state == State::Open);
+        if replaced.iter().any(stood) {
+            // The peer has begun anew perhaps, and forgotten those too.
+            others.into_iter().for_each(|other| self.doubt(now, other));
+        }
+        for other in replaced {
+            self.end(now, other, PeerDrop::Replaced);
         }
     }
 }

@@ -242,6 +242,25 @@ fn connections_of_all_workers_end_with_their_interface_and_come_back() {
     assert_eq!(pairs(&world), [(0, 0), (1, 1), (2, 2), (3, 3)]);
 }
 
+/// A peer that begins anew with the very numbers that it had, and asks for one of its workers: that
+/// it has forgotten the connections of the others too is found out at once.
+#[test]
+fn an_unreliable_connection_of_another_worker_is_doubted_when_one_was_replaced() {
+    let unreliable = |mut config: InterfaceConfig| {
+        config.peer.policy = Policy::Uc;
+        InterfaceConfig { workers: 2, ..config }
+    };
+    let mut world = adjusted(12, [2, 2], |config, _| unreliable(config));
+    assert_all_reach(&mut world, 0, 2, SECOND);
+    let qpn = world.hosts[1].qpn;
+    world.restart_with(1, qpn, unreliable);
+    world.hosts[1].mover.made = 5000;
+    world.pass(5 * SECOND);
+    assert!(world.reaches(1, 0, &packet(v4(2), v4(1), &LONG), 2 * SECOND));
+    assert_all_reach(&mut world, 0, 2, SECOND);
+    assert_eq!(pairs(&world), [(0, 0), (1, 1)]);
+}
+
 /// A peer that begins anew has forgotten all of them, and with fewer workers it asks for fewer.
 #[test]
 fn a_peer_that_began_anew_with_fewer_workers_is_reached_by_all() {
