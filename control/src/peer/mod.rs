@@ -20,11 +20,12 @@
 //!    +---- much time - GaveUp, after so many
 //! ```
 //!
-//! A peer is a link address without flags (RFC 4755 2.3). Of the RFC's dialect, one connection
-//! serves both directions: when two requests cross, the side with the smaller address accepts, and
-//! the other's stands (3.3). Why a connection that replaces another does so only once the peer has
-//! confirmed it: a request may be an old one that was delayed, which nobody will confirm. Of
-//! Linux's dialect, each side sends by what it asked for itself and only receives by the other.
+//! A peer is a link address without flags (RFC 4755 2.3). Of the RFC's dialect, one connection of a
+//! worker (`lane`) serves both directions: when two requests for it cross, the side with the
+//! smaller address accepts, and the other's stands (3.3). Why a connection that replaces another
+//! does so only once the peer has confirmed it: a request may be an old one that was delayed, which
+//! nobody will confirm. Of Linux's dialect, each side sends by what it asked for itself and only
+//! receives by the other.
 //!
 //! Packets do not wait for a connection as long as datagrams have room for them.
 
