@@ -160,6 +160,10 @@ impl Host {
     /// Serves all sockets once; says whether there was anything to do. Then it is to be called
     /// again soon, and otherwise when something comes and when [`Host::poll_timeout`] says so.
     pub fn step(&mut self, now: Time) -> bool {
+        // Now and not after what comes, which is urgent.
+        if self.stack.poll_timeout().is_some_and(|due| due <= now) {
+            self.stack.handle_timeout(now);
+        }
         let stack = &mut self.stack;
         let mut busy = self.node.breathe(now, &mut |packet| stack.take_packet(now, packet));
         if self.look_at <= now {
@@ -175,9 +179,6 @@ impl Host {
         }
         while let Some(packet) = self.stack.poll_unheard() {
             self.node.refuse(now, &packet);
-        }
-        if self.stack.poll_timeout().is_some_and(|due| due <= now) {
-            self.stack.handle_timeout(now);
         }
         self.transmit(now) | busy
     }

@@ -1,8 +1,9 @@
 //! When peers are connected to, and what packets do meanwhile.
 //!
 //! A packet that goes to a peer which offers connected mode, where our policy wants it, is why a
-//! connection is asked for, of the worker that has the packet. Until there is one, datagrams carry what they have room for, and what
-//! is longer waits for a while: a complaint that the way is narrow would be believed for minutes.
+//! connection is asked for, of the worker that has the packet. Until there is one, datagrams carry
+//! what they have room for, and what is longer waits for a while: a complaint that the way is
+//! narrow would be believed for minutes.
 
 use super::{ConnectionKey, ConnectionNews, Interface, PeerKey, PortView, Worker};
 use crate::cm::LocalPort;
@@ -115,8 +116,8 @@ impl Interface {
         }
     }
 
-    /// Whether a packet that is too long for a datagram may yet go by a connection: the lead's, which
-    /// takes what control sends.
+    /// Whether a packet that is too long for a datagram may yet go by a connection: the lead's,
+    /// which takes what control sends.
     pub(super) fn is_connecting(&self, now: Time, key: PeerKey) -> bool {
         match self.standing_of(key, Worker::LEAD) {
             Standing::UnderWay(since) => now < since + self.config.peer.patience,

@@ -43,7 +43,7 @@ impl Connections {
         qp_type: QpType,
         path: &PathRecord,
     ) {
-        if self.is_full() {
+        if self.is_full(worker) {
             self.drops.count(PeerDrop::Full);
             return self.pause(now, address, worker);
         }

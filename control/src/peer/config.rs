@@ -49,7 +49,7 @@ pub struct PeerConfig {
     /// at once, and is then asked in its own way; the other way round, two nodes that speak both
     /// would take each other for Linux.
     pub dialect_first: Dialect,
-    /// Connections in all, those that end included.
+    /// Connections of each worker of ours, those that end included.
     pub connections_max: usize,
     /// Connections of one peer, for each of its workers that asks.
     pub connections_per_peer_max: usize,

@@ -132,8 +132,15 @@ impl Connections {
     pub(super) fn used(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get_mut(&key) else { return };
         connection.used = now;
-        let is_unsure = connection.qp_type == QpType::Uc && connection.state == State::Open;
-        if is_unsure && now >= connection.probed + self.config.probe_every {
+        if now >= connection.probed + self.config.probe_every {
+            self.doubt(now, key);
+        }
+    }
+
+    /// The peer may have forgotten an unreliable connection, and is asked.
+    pub(super) fn doubt(&mut self, now: Time, key: ConnectionKey) {
+        let Some(connection) = self.all.get_mut(&key) else { return };
+        if connection.qp_type == QpType::Uc && connection.state == State::Open {
             connection.probed = now;
             // One that has just ended is not asked about.
             let _gone = connection.id.map(|id| self.cm.probe(now, id));

@@ -16,7 +16,7 @@
 //! one connection and no more is as well off as with one worker: packets of the others go by
 //! datagram, and those too long for one by way of control and the lead's connection.
 
-use super::{Address, Connection, Connections, Standing, State};
+use super::{Address, Connections, Standing, State};
 use crate::interface::{ConnectionKey, Worker};
 use pollux_verbs::time::Time;
 use pollux_wire::ip::link_address::LinkAddress;
@@ -130,13 +130,21 @@ impl Connections {
     }
 
     /// The worker that moves what a request is for.
-    pub(super) fn worker_for(&self, dialect: Dialect, lane: u8) -> Worker {
-        if dialect == Dialect::Rfc {
-            return Worker(lane % self.workers);
+    pub(super) fn worker_for(&self, req: &Req) -> Worker {
+        if !matches!(Dialect::of(req.service_id), Some((Dialect::Linux, _))) {
+            return Worker(lane_of(req) % self.workers);
         }
-        let stands = |it: &&Connection| !matches!(it.state, State::Ending(_));
-        let of = |worker| self.all.values().filter(stands).filter(|it| it.worker == worker).count();
-        self.workers().min_by_key(|worker| of(*worker)).unwrap_or(Worker::LEAD)
+        let mut counts: Vec<_> = self.workers().map(|worker| (0, worker)).collect();
+        for known in self.all.values().filter(|it| !matches!(it.state, State::Ending(_))) {
+            counts[usize::from(known.worker.0)].0 += 1;
+        }
+        counts.into_iter().min().map_or(Worker::LEAD, |(_, worker)| worker)
+    }
+
+    /// Whether a worker has as many connections as it may.
+    pub(super) fn is_full(&self, worker: Worker) -> bool {
+        let own = self.all.values().filter(|it| it.worker == worker);
+        own.count() >= self.config.connections_max
     }
 }
 

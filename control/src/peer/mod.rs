@@ -20,11 +20,12 @@
 //!    +---- much time - GaveUp, after so many
 //! ```
 //!
-//! A peer is a link address without flags (RFC 4755 2.3). Of the RFC's dialect, one connection
-//! serves both directions: when two requests cross, the side with the smaller address accepts, and
-//! the other's stands (3.3). Why a connection that replaces another does so only once the peer has
-//! confirmed it: a request may be an old one that was delayed, which nobody will confirm. Of
-//! Linux's dialect, each side sends by what it asked for itself and only receives by the other.
+//! A peer is a link address without flags (RFC 4755 2.3). Of the RFC's dialect, one connection of a
+//! worker (`lane`) serves both directions: when two requests for it cross, the side with the
+//! smaller address accepts, and the other's stands (3.3). Why a connection that replaces another
+//! does so only once the peer has confirmed it: a request may be an old one that was delayed, which
+//! nobody will confirm. Of Linux's dialect, each side sends by what it asked for itself and only
+//! receives by the other.
 //!
 //! Packets do not wait for a connection as long as datagrams have room for them.
 
@@ -369,10 +370,6 @@ impl Connections {
         key
     }
 
-    fn is_full(&self) -> bool {
-        self.all.len() >= self.config.connections_max
-    }
-
     /// The terms by which our queue pair is made ready, and the orders to do so. RC's timers are
     /// shorter than what the path would allow (RFC 4755 7.1). Whatever the peer asks for, ours
     /// gives up one day: one that posts no receives would keep our buffers for ever.
@@ -411,14 +408,19 @@ impl Connections {
             self.set_attempt(address, worker, Attempt::Idle);
         }
         self.plan_alternate(now, key);
-        for other in others {
-            let is_replaced = self.all.get(&other).is_some_and(|known| {
-                let is_of_rfc = known.dialect == Dialect::Rfc && dialect == Dialect::Rfc;
-                known.lane == lane && (is_of_rfc || known.role() == role)
-            });
-            if is_replaced {
-                self.end(now, other, PeerDrop::Replaced);
-            }
+        let replaces = |known: &Connection| {
+            let is_of_rfc = known.dialect == Dialect::Rfc && dialect == Dialect::Rfc;
+            known.lane == lane && (is_of_rfc || known.role() == role)
+        };
+        let (replaced, others): (Vec<_>, Vec<_>) =
+            others.into_iter().partition(|other| self.all.get(other).is_some_and(replaces));
+        let stood = |it: &ConnectionKey| self.all.get(it).is_some_and(|it| it.state == State::Open);
+        if replaced.iter().any(stood) {
+            // The peer has begun anew perhaps, and forgotten those too.
+            others.into_iter().for_each(|other| self.doubt(now, other));
+        }
+        for other in replaced {
+            self.end(now, other, PeerDrop::Replaced);
         }
     }
 }

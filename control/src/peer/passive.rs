@@ -29,9 +29,10 @@ impl Connections {
         req: Box<Req>,
         from: MadAddress,
     ) {
-        let Err((reason, why)) = self.accept(now, id, req, from) else { return };
+        let worker = self.worker_for(&req);
+        let Err((reason, why)) = self.accept(now, id, worker, req, from) else { return };
         self.drops.count(why);
-        if self.is_full() {
+        if self.is_full(worker) {
             // It will ask again, and then there may be room; Linux asks at once whoever rejects.
             return self.cm.ignore(now, id);
         }
@@ -44,6 +45,7 @@ impl Connections {
         &mut self,
         now: Time,
         id: ConnectionId,
+        worker: Worker,
         req: Box<Req>,
         from: MadAddress,
     ) -> Result<(), (RejectReason, PeerDrop)> {
@@ -70,7 +72,6 @@ impl Connections {
         if crossing.is_some_and(is_sent) && own > peer {
             return Err((UNWANTED, PeerDrop::Crossing));
         }
-        let worker = self.worker_for(dialect, lane);
         if !self.has_room_for(&link, lane, worker, crossing) {
             return Err((RejectReason::NO_QP, PeerDrop::Full));
         }
@@ -120,7 +121,7 @@ impl Connections {
             of_port += usize::from(is_of_port && !is_ending);
             of_peer += usize::from(is_of_lane && !is_ending);
         }
-        !self.is_full()
+        !self.is_full(worker)
             && of_peer < config.connections_per_peer_max
             && of_port < config.connections_per_port_max
             && ending < config.ending_per_port_max

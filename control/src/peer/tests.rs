@@ -1,6 +1,7 @@
 //! Connections against a peer that speaks Linux's dialect, and against one that lies: the other
 //! end is plain connection management, led by hand.
 
+mod lanes;
 mod migration;
 mod pair;
 

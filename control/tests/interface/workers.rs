@@ -82,7 +82,7 @@ fn dropped(world: &World, nth: usize, why: &str) -> u64 {
     rows.filter(|row| row.1 == why).map(|row| row.2).sum()
 }
 
-// req: cm-connection-per-worker
+// req: cm-connection-record
 #[test]
 fn each_worker_has_a_connection_of_its_own_to_the_same_worker_there() {
     for (workers, asks) in [(2, 0), (4, 1)] {
@@ -240,6 +240,25 @@ fn connections_of_all_workers_end_with_their_interface_and_come_back() {
     world.pass(5 * SECOND);
     assert_all_reach(&mut world, 0, 4, 5 * SECOND);
     assert_eq!(pairs(&world), [(0, 0), (1, 1), (2, 2), (3, 3)]);
+}
+
+/// A peer that begins anew with the very numbers that it had, and asks for one of its workers: that
+/// it has forgotten the connections of the others too is found out at once.
+#[test]
+fn an_unreliable_connection_of_another_worker_is_doubted_when_one_was_replaced() {
+    let unreliable = |mut config: InterfaceConfig| {
+        config.peer.policy = Policy::Uc;
+        InterfaceConfig { workers: 2, ..config }
+    };
+    let mut world = adjusted(12, [2, 2], |config, _| unreliable(config));
+    assert_all_reach(&mut world, 0, 2, SECOND);
+    let qpn = world.hosts[1].qpn;
+    world.restart_with(1, qpn, unreliable);
+    world.hosts[1].mover.made = 5000;
+    world.pass(5 * SECOND);
+    assert!(world.reaches(1, 0, &packet(v4(2), v4(1), &LONG), 2 * SECOND));
+    assert_all_reach(&mut world, 0, 2, SECOND);
+    assert_eq!(pairs(&world), [(0, 0), (1, 1)]);
 }
 
 /// A peer that begins anew has forgotten all of them, and with fewer workers it asks for fewer.

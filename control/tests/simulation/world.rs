@@ -212,13 +212,14 @@ impl World {
         self.drain(nth);
     }
 
-    /// A node sends a packet, by the worker whose turn it is: as its tables say, else by asking
+    /// A node sends a packet, by any of its workers: as its tables say, else by asking
     /// control.
     pub fn send(&mut self, from: usize, to: usize, mark: u64, len: usize) {
         let (now, packet) = (self.now, packet(from, to, mark, len));
         let node = &mut self.nodes[from];
         let Some(interface) = &mut node.interface else { return };
-        let worker = Worker((mark % u64::from(node.config.workers)) as u8);
+        let turn = mark.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let worker = Worker((turn % u64::from(node.config.workers)) as u8);
         let peer = node.mover.bound.get(&ip(to)).copied();
         match peer.map(|peer| (peer, node.mover.peers[&(peer, worker)])) {
             Some((_, Way::Datagram(way))) if len > way.mtu as usize => {

@@ -55,8 +55,14 @@ pub struct Connection {
     pub(super) holder: Holder,
     /// Whether it waits to be polled.
     pub(super) is_ready: bool,
-    /// When it is to be polled though nothing happens.
+    /// Whether it had nothing to say when it was polled, and nothing happened since.
+    pub(super) is_silent: bool,
+    /// Whether it is yet to be found out when it is to be polled though nothing happens,
+    pub(super) is_undated: bool,
+    /// when that is,
     pub(super) due: Option<Time>,
+    /// and when it is looked at whether that has come.
+    pub(super) queued: Option<Time>,
     pub(super) end: Option<TcpError>,
     /// Whether nobody finds it by its addresses any more, which may be another's by now.
     pub(super) is_detached: bool,
@@ -88,7 +94,10 @@ impl Connection {
             remote,
             holder,
             is_ready: false,
+            is_silent: false,
+            is_undated: false,
             due: None,
+            queued: None,
             end: None,
             is_detached: false,
             give_up: None,
@@ -230,6 +239,11 @@ impl Connection {
     pub(in crate::stack) fn is_readable(&self) -> bool {
         let is_opening = matches!(self.state(), State::SynSent | State::SynReceived);
         self.has_unread() || self.end.is_some() || !is_opening && !self.shown().may_recv()
+    }
+
+    /// Whether so much waits to be read that the peer may wait for a wider window.
+    pub(super) fn is_narrow(&self) -> bool {
+        self.shown().recv_queue() >= self.shown().recv_capacity() / 4
     }
 
     /// Whether data has come that nobody has read.

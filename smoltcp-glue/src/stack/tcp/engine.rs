@@ -15,9 +15,7 @@ use smoltcp::iface::{Config, Interface, PollResult, SocketSet};
 use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr};
-use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Duration;
 
 /// What smoltcp takes for a microsecond. It sends again after a second at the least (RFC 6298 2.4),
 /// thousands of round trips of this link; five times as fast it is what other hosts here do, a
@@ -29,7 +27,10 @@ const INTERFACES_MAX: usize = 16;
 
 /// smoltcp, without sockets.
 pub(super) struct Engine {
-    interfaces: BTreeMap<u32, Interface>,
+    /// By MTU.
+    interfaces: Vec<(u32, Interface)>,
+    /// Which was used last.
+    last: usize,
     dice: Dice,
 }
 
@@ -62,21 +63,16 @@ impl Written {
 
 impl Engine {
     pub(super) const fn new(dice: Dice) -> Self {
-        Self { interfaces: BTreeMap::new(), dice }
+        Self { interfaces: Vec::new(), last: 0, dice }
     }
 
     /// The interface for an address of ours and an MTU, for whoever opens a connection.
     pub(super) fn interface(&mut self, at: At) -> &mut Interface {
-        if self.interfaces.len() == INTERFACES_MAX && !self.interfaces.contains_key(&at.mtu) {
-            self.interfaces.clear();
+        let is_last = self.interfaces.get(self.last).is_some_and(|(mtu, _)| *mtu == at.mtu);
+        if !is_last {
+            self.last = self.find_or_make(at);
         }
-        let dice = &mut self.dice;
-        let interface = self.interfaces.entry(at.mtu).or_insert_with(|| {
-            let mut config = Config::new(HardwareAddress::Ip);
-            config.random_seed = dice.roll();
-            let mut nothing = Packet::default();
-            Interface::new(config, &mut Pipe::new(at.mtu, None, &mut nothing), instant(at.now))
-        });
+        let interface = &mut self.interfaces[self.last].1;
         let own = whole(at.local);
         if interface.ip_addrs() != [own] {
             interface.update_ip_addrs(|addresses| {
@@ -86,6 +82,22 @@ impl Engine {
             });
         }
         interface
+    }
+
+    #[cold]
+    fn find_or_make(&mut self, at: At) -> usize {
+        if let Some(found) = self.interfaces.iter().position(|(mtu, _)| *mtu == at.mtu) {
+            return found;
+        }
+        if self.interfaces.len() == INTERFACES_MAX {
+            self.interfaces.clear();
+        }
+        let mut config = Config::new(HardwareAddress::Ip);
+        config.random_seed = self.dice.roll();
+        let mut nothing = Packet::default();
+        let mut pipe = Pipe::new(at.mtu, None, &mut nothing);
+        self.interfaces.push((at.mtu, Interface::new(config, &mut pipe, instant(at.now))));
+        self.interfaces.len() - 1
     }
 
     /// Lets a connection see a packet. An answer at once, which few packets have, is written into
@@ -134,11 +146,9 @@ impl Engine {
         pipe.written.filter(|_| result == PollResult::SocketStateChanged)
     }
 
-    /// When a connection that has nothing to send now wants to be polled again.
+    /// When a connection wants to be polled.
     pub(super) fn due(&mut self, at: At, sockets: &SocketSet<'static>) -> Option<Time> {
-        let due = self.interface(at).poll_at(instant(at.now), sockets)?;
-        // A moment that has passed, though nothing came of it, is not tried again at once.
-        Some(time_of(due).max(at.now + Duration::from_millis(1)))
+        self.interface(at).poll_at(instant(at.now), sockets).map(time_of)
     }
 }
 
@@ -199,6 +209,7 @@ impl Device for Pipe<'_> {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ip;
         capabilities.max_transmission_unit = self.mtu as usize;
+        capabilities.checksum.ipv4 = Checksum::Tx;
         capabilities.checksum.tcp = Checksum::None;
         capabilities
     }

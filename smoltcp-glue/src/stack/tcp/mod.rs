@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   segment --by both addresses--> connection --> ready --poll--> packets
-//!      |                               ^            ^
-//!      +--SYN, by our address--> listener        due, in order of time
-//!      +--else--> RST
+//!      |                               ^    \         |
+//!      +--SYN, by our address--> listener    v        v
+//!      +--else--> RST                        undated --> due, in order of time --> ready
 //! ```
 //!
 //! Protocol and buffers of a connection are smoltcp's ([`engine`]). What is here costs a lookup for
@@ -53,6 +53,8 @@ pub(super) struct Tcp {
     listeners: Slab<Listener>,
     listening: Lookup<SocketAddr, ListenerId>,
     ready: VecDeque<TcpId>,
+    /// Of which it is yet to be found out when they are due.
+    undated: VecDeque<TcpId>,
     due: BTreeSet<(Time, TcpId)>,
     /// A set without sockets, which refuses every segment.
     nobody: SocketSet<'static>,
@@ -78,6 +80,7 @@ impl Tcp {
             listeners: Slab::new(config.listeners_max),
             listening: Lookup::default(),
             ready: VecDeque::new(),
+            undated: VecDeque::new(),
             due: BTreeSet::new(),
             nobody: SocketSet::new(Vec::new()),
             draft: Packet::default(),
@@ -179,17 +182,21 @@ impl Tcp {
 
     pub(super) fn send(&mut self, id: TcpId, octets: &[u8]) -> Result<Option<usize>, TcpError> {
         let sent = self.connections.get_mut(id).ok_or(TcpError::Closed)?.send(octets)?;
-        if sent.is_some() {
+        if sent.is_some_and(|octets| octets > 0) {
             self.make_ready(id);
         }
         Ok(sent)
     }
 
     pub(super) fn recv(&mut self, id: TcpId, buffer: &mut [u8]) -> Result<Option<usize>, TcpError> {
-        let received = self.connections.get_mut(id).ok_or(TcpError::Closed)?.recv(buffer)?;
-        // The window is wider now.
-        if received.is_some_and(|octets| octets > 0) {
-            self.make_ready(id);
+        let connection = self.connections.get_mut(id).ok_or(TcpError::Closed)?;
+        let is_narrow = connection.is_narrow();
+        // The window is wider now, which is told at once to who may wait for it.
+        let received = connection.recv(buffer)?;
+        match received {
+            None | Some(0) => {}
+            Some(_) if is_narrow => self.make_ready(id),
+            Some(_) => self.touch(id),
         }
         Ok(received)
     }
@@ -313,7 +320,7 @@ impl Tcp {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        match self.ready.is_empty() {
+        match self.ready.is_empty() && self.undated.is_empty() {
             true => self.due.first().map(|(due, _)| *due),
             false => Some(Time::START),
         }
@@ -365,7 +372,7 @@ impl Tcp {
 
     /// Takes a connection that is over out of the tables. The application's own it can still ask.
     fn forget(&mut self, id: TcpId) {
-        self.set_due(id, None);
+        self.forget_due(id);
         let Some(connection) = self.connections.get_mut(id) else { return };
         if !std::mem::replace(&mut connection.is_detached, true) {
             self.by_addresses.remove(&connection.addresses());

@@ -146,6 +146,14 @@ impl Connection {
         }
     }
 
+    /// Whether it is likely to have a segment to send: not one that is open, has sent all that it
+    /// was given and is not in repair. What it has to say of its window or of what came is said
+    /// later, and then it is due.
+    pub(super) fn has_something_to_say(&self) -> bool {
+        let is_quiet = self.repair.given_to == self.repair.sent_to && self.repair.active.is_none();
+        !is_quiet || self.state() != State::Established
+    }
+
     /// Whether something was sent that the peer may not have.
     fn is_waiting(&self) -> bool {
         !is_opening(self.state()) && is_after(self.repair.sent_to, self.first())

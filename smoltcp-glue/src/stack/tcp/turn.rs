@@ -1,4 +1,8 @@
 //! A connection's turn: a segment came for it, it may have one to send, or something is due.
+//!
+//! Of two who talk in turns, one waits for what the other does between a segment and the next. So
+//! that is little: who has nothing to say is not asked for it, and when it is due is found out in
+//! the next turn, when what came has been read and the answer is on its way.
 
 use super::{Event, Tcp, TcpId, push};
 use crate::stack::Counts;
@@ -11,6 +15,8 @@ use std::time::Duration;
 
 /// How often smoltcp is kept from forgetting what came and nobody has read.
 const KEPT_FOR_READER: Duration = Duration::from_secs(1);
+/// How long smoltcp is not asked again that had nothing to say when it should have.
+const TRIED_AGAIN: Duration = Duration::from_millis(1);
 
 impl Tcp {
     pub(super) fn receive(
@@ -43,7 +49,7 @@ impl Tcp {
             connection.socket().abort();
         }
         self.settle(id, Event { before, heard: true });
-        self.make_ready(id);
+        self.touch(id);
     }
 
     /// Polls connections that are ready, until one has a packet, or took long without; says whether
@@ -65,19 +71,19 @@ impl Tcp {
             let at = connection.at(now, mtus);
             let written = connection.transmit(at, &mut self.engine, exit, &mut self.draft);
             let is_sent = written.is_some();
+            connection.is_silent = !is_sent;
             if let Some(written) = written {
                 connection.note_sent(now, &written);
-                // It may have more, after everybody else had a turn.
-                self.ready.push_back(id);
-            } else if connection.is_paused() {
+            }
+            if connection.is_paused() && !is_sent {
                 self.ready.push_back(id);
                 return false;
-            } else {
-                connection.is_ready = false;
-                let due = self.engine.due(at, connection.sockets());
-                let dues = [due, connection.closing_due(), connection.silence_due(at)];
-                let due = dues.into_iter().flatten().min();
-                self.set_due(id, due);
+            }
+            connection.is_ready = is_sent && connection.has_something_to_say();
+            match connection.is_ready {
+                // After everybody else had a turn.
+                true => self.ready.push_back(id),
+                false => self.leave_undated(id),
             }
             self.settle(id, Event { before, heard: false });
             if is_sent {
@@ -88,40 +94,106 @@ impl Tcp {
     }
 
     pub(in crate::stack) fn handle_timeout(&mut self, now: Time, mtus: &Mtus) {
-        while let Some(&(due, id)) = self.due.first() {
-            if due > now {
+        while let Some(id) = self.undated.pop_front() {
+            self.date(now, id, mtus);
+        }
+        while let Some(&(queued, id)) = self.due.first() {
+            if queued > now {
                 return;
             }
-            self.set_due(id, None);
+            self.due.pop_first();
             let Some(connection) = self.connections.get_mut(id) else { continue };
-            if connection.is_kept_for_reader() {
-                self.set_due(id, Some(now + KEPT_FOR_READER));
-                continue;
+            connection.queued = None;
+            match connection.due.take() {
+                Some(due) if due <= now => self.do_what_is_due(now, id, mtus),
+                later => self.set_due(id, later),
             }
-            let before = connection.state();
-            if connection.give_up(now) {
-                self.settle(id, Event { before, heard: false });
-            } else {
-                connection.handle_silence(connection.at(now, mtus), &mut self.engine);
+        }
+    }
+
+    fn do_what_is_due(&mut self, now: Time, id: TcpId, mtus: &Mtus) {
+        let Some(connection) = self.connections.get_mut(id) else { return };
+        if connection.is_kept_for_reader() {
+            return self.set_due(id, Some(now + KEPT_FOR_READER));
+        }
+        let before = connection.state();
+        if connection.give_up(now) {
+            self.settle(id, Event { before, heard: false });
+        } else {
+            connection.handle_silence(connection.at(now, mtus), &mut self.engine);
+        }
+        self.make_ready(id);
+    }
+
+    /// Finds out when a connection is due that is not ready.
+    fn date(&mut self, now: Time, id: TcpId, mtus: &Mtus) {
+        let Some(connection) = self.connections.get_mut(id) else { return };
+        connection.is_undated = false;
+        if connection.is_ready || connection.is_detached {
+            return;
+        }
+        let at = connection.at(now, mtus);
+        let due = self.engine.due(at, connection.sockets());
+        let due = match due.filter(|due| *due <= now) {
+            // A moment that has passed, though nothing came of it, is not tried again at once.
+            Some(_) if connection.is_silent => Some(now + TRIED_AGAIN),
+            Some(_) => return self.make_ready(id),
+            None => due,
+        };
+        let dues = [due, connection.closing_due(), connection.silence_due(at)];
+        self.set_due(id, dues.into_iter().flatten().min());
+    }
+
+    /// Something happened to a connection. Few have something to say to that at once; of the others
+    /// it is found out when they will, after more urgent things.
+    pub(super) fn touch(&mut self, id: TcpId) {
+        let Some(connection) = self.connections.get_mut(id) else { return };
+        match connection.has_something_to_say() {
+            true => self.make_ready(id),
+            false => {
+                connection.is_silent = false;
+                self.leave_undated(id);
             }
-            self.make_ready(id);
+        }
+    }
+
+    fn leave_undated(&mut self, id: TcpId) {
+        if let Some(connection) = self.connections.get_mut(id)
+            && !std::mem::replace(&mut connection.is_undated, true)
+        {
+            self.undated.push_back(id);
         }
     }
 
     pub(super) fn make_ready(&mut self, id: TcpId) {
-        if let Some(connection) = self.connections.get_mut(id)
-            && !connection.is_ready
-        {
-            connection.is_ready = true;
+        let Some(connection) = self.connections.get_mut(id) else { return };
+        connection.is_silent = false;
+        if !std::mem::replace(&mut connection.is_ready, true) {
             self.ready.push_back(id);
         }
     }
 
-    pub(super) fn set_due(&mut self, id: TcpId, due: Option<Time>) {
+    /// A connection is due then. It waits in the queue at an earlier place, if it has one: most
+    /// moments are put off again and again, and never come.
+    fn set_due(&mut self, id: TcpId, due: Option<Time>) {
         let Some(connection) = self.connections.get_mut(id) else { return };
-        if let Some(old) = std::mem::replace(&mut connection.due, due) {
-            self.due.remove(&(old, id));
+        connection.due = due;
+        let Some(due) = due else { return };
+        if connection.queued.is_some_and(|queued| queued <= due) {
+            return;
         }
-        self.due.extend(due.map(|due| (due, id)));
+        if let Some(queued) = connection.queued.replace(due) {
+            self.due.remove(&(queued, id));
+        }
+        self.due.insert((due, id));
+    }
+
+    /// A connection is never due again.
+    pub(super) fn forget_due(&mut self, id: TcpId) {
+        let Some(connection) = self.connections.get_mut(id) else { return };
+        connection.due = None;
+        if let Some(queued) = connection.queued.take() {
+            self.due.remove(&(queued, id));
+        }
     }
 }
