@@ -16,8 +16,9 @@ use super::socket::{Socket, listen_at, socket_path};
 use super::tag;
 use crate::frame::Frame;
 use crate::hca::violation::KeyViolation;
-use crate::head::{LENT, WORDS_MAX, is_management, route_bits, route_of};
+use crate::head::{LENT, WORDS_MAX, is_management, route_bits, route_of, seat_of_route};
 use crate::net::Net;
+use crate::net::seats::Seat;
 use crate::node::NodeDrop;
 use crate::time::Time;
 use crate::topology::End;
@@ -53,7 +54,7 @@ pub struct Server {
     listener: OwnedFd,
     clients: BTreeMap<u32, Client>,
     strangers: VecDeque<Socket>,
-    places: BTreeMap<End, u32>,
+    places: BTreeMap<End, Place>,
     /// Ports whose cables came out with their clients.
     unplugged: BTreeSet<End>,
     /// Who wants which segment of whom.
@@ -71,9 +72,17 @@ pub struct Server {
     retry: Duration,
 }
 
+/// A port that clients are at.
+struct Place {
+    /// What they have shown.
+    secret: u64,
+    /// Who they are.
+    seats: BTreeMap<u8, u32>,
+}
+
 struct Client {
     socket: Socket,
-    end: End,
+    seat: Seat,
     board: ServerBoard,
     /// What it lends, by number, and who has it. The first is the table.
     lent: BTreeMap<u32, (OwnedFd, BTreeSet<u32>)>,
@@ -84,7 +93,7 @@ struct Client {
 
 /// Something for a client.
 enum Down {
-    Frame(End, Frame),
+    Frame(Seat, Frame),
     Say(u8, u64),
 }
 
@@ -123,7 +132,8 @@ impl Server {
 
     /// The process at a port, as far as the system says which one it is.
     pub fn process_at(&self, end: End) -> Option<u32> {
-        self.clients.get(self.places.get(&end)?)?.socket.process()
+        let first = self.places.get(&end)?.seats.values().next()?;
+        self.clients.get(first)?.socket.process()
     }
 
     /// How many clients there are, and direct lanes between them.
@@ -210,14 +220,14 @@ impl Server {
         self.epoch = net.epoch();
         let clients = &self.clients;
         let changed = self.grants.all(|grant| {
-            let from = clients.get(&grant.from).map(|client| client.end);
+            let from = clients.get(&grant.from).map(|client| client.seat.end);
             let way = from.and_then(|from| net.way(from, route_of(grant.route)));
             way.as_ref() != Some(&grant.way)
         });
         changed.into_iter().for_each(|lane| self.end_lane(net, lane));
         let wants_packets = net.wants_packets();
         for client in self.clients.values_mut() {
-            client.board.set_port(&net.port(client.end));
+            client.board.set_port(&net.port(client.seat.end));
             client.board.set_wants_packets(wants_packets);
         }
     }
@@ -236,7 +246,7 @@ impl Server {
         let mut was_busy = false;
         for _ in 0..most {
             let Some(client) = self.clients.get_mut(&number) else { break };
-            let end = client.end;
+            let seat = client.seat;
             let mut up = None;
             if !client.board.up.receive(|entry| up = Some(up_of(entry))) {
                 break;
@@ -250,9 +260,9 @@ impl Server {
                         }
                         _ => None,
                     };
-                    net.send(now, end, frame);
+                    net.send(now, seat, frame);
                     if let Some(route) = route {
-                        self.consider(net, number, end, route);
+                        self.consider(net, number, seat.end, route);
                     }
                 }
                 Some(Up::Switch(lane)) => {
@@ -266,9 +276,9 @@ impl Server {
                         self.end_lane(net, lane);
                     }
                 }
-                Some(Up::Violation(violation)) => net.key_violation(end, &violation),
+                Some(Up::Violation(violation)) => net.key_violation(seat.end, &violation),
                 Some(Up::Rubbish) | None => {
-                    let node = net.subnet_mut().node_mut(end.node);
+                    let node = net.subnet_mut().node_mut(seat.end.node);
                     node.drops.count(NodeDrop::Unclaimed);
                 }
             }
@@ -283,7 +293,7 @@ impl Server {
         let mut was_busy = false;
         for _ in 0..BATCH {
             if client.outbox.is_empty() {
-                let taken = net.take(client.end);
+                let taken = net.take(client.seat);
                 client.outbox.extend(taken.map(|(origin, frame)| Down::Frame(origin, frame)));
             }
             let Some(next) = client.outbox.front() else { break };
@@ -296,7 +306,7 @@ impl Server {
                     let head = &mut head[..message.words()];
                     head.copy_from_slice(message.head());
                     if head[0] & LENT != 0 {
-                        let lender = self.places.get(origin).copied().unwrap_or(0);
+                        let lender = client_at(&self.places, *origin).unwrap_or(0);
                         head[2] = head[2] & 0xffff_ffff | u64::from(lender) << 32;
                     }
                     down.send_octets(tag::MESSAGE, head, message.payload())
@@ -314,7 +324,7 @@ impl Server {
     /// Says something to a client behind all that has come for it.
     fn say(&mut self, net: &mut Net, number: u32, what: u8, lane: u64) {
         let Some(client) = self.clients.get_mut(&number) else { return };
-        while let Some((origin, frame)) = net.take(client.end) {
+        while let Some((origin, frame)) = net.take(client.seat) {
             client.outbox.push_back(Down::Frame(origin, frame));
         }
         client.outbox.push_back(Down::Say(what, lane));
@@ -339,8 +349,10 @@ impl Server {
             return;
         }
         let Some(way) = net.way(end, route_of(route)) else { return };
-        let to = way.end().and_then(|end| self.places.get(&end)).copied();
-        let Some(to) = to else { return };
+        // What stays at the port never meets this way.
+        let Some(to) = way.end().filter(|to| *to != end) else { return };
+        let to = Seat { end: to, number: seat_of_route(route) };
+        let Some(to) = client_at(&self.places, to) else { return };
         // Who does not take what is there gets no more to take.
         if self.clients.get(&to).is_none_or(|client| client.outbox.len() > BATCH) {
             return;
@@ -385,6 +397,11 @@ impl Drop for Server {
         // Nobody else may have taken the path, as long as the listener is there.
         let _ = rustix::fs::unlink(&self.path);
     }
+}
+
+/// The client at a seat.
+fn client_at(places: &BTreeMap<End, Place>, seat: Seat) -> Option<u32> {
+    places.get(&seat.end)?.seats.get(&seat.number).copied()
 }
 
 fn settle_lane(net: &mut Net, grants: &mut Grants, number: u64, lane: &mut Granted) {
@@ -438,6 +455,7 @@ mod tests {
     use crate::link::world::Wire;
     use crate::process::board::ClientBoard;
     use crate::process::loans::Loans;
+    use crate::process::note::Attach;
     use crate::process::socket::Received;
     use crate::subnet::Subnet;
     use crate::topology::Topology;
@@ -464,7 +482,8 @@ mod tests {
         let socket = Socket::connect(&server.path.with_extension("")).unwrap();
         let node = format!("host{host}");
         let loans = Loans::new().unwrap();
-        assert!(socket.send(&Note::Attach { node, port: 1 }, Some(loans.as_fd())));
+        let ask = Attach { node, port: 1, seat: 0, secret: 1 };
+        assert!(socket.send(&Note::Attach(ask), Some(loans.as_fd())));
         server.look(Time::START, net);
         let Received::Note(Note::Attached { .. }, Some(fd)) = socket.receive() else {
             panic!("it is not attached")
