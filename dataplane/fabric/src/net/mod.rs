@@ -11,7 +11,8 @@
 //! managers and programs at that port, and what those leave is for the adapter there
 //! ([`Net::give`]). `management` has the two forms, [`foreign`] the ports where our nodes end.
 //!
-//! [`seats`] are where adapters are. [`world`] runs a net with adapters in one thread, in virtual time or on a clock.
+//! [`seats`] are where adapters are. [`world`] runs a net with adapters in one thread, in virtual
+//! time or on a clock.
 
 mod arbiter;
 mod crossing;

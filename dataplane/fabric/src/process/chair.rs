@@ -1,9 +1,9 @@
 //! What those who share a port have in common: a secret, and who has which seat.
 //!
-//! The secret is made by whoever opens a port, and shown with every [`Attach`](super::note::Attach):
-//! a server lets those sit together who show the same. So neither they nor the server need to
-//! remember who came first: each attaches anew, in any order, when there is another server, and
-//! those who stay keep the port for their own.
+//! The secret is made by whoever opens a port, and shown with every
+//! [`Attach`](super::note::Attach): a server lets those sit together who show the same. So neither
+//! they nor the server need to remember who came first: each attaches anew, in any order, when
+//! there is another server, and those who stay keep the port for their own.
 
 use crate::hca::SEATS_MAX;
 use std::hash::{BuildHasher, RandomState};

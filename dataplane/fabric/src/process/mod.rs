@@ -24,9 +24,9 @@
 //!
 //! # How a direct lane begins and ends
 //!
-//! A lane has one sender, one receiver and one route (DLID, seat, P_Key, SL); answers go by another one.
-//! The server finds the [`Way`](crate::net::ways::Way) and sends the memory to both. The sender
-//! says SWITCH behind the last message that it gives to the server, and the server, having
+//! A lane has one sender, one receiver and one route (DLID, seat, P_Key, SL); answers go by
+//! another one. The server finds the [`Way`](crate::net::ways::Way) and sends the memory to both.
+//! The sender says SWITCH behind the last message that it gives to the server, and the server, having
 //! delivered that, says OPEN: only then does the receiver look at the lane. So nothing overtakes.
 //!
 //! It ends when its way is another one or none, when anything on it wants packets, when one of the
