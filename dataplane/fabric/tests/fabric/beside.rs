@@ -1,13 +1,17 @@
 //! Several adapters at one port of a fabric of processes: each in a thread of its own, and each for
 //! itself when others go, or the server does.
 
-use crate::pair::{Connection, changes, path, qp_init};
+use crate::pair::{Connection, QKEY, changes, path, qp_init};
 use crate::served::{Served, clock};
+use pollux_fabric::hca::SEATS_MAX;
 use pollux_fabric::process::open;
+use pollux_fabric::{Adapter, Port, Time};
 use pollux_mem::Memory;
 use pollux_verbs::*;
-use pollux_wire::address::Qpn;
+use pollux_wire::address::{Gid, Guid, Lid, Qpn};
+use pollux_wire::keys::PKey;
 use pollux_wire::mad::smp::PortState;
+use pollux_wire::packet::{Bth, Deth, Extended, Grh, Headers, Lrh, Opcode};
 use pollux_wire::units::TimeCode;
 use std::time::{Duration, Instant};
 
@@ -220,6 +224,38 @@ fn a_port_has_so_many_seats() {
     drop(served);
     let error = ours[0].device.beside().err().expect("there is no server");
     assert_eq!(error, VerbsError::Gone);
+}
+
+/// What goes to a group comes to all, and where nobody is in it one of them counts a drop.
+#[test]
+fn a_datagram_to_nobodys_group_is_dropped_once() {
+    let mgid = Gid([0xff; 16]);
+    let headers = Headers {
+        lrh: Lrh { dlid: Lid(0xc000), slid: Lid(9), ..Lrh::default() },
+        grh: Some(Grh {
+            ip_ver: Grh::IP_VER,
+            nxt_hdr: Grh::NXT_HDR_IBA,
+            dgid: mgid,
+            ..Grh::default()
+        }),
+        bth: Bth {
+            opcode: Opcode::UD_SEND_ONLY,
+            pkey: PKey::DEFAULT,
+            dest_qp: Qpn::MULTICAST,
+            ..Bth::default()
+        },
+        rd: None,
+        extended: Extended::Deth(Deth { qkey: QKEY, src_qp: Qpn(0x99) }),
+    };
+    let mut packet = [0; 512];
+    let len = headers.emit(&[7; 8], &mut packet).unwrap();
+    let dropped = |seat| {
+        let mut adapter = Adapter::seated(Port::active(Lid(2), Guid(2)), seat);
+        adapter.handle_packet(Time::START, &packet[..len]);
+        adapter.port().drops.iter().collect::<Vec<_>>()
+    };
+    assert_eq!(dropped(0), [(pollux_fabric::Drop::NoMember, 1)]);
+    assert_eq!((1..SEATS_MAX).flat_map(dropped).count(), 0);
 }
 
 /// Each finds another server by itself, whoever is first there.
