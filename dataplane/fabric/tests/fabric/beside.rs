@@ -2,6 +2,7 @@
 //! itself when others go, or the server does.
 
 use crate::pair::{Connection, QKEY, changes, path, qp_init};
+use crate::processes::alone;
 use crate::served::{Served, clock};
 use pollux_fabric::hca::SEATS_MAX;
 use pollux_fabric::process::open;
@@ -181,6 +182,7 @@ fn exchange(all: &mut [(&mut Hand, &mut Hand)]) {
 /// Each has direct lanes of its own to its peer, and goes when it likes.
 #[test]
 fn workers_at_one_port_do_not_meet() {
+    let _alone = alone();
     let served = Served::start("beside", "single:2");
     let (mut ours, mut theirs) = (hands(&served, 1, 3), hands(&served, 2, 3));
     let mut numbers: Vec<Qpn> = ours.iter().map(Hand::qpn).collect();
@@ -215,6 +217,7 @@ fn workers_at_one_port_do_not_meet() {
 /// Eight at a port, and no more.
 #[test]
 fn a_port_has_so_many_seats() {
+    let _alone = alone();
     let served = Served::start("seats", "single:2");
     let mut ours = hands(&served, 1, 8);
     let error = ours[7].device.beside().err().expect("all are taken");
@@ -261,6 +264,7 @@ fn a_datagram_to_nobodys_group_is_dropped_once() {
 /// Each finds another server by itself, whoever is first there.
 #[test]
 fn workers_come_back_in_any_order() {
+    let _alone = alone();
     let served = Served::start("back", "single:2");
     let (mut ours, mut theirs) = (hands(&served, 1, 2), hands(&served, 2, 2));
     drop(served);
