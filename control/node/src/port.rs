@@ -189,8 +189,6 @@ pub(crate) enum Management {
     Shared(Seat),
     /// In band, where there is no queue pair 1.
     InBand(InBand),
-    /// By those of another worker.
-    Elsewhere,
 }
 
 /// What an interface has of a device.
@@ -229,19 +227,6 @@ impl Place {
     }
 }
 
-impl Taken {
-    /// What another worker has of the same device: all but management.
-    pub(crate) fn beside(
-        device: &mut dyn Device,
-        port: u8,
-        fabric: Option<Arc<Embedded>>,
-    ) -> Result<Self, VerbsError> {
-        let mut device = device.beside()?;
-        let pd = device.create_pd()?;
-        Ok(Self { device, port, pd, management: Management::Elsewhere, fabric })
-    }
-}
-
 impl Management {
     /// Takes what has come for this interface; says whether anything was done.
     pub(crate) fn poll(
@@ -265,7 +250,6 @@ impl Management {
                 received.extend(in_band.take_answers());
                 Ok(received.len() > before)
             }
-            Self::Elsewhere => Ok(false),
         }
     }
 
@@ -282,7 +266,6 @@ impl Management {
                 let mtu = device.port(in_band.port()).map(|port| port.mtu);
                 return in_band.send(envelope, mtu.unwrap_or_default());
             }
-            Self::Elsewhere => {}
         }
         None
     }
@@ -293,7 +276,6 @@ impl Management {
             Self::Own(gsi) => gsi.unsent(),
             Self::Shared(seat) => lock(&seat.inner).gsi.unsent(),
             Self::InBand(in_band) => in_band.unsent(),
-            Self::Elsewhere => 0,
         }
     }
 
@@ -302,7 +284,7 @@ impl Management {
         match self {
             Self::Own(gsi) => gsi.is_idle(),
             Self::Shared(seat) => lock(&seat.inner).gsi.is_idle(),
-            Self::InBand(_) | Self::Elsewhere => true,
+            Self::InBand(_) => true,
         }
     }
 
@@ -311,7 +293,7 @@ impl Management {
         match self {
             Self::Own(gsi) => Some(gsi.cq()),
             Self::Shared(seat) => Some(lock(&seat.inner).gsi.cq()),
-            Self::InBand(_) | Self::Elsewhere => None,
+            Self::InBand(_) => None,
         }
     }
 
@@ -320,7 +302,7 @@ impl Management {
         match self {
             Self::Own(gsi) => gsi.qp() == qp,
             Self::Shared(seat) => lock(&seat.inner).gsi.qp() == qp,
-            Self::InBand(_) | Self::Elsewhere => false,
+            Self::InBand(_) => false,
         }
     }
 
@@ -328,7 +310,7 @@ impl Management {
     pub(crate) fn view(&self, port: PortView) -> PortView {
         match self {
             Self::InBand(_) => InBand::view(port),
-            Self::Own(_) | Self::Shared(_) | Self::Elsewhere => port,
+            Self::Own(_) | Self::Shared(_) => port,
         }
     }
 
@@ -336,7 +318,7 @@ impl Management {
     pub(crate) fn in_band(&mut self) -> Option<&mut InBand> {
         match self {
             Self::InBand(in_band) => Some(in_band),
-            Self::Own(_) | Self::Shared(_) | Self::Elsewhere => None,
+            Self::Own(_) | Self::Shared(_) => None,
         }
     }
 }
@@ -391,7 +373,6 @@ impl Device for Seat {
         poll(cq: Cq, completions: &mut [Completion]) -> Result<usize, VerbsError>;
         arm(cq: Cq, arm: Arm) -> Result<(), VerbsError>;
         wait(timeout: Duration) -> Result<Option<Cq>, VerbsError>;
-        // What another worker gets nobody shares: it needs no seat.
         beside() -> Result<Box<dyn Device + Send>, VerbsError>;
     }
 

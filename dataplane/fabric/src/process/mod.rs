@@ -26,8 +26,9 @@
 //!
 //! A lane has one sender, one receiver and one route (DLID, seat, P_Key, SL); answers go by
 //! another one. The server finds the [`Way`](crate::net::ways::Way) and sends the memory to both.
-//! The sender says SWITCH behind the last message that it gives to the server, and the server, having
-//! delivered that, says OPEN: only then does the receiver look at the lane. So nothing overtakes.
+//! The sender says SWITCH behind the last message that it gives to the server, and the server,
+//! having delivered that, says OPEN: only then does the receiver look at the lane. So nothing
+//! overtakes.
 //!
 //! It ends when its way is another one or none, when anything on it wants packets, when one of the
 //! two is gone, or when it is the least used one and another is wanted. The server writes so into

@@ -479,16 +479,89 @@ mod tests {
     }
 
     fn attached(server: &mut Server, net: &mut Net, host: u32) -> (Socket, ClientBoard) {
+        seated(server, net, host, 0, 1).expect("it is attached")
+    }
+
+    fn seated(
+        server: &mut Server,
+        net: &mut Net,
+        host: u32,
+        seat: u8,
+        secret: u64,
+    ) -> Result<(Socket, ClientBoard), String> {
         let socket = Socket::connect(&server.path.with_extension("")).unwrap();
         let node = format!("host{host}");
         let loans = Loans::new().unwrap();
-        let ask = Attach { node, port: 1, seat: 0, secret: 1 };
+        let ask = Attach { node, port: 1, seat, secret };
         assert!(socket.send(&Note::Attach(ask), Some(loans.as_fd())));
         server.look(Time::START, net);
-        let Received::Note(Note::Attached { .. }, Some(fd)) = socket.receive() else {
-            panic!("it is not attached")
+        match socket.receive() {
+            Received::Note(Note::Attached { .. }, Some(fd)) => {
+                Ok((socket, ClientBoard::open(fd).unwrap()))
+            }
+            Received::Note(Note::Refused { reason }, None) => Err(reason),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Who does not know the secret gets no seat, and nobody gets one that is taken.
+    #[test]
+    fn a_seat_is_for_those_who_know_the_secret() {
+        let (mut server, mut net) = server("seats");
+        let mut ask = |seat, secret| seated(&mut server, &mut net, 1, seat, secret);
+        let refused = |answer: Result<_, String>| answer.err().expect("it is refused");
+        let first = ask(0, 7).unwrap();
+        let third = ask(2, 7).unwrap();
+        for (seat, secret) in [(0, 7), (0, 8), (1, 8), (1, 0), (2, 7)] {
+            assert_eq!(refused(ask(seat, secret)), "somebody is at this port");
+        }
+        assert!(refused(ask(8, 7)).contains("so often"));
+        drop(first);
+        assert_eq!(refused(ask(0, 8)), "somebody is at this port");
+        let first = ask(0, 7).unwrap();
+        drop((first, third));
+        let _others = ask(1, 8).unwrap();
+        assert_eq!(server.census(), (1, 0));
+        assert_eq!(server.process_at(End { node: 1, port: 1 }), Some(std::process::id()));
+    }
+
+    /// The cable comes out with the last, and what is for a seat comes to that one.
+    #[test]
+    fn one_that_dies_leaves_the_port_to_the_others() {
+        let (mut server, mut net) = server("dies");
+        let end = End { node: 1, port: 1 };
+        let first = attached(&mut server, &mut net, 1);
+        let (_socket, mut board) = seated(&mut server, &mut net, 1, 1, 1).unwrap();
+        let (_peer, mut peers) = attached(&mut server, &mut net, 2);
+        let ports = |net: &mut Net| {
+            for node in 0..3 {
+                let ports = net.subnet_mut().node_mut(node).ports.iter_mut();
+                ports.for_each(|port| port.info.port_state = PortState::ACTIVE);
+            }
         };
-        (socket, ClientBoard::open(fd).unwrap())
+        ports(&mut net);
+        drop(first);
+        server.look(Time::START, &mut net);
+        assert!(net.subnet().nodes()[1].ports[1].is_linked() && net.has_adapter(end));
+        // Of its queue pairs, of those of a seat where nobody is, and of management.
+        for dest_qp in [1 << 21 | 0x41, 0x41, 2 << 21 | 0x41, 1] {
+            let words = [0xffff << 16 | dest_qp << 32, 1 << 32, 1];
+            assert!(peers.up.send_octets(tag::MESSAGE, &words, b"four"));
+        }
+        server.receive(Time::START, &mut net);
+        net.advance(Time::START);
+        while let Some(delivery) = net.poll_delivery() {
+            net.give(delivery);
+        }
+        server.send(Time::START, &mut net);
+        let mut came = Vec::new();
+        while board.down.receive(|entry| came.push((entry.tag(), entry.head(0) >> 32))) {}
+        came.retain(|(what, _)| *what == tag::MESSAGE);
+        assert_eq!(came, [(tag::MESSAGE, 1 << 21 | 0x41)]);
+        assert!(net.subnet().nodes()[1].drops.total() >= 2, "nobody is there for the others");
+        drop((_socket, board));
+        server.look(Time::START, &mut net);
+        assert!(!net.subnet().nodes()[1].ports[1].is_linked() && !net.has_adapter(end));
     }
 
     #[test]
@@ -513,6 +586,7 @@ mod tests {
         for _ in 0..200 {
             let (socket, mut board) = attached(&mut server, &mut net, 1);
             let (_victim, _board) = attached(&mut server, &mut net, 2);
+            let beside = seated(&mut server, &mut net, 1, 1 + dice.below(7) as u8, 1);
             for _ in 0..100 {
                 let head: Vec<u64> = (0..dice.below(15)).map(|_| dice.roll()).collect();
                 let octets: Vec<u8> = (0..dice.below(600)).map(|_| dice.roll() as u8).collect();
@@ -526,16 +600,22 @@ mod tests {
             }
             assert!(server.census().1 <= super::super::grants::LANES_MAX);
             let segment = dice.roll() as u32;
-            let note = match dice.below(5) {
+            let note = match dice.below(6) {
                 0 => Note::Fetch { client: segment % 8, segment: segment >> 16 },
                 1 => Note::Lend { segment },
                 2 => Note::Forget { segment },
                 3 => Note::Wake,
+                4 => Note::Attach(Attach {
+                    node: "host2".into(),
+                    port: 1,
+                    seat: segment as u8,
+                    secret: dice.roll(),
+                }),
                 _ => Note::Attached { client: segment },
             };
             let _ = socket.send(&note, None);
             server.look(Time::START, &mut net);
-            drop((socket, _victim));
+            drop((socket, _victim, beside));
             server.look(Time::START, &mut net);
             assert_eq!(server.census(), (0, 0));
             for node in 0..3 {
