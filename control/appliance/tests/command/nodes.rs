@@ -257,6 +257,16 @@ fn several_workers_move_one_interface_and_find_another_fabric() {
             fabric.replace();
         }
     }
+    // They end together, and whoever is left has heard it.
+    let [mut first, second] = nodes;
+    let id = first.child.0.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill").success());
+    assert!(first.child.0.wait().expect("it is ours").success());
+    let begun = Instant::now();
+    while !second.show("drops").to_string().contains("peer_ended") {
+        assert!(begun.elapsed() < PATIENCE, "{}", second.show("connections"));
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

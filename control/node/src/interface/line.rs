@@ -213,3 +213,87 @@ impl Drop for HandEnd {
         self.shared.is_gone.store(true, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+    fn key(order: &Order) -> ConnectionKey {
+        match order {
+            Order::Act(Action::Disconnect { connection }) => *connection,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn orders_and_news_come_whole_and_in_order_however_full_the_rings_are() {
+        let (mut lead, mut hand) = line();
+        let count = 3 * ORDERS_MAX as u64;
+        for connection in (0..count).map(ConnectionKey) {
+            lead.give(Order::Act(Action::Disconnect { connection }));
+            hand.tell_news([(connection, ConnectionNews::Ended)].into_iter());
+        }
+        assert!(!hand.tell(Told::Use(NOBODY)), "it finds no room, and overtakes nothing");
+        let (mut ordered, mut told) = (Vec::new(), Vec::new());
+        while (ordered.len() as u64) < count {
+            lead.hand_over();
+            ordered.extend(hand.poll().as_ref().map(key));
+            hand.tell_news(std::iter::empty());
+            while let Some(news) = lead.poll() {
+                let Told::News(key, ConnectionNews::Ended) = news else { panic!("{news:?}") };
+                told.push(key);
+            }
+        }
+        let all: Vec<_> = (0..count).map(ConnectionKey).collect();
+        assert_eq!((&ordered, &told), (&all, &all));
+        assert!(hand.tell(Told::Use(NOBODY)) && lead.check().is_ok());
+    }
+
+    #[test]
+    fn a_hand_is_idle_when_it_has_done_all_that_it_was_told() {
+        let (mut lead, mut hand) = line();
+        hand.show(true, true);
+        assert!(lead.is_idle() && lead.has_sent());
+        lead.give(Order::Know(Arc::default()));
+        assert!(!lead.is_idle() && !lead.has_sent(), "it was idle before it was told that");
+        assert!(hand.poll().is_some());
+        hand.show(false, true);
+        assert!(!lead.is_idle() && lead.has_sent());
+        assert!(hand.tell(Told::Use(NOBODY)) && !lead.has_sent(), "something is on its way here");
+    }
+
+    #[test]
+    fn whoever_does_nothing_for_too_long_is_lost() {
+        let (mut lead, mut hand) = line();
+        let orders = ORDERS_MAX + WAITING_MAX;
+        (0..orders).for_each(|_| lead.give(Order::Know(Arc::default())));
+        assert!(lead.check().is_ok());
+        lead.give(Order::Know(Arc::default()));
+        assert!(lead.check().unwrap_err().to_string().contains("nothing that it is told"));
+        let news = |_| (ConnectionKey(1), ConnectionNews::Used);
+        hand.tell_news((0..TOLD_MAX + WAITING_MAX).map(news));
+        assert!(!hand.is_over());
+        hand.tell_news([news(0)].into_iter());
+        assert!(hand.is_over());
+    }
+
+    #[test]
+    fn each_side_sees_that_the_other_is_gone() {
+        let (lead, hand) = line();
+        drop(hand);
+        assert!(lead.is_gone() && lead.check().is_err());
+        lead.end();
+        assert!(lead.check().is_ok(), "it was to end");
+        let (lead, hand) = line();
+        assert!(!hand.is_over());
+        drop(lead);
+        assert!(hand.is_over());
+        let (lead, hand) = line();
+        hand.fail(&VerbsError::Lost { what: "adapter", why: "it is broken" });
+        drop(hand);
+        assert!(matches!(lead.check(), Err(VerbsError::Lost { what: "adapter", .. })));
+    }
+}

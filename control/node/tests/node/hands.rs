@@ -1,13 +1,16 @@
 //! An interface that several workers move: each by connections of its own, and still one interface.
 
+use crate::device::ailing;
 use crate::fabric::{Manager, Running};
-use crate::host::Hosts;
+use crate::host::{Hosts, settings};
+use crate::nodes::PARTITIONS;
 use crate::team::{PATIENCE, World, ip, packet, payload};
 use pollux_control::interface::Worker;
 use pollux_fabric::link::fault::Faults;
 use pollux_fabric::link::world::Wire;
 use pollux_node::interface::echo::Outcome;
 use pollux_node::interface::{Hand, Interface, Side};
+use pollux_node::port::SharedPort;
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
 use pollux_verbs::{AsyncEvent, VerbsError};
@@ -200,6 +203,60 @@ fn what_comes_of_our_own_by_a_group_is_nobody_elses() {
     assert!(world.teams[0].came.is_empty(), "{:?}", world.teams[0].came);
     assert!(world.teams[1].came.len() >= 3, "{:?}", world.teams[1].came);
     assert!(world.teams[1].came.iter().all(|(worker, _)| *worker == Worker::LEAD));
+}
+
+#[test]
+fn a_device_without_a_second_place_is_refused_with_advice() {
+    let fabric = Running::start("a_device_without_a_second_place", 1, Manager::Ours);
+    let (opened, illness) = ailing(&fabric.port(1));
+    illness.lock().expect("no test has panicked").refuses.push("beside");
+    let settings = settings("soft:", "10.0.0.1/24", TWO);
+    let refused = Interface::with_hands(Time::START, opened, &settings, 1).err();
+    let said = refused.expect("it is refused").to_string();
+    assert!(said.contains("write fewer workers = ..."), "{said}");
+}
+
+#[test]
+fn partitions_of_one_port_have_hands_each() {
+    let fabric = Running::partitioned("partitions_of_one_port_have_hands", 2, PARTITIONS);
+    let mut hosts = Hosts::with(&[], "");
+    let mut hands = Vec::new();
+    for host in 1..=2 {
+        let opened = pollux_node::open(&fabric.port(host)).expect("the port is free");
+        let port = SharedPort::new(opened).expect("it is whole");
+        for (subnet, keys) in ["", "\npkey = 0x8001"].into_iter().enumerate() {
+            let settings =
+                settings("soft:", &format!("10.0.{subnet}.{host}/24"), &format!("{TWO}{keys}"));
+            let (seat, seed) = (port.seat(settings.pkey), 10 * host as u64);
+            let opened = Interface::with_hands(Time::START, seat, &settings, seed);
+            let (lead, team) = opened.expect("it has all it needs");
+            hosts.hosts.push(lead);
+            hands.extend(team);
+        }
+    }
+    hosts.come_up();
+    let mut came = [0; 4];
+    let begun = hosts.now();
+    while came.contains(&0) {
+        let now = hosts.now();
+        assert!(now < begun + PATIENCE, "{came:?}");
+        hosts.step();
+        for (nth, hand) in hands.iter_mut().enumerate() {
+            let ip = |host| Ipv4Addr::new(10, 0, nth as u8 % 2, host);
+            let (own, other) = if nth < 2 { (ip(1), ip(2)) } else { (ip(2), ip(1)) };
+            hand.breathe(now, &mut |packet| {
+                let is_ours = payload(packet) == Some(&other.octets());
+                came[nth] += u32::from(is_ours);
+                is_ours
+            });
+            let _ = hand.send(now, &packet(own, other, &own.octets()));
+            hand.flush();
+        }
+    }
+    for lead in &hosts.hosts {
+        let rows: Vec<_> = lead.control().connection_rows().map(|row| row.worker.0).collect();
+        assert!(rows.contains(&1), "{rows:?}");
+    }
 }
 
 /// What goes wrong with a world's links.

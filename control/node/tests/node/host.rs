@@ -173,7 +173,8 @@ fn open_soon(name: &str) -> Opened {
     }
 }
 
-fn settings(device: &str, address: &str, keys: &str) -> InterfaceSettings {
+/// The settings of an interface.
+pub fn settings(device: &str, address: &str, keys: &str) -> InterfaceSettings {
     let text = format!("[interface.ib0]\ndevice = {device:?}\naddress = [{address:?}]\n{keys}\n");
     let mut config = NodeConfig::read("test", &text).expect("it is a configuration");
     config.interfaces.remove("ib0").expect("it is there")
