@@ -1,10 +1,11 @@
 //! When peers are connected to, and what packets do meanwhile.
 //!
 //! A packet that goes to a peer which offers connected mode, where our policy wants it, is why a
-//! connection is asked for. Until there is one, datagrams carry what they have room for, and what
-//! is longer waits for a while: a complaint that the way is narrow would be believed for minutes.
+//! connection is asked for, of the worker that has the packet. Until there is one, datagrams carry
+//! what they have room for, and what is longer waits for a while: a complaint that the way is
+//! narrow would be believed for minutes.
 
-use super::{ConnectionKey, ConnectionNews, Interface, PeerKey, PortView};
+use super::{ConnectionKey, ConnectionNews, Interface, PeerKey, PortView, Worker};
 use crate::cm::LocalPort;
 use crate::mad::Envelope;
 use crate::peer::{ConnectionRow, Place, Standing};
@@ -93,9 +94,9 @@ impl Interface {
         Some(Place { link: self.link_address(), p_key, pkey_index, port, datagram_mtu })
     }
 
-    pub(super) fn standing_of(&self, key: PeerKey) -> Standing {
+    pub(super) fn standing_of(&self, key: PeerKey, worker: Worker) -> Standing {
         let link = self.peers.all.get(&key).map(|peer| peer.link);
-        link.map_or(Standing::Idle, |link| self.connections.standing(&link))
+        link.map_or(Standing::Idle, |link| self.connections.standing(&link, worker))
     }
 
     /// The kind of connection that a peer offers and that our policy for it wants.
@@ -105,19 +106,20 @@ impl Interface {
         own.unwrap_or(&self.config.peer.policy).wants(&peer.link)
     }
 
-    /// There is a packet for a peer: reason enough for a connection, if there is to be one.
-    pub(super) fn connect_to_peer(&mut self, now: Time, key: PeerKey) {
+    /// A worker has a packet for a peer: reason enough for a connection, if there is to be one.
+    pub(super) fn connect_to_peer(&mut self, now: Time, key: PeerKey, worker: Worker) {
         let Some(qp_type) = self.wants_connection(key) else { return };
         let Some(link) = self.peers.all.get(&key).map(|peer| peer.link) else { return };
         if let Some(Ok(path)) = self.path_to(now, link.gid, Some(key)) {
-            self.connections.connect(now, &link, qp_type, &path);
+            self.connections.connect(now, &link, worker, qp_type, &path);
             self.hear_connections(now);
         }
     }
 
-    /// Whether a packet that is too long for a datagram may yet go by a connection.
+    /// Whether a packet that is too long for a datagram may yet go by a connection: the lead's,
+    /// which takes what control sends.
     pub(super) fn is_connecting(&self, now: Time, key: PeerKey) -> bool {
-        match self.standing_of(key) {
+        match self.standing_of(key, Worker::LEAD) {
             Standing::UnderWay(since) => now < since + self.config.peer.patience,
             _ => false,
         }
@@ -128,8 +130,8 @@ impl Interface {
         self.connections.rows()
     }
 
-    /// Why a peer is not asked for a connection now, and until when.
-    pub fn pause_of(&self, peer: &LinkAddress) -> Option<(&'static str, Time)> {
-        self.connections.pause_of(peer)
+    /// Why a peer is not asked for a connection of a worker now, and until when.
+    pub fn pause_of(&self, peer: &LinkAddress, worker: Worker) -> Option<(&'static str, Time)> {
+        self.connections.pause_of(peer, worker)
     }
 }

@@ -15,7 +15,7 @@ use super::life::is_no_such_group;
 use super::{
     Action, By, DatagramWay, Interface, InterfaceDrop, Outgoing, Parcel, PeerKey, Purpose,
 };
-use super::{Link, Way, Worker};
+use super::{Link, Way};
 use crate::nd::ALL_ROUTERS;
 use crate::sa::{Answer, Question, SaError};
 use pollux_verbs::time::Time;
@@ -301,7 +301,7 @@ impl Interface {
             pending: VecDeque::new(),
         };
         self.groups.insert(id, group);
-        self.actions.push_back(Action::SetPeer { worker: Worker::LEAD, peer, way: Way::Pending });
+        self.say_way(peer, Way::Pending);
         self.actions.push_back(Action::BindGroup { mgid, peer });
         true
     }
@@ -410,11 +410,7 @@ impl Interface {
                     // Control asks for the routers' group as soon as there is a packet for it.
                     let way =
                         if all_routers(id) == Some(id) { Way::Unreachable } else { Way::Unknown };
-                    return self.actions.push_back(Action::SetPeer {
-                        worker: Worker::LEAD,
-                        peer,
-                        way,
-                    });
+                    return self.say_way(peer, way);
                 };
                 routers
             }
@@ -429,7 +425,7 @@ impl Interface {
             GroupState::Asked { .. } => Way::Pending,
             GroupState::Missing { .. } | GroupState::Failed { .. } => Way::Unreachable,
         };
-        self.actions.push_back(Action::SetPeer { worker: Worker::LEAD, peer, way });
+        self.say_way(peer, way);
     }
 }
 

@@ -120,6 +120,8 @@ struct Parcel {
     packet: Vec<u8>,
     /// It goes by datagram whatever connections there are: it is resolution's (RFC 4755 3).
     by_datagram: bool,
+    /// Who had no way for it.
+    worker: Worker,
 }
 
 /// What a question to the administrator is for.
@@ -224,7 +226,7 @@ impl Interface {
             paths: BTreeMap::new(),
             paths_by_use: BTreeSet::new(),
             peers: Peers::default(),
-            connections: Connections::new(config.peer.clone(), dice.roll()),
+            connections: Connections::new(config.peer.clone(), config.workers, dice.roll()),
             keys: 0,
             actions: VecDeque::new(),
             frames: Queue::new(config.packets_max),
@@ -277,8 +279,9 @@ impl Interface {
 
     /// A packet of this host has no way yet from a worker: it is for the next hop that our own
     /// routes name.
-    pub fn handle_miss(&mut self, now: Time, _from: Worker, packet: Vec<u8>) {
-        self.route(now, packet);
+    pub fn handle_miss(&mut self, now: Time, from: Worker, packet: Vec<u8>) {
+        let worker = from.min(Worker(self.config.workers.saturating_sub(1)));
+        self.route(now, Parcel { worker, ..Parcel::of(packet) });
         self.pump(now);
     }
 
@@ -288,7 +291,8 @@ impl Interface {
         self.pump(now);
     }
 
-    /// A packet was longer than its way takes: whoever sent it is told (RFC 4755 7.2).
+    /// A packet was longer than the way of its worker takes: if the lead's does not take it either,
+    /// whoever sent it is told (RFC 4755 7.2).
     pub fn handle_too_big(&mut self, now: Time, packet: &[u8], mtu: u32) {
         self.too_big(now, packet, mtu);
         self.pump(now);
@@ -489,6 +493,6 @@ impl Parcel {
     fn of(packet: Vec<u8>) -> Self {
         let is_v4 = packet.first().is_some_and(|first| first >> 4 == 4);
         let ether_type = if is_v4 { EtherType::IPV4 } else { EtherType::IPV6 };
-        Self { ether_type, packet, by_datagram: false }
+        Self { ether_type, packet, by_datagram: false, worker: Worker::LEAD }
     }
 }

@@ -3,6 +3,9 @@
 //!
 //! A peer is there as long as a neighbour has its link address. Flags in that do not make another
 //! peer. Packets wait here for the peer's path, and go when its way is known.
+//!
+//! Each worker has a way of its own to a peer, for each has its own connections. What is sent here
+//! goes the lead's.
 
 use super::{
     Action, By, DatagramWay, Interface, InterfaceDrop, Outgoing, Parcel, PeerKey, Way, Worker,
@@ -23,13 +26,25 @@ pub(super) struct Peer {
     pub(super) link: LinkAddress,
     /// The addresses that lead there.
     pub(super) ips: BTreeSet<IpAddr>,
-    pub(super) way: Way,
+    /// The way of each worker.
+    ways: Vec<Way>,
     /// How datagrams go there, whatever way packets go.
     pub(super) datagram: Option<DatagramWay>,
     pub(super) since: Time,
     /// Nobody knows whether it is still there, so the next packet to it is to be seen here.
     is_doubted: bool,
     pub(super) pending: VecDeque<Parcel>,
+}
+
+impl Peer {
+    /// The lead's way, which is that of all that is sent here.
+    pub(super) fn way(&self) -> Way {
+        self.way_of(Worker::LEAD)
+    }
+
+    fn way_of(&self, worker: Worker) -> Way {
+        self.ways.get(usize::from(worker.0)).copied().unwrap_or(Way::Unknown)
+    }
 }
 
 /// All of them.
@@ -67,18 +82,14 @@ impl Interface {
                 let peer = Peer {
                     link,
                     ips: BTreeSet::new(),
-                    way: Way::Pending,
+                    ways: self.workers().map(|_| Way::Pending).collect(),
                     datagram: None,
                     since: now,
                     is_doubted: false,
                     pending: VecDeque::new(),
                 };
                 self.peers.insert(key, peer);
-                self.actions.push_back(Action::SetPeer {
-                    worker: Worker::LEAD,
-                    peer: key,
-                    way: Way::Pending,
-                });
+                self.say_way(key, Way::Pending);
                 key
             }
         };
@@ -124,20 +135,19 @@ impl Interface {
         let Some(key) = self.peers.find(link) else {
             return self.drops.count(InterfaceDrop::PeerGone);
         };
-        let way = self.peers.all.get(&key).map(|peer| peer.way);
-        if matches!(way, Some(Way::Unknown | Way::Pending)) {
-            if let Some(peer) = self.peers.all.get_mut(&key) {
-                peer.is_doubted = false;
-            }
+        let Some(peer) = self.peers.all.get_mut(&key) else { return };
+        let ways = [Worker::LEAD, parcel.worker].map(|worker| peer.way_of(worker));
+        if ways.iter().any(|way| matches!(way, Way::Unknown | Way::Pending)) {
+            peer.is_doubted = false;
             // What was not there may be there now, or is to be asked for.
             self.set_way_of_peer(now, key);
             if !parcel.by_datagram {
-                self.connect_to_peer(now, key);
+                self.connect_to_peer(now, key, parcel.worker);
             }
         }
         let waits_if_too_big = self.is_connecting(now, key);
         let Some(peer) = self.peers.all.get_mut(&key) else { return };
-        match (peer.way, peer.datagram) {
+        match (peer.way(), peer.datagram) {
             (_, Some(way)) if parcel.by_datagram => self.send_datagram(now, parcel, way),
             (Way::Datagram(way), _) if parcel.packet.len() <= way.mtu as usize => {
                 self.send_by_peer(now, key, parcel, way.mtu);
@@ -175,7 +185,7 @@ impl Interface {
         }
     }
 
-    /// Finds out how packets go to a peer now, and lets those go that wait.
+    /// Finds out how packets of each worker go to a peer now, and lets those go that wait.
     pub(super) fn set_way_of_peer(&mut self, now: Time, key: PeerKey) {
         let Some(LinkAddress { gid, qpn, .. }) = self.peers.all.get(&key).map(|peer| peer.link)
         else {
@@ -185,22 +195,27 @@ impl Interface {
         let datagram = datagram.map(|path| path.map(|record| self.datagram_way(&record, qpn)));
         let is_doubted = self.peers.all.get(&key).is_some_and(|peer| peer.is_doubted);
         let fallback = datagram.and_then(Result::ok);
-        let way = match (self.standing_of(key), datagram) {
+        let wants_connection = self.wants_connection(key).is_some();
+        let way_by = |standing| match (standing, datagram) {
             (Standing::Open { connection, mtu }, _) => Way::Connected { connection, mtu, fallback },
             // The next packet is to be seen here: it is what a connection is asked for.
-            (Standing::Idle, Some(Ok(_))) if self.wants_connection(key).is_some() => Way::Unknown,
+            (Standing::Idle, Some(Ok(_))) if wants_connection => Way::Unknown,
             (_, Some(Ok(_))) if is_doubted => Way::Unknown,
             (_, Some(Ok(way))) => Way::Datagram(way),
             (_, Some(Err(_))) => Way::Unknown,
             (_, None) => Way::Pending,
         };
+        let ways = self.workers().map(|worker| (worker, way_by(self.standing_of(key, worker))));
+        let ways: Vec<_> = ways.collect();
         let Some(peer) = self.peers.all.get_mut(&key) else { return };
         peer.datagram = fallback;
-        if peer.way != way {
-            (peer.way, peer.since) = (way, now);
-            self.actions.push_back(Action::SetPeer { worker: Worker::LEAD, peer: key, way });
+        for (known, (worker, way)) in peer.ways.iter_mut().zip(ways) {
+            if *known != way {
+                (*known, peer.since) = (way, now);
+                self.actions.push_back(Action::SetPeer { worker, peer: key, way });
+            }
         }
-        if way != Way::Pending {
+        if peer.way() != Way::Pending {
             let link = peer.link;
             for parcel in std::mem::take(&mut peer.pending) {
                 self.send_to_peer(now, &link, parcel);
@@ -211,16 +226,27 @@ impl Interface {
     /// The path that a peer may wait for was forgotten to make room: packets to it ask anew.
     pub(super) fn give_up_waiting(&mut self, key: PeerKey) {
         let Some(peer) = self.peers.all.get_mut(&key) else { return };
-        if peer.way == Way::Pending {
-            peer.way = Way::Unknown;
+        if peer.way() == Way::Pending {
             let lost = std::mem::take(&mut peer.pending).len();
             (0..lost).for_each(|_| self.drops.count(InterfaceDrop::PendingPerWay));
-            self.actions.push_back(Action::SetPeer {
-                worker: Worker::LEAD,
-                peer: key,
-                way: Way::Unknown,
-            });
         }
+        for (worker, way) in (0..).map(Worker).zip(&mut peer.ways) {
+            if *way == Way::Pending {
+                *way = Way::Unknown;
+                self.actions.push_back(Action::SetPeer { worker, peer: key, way: *way });
+            }
+        }
+    }
+
+    /// Every worker that moves packets.
+    fn workers(&self) -> impl Iterator<Item = Worker> + use<> {
+        (0..self.config.workers.max(1)).map(Worker)
+    }
+
+    /// Packets of every worker go to a peer like this.
+    pub(super) fn say_way(&mut self, peer: PeerKey, way: Way) {
+        let said = self.workers().map(|worker| Action::SetPeer { worker, peer, way });
+        self.actions.extend(said);
     }
 
     fn send_by_peer(&mut self, now: Time, key: PeerKey, parcel: Parcel, mtu: u32) {

@@ -1,7 +1,7 @@
 //! How a packet finds its peer: next hop, link address, path; and how what resolution says gets
 //! out (RFC 4391 9, RFC 4755 3).
 
-use super::{Delivery, Interface, InterfaceDrop, Parcel};
+use super::{Delivery, Interface, InterfaceDrop, Parcel, Worker};
 use crate::address::NextHop;
 use crate::arp::ArpEvent;
 use crate::frame::{Frame, To};
@@ -17,11 +17,10 @@ use std::net::{IpAddr, Ipv4Addr};
 
 impl Interface {
     /// A packet goes to where our own routes say.
-    pub(super) fn route(&mut self, now: Time, packet: Vec<u8>) {
-        let Some(destination) = destination(&packet) else {
+    pub(super) fn route(&mut self, now: Time, parcel: Parcel) {
+        let Some(destination) = destination(&parcel.packet) else {
             return self.drops.count(InterfaceDrop::Malformed);
         };
-        let parcel = Parcel::of(packet);
         if self.addresses.is_ours(destination) {
             let Parcel { ether_type, packet, .. } = parcel;
             return self.deliveries.push(Delivery { ether_type, packet });
@@ -65,7 +64,7 @@ impl Interface {
         }
         let frame = self.icmp.complain(now, packet, false, complaint, &self.addresses);
         if let Some(frame) = frame {
-            self.route(now, frame.packet);
+            self.route(now, Parcel::of(frame.packet));
         }
     }
 
@@ -224,7 +223,7 @@ impl Interface {
     /// (RFC 4755 3).
     pub(super) fn send_frame(&mut self, now: Time, frame: Frame) {
         let Frame { to, ether_type, packet } = frame;
-        let parcel = Parcel { ether_type, packet, by_datagram: true };
+        let parcel = Parcel { ether_type, packet, by_datagram: true, worker: Worker::LEAD };
         match to {
             To::Group(id) => self.send_to_group(now, id, parcel),
             To::Link(link) => {
@@ -233,7 +232,7 @@ impl Interface {
                 }
             }
             To::Neighbour(ip) => self.send_to(now, ip, parcel),
-            To::Route => self.route(now, parcel.packet),
+            To::Route => self.route(now, Parcel::of(parcel.packet)),
         }
     }
 }

@@ -75,7 +75,7 @@ pub struct PeerRow {
     pub link: LinkAddress,
     /// The addresses that lead there.
     pub ips: Vec<IpAddr>,
-    /// How packets go there.
+    /// How the lead's packets go there.
     pub way: Way,
     /// Since when.
     pub since: Time,
@@ -204,7 +204,7 @@ impl Interface {
             peer,
             link: known.link,
             ips: known.ips.iter().copied().collect(),
-            way: known.way,
+            way: known.way(),
             since: known.since,
             pending: known.pending.len(),
         })

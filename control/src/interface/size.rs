@@ -21,7 +21,7 @@ impl Interface {
         let link = next_hop.and_then(|hop| self.neighbours.address(hop.ip()));
         let key = link.and_then(|link| self.peers.find(&link));
         if let Some((link, key)) = link.zip(key) {
-            let has_grown = match self.peers.all.get(&key).map(|peer| peer.way) {
+            let has_grown = match self.peers.all.get(&key).map(|peer| peer.way()) {
                 Some(Way::Connected { mtu, .. }) => packet.len() <= mtu as usize,
                 _ => self.is_connecting(now, key),
             };
@@ -30,7 +30,7 @@ impl Interface {
             }
         }
         for part in self.fit(now, packet.to_vec(), mtu) {
-            self.route(now, part);
+            self.route(now, Parcel::of(part));
         }
     }
 

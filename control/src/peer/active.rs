@@ -1,9 +1,9 @@
 //! Asking for connections.
 
 use super::migration::Ways;
-use super::{Address, Attempt, Cause, Connection, Connections, Peer, PeerDrop, Standing, State};
+use super::{Address, Attempt, Cause, Connection, Connections, PeerConfig, PeerDrop, State};
 use crate::cm::{Connect, ConnectionId, Role, request_along};
-use crate::interface::ConnectionKey;
+use crate::interface::{ConnectionKey, Worker};
 use crate::mad::{GlobalAddress, MadAddress};
 use pollux_verbs::QpType;
 use pollux_verbs::time::Time;
@@ -17,25 +17,42 @@ use pollux_wire::mad::sa::PathRecord;
 use pollux_wire::psn::Psn;
 
 impl Connections {
-    /// Asks a peer for a connection along a path, unless there is one or it is not the time to ask.
-    pub fn connect(&mut self, now: Time, link: &LinkAddress, qp_type: QpType, path: &PathRecord) {
-        if self.place.is_none() || self.standing(link) != Standing::Idle {
+    /// Asks a peer for a connection along a path, since a worker has a packet for it, unless there
+    /// is one or it is not the time to ask.
+    pub fn connect(
+        &mut self,
+        now: Time,
+        link: &LinkAddress,
+        worker: Worker,
+        qp_type: QpType,
+        path: &PathRecord,
+    ) {
+        let Some(worker) = self.first_to_ask(link, worker).filter(|_| self.place.is_some()) else {
             return;
-        }
+        };
         let address = link.comparison_form();
         self.enter_peer(address).is_neighbour = true;
-        self.ask(now, address, qp_type, path);
+        self.ask(now, address, worker, qp_type, path);
     }
 
-    fn ask(&mut self, now: Time, address: Address, qp_type: QpType, path: &PathRecord) {
-        if self.is_full() {
+    fn ask(
+        &mut self,
+        now: Time,
+        address: Address,
+        worker: Worker,
+        qp_type: QpType,
+        path: &PathRecord,
+    ) {
+        if self.is_full(worker) {
             self.drops.count(PeerDrop::Full);
-            return self.pause(now, address);
+            return self.pause(now, address, worker);
         }
         let first = self.config.dialect_first;
         let dialect = self.enter_peer(address).dialect.unwrap_or(first);
         let connection = Connection {
             peer: address,
+            worker,
+            lane: worker.0,
             qp_type,
             dialect,
             cause: Cause::Ours { path: Box::new(*path) },
@@ -49,7 +66,7 @@ impl Connections {
             ways: Ways::default(),
         };
         let key = self.enter(now, connection);
-        self.set_attempt(address, Attempt::UnderWay(key));
+        self.set_attempt(address, worker, Attempt::UnderWay(key));
     }
 
     /// The queue pair is there: what it was made for goes on.
@@ -67,9 +84,13 @@ impl Connections {
 
     fn send_req(&mut self, now: Time, key: ConnectionKey, qpn: Qpn, path: &PathRecord) {
         let starting_psn = Psn::new(self.dice.roll() as u32);
-        let private_data = self.own_words();
-        let (config, place) = (&self.config, self.place.as_ref());
-        let Some((connection, place)) = self.all.get_mut(&key).zip(place) else { return };
+        let Some(worker) = self.all.get(&key).map(|connection| connection.worker) else { return };
+        let Some(place) = &self.place else { return };
+        let words = self.words(place.link.qpn);
+        let private_data =
+            self.asking(worker).map_or_else(|| words.padded(), |asking| words.padded_with(&asking));
+        let config = &self.config;
+        let Some(connection) = self.all.get_mut(&key) else { return };
         let listener = LinkAddress::parse(&connection.peer).qpn;
         let mut req = Req {
             service_id: connection.dialect.service_id(listener),
@@ -138,11 +159,11 @@ impl Connections {
     /// A request of ours came to nothing, or what came of it failed at once.
     pub(super) fn vain(&mut self, now: Time, key: ConnectionKey, why: PeerDrop) {
         let Some(connection) = self.all.get(&key) else { return };
-        let (address, is_ours) = (connection.peer, connection.role() == Role::Active);
+        let (address, worker) = (connection.peer, connection.worker);
+        let is_ours = connection.role() == Role::Active;
         self.end(now, key, why);
-        let attempt = self.peers.get(&address).map(|peer| peer.attempt);
-        if is_ours && matches!(attempt, Some(Attempt::Idle | Attempt::UnderWay(_))) {
-            self.pause(now, address);
+        if is_ours && self.attempt(address, worker).due().is_none() {
+            self.pause(now, address, worker);
         }
     }
 
@@ -150,43 +171,42 @@ impl Connections {
     /// other, once (RFC 4755 3.5).
     pub(super) fn try_other_dialect(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get(&key) else { return };
-        let (address, qp_type, dialect) = (connection.peer, connection.qp_type, connection.dialect);
+        let Connection { peer: address, worker, qp_type, dialect, .. } = *connection;
         let Cause::Ours { path } = connection.cause.clone() else { return };
         let other = match dialect {
             Dialect::Rfc => Dialect::Linux,
             Dialect::Linux => Dialect::Rfc,
         };
-        let peer = self.enter_peer(address);
-        if peer.has_refused_one {
-            (peer.has_refused_one, peer.dialect) = (false, None);
+        let Some(lane) = self.lane_mut(address, worker) else { return };
+        let has_refused_both = lane.has_refused_one;
+        lane.has_refused_one = !has_refused_both;
+        self.enter_peer(address).dialect = (!has_refused_both).then_some(other);
+        if has_refused_both {
             return self.vain(now, key, PeerDrop::Refused);
         }
-        (peer.has_refused_one, peer.dialect) = (true, Some(other));
         self.end(now, key, PeerDrop::Refused);
-        self.ask(now, address, qp_type, &path);
+        self.ask(now, address, worker, qp_type, &path);
     }
 
     /// Nobody asks the peer for a while, the longer the more often it was in vain.
-    fn pause(&mut self, now: Time, address: Address) {
-        let config = &self.config;
-        let Some(peer) = self.peers.get_mut(&address) else { return };
-        peer.failures = peer.failures.saturating_add(1);
-        let attempt = if peer.failures >= config.attempts_max {
-            peer.failures = 0;
+    fn pause(&mut self, now: Time, address: Address, worker: Worker) {
+        let PeerConfig { pause_min, pause_max, attempts_max, give_up_for, .. } = self.config;
+        let Some(lane) = self.lane_mut(address, worker) else { return };
+        lane.failures = lane.failures.saturating_add(1);
+        let attempt = if lane.failures >= attempts_max {
+            lane.failures = 0;
             self.drops.count(PeerDrop::GaveUp);
-            Attempt::GaveUp { until: now + config.give_up_for }
+            Attempt::GaveUp { until: now + give_up_for }
         } else {
-            let doubled = config.pause_min.saturating_mul(1 << (peer.failures - 1).min(16));
-            Attempt::Paused { until: now + doubled.min(config.pause_max) }
+            let doubled = pause_min.saturating_mul(1 << (lane.failures - 1).min(16));
+            Attempt::Paused { until: now + doubled.min(pause_max) }
         };
-        self.set_attempt(address, attempt);
+        self.set_attempt(address, worker, attempt);
     }
-}
 
-impl Peer {
-    /// Whether a request of ours is under way, by which connection.
-    pub(super) const fn asks_by(&self) -> Option<ConnectionKey> {
-        match self.attempt {
+    /// Whether a request of ours for a worker is under way, by which connection.
+    pub(super) fn asks_by(&self, peer: Address, worker: Worker) -> Option<ConnectionKey> {
+        match self.attempt(peer, worker) {
             Attempt::UnderWay(key) => Some(key),
             _ => None,
         }

@@ -49,13 +49,13 @@ pub struct PeerConfig {
     /// at once, and is then asked in its own way; the other way round, two nodes that speak both
     /// would take each other for Linux.
     pub dialect_first: Dialect,
-    /// Connections in all, those that end included.
+    /// Connections of each worker of ours, those that end included.
     pub connections_max: usize,
-    /// Connections of one peer.
+    /// Connections of one peer, for each of its workers that asks.
     pub connections_per_peer_max: usize,
-    /// Connections of all peers at one port.
+    /// Connections of all peers at one port, by each worker of ours.
     pub connections_per_port_max: usize,
-    /// Connections of all peers at one port that end, and so cannot be used.
+    /// The same of those that end, and so cannot be used.
     pub ending_per_port_max: usize,
     /// Vain attempts in a row before traffic goes by datagram for good (RFC 4755 8).
     pub attempts_max: u32,

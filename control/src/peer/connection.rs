@@ -3,6 +3,7 @@
 use super::migration::Ways;
 use super::{Address, PeerDrop};
 use crate::cm::{ConnectionId, Role};
+use crate::interface::Worker;
 use crate::mad::MadAddress;
 use pollux_verbs::QpType;
 use pollux_verbs::time::Time;
@@ -32,6 +33,10 @@ pub(super) enum Cause {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) peer: Address,
+    /// Ours that moves it.
+    pub(super) worker: Worker,
+    /// The worker that asked for it, as whoever asked counts its own.
+    pub(super) lane: u8,
     pub(super) qp_type: QpType,
     pub(super) dialect: Dialect,
     pub(super) cause: Cause,

@@ -17,7 +17,7 @@ impl Connections {
         for key in peer.connections.clone() {
             self.end(now, key, PeerDrop::Forgotten);
         }
-        self.set_attempt(address, Attempt::Idle);
+        self.workers().for_each(|worker| self.set_attempt(address, worker, Attempt::Idle));
         self.forget_peer(address);
     }
 
@@ -28,7 +28,8 @@ impl Connections {
         }
         self.due.clear();
         self.peers.retain(|_, peer| !peer.connections.is_empty());
-        self.peers.values_mut().for_each(|peer| peer.attempt = Attempt::Idle);
+        let lanes = self.peers.values_mut().flat_map(|peer| &mut peer.lanes);
+        lanes.for_each(|lane| lane.attempt = Attempt::Idle);
     }
 
     /// Ends one: the peer hears of it, and the queue pair goes.
@@ -45,15 +46,15 @@ impl Connections {
             // One that connection management has ended already may be gone there.
             let _gone = self.cm.disconnect(now, id, words);
         }
-        let (address, id) = (connection.peer, connection.id);
+        let (address, worker, id) = (connection.peer, connection.worker, connection.id);
         self.drops.count(why);
         self.retire(key, was, id.is_some());
-        let Some(peer) = self.peers.get_mut(&address) else { return };
+        let Some(lane) = self.lane_mut(address, worker) else { return };
         if was_good {
-            peer.failures = 0;
+            lane.failures = 0;
         }
-        if peer.asks_by() == Some(key) {
-            self.set_attempt(address, Attempt::Idle);
+        if self.asks_by(address, worker) == Some(key) {
+            self.set_attempt(address, worker, Attempt::Idle);
         } else {
             self.changed.push_back(LinkAddress::parse(&address));
         }
@@ -131,8 +132,15 @@ impl Connections {
     pub(super) fn used(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get_mut(&key) else { return };
         connection.used = now;
-        let is_unsure = connection.qp_type == QpType::Uc && connection.state == State::Open;
-        if is_unsure && now >= connection.probed + self.config.probe_every {
+        if now >= connection.probed + self.config.probe_every {
+            self.doubt(now, key);
+        }
+    }
+
+    /// The peer may have forgotten an unreliable connection, and is asked.
+    pub(super) fn doubt(&mut self, now: Time, key: ConnectionKey) {
+        let Some(connection) = self.all.get_mut(&key) else { return };
+        if connection.qp_type == QpType::Uc && connection.state == State::Open {
             connection.probed = now;
             // One that has just ended is not asked about.
             let _gone = connection.id.map(|id| self.cm.probe(now, id));
@@ -171,9 +179,10 @@ impl Connections {
         let is_over = |peer: &super::Peer| !peer.is_neighbour && peer.connections.is_empty();
         if self.peers.get(&address).is_some_and(is_over)
             && let Some(peer) = self.peers.remove(&address)
-            && let Some(due) = peer.attempt.due()
         {
-            self.due.remove(&(due, address));
+            for (worker, lane) in self.workers().zip(&peer.lanes) {
+                lane.attempt.due().map(|due| self.due.remove(&(due, address, worker)));
+            }
         }
     }
 }

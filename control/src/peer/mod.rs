@@ -11,7 +11,7 @@
 //! A queue pair whose number the peer knows stays as long as packets may come for that number, in
 //! the error state: while it is there, no other has the number (IBA 12.9.8.4).
 //!
-//! And of a peer, whether it is asked:
+//! And of a peer, for each of our workers, whether it is asked:
 //!
 //! ```text
 //!   Idle --a packet--> UnderWay --Open--> Idle, and packets go by the connection
@@ -20,11 +20,12 @@
 //!    +---- much time - GaveUp, after so many
 //! ```
 //!
-//! A peer is a link address without flags (RFC 4755 2.3). Of the RFC's dialect, one connection
-//! serves both directions: when two requests cross, the side with the smaller address accepts, and
-//! the other's stands (3.3). Why a connection that replaces another does so only once the peer has
-//! confirmed it: a request may be an old one that was delayed, which nobody will confirm. Of
-//! Linux's dialect, each side sends by what it asked for itself and only receives by the other.
+//! A peer is a link address without flags (RFC 4755 2.3). Of the RFC's dialect, one connection of a
+//! worker (`lane`) serves both directions: when two requests for it cross, the side with the
+//! smaller address accepts, and the other's stands (3.3). Why a connection that replaces another
+//! does so only once the peer has confirmed it: a request may be an old one that was delayed, which
+//! nobody will confirm. Of Linux's dialect, each side sends by what it asked for itself and only
+//! receives by the other.
 //!
 //! Packets do not wait for a connection as long as datagrams have room for them.
 
@@ -32,6 +33,7 @@ mod active;
 mod config;
 mod connection;
 mod ending;
+mod lane;
 mod migration;
 mod passive;
 mod rows;
@@ -46,6 +48,7 @@ use crate::drops::{Drops, reasons};
 use crate::interface::{Action, ConnectionKey, ConnectionNews, Worker};
 use crate::mad::Envelope;
 use connection::{Cause, Connection, State};
+use lane::{Attempt, Lane};
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
 use pollux_verbs::{QpType, Retries};
@@ -128,45 +131,28 @@ pub enum Standing {
     },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Attempt {
-    Idle,
-    UnderWay(ConnectionKey),
-    Paused { until: Time },
-    GaveUp { until: Time },
-}
-
-impl Attempt {
-    const fn due(self) -> Option<Time> {
-        match self {
-            Self::Paused { until } | Self::GaveUp { until } => Some(until),
-            Self::Idle | Self::UnderWay(_) => None,
-        }
-    }
-}
-
 #[derive(Debug)]
 struct Peer {
     /// A neighbour of ours, which is remembered without a connection too.
     is_neighbour: bool,
     /// What it speaks, as far as is known.
     dialect: Option<Dialect>,
-    /// It refused the service ID of the other dialect in this round of attempts.
-    has_refused_one: bool,
-    attempt: Attempt,
-    failures: u32,
+    /// Of each of our workers.
+    lanes: Vec<Lane>,
     connections: BTreeSet<ConnectionKey>,
 }
 
 /// All connections of an interface.
 pub struct Connections {
     config: PeerConfig,
+    /// How many of ours there are, one at the least.
+    workers: u8,
     cm: Cm,
     dice: Dice,
     place: Option<Place>,
     peers: BTreeMap<Address, Peer>,
-    /// When something becomes of which peer's pause.
-    due: BTreeSet<(Time, Address)>,
+    /// When something becomes of which pause.
+    due: BTreeSet<(Time, Address, Worker)>,
     all: BTreeMap<ConnectionKey, Connection>,
     by_id: BTreeMap<ConnectionId, ConnectionKey>,
     keys: u64,
@@ -182,12 +168,13 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// None yet, and nowhere to make them.
-    pub fn new(config: PeerConfig, seed: u64) -> Self {
+    /// None yet, and nowhere to make them, for so many workers.
+    pub fn new(config: PeerConfig, workers: u8, seed: u64) -> Self {
         let mut dice = Dice::secret(seed);
         Self {
             cm: Cm::new(config.cm, dice.split()),
             config,
+            workers: workers.max(1),
             dice,
             place: None,
             peers: BTreeMap::new(),
@@ -222,27 +209,6 @@ impl Connections {
                 let _full = self.cm.listen(dialect.service_id(place.link.qpn), words);
             }
             self.place = Some(place);
-        }
-    }
-
-    /// How things are with a peer.
-    pub fn standing(&self, peer: &LinkAddress) -> Standing {
-        let Some(known) = self.peers.get(&peer.comparison_form()) else { return Standing::Idle };
-        // The newest: what was there before it may be gone at the other end.
-        let all = known.connections.iter().rev().filter_map(|key| Some((*key, self.all.get(key)?)));
-        let mut serving = all.filter(|(_, it)| it.serves_us());
-        if let Some((connection, it)) = serving.clone().find(|(_, it)| self.may_send(it)) {
-            return Standing::Open { connection, mtu: it.mtu };
-        }
-        if serving.clone().any(|(_, it)| it.state == State::Open) {
-            return Standing::Paused;
-        }
-        match known.attempt {
-            Attempt::Paused { .. } | Attempt::GaveUp { .. } => Standing::Paused,
-            // One that the peer asked for is as good as one of ours.
-            Attempt::Idle | Attempt::UnderWay(_) => serving
-                .find(|(_, it)| it.is_under_way())
-                .map_or(Standing::Idle, |(_, it)| Standing::UnderWay(it.since)),
         }
     }
 
@@ -307,9 +273,9 @@ impl Connections {
     pub fn handle_timeout(&mut self, now: Time) {
         self.cm.handle_timeout(now);
         self.hear(now);
-        while let Some(&(at, peer)) = self.due.first().filter(|(at, _)| *at <= now) {
-            self.due.remove(&(at, peer));
-            self.set_attempt(peer, Attempt::Idle);
+        while let Some(&(at, peer, worker)) = self.due.first().filter(|(at, ..)| *at <= now) {
+            self.due.remove(&(at, peer, worker));
+            self.set_attempt(peer, worker, Attempt::Idle);
         }
         self.seek_alternates(now);
         self.end_idle(now);
@@ -317,7 +283,7 @@ impl Connections {
 
     /// When something is due.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let pauses = self.due.first().map(|&(at, _)| at);
+        let pauses = self.due.first().map(|&(at, ..)| at);
         let seeking = self.seeking.first().map(|&(at, _)| at);
         [self.cm.poll_timeout(), pauses, self.sweep, seeking].into_iter().flatten().min()
     }
@@ -372,12 +338,11 @@ impl Connections {
     }
 
     fn enter_peer(&mut self, peer: Address) -> &mut Peer {
+        let lanes = usize::from(self.workers);
         self.peers.entry(peer).or_insert_with(|| Peer {
             is_neighbour: false,
             dialect: None,
-            has_refused_one: false,
-            attempt: Attempt::Idle,
-            failures: 0,
+            lanes: vec![Lane::default(); lanes],
             connections: BTreeSet::new(),
         })
     }
@@ -388,8 +353,7 @@ impl Connections {
         let key = ConnectionKey(self.keys);
         let pkey_index = self.place.as_ref().map_or(0, |place| place.pkey_index);
         let peer = LinkAddress::parse(&connection.peer);
-        let qp_type = connection.qp_type;
-        let worker = Worker::LEAD;
+        let (worker, qp_type) = (connection.worker, connection.qp_type);
         self.actions.push_back(Action::Connect {
             worker,
             connection: key,
@@ -404,22 +368,6 @@ impl Connections {
         self.all.insert(key, connection);
         self.sweep = self.sweep.or(self.config.idle_for.map(|idle_for| now + idle_for / 4));
         key
-    }
-
-    fn is_full(&self) -> bool {
-        self.all.len() >= self.config.connections_max
-    }
-
-    fn set_attempt(&mut self, address: Address, attempt: Attempt) {
-        let Some(peer) = self.peers.get_mut(&address) else { return };
-        if let Some(due) = peer.attempt.due() {
-            self.due.remove(&(due, address));
-        }
-        peer.attempt = attempt;
-        if let Some(due) = attempt.due() {
-            self.due.insert((due, address));
-        }
-        self.changed.push_back(LinkAddress::parse(&address));
     }
 
     /// The terms by which our queue pair is made ready, and the orders to do so. RC's timers are
@@ -447,22 +395,32 @@ impl Connections {
             return;
         }
         (connection.state, connection.since, connection.used) = (State::Open, now, now);
-        let (address, dialect, role) = (connection.peer, connection.dialect, connection.role());
+        let (address, worker, lane) = (connection.peer, connection.worker, connection.lane);
+        let (dialect, role) = (connection.dialect, connection.role());
         let peer = self.enter_peer(address);
-        (peer.dialect, peer.has_refused_one) = (Some(dialect), false);
+        peer.dialect = Some(dialect);
+        if let Some(lane) = peer.lanes.get_mut(usize::from(worker.0)) {
+            lane.has_refused_one = false;
+        }
         let others: Vec<_> = peer.connections.iter().copied().filter(|it| *it != key).collect();
         let serves_us = dialect == Dialect::Rfc || role == Role::Active;
         if serves_us {
-            self.set_attempt(address, Attempt::Idle);
+            self.set_attempt(address, worker, Attempt::Idle);
         }
         self.plan_alternate(now, key);
-        for other in others {
-            let is_replaced = self.all.get(&other).is_some_and(|known| {
-                known.dialect == Dialect::Rfc && dialect == Dialect::Rfc || known.role() == role
-            });
-            if is_replaced {
-                self.end(now, other, PeerDrop::Replaced);
-            }
+        let replaces = |known: &Connection| {
+            let is_of_rfc = known.dialect == Dialect::Rfc && dialect == Dialect::Rfc;
+            known.lane == lane && (is_of_rfc || known.role() == role)
+        };
+        let (replaced, others): (Vec<_>, Vec<_>) =
+            others.into_iter().partition(|other| self.all.get(other).is_some_and(replaces));
+        let stood = |it: &ConnectionKey| self.all.get(it).is_some_and(|it| it.state == State::Open);
+        if replaced.iter().any(stood) {
+            // The peer has begun anew perhaps, and forgotten those too.
+            others.into_iter().for_each(|other| self.doubt(now, other));
+        }
+        for other in replaced {
+            self.end(now, other, PeerDrop::Replaced);
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Being asked for connections.
 
+use super::lane::lane_of;
 use super::migration::Ways;
 use super::{Cause, Connection, Connections, PeerDrop, State};
 use crate::cm::{ConnectionId, Terms};
-use crate::interface::ConnectionKey;
+use crate::interface::{ConnectionKey, Worker};
 use crate::mad::MadAddress;
 use pollux_verbs::QpType;
 use pollux_verbs::time::Time;
@@ -28,9 +29,10 @@ impl Connections {
         req: Box<Req>,
         from: MadAddress,
     ) {
-        let Err((reason, why)) = self.accept(now, id, req, from) else { return };
+        let worker = self.worker_for(&req);
+        let Err((reason, why)) = self.accept(now, id, worker, req, from) else { return };
         self.drops.count(why);
-        if self.is_full() {
+        if self.is_full(worker) {
             // It will ask again, and then there may be room; Linux asks at once whoever rejects.
             return self.cm.ignore(now, id);
         }
@@ -43,6 +45,7 @@ impl Connections {
         &mut self,
         now: Time,
         id: ConnectionId,
+        worker: Worker,
         req: Box<Req>,
         from: MadAddress,
     ) -> Result<(), (RejectReason, PeerDrop)> {
@@ -62,13 +65,14 @@ impl Connections {
         if req.path_mtu.octets().is_none() {
             return Err((RejectReason::INVALID_PATH_MTU, PeerDrop::BadPrivateData));
         }
-        let crossing = self.peers.get(&peer).and_then(|known| known.asks_by());
+        let lane = lane_of(&req);
+        let crossing = self.asks_by(peer, Worker(lane));
         let crossing = crossing.filter(|key| self.crosses(*key, dialect));
         let is_sent = |key| self.all.get(&key).is_some_and(|known| known.state == State::Asked);
         if crossing.is_some_and(is_sent) && own > peer {
             return Err((UNWANTED, PeerDrop::Crossing));
         }
-        if !self.has_room_for(&link, crossing) {
+        if !self.has_room_for(&link, lane, worker, crossing) {
             return Err((RejectReason::NO_QP, PeerDrop::Full));
         }
         if let Some(ours) = crossing {
@@ -76,6 +80,8 @@ impl Connections {
         }
         let connection = Connection {
             peer,
+            worker,
+            lane,
             qp_type,
             dialect,
             cause: Cause::Theirs { req, from },
@@ -92,20 +98,30 @@ impl Connections {
         Ok(())
     }
 
-    /// Whether a peer may have one more. Its port counts as well: numbers of queue pairs can be
-    /// made up. What ends counts by itself, and what is to make way not at all.
-    fn has_room_for(&self, link: &LinkAddress, to_go: Option<ConnectionKey>) -> bool {
+    /// Whether a peer may have one more for this lane, at this worker of ours. Its port counts as
+    /// well: numbers of queue pairs and of workers can be made up. It counts by worker, for that is
+    /// whose receives and queue pairs they keep. What ends counts by itself, and what is to make
+    /// way not at all.
+    fn has_room_for(
+        &self,
+        link: &LinkAddress,
+        lane: u8,
+        worker: Worker,
+        to_go: Option<ConnectionKey>,
+    ) -> bool {
         let config = &self.config;
         let (mut of_peer, mut of_port, mut ending) = (0, 0, 0);
-        let others = self.all.iter().filter(|(key, _)| Some(**key) != to_go);
+        let others =
+            self.all.iter().filter(|(key, it)| Some(**key) != to_go && it.worker == worker);
         for known in others.map(|(_, known)| known) {
             let is_ending = matches!(known.state, State::Ending(_));
             let is_of_port = LinkAddress::parse(&known.peer).gid == link.gid;
+            let is_of_lane = known.peer == link.comparison_form() && known.lane == lane;
             ending += usize::from(is_of_port && is_ending);
             of_port += usize::from(is_of_port && !is_ending);
-            of_peer += usize::from(known.peer == link.comparison_form() && !is_ending);
+            of_peer += usize::from(is_of_lane && !is_ending);
         }
-        !self.is_full()
+        !self.is_full(worker)
             && of_peer < config.connections_per_peer_max
             && of_port < config.connections_per_port_max
             && ending < config.ending_per_port_max

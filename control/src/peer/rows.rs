@@ -4,7 +4,7 @@ use super::migration::Offer;
 use super::{Attempt, Connections, State};
 use crate::cm::Role;
 use crate::drops::Reason;
-use crate::interface::ConnectionKey;
+use crate::interface::{ConnectionKey, Worker};
 use pollux_verbs::QpType;
 use pollux_verbs::time::Time;
 use pollux_wire::address::Qpn;
@@ -19,6 +19,8 @@ pub struct ConnectionRow {
     pub connection: ConnectionKey,
     /// The interface at its other end.
     pub peer: LinkAddress,
+    /// Which of our workers moves it.
+    pub worker: Worker,
     /// Who asked for it.
     pub role: Role,
     /// RC or UC.
@@ -60,6 +62,7 @@ impl Connections {
             ConnectionRow {
                 connection,
                 peer: LinkAddress::parse(&known.peer),
+                worker: known.worker,
                 role: known.role(),
                 qp_type: known.qp_type,
                 dialect: known.dialect,
@@ -95,9 +98,9 @@ impl Connections {
         self.all.get(&key).map(|known| LinkAddress::parse(&known.peer))
     }
 
-    /// Why a peer is not asked for a connection now, and until when.
-    pub fn pause_of(&self, peer: &LinkAddress) -> Option<(&'static str, Time)> {
-        match self.peers.get(&peer.comparison_form())?.attempt {
+    /// Why a peer is not asked for a connection of a worker now, and until when.
+    pub fn pause_of(&self, peer: &LinkAddress, worker: Worker) -> Option<(&'static str, Time)> {
+        match self.attempt(peer.comparison_form(), worker) {
             Attempt::Paused { until } => Some(("the last attempt was vain", until)),
             Attempt::GaveUp { until } => Some(("too many attempts were vain", until)),
             Attempt::Idle | Attempt::UnderWay(_) => None,

@@ -1,6 +1,7 @@
 //! Connections against a peer that speaks Linux's dialect, and against one that lies: the other
 //! end is plain connection management, led by hand.
 
+mod lanes;
 mod migration;
 mod pair;
 
@@ -31,7 +32,9 @@ fn whoever_refuses_one_service_id_is_asked_by_the_other_and_that_is_remembered()
         requests.map(|(dialect, _)| dialect).collect::<Vec<_>>()
     };
     assert_eq!(asked(&pair), [Dialect::Rfc, Dialect::Linux]);
-    let Standing::Open { connection, .. } = pair.ours.standing(&THEIRS) else { panic!() };
+    let Standing::Open { connection, .. } = pair.ours.standing(&THEIRS, Worker::LEAD) else {
+        panic!()
+    };
     pair.pass(Duration::from_secs(10));
     pair.ours.handle_news(pair.now, connection, &ConnectionNews::Failed);
     pair.settle();
@@ -48,7 +51,7 @@ fn whoever_refuses_both_service_ids_is_left_alone_for_longer_and_longer() {
     }
     // Two a round, and five rounds.
     assert_eq!(pair.made - 0x100, 10);
-    assert_eq!(pair.ours.standing(&THEIRS), Standing::Paused);
+    assert_eq!(pair.ours.standing(&THEIRS, Worker::LEAD), Standing::Paused);
     assert!(pair.queue_pairs.is_empty());
 }
 
@@ -119,7 +122,7 @@ fn a_connection_narrower_than_a_datagram_is_not_sent_by() {
     pair.connect();
     pair.accept(1500, THEIRS.qpn);
     assert_eq!(pair.ours.rows().next().unwrap().state, "open");
-    assert_eq!(pair.ours.standing(&THEIRS), Standing::Paused);
+    assert_eq!(pair.ours.standing(&THEIRS, Worker::LEAD), Standing::Paused);
     pair.connect();
     assert_eq!(pair.ours.rows().count(), 1, "nor is it asked for again");
 }
@@ -129,7 +132,7 @@ fn while_a_peer_asks_we_do_not() {
     let mut pair = Pair::new(&[Dialect::Rfc]);
     pair.ask(Dialect::Rfc, &THEIRS, 0x600);
     pair.settle();
-    assert_eq!(pair.ours.standing(&THEIRS), Standing::UnderWay(pair.now));
+    assert_eq!(pair.ours.standing(&THEIRS, Worker::LEAD), Standing::UnderWay(pair.now));
     pair.connect();
     assert_eq!(pair.ours.rows().count(), 1);
 }
@@ -156,10 +159,10 @@ fn our_request_stands_while_there_is_no_room_for_the_one_that_crosses_it() {
     let mut pair = Pair::new(&[Dialect::Rfc]);
     pair.ours.config.connections_max = 1;
     pair.connect();
-    let before = pair.ours.standing(&THEIRS);
+    let before = pair.ours.standing(&THEIRS, Worker::LEAD);
     pair.ask(Dialect::Rfc, &THEIRS, 0x600);
     pair.settle();
-    assert_eq!(pair.ours.standing(&THEIRS), before);
+    assert_eq!(pair.ours.standing(&THEIRS, Worker::LEAD), before);
     pair.told.retain(|event| matches!(event, CmEvent::Request { .. }));
     pair.accept(65_524, THEIRS.qpn);
     assert_eq!(pair.mtu(), Some(65_520));
@@ -183,7 +186,7 @@ fn whoever_accepts_only_to_end_is_left_alone_for_a_while() {
     let id = pair.theirs.connections().next().unwrap().id;
     pair.theirs.disconnect(pair.now, id, [0; 220]).unwrap();
     pair.settle();
-    assert_eq!(pair.ours.standing(&THEIRS), Standing::Paused);
+    assert_eq!(pair.ours.standing(&THEIRS, Worker::LEAD), Standing::Paused);
 }
 
 // req: cm-private-data-everywhere, cm-reserved-zero
@@ -236,7 +239,7 @@ fn whoever_answers_for_another_interface_is_refused() {
     pair.connect();
     pair.accept(65_524, Qpn(0x61));
     assert_eq!(pair.mtu(), None);
-    assert_eq!(pair.ours.standing(&THEIRS), Standing::Paused);
+    assert_eq!(pair.ours.standing(&THEIRS, Worker::LEAD), Standing::Paused);
 }
 
 #[test]

@@ -241,7 +241,7 @@ fn a_peer_that_offers_what_it_does_not_keep_costs_a_few_attempts_and_gets_datagr
     assert!(arrived >= 599, "{arrived} of 600");
     assert!(world.hosts[0].mover.made - 1000 <= 5, "{} attempts", world.hosts[0].mover.made - 1000);
     let link = world.hosts[0].interface.peer_rows().next().unwrap().link;
-    let (why, _) = world.hosts[0].interface.pause_of(&link).unwrap();
+    let (why, _) = world.hosts[0].interface.pause_of(&link, Worker::LEAD).unwrap();
     assert_eq!(why, "too many attempts were vain");
     assert!(world.reaches(0, 2, &packet(v4(1), v4(3), &[5; 9000]), SECOND), "others do not suffer");
     assert_conserved(&world);

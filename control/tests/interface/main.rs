@@ -7,4 +7,5 @@ mod groups;
 mod leases;
 mod mover;
 mod sizes;
+mod workers;
 mod world;

@@ -1,7 +1,7 @@
 //! What moves an interface's packets, as simple as can be, and strict about what it is told to do.
 
 use pollux_control::interface::{
-    Action, By, ConnectionKey, ConnectionNews, DatagramWay, Link, Outgoing, PeerKey, Way,
+    Action, By, ConnectionKey, ConnectionNews, DatagramWay, Link, Outgoing, PeerKey, Way, Worker,
 };
 use pollux_verbs::{QpState, QpType, transition};
 use pollux_wire::address::{Gid, Lid, Qpn};
@@ -15,7 +15,9 @@ pub struct Mover {
     pub link: Option<Link>,
     pub attached: BTreeMap<Gid, Lid>,
     pub own: BTreeSet<IpAddr>,
-    pub peers: BTreeMap<PeerKey, Way>,
+    /// Workers beside the lead; what is not said to one of them is said to all.
+    pub hands: u8,
+    pub peers: BTreeMap<(PeerKey, Worker), Way>,
     pub bound: BTreeMap<IpAddr, PeerKey>,
     pub groups: BTreeMap<Gid, PeerKey>,
     pub connections: BTreeMap<ConnectionKey, QueuePair>,
@@ -30,6 +32,7 @@ pub struct Mover {
 /// A connection's queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QueuePair {
+    pub worker: Worker,
     pub qpn: Qpn,
     pub qp_type: QpType,
     pub state: QpState,
@@ -60,26 +63,29 @@ impl Mover {
             }
             Action::AddOwn(ip) => assert!(self.own.insert(ip), "{ip} twice"),
             Action::RemoveOwn(ip) => assert!(self.own.remove(&ip), "{ip} is not ours"),
-            Action::SetPeer { peer, way, .. } => _ = self.peers.insert(peer, way),
+            Action::SetPeer { worker, peer, way } => self.set_peer(worker, peer, way),
             Action::RemovePeer { peer } => {
                 let bound: Vec<_> = self.bound.iter().filter(|(_, to)| **to == peer).collect();
                 assert!(bound.is_empty(), "still bound: {bound:?}");
                 assert!(self.groups.values().all(|to| *to != peer), "a group is still bound");
-                assert!(self.peers.remove(&peer).is_some(), "removed twice");
+                self.assert_known_to_all(peer);
+                self.peers.retain(|(known, _), _| *known != peer);
             }
             Action::Bind { ip, peer } => {
-                assert!(self.peers.contains_key(&peer), "bound to nobody");
+                self.assert_known_to_all(peer);
                 self.bound.insert(ip, peer);
             }
             Action::Unbind { ip } => assert!(self.bound.remove(&ip).is_some(), "{ip} not bound"),
             Action::BindGroup { mgid, peer } => {
-                assert!(self.peers.contains_key(&peer), "bound to nobody");
+                self.assert_known_to_all(peer);
                 self.groups.insert(mgid, peer);
             }
             Action::UnbindGroup { mgid } => {
                 assert!(self.groups.remove(&mgid).is_some(), "the group is not bound");
             }
-            Action::Connect { connection, qp_type, .. } => self.connect(connection, qp_type),
+            Action::Connect { worker, connection, qp_type, .. } => {
+                self.connect(worker, connection, qp_type);
+            }
             Action::Modify { connection, attributes } => {
                 // One whose queue pair failed meanwhile is not changed any more.
                 let Some(qp) = self.connections.get_mut(&connection) else { return };
@@ -99,13 +105,31 @@ impl Mover {
         }
     }
 
-    fn connect(&mut self, key: ConnectionKey, qp_type: QpType) {
+    fn set_peer(&mut self, worker: Worker, peer: PeerKey, way: Way) {
+        assert!(worker.0 <= self.hands, "{worker:?} is not there");
+        if let Way::Connected { connection, .. } = way
+            && let Some(own) = self.connections.get(&connection)
+        {
+            assert_eq!(own.worker, worker, "by a connection of another worker");
+        }
+        self.peers.insert((peer, worker), way);
+    }
+
+    fn assert_known_to_all(&self, peer: PeerKey) {
+        for worker in (0..=self.hands).map(Worker) {
+            assert!(self.peers.contains_key(&(peer, worker)), "{worker:?} does not know {peer:?}");
+        }
+    }
+
+    fn connect(&mut self, worker: Worker, key: ConnectionKey, qp_type: QpType) {
+        assert!(worker.0 <= self.hands, "{worker:?} is not there");
         if self.is_out_of_queue_pairs {
             return self.news.push((key, ConnectionNews::Failed));
         }
         self.made += 1;
         let qpn = Qpn(self.made);
         let queue_pair = QueuePair {
+            worker,
             qpn,
             qp_type,
             state: QpState::Init,
@@ -126,14 +150,23 @@ impl Mover {
         }
     }
 
-    /// How a packet goes, if it can.
-    pub fn way(&self, outgoing: &Outgoing) -> Option<DatagramWay> {
+    /// How a worker's packet goes as a datagram, if it can.
+    pub fn way(&self, worker: Worker, outgoing: &Outgoing) -> Option<DatagramWay> {
         match outgoing.by {
             By::Datagram(way) => Some(way),
-            By::Peer(peer) => match self.peers.get(&peer)? {
+            By::Peer(peer) => match self.peers.get(&(peer, worker))? {
                 Way::Datagram(way) => Some(*way),
                 _ => None,
             },
+        }
+    }
+
+    /// By which connection a worker's packet goes, if it goes by one.
+    pub fn connection(&self, worker: Worker, outgoing: &Outgoing) -> Option<ConnectionKey> {
+        let By::Peer(peer) = outgoing.by else { return None };
+        match self.peers.get(&(peer, worker))? {
+            Way::Connected { connection, .. } => Some(*connection),
+            _ => None,
         }
     }
 

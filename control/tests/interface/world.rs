@@ -133,8 +133,9 @@ impl World {
                 .address(v4(number), 24)
                 .address(v6(number.into()), 64);
             let config = adjust(config, nth);
+            let (made, hands) = (1000 * u32::from(number), config.workers - 1);
+            let mover = Mover { made, hands, ..Mover::default() };
             let interface = Interface::new(Time::START, config, seed * 100 + nth as u64);
-            let mover = Mover { made: 1000 * u32::from(number), ..Mover::default() };
             Host { at, qpn, interface, mover, got: vec![], seen: vec![], sent: vec![] }
         };
         let hosts = ends.enumerate().map(host).collect();
@@ -204,12 +205,17 @@ impl World {
         let config = InterfaceConfig::new(guid, qpn, PKey::DEFAULT).address(v4(number), 24);
         let config = adjust(config);
         host.qpn = qpn;
+        host.mover = Mover { hands: config.workers - 1, ..Mover::default() };
         host.interface = Interface::new(self.now, config, u64::from(qpn.0));
-        host.mover = Mover::default();
     }
 
     /// A host sends a packet: as its tables say, else by asking control.
     pub fn send(&mut self, nth: usize, packet: Vec<u8>) {
+        self.send_by(nth, Worker::LEAD, packet);
+    }
+
+    /// The same by one of its workers.
+    pub fn send_by(&mut self, nth: usize, worker: Worker, packet: Vec<u8>) {
         let host = &mut self.hosts[nth];
         let destination: IpAddr = match packet[0] >> 4 {
             4 => <[u8; 4]>::try_from(&packet[16..20]).unwrap().into(),
@@ -222,7 +228,7 @@ impl World {
                 host.mover.groups.get(&mgid::LinkGroup { id, p_key, scope }.mgid())
             }
         };
-        let way = peer.map(|peer| (*peer, host.mover.peers[peer]));
+        let way = peer.map(|peer| (*peer, host.mover.peers[&(*peer, worker)]));
         match way {
             Some((_, Way::Datagram(way))) if packet.len() > way.mtu as usize => {
                 host.interface.handle_too_big(self.now, &packet, way.mtu);
@@ -233,9 +239,9 @@ impl World {
             Some((peer, Way::Datagram(_) | Way::Connected { .. })) => {
                 let ether_type =
                     if packet[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 };
-                self.fly(nth, Outgoing { ether_type, packet, by: By::Peer(peer) });
+                self.fly(nth, worker, Outgoing { ether_type, packet, by: By::Peer(peer) });
             }
-            _ => host.interface.handle_miss(self.now, Worker::LEAD, packet),
+            _ => host.interface.handle_miss(self.now, worker, packet),
         }
         self.settle();
     }
@@ -336,20 +342,19 @@ impl World {
             while let Some(outgoing) = self.hosts[nth].interface.poll_frame() {
                 has_news = true;
                 self.hosts[nth].sent.push(outgoing.clone());
-                self.fly(nth, outgoing);
+                self.fly(nth, Worker::LEAD, outgoing);
             }
         }
         has_news
     }
 
-    fn fly(&mut self, nth: usize, outgoing: Outgoing) {
+    fn fly(&mut self, nth: usize, worker: Worker, outgoing: Outgoing) {
         let host = &self.hosts[nth];
-        if let By::Peer(peer) = outgoing.by
-            && let Some(Way::Connected { connection, .. }) = host.mover.peers.get(&peer)
-        {
-            return self.fly_connected(nth, *connection, outgoing);
+        if let Some(connection) = host.mover.connection(worker, &outgoing) {
+            return self.fly_connected(nth, connection, outgoing);
         }
-        let Some((way, link)) = host.mover.way(&outgoing).zip(host.mover.link) else { return };
+        let way = host.mover.way(worker, &outgoing);
+        let Some((way, link)) = way.zip(host.mover.link) else { return };
         if outgoing.packet.len() > way.mtu as usize {
             assert!(matches!(outgoing.by, By::Peer(_)), "control sends what does not fit");
             // It was to go by a connection that is not there any more.
@@ -448,10 +453,22 @@ impl World {
 
     /// Whether a packet from one host gets to another, within some time.
     pub fn reaches(&mut self, from: usize, to: usize, packet: &[u8], within: Duration) -> bool {
+        self.reaches_by(from, Worker::LEAD, to, packet, within)
+    }
+
+    /// The same by one of its workers.
+    pub fn reaches_by(
+        &mut self,
+        from: usize,
+        worker: Worker,
+        to: usize,
+        packet: &[u8],
+        within: Duration,
+    ) -> bool {
         let until = self.now + within;
         self.hosts[to].got.clear();
         while self.now < until {
-            self.send(from, packet.to_vec());
+            self.send_by(from, worker, packet.to_vec());
             if self.hosts[to].got.iter().any(|got| got == packet) {
                 return true;
             }

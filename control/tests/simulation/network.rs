@@ -6,7 +6,7 @@
 
 use crate::world::{World, node_of, owner_of};
 use pollux_control::interface::{
-    By, ConnectionKey, ConnectionNews, DatagramWay, From, Outgoing, Received, Way,
+    By, ConnectionKey, ConnectionNews, DatagramWay, From, Outgoing, Received, Worker,
 };
 use pollux_control::mad::Envelope;
 use pollux_fabric::subnet::Datagram;
@@ -115,17 +115,10 @@ impl World {
         self.put_mad(Event::ToSubnet { from: self.nodes[nth].at, datagram });
     }
 
-    /// A frame leaves a node.
-    pub fn fly(&mut self, nth: usize, outgoing: Outgoing) {
+    /// A frame leaves a node, by one of its workers.
+    pub fn fly(&mut self, nth: usize, worker: Worker, outgoing: Outgoing) {
         let mover = &self.nodes[nth].mover;
-        let by_connection = match outgoing.by {
-            By::Peer(peer) => match mover.peers.get(&peer) {
-                Some(Way::Connected { connection, .. }) => Some(*connection),
-                _ => None,
-            },
-            By::Datagram(_) => None,
-        };
-        match (by_connection, mover.way(&outgoing)) {
+        match (mover.connection(worker, &outgoing), mover.way(worker, &outgoing)) {
             (Some(key), _) => self.fly_connected(nth, key, outgoing),
             (None, Some(way)) => self.fly_datagram(nth, way, outgoing),
             (None, None) => {}

@@ -6,7 +6,7 @@
 use crate::faults::Trouble;
 use crate::mover::QueuePair;
 use crate::world::{World, ip, owner_of};
-use pollux_control::interface::{InterfaceConfig, Load, Way};
+use pollux_control::interface::{InterfaceConfig, Load, Way, Worker};
 use pollux_control::peer::Policy;
 use pollux_fabric::sm::Config;
 use pollux_verbs::QpState;
@@ -45,6 +45,7 @@ struct Plan {
     nodes: usize,
     policies: Vec<Policy>,
     receive_mtus: Vec<u32>,
+    workers: Vec<u8>,
     ipv6: bool,
     troubles: Vec<(Duration, Trouble, Duration)>,
 }
@@ -65,11 +66,24 @@ impl Plan {
         });
         let troubles = troubles.collect();
         let ipv6 = dice.happens(500_000);
-        (Self { nodes, policies, receive_mtus, ipv6, troubles }, dice)
+        let workers = Self::workers(&mut Dice::new(!seed), nodes);
+        (Self { nodes, policies, receive_mtus, workers, ipv6, troubles }, dice)
+    }
+
+    /// In one world of two nobody has several workers, in one of four all have as many.
+    fn workers(dice: &mut Dice, nodes: usize) -> Vec<u8> {
+        let all = [1, 2, 2, 4];
+        let usual = all[dice.below(4) as usize];
+        match dice.below(4) {
+            0 | 1 => vec![1; nodes],
+            2 => vec![usual; nodes],
+            _ => (0..nodes).map(|_| all[dice.below(4) as usize]).collect(),
+        }
     }
 
     fn configure(&self, config: InterfaceConfig, nth: usize) -> InterfaceConfig {
-        let mut config = InterfaceConfig { ipv6: self.ipv6, ..config };
+        let workers = self.workers[nth];
+        let mut config = InterfaceConfig { ipv6: self.ipv6, workers, ..config };
         config.peer.policy = self.policies[nth];
         config.peer.receive_mtu = self.receive_mtus[nth];
         config
@@ -78,6 +92,11 @@ impl Plan {
     /// Whether two nodes are to have a connection.
     fn connects(&self, one: usize, other: usize) -> bool {
         [one, other].iter().all(|nth| self.policies[*nth] != Policy::Ud)
+    }
+
+    /// How many two nodes have that are to: one of each worker of whoever has more.
+    fn connections(&self, one: usize, other: usize) -> usize {
+        self.workers[one].max(self.workers[other]).into()
     }
 
     fn pairs(&self) -> Vec<(usize, usize)> {
@@ -169,7 +188,7 @@ impl Run {
             interface.neighbour_rows(self.world.now).for_each(|row| println!("  {row:?}"));
             interface.connection_rows().for_each(|row| println!("  {row:?}"));
             for row in interface.peer_rows() {
-                println!("  {row:?}, {:?}", interface.pause_of(&row.link));
+                println!("  {row:?}, {:?}", interface.pause_of(&row.link, Worker::LEAD));
             }
             interface.drop_rows().filter(|row| row.2 > 0).for_each(|row| println!("  {row:?}"));
         }
@@ -177,8 +196,28 @@ impl Run {
         panic!("seed {}: {len} octets do not arrive by {now:?}: {missing:?}", self.seed);
     }
 
-    /// Each pair has one connection if both want any, of which both ends think the same; and no
-    /// queue pair is without its connection.
+    /// Short packets of everyone to everyone, each second.
+    fn talk(&mut self, pairs: &BTreeSet<(usize, usize)>, seconds: u32) {
+        for _ in 0..seconds {
+            pairs.iter().for_each(|pair| _ = self.send(*pair, SHORT));
+            self.world.pass(SECOND);
+        }
+    }
+
+    /// Some worker does not ask a peer for a connection, though others may have one.
+    fn is_paused(&self) -> bool {
+        self.world.nodes.iter().any(|node| {
+            let interface = node.interface.as_ref().expect("it is alive");
+            let pauses = |worker| {
+                let peers = interface.peer_rows();
+                peers.filter(|row| interface.pause_of(&row.link, worker).is_some()).count()
+            };
+            (1..node.config.workers).map(Worker).any(|worker| pauses(worker) > 0)
+        })
+    }
+
+    /// Each pair has a connection of each worker if both want any, of which both ends think the
+    /// same; and no queue pair is without its connection.
     fn assert_connected(&self, pairs: &BTreeSet<(usize, usize)>) {
         let seed = self.seed;
         for (nth, node) in self.world.nodes.iter().enumerate() {
@@ -197,7 +236,7 @@ impl Run {
                 let is_wanted = is_wanted && self.plan.connects(nth, other);
                 assert_eq!(
                     to_other.clone().count(),
-                    usize::from(is_wanted),
+                    if is_wanted { self.plan.connections(nth, other) } else { 0 },
                     "seed {seed}: {nth} to {other}: {rows:?}"
                 );
                 let own = to_other.map(|row| node.mover.connections[&row.connection]);
@@ -248,7 +287,8 @@ impl Run {
             let nothing = Load { paths, groups, ..Load::default() };
             assert_eq!(load, nothing, "seed {}, {nth}", self.seed);
             assert!(node.mover.connections.is_empty(), "seed {}, {nth}", self.seed);
-            assert!(node.mover.peers.len() <= groups, "seed {}, {nth}", self.seed);
+            let ways = groups * usize::from(node.config.workers);
+            assert!(node.mover.peers.len() <= ways, "seed {}, {nth}", self.seed);
         }
     }
 }
@@ -278,10 +318,12 @@ fn run(seed: u64, nodes: usize) -> Recovery {
         // What was talked about before is in the way of counting.
         return (since(over, short), since(over, long));
     }
-    for _ in 0..60 {
-        pairs.iter().for_each(|pair| _ = run.send(*pair, SHORT));
-        run.world.pass(SECOND);
+    while run.is_paused() {
+        assert!(run.world.now < over + LONG_BY + LONG_BY, "seed {seed}: paused for ever");
+        run.talk(&pairs, 1);
+        run.world.pass(10 * SECOND);
     }
+    run.talk(&pairs, 60);
     run.assert_nothing_is_stuck();
     run.assert_connected(&pairs);
     run.assert_nothing_is_left();

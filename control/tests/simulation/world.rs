@@ -125,7 +125,8 @@ impl World {
             let guid = subnet.nodes()[at.node as usize].gid(at.port).guid();
             let config = InterfaceConfig::new(guid, Qpn(0x48), PKey::DEFAULT).address(ip(nth), 16);
             let config = adjust(config, nth);
-            let mover = Mover { made: first_qpn(nth), ..Mover::default() };
+            let (made, hands) = (first_qpn(nth), config.workers - 1);
+            let mover = Mover { made, hands, ..Mover::default() };
             let (interface, life, got, due) = (None, 0, BTreeMap::new(), None);
             Node { at, config, interface, mover, life, got, due }
         };
@@ -174,7 +175,7 @@ impl World {
         let node = &mut self.nodes[nth];
         node.interface = None;
         let made = if forgets_qpns { first_qpn(nth) } else { node.mover.made };
-        node.mover = Mover { made, ..Mover::default() };
+        node.mover = Mover { made, hands: node.mover.hands, ..Mover::default() };
         self.listeners.values_mut().for_each(|all| _ = all.remove(&nth));
         self.note_wake(nth);
     }
@@ -211,13 +212,16 @@ impl World {
         self.drain(nth);
     }
 
-    /// A node sends a packet: as its tables say, else by asking control.
+    /// A node sends a packet, by any of its workers: as its tables say, else by asking
+    /// control.
     pub fn send(&mut self, from: usize, to: usize, mark: u64, len: usize) {
         let (now, packet) = (self.now, packet(from, to, mark, len));
         let node = &mut self.nodes[from];
         let Some(interface) = &mut node.interface else { return };
+        let turn = mark.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let worker = Worker((turn % u64::from(node.config.workers)) as u8);
         let peer = node.mover.bound.get(&ip(to)).copied();
-        match peer.map(|peer| (peer, node.mover.peers[&peer])) {
+        match peer.map(|peer| (peer, node.mover.peers[&(peer, worker)])) {
             Some((_, Way::Datagram(way))) if len > way.mtu as usize => {
                 interface.handle_too_big(now, &packet, way.mtu);
             }
@@ -227,9 +231,9 @@ impl World {
             Some((peer, Way::Datagram(_) | Way::Connected { .. })) => {
                 interface.handle_use(now, ip(to));
                 let by = By::Peer(peer);
-                self.fly(from, Outgoing { ether_type: EtherType::IPV4, packet, by });
+                self.fly(from, worker, Outgoing { ether_type: EtherType::IPV4, packet, by });
             }
-            _ => interface.handle_miss(now, Worker::LEAD, packet),
+            _ => interface.handle_miss(now, worker, packet),
         }
         self.drain(from);
     }
@@ -339,7 +343,7 @@ impl World {
         while let Some(outgoing) =
             self.nodes[nth].interface.as_mut().and_then(Interface::poll_frame)
         {
-            self.fly(nth, outgoing);
+            self.fly(nth, Worker::LEAD, outgoing);
         }
         self.note_wake(nth);
         if !self.nodes[nth].mover.news.is_empty() {

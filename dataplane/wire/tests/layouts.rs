@@ -97,6 +97,7 @@ layouts! {
     mad::sa::VlArbRecord,
     mad::cm::Dreq,
     mad::cm::Drep,
+    mad::cm::ipoib::AskingWorker,
     mad::cm::ipoib::IpoibPrivateData,
     mad::cm::Lap,
     mad::cm::Apr,

@@ -34,7 +34,7 @@ fn pair(lmc: u8, dialect: Dialect) -> Pair {
 /// A pair with a connection that we asked for, along the first path.
 fn connected(lmc: u8, dialect: Dialect) -> Pair {
     let mut pair = pair(lmc, dialect);
-    pair.ours.connect(pair.now, &THEIRS, QpType::Rc, &way(0));
+    pair.ours.connect(pair.now, &THEIRS, Worker::LEAD, QpType::Rc, &way(0));
     pair.settle();
     pair.accept(65_524, THEIRS.qpn);
     assert!(pair.mtu().is_some());

@@ -2,6 +2,8 @@
 //! them and no device.
 
 use super::*;
+use pollux_wire::mad::cm::ipoib::AskingWorker;
+
 pub(super) const OURS: LinkAddress = address(0x48, 1);
 pub(super) const THEIRS: LinkAddress = address(0x60, 2);
 
@@ -32,6 +34,10 @@ pub(super) struct Pair {
     pub(super) now: Time,
     pub(super) queue_pairs: BTreeMap<ConnectionKey, (Qpn, QpState)>,
     pub(super) made: u32,
+    /// What they accepted, by which their next queue pair has its number.
+    pub(super) accepted: u32,
+    /// What their requests say of their workers.
+    pub(super) asking: Option<AskingWorker>,
     /// What the peer was told.
     pub(super) told: Vec<CmEvent>,
     /// Every message, and whether it is ours.
@@ -49,8 +55,13 @@ impl Pair {
     }
 
     pub(super) fn at(port: LocalPort, listens: &[Dialect]) -> Self {
+        Self::of(1, port, listens)
+    }
+
+    /// The same with so many workers of ours.
+    pub(super) fn of(workers: u8, port: LocalPort, listens: &[Dialect]) -> Self {
         let config = PeerConfig { policy: Policy::Auto, migrates: true, ..PeerConfig::of(Guid(1)) };
-        let mut ours = Connections::new(config, 1);
+        let mut ours = Connections::new(config, workers, 1);
         let (p_key, pkey_index, datagram_mtu) = (PKey::DEFAULT, 0, 2044);
         let place = Place { link: OURS, p_key, pkey_index, port, datagram_mtu };
         ours.handle_place(Time::START, Some(place));
@@ -65,6 +76,8 @@ impl Pair {
             now: Time::START,
             queue_pairs: BTreeMap::new(),
             made: 0x100,
+            accepted: 0,
+            asking: None,
             told: vec![],
             said: vec![],
             ready_at_rep: None,
@@ -121,7 +134,12 @@ impl Pair {
     }
 
     pub(super) fn connect(&mut self) {
-        self.ours.connect(self.now, &THEIRS, QpType::Rc, &path(&OURS, &THEIRS));
+        self.connect_by(Worker::LEAD);
+    }
+
+    /// One of our workers has a packet for the peer.
+    pub(super) fn connect_by(&mut self, worker: Worker) {
+        self.ours.connect(self.now, &THEIRS, worker, QpType::Rc, &path(&OURS, &THEIRS));
         self.settle();
     }
 
@@ -132,7 +150,9 @@ impl Pair {
             _ => None,
         });
         let private_data = IpoibPrivateData { ud_qpn, receive_mtu }.padded();
-        let rep = Rep { local_qpn: Qpn(0x500), rnr_retry_count: 7, private_data, ..Rep::default() };
+        let local_qpn = Qpn(0x500 + self.accepted);
+        self.accepted += 1;
+        let rep = Rep { local_qpn, rnr_retry_count: 7, private_data, ..Rep::default() };
         self.theirs.accept(self.now, asked.unwrap(), rep).unwrap();
         self.settle();
     }
@@ -162,12 +182,13 @@ impl Pair {
     ) -> ConnectionId {
         let alternate = alternate.map(|path| as_requested(path, TimeCode(8)));
         let words = IpoibPrivateData { ud_qpn: from.qpn, receive_mtu: 65_524 };
+        let asking = self.asking.as_ref();
         let req = Req {
             service_id: dialect.service_id(OURS.qpn),
             local_qpn: Qpn(qpn),
             transport_service: TransportService::RC,
             starting_psn: Psn::new(0),
-            private_data: words.padded(),
+            private_data: asking.map_or_else(|| words.padded(), |it| words.padded_with(it)),
             alternate: alternate.unwrap_or_default(),
             ..request_along(path, TimeCode(8))
         };
@@ -202,7 +223,7 @@ impl Pair {
     }
 
     pub(super) fn mtu(&self) -> Option<u32> {
-        match self.ours.standing(&THEIRS) {
+        match self.ours.standing(&THEIRS, Worker::LEAD) {
             Standing::Open { mtu, .. } => Some(mtu),
             _ => None,
         }

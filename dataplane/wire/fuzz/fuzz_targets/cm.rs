@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use pollux_wire::mad::cm::CmMessage;
-use pollux_wire::mad::cm::ipoib::{Dialect, IpoibPrivateData};
+use pollux_wire::mad::cm::ipoib::{AskingWorker, Dialect, IpoibPrivateData};
 
 fuzz_target!(|octets: &[u8]| {
     let Some(mad) = octets.first_chunk() else { return };
@@ -14,6 +14,7 @@ fuzz_target!(|octets: &[u8]| {
     match message {
         CmMessage::Req(req) => {
             let _ = (IpoibPrivateData::read(&req.private_data), Dialect::of(req.service_id));
+            let _ = AskingWorker::of(&req.private_data);
         }
         CmMessage::Rej(rej) => {
             let _ = (rej.info(), rej.timed_out_ca(), rej.acceptable_gid());

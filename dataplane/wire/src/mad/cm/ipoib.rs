@@ -2,6 +2,10 @@
 //!
 //! Linux listens on a service ID that begins with another octet than the RFC's, so there are two
 //! dialects; a node that wants to talk to everybody listens on both and tries both.
+//!
+//! A node whose interface is moved by several workers, each with a connection of its own, says in
+//! its requests which of them asks. The RFC leaves what stands behind its own words free, and Linux
+//! reads none of a request's: who does not know the extension takes each request as any other.
 
 use crate::address::Qpn;
 use crate::mad::service_id::ServiceId;
@@ -26,6 +30,44 @@ impl IpoibPrivateData {
         let mut private_data = [0; N];
         private_data[..Self::LEN].copy_from_slice(&self.emit());
         private_data
+    }
+
+    /// The same with what an interface of several workers says behind it.
+    pub fn padded_with<const N: usize>(&self, asking: &AskingWorker) -> [u8; N] {
+        const { assert!(N >= Self::LEN + AskingWorker::LEN, "there is room in a request") };
+        let mut private_data = self.padded();
+        private_data[Self::LEN..][..AskingWorker::LEN].copy_from_slice(&asking.emit());
+        private_data
+    }
+}
+
+layout! {
+    /// Which worker of an interface asks for a connection: behind [`IpoibPrivateData`] in requests,
+    /// an extension of ours.
+    pub struct AskingWorker: 8 octets {
+        /// [`AskingWorker::MARK`], or these are not such words.
+        0:0  32  mark: u32,
+        /// Its number, from 0.
+        4:0   8  worker: u8,
+        /// How many workers the interface has.
+        5:0   8  workers: u8,
+    }
+}
+
+impl AskingWorker {
+    /// What the words begin with.
+    pub const MARK: u32 = u32::from_be_bytes(*b"PlxW");
+
+    /// The words of a worker, one of so many.
+    pub const fn new(worker: u8, workers: u8) -> Self {
+        Self { mark: Self::MARK, worker, workers }
+    }
+
+    /// What a request's private data say of it, if they do and it makes sense.
+    pub fn of(private_data: &[u8]) -> Option<Self> {
+        let words = private_data.get(IpoibPrivateData::LEN..)?.first_chunk()?;
+        let said = Self::parse(words);
+        (said.mark == Self::MARK && said.worker < said.workers).then_some(said)
     }
 }
 
@@ -109,6 +151,29 @@ mod tests {
         let with_reserved = [0xff, 0x12, 0x34, 0x56, 0, 0, 0xff, 0xf4];
         assert_eq!(IpoibPrivateData::parse(&with_reserved), ours, "reserved is ignored");
         assert_eq!(ours.receive_mtu, IpoibPrivateData::RECEIVE_MTU_LINUX);
+    }
+
+    #[test]
+    fn a_worker_that_asks_stands_behind_the_words_of_the_rfc() {
+        let words = IpoibPrivateData { ud_qpn: QPN, receive_mtu: 65_524 };
+        let asking = AskingWorker::new(2, 4);
+        let private_data: [u8; 92] = words.padded_with(&asking);
+        assert_eq!(private_data[..8], words.emit());
+        assert_eq!(private_data[8..16], [b'P', b'l', b'x', b'W', 2, 4, 0, 0]);
+        assert_eq!(private_data[16..], [0; 76]);
+        assert_eq!(AskingWorker::of(&private_data), Some(asking));
+    }
+
+    #[test]
+    fn other_words_are_no_worker() {
+        let words = IpoibPrivateData { ud_qpn: QPN, receive_mtu: 65_524 };
+        let with = |asking: AskingWorker| words.padded_with::<92>(&asking);
+        assert_eq!(AskingWorker::of(&words.padded::<92>()), None, "nobody says");
+        assert_eq!(AskingWorker::of(&with(AskingWorker::new(4, 4))), None, "there is none such");
+        let other = AskingWorker { mark: AskingWorker::MARK + 1, worker: 1, workers: 2 };
+        assert_eq!(AskingWorker::of(&with(other)), None);
+        assert_eq!(AskingWorker::of(&with(AskingWorker::new(1, 2))[..15]), None, "too short");
+        assert_eq!(AskingWorker::of(&[]), None);
     }
 
     // req: cm-reserved-zero
