@@ -373,6 +373,7 @@ impl Device for Seat {
         poll(cq: Cq, completions: &mut [Completion]) -> Result<usize, VerbsError>;
         arm(cq: Cq, arm: Arm) -> Result<(), VerbsError>;
         wait(timeout: Duration) -> Result<Option<Cq>, VerbsError>;
+        beside() -> Result<Box<dyn Device + Send>, VerbsError>;
     }
 
     /// Events are everybody's: each interface knows its own queue pairs, and all have the port.

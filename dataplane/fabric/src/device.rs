@@ -314,4 +314,8 @@ impl<L: Link> Device for SoftDevice<L> {
         self.progress();
         self.adapter.async_event()
     }
+
+    fn beside(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
+        self.link.beside(&self.name)
+    }
 }

@@ -15,6 +15,7 @@
 //! Whom it comes from is written by the server of a fabric of processes, of what is lent: there the
 //! receiver finds the memory.
 
+use crate::hca::qpn::{SEAT_BITS, seat_of};
 use crate::net::ways::Route;
 use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::keys::{PKey, QKey};
@@ -56,6 +57,8 @@ pub(crate) struct Head {
 pub(crate) const SE: u64 = 1 << 8;
 pub(crate) const ACK_REQ: u64 = 1 << 9;
 pub(crate) const SL: u64 = 0xff << 56;
+/// Where the destination's seat is.
+const SEAT: u64 = (SEAT_BITS as u64) << 32;
 const WHOLE: u64 = 1 << 10;
 pub(crate) const LENT: u64 = 1 << 11;
 const HAS_GRH: u64 = 1 << 12;
@@ -70,10 +73,11 @@ pub(crate) fn first_word(opcode: Opcode, pkey: PKey, dest_qp: Qpn, whole: bool) 
         | u64::from(dest_qp.0) << 32
 }
 
-/// Those bits of the first two words by which something is sent on: P_Key, SL and DLID.
+/// Those bits of the first two words by which something is sent on: P_Key, SL and DLID, and the
+/// seat at the port of that.
 #[inline(always)]
 pub(crate) const fn route_bits(first: u64, second: u64) -> u64 {
-    first & (SL | 0xffff << 16) | second & 0xffff << 32
+    first & (SL | SEAT | 0xffff << 16) | second & 0xffff << 32
 }
 
 /// Whether something with this first word is for one of the queue pairs of management, 0 and 1.
@@ -82,7 +86,12 @@ pub(crate) const fn is_management(first: u64) -> bool {
     first >> 33 & 0x7f_ffff == 0
 }
 
-/// What [`route_bits`] say.
+/// The seat that [`route_bits`] lead to.
+pub(crate) const fn seat_of_route(bits: u64) -> u8 {
+    seat_of(Qpn((bits >> 32) as u32))
+}
+
+/// What else [`route_bits`] say.
 pub(crate) const fn route_of(bits: u64) -> Route {
     Route {
         dlid: Lid((bits >> 32) as u16),

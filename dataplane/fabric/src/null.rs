@@ -21,10 +21,15 @@ use pollux_wire::mad::smp::PortState;
 use pollux_wire::packet::Grh;
 use pollux_wire::units::Mtu;
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Of everything, at most.
 const MANY: u32 = 1 << 16;
+/// Devices beside each other, those included that are no more: a number is given out once.
+const BESIDE_MAX: u32 = 1 << (24 - NUMBER_BITS);
+const NUMBER_BITS: u32 = 17;
 /// What is copied at once.
 const INLINE_OCTETS_MAX: u32 = 188;
 /// Who sends the packets: another port than ours.
@@ -45,6 +50,9 @@ pub struct NullDevice {
     /// What comes: a message with its encapsulation, and zeroes up to a whole word.
     message: Vec<u8>,
     message_octets: usize,
+    /// Which of those beside each other this is, and how many there were.
+    nth: u32,
+    opened: Arc<AtomicU32>,
     pds: Table<()>,
     ahs: Table<()>,
     regions: Table<Memory>,
@@ -93,6 +101,8 @@ impl NullDevice {
         Self {
             message,
             message_octets,
+            nth: 0,
+            opened: Arc::new(AtomicU32::new(1)),
             pds: Table::new(MANY),
             ahs: Table::new(MANY),
             regions: Table::new(MANY),
@@ -106,14 +116,21 @@ impl NullDevice {
         self.qps.get(qp.0).ok_or(none(verb, "queue pair"))
     }
 
+    /// Handles begin at 1 and count places in 24 bits, of which 17 are in use; numbers 0 and 1 are
+    /// special.
+    fn number_of(&self, qp: Qp) -> Qpn {
+        Qpn((self.nth << NUMBER_BITS | qp.0 & 0x00ff_ffff) + 1)
+    }
+
     /// Ends what is posted to a queue pair's own queue.
     fn flush(&mut self, qp: Qp) {
+        let qpn = self.number_of(qp);
         let Some(kept) = self.qps.get_mut(qp.0) else { return };
         let Some(queue) = self.cqs.get_mut(kept.init.recv_cq.0) else { return };
         for (id, _) in kept.receives.posted.drain(..) {
             let status = CompletionStatus::Flushed;
             let kind = CompletionKind::Recv;
-            queue.done.push_back(Completion { id, status, kind, ..done(qp) });
+            queue.done.push_back(Completion { id, status, kind, ..done(qpn) });
         }
     }
 
@@ -122,6 +139,7 @@ impl NullDevice {
     /// Why not inline: among all that a breath does, the loop has too few registers.
     #[inline(never)]
     fn feed(&mut self, number: u32, completions: &mut [Completion]) -> usize {
+        let qpn = self.number_of(Qp(number));
         let Some(qp) = self.qps.get_mut(number) else { return 0 };
         let receives = match qp.init.srq {
             Some(srq) => self.srqs.get_mut(srq.0),
@@ -133,7 +151,7 @@ impl NullDevice {
         let octets = gap + self.message_octets;
         let from = is_datagram.then_some(SOURCE);
         let (kind, octets_all) = (CompletionKind::Recv, octets as u32);
-        let well = Completion { kind, octets: octets_all, from, ..done(Qp(number)) };
+        let well = Completion { kind, octets: octets_all, from, ..done(qpn) };
         let count = posted.len().min(completions.len());
         for (place, (id, sge)) in completions.iter_mut().zip(posted.drain(..count)) {
             // Whole words if they fit: less than one is not written by a store alone.
@@ -165,14 +183,9 @@ impl Default for NullDevice {
     }
 }
 
-/// A send of this queue pair that went well. Its number is that of its handle.
-fn done(qp: Qp) -> Completion {
-    Completion { status: CompletionStatus::Success, qpn: number_of(qp), ..Completion::NOTHING }
-}
-
-/// Handles begin at 1 and count places in 24 bits; numbers 0 and 1 are special.
-const fn number_of(qp: Qp) -> Qpn {
-    Qpn((qp.0 & 0x00ff_ffff) + 1)
+/// A send of this queue pair that went well.
+fn done(qpn: Qpn) -> Completion {
+    Completion { status: CompletionStatus::Success, qpn, ..Completion::NOTHING }
 }
 
 impl Receives {
@@ -330,7 +343,7 @@ impl Device for NullDevice {
     }
 
     fn qpn(&self, qp: Qp) -> Result<Qpn, VerbsError> {
-        self.qp("qpn", qp).map(|_| number_of(qp))
+        self.qp("qpn", qp).map(|_| self.number_of(qp))
     }
 
     fn modify_qp(&mut self, qp: Qp, change: &QpAttributes) -> Result<(), VerbsError> {
@@ -380,6 +393,7 @@ impl Device for NullDevice {
     }
 
     fn post_send(&mut self, qp: Qp, batch: &[SendRequest<'_>]) -> Result<(), PostError> {
+        let qpn = self.number_of(qp);
         let Some(kept) = self.qps.get_mut(qp.0) else { return Err(NO_QUEUE) };
         let is_ready = matches!(kept.state, QpState::Rts | QpState::Err);
         let refused = |accepted, refusal| Err(PostError { accepted, refusal });
@@ -405,7 +419,7 @@ impl Device for NullDevice {
                     return refused(accepted, PostRefusal::Full);
                 }
                 let (id, kind) = (request.id, request.op.kind());
-                queue.done.push_back(Completion { id, kind, status, ..done(qp) });
+                queue.done.push_back(Completion { id, kind, status, ..done(qpn) });
             }
         }
         Ok(())
@@ -457,6 +471,18 @@ impl Device for NullDevice {
     fn async_event(&mut self) -> Option<AsyncEvent> {
         None
     }
+
+    /// Another source and sink, with numbers of its own.
+    fn beside(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
+        let opened = Arc::clone(&self.opened);
+        let nth = opened.fetch_add(1, Ordering::Relaxed);
+        if nth >= BESIDE_MAX {
+            opened.fetch_sub(1, Ordering::Relaxed);
+            return Err(over("beside", "devices beside each other", BESIDE_MAX));
+        }
+        let message = self.message[..self.message_octets].to_vec();
+        Ok(Box::new(Self { nth, opened, ..Self::with(message) }))
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "whoever waits for nothing wants to sleep")]
@@ -468,7 +494,7 @@ fn sleep(timeout: Duration) {
 mod tests {
     use super::*;
 
-    fn ready(device: &mut NullDevice, qp_type: QpType) -> (Cq, Qp, Memory, MemoryRegion) {
+    fn ready(device: &mut dyn Device, qp_type: QpType) -> (Cq, Qp, Memory, MemoryRegion) {
         let pd = device.create_pd().unwrap();
         let cq = device.create_cq(16).unwrap();
         let init = QpInit {
@@ -490,7 +516,7 @@ mod tests {
         (cq, qp, memory, region)
     }
 
-    fn to(device: &mut NullDevice, qp: Qp, state: QpState) {
+    fn to(device: &mut dyn Device, qp: Qp, state: QpState) {
         let change = QpAttributes { state: Some(state), ..QpAttributes::default() };
         device.modify_qp(qp, &change).unwrap();
     }
@@ -526,6 +552,30 @@ mod tests {
         to(&mut device, qp, QpState::Err);
         let flushed = CompletionStatus::Flushed;
         assert_eq!(polled(&mut device, cq), [(1, flushed), (2, flushed)]);
+    }
+
+    #[test]
+    fn those_beside_each_other_have_numbers_of_their_own() {
+        let mut first = NullDevice::new();
+        let mut second = first.beside().unwrap();
+        let mut third = second.beside().unwrap();
+        let mut seen = Vec::new();
+        for device in [&mut first as &mut dyn Device, second.as_mut(), third.as_mut()] {
+            let (cq, qp, memory, region) = ready(device, QpType::Ud);
+            to(device, qp, QpState::Rtr);
+            let sges = [Sge { address: region.address, octets: 128, lkey: region.lkey }];
+            device.post_recv(qp, &[RecvRequest { id: 1, sges: &sges }]).unwrap();
+            let mut out = [Completion::NOTHING];
+            assert_eq!(device.poll(cq, &mut out), Ok(1));
+            assert_eq!(device.qpn(qp), Ok(out[0].qpn));
+            let mut octets = [0; 5];
+            assert!(memory.read(Grh::LEN, &mut octets));
+            assert_eq!(octets, [8, 0, 0, 0, 0x45]);
+            seen.push(out[0].qpn);
+        }
+        seen.dedup();
+        assert_eq!(seen.len(), 3);
+        assert_eq!((0..BESIDE_MAX).filter(|_| first.beside().is_ok()).count(), 125);
     }
 
     #[test]

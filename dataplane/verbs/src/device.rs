@@ -3,8 +3,8 @@
 //! # Who owns what
 //!
 //! A device is one worker's own: it has no lock, and two threads that want the same adapter open it
-//! twice. What it keeps (queues, regions, handles) goes by small handles, good for that device
-//! alone.
+//! once, and the second one beside that ([`Device::beside`]). What it keeps (queues, regions,
+//! handles) goes by small handles, good for that device alone.
 //!
 //! Memory named in a request is the adapter's from a successful post to the completion. An inline
 //! send is copied at once. A post takes requests from the front of its batch until one cannot be

@@ -215,4 +215,10 @@ impl Device for Ailing {
         std::iter::from_fn(|| self.device.async_event())
             .find(|event| !keeps.is_some_and(|keeps| keeps(event)))
     }
+
+    fn beside(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
+        self.check("beside")?;
+        let (device, illness) = (self.device.beside()?, Arc::clone(&self.illness));
+        Ok(Box::new(Self { device, illness }))
+    }
 }

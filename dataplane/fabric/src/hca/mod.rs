@@ -12,6 +12,7 @@ mod migration;
 pub mod port;
 mod posting;
 mod qp;
+pub(crate) mod qpn;
 mod queue;
 mod requester;
 mod responder;
@@ -32,6 +33,8 @@ use pollux_wire::mad::smp::PortState;
 use pollux_wire::packet::Packet;
 use port::{Drop, Port};
 use qp::{QueuePair, Sent};
+pub use qpn::SEATS_MAX;
+use qpn::{QPS_MAX, number_of, seat_of};
 pub(crate) use queue::INLINE_OCTETS_MAX;
 use queue::{CompletionQueue, SharedQueue};
 use std::collections::{BTreeSet, VecDeque};
@@ -46,7 +49,7 @@ pub const LIMITS: Limits = Limits {
     completions_max: 1 << 20,
     srqs_max: 65_536,
     srq_requests_max: 1 << 16,
-    qps_max: 65_000,
+    qps_max: QPS_MAX,
     requests_max: 1 << 16,
     sges_max: 32,
     inline_octets_max: INLINE_OCTETS_MAX as u32,
@@ -59,12 +62,11 @@ pub const LIMITS: Limits = Limits {
 /// Frames for this very port that may wait: beyond that, they are handled before more is sent.
 const LOOPED_MAX: usize = 256;
 
-/// Numbers below are not given out: 0 and 1 are those of management.
-const QPN_FIRST: u32 = 0x40;
-
 /// A channel adapter.
 #[derive(Debug)]
 pub struct Adapter {
+    /// Which one it is of those that share the port.
+    seat: u8,
     qps: Table<QueuePair>,
     /// The queue pair of general services, if there is one.
     gsi: Option<u32>,
@@ -114,7 +116,14 @@ impl Member {
 impl Adapter {
     /// An adapter with this port.
     pub fn new(port: Port) -> Self {
+        Self::seated(port, 0)
+    }
+
+    /// One of several that share a port, each at a seat below [`SEATS_MAX`]. Management is the
+    /// first's.
+    pub fn seated(port: Port, seat: u8) -> Self {
         Self {
+            seat,
             qps: Table::new(LIMITS.qps_max),
             gsi: None,
             shared: Shared {
@@ -238,7 +247,7 @@ impl Adapter {
         }
         let number = match arrival.head.dest_qp {
             Qpn::GSI => self.gsi,
-            qpn => number_of(qpn),
+            qpn => number_of(qpn).filter(|_| seat_of(qpn) == self.seat),
         };
         let number = number.ok_or(Drop::NoQp)?;
         let qp = self.qps.get_mut(number).ok_or(Drop::NoQp)?;
@@ -254,7 +263,8 @@ impl Adapter {
     fn handle_multicast(&mut self, arrival: &Arrival<'_>) -> Result<(), Drop> {
         let (mgid, mlid) = (arrival.grh.ok_or(Drop::Grh)?.dgid, arrival.head.dlid);
         if arrival.head.dest_qp != Qpn::MULTICAST || !has_member(&self.groups, mgid, mlid) {
-            return Err(Drop::NoMember);
+            // It comes to all seats, and one counts it.
+            return if self.seat == 0 { Err(Drop::NoMember) } else { Ok(()) };
         }
         // By place, since a member that receives needs all else that queue pairs share.
         for place in 0..self.groups.len() {
@@ -351,7 +361,7 @@ impl Adapter {
         let (lid, lmc, is_up) = (port.lid, port.lmc, port.state == PortState::ACTIVE);
         // On Ethernet the port's names say what comes back to it.
         let own_gids = port.is_ethernet().then(|| port.gids.clone());
-        let has_agents = link.has_agents();
+        let (seat, has_agents) = (self.seat, link.has_agents());
         let (looped, room, groups) = (&mut self.looped, &mut self.room, &self.groups);
         let sent = qp.transmit(&mut self.shared, now, shortcut, &mut |outgoing| {
             // A port that carries no traffic throws away what it is given, as hardware does (IBA
@@ -365,7 +375,8 @@ impl Adapter {
                 None => lid.covers(lmc, dlid),
                 Some(gids) => outgoing.dgid().is_some_and(|dgid| gids.contains(&dgid)),
             };
-            if is_own && !(has_agents && outgoing.is_management()) {
+            let is_here = seat_of(outgoing.head.dest_qp) == seat;
+            if is_own && is_here && !(has_agents && outgoing.is_management()) {
                 looped.push_back(outgoing.to_frame());
                 return true;
             }
@@ -480,16 +491,4 @@ impl QueuePair {
 /// Whether somebody is in the group.
 fn has_member(groups: &[Member], mgid: Gid, mlid: Lid) -> bool {
     groups.iter().any(|member| member.is_of(mgid, mlid))
-}
-
-/// The network's name of a queue pair: its place, and how often the place was used before, so that
-/// a number comes back only after 255 others.
-fn qpn_of(number: u32) -> Qpn {
-    let (generation, place) = (number >> 24, number & 0xffff);
-    Qpn(generation << 16 | (place + QPN_FIRST) & 0xffff)
-}
-
-fn number_of(qpn: Qpn) -> Option<u32> {
-    let place = (qpn.0 & 0xffff).checked_sub(QPN_FIRST)?;
-    Some((qpn.0 >> 16) << 24 | place)
 }

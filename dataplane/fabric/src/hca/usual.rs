@@ -12,8 +12,9 @@
 //! depend on has changed.
 
 use super::qp::{Common, QueuePair};
+use super::qpn::number_of;
 use super::queue::Entries;
-use super::{Adapter, Shared, number_of};
+use super::{Adapter, Shared};
 use crate::frame::{COPY_OCTETS_MAX, Message};
 use crate::head;
 use crate::link::Link;

@@ -1,7 +1,8 @@
 //! The verbs of the adapter: what its owner asks for, checked (IBA 11.2, 11.4).
 
+use super::qpn::qpn_of;
 use super::queue::{CompletionQueue, SharedQueue};
-use super::{Adapter, LIMITS, Member, QueuePair, qpn_of};
+use super::{Adapter, LIMITS, Member, QueuePair};
 use pollux_mem::Memory;
 use pollux_verbs::error::{invalid, none, over, within};
 use pollux_verbs::{
@@ -131,6 +132,10 @@ impl Adapter {
         const VERB: &str = "create_qp";
         self.check_pd(VERB, init.pd)?;
         let is_gsi = init.qp_type == QpType::Gsi;
+        if is_gsi && self.seat != 0 {
+            let capability = "general services: those are the first handle's of the adapter";
+            return Err(VerbsError::Unsupported { verb: VERB, capability });
+        }
         if is_gsi && self.gsi.is_some() {
             return Err(over(VERB, "queue pairs of general services", 1));
         }
@@ -152,7 +157,7 @@ impl Adapter {
         let kept = self.qps.insert(QueuePair::new(Qp(0), Qpn(0), *init));
         let number = kept.map_err(|_| over(VERB, "qps_max", LIMITS.qps_max))?;
         if let Some(qp) = self.qps.get_mut(number) {
-            let qpn = if is_gsi { Qpn::GSI } else { qpn_of(number) };
+            let qpn = if is_gsi { Qpn::GSI } else { qpn_of(self.seat, number) };
             (qp.common.handle, qp.common.qpn) = (Qp(number), qpn);
         }
         self.gsi = self.gsi.or(is_gsi.then_some(number));

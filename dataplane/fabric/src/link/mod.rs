@@ -13,6 +13,7 @@ use crate::hca::Adapter;
 use crate::hca::violation::KeyViolation;
 use crate::lend::Lender;
 use crate::time::Time;
+use pollux_verbs::{Device, VerbsError};
 use std::sync::Arc;
 
 /// One end of a link.
@@ -50,6 +51,10 @@ pub trait Link {
     fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool;
     /// Tells the agent of the adapter's port of a key that did not match, where there is one.
     fn report(&mut self, _: &KeyViolation) {}
+    /// Another adapter at the same port, for a device of this name.
+    fn beside(&mut self, _name: &str) -> Result<Box<dyn Device + Send>, VerbsError> {
+        Err(VerbsError::Unsupported { verb: "beside", capability: "place for a second worker" })
+    }
     /// When the adapter wants to be called again, if nothing comes before.
     fn set_deadline(&mut self, deadline: Option<Time>);
     /// Lets time pass, until `end` at the most.

@@ -1,5 +1,6 @@
 //! A frame on its way, as links and switches see it.
 
+use super::seats::Seat;
 use crate::frame::Frame;
 use crate::switch::Transit;
 use crate::topology::End;
@@ -9,8 +10,8 @@ use std::sync::Arc;
 /// A frame between two ends.
 #[derive(Clone, Debug)]
 pub(super) struct Flight {
-    /// The end that it was sent from.
-    pub(super) origin: End,
+    /// Where it was sent from.
+    pub(super) origin: Seat,
     /// The end that it is on its way to.
     pub(super) to: End,
     /// Links that it has crossed.
@@ -33,8 +34,9 @@ pub(super) struct Hold {
 
 impl Flight {
     /// A frame that leaves a port after so many links.
-    pub(super) fn new(from: End, hops: u8, frame: Frame) -> Self {
-        Self { origin: from, to: from, hops, leaves: false, frame, hold: None }
+    pub(super) fn new(from: impl Into<Seat>, hops: u8, frame: Frame) -> Self {
+        let origin = from.into();
+        Self { origin, to: origin.end, hops, leaves: false, frame, hold: None }
     }
 
     /// How long it is, LRH to VCRC.

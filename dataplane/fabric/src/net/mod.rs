@@ -11,7 +11,8 @@
 //! managers and programs at that port, and what those leave is for the adapter there
 //! ([`Net::give`]). `management` has the two forms, [`foreign`] the ports where our nodes end.
 //!
-//! [`world`] runs a net with adapters in one thread, in virtual time or on a clock.
+//! [`seats`] are where adapters are. [`world`] runs a net with adapters in one thread, in virtual
+//! time or on a clock.
 
 mod arbiter;
 mod crossing;
@@ -20,13 +21,13 @@ mod flight;
 pub mod foreign;
 mod management;
 mod router;
+pub mod seats;
 pub mod ways;
 pub mod world;
 
 use crate::frame::Frame;
 use crate::hca::port::{Drops, LinkLayer, Port};
 use crate::hca::violation::KeyViolation;
-use crate::lend::Lender;
 use crate::link::fault::Dice;
 use crate::link::world::Wire;
 use crate::node::{Node, NodeDrop};
@@ -42,15 +43,12 @@ use pollux_wire::keys::PKey;
 use pollux_wire::mad::smp::PortState;
 use pollux_wire::packet::Lrh;
 use pollux_wire::psn::Psn;
+use seats::{Seat, Seats};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 
 /// Who is told of every packet on a link: when, from which end, and its octets, LRH to VCRC.
 pub type Tap = Box<dyn FnMut(Time, End, &[u8]) + Send>;
 
-/// What a link of an end holds of frames that its adapter has not taken. More are dropped, as by
-/// an adapter that is too slow for its link.
-const ARRIVED_MAX: usize = 1 << 16;
 /// Datagrams that have come to somebody and were not taken.
 const DELIVERED_MAX: usize = 4096;
 /// Links that a frame may cross: a route that goes in circles ends.
@@ -75,7 +73,7 @@ pub struct Net {
     egress: BTreeMap<End, Egress>,
     /// When the last frame for each end of a link arrives, late ones left out.
     latest: BTreeMap<End, Time>,
-    adapters: BTreeMap<End, Attached>,
+    adapters: BTreeMap<End, Seats>,
     foreign: BTreeMap<End, Foreign>,
     /// Whether subnets are joined: what goes by shortcut has no header that a router could read.
     has_routers: bool,
@@ -94,14 +92,6 @@ enum Event {
     Pump(End),
 }
 
-/// An adapter at an end.
-#[derive(Default)]
-struct Attached {
-    /// What has come, each with the end that it comes from.
-    arrived: VecDeque<(End, Frame)>,
-    lender: Option<Arc<Lender>>,
-}
-
 /// A datagram of management that has come to a port, and that no agent there answers.
 #[derive(Clone, Debug)]
 pub struct Delivery {
@@ -110,7 +100,7 @@ pub struct Delivery {
     /// The datagram.
     pub datagram: Datagram,
     /// The frame that it came in, if it did: what more an adapter wants to know.
-    frame: Option<(End, Frame)>,
+    frame: Option<(Seat, Frame)>,
 }
 
 impl Net {
@@ -211,21 +201,6 @@ impl Net {
         }
     }
 
-    /// Puts an adapter to a port.
-    pub fn attach(&mut self, end: End, lender: &Arc<Lender>) {
-        self.adapters.entry(end).or_default().lender = Some(lender.clone());
-    }
-
-    /// Whether an adapter is at an end, here or in a process of its own.
-    pub fn has_adapter(&self, end: End) -> bool {
-        self.adapters.contains_key(&end)
-    }
-
-    /// What the adapter at an end lends.
-    pub fn lender(&self, end: End) -> Option<Arc<Lender>> {
-        self.adapters.get(&end)?.lender.clone()
-    }
-
     /// An adapter's port as subnet management has it.
     pub fn port(&self, end: End) -> Port {
         let node = &self.subnet.nodes()[end.node as usize];
@@ -259,7 +234,9 @@ impl Net {
     }
 
     /// Something leaves an adapter.
-    pub fn send(&mut self, now: Time, from: End, mut frame: Frame) {
+    pub fn send(&mut self, now: Time, from: impl Into<Seat>, mut frame: Frame) {
+        let origin = from.into();
+        let from = origin.end;
         let node = self.subnet.node_mut(from.node);
         let port = &node.ports[usize::from(from.port)];
         let Some(transit) = frame.transit(0) else { return };
@@ -272,9 +249,11 @@ impl Net {
             frame.set_lane(lane);
         }
         if is_own(node, from, &frame) {
-            return self.attend(now, from, from, 0, frame);
+            return self.attend(now, origin, from, 0, frame);
         }
-        self.cross(now, Flight::new(from, 0, frame));
+        if !self.turn_round(origin, &frame) {
+            self.cross(now, Flight::new(origin, 0, frame));
+        }
     }
 
     /// Sends a datagram of management from a port, 0 at a switch, and lets all happen that comes of
@@ -293,7 +272,7 @@ impl Net {
     /// Nobody else takes it: it is for the adapter at its port, or a counted drop.
     pub fn give(&mut self, delivery: Delivery) {
         let Delivery { at, datagram, frame } = delivery;
-        let (origin, frame) = frame.unwrap_or_else(|| (at, self.packet(at, &datagram)));
+        let (origin, frame) = frame.unwrap_or_else(|| (at.into(), self.packet(at, &datagram)));
         self.hand_over(at, origin, frame);
     }
 
@@ -324,18 +303,6 @@ impl Net {
                 Event::Pump(from) => self.pump(at, from),
             }
         }
-    }
-
-    /// The next thing that has come for an adapter, and where from.
-    pub fn take(&mut self, end: End) -> Option<(End, Frame)> {
-        let taken = self.adapters.get_mut(&end)?.arrived.pop_front();
-        self.waiting -= usize::from(taken.is_some());
-        taken
-    }
-
-    /// Whether something has arrived that no adapter has taken yet.
-    pub fn is_waited_for(&self) -> bool {
-        self.waiting > 0
     }
 
     /// A frame has come to the end of a link.
@@ -382,20 +349,8 @@ impl Net {
         self.hand_over(to, flight.origin, flight.frame);
     }
 
-    /// To the adapter at an end.
-    fn hand_over(&mut self, to: End, origin: End, frame: Frame) {
-        match self.adapters.get_mut(&to) {
-            Some(adapter) if adapter.arrived.len() < ARRIVED_MAX => {
-                adapter.arrived.push_back((origin, frame));
-                self.waiting += 1;
-            }
-            Some(_) => self.subnet.node_mut(to.node).drops.count(NodeDrop::Full),
-            None => self.subnet.node_mut(to.node).drops.count(NodeDrop::Unclaimed),
-        }
-    }
-
     /// A datagram of management has come to its node as a frame.
-    fn attend(&mut self, now: Time, origin: End, at: End, hops: u8, frame: Frame) {
+    fn attend(&mut self, now: Time, origin: Seat, at: End, hops: u8, frame: Frame) {
         let node = self.subnet.node_mut(at.node);
         let port = node.managed_port(at.port);
         match frame.datagram(&node.ports[usize::from(port)].p_keys) {

@@ -76,17 +76,6 @@ impl Net {
         }
     }
 
-    /// Puts an adapter to a port that lends nothing in this process.
-    pub fn claim(&mut self, end: End) {
-        self.adapters.entry(end).or_default();
-    }
-
-    /// The adapter at a port is no more, and what had come for it is lost.
-    pub fn detach(&mut self, end: End) {
-        let lost = self.adapters.remove(&end).map_or(0, |adapter| adapter.arrived.len());
-        self.waiting -= lost;
-    }
-
     fn wire_at(&self, end: End) -> &Wire {
         let node = &self.subnet.topology().nodes()[end.node as usize];
         let link = node.ports[usize::from(end.port)].link;

@@ -5,15 +5,19 @@
 //! to its thread, and the same code is to run here. Nobody ever waits for it.
 
 use super::Net;
+use super::seats::Seat;
+use crate::device::SoftDevice;
 use crate::frame::Frame;
-use crate::hca::Adapter;
 use crate::hca::violation::KeyViolation;
+use crate::hca::{Adapter, SEATS_MAX};
 use crate::lend::Lender;
 use crate::link::Link;
 use crate::link::threads::Clock;
 use crate::sm::{self, Residents};
 use crate::time::Time;
 use crate::topology::End;
+use pollux_verbs::error::over;
+use pollux_verbs::{Device, VerbsError};
 use pollux_wire::mad::MgmtClass;
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -32,13 +36,13 @@ struct Inner {
     clock: Option<Clock>,
     net: Net,
     managers: Residents,
-    deadlines: BTreeMap<End, Time>,
+    deadlines: BTreeMap<Seat, Time>,
 }
 
 /// An adapter's link to a net.
 pub struct NetLink {
     world: NetWorld,
-    end: End,
+    seat: Seat,
     /// The port as of then was told to the adapter.
     epoch: u64,
 }
@@ -62,7 +66,11 @@ impl NetWorld {
 
     /// The link at a port.
     pub fn link(&self, end: End) -> NetLink {
-        NetLink { world: self.clone(), end, epoch: 0 }
+        self.link_at(end.into())
+    }
+
+    fn link_at(&self, seat: Seat) -> NetLink {
+        NetLink { world: self.clone(), seat, epoch: 0 }
     }
 
     /// A subnet manager of our own starts at a port. From now on there is always something that is
@@ -175,8 +183,8 @@ impl Drop for NetLink {
     /// An adapter that is gone takes nothing more, and waits for nothing.
     fn drop(&mut self) {
         let mut inner = self.world.lock();
-        inner.net.detach(self.end);
-        inner.deadlines.remove(&self.end);
+        inner.net.detach(self.seat);
+        inner.deadlines.remove(&self.seat);
     }
 }
 
@@ -194,14 +202,14 @@ impl Link for NetLink {
     }
 
     fn attach(&mut self, lender: &Arc<Lender>) {
-        self.world.net_mut().attach(self.end, lender);
+        self.world.net_mut().attach(self.seat, lender);
     }
 
     fn refresh(&mut self, adapter: &mut Adapter) {
         let net = self.world.net();
         if self.epoch != net.epoch() {
             self.epoch = net.epoch();
-            adapter.take_port(net.port(self.end));
+            adapter.take_port(net.port(self.seat.end));
         }
     }
 
@@ -212,14 +220,14 @@ impl Link for NetLink {
     fn send_packet(&mut self, octets: &[u8]) -> bool {
         let now = self.world.now();
         let mut inner = self.world.lock();
-        inner.net.send(now, self.end, Frame::Packet(octets.to_vec()));
+        inner.net.send(now, self.seat, Frame::Packet(octets.to_vec()));
         true
     }
 
     fn send_message(&mut self, head: &[u64], octets: usize, fill: impl FnMut(&mut [u8])) -> bool {
         let now = self.world.now();
         let mut inner = self.world.lock();
-        inner.net.send(now, self.end, Frame::message(head, octets, fill));
+        inner.net.send(now, self.seat, Frame::message(head, octets, fill));
         true
     }
 
@@ -227,7 +235,7 @@ impl Link for NetLink {
         let now_there = self.world.now();
         let mut inner = self.world.lock();
         inner.pass(now_there);
-        let Some((origin, frame)) = inner.net.take(self.end) else { return false };
+        let Some((origin, frame)) = inner.net.take(self.seat) else { return false };
         let lender = inner.net.lender(origin);
         drop(inner);
         adapter.handle(now, &frame, lender.as_deref());
@@ -235,14 +243,23 @@ impl Link for NetLink {
     }
 
     fn report(&mut self, violation: &KeyViolation) {
-        self.world.net_mut().key_violation(self.end, violation);
+        self.world.net_mut().key_violation(self.seat.end, violation);
+    }
+
+    fn beside(&mut self, name: &str) -> Result<Box<dyn Device + Send>, VerbsError> {
+        let net = self.world.net();
+        let end = self.seat.end;
+        let seat = net.free_seat(end).ok_or(over("beside", "seats_max", SEATS_MAX.into()))?;
+        let adapter = Adapter::seated(net.port(end), seat.number);
+        drop(net);
+        Ok(Box::new(SoftDevice::new(name, adapter, self.world.link_at(seat))))
     }
 
     fn set_deadline(&mut self, deadline: Option<Time>) {
         let mut inner = self.world.lock();
         match deadline {
-            Some(deadline) => inner.deadlines.insert(self.end, deadline),
-            None => inner.deadlines.remove(&self.end),
+            Some(deadline) => inner.deadlines.insert(self.seat, deadline),
+            None => inner.deadlines.remove(&self.seat),
         };
     }
 
@@ -251,7 +268,7 @@ impl Link for NetLink {
             return std::thread::yield_now();
         }
         let mut inner = self.world.lock();
-        let own = inner.deadlines.get(&self.end).copied();
+        let own = inner.deadlines.get(&self.seat).copied();
         let next = [inner.net.deadline(), own, Some(end)].into_iter().flatten().min();
         let soon = inner.now + Duration::from_nanos(1);
         let next = next.unwrap_or(end).max(soon);

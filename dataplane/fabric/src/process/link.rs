@@ -11,21 +11,25 @@
 
 use super::address::Address;
 use super::board::ClientBoard;
+use super::chair::Chair;
 use super::loans::Loans;
-use super::note::Note;
+use super::note::{Attach, Note};
 use super::session::Session;
 use super::socket::{Received, Socket};
 use crate::device::SoftDevice;
-use crate::hca::Adapter;
 use crate::hca::port::Port;
 use crate::hca::violation::KeyViolation;
+use crate::hca::{Adapter, SEATS_MAX};
 use crate::lend::Lender;
 use crate::link::Link;
 use crate::link::threads::Clock;
 use crate::time::Time;
 use pollux_mem::region::MapError;
+use pollux_verbs::error::over;
+use pollux_verbs::{Device, VerbsError};
 use pollux_wire::mad::smp::PortState;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +46,7 @@ pub enum OpenError {
     /// The name is none of `soft:PATH@NODE[:PORT]`.
     Name(String),
     /// Nobody listens there.
-    NoServer(Address, rustix::io::Errno),
+    NoServer(Address, Errno),
     /// The server answers, and says no.
     Refused(Address, String),
     /// The server does not answer.
@@ -78,6 +82,8 @@ pub struct ProcessLink {
     turns: u32,
     /// For what lies in a lane in parts, and is needed in one.
     room: Vec<u8>,
+    /// Below the state: the server knows that a seat is left before somebody takes it.
+    chair: Chair,
 }
 
 enum State {
@@ -89,9 +95,13 @@ enum State {
 /// Opens the port that a name says, and puts an adapter to it.
 pub fn open(name: &str, clock: Clock) -> Result<SoftDevice<ProcessLink>, OpenError> {
     let address = Address::parse(name).ok_or_else(|| OpenError::Name(name.into()))?;
-    let mut link = ProcessLink::open(address, clock)?;
+    Ok(seated(name, ProcessLink::open(address, clock)?))
+}
+
+fn seated(name: &str, mut link: ProcessLink) -> SoftDevice<ProcessLink> {
     let port = link.port().unwrap_or_else(down);
-    Ok(SoftDevice::new(name, Adapter::new(port), link))
+    let adapter = Adapter::seated(port, link.chair.seat());
+    SoftDevice::new(name, adapter, link)
 }
 
 /// A port without a fabric.
@@ -101,11 +111,15 @@ fn down() -> Port {
 }
 
 impl ProcessLink {
-    /// Attaches to a port. Waits for the server's answer.
+    /// Attaches to a port where nobody is. Waits for the server's answer.
     pub fn open(address: Address, clock: Clock) -> Result<Self, OpenError> {
+        Self::open_at(address, clock, Chair::first())
+    }
+
+    fn open_at(address: Address, clock: Clock, chair: Chair) -> Result<Self, OpenError> {
         let loans = Arc::new(Loans::new().map_err(OpenError::Memory)?);
-        let mut link =
-            Self { address, clock, loans, state: State::Apart, turns: 0, room: Vec::new() };
+        let (state, room) = (State::Apart, Vec::new());
+        let mut link = Self { address, clock, loans, state, turns: 0, room, chair };
         let address = || link.address.clone();
         let socket = Socket::connect(&link.address.path);
         let socket = socket.map_err(|errno| OpenError::NoServer(address(), errno))?;
@@ -143,7 +157,8 @@ impl ProcessLink {
     /// Says which port is wanted.
     fn ask(&self, socket: &Socket) -> bool {
         let Address { node, port, .. } = &self.address;
-        let note = Note::Attach { node: node.clone(), port: *port };
+        let (seat, secret) = (self.chair.seat(), self.chair.secret());
+        let note = Note::Attach(Attach { node: node.clone(), port: *port, seat, secret });
         self.loans.tell_all();
         socket.send(&note, Some(self.loans.as_fd()))
     }
@@ -198,6 +213,19 @@ fn joined(socket: &Socket) -> Answer {
         Received::Note(Note::Refused { reason }, _) => Answer::Refused(reason),
         Received::Note(..) | Received::End => Answer::Ended,
     }
+}
+
+/// The verb that opens an adapter once more.
+const BESIDE: &str = "beside";
+
+/// Why an adapter that is open cannot be opened once more.
+fn refused(error: OpenError) -> VerbsError {
+    let errno = match &error {
+        OpenError::NoServer(..) | OpenError::Silent(_) => return VerbsError::Gone,
+        OpenError::Memory(_) => Errno::NOMEM,
+        OpenError::Name(_) | OpenError::Refused(..) => Errno::BUSY,
+    };
+    VerbsError::System { verb: BESIDE, errno: errno.raw_os_error(), advice: error.to_string() }
 }
 
 fn wait(socket: &Socket) {
@@ -279,6 +307,12 @@ impl Link for ProcessLink {
         if let State::Joined(session) = &mut self.state {
             session.report(violation);
         }
+    }
+
+    fn beside(&mut self, name: &str) -> Result<Box<dyn Device + Send>, VerbsError> {
+        let chair = self.chair.beside().ok_or(over(BESIDE, "seats_max", SEATS_MAX.into()))?;
+        let link = Self::open_at(self.address.clone(), self.clock.clone(), chair);
+        Ok(Box::new(seated(name, link.map_err(refused)?)))
     }
 
     fn set_deadline(&mut self, _: Option<Time>) {}

@@ -14,12 +14,21 @@
 //!      +----------------------- direct: messages of one route, one way -------------------------+
 //! ```
 //!
+//! # Several at one port
+//!
+//! An adapter that is opened once more ([`Device::beside`](pollux_verbs::Device::beside)) is a
+//! client more, with a board and lanes of its own, at another [seat](crate::net::seats) of the
+//! same port: the number of a queue pair says the seat that it is of. Who does not know the secret
+//! of those who are at a port gets no seat there. They are equals: each may go, or die, without the
+//! others; the cable comes out with the last. Only what is for the first goes with the first.
+//!
 //! # How a direct lane begins and ends
 //!
-//! A lane has one sender, one receiver and one route (DLID, P_Key, SL); answers go by another one.
-//! The server finds the [`Way`](crate::net::ways::Way) and sends the memory to both. The sender
-//! says SWITCH behind the last message that it gives to the server, and the server, having
-//! delivered that, says OPEN: only then does the receiver look at the lane. So nothing overtakes.
+//! A lane has one sender, one receiver and one route (DLID, seat, P_Key, SL); answers go by
+//! another one. The server finds the [`Way`](crate::net::ways::Way) and sends the memory to both.
+//! The sender says SWITCH behind the last message that it gives to the server, and the server,
+//! having delivered that, says OPEN: only then does the receiver look at the lane. So nothing
+//! overtakes.
 //!
 //! It ends when its way is another one or none, when anything on it wants packets, when one of the
 //! two is gone, or when it is the least used one and another is wanted. The server writes so into
@@ -35,11 +44,12 @@
 //! a closed socket; the server takes its cable out, and the place is free.
 //!
 //! Read in this order: [`note`], [`socket`] (what is said by the socket), [`board`], [`direct`],
-//! [`loans`] (memory that others may reach), [`link`] and [`session`](self) (the client),
+//! [`loans`] (memory that others may reach), [`link`], `chair` and `session` (the client),
 //! [`grants`], [`server`].
 
 pub mod address;
 pub mod board;
+mod chair;
 pub mod direct;
 pub mod grants;
 pub mod link;

@@ -10,23 +10,31 @@
 //! Words are in the machine's order: both ends are on one machine. Reading is total.
 
 /// Both ends have to be of the same.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Octets of a note, at the most.
 pub const OCTETS_MAX: usize = HEAD + TEXT_MAX;
 /// Octets of a name or a reason, at the most.
 const TEXT_MAX: usize = 128;
 const HEAD: usize = 24;
 
+/// What a client wants to have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attach {
+    /// The node's name.
+    pub node: String,
+    /// Its port.
+    pub port: u8,
+    /// The seat there.
+    pub seat: u8,
+    /// What those who share a port know, and nobody else.
+    pub secret: u64,
+}
+
 /// What is said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// Client: puts an adapter to this port. Beside it, the table of what it lends.
-    Attach {
-        /// The node's name.
-        node: String,
-        /// Its port.
-        port: u8,
-    },
+    /// Client: puts an adapter to a port. Beside it, the table of what it lends.
+    Attach(Attach),
     /// Client: it lends this segment, which comes beside.
     Lend {
         /// Its number.
@@ -93,7 +101,9 @@ impl Note {
     pub fn emit(&self) -> Vec<u8> {
         let both = |client: &u32, segment: &u32| u64::from(*client) | u64::from(*segment) << 32;
         let (kind, first, second, text) = match self {
-            Self::Attach { node, port } => (1, u64::from(*port), 0, node.as_str()),
+            Self::Attach(Attach { node, port, seat, secret }) => {
+                (1, u64::from(*port) | u64::from(*seat) << 8, *secret, node.as_str())
+            }
             Self::Lend { segment } => (2, u64::from(*segment), 0, ""),
             Self::Forget { segment } => (3, u64::from(*segment), 0, ""),
             Self::Fetch { client, segment } => (4, both(client, segment), 0, ""),
@@ -125,7 +135,10 @@ impl Note {
         let (low, high) = (first as u32, (first >> 32) as u32);
         let text = || str::from_utf8(text).ok().map(str::to_owned);
         Some(match zeroth >> 32 {
-            1 => Self::Attach { node: text()?, port: u8::try_from(first).ok()? },
+            1 => {
+                let [port, seat] = u16::try_from(first).ok()?.to_le_bytes();
+                Self::Attach(Attach { node: text()?, port, seat, secret: second })
+            }
             2 => Self::Lend { segment: low },
             3 => Self::Forget { segment: low },
             4 => Self::Fetch { client: low, segment: high },
@@ -153,7 +166,7 @@ mod tests {
     fn notes_are_read_as_they_were_written() {
         let (client, segment, lane, route) = (7, 9, 1 << 40, 0x0500_0003_ffff_0000);
         for note in [
-            Note::Attach { node: "H-1".into(), port: 2 },
+            Note::Attach(Attach { node: "H-1".into(), port: 2, seat: 3, secret: u64::MAX }),
             Note::Lend { segment },
             Note::Forget { segment },
             Note::Fetch { client, segment },

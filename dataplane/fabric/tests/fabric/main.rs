@@ -1,5 +1,6 @@
 //! Adapters and links as their users see them: through the contract of `pollux-verbs`.
 
+mod beside;
 mod capture;
 mod first_words;
 mod hostile;

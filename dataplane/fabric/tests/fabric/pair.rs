@@ -142,7 +142,7 @@ impl<L: Link> Side<L> {
 /// Of datagrams.
 pub const QKEY: QKey = QKey(0x1234);
 
-fn path(lid: u16) -> AddressVector {
+pub fn path(lid: u16) -> AddressVector {
     AddressVector { dlid: Lid(lid), port: 1, ..AddressVector::default() }
 }
 
@@ -207,6 +207,13 @@ pub fn connect_by<L: Link>(
     path: AddressVector,
     connection: &Connection,
 ) {
+    for change in changes(peer, path, connection) {
+        side.device.modify_qp(side.qp, &change).unwrap();
+    }
+}
+
+/// What takes a queue pair from RESET to RTS.
+pub fn changes(peer: Qpn, path: AddressVector, connection: &Connection) -> [QpAttributes; 3] {
     let reliable = connection.qp_type == QpType::Rc;
     let connected = connection.qp_type != QpType::Ud;
     let rtr = QpAttributes {
@@ -228,7 +235,5 @@ pub fn connect_by<L: Link>(
         initiator_depth: reliable.then_some(4),
         ..QpAttributes::default()
     };
-    for change in [to_init(connection.qp_type), rtr, rts] {
-        side.device.modify_qp(side.qp, &change).unwrap();
-    }
+    [to_init(connection.qp_type), rtr, rts]
 }

@@ -32,10 +32,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const SLOT: usize = 80 << 10;
 const SLOTS: usize = 8;
 
-/// Descriptors are counted, so nothing else may run in this process.
+/// Descriptors are counted, so nothing else that has any may run in this process.
 static ALONE: Mutex<()> = Mutex::new(());
 
-fn alone() -> MutexGuard<'static, ()> {
+pub fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 

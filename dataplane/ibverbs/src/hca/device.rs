@@ -1,6 +1,7 @@
 //! The contract, verb by verb; what each does is in the file that is about it.
 
-use super::Hca;
+use super::{Hca, open};
+use crate::error::OpenError;
 use pollux_mem::Memory;
 use pollux_verbs::{
     Access, AddressVector, Ah, Arm, AsyncEvent, Completion, Cq, Device, DeviceAttributes, LKey,
@@ -139,5 +140,16 @@ impl Device for Hca {
 
     fn async_event(&mut self) -> Option<AsyncEvent> {
         Self::async_event(self)
+    }
+
+    /// A context of its own: the kernel and the adapter tell apart what is whose.
+    fn beside(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
+        let name = &self.attributes.name;
+        match open(name, 1) {
+            Ok(hca) => Ok(Box::new(hca)),
+            Err(OpenError::System { verb, errno, .. }) => Err(self.refused(verb)(errno)),
+            // It was there, and is not on the list any more.
+            Err(_) => Err(VerbsError::Gone),
+        }
     }
 }

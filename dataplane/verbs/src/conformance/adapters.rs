@@ -14,17 +14,19 @@ pub enum Side {
     A,
     /// The one that mostly answers.
     B,
+    /// A's adapter once more, where a case has asked for that: no backend is asked for this one.
+    Beside,
 }
 
 impl Side {
-    /// Both of them.
+    /// Both that there always are.
     pub const BOTH: [Self; 2] = [Self::A, Self::B];
 
     /// The other one.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
-            Self::A => Self::B,
+            Self::A | Self::Beside => Self::B,
             Self::B => Self::A,
         }
     }

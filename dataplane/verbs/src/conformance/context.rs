@@ -5,6 +5,7 @@ use super::verdict::{Stop, fail, skip};
 use crate::address::{AddressVector, GlobalRoute};
 use crate::completion::Completion;
 use crate::device::{Device, Limits};
+use crate::error::VerbsError;
 use crate::event::AsyncEvent;
 use crate::memory::Cq;
 use pollux_mem::Memory;
@@ -23,6 +24,8 @@ const POLL_BATCH: usize = 16;
 /// A case's hold on its adapters.
 pub struct Context<'a> {
     adapters: &'a mut dyn Adapters,
+    /// A's once more, from [`Context::open_beside`] on.
+    beside: Option<Box<dyn Device + Send>>,
     is_lossy: bool,
     /// What came and was not asked for yet, of every queue that is polled.
     pub(super) inbox: BTreeMap<(Side, Cq), VecDeque<Completion>>,
@@ -34,7 +37,8 @@ pub struct Context<'a> {
 impl<'a> Context<'a> {
     pub(super) fn new(adapters: &'a mut dyn Adapters, is_lossy: bool) -> Self {
         let inbox = BTreeMap::new();
-        Self { adapters, is_lossy, inbox, events: Vec::new(), memories: Vec::new() }
+        let (beside, events, memories) = (None, Vec::new(), Vec::new());
+        Self { adapters, beside, is_lossy, inbox, events, memories }
     }
 
     /// Whether the wire loses packets.
@@ -43,18 +47,37 @@ impl<'a> Context<'a> {
     }
 
     /// One of the devices.
+    ///
+    /// # Panics
+    /// When a case asks for what is beside A without having opened it.
     pub fn device(&mut self, side: Side) -> &mut dyn Device {
-        self.adapters.device(side)
+        device_of(self.adapters, &mut self.beside, side)
+    }
+
+    /// Opens A's adapter once more, or ends the case where that cannot be.
+    pub fn open_beside(&mut self) -> Result<(), Stop> {
+        match self.device(Side::A).beside() {
+            Ok(device) => self.beside = Some(device),
+            Err(error @ VerbsError::Unsupported { .. }) => return skip(error.to_string()),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Gives that up, with all that was made in it.
+    pub fn close_beside(&mut self) {
+        self.inbox.retain(|(side, _), _| *side != Side::Beside);
+        self.beside = None;
     }
 
     /// The side under which what belongs to `side` is kept: one device is side A twice.
     pub(super) fn owner(&self, side: Side) -> Side {
-        if self.adapters.is_one_device() { Side::A } else { side }
+        if side == Side::B && self.adapters.is_one_device() { Side::A } else { side }
     }
 
     /// The port that a side uses.
     pub fn port(&self, side: Side) -> u8 {
-        self.adapters.port(side)
+        self.adapters.port(if side == Side::Beside { Side::A } else { side })
     }
 
     /// What both devices can: the lesser of each limit that cases ask for.
@@ -166,17 +189,18 @@ impl<'a> Context<'a> {
         let mut came = false;
         for ((side, cq), inbox) in &mut self.inbox {
             let mut batch = [Completion::NOTHING; POLL_BATCH];
-            let count = self.adapters.device(*side).poll(*cq, &mut batch)?;
+            let device = device_of(self.adapters, &mut self.beside, *side);
+            let count = device.poll(*cq, &mut batch)?;
             if count > POLL_BATCH {
                 return fail(format!("poll: expected at most {POLL_BATCH}, found {count}"));
             }
             inbox.extend(&batch[..count]);
             came |= count > 0;
         }
-        for side in Side::BOTH {
-            while let Some(event) = self.adapters.device(side).async_event() {
-                let side = if self.adapters.is_one_device() { Side::A } else { side };
-                self.events.push((side, event));
+        let beside = self.beside.as_ref().map(|_| Side::Beside);
+        for side in Side::BOTH.into_iter().chain(beside) {
+            while let Some(event) = self.device(side).async_event() {
+                self.events.push((self.owner(side), event));
                 came = true;
             }
         }
@@ -232,6 +256,17 @@ impl<'a> Context<'a> {
                 fail(format!("at the end: expected no more events, found {event:?} at {side:?}"))
             }
         }
+    }
+}
+
+fn device_of<'a>(
+    adapters: &'a mut dyn Adapters,
+    beside: &'a mut Option<Box<dyn Device + Send>>,
+    side: Side,
+) -> &'a mut dyn Device {
+    match side {
+        Side::A | Side::B => adapters.device(side),
+        Side::Beside => beside.as_deref_mut().expect("the case has opened it"),
     }
 }
 

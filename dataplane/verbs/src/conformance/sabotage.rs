@@ -405,4 +405,6 @@ impl Device for Sabotaged {
         let event = self.adapters().device(self.side).async_event();
         event.filter(|_| self.fault != Fault::LoseEvents)
     }
+
+    // Not `beside`: what that gives would be well.
 }

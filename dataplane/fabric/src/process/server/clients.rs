@@ -1,10 +1,12 @@
 //! Who comes and goes at a server, and what clients say by their sockets.
 
-use super::{CLIENTS_MAX, Client, STRANGERS_MAX, Server};
+use super::{CLIENTS_MAX, Client, Place, STRANGERS_MAX, Server};
+use crate::hca::SEATS_MAX;
 use crate::net::Net;
+use crate::net::seats::Seat;
 use crate::process::board::{SLOTS, ServerBoard};
 use crate::process::loans::{SEGMENTS_MAX, TABLE};
-use crate::process::note::Note;
+use crate::process::note::{Attach, Note};
 use crate::process::socket::{Received, Socket, accept};
 use crate::time::Time;
 use crate::topology::End;
@@ -41,9 +43,8 @@ impl Server {
             let Some(stranger) = self.strangers.pop_front() else { break };
             match stranger.receive() {
                 Received::Nothing => self.strangers.push_back(stranger),
-                Received::Note(Note::Attach { node, port }, Some(table)) => {
-                    if let Err((stranger, reason)) = self.attach(net, stranger, &node, port, table)
-                    {
+                Received::Note(Note::Attach(ask), Some(table)) => {
+                    if let Err((stranger, reason)) = self.attach(net, stranger, &ask, table) {
                         let _ = stranger.send(&Note::Refused { reason: reason.into() }, None);
                     }
                 }
@@ -57,25 +58,14 @@ impl Server {
         &mut self,
         net: &mut Net,
         socket: Socket,
-        node: &str,
-        port: u8,
+        ask: &Attach,
         table: OwnedFd,
     ) -> Result<(), (Socket, &'static str)> {
-        let nodes = net.subnet().topology().nodes();
-        let Some(index) = nodes.iter().position(|planned| planned.name == node) else {
-            return Err((socket, "the fabric has no node of this name"));
+        let seat = match self.find_seat(net, ask) {
+            Ok(seat) => seat,
+            Err(reason) => return Err((socket, reason)),
         };
-        let has_port = (1..=nodes[index].num_ports()).contains(&port);
-        let end = End { node: index as u32, port };
-        if net.subnet().nodes()[index].is_switch() || !has_port {
-            return Err((socket, "the node is no host with such a port"));
-        }
-        if self.places.contains_key(&end) {
-            return Err((socket, "somebody is at this port"));
-        }
-        if self.clients.len() >= CLIENTS_MAX {
-            return Err((socket, "the fabric has as many clients as it may have"));
-        }
+        let end = seat.end;
         if self.unplugged.remove(&end) {
             net.set_cable(end, true);
         }
@@ -87,13 +77,42 @@ impl Server {
             return Err((socket, "the socket is full"));
         }
         board.set_wants_packets(net.wants_packets());
-        net.claim(end);
+        net.claim(seat);
         let lent = BTreeMap::from([(TABLE, (table, BTreeSet::new()))]);
         let outbox = VecDeque::new();
-        let client = Client { socket, end, board, lent, outbox, is_lost: false };
+        let client = Client { socket, seat, board, lent, outbox, is_lost: false };
         self.clients.insert(number, client);
-        self.places.insert(end, number);
+        let secret = ask.secret;
+        let place = self.places.entry(end).or_insert(Place { secret, seats: BTreeMap::new() });
+        place.seats.insert(seat.number, number);
         Ok(())
+    }
+
+    /// The seat that a client may have: any of a port where nobody is, and of others those that are
+    /// free, if it knows what those know who are there.
+    fn find_seat(&self, net: &Net, ask: &Attach) -> Result<Seat, &'static str> {
+        let nodes = net.subnet().topology().nodes();
+        let Some(index) = nodes.iter().position(|planned| planned.name == ask.node) else {
+            return Err("the fabric has no node of this name");
+        };
+        let has_port = (1..=nodes[index].num_ports()).contains(&ask.port);
+        let end = End { node: index as u32, port: ask.port };
+        if net.subnet().nodes()[index].is_switch() || !has_port {
+            return Err("the node is no host with such a port");
+        }
+        if ask.seat >= SEATS_MAX {
+            return Err("an adapter is not opened so often");
+        }
+        let place = self.places.get(&end);
+        let is_free =
+            |place: &Place| place.secret == ask.secret && !place.seats.contains_key(&ask.seat);
+        if !place.is_none_or(is_free) {
+            return Err("somebody is at this port");
+        }
+        if self.clients.len() >= CLIENTS_MAX {
+            return Err("the fabric has as many clients as it may have");
+        }
+        Ok(Seat { end, number: ask.seat })
     }
 
     /// Numbers have sixteen bits, and 0 is nobody. There are fewer clients, so one is free.
@@ -164,16 +183,21 @@ impl Server {
         }
     }
 
-    /// A client is no more: what it sent goes on, and its cable comes out.
+    /// A client is no more: what it sent goes on. Its cable comes out with the last at the port.
     fn detach(&mut self, now: Time, net: &mut Net, number: u32) {
         self.take_up(now, net, number, SLOTS);
         net.advance(now);
         self.grants.of_client(number).into_iter().for_each(|lane| self.end_lane(net, lane));
         self.forget(net, number, TABLE);
         let Some(client) = self.clients.remove(&number) else { return };
-        self.places.remove(&client.end);
-        net.detach(client.end);
-        net.set_cable(client.end, false);
-        self.unplugged.insert(client.end);
+        net.detach(client.seat);
+        let end = client.seat.end;
+        let Some(place) = self.places.get_mut(&end) else { return };
+        place.seats.remove(&client.seat.number);
+        if place.seats.is_empty() {
+            self.places.remove(&end);
+            net.set_cable(end, false);
+            self.unplugged.insert(end);
+        }
     }
 }

@@ -16,8 +16,9 @@ use super::socket::{Socket, listen_at, socket_path};
 use super::tag;
 use crate::frame::Frame;
 use crate::hca::violation::KeyViolation;
-use crate::head::{LENT, WORDS_MAX, is_management, route_bits, route_of};
+use crate::head::{LENT, WORDS_MAX, is_management, route_bits, route_of, seat_of_route};
 use crate::net::Net;
+use crate::net::seats::Seat;
 use crate::node::NodeDrop;
 use crate::time::Time;
 use crate::topology::End;
@@ -53,7 +54,7 @@ pub struct Server {
     listener: OwnedFd,
     clients: BTreeMap<u32, Client>,
     strangers: VecDeque<Socket>,
-    places: BTreeMap<End, u32>,
+    places: BTreeMap<End, Place>,
     /// Ports whose cables came out with their clients.
     unplugged: BTreeSet<End>,
     /// Who wants which segment of whom.
@@ -71,9 +72,17 @@ pub struct Server {
     retry: Duration,
 }
 
+/// A port that clients are at.
+struct Place {
+    /// What they have shown.
+    secret: u64,
+    /// Who they are.
+    seats: BTreeMap<u8, u32>,
+}
+
 struct Client {
     socket: Socket,
-    end: End,
+    seat: Seat,
     board: ServerBoard,
     /// What it lends, by number, and who has it. The first is the table.
     lent: BTreeMap<u32, (OwnedFd, BTreeSet<u32>)>,
@@ -84,7 +93,7 @@ struct Client {
 
 /// Something for a client.
 enum Down {
-    Frame(End, Frame),
+    Frame(Seat, Frame),
     Say(u8, u64),
 }
 
@@ -123,7 +132,8 @@ impl Server {
 
     /// The process at a port, as far as the system says which one it is.
     pub fn process_at(&self, end: End) -> Option<u32> {
-        self.clients.get(self.places.get(&end)?)?.socket.process()
+        let first = self.places.get(&end)?.seats.values().next()?;
+        self.clients.get(first)?.socket.process()
     }
 
     /// How many clients there are, and direct lanes between them.
@@ -210,14 +220,14 @@ impl Server {
         self.epoch = net.epoch();
         let clients = &self.clients;
         let changed = self.grants.all(|grant| {
-            let from = clients.get(&grant.from).map(|client| client.end);
+            let from = clients.get(&grant.from).map(|client| client.seat.end);
             let way = from.and_then(|from| net.way(from, route_of(grant.route)));
             way.as_ref() != Some(&grant.way)
         });
         changed.into_iter().for_each(|lane| self.end_lane(net, lane));
         let wants_packets = net.wants_packets();
         for client in self.clients.values_mut() {
-            client.board.set_port(&net.port(client.end));
+            client.board.set_port(&net.port(client.seat.end));
             client.board.set_wants_packets(wants_packets);
         }
     }
@@ -236,7 +246,7 @@ impl Server {
         let mut was_busy = false;
         for _ in 0..most {
             let Some(client) = self.clients.get_mut(&number) else { break };
-            let end = client.end;
+            let seat = client.seat;
             let mut up = None;
             if !client.board.up.receive(|entry| up = Some(up_of(entry))) {
                 break;
@@ -250,9 +260,9 @@ impl Server {
                         }
                         _ => None,
                     };
-                    net.send(now, end, frame);
+                    net.send(now, seat, frame);
                     if let Some(route) = route {
-                        self.consider(net, number, end, route);
+                        self.consider(net, number, seat.end, route);
                     }
                 }
                 Some(Up::Switch(lane)) => {
@@ -266,9 +276,9 @@ impl Server {
                         self.end_lane(net, lane);
                     }
                 }
-                Some(Up::Violation(violation)) => net.key_violation(end, &violation),
+                Some(Up::Violation(violation)) => net.key_violation(seat.end, &violation),
                 Some(Up::Rubbish) | None => {
-                    let node = net.subnet_mut().node_mut(end.node);
+                    let node = net.subnet_mut().node_mut(seat.end.node);
                     node.drops.count(NodeDrop::Unclaimed);
                 }
             }
@@ -283,7 +293,7 @@ impl Server {
         let mut was_busy = false;
         for _ in 0..BATCH {
             if client.outbox.is_empty() {
-                let taken = net.take(client.end);
+                let taken = net.take(client.seat);
                 client.outbox.extend(taken.map(|(origin, frame)| Down::Frame(origin, frame)));
             }
             let Some(next) = client.outbox.front() else { break };
@@ -296,7 +306,7 @@ impl Server {
                     let head = &mut head[..message.words()];
                     head.copy_from_slice(message.head());
                     if head[0] & LENT != 0 {
-                        let lender = self.places.get(origin).copied().unwrap_or(0);
+                        let lender = client_at(&self.places, *origin).unwrap_or(0);
                         head[2] = head[2] & 0xffff_ffff | u64::from(lender) << 32;
                     }
                     down.send_octets(tag::MESSAGE, head, message.payload())
@@ -314,7 +324,7 @@ impl Server {
     /// Says something to a client behind all that has come for it.
     fn say(&mut self, net: &mut Net, number: u32, what: u8, lane: u64) {
         let Some(client) = self.clients.get_mut(&number) else { return };
-        while let Some((origin, frame)) = net.take(client.end) {
+        while let Some((origin, frame)) = net.take(client.seat) {
             client.outbox.push_back(Down::Frame(origin, frame));
         }
         client.outbox.push_back(Down::Say(what, lane));
@@ -339,8 +349,10 @@ impl Server {
             return;
         }
         let Some(way) = net.way(end, route_of(route)) else { return };
-        let to = way.end().and_then(|end| self.places.get(&end)).copied();
-        let Some(to) = to else { return };
+        // What stays at the port never meets this way.
+        let Some(to) = way.end().filter(|to| *to != end) else { return };
+        let to = Seat { end: to, number: seat_of_route(route) };
+        let Some(to) = client_at(&self.places, to) else { return };
         // Who does not take what is there gets no more to take.
         if self.clients.get(&to).is_none_or(|client| client.outbox.len() > BATCH) {
             return;
@@ -385,6 +397,11 @@ impl Drop for Server {
         // Nobody else may have taken the path, as long as the listener is there.
         let _ = rustix::fs::unlink(&self.path);
     }
+}
+
+/// The client at a seat.
+fn client_at(places: &BTreeMap<End, Place>, seat: Seat) -> Option<u32> {
+    places.get(&seat.end)?.seats.get(&seat.number).copied()
 }
 
 fn settle_lane(net: &mut Net, grants: &mut Grants, number: u64, lane: &mut Granted) {
@@ -438,6 +455,7 @@ mod tests {
     use crate::link::world::Wire;
     use crate::process::board::ClientBoard;
     use crate::process::loans::Loans;
+    use crate::process::note::Attach;
     use crate::process::socket::Received;
     use crate::subnet::Subnet;
     use crate::topology::Topology;
@@ -461,15 +479,89 @@ mod tests {
     }
 
     fn attached(server: &mut Server, net: &mut Net, host: u32) -> (Socket, ClientBoard) {
+        seated(server, net, host, 0, 1).expect("it is attached")
+    }
+
+    fn seated(
+        server: &mut Server,
+        net: &mut Net,
+        host: u32,
+        seat: u8,
+        secret: u64,
+    ) -> Result<(Socket, ClientBoard), String> {
         let socket = Socket::connect(&server.path.with_extension("")).unwrap();
         let node = format!("host{host}");
         let loans = Loans::new().unwrap();
-        assert!(socket.send(&Note::Attach { node, port: 1 }, Some(loans.as_fd())));
+        let ask = Attach { node, port: 1, seat, secret };
+        assert!(socket.send(&Note::Attach(ask), Some(loans.as_fd())));
         server.look(Time::START, net);
-        let Received::Note(Note::Attached { .. }, Some(fd)) = socket.receive() else {
-            panic!("it is not attached")
+        match socket.receive() {
+            Received::Note(Note::Attached { .. }, Some(fd)) => {
+                Ok((socket, ClientBoard::open(fd).unwrap()))
+            }
+            Received::Note(Note::Refused { reason }, None) => Err(reason),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Who does not know the secret gets no seat, and nobody gets one that is taken.
+    #[test]
+    fn a_seat_is_for_those_who_know_the_secret() {
+        let (mut server, mut net) = server("seats");
+        let mut ask = |seat, secret| seated(&mut server, &mut net, 1, seat, secret);
+        let refused = |answer: Result<_, String>| answer.err().expect("it is refused");
+        let first = ask(0, 7).unwrap();
+        let third = ask(2, 7).unwrap();
+        for (seat, secret) in [(0, 7), (0, 8), (1, 8), (1, 0), (2, 7)] {
+            assert_eq!(refused(ask(seat, secret)), "somebody is at this port");
+        }
+        assert!(refused(ask(8, 7)).contains("so often"));
+        drop(first);
+        assert_eq!(refused(ask(0, 8)), "somebody is at this port");
+        let first = ask(0, 7).unwrap();
+        drop((first, third));
+        let _others = ask(1, 8).unwrap();
+        assert_eq!(server.census(), (1, 0));
+        assert_eq!(server.process_at(End { node: 1, port: 1 }), Some(std::process::id()));
+    }
+
+    /// The cable comes out with the last, and what is for a seat comes to that one.
+    #[test]
+    fn one_that_dies_leaves_the_port_to_the_others() {
+        let (mut server, mut net) = server("dies");
+        let end = End { node: 1, port: 1 };
+        let first = attached(&mut server, &mut net, 1);
+        let (_socket, mut board) = seated(&mut server, &mut net, 1, 1, 1).unwrap();
+        let (_peer, mut peers) = attached(&mut server, &mut net, 2);
+        let ports = |net: &mut Net| {
+            for node in 0..3 {
+                let ports = net.subnet_mut().node_mut(node).ports.iter_mut();
+                ports.for_each(|port| port.info.port_state = PortState::ACTIVE);
+            }
         };
-        (socket, ClientBoard::open(fd).unwrap())
+        ports(&mut net);
+        drop(first);
+        server.look(Time::START, &mut net);
+        assert!(net.subnet().nodes()[1].ports[1].is_linked() && net.has_adapter(end));
+        // Of its queue pairs, of those of a seat where nobody is, and of management.
+        for dest_qp in [1 << 21 | 0x41, 0x41, 2 << 21 | 0x41, 1] {
+            let words = [0xffff << 16 | dest_qp << 32, 1 << 32, 1];
+            assert!(peers.up.send_octets(tag::MESSAGE, &words, b"four"));
+        }
+        server.receive(Time::START, &mut net);
+        net.advance(Time::START);
+        while let Some(delivery) = net.poll_delivery() {
+            net.give(delivery);
+        }
+        server.send(Time::START, &mut net);
+        let mut came = Vec::new();
+        while board.down.receive(|entry| came.push((entry.tag(), entry.head(0) >> 32))) {}
+        came.retain(|(what, _)| *what == tag::MESSAGE);
+        assert_eq!(came, [(tag::MESSAGE, 1 << 21 | 0x41)]);
+        assert!(net.subnet().nodes()[1].drops.total() >= 2, "nobody is there for the others");
+        drop((_socket, board));
+        server.look(Time::START, &mut net);
+        assert!(!net.subnet().nodes()[1].ports[1].is_linked() && !net.has_adapter(end));
     }
 
     #[test]
@@ -494,6 +586,7 @@ mod tests {
         for _ in 0..200 {
             let (socket, mut board) = attached(&mut server, &mut net, 1);
             let (_victim, _board) = attached(&mut server, &mut net, 2);
+            let beside = seated(&mut server, &mut net, 1, 1 + dice.below(7) as u8, 1);
             for _ in 0..100 {
                 let head: Vec<u64> = (0..dice.below(15)).map(|_| dice.roll()).collect();
                 let octets: Vec<u8> = (0..dice.below(600)).map(|_| dice.roll() as u8).collect();
@@ -507,16 +600,22 @@ mod tests {
             }
             assert!(server.census().1 <= super::super::grants::LANES_MAX);
             let segment = dice.roll() as u32;
-            let note = match dice.below(5) {
+            let note = match dice.below(6) {
                 0 => Note::Fetch { client: segment % 8, segment: segment >> 16 },
                 1 => Note::Lend { segment },
                 2 => Note::Forget { segment },
                 3 => Note::Wake,
+                4 => Note::Attach(Attach {
+                    node: "host2".into(),
+                    port: 1,
+                    seat: segment as u8,
+                    secret: dice.roll(),
+                }),
                 _ => Note::Attached { client: segment },
             };
             let _ = socket.send(&note, None);
             server.look(Time::START, &mut net);
-            drop((socket, _victim));
+            drop((socket, _victim, beside));
             server.look(Time::START, &mut net);
             assert_eq!(server.census(), (0, 0));
             for node in 0..3 {

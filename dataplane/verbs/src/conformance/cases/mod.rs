@@ -1,6 +1,7 @@
 //! The cases, a theme a file.
 
 mod atomics;
+mod beside;
 mod completions;
 mod connections;
 mod datagrams;
@@ -81,6 +82,7 @@ pub const THEMES: &[Theme] = &[
     Theme { name: "multicast", cases: multicast::CASES },
     Theme { name: "drain", cases: drain::CASES },
     Theme { name: "migration", cases: migration::CASES },
+    Theme { name: "beside", cases: beside::CASES },
     // What fails, and how.
     Theme { name: "not-ready", cases: retries::RNR },
     Theme { name: "absent", cases: retries::ABSENT },

@@ -22,12 +22,16 @@ pub const CASES: &[Case] = &[
 
 const NEEDS: &[Need] = &[Need::Multicast, Need::Lossless];
 
-fn attach(cx: &mut Context<'_>, end: &End, group: Group) -> Result<(), Stop> {
+pub(super) fn attach(cx: &mut Context<'_>, end: &End, group: Group) -> Result<(), Stop> {
     Ok(cx.device(end.side()).attach_multicast(end.qp, group.mgid, group.mlid)?)
 }
 
 /// Where datagrams to the group go.
-fn to_group(cx: &mut Context<'_>, from: &End, group: Group) -> Result<Destination, Stop> {
+pub(super) fn to_group(
+    cx: &mut Context<'_>,
+    from: &End,
+    group: Group,
+) -> Result<Destination, Stop> {
     let route = GlobalRoute { dgid: group.mgid, hop_limit: 64, ..GlobalRoute::default() };
     let port = cx.port(from.side());
     let path = AddressVector { dlid: group.mlid, port, grh: Some(route), ..Default::default() };
@@ -35,18 +39,24 @@ fn to_group(cx: &mut Context<'_>, from: &End, group: Group) -> Result<Destinatio
     Ok(Destination { ah, qpn: Qpn::MULTICAST, qkey: Setup::UD.qkey })
 }
 
-fn room(cx: &mut Context<'_>, end: &End, id: u64) -> Result<Buffer, Stop> {
+pub(super) fn room(cx: &mut Context<'_>, end: &End, id: u64) -> Result<Buffer, Stop> {
     let sink = cx.sink(end, 48)?;
     cx.recv(end, id, &[sink.sge(0, 48)])?;
     Ok(sink)
 }
 
-fn send(cx: &mut Context<'_>, a: &End, to: Destination, seed: u8) -> Result<(), Stop> {
+pub(super) fn send(cx: &mut Context<'_>, a: &End, to: Destination, seed: u8) -> Result<(), Stop> {
     let source = cx.source(a, 8, seed)?;
     cx.carry_out(a, request(100, SendOp::Datagram(to), &[source.sge(0, 8)])).map(drop)
 }
 
-fn has(cx: &mut Context<'_>, end: &End, id: u64, sink: &Buffer, seed: u8) -> Result<(), Stop> {
+pub(super) fn has(
+    cx: &mut Context<'_>,
+    end: &End,
+    id: u64,
+    sink: &Buffer,
+    seed: u8,
+) -> Result<(), Stop> {
     let found = cx.received(end, id, 48)?;
     equal("a GRH", found.from.map(|from| from.has_grh), Some(true))?;
     sink.holds(Grh::LEN, &pattern(seed, 8))
