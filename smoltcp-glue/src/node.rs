@@ -94,6 +94,7 @@ impl Node {
             pkey: PKey::DEFAULT,
             mode: Mode::Ud,
             mtu: stack.mtu,
+            workers: 1,
             peer: Vec::new(),
             address: Vec::new(),
             router: Vec::new(),

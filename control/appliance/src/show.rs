@@ -104,12 +104,13 @@ const fn columns(what: What) -> (&'static str, &'static str) {
         What::Groups => ("groups", "lid ports"),
         What::Interfaces => (
             "interfaces",
-            "interface state lid mtu addresses dhcp link sent received why waits_for",
+            "interface state workers lid mtu addresses dhcp link sent received why waits_for",
         ),
         What::Neighbors => ("neighbors", "interface address state by mtu link why"),
-        What::Connections => {
-            ("connections", "interface peer type state role dialect mtu qpn sent received why")
-        }
+        What::Connections => (
+            "connections",
+            "interface worker peer type state role dialect mtu qpn sent received why",
+        ),
         What::Workers => (
             "workers",
             "worker core idle interfaces breaths busy_breaths packets sleeps asleep_ms busy_ms",

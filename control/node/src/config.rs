@@ -10,6 +10,7 @@
 //! pkey = 0xffff                              # the partition; the default one without this
 //! mode = "auto"                              # ud, rc, uc, or the best that a peer offers
 //! mtu = 65520                                # the longest packet; what a link takes is often less
+//! workers = 2                                # that move its packets, each by its own connections
 //! address = ["10.0.0.1/24", "fd00::1/64"]    # or "dhcp", to ask a server
 //! router = ["10.0.0.254"]                    # where everything else goes
 //! ipv6 = true
@@ -38,6 +39,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
+
+/// Workers of one interface, at most: an adapter in software has no more places at a port.
+pub const SIDES_MAX: u8 = 8;
 
 /// What a node is to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -78,6 +82,9 @@ pub struct InterfaceSettings {
     /// The longest packet that is sent, and that connections bring.
     #[serde(default = "longest", deserialize_with = "mtu")]
     pub mtu: u32,
+    /// Workers that move its packets, each with connections of its own to every peer.
+    #[serde(default = "alone", deserialize_with = "workers")]
+    pub workers: u8,
     /// Peers to which they go otherwise.
     #[serde(default)]
     pub peer: Vec<PeerSettings>,
@@ -303,6 +310,10 @@ const fn longest() -> u32 {
     ip_mtu(RECEIVE_MTU_MAX)
 }
 
+const fn alone() -> u8 {
+    1
+}
+
 fn idle<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Idle, D::Error> {
     let name = String::deserialize(deserializer)?;
     Idle::named(&name).ok_or_else(|| {
@@ -319,6 +330,14 @@ fn mtu<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
             longest()
         ))),
     }
+}
+
+fn workers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
+    let workers = u32::deserialize(deserializer)?;
+    let count = u8::try_from(workers).ok().filter(|count| (1..=SIDES_MAX).contains(count));
+    count.ok_or_else(|| {
+        de::Error::custom(format!("{workers} workers of one interface; write 1 to {SIDES_MAX}"))
+    })
 }
 
 fn partition<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PKey, D::Error> {
@@ -445,6 +464,12 @@ link = "80:00:00:48:fe:80:00:00:00:00:00:00:00:02:c9:03:00:00:10:01"
         assert!(refusal(&mixed).contains("has fd00::1, but ipv6 = false"));
         let said = refusal(&WHOLE.replace("pkey = 0x8001", "mtu = 65521"));
         assert!(said.starts_with("node.toml:4: ") && said.contains("1280 to 65520"), "{said}");
+        let workers = |count: &str| WHOLE.replace("pkey = 0x8001", &format!("workers = {count}"));
+        assert_eq!(NodeConfig::read("f", &workers("8")).unwrap().interfaces["ib0"].workers, 8);
+        for count in ["0", "9", "300"] {
+            let said = refusal(&workers(count));
+            assert!(said.starts_with("node.toml:4: ") && said.contains("write 1 to 8"), "{said}");
+        }
         let peer = format!("{WHOLE}[[interface.ib0.peer]]\naddress = '10.0.0.7'\nmode = 'uc'\n");
         let config = NodeConfig::read("node.toml", &peer).unwrap();
         assert_eq!(config.interfaces["ib0"].peer[0].mode, Mode::Uc);

@@ -189,6 +189,8 @@ pub(crate) enum Management {
     Shared(Seat),
     /// In band, where there is no queue pair 1.
     InBand(InBand),
+    /// By those of another worker.
+    Elsewhere,
 }
 
 /// What an interface has of a device.
@@ -227,6 +229,19 @@ impl Place {
     }
 }
 
+impl Taken {
+    /// What another worker has of the same device: all but management.
+    pub(crate) fn beside(
+        device: &mut dyn Device,
+        port: u8,
+        fabric: Option<Arc<Embedded>>,
+    ) -> Result<Self, VerbsError> {
+        let mut device = device.beside()?;
+        let pd = device.create_pd()?;
+        Ok(Self { device, port, pd, management: Management::Elsewhere, fabric })
+    }
+}
+
 impl Management {
     /// Takes what has come for this interface; says whether anything was done.
     pub(crate) fn poll(
@@ -250,6 +265,7 @@ impl Management {
                 received.extend(in_band.take_answers());
                 Ok(received.len() > before)
             }
+            Self::Elsewhere => Ok(false),
         }
     }
 
@@ -266,6 +282,7 @@ impl Management {
                 let mtu = device.port(in_band.port()).map(|port| port.mtu);
                 return in_band.send(envelope, mtu.unwrap_or_default());
             }
+            Self::Elsewhere => {}
         }
         None
     }
@@ -276,6 +293,7 @@ impl Management {
             Self::Own(gsi) => gsi.unsent(),
             Self::Shared(seat) => lock(&seat.inner).gsi.unsent(),
             Self::InBand(in_band) => in_band.unsent(),
+            Self::Elsewhere => 0,
         }
     }
 
@@ -284,7 +302,7 @@ impl Management {
         match self {
             Self::Own(gsi) => gsi.is_idle(),
             Self::Shared(seat) => lock(&seat.inner).gsi.is_idle(),
-            Self::InBand(_) => true,
+            Self::InBand(_) | Self::Elsewhere => true,
         }
     }
 
@@ -293,7 +311,7 @@ impl Management {
         match self {
             Self::Own(gsi) => Some(gsi.cq()),
             Self::Shared(seat) => Some(lock(&seat.inner).gsi.cq()),
-            Self::InBand(_) => None,
+            Self::InBand(_) | Self::Elsewhere => None,
         }
     }
 
@@ -302,7 +320,7 @@ impl Management {
         match self {
             Self::Own(gsi) => gsi.qp() == qp,
             Self::Shared(seat) => lock(&seat.inner).gsi.qp() == qp,
-            Self::InBand(_) => false,
+            Self::InBand(_) | Self::Elsewhere => false,
         }
     }
 
@@ -310,7 +328,7 @@ impl Management {
     pub(crate) fn view(&self, port: PortView) -> PortView {
         match self {
             Self::InBand(_) => InBand::view(port),
-            Self::Own(_) | Self::Shared(_) => port,
+            Self::Own(_) | Self::Shared(_) | Self::Elsewhere => port,
         }
     }
 
@@ -318,7 +336,7 @@ impl Management {
     pub(crate) fn in_band(&mut self) -> Option<&mut InBand> {
         match self {
             Self::InBand(in_band) => Some(in_band),
-            Self::Own(_) | Self::Shared(_) => None,
+            Self::Own(_) | Self::Shared(_) | Self::Elsewhere => None,
         }
     }
 }
@@ -373,6 +391,7 @@ impl Device for Seat {
         poll(cq: Cq, completions: &mut [Completion]) -> Result<usize, VerbsError>;
         arm(cq: Cq, arm: Arm) -> Result<(), VerbsError>;
         wait(timeout: Duration) -> Result<Option<Cq>, VerbsError>;
+        // What another worker gets nobody shares: it needs no seat.
         beside() -> Result<Box<dyn Device + Send>, VerbsError>;
     }
 

@@ -13,7 +13,7 @@ mod tests;
 
 pub use identifier::InterfaceId;
 pub use routes::{NextHop, RouteDrop, Routes};
-pub(crate) use source::subnet_broadcast;
+pub(crate) use source::{choose as source_for, is_broadcast, is_in, subnet_broadcast};
 
 use crate::drops::{Drops, reasons};
 use pollux_verbs::time::Time;
@@ -271,16 +271,12 @@ impl Addresses {
 
     /// Whether packets to `ip` are for everyone on one of our subnets.
     pub fn is_broadcast(&self, ip: Ipv4Addr) -> bool {
-        let of_subnet = |one: &Address| match one.ip {
-            IpAddr::V4(own) => subnet_broadcast(own, one.prefix_len),
-            IpAddr::V6(_) => None,
-        };
-        ip.is_broadcast() || self.all.values().filter_map(of_subnet).any(|all| all == ip)
+        is_broadcast(self.all.values(), ip)
     }
 
     /// Which address of ours to send from (RFC 6724 5).
     pub fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
-        source::choose(self.all.values(), destination)
+        source_for(self.all.values(), destination)
     }
 
     /// The link-local address, once it may be used.

@@ -5,7 +5,7 @@
 //! Routes of a router's own table are not here; they are asked before.
 
 use super::lifetime;
-use super::source::common_bits;
+use super::source::is_in;
 use crate::drops::{Drops, reasons};
 use crate::nd::RouterAdvertised;
 use pollux_verbs::time::Time;
@@ -191,9 +191,16 @@ impl Routes {
         is_local
             || self.routers.contains_key(&ip)
             || self.redirects.get(&ip) == Some(&ip)
-            || prefixes.any(|(&(prefix, len), _)| {
-                prefix.is_ipv4() == ip.is_ipv4() && common_bits(prefix, ip) >= len
-            })
+            || prefixes.any(|(&prefix, _)| is_in(ip, prefix))
+    }
+
+    /// The prefixes, and lengths of these, by which [`Routes::is_on_link`] tells neighbours; all
+    /// nodes with link-local addresses of IPv6 are some as well.
+    pub fn on_link(&self) -> impl Iterator<Item = (IpAddr, u8)> {
+        let single = |ip: IpAddr| (ip, if ip.is_ipv4() { 32 } else { 128 });
+        let redirected = self.redirects.iter().filter(|(ip, to)| ip == to).map(|(&ip, _)| ip);
+        let nodes = self.routers.keys().copied().chain(redirected).map(single);
+        self.prefixes.keys().copied().chain(nodes)
     }
 
     /// Forgets what is over by now.

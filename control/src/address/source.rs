@@ -55,8 +55,13 @@ pub(super) fn common_bits(one: IpAddr, other: IpAddr) -> u8 {
     equal as u8
 }
 
+/// Whether an address is one of this prefix, of so many bits.
+pub(crate) fn is_in(ip: IpAddr, (prefix, len): (IpAddr, u8)) -> bool {
+    prefix.is_ipv4() == ip.is_ipv4() && common_bits(prefix, ip) >= len
+}
+
 /// The best of `candidates` for `destination`.
-pub(super) fn choose<'a>(
+pub(crate) fn choose<'a>(
     candidates: impl Iterator<Item = &'a Address>,
     destination: IpAddr,
 ) -> Option<IpAddr> {
@@ -82,6 +87,18 @@ fn merit(one: &Address, destination: IpAddr) -> impl Ord + use<> {
         common,
         Reverse(one.number),
     )
+}
+
+/// Whether packets to `ip` are for everyone on a subnet of one of these.
+pub(crate) fn is_broadcast<'a>(
+    mut addresses: impl Iterator<Item = &'a Address>,
+    ip: Ipv4Addr,
+) -> bool {
+    let of_subnet = |one: &Address| match one.ip {
+        IpAddr::V4(own) => subnet_broadcast(own, one.prefix_len),
+        IpAddr::V6(_) => None,
+    };
+    ip.is_broadcast() || addresses.any(|one| of_subnet(one) == Some(ip))
 }
 
 /// The broadcast address of a subnet, where it has one (RFC 919; none for two nodes, RFC 3021).

@@ -23,6 +23,7 @@
 mod action;
 mod config;
 mod connect;
+mod facts;
 mod groups;
 mod inbound;
 mod lease;
@@ -39,6 +40,7 @@ pub use action::{
     PeerKey, PortView, Received, Way, Worker,
 };
 pub use config::{GroupTerms, InterfaceConfig};
+pub use facts::Facts;
 pub use lease::LeaseRow;
 pub use life::Life;
 pub use rows::{GroupRow, InterfaceRow, Load, PathRow, PeerRow};

@@ -189,6 +189,8 @@ pub struct Station {
     datagrams: Datagrams,
     connections: Connections,
     link: Link,
+    /// Other UD queue pairs of ours at this port.
+    siblings: Vec<Qpn>,
     /// Ports are addressed by LIDs and not by GIDs alone.
     is_subnet: bool,
     /// The longest datagram, its header counted.
@@ -259,6 +261,7 @@ impl Station {
             datagrams,
             connections,
             link: Link::default(),
+            siblings: Vec::new(),
             is_subnet: attributes.can.subnet,
             datagram_octets,
             traffic: Traffic::default(),
@@ -278,6 +281,11 @@ impl Station {
     /// The UD queue pair, to be attached to groups.
     pub fn datagram_qp(&self) -> Qp {
         self.datagrams.qp
+    }
+
+    /// Another UD queue pair at this port sends for us as well: what it sends to groups is our own.
+    pub fn add_sibling(&mut self, qpn: Qpn) {
+        self.siblings.push(qpn);
     }
 
     /// The completion queue, to be armed by who wants to sleep.

@@ -187,7 +187,8 @@ impl Station {
         }
         let source = completion.from.as_ref().ok_or(PacketDrop::ReceiveFailed)?;
         let grh = read_grh(source, self.is_subnet, buf)?;
-        let is_own_number = source.src_qp == self.datagrams.qpn;
+        let is_own_number =
+            source.src_qp == self.datagrams.qpn || self.siblings.contains(&source.src_qp);
         if is_own_number && self.link.is_own_port(source, grh.as_ref(), self.is_subnet) {
             return Err(Some(PacketDrop::Echo));
         }

@@ -275,6 +275,7 @@ fn settings(nth: usize, mode: Mode) -> InterfaceSettings {
         pkey: PKey::DEFAULT,
         mode,
         mtu: StackConfig::default().mtu,
+        workers: 1,
         peer: Vec::new(),
         address: vec![AddressSetting::Fixed(Prefix { ip: ip(nth), len: 24 })],
         router: Vec::new(),

@@ -230,6 +230,46 @@ fn workers_share_the_interfaces_of_a_node_and_are_seen_from_outside() {
 }
 
 #[test]
+fn several_workers_move_one_interface_and_find_another_fabric() {
+    let cores = core_affinity::get_core_ids().expect("there are cores");
+    let cores: Vec<_> = cores.iter().map(|core| core.id).take(2).collect();
+    let mut fabric = Running::new("hands", &["--topology", "single:2"]);
+    let text = |fabric: &Running, host| {
+        let interface = interface(fabric, host, "ib0", "10.0.0");
+        format!("[workers]\ncores = {cores:?}\n{interface}mode = \"rc\"\nworkers = 3\n")
+    };
+    let nodes = [1, 2].map(|host| Node::with(&fabric, host, &text(&fabric, host)));
+    for round in 0..2 {
+        for (node, peer) in nodes.iter().zip(["10.0.0.2", "10.0.0.1"]) {
+            node.come_up();
+            node.reach(peer, "60000");
+            let rows = node.show("interfaces");
+            assert_eq!(rows[0]["workers"], 3, "{rows}");
+            let workers = node.show("workers");
+            let names: Vec<_> =
+                workers.as_array().expect("rows").iter().map(|row| &row["interfaces"][0]).collect();
+            assert_eq!(names, vec!["ib0"; cores.len()], "{workers}");
+            let connections = node.show("connections");
+            assert_eq!(connections[0]["worker"], 0, "control speaks by the first: {connections}");
+        }
+        // Workers lose their places there, and get others.
+        if round == 0 {
+            fabric.replace();
+        }
+    }
+    // They end together, and whoever is left has heard it.
+    let [mut first, second] = nodes;
+    let id = first.child.0.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill").success());
+    assert!(first.child.0.wait().expect("it is ours").success());
+    let begun = Instant::now();
+    while !second.show("drops").to_string().contains("peer_ended") {
+        assert!(begun.elapsed() < PATIENCE, "{}", second.show("connections"));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
 fn a_ping_that_nobody_answers_says_so_by_its_status() {
     let fabric = Running::new("silence", &["--topology", "single:2"]);
     let node = Node::start(&fabric, 1, "ud");

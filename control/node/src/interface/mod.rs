@@ -2,38 +2,56 @@
 //!
 //! ```text
 //!   device --> mover --arrived--> control --actions, datagrams, packets--> mover --> device
+//!                                    ^ |
+//!                                    | +--actions--> crew ==ring==> hand: mover --> device
+//!                                    +---------told-------<=ring=== hand: mover <-- device
 //! ```
 //!
-//! 1. [`mover`]: the device and all that the interface has there; [`gsi`]: its queue pair 1;
+//! 1. [`mover`]: the device and all that a worker has there; [`gsi`]: the interface's queue pair 1;
 //!    [`in_band`]: what stands in for that on Ethernet;
 //! 2. `actions` and [`sending`]: what control, and the host, want to be done;
 //! 3. [`sockets`]: the quick way for whoever serves sockets here;
 //! 4. [`echo`]: requests of ours, for `pollux ping`;
-//! 5. `sleep`: what ends the sleep of a worker that has nothing to do.
+//! 5. `sleep`: what ends the sleep of a worker that has nothing to do;
+//! 6. [`Hand`]: a further worker of the interface; `line` what goes between it and the lead, `crew`
+//!    its lead's view of all of them, [`tally`] what each has moved.
+//!
+//! An interface that several workers move is still one: its lead has control, queue pair 1, groups
+//! and the queue pair that its link address names. Each hand has connections of its own, which
+//! control makes for it.
 //!
 //! It has no clock and no thread: whoever runs it says what time it is, and calls
 //! [`Interface::step`] again when that did something, and when [`Interface::poll_timeout`] says so.
 
 mod actions;
+mod crew;
 pub mod echo;
 pub mod gsi;
+mod hand;
 mod handles;
 pub mod in_band;
+mod line;
 mod losses;
 pub mod mover;
 pub mod sending;
 mod sleep;
 pub mod sockets;
+pub mod tally;
+
+pub use hand::Hand;
+pub use sockets::Side;
 
 use crate::config::{InterfaceSettings, Mode};
 use crate::port::Place;
+use crew::Crew;
 use echo::{EchoId, Echoes, Outcome};
-use mover::{Arrived, DeviceError, Mover};
+use line::Told;
+use mover::{Arrived, DeviceError, Mover, Terms};
 use pollux_control::bounded::Queue;
 use pollux_control::interface as control;
 use pollux_control::interface::{Delivery, Worker};
 use pollux_control::peer::{PeerConfig, Policy};
-use pollux_dataplane::ipoib::{Received, Sender};
+use pollux_dataplane::ipoib::Received;
 use pollux_verbs::VerbsError;
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
@@ -43,6 +61,7 @@ use sending::NotSent;
 use sockets::{Take, Used};
 use std::net::IpAddr;
 use std::time::Duration;
+use tally::Tally;
 
 /// How often control is told which connections are used.
 const USES_EVERY: Duration = Duration::from_secs(1);
@@ -58,6 +77,7 @@ pub struct Interface {
     /// that an idle turn does.
     control_due: Option<Time>,
     mover: Mover,
+    crew: Crew,
     arrived: Arrived,
     echoes: Echoes,
     /// What came for sockets, if there are any.
@@ -68,56 +88,60 @@ pub struct Interface {
     used: Used,
     /// When control is looked at, at the latest.
     look_at: Time,
+    is_leaving: bool,
     /// Why it does not run any more.
     failed: Option<VerbsError>,
 }
 
 impl Interface {
-    /// An interface at a device, which comes up as soon as it can. The seed is to be unknown to
-    /// others.
+    /// An interface at a device, which comes up as soon as it can, and which one worker moves,
+    /// whatever its settings say. The seed is to be unknown to others.
     pub fn new(
         now: Time,
         place: impl Into<Place>,
         settings: &InterfaceSettings,
         seed: u64,
     ) -> Result<Self, DeviceError> {
+        let alone = InterfaceSettings { workers: 1, ..settings.clone() };
+        Self::with_hands(now, place, &alone, seed).map(|(interface, _)| interface)
+    }
+
+    /// The same with as many workers as the settings say: the interface itself for the first, and a
+    /// hand for each other. A hand may go to another thread.
+    pub fn with_hands(
+        now: Time,
+        place: impl Into<Place>,
+        settings: &InterfaceSettings,
+        seed: u64,
+    ) -> Result<(Self, Vec<Hand>), DeviceError> {
         let mut dice = Dice::secret(seed);
-        let scope = Scope::LINK_LOCAL;
-        let receive_mtu = settings.mtu + IpoibHeader::LEN as u32;
-        let messages = (settings.mode != Mode::Ud).then_some(receive_mtu);
-        let mover = Mover::new(place.into(), settings.pkey, scope, messages, dice.roll())?;
-        let guid = mover.node_guid();
-        let config = control::InterfaceConfig {
-            addresses: settings.fixed_addresses().map(|prefix| (prefix.ip, prefix.len)).collect(),
-            dhcp: settings.asks_for_address(),
-            mtu_max: settings.mtu,
-            routers: settings.router.clone(),
-            neighbours: settings.neighbor.iter().map(|one| (one.address, one.link)).collect(),
-            ipv6: settings.ipv6,
-            peer: PeerConfig {
-                policy: policy(settings.mode),
-                receive_mtu,
-                migrates: mover.migrates(),
-                ..PeerConfig::of(guid)
-            },
-            policies: settings.peer.iter().map(|one| (one.address, policy(one.mode))).collect(),
-            ..control::InterfaceConfig::new(guid, mover.qpn(), settings.pkey)
-        };
+        let message_octets = (settings.mode != Mode::Ud).then_some(receive_mtu(settings));
+        let terms = Terms { p_key: settings.pkey, scope: Scope::LINK_LOCAL, message_octets };
+        let mut mover = Mover::new(place.into(), terms, dice.roll())?;
+        let mut crew = Crew::default();
+        let hands = (1..settings.workers).map(|number| {
+            let whose = (Worker(number), &mut mover);
+            Hand::join(now, &mut crew, whose, terms, dice.roll())
+        });
+        let hands = hands.collect::<Result<Vec<_>, _>>()?;
+        let config = config(settings, &mover);
         let mut interface = Self {
             control: control::Interface::new(now, config, dice.roll()),
             is_told: true,
             control_due: None,
             mover,
+            crew,
             arrived: Arrived { port_changed: true, ..Arrived::default() },
             echoes: Echoes::default(),
             deliveries: None,
             uses_due: now + USES_EVERY,
             used: Used::new(),
             look_at: now,
+            is_leaving: false,
             failed: None,
         };
         interface.step(now);
-        Ok(interface)
+        Ok((interface, hands))
     }
 
     /// What is decided, to be shown.
@@ -128,6 +152,11 @@ impl Interface {
     /// What is moved, to be shown.
     pub fn mover(&self) -> &Mover {
         &self.mover
+    }
+
+    /// What each of its workers has moved. Of hands it is known with a short delay.
+    pub fn tallies(&self) -> impl Iterator<Item = (Worker, Tally)> {
+        [(Worker::LEAD, self.mover.tally())].into_iter().chain(self.crew.tallies())
     }
 
     /// Why it does not run any more, if that is so.
@@ -146,7 +175,9 @@ impl Interface {
     /// The same, where somebody takes packets before control does.
     fn turn(&mut self, now: Time, take: Take<'_>) -> bool {
         let polled = self.mover.poll(now, &mut self.arrived);
-        let stepped = polled.and_then(|busy| Ok(self.hear(now, take)? | busy));
+        let stepped = polled
+            .and_then(|busy| Ok(self.hear(now, take)? | busy))
+            .and_then(|busy| Ok(self.hear_hands(now)? | busy));
         let mut busy = match stepped {
             Ok(busy) => busy,
             Err(error) => {
@@ -171,6 +202,9 @@ impl Interface {
         if self.is_told {
             self.drain(now);
         }
+        if self.is_leaving && !self.control.is_up() && self.mover.is_idle() && self.crew.is_idle() {
+            self.crew.end();
+        }
         busy
     }
 
@@ -187,12 +221,14 @@ impl Interface {
         self.drain(now);
         self.tell().set_open(now, false);
         self.drain(now);
+        self.is_leaving = true;
     }
 
     /// Whether all have been told: what is left are queue pairs for whose numbers packets may be
-    /// under way.
+    /// under way. Of hands nothing is left.
     pub fn has_left(&self) -> bool {
-        self.failed.is_some() || !self.control.is_up() && self.mover.is_idle()
+        let is_idle = !self.control.is_up() && self.mover.is_idle();
+        self.failed.is_some() || is_idle && self.crew.is_gone()
     }
 
     /// When there is something to do though nothing comes.
@@ -249,12 +285,6 @@ impl Interface {
         self.deliveries.as_mut()?.pop()
     }
 
-    /// There is no socket for a packet that came.
-    pub fn refuse(&mut self, now: Time, packet: &[u8]) {
-        self.tell().handle_no_listener(now, packet);
-        self.drain(now);
-    }
-
     /// A socket hears a group. `false` if it is none, or there are too many.
     pub fn join_group(&mut self, now: Time, group: IpAddr) -> bool {
         let is_joined = self.tell().join(now, group);
@@ -266,11 +296,6 @@ impl Interface {
     pub fn leave_group(&mut self, now: Time, group: IpAddr) {
         self.tell().leave(now, group);
         self.drain(now);
-    }
-
-    /// The longest packet that goes to a neighbour now, if it is known.
-    pub fn route_mtu(&mut self, neighbour: IpAddr) -> Option<u32> {
-        self.mover.route_mtu(neighbour)
     }
 
     /// Tells control what has come.
@@ -311,15 +336,7 @@ impl Interface {
         if !self.mover.is_for_us(received) {
             return;
         }
-        let from = match received.from {
-            Sender::Datagram { qpn, lid, gid, group } => {
-                control::From::Datagram { qpn, lid, gid, group }
-            }
-            Sender::Connection(id) => match self.mover.key(id) {
-                Some(key) => control::From::Connection(key),
-                None => return,
-            },
-        };
+        let Some(from) = self.mover.from(received) else { return };
         let (ether_type, packet) = (received.ether_type, received.packet.octets());
         if ether_type == EtherType::IN_BAND_MAD {
             if let Some(envelope) = self.mover.management_in(received) {
@@ -330,16 +347,41 @@ impl Interface {
         self.tell().handle_packet(now, control::Received { ether_type, packet, from });
     }
 
+    /// Tells control what hands have told; says whether that was anything.
+    fn hear_hands(&mut self, now: Time) -> Result<bool, VerbsError> {
+        let Self { crew, control, is_told, .. } = self;
+        let mut busy = false;
+        let heard = crew.hear(|worker, told| {
+            busy = true;
+            match told {
+                Told::News(connection, news) => control.handle_connection(now, connection, &news),
+                Told::Packet(ether_type, packet, from) => {
+                    let packet = &packet[..];
+                    control.handle_packet(now, control::Received { ether_type, packet, from });
+                }
+                Told::Unheard(packet) => control.handle_no_listener(now, &packet),
+                Told::Miss(packet) => control.handle_miss(now, worker, packet),
+                Told::TooBig(packet, mtu) => control.handle_too_big(now, &packet, mtu),
+                Told::Use(next_hop) => control.handle_use(now, next_hop),
+            }
+        });
+        *is_told |= busy;
+        heard.map(|()| busy)
+    }
+
     /// Does what control wants, until it wants nothing more; says whether that was anything.
     fn drain(&mut self, now: Time) -> bool {
         let mut busy = false;
         while let Some(action) = self.control.poll_action() {
-            self.mover.carry_out(now, action);
+            if let Some(action) = self.crew.assign(action) {
+                self.mover.carry_out(now, action);
+            }
             busy = true;
         }
         if busy {
             self.mover.show_changes();
         }
+        self.crew.publish(|| self.control.facts());
         while let Some(envelope) = self.control.poll_mad() {
             self.mover.send_mad(&envelope);
             busy = true;
@@ -357,6 +399,33 @@ impl Interface {
         }
         busy
     }
+}
+
+/// What an interface with these settings is to control.
+fn config(settings: &InterfaceSettings, mover: &Mover) -> control::InterfaceConfig {
+    let guid = mover.node_guid();
+    control::InterfaceConfig {
+        addresses: settings.fixed_addresses().map(|prefix| (prefix.ip, prefix.len)).collect(),
+        dhcp: settings.asks_for_address(),
+        mtu_max: settings.mtu,
+        routers: settings.router.clone(),
+        neighbours: settings.neighbor.iter().map(|one| (one.address, one.link)).collect(),
+        ipv6: settings.ipv6,
+        workers: settings.workers,
+        peer: PeerConfig {
+            policy: policy(settings.mode),
+            receive_mtu: receive_mtu(settings),
+            migrates: mover.migrates(),
+            ..PeerConfig::of(guid)
+        },
+        policies: settings.peer.iter().map(|one| (one.address, policy(one.mode))).collect(),
+        ..control::InterfaceConfig::new(guid, mover.qpn(), settings.pkey)
+    }
+}
+
+/// The longest message of a connection.
+const fn receive_mtu(settings: &InterfaceSettings) -> u32 {
+    settings.mtu + IpoibHeader::LEN as u32
 }
 
 /// What a configuration calls a policy.

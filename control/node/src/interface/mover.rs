@@ -9,7 +9,7 @@ use super::handles::Handles;
 use crate::fabric::Embedded;
 use crate::port::{Management, Place, Taken};
 use pollux_control::interface::{
-    Action, By, ConnectionKey, ConnectionNews, Link, Outgoing as Frame, PeerKey, PortView,
+    Action, By, ConnectionKey, ConnectionNews, From, Link, Outgoing as Frame, PeerKey, PortView,
 };
 use pollux_control::mad::Envelope;
 use pollux_control::peer::PeerConfig;
@@ -60,6 +60,8 @@ pub enum DeviceError {
     Memory(pollux_dataplane::packet_memory::PacketMemoryError),
     /// What the device refused.
     Verbs(VerbsError),
+    /// It has no place for another worker.
+    Beside(VerbsError),
 }
 
 impl fmt::Display for DeviceError {
@@ -67,13 +69,18 @@ impl fmt::Display for DeviceError {
         match self {
             Self::Memory(error) => error.fmt(f),
             Self::Verbs(error) => error.fmt(f),
+            Self::Beside(error) => write!(
+                f,
+                "another worker finds no place at the device: {error}; write fewer workers = ..., \
+                 or take another device"
+            ),
         }
     }
 }
 
 impl std::error::Error for DeviceError {}
 
-impl From<VerbsError> for DeviceError {
+impl std::convert::From<VerbsError> for DeviceError {
     fn from(error: VerbsError) -> Self {
         Self::Verbs(error)
     }
@@ -116,7 +123,18 @@ pub(super) struct Known {
     pub(super) handle: Option<(AddressVector, Ah)>,
 }
 
-/// A device and all that an interface has there.
+/// What a mover is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// The partition.
+    pub p_key: PKey,
+    /// How far its groups reach.
+    pub scope: Scope,
+    /// The longest message of a connection, if there are to be any.
+    pub message_octets: Option<u32>,
+}
+
+/// A device and all that a worker of an interface has there.
 pub struct Mover {
     pub(super) device: Box<dyn Device + Send>,
     pub(super) port: u8,
@@ -141,7 +159,7 @@ pub struct Mover {
     /// Until when datagrams may take to stop, or to go on.
     pub(super) settled_by: Option<Time>,
     /// How much connections had been used when that was told last.
-    uses: BTreeMap<ConnectionKey, ConnectionUse>,
+    pub(super) uses: BTreeMap<ConnectionKey, ConnectionUse>,
     /// For single packets.
     pub(super) handles: Handles,
     /// Handles that no route names, but perhaps one that was read.
@@ -161,7 +179,7 @@ pub struct Mover {
     // Buffers go back to pools, which must still be there.
     _memories: [PacketMemory; 2],
     // And the device leaves a fabric that still runs.
-    _fabric: Option<Arc<Embedded>>,
+    fabric: Option<Arc<Embedded>>,
 }
 
 /// What was not moved, beside what the station counts.
@@ -175,19 +193,25 @@ pub struct Counts {
     pub refused_actions: u64,
     /// Connections that ended though the device did not give all of their buffers back.
     pub given_up: u64,
+    /// Packets for control that the lead had no room for.
+    pub untold: u64,
 }
 
 impl Mover {
-    /// All that an interface needs at a device, stopped. Connections, if there are to be any, bring
-    /// messages of at most so many octets. The seed is to be unknown to others.
-    pub fn new(
-        place: Place,
-        p_key: PKey,
-        scope: Scope,
-        message_octets: Option<u32>,
-        seed: u64,
-    ) -> Result<Self, DeviceError> {
-        let Taken { mut device, port, pd, management, fabric } = place.take()?;
+    /// All that an interface needs at a device, stopped. The seed is to be unknown to others.
+    pub fn new(place: Place, terms: Terms, seed: u64) -> Result<Self, DeviceError> {
+        Self::at(place.take()?, terms, seed)
+    }
+
+    /// The same at the same device, for another worker: all but management.
+    pub(super) fn beside(&mut self, terms: Terms, seed: u64) -> Result<Self, DeviceError> {
+        let taken = Taken::beside(&mut *self.device, self.port, self.fabric.clone());
+        Self::at(taken.map_err(DeviceError::Beside)?, terms, seed)
+    }
+
+    fn at(taken: Taken, terms: Terms, seed: u64) -> Result<Self, DeviceError> {
+        let Terms { p_key, scope, message_octets } = terms;
+        let Taken { mut device, port, pd, management, fabric } = taken;
         let memory =
             |buffers, octets| PacketMemory::new(buffers, octets).map_err(DeviceError::Memory);
         let small = memory(SMALL_BUFFERS, SMALL_OCTETS)?;
@@ -231,7 +255,7 @@ impl Mover {
             counts: Counts::default(),
             management,
             _memories: [small, large],
-            _fabric: fabric,
+            fabric,
             device,
         })
     }
@@ -335,6 +359,14 @@ impl Mover {
         matches!(received.from, Sender::Datagram { group: Some(_), .. })
     }
 
+    /// How a packet came, in control's words; none if its connection is gone.
+    pub(super) fn from(&self, received: &Received) -> Option<From> {
+        Some(match received.from {
+            Sender::Datagram { qpn, lid, gid, group } => From::Datagram { qpn, lid, gid, group },
+            Sender::Connection(id) => From::Connection(self.key(id)?),
+        })
+    }
+
     /// Takes a packet's buffer back.
     pub fn recycle(&mut self, received: Received) {
         self.station.recycle(received.packet);
@@ -357,21 +389,6 @@ impl Mover {
             let (ether_type, packet) = (EtherType::IN_BAND_MAD, envelope.mad.to_vec());
             self.send(&Frame { ether_type, packet, by: By::Datagram(way) });
         }
-    }
-
-    /// Tells, at the next poll, which connections were used since this was called last.
-    pub fn tell_uses(&mut self) {
-        let uses = self
-            .connections
-            .iter()
-            .filter_map(|(key, id)| Some((*key, self.station.connection_use(*id)?)));
-        let uses: BTreeMap<_, _> = uses.collect();
-        let is_used = |(key, counts): &(&ConnectionKey, &ConnectionUse)| {
-            self.uses.get(*key).copied().unwrap_or_default() != **counts
-        };
-        let used = uses.iter().filter(is_used);
-        self.news.extend(used.map(|(key, _)| (*key, ConnectionNews::Used)));
-        self.uses = uses;
     }
 
     fn hear_device(&mut self, arrived: &mut Arrived) -> Result<bool, VerbsError> {

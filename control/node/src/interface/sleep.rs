@@ -2,14 +2,15 @@
 
 use super::Interface;
 use super::mover::Mover;
+use super::sockets::Side;
 use pollux_verbs::Arm;
 use std::time::Duration;
 
 impl Interface {
     /// Asks the device to wake who sleeps there when something comes; says whether it can. Whoever
-    /// sleeps looks once more before.
+    /// sleeps looks once more before. With hands it cannot: what they tell wakes nobody.
     pub fn arm(&mut self) -> bool {
-        self.mover.arm()
+        self.crew.is_empty() && self.mover.arm()
     }
 
     /// Sleeps at the device until something comes, and not longer than this.
@@ -20,7 +21,8 @@ impl Interface {
 
     /// Whether nothing is left that was given to it to be sent, here or at the device.
     pub fn is_drained(&self, now: pollux_verbs::time::Time) -> bool {
-        self.failed.is_some() || self.has_sent(now) && self.mover.station().has_sent()
+        let has_sent = self.crew.has_sent() && self.has_sent(now);
+        self.failed.is_some() || has_sent && self.mover.station().has_sent()
     }
 }
 

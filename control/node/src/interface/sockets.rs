@@ -5,12 +5,18 @@
 //!   draft: a packet is written where the device reads it --> send_draft --> flush: one doorbell
 //! ```
 //!
+//! Every worker of an interface has its own such [`Side`]: the lead the [`Interface`] itself, the
+//! others a [`Hand`](super::Hand) each. A side takes what comes to it, whosever that is, and
+//! sends by its own queue pairs.
+//!
 //! Control and the device's events are looked at every few microseconds, and at once when a packet
 //! came that is control's. To look costs as much as several packets do.
 
 use super::Interface;
 use super::mover::Mover;
 use super::sending::{NotSent, destination};
+use pollux_control::address::NextHop;
+use pollux_control::interface::Delivery;
 use pollux_dataplane::ipoib::{Outgoing, Received};
 use pollux_dataplane::neighbour::Route;
 use pollux_verbs::VerbsError;
@@ -20,7 +26,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 /// How long control is not looked at, at the most, as long as somebody calls.
-const LOOK_EVERY: Duration = Duration::from_micros(20);
+pub(super) const LOOK_EVERY: Duration = Duration::from_micros(20);
 /// Packets that leave with one doorbell, at the most.
 const BATCH_MAX: usize = 32;
 /// How often control is told that a neighbour is in use: states of neighbours last for seconds.
@@ -30,6 +36,170 @@ const USED_MAX: usize = 1024;
 
 /// Takes a packet, if it is a socket's.
 pub type Take<'a> = &'a mut dyn FnMut(&[u8]) -> bool;
+
+/// What a worker has of an interface.
+pub trait Side {
+    /// Why it does not run any more, if that is so.
+    fn failed(&self) -> Option<&VerbsError>;
+
+    /// Takes what has come, for sockets first; says whether anything was done.
+    fn breathe(&mut self, now: Time, take: Take<'_>) -> bool;
+
+    /// Whether control is to be looked at again.
+    fn is_due(&self, now: Time) -> bool;
+
+    /// When there is something to do though nothing comes.
+    fn poll_timeout(&self) -> Option<Time>;
+
+    /// The next packet for sockets that control has seen.
+    fn poll_delivery(&mut self) -> Option<Delivery>;
+
+    /// There is no socket for a packet that came.
+    fn refuse(&mut self, now: Time, packet: &[u8]);
+
+    /// Whether another packet can leave now.
+    fn has_room(&self) -> bool;
+
+    /// Room for a packet of so many octets; none if the device has no buffer for it now. It takes
+    /// the place of an earlier one that was not sent.
+    fn draft(&mut self, octets: usize) -> Option<&mut [u8]>;
+
+    /// The packet that was written there.
+    fn drafted(&self) -> &[u8];
+
+    /// Sends it, at the latest with [`Side::flush`].
+    fn send_draft(&mut self, now: Time) -> Result<(), NotSent>;
+
+    /// Lets go what was sent.
+    fn flush(&mut self);
+
+    /// Sends a packet of this host.
+    fn send(&mut self, now: Time, packet: &[u8]) -> Result<(), NotSent>;
+
+    /// Whether nothing is left here that was given to it to be sent: nothing waits for room, for a
+    /// neighbour to be found or for a connection. What a hand has given to the lead is there.
+    fn has_sent(&self, now: Time) -> bool;
+
+    /// The longest packet that goes to a neighbour now, if it is known.
+    fn route_mtu(&mut self, neighbour: IpAddr) -> Option<u32>;
+
+    /// Our addresses that packets may be sent from.
+    fn own(&self) -> BTreeSet<IpAddr>;
+
+    /// Which of them packets are sent from that go there.
+    fn source_for(&self, to: IpAddr) -> Option<IpAddr>;
+
+    /// Whether it is a neighbour's address.
+    fn is_on_link(&self, now: Time, to: IpAddr) -> bool;
+
+    /// The longest packet of a datagram, once the interface is up.
+    fn datagram_mtu(&self) -> Option<u32>;
+}
+
+impl Side for Interface {
+    fn failed(&self) -> Option<&VerbsError> {
+        self.failed.as_ref()
+    }
+
+    fn breathe(&mut self, now: Time, take: Take<'_>) -> bool {
+        if self.failed.is_some() {
+            return false;
+        }
+        let packets = &mut self.arrived.packets;
+        let busy = match self.mover.poll_packets(packets, take) {
+            Ok(busy) => busy,
+            Err(error) => {
+                self.failed = Some(error);
+                return true;
+            }
+        };
+        if packets.is_empty() && now < self.look_at {
+            return busy;
+        }
+        self.look_at = now + LOOK_EVERY;
+        self.turn(now, take) | busy
+    }
+
+    fn is_due(&self, now: Time) -> bool {
+        self.look_at <= now
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        Self::poll_timeout(self)
+    }
+
+    fn poll_delivery(&mut self) -> Option<Delivery> {
+        Self::poll_delivery(self)
+    }
+
+    fn refuse(&mut self, now: Time, packet: &[u8]) {
+        self.tell().handle_no_listener(now, packet);
+        self.drain(now);
+    }
+
+    fn has_room(&self) -> bool {
+        self.mover.waiting.is_empty()
+    }
+
+    fn draft(&mut self, octets: usize) -> Option<&mut [u8]> {
+        self.mover.draft(octets)
+    }
+
+    fn drafted(&self) -> &[u8] {
+        self.mover.drafted()
+    }
+
+    fn send_draft(&mut self, now: Time) -> Result<(), NotSent> {
+        let next_hop = self.mover.send_draft()?;
+        self.tell_use(now, next_hop);
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        self.mover.flush();
+    }
+
+    fn send(&mut self, now: Time, packet: &[u8]) -> Result<(), NotSent> {
+        Self::send(self, now, packet)
+    }
+
+    fn has_sent(&self, now: Time) -> bool {
+        let control = &self.control;
+        self.mover.has_moved()
+            && control.neighbour_rows(now).all(|row| row.pending == 0)
+            && control.peer_rows().all(|row| row.pending == 0)
+            && control.group_rows().all(|row| row.pending == 0)
+    }
+
+    fn route_mtu(&mut self, neighbour: IpAddr) -> Option<u32> {
+        self.mover.route_mtu(neighbour)
+    }
+
+    fn own(&self) -> BTreeSet<IpAddr> {
+        let usable = self.control.addresses().iter().filter(|one| one.state.may_be_source());
+        usable.map(|one| one.ip).collect()
+    }
+
+    fn source_for(&self, to: IpAddr) -> Option<IpAddr> {
+        self.control.addresses().source_for(to)
+    }
+
+    fn is_on_link(&self, now: Time, to: IpAddr) -> bool {
+        matches!(self.control.next_hop(now, to), Some(NextHop::OnLink(_)))
+    }
+
+    fn datagram_mtu(&self) -> Option<u32> {
+        self.control.link().map(|link| link.mtu)
+    }
+}
+
+impl Interface {
+    pub(super) fn tell_use(&mut self, now: Time, next_hop: IpAddr) {
+        if self.used.is_news(now, next_hop) {
+            self.tell().handle_use(now, next_hop);
+        }
+    }
+}
 
 /// Neighbours that control was told of.
 #[derive(Debug)]
@@ -44,7 +214,7 @@ impl Used {
     }
 
     /// Whether control is to be told of a use.
-    fn is_news(&mut self, now: Time, next_hop: IpAddr) -> bool {
+    pub(super) fn is_news(&mut self, now: Time, next_hop: IpAddr) -> bool {
         if self.until <= now {
             self.told.clear();
             self.until = now + USE_EVERY;
@@ -53,93 +223,30 @@ impl Used {
     }
 }
 
-impl Interface {
-    /// Takes what has come, for sockets first; says whether anything was done.
-    pub fn breathe(&mut self, now: Time, take: Take<'_>) -> bool {
-        if self.failed.is_some() {
-            return false;
-        }
-        let packets = &mut self.arrived.packets;
-        let busy = match self.mover.poll_packets(packets) {
-            Ok(busy) => busy,
-            Err(error) => {
-                self.failed = Some(error);
-                return true;
-            }
-        };
-        for received in packets.extract_if(.., |one| take(one.packet.octets())) {
-            self.mover.recycle(received);
-        }
-        if packets.is_empty() && now < self.look_at {
-            return busy;
-        }
-        self.look_at = now + LOOK_EVERY;
-        self.turn(now, take) | busy
-    }
-
-    /// Whether control is to be looked at again.
-    pub fn is_due(&self, now: Time) -> bool {
-        self.look_at <= now
-    }
-
-    /// Whether another packet can leave now.
-    pub fn has_room(&self) -> bool {
-        self.mover.waiting.is_empty()
-    }
-
-    /// Room for a packet of so many octets; none if the device has no buffer for it now. It takes
-    /// the place of an earlier one that was not sent.
-    pub fn draft(&mut self, octets: usize) -> Option<&mut [u8]> {
-        self.mover.draft(octets)
-    }
-
-    /// The packet that was written there.
-    pub fn drafted(&self) -> &[u8] {
-        self.mover.draft.as_ref().map_or(&[], |draft| draft.octets())
-    }
-
-    /// Sends it, at the latest with [`Interface::flush`].
-    pub fn send_draft(&mut self, now: Time) -> Result<(), NotSent> {
-        let next_hop = self.mover.send_draft()?;
-        self.tell_use(now, next_hop);
-        Ok(())
-    }
-
-    /// Lets go what was sent.
-    pub fn flush(&mut self) {
-        self.mover.flush();
-    }
-
-    /// Whether nothing is left that was given to it to be sent: nothing waits for room, for a
-    /// neighbour to be found or for a connection.
-    pub fn has_sent(&self, now: Time) -> bool {
-        let (mover, control) = (&self.mover, &self.control);
-        let is_moved = mover.waiting.is_empty() && mover.batch.is_empty();
-        let has_ways = mover.misses.is_empty() && mover.too_big.is_empty();
-        is_moved
-            && has_ways
-            && control.neighbour_rows(now).all(|row| row.pending == 0)
-            && control.peer_rows().all(|row| row.pending == 0)
-            && control.group_rows().all(|row| row.pending == 0)
-    }
-
-    pub(super) fn tell_use(&mut self, now: Time, next_hop: IpAddr) {
-        if self.used.is_news(now, next_hop) {
-            self.tell().handle_use(now, next_hop);
-        }
-    }
-}
-
 impl Mover {
-    /// Takes packets that have come, and lets go those that waited.
-    fn poll_packets(&mut self, packets: &mut Vec<Received>) -> Result<bool, VerbsError> {
+    /// Takes packets that have come, for sockets first, and lets go those that waited.
+    pub(super) fn poll_packets(
+        &mut self,
+        packets: &mut Vec<Received>,
+        take: Take<'_>,
+    ) -> Result<bool, VerbsError> {
         let before = packets.len();
-        let busy = self.station.poll(&mut *self.device, packets)? > 0;
+        let mut busy = self.station.poll(&mut *self.device, packets)? > 0;
         self.hear_first(&packets[before..]);
-        Ok(busy | (!self.waiting.is_empty() && self.send_waiting()))
+        busy |= !self.waiting.is_empty() && self.send_waiting();
+        for received in packets.extract_if(.., |one| take(one.packet.octets())) {
+            self.recycle(received);
+        }
+        Ok(busy)
     }
 
-    fn draft(&mut self, octets: usize) -> Option<&mut [u8]> {
+    /// Whether all that was given to it is the device's, or control's.
+    pub(super) fn has_moved(&self) -> bool {
+        let is_moved = self.waiting.is_empty() && self.batch.is_empty();
+        is_moved && self.misses.is_empty() && self.too_big.is_empty()
+    }
+
+    pub(super) fn draft(&mut self, octets: usize) -> Option<&mut [u8]> {
         if let Some(old) = self.draft.take() {
             self.station.recycle(old);
         }
@@ -148,8 +255,12 @@ impl Mover {
         Some(self.draft.insert(buf).octets_mut())
     }
 
+    pub(super) fn drafted(&self) -> &[u8] {
+        self.draft.as_ref().map_or(&[], |draft| draft.octets())
+    }
+
     /// Puts the draft into the batch; says whom it is for.
-    fn send_draft(&mut self) -> Result<IpAddr, NotSent> {
+    pub(super) fn send_draft(&mut self) -> Result<IpAddr, NotSent> {
         let packet = self.draft.take().ok_or(NotSent::NoIp)?;
         let Some((ether_type, to)) = destination(packet.octets()) else {
             self.station.recycle(packet);

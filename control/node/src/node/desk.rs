@@ -2,7 +2,8 @@
 //! to do there.
 //!
 //! Interfaces are dealt by their devices, one after the other to each worker in turn: those at one
-//! device share a port, and stay together.
+//! device share a port, and stay together. Hands of an interface go to the workers after its own;
+//! where there are fewer workers than an interface is to have, one does the work of several.
 
 use super::StartError;
 use super::asking::Question;
@@ -11,7 +12,7 @@ use crate::config::{InterfaceSettings, WorkerSettings};
 use core_affinity::CoreId;
 use pollux_dataplane::engine::idle::Idle;
 use pollux_dataplane::engine::{Handle, Worker};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::thread::Thread;
 
 /// What a worker is commanded by.
@@ -90,24 +91,39 @@ impl Shift {
     }
 }
 
+/// What a worker is to do.
+#[derive(Default)]
+pub(super) struct Dealt {
+    pub(super) core: Option<usize>,
+    pub(super) interfaces: BTreeMap<String, InterfaceSettings>,
+    /// Interfaces of others that it has a hand of.
+    pub(super) hands: BTreeSet<String>,
+}
+
 /// The interfaces of each worker: as many workers as there are cores, but none without anything to
 /// do.
 pub(super) fn deal(
     interfaces: BTreeMap<String, InterfaceSettings>,
     workers: &WorkerSettings,
-) -> Vec<(Option<usize>, BTreeMap<String, InterfaceSettings>)> {
+) -> Vec<Dealt> {
     let cores: Vec<_> = match workers.cores[..] {
         [] => vec![None],
         ref cores => cores.iter().copied().map(Some).collect(),
     };
-    let mut dealt: Vec<_> = cores.into_iter().map(|core| (core, BTreeMap::new())).collect();
+    let with_core = |core| Dealt { core, ..Dealt::default() };
+    let mut dealt: Vec<_> = cores.into_iter().map(with_core).collect();
+    let count = dealt.len();
     let mut turns = BTreeMap::new();
     for (name, settings) in interfaces {
-        let turn = turns.len() % dealt.len();
+        let turn = turns.len() % count;
         let turn = *turns.entry(settings.device.clone()).or_insert(turn);
-        dealt[turn].1.insert(name, settings);
+        for hand in 1..usize::from(settings.workers).min(count) {
+            dealt[(turn + hand) % count].hands.insert(name.clone());
+        }
+        dealt[turn].interfaces.insert(name, settings);
     }
-    dealt.retain(|(_, interfaces)| !interfaces.is_empty());
+    // Those that have something to do come before all others.
+    dealt.retain(|one| !one.interfaces.is_empty() || !one.hands.is_empty());
     dealt
 }
 
@@ -140,13 +156,32 @@ mod tests {
             let workers = WorkerSettings { cores: cores.into(), idle: Idle::Poll };
             let names = |all: BTreeMap<String, _>| all.into_keys().collect::<String>();
             let dealt = deal(interfaces.clone(), &workers).into_iter();
-            dealt.map(|(core, all)| (core, names(all))).collect::<Vec<_>>()
+            dealt.map(|one| (one.core, names(one.interfaces))).collect::<Vec<_>>()
         };
         let of = |core, names: &str| (core, names.into());
         assert_eq!(dealt(&[]), [of(None, "abcd")]);
         assert_eq!(dealt(&[4, 2]), [of(Some(4), "acd"), of(Some(2), "b")]);
         let four = [of(Some(0), "ac"), of(Some(1), "b"), of(Some(2), "d")];
         assert_eq!(dealt(&[0, 1, 2, 3]), four);
+    }
+
+    #[test]
+    fn hands_go_to_the_workers_after_the_lead() {
+        let dealt = |cores: &[usize]| {
+            let text = "[interface.a]\ndevice = 'soft:/x@host1'\nworkers = 3\n\
+                        [interface.b]\ndevice = 'soft:/x@host2'\nworkers = 2\n";
+            let interfaces = NodeConfig::read("f", text).unwrap().interfaces;
+            let workers = WorkerSettings { cores: cores.into(), idle: Idle::Poll };
+            let dealt = deal(interfaces, &workers).into_iter();
+            let words = |one: Dealt| {
+                let leads = one.interfaces.into_keys().collect::<String>();
+                leads + "+" + &one.hands.into_iter().collect::<String>()
+            };
+            dealt.map(words).collect::<Vec<_>>()
+        };
+        assert_eq!(dealt(&[]), ["ab+"], "one does it all");
+        assert_eq!(dealt(&[0, 1]), ["a+b", "b+a"]);
+        assert_eq!(dealt(&[0, 1, 2, 3, 4]), ["a+", "b+a", "+ab"]);
     }
 
     #[test]

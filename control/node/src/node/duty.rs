@@ -1,15 +1,16 @@
-//! What a worker of a node does: some of its interfaces, and the questions about them.
+//! What a worker of a node does: some of its interfaces and the questions about them, and hands of
+//! others.
 
 use super::asking::{Answer, Question};
-use super::opening::{self, Named};
+use super::opening::{self, Colleagues, Named, NamedHand};
 use super::report::Asked;
 use super::waker::Waker;
-use crate::interface::Interface;
 use crate::interface::echo::EchoId;
+use crate::interface::{Interface, Side};
 use pollux_dataplane::engine::Work;
 use pollux_verbs::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
 /// How long what was accepted may take to be sent, when leave is to be taken.
@@ -17,9 +18,13 @@ const SEND_MAX: Duration = Duration::from_millis(500);
 /// Questions that have no answer yet, at most.
 const QUESTIONS_MAX: usize = 64;
 
-/// Interfaces of one worker.
+/// What one worker has to do.
 pub(super) struct Duty {
     interfaces: BTreeMap<String, Named>,
+    /// Hands of interfaces whose leads may be another worker's, and more of them.
+    hands: Vec<NamedHand>,
+    arrivals: Receiver<NamedHand>,
+    colleagues: Colleagues,
     /// Echo requests of those who ask, by the numbers of their questions.
     pings: BTreeMap<u64, (String, EchoId)>,
     questions: Vec<Question>,
@@ -46,12 +51,16 @@ impl Duty {
     /// These interfaces. What becomes of them is told by `news`, and whoever hears that is woken.
     pub(super) fn new(
         interfaces: BTreeMap<String, Named>,
+        (colleagues, arrivals): (Colleagues, Receiver<NamedHand>),
         news: SyncSender<String>,
         waker: Waker,
     ) -> Self {
         let devices: BTreeSet<_> = interfaces.values().map(Named::device).collect();
         Self {
             interfaces,
+            hands: Vec::new(),
+            arrivals,
+            colleagues,
             pings: BTreeMap::new(),
             questions: Vec::new(),
             packets: (0, 0),
@@ -75,8 +84,8 @@ impl Duty {
 
     /// Answers what can be answered by now.
     fn answer(&mut self, now: Time) {
-        let Self { interfaces, pings, questions, waker, .. } = self;
-        let mut asked = Asked { interfaces, pings };
+        let Self { interfaces, pings, questions, colleagues, waker, .. } = self;
+        let mut asked = Asked { interfaces, pings, colleagues };
         questions.retain(|question| {
             let Some(answer) = asked.answer(now, question.number, &question.words) else {
                 return true;
@@ -107,7 +116,11 @@ impl Work for Duty {
     fn breathe(&mut self, now: Time) -> bool {
         let all = self.interfaces.iter_mut();
         let busy = all.fold(false, |busy, (name, named)| named.step(now, name) | busy);
-        let busy = busy | opening::reopen(now, &mut self.interfaces);
+        let mut busy = busy | opening::reopen(now, &mut self.interfaces, &self.colleagues);
+        self.hands.retain_mut(|(_, hand)| {
+            busy |= hand.step(now);
+            hand.failed().is_none()
+        });
         if !self.questions.is_empty() {
             self.answer(now);
         }
@@ -115,11 +128,15 @@ impl Work for Duty {
     }
 
     fn keep_house(&mut self, _: Time) {
+        self.hands.extend(self.arrivals.try_iter());
         self.tell();
     }
 
     fn packets(&mut self) -> u64 {
-        let traffic = self.running().map(|one| one.mover().station().traffic());
+        let hands: Vec<_> = self.hands.iter().map(|(_, one)| one.mover()).collect();
+        let traffic = self.interfaces.values().flat_map(|named| &named.interface);
+        let traffic = traffic.map(Interface::mover).chain(hands);
+        let traffic = traffic.map(|one| one.station().traffic());
         let sum = traffic.fold(0, |sum, one| {
             let sent = one.datagrams_sent + one.connected_sent;
             sum + sent + one.datagrams_received + one.connected_received
@@ -130,8 +147,8 @@ impl Work for Duty {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        let due = self.interfaces.values().map(Named::poll_timeout);
-        due.flatten().min()
+        let hands = self.hands.iter().map(|(_, hand)| hand.poll_timeout());
+        self.interfaces.values().map(Named::poll_timeout).chain(hands).flatten().min()
     }
 
     fn handle_command(&mut self, _: Time, question: Question) {
@@ -146,7 +163,8 @@ impl Work for Duty {
 
     fn arm(&mut self) -> bool {
         let armed = self.running().fold(true, |all, one| one.arm() & all);
-        self.is_woken = armed && self.has_one_device && self.running().next().is_some();
+        let is_one = self.has_one_device && self.hands.is_empty();
+        self.is_woken = armed && is_one && self.running().next().is_some();
         self.is_woken
     }
 
@@ -168,7 +186,8 @@ impl Work for Duty {
                 }
                 false
             }
-            Ending::Leaving => self.running().all(|one| one.has_left()),
+            // Hands end when their leads have left.
+            Ending::Leaving => self.hands.is_empty() && self.running().all(|one| one.has_left()),
         }
     }
 }

@@ -9,8 +9,9 @@
 //! ```
 //!
 //! The thread that answers sleeps until somebody asks, a worker has something to say or a signal
-//! comes; how workers rest the configuration says ([`pollux_dataplane::engine`]). Packets never
-//! pass from one thread to another.
+//! comes; how workers rest the configuration says ([`pollux_dataplane::engine`]). An interface may
+//! have several workers: the one that it belongs to, and hands at others
+//! ([`crate::interface::Hand`]). Of packets only what control has to see goes from hands there.
 
 mod asking;
 mod desk;
@@ -24,7 +25,7 @@ use crate::config::NodeConfig;
 use crate::device::OpenError;
 use crate::interface::mover::DeviceError;
 use asking::Questions;
-use desk::{Desk, Shift};
+use desk::{Dealt, Desk, Shift};
 use duty::Duty;
 use pollux_dataplane::engine;
 use pollux_dataplane::engine::counts::Counts;
@@ -120,10 +121,12 @@ impl Node {
         let (waker, woken) = waker().map_err(StartError::System)?;
         let (teller, news) = sync_channel(NEWS_MAX);
         let (mut desks, mut shifts) = (Vec::new(), Vec::new());
-        for ((core, interfaces), counts) in dealt.into_iter().zip(writers) {
-            let names = interfaces.keys().cloned().collect();
-            let interfaces = opening::open_all(now(), interfaces)?;
-            let duty = Duty::new(interfaces, teller.clone(), waker.share());
+        let ways = opening::colleagues(dealt.len());
+        for ((dealt, counts), ways) in dealt.into_iter().zip(writers).zip(ways) {
+            let Dealt { core, interfaces, hands } = dealt;
+            let names = interfaces.keys().cloned().chain(hands).collect();
+            let interfaces = opening::open_all(now(), interfaces, &ways.0)?;
+            let duty = Duty::new(interfaces, ways, teller.clone(), waker.share());
             let (worker, handle) = engine::worker(config.workers.idle, counts, seed());
             desks.push(Desk::new(core, names, handle));
             shifts.push(Shift { worker, duty, core });

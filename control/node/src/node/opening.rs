@@ -1,16 +1,18 @@
 //! Devices are opened once, with all interfaces that are to be there, and again together when one
-//! of them finds that the device is gone.
+//! of them finds that the device is gone. Hands of an interface go to the workers after its own.
 
 use super::{REOPEN_EVERY, StartError};
 use crate::config::InterfaceSettings;
 use crate::device::{self, Opened};
-use crate::interface::Interface;
 use crate::interface::mover::DeviceError;
+use crate::interface::{Hand, Interface};
 use crate::port::{Place, SharedPort};
+use pollux_control::interface::Worker;
 use pollux_verbs::VerbsError;
 use pollux_verbs::time::Time;
 use pollux_wire::keys::PKey;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// An interface as the configuration names it.
 pub(super) struct Named {
@@ -23,10 +25,44 @@ pub(super) struct Named {
     pub(super) said: String,
 }
 
+/// Hands on their way to a worker, at most: its owner is slow, or keeps no house any more.
+const HANDS_MAX: usize = 256;
+
+/// A hand, and the name of its interface.
+pub(super) type NamedHand = (String, Hand);
+
+/// One worker's way to all of a node's, itself counted.
+pub(super) struct Colleagues {
+    own: usize,
+    all: Vec<SyncSender<NamedHand>>,
+}
+
+/// The ways of so many workers to each other, and where hands arrive.
+pub(super) fn colleagues(count: usize) -> Vec<(Colleagues, Receiver<NamedHand>)> {
+    let (all, arrivals): (Vec<_>, Vec<_>) = (0..count).map(|_| sync_channel(HANDS_MAX)).unzip();
+    let of = |(own, arrivals)| (Colleagues { own, all: all.clone() }, arrivals);
+    arrivals.into_iter().enumerate().map(of).collect()
+}
+
+impl Colleagues {
+    /// The number, among the node's, of one of the workers of an interface of this one's.
+    pub(super) fn number(&self, worker: Worker) -> usize {
+        (self.own + usize::from(worker.0)) % self.all.len()
+    }
+
+    /// Gives each hand to its worker. One that finds no room goes, and its interface fails.
+    fn hand_out(&self, name: &str, hands: Vec<Hand>) {
+        for hand in hands {
+            let _ = self.all[self.number(hand.worker())].try_send((name.into(), hand));
+        }
+    }
+}
+
 /// Opens all that are to be.
 pub(super) fn open_all(
     now: Time,
     settings: BTreeMap<String, InterfaceSettings>,
+    colleagues: &Colleagues,
 ) -> Result<BTreeMap<String, Named>, StartError> {
     let mut all = BTreeMap::new();
     for (name, settings) in settings {
@@ -34,7 +70,7 @@ pub(super) fn open_all(
         let named = Named { settings, interface, retry_at: now, said: String::new() };
         all.insert(name, named);
     }
-    reopen(now, &mut all);
+    reopen(now, &mut all, colleagues);
     let failed = all.iter().find(|(_, named)| named.interface.is_err());
     let failed = failed.map(|(name, _)| name.clone()).and_then(|name| all.remove(&name));
     match failed.map(|named| named.interface) {
@@ -44,20 +80,29 @@ pub(super) fn open_all(
 }
 
 /// Opens the devices anew that are gone, if it is time to; says whether one was there.
-pub(super) fn reopen(now: Time, all: &mut BTreeMap<String, Named>) -> bool {
+pub(super) fn reopen(
+    now: Time,
+    all: &mut BTreeMap<String, Named>,
+    colleagues: &Colleagues,
+) -> bool {
     let is_due = |named: &&Named| named.interface.is_err() && named.retry_at <= now;
     let due: BTreeSet<_> = all.values().filter(is_due).map(Named::device).collect();
     let mut is_there = false;
     for device in due {
         let at_device = all.iter_mut().filter(|(_, named)| named.settings.device == device);
-        is_there |= open(now, &device, &mut at_device.collect::<Vec<_>>());
+        is_there |= open(now, &device, &mut at_device.collect::<Vec<_>>(), colleagues);
     }
     is_there
 }
 
 /// Opens a device, and all interfaces there. What is left of them goes first, since a port is
 /// opened once.
-fn open(now: Time, device: &str, all: &mut [(&String, &mut Named)]) -> bool {
+fn open(
+    now: Time,
+    device: &str,
+    all: &mut [(&String, &mut Named)],
+    colleagues: &Colleagues,
+) -> bool {
     for (name, named) in all.iter_mut() {
         named.interface = Err(StartError::Beside((*name).clone(), device.into()));
         named.retry_at = now + REOPEN_EVERY;
@@ -72,7 +117,11 @@ fn open(now: Time, device: &str, all: &mut [(&String, &mut Named)]) -> bool {
         Err(error) => all[0].1.interface = Err(error),
         Ok(places) => {
             for ((name, named), place) in all.iter_mut().zip(places) {
-                named.interface = interface(now, name, place, &named.settings);
+                let opened = interface(now, name, place, &named.settings);
+                named.interface = opened.map(|(interface, hands)| {
+                    colleagues.hand_out(name, hands);
+                    interface
+                });
             }
         }
     }
@@ -93,8 +142,8 @@ fn interface(
     name: &str,
     place: Place,
     settings: &InterfaceSettings,
-) -> Result<Interface, StartError> {
-    let interface = Interface::new(now, place, settings, super::seed());
+) -> Result<(Interface, Vec<Hand>), StartError> {
+    let interface = Interface::with_hands(now, place, settings, super::seed());
     interface.map_err(|error| StartError::Device(name.into(), error))
 }
 

@@ -1,14 +1,16 @@
 //! What a worker answers when its interfaces are asked about.
 
 use super::asking::Answer;
-use super::opening::Named;
+use super::opening::{Colleagues, Named};
 use crate::interface::echo::{EchoId, Outcome};
 use crate::interface::sending::NotSent;
+use crate::interface::tally::Tally;
 use crate::interface::{Interface, PingError};
 use pollux_control::cm::Role;
 use pollux_control::interface::{GroupRow, LeaseRow, Way};
 use pollux_control::neighbour::{NeighbourRow, State};
 use pollux_control::peer::ConnectionRow;
+use pollux_dataplane::ipoib::Traffic;
 use pollux_dataplane::reason::{PacketDrop, Refusal};
 use pollux_verbs::time::Time;
 use pollux_wire::ip::link_address::LinkAddress;
@@ -27,6 +29,8 @@ const PINGS_MAX: usize = 64;
 pub(super) struct Asked<'a> {
     pub(super) interfaces: &'a mut BTreeMap<String, Named>,
     pub(super) pings: &'a mut BTreeMap<u64, (String, EchoId)>,
+    /// Who has the hands of these interfaces.
+    pub(super) colleagues: &'a Colleagues,
 }
 
 impl Asked<'_> {
@@ -36,7 +40,9 @@ impl Asked<'_> {
         let rows = match words[..] {
             ["show", "interfaces"] => self.interfaces(now),
             ["show", "neighbors"] => self.rows(|name, one| neighbors(now, name, one)),
-            ["show", "connections"] => self.rows(|name, one| connections(now, name, one)),
+            ["show", "connections"] => {
+                self.rows(|name, one| connections(now, name, one, self.colleagues))
+            }
             ["show", "groups"] => self.rows(|name, one| groups(now, name, one)),
             ["show", "drops"] => self.rows(drops),
             ["ping", address, octets] => return self.ping(now, number, address, octets, None),
@@ -167,8 +173,9 @@ fn link(address: &LinkAddress) -> String {
 }
 
 fn interface(now: Time, name: &str, device: &str, one: &Interface) -> Value {
-    let (control, station) = (one.control(), one.mover().station());
-    let (row, traffic) = (control.row(), station.traffic());
+    let (control, tallies) = (one.control(), one.tallies().collect::<Vec<_>>());
+    let row = control.row();
+    let sum = |of: fn(&Traffic) -> u64| tallies.iter().map(|(_, it)| of(&it.traffic)).sum::<u64>();
     let addresses = control.addresses().iter();
     let addresses: Vec<_> = addresses.map(|one| format!("{}/{}", one.ip, one.prefix_len)).collect();
     json!({
@@ -177,15 +184,16 @@ fn interface(now: Time, name: &str, device: &str, one: &Interface) -> Value {
         "state": row.state,
         "why": row.why,
         "waits_for": row.waits_for,
-        "refused": one.mover().undone().next().map(|(_, why)| why.to_string()),
+        "refused": tallies.iter().find_map(|(_, tally)| tally.refused.as_ref()),
         "seconds": seconds(now, row.since),
         "link": link(&row.address),
         "lid": row.link.map(|link| link.lid.0),
         "mtu": row.link.map(|link| link.mtu),
         "addresses": addresses,
         "dhcp": control.lease_row().map(|row| lease(now, &row)),
-        "sent": traffic.datagrams_sent + traffic.connected_sent,
-        "received": traffic.datagrams_received + traffic.connected_received,
+        "workers": tallies.len(),
+        "sent": sum(|it| it.datagrams_sent + it.connected_sent),
+        "received": sum(|it| it.datagrams_received + it.connected_received),
     })
 }
 
@@ -244,12 +252,14 @@ const fn state(state: &State) -> &'static str {
     }
 }
 
-fn connections(now: Time, name: &str, one: &Interface) -> Vec<Value> {
-    let mover = one.mover();
+fn connections(now: Time, name: &str, one: &Interface, colleagues: &Colleagues) -> Vec<Value> {
+    let tallies: Vec<_> = one.tallies().map(|(_, tally)| tally).collect();
     let row = |row: ConnectionRow| {
-        let counts = mover.connection_use(row.connection).unwrap_or_default();
+        let counts = tallies.iter().find_map(|it| it.uses.get(&row.connection).copied());
+        let counts = counts.unwrap_or_default();
         json!({
             "interface": name,
+            "worker": colleagues.number(row.worker),
             "peer": link(&row.peer),
             "type": row.qp_type.to_string(),
             "role": if row.role == Role::Active { "active" } else { "passive" },
@@ -285,23 +295,26 @@ fn groups(now: Time, name: &str, one: &Interface) -> Vec<Value> {
     one.control().group_rows().map(row).collect()
 }
 
-/// What was dropped at least once.
+/// What was dropped at least once, by any of its workers.
 fn drops(name: &str, one: &Interface) -> Vec<Value> {
-    let mover = one.mover();
-    let (station, counts) = (mover.station(), mover.counts());
-    let dropped = PacketDrop::ALL.iter().map(|&why| (why.name(), station.drops().of(why)));
-    let refused = Refusal::ALL.iter().map(|&why| (why.name(), station.refusals().of(why)));
-    let moved = [
-        ("transit", counts.transit),
-        ("no_room", counts.no_room),
-        ("refused_actions", counts.refused_actions),
-        ("given_up", counts.given_up),
-        ("mads_unsent", mover.mads_unsent()),
-    ];
-    let station = dropped.map(|(why, count)| ("received", why, count));
-    let station = station.chain(refused.map(|(why, count)| ("refused", why, count)));
-    let all = station.chain(moved.map(|(why, count)| ("mover", why, count)));
-    let all = all.chain(one.control().drop_rows()).filter(|(_, _, count)| *count > 0);
-    let row = |(of, why, count)| json!({ "interface": name, "of": of, "why": why, "count": count });
-    all.map(row).collect()
+    let mut all = BTreeMap::new();
+    let mut count = |of, why, count| *all.entry((of, why)).or_insert(0) += count;
+    for (_, Tally { drops, refusals, counts, mads_unsent, .. }) in one.tallies() {
+        PacketDrop::ALL.iter().for_each(|&why| count("received", why.name(), drops.of(why)));
+        Refusal::ALL.iter().for_each(|&why| count("refused", why.name(), refusals.of(why)));
+        let moved = [
+            ("transit", counts.transit),
+            ("no_room", counts.no_room),
+            ("refused_actions", counts.refused_actions),
+            ("given_up", counts.given_up),
+            ("untold", counts.untold),
+            ("mads_unsent", mads_unsent),
+        ];
+        moved.into_iter().for_each(|(why, times)| count("mover", why, times));
+    }
+    one.control().drop_rows().for_each(|(of, why, times)| count(of, why, times));
+    let dropped = all.into_iter().filter(|(_, count)| *count > 0);
+    let row =
+        |((of, why), count)| json!({ "interface": name, "of": of, "why": why, "count": count });
+    dropped.map(row).collect()
 }

@@ -29,6 +29,10 @@ pub struct Illness {
     pub cqs: Vec<Cq>,
     /// Shared receive queues that were made.
     pub srqs: Vec<Srq>,
+    /// Queue pairs that were made.
+    pub qps: Vec<Qp>,
+    /// What is wrong with the devices that other workers got beside it, in their order.
+    pub beside: Vec<Arc<Mutex<Illness>>>,
 }
 
 /// A device with an illness that tests share.
@@ -39,7 +43,12 @@ pub struct Ailing {
 
 /// Opens a device, well as yet.
 pub fn ailing(name: &str) -> (Opened, Arc<Mutex<Illness>>) {
-    let Opened { device, port, fabric } = open(name).expect("the port is free");
+    ail(open(name).expect("the port is free"))
+}
+
+/// The same for a device that is open.
+pub fn ail(opened: Opened) -> (Opened, Arc<Mutex<Illness>>) {
+    let Opened { device, port, fabric } = opened;
     let illness = Arc::default();
     let ailing = Ailing { device, illness: Arc::clone(&illness) };
     (Opened { device: Box::new(ailing), port, fabric }, illness)
@@ -129,7 +138,9 @@ impl Device for Ailing {
     }
 
     fn create_qp(&mut self, init: &QpInit) -> Result<Qp, VerbsError> {
-        self.device.create_qp(init)
+        let qp = self.device.create_qp(init)?;
+        self.illness().qps.push(qp);
+        Ok(qp)
     }
 
     fn qpn(&self, qp: Qp) -> Result<Qpn, VerbsError> {
@@ -218,7 +229,8 @@ impl Device for Ailing {
 
     fn beside(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
         self.check("beside")?;
-        let (device, illness) = (self.device.beside()?, Arc::clone(&self.illness));
+        let (device, illness) = (self.device.beside()?, Arc::default());
+        self.illness().beside.push(Arc::clone(&illness));
         Ok(Box::new(Self { device, illness }))
     }
 }

@@ -2,9 +2,9 @@
 
 use pollux_control::peer::ConnectionRow;
 use pollux_node::config::{InterfaceSettings, NodeConfig};
-use pollux_node::interface::Interface;
 use pollux_node::interface::echo::Outcome;
 use pollux_node::interface::sending::NotSent;
+use pollux_node::interface::{Hand, Interface};
 use pollux_node::port::SharedPort;
 use pollux_node::{Opened, open};
 use pollux_verbs::time::Time;
@@ -56,6 +56,18 @@ impl Hosts {
             hosts.hosts.push(interface.expect("it has all it needs"));
         }
         hosts
+    }
+
+    /// An interface with several workers at a device, in whose time these are, too.
+    pub fn crew(device: &str, address: &str, keys: &str) -> (Interface, Vec<Hand>) {
+        let settings = settings(device, address, keys);
+        let opened = Interface::with_hands(Time::START, open_soon(device), &settings, 7);
+        opened.expect("it has all it needs")
+    }
+
+    /// When their time began.
+    pub const fn start(&self) -> Instant {
+        self.start
     }
 
     /// Adds other hosts to these.
@@ -161,7 +173,8 @@ fn open_soon(name: &str) -> Opened {
     }
 }
 
-fn settings(device: &str, address: &str, keys: &str) -> InterfaceSettings {
+/// The settings of an interface.
+pub fn settings(device: &str, address: &str, keys: &str) -> InterfaceSettings {
     let text = format!("[interface.ib0]\ndevice = {device:?}\naddress = [{address:?}]\n{keys}\n");
     let mut config = NodeConfig::read("test", &text).expect("it is a configuration");
     config.interfaces.remove("ib0").expect("it is there")

@@ -5,7 +5,7 @@ use crate::fabric::{Manager, Running};
 use crate::host::Hosts;
 use pollux_control::interface::Action;
 use pollux_control::mad::{Envelope, MadAddress};
-use pollux_node::interface::mover::{Arrived, Mover};
+use pollux_node::interface::mover::{Arrived, Mover, Terms};
 use pollux_verbs::time::Time;
 use pollux_verbs::{AsyncEvent, CompletionKind, CompletionStatus, VerbsError};
 use pollux_wire::address::{Qpn, Scope};
@@ -20,6 +20,9 @@ use std::time::Duration;
 
 /// Longer than a device may take for anything.
 const LATE: Duration = Duration::from_secs(6);
+
+/// Datagrams in the default partition.
+const TERMS: Terms = Terms { p_key: PKey::DEFAULT, scope: Scope::LINK_LOCAL, message_octets: None };
 
 /// What a device loses.
 type Loss = fn(&Illness) -> AsyncEvent;
@@ -115,7 +118,7 @@ fn completions_that_come_twice_are_survived() {
 fn a_thousand_management_datagrams_at_once_all_leave() {
     let fabric = Running::start("a_thousand_management_datagrams", 1, Manager::Ours);
     let opened = pollux_node::open(&fabric.port(1)).expect("the port is free");
-    let mover = Mover::new(opened.into(), PKey::DEFAULT, Scope::LINK_LOCAL, None, 1);
+    let mover = Mover::new(opened.into(), TERMS, 1);
     let mut mover = mover.expect("it has all it needs");
     while mover.port().expect("it is there").state != PortState::ACTIVE {
         mover.poll(Time::START, &mut Arrived::default()).expect("it works");
@@ -135,7 +138,7 @@ fn a_thousand_management_datagrams_at_once_all_leave() {
 fn a_port_that_went_down_and_up_at_once_is_taken_for_forgotten() {
     let fabric = Running::start("a_port_that_went_down_and_up", 1, Manager::Ours);
     let (opened, illness) = ailing(&fabric.port(1));
-    let mover = Mover::new(opened.into(), PKey::DEFAULT, Scope::LINK_LOCAL, None, 1);
+    let mover = Mover::new(opened.into(), TERMS, 1);
     let mut mover = mover.expect("it has all it needs");
     with(&illness, |it| it.events.extend([AsyncEvent::PortError(1), AsyncEvent::PortActive(1)]));
     let mut arrived = Arrived::default();

@@ -1,6 +1,6 @@
 //! Nodes that run: with each other, and with the Linux kernel's own IP over InfiniBand.
 //!
-//! `nodes` has ours alone. Linux is met at a [`meeting`], one guest for each test:
+//! `nodes` has ours alone, `hands` those with several workers, in virtual time. Linux is met at a [`meeting`], one guest for each test:
 //!
 //! | tests | what of Linux | subnet manager |
 //! |---|---|---|
@@ -19,9 +19,11 @@ mod datagrams;
 mod device;
 mod fabric;
 mod guest;
+mod hands;
 mod host;
 mod illness;
 mod meeting;
 mod migration;
 mod nodes;
+mod team;
 mod trouble;

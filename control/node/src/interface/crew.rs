@@ -1,0 +1,118 @@
+//! The hands of an interface, as its lead sees them: who is to do what, and what they tell.
+
+use super::line::{LeadEnd, Order, Told};
+use super::tally::Tally;
+use pollux_control::interface::{Action, ConnectionKey, Facts, Worker};
+use pollux_mem::snapshot::Snapshot;
+use pollux_verbs::VerbsError;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The hands of an interface: none, where one worker moves it.
+#[derive(Default)]
+pub(super) struct Crew {
+    hands: Vec<(LeadEnd, Snapshot<Tally>)>,
+    /// Whose connections are, if they are not the lead's.
+    owners: BTreeMap<ConnectionKey, Worker>,
+    facts: Arc<Facts>,
+}
+
+impl Crew {
+    /// One more hand: the next worker.
+    pub(super) fn join(&mut self, end: LeadEnd, tally: Snapshot<Tally>) {
+        self.hands.push((end, tally));
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.hands.is_empty()
+    }
+
+    /// Tells hands what they are to do; gives back what the lead is to.
+    pub(super) fn assign(&mut self, action: Action) -> Option<Action> {
+        if self.is_empty() {
+            return Some(action);
+        }
+        let worker = match &action {
+            Action::Attach { .. } | Action::Detach { .. } => Worker::LEAD,
+            Action::SetPeer { worker, .. } => *worker,
+            Action::Connect { worker, connection, .. } => {
+                self.owners.insert(*connection, *worker);
+                *worker
+            }
+            Action::Modify { connection, .. } => self.owner(*connection),
+            Action::Disconnect { connection } => {
+                self.owners.remove(connection).unwrap_or(Worker::LEAD)
+            }
+            _ => {
+                self.ends().for_each(|end| end.give(Order::Act(action.clone())));
+                return Some(action);
+            }
+        };
+        let Some(hand) = usize::from(worker.0).checked_sub(1) else { return Some(action) };
+        let (end, _) = self.hands.get_mut(hand)?;
+        end.give(Order::Act(action));
+        None
+    }
+
+    /// Lets them know what they have to of the interface.
+    pub(super) fn publish(&mut self, facts: impl FnOnce() -> Facts) {
+        if self.is_empty() {
+            return;
+        }
+        let facts = facts();
+        if *self.facts != facts {
+            self.facts = Arc::new(facts);
+            let facts = Arc::clone(&self.facts);
+            self.ends().for_each(|end| end.give(Order::Know(Arc::clone(&facts))));
+        }
+    }
+
+    /// What hands have told, with their names; and whether they still can.
+    pub(super) fn hear(&mut self, mut hear: impl FnMut(Worker, Told)) -> Result<(), VerbsError> {
+        for ((end, _), number) in self.hands.iter_mut().zip(1..) {
+            end.hand_over();
+            // What it told before it failed is told.
+            let checked = end.check();
+            while let Some(told) = end.poll() {
+                hear(Worker(number), told);
+            }
+            checked?;
+        }
+        Ok(())
+    }
+
+    /// What they have moved.
+    pub(super) fn tallies(&self) -> impl Iterator<Item = (Worker, Tally)> {
+        let read = |tally: &Snapshot<Tally>| tally.clone().refresh().clone();
+        self.hands.iter().zip(1..).map(move |((_, tally), number)| (Worker(number), read(tally)))
+    }
+
+    /// Whether all have done what they were told, and have stopped.
+    pub(super) fn is_idle(&self) -> bool {
+        self.hands.iter().all(|(end, _)| end.is_idle())
+    }
+
+    /// Whether all have sent what they were given.
+    pub(super) fn has_sent(&self) -> bool {
+        self.hands.iter().all(|(end, _)| end.has_sent())
+    }
+
+    /// Whether nothing is left of any at the device.
+    pub(super) fn is_gone(&self) -> bool {
+        self.hands.iter().all(|(end, _)| end.is_gone())
+    }
+
+    /// They are to end.
+    pub(super) fn end(&self) {
+        self.hands.iter().for_each(|(end, _)| end.end());
+    }
+
+    fn ends(&mut self) -> impl Iterator<Item = &mut LeadEnd> {
+        self.hands.iter_mut().map(|(end, _)| end)
+    }
+
+    fn owner(&self, connection: ConnectionKey) -> Worker {
+        self.owners.get(&connection).copied().unwrap_or(Worker::LEAD)
+    }
+}

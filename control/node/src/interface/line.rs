@@ -1,0 +1,299 @@
+//! What the lead of an interface and one of its hands say to each other: a ring each way, and a few
+//! words that both see.
+//!
+//! ```text
+//!   lead: Crew    --orders: what control wants, what it knows-->    hand
+//!                 <--told: news of connections, packets, misses--
+//! ```
+//!
+//! No order is lost, and no news of a connection: what a ring has no room for waits in front of it
+//! in its order, up to a limit, beyond which the other side is taken for lost. A packet that finds
+//! no room is a counted drop.
+
+use pollux_control::interface::{Action, ConnectionKey, ConnectionNews, Facts, From};
+use pollux_mem::spsc::{self, Consumer, Producer};
+use pollux_verbs::VerbsError;
+use pollux_wire::ip::ipoib::EtherType;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Orders in the ring.
+const ORDERS_MAX: usize = 1024;
+/// Packets and news in the other.
+const TOLD_MAX: usize = 256;
+/// What waits for room, either way: more than all peers and connections give rise to at once.
+const WAITING_MAX: usize = 65_536;
+
+/// What a hand is to do, or to know.
+#[derive(Debug)]
+pub(super) enum Order {
+    Act(Action),
+    Know(Arc<Facts>),
+}
+
+/// What a hand has for control.
+#[derive(Debug)]
+pub(super) enum Told {
+    News(ConnectionKey, ConnectionNews),
+    /// A packet that no socket took, for one of our addresses or for control.
+    Packet(EtherType, Vec<u8>, From),
+    /// One that no socket listens for.
+    Unheard(Vec<u8>),
+    /// One that has no way yet.
+    Miss(Vec<u8>),
+    TooBig(Vec<u8>, u32),
+    /// Packets go to this next hop.
+    Use(IpAddr),
+}
+
+/// What both sides see.
+#[derive(Debug, Default)]
+struct Shared {
+    /// The lead wants an end, or is gone.
+    is_over: AtomicBool,
+    /// The hand is gone, and all that it had at the device.
+    is_gone: AtomicBool,
+    failure: OnceLock<VerbsError>,
+    /// Orders that were carried out. Written after the two below, and read before them.
+    done: AtomicU64,
+    is_idle: AtomicBool,
+    has_sent: AtomicBool,
+}
+
+/// The lead's end.
+pub(super) struct LeadEnd {
+    orders: Producer<Order>,
+    waiting: VecDeque<Order>,
+    told: Consumer<Told>,
+    given: u64,
+    shared: Arc<Shared>,
+}
+
+/// The hand's end.
+pub(super) struct HandEnd {
+    orders: Consumer<Order>,
+    told: Producer<Told>,
+    waiting: VecDeque<(ConnectionKey, ConnectionNews)>,
+    done: u64,
+    shared: Arc<Shared>,
+}
+
+/// Both ends.
+pub(super) fn line() -> (LeadEnd, HandEnd) {
+    let (orders, ordered) = spsc::ring(ORDERS_MAX).expect("a power of two");
+    let (teller, told) = spsc::ring(TOLD_MAX).expect("a power of two");
+    let shared = Arc::new(Shared::default());
+    let waiting = VecDeque::new();
+    let lead = LeadEnd { orders, waiting, told, given: 0, shared: Arc::clone(&shared) };
+    let waiting = VecDeque::new();
+    (lead, HandEnd { orders: ordered, told: teller, waiting, done: 0, shared })
+}
+
+impl LeadEnd {
+    /// Gives an order.
+    pub(super) fn give(&mut self, order: Order) {
+        self.waiting.push_back(order);
+        self.given += 1;
+        self.hand_over();
+    }
+
+    /// Fills the ring with what waits for room.
+    pub(super) fn hand_over(&mut self) {
+        while let Some(order) = self.waiting.pop_front() {
+            if let Err(order) = self.orders.push(order) {
+                return self.waiting.push_front(order);
+            }
+        }
+    }
+
+    /// The next thing that the hand has told.
+    pub(super) fn poll(&mut self) -> Option<Told> {
+        self.told.pop()
+    }
+
+    /// Why the hand is none any more, if that is so.
+    pub(super) fn check(&self) -> Result<(), VerbsError> {
+        let lost = |why| Err(VerbsError::Lost { what: "worker", why });
+        match self.shared.failure.get() {
+            Some(failure) => Err(failure.clone()),
+            None if self.is_gone() && !self.is_ended() => lost("it has ended before the interface"),
+            None if self.waiting.len() > WAITING_MAX => lost("it does nothing that it is told"),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether it has done all that it was told, and its station is stopped.
+    pub(super) fn is_idle(&self) -> bool {
+        self.has_done() && self.shared.is_idle.load(Ordering::Relaxed) || self.is_gone()
+    }
+
+    /// Whether all that it was given to be sent is sent, or with control.
+    pub(super) fn has_sent(&self) -> bool {
+        self.has_done() && self.shared.has_sent.load(Ordering::Relaxed) && self.told.is_empty()
+    }
+
+    /// Whether nothing is left of it at the device.
+    pub(super) fn is_gone(&self) -> bool {
+        self.shared.is_gone.load(Ordering::Acquire)
+    }
+
+    /// It is to end.
+    pub(super) fn end(&self) {
+        self.shared.is_over.store(true, Ordering::Release);
+    }
+
+    fn is_ended(&self) -> bool {
+        self.shared.is_over.load(Ordering::Relaxed)
+    }
+
+    fn has_done(&self) -> bool {
+        self.shared.done.load(Ordering::Acquire) == self.given
+    }
+}
+
+impl Drop for LeadEnd {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl HandEnd {
+    /// The next order.
+    pub(super) fn poll(&mut self) -> Option<Order> {
+        let order = self.orders.pop()?;
+        self.done += 1;
+        Some(order)
+    }
+
+    /// News of connections, which reach control in their order.
+    pub(super) fn tell_news(
+        &mut self,
+        news: impl Iterator<Item = (ConnectionKey, ConnectionNews)>,
+    ) {
+        self.waiting.extend(news);
+        while let Some((key, news)) = self.waiting.pop_front() {
+            if let Err(Told::News(key, news)) = self.told.push(Told::News(key, news)) {
+                return self.waiting.push_front((key, news));
+            }
+        }
+    }
+
+    /// Tells anything else; `false` if there is no room for it.
+    pub(super) fn tell(&mut self, told: Told) -> bool {
+        self.waiting.is_empty() && self.told.push(told).is_ok()
+    }
+
+    /// Whether nothing waits for room.
+    pub(super) fn has_told(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// How far it is, once all orders that were taken are carried out.
+    pub(super) fn show(&self, is_idle: bool, has_sent: bool) {
+        self.shared.is_idle.store(is_idle, Ordering::Relaxed);
+        self.shared.has_sent.store(has_sent, Ordering::Relaxed);
+        self.shared.done.store(self.done, Ordering::Release);
+    }
+
+    /// It cannot go on, for this reason.
+    pub(super) fn fail(&self, why: &VerbsError) {
+        let _ = self.shared.failure.set(why.clone());
+    }
+
+    /// Whether the lead wants an end, or is gone, or seems to be.
+    pub(super) fn is_over(&self) -> bool {
+        self.shared.is_over.load(Ordering::Acquire) || self.waiting.len() > WAITING_MAX
+    }
+}
+
+impl Drop for HandEnd {
+    fn drop(&mut self) {
+        self.shared.is_gone.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+    fn key(order: &Order) -> ConnectionKey {
+        match order {
+            Order::Act(Action::Disconnect { connection }) => *connection,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn orders_and_news_come_whole_and_in_order_however_full_the_rings_are() {
+        let (mut lead, mut hand) = line();
+        let count = 3 * ORDERS_MAX as u64;
+        for connection in (0..count).map(ConnectionKey) {
+            lead.give(Order::Act(Action::Disconnect { connection }));
+            hand.tell_news([(connection, ConnectionNews::Ended)].into_iter());
+        }
+        assert!(!hand.tell(Told::Use(NOBODY)), "it finds no room, and overtakes nothing");
+        let (mut ordered, mut told) = (Vec::new(), Vec::new());
+        while (ordered.len() as u64) < count {
+            lead.hand_over();
+            ordered.extend(hand.poll().as_ref().map(key));
+            hand.tell_news(std::iter::empty());
+            while let Some(news) = lead.poll() {
+                let Told::News(key, ConnectionNews::Ended) = news else { panic!("{news:?}") };
+                told.push(key);
+            }
+        }
+        let all: Vec<_> = (0..count).map(ConnectionKey).collect();
+        assert_eq!((&ordered, &told), (&all, &all));
+        assert!(hand.tell(Told::Use(NOBODY)) && lead.check().is_ok());
+    }
+
+    #[test]
+    fn a_hand_is_idle_when_it_has_done_all_that_it_was_told() {
+        let (mut lead, mut hand) = line();
+        hand.show(true, true);
+        assert!(lead.is_idle() && lead.has_sent());
+        lead.give(Order::Know(Arc::default()));
+        assert!(!lead.is_idle() && !lead.has_sent(), "it was idle before it was told that");
+        assert!(hand.poll().is_some());
+        hand.show(false, true);
+        assert!(!lead.is_idle() && lead.has_sent());
+        assert!(hand.tell(Told::Use(NOBODY)) && !lead.has_sent(), "something is on its way here");
+    }
+
+    #[test]
+    fn whoever_does_nothing_for_too_long_is_lost() {
+        let (mut lead, mut hand) = line();
+        let orders = ORDERS_MAX + WAITING_MAX;
+        (0..orders).for_each(|_| lead.give(Order::Know(Arc::default())));
+        assert!(lead.check().is_ok());
+        lead.give(Order::Know(Arc::default()));
+        assert!(lead.check().unwrap_err().to_string().contains("nothing that it is told"));
+        let news = |_| (ConnectionKey(1), ConnectionNews::Used);
+        hand.tell_news((0..TOLD_MAX + WAITING_MAX).map(news));
+        assert!(!hand.is_over());
+        hand.tell_news([news(0)].into_iter());
+        assert!(hand.is_over());
+    }
+
+    #[test]
+    fn each_side_sees_that_the_other_is_gone() {
+        let (lead, hand) = line();
+        drop(hand);
+        assert!(lead.is_gone() && lead.check().is_err());
+        lead.end();
+        assert!(lead.check().is_ok(), "it was to end");
+        let (lead, hand) = line();
+        assert!(!hand.is_over());
+        drop(lead);
+        assert!(hand.is_over());
+        let (lead, hand) = line();
+        hand.fail(&VerbsError::Lost { what: "adapter", why: "it is broken" });
+        drop(hand);
+        assert!(matches!(lead.check(), Err(VerbsError::Lost { what: "adapter", .. })));
+    }
+}

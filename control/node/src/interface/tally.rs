@@ -1,0 +1,58 @@
+//! What a worker has moved and not moved, as a value that another thread can show; and which
+//! connections that was by, which control wants to know.
+
+use super::mover::{Counts, Mover};
+use pollux_control::interface::{ConnectionKey, ConnectionNews};
+use pollux_dataplane::ipoib::{ConnectionUse, Traffic};
+use pollux_dataplane::reason::{PacketDrops, Refusals};
+use std::collections::BTreeMap;
+
+/// What a worker has moved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Packets.
+    pub traffic: Traffic,
+    /// What was dropped, by reason.
+    pub drops: PacketDrops,
+    /// What was not taken, by reason.
+    pub refusals: Refusals,
+    /// What was not moved besides.
+    pub counts: Counts,
+    /// Management datagrams that could not be sent.
+    pub mads_unsent: u64,
+    /// How much connections were used.
+    pub uses: BTreeMap<ConnectionKey, ConnectionUse>,
+    /// Why something that control wants is not done.
+    pub refused: Option<String>,
+}
+
+impl Mover {
+    /// What it has moved.
+    pub fn tally(&self) -> Tally {
+        Tally {
+            traffic: self.station.traffic(),
+            drops: self.station.drops().clone(),
+            refusals: self.station.refusals().clone(),
+            counts: self.counts,
+            mads_unsent: self.mads_unsent(),
+            uses: self.connection_uses(),
+            refused: self.undone().next().map(|(_, why)| why.to_string()),
+        }
+    }
+
+    /// Tells, at the next poll, which connections were used since this was called last.
+    pub fn tell_uses(&mut self) {
+        let uses = self.connection_uses();
+        let is_used = |(key, counts): &(&ConnectionKey, &ConnectionUse)| {
+            self.uses.get(*key).copied().unwrap_or_default() != **counts
+        };
+        let used = uses.iter().filter(is_used);
+        self.news.extend(used.map(|(key, _)| (*key, ConnectionNews::Used)));
+        self.uses = uses;
+    }
+
+    fn connection_uses(&self) -> BTreeMap<ConnectionKey, ConnectionUse> {
+        let all = self.connections.iter();
+        all.filter_map(|(key, id)| Some((*key, self.station.connection_use(*id)?))).collect()
+    }
+}

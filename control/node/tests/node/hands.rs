@@ -1,0 +1,392 @@
+//! An interface that several workers move: each by connections of its own, and still one interface.
+
+use crate::device::ailing;
+use crate::fabric::{Manager, Running};
+use crate::host::{Hosts, settings};
+use crate::nodes::PARTITIONS;
+use crate::team::{PATIENCE, World, ip, packet, payload};
+use pollux_control::interface::Worker;
+use pollux_fabric::link::fault::Faults;
+use pollux_fabric::link::world::Wire;
+use pollux_node::interface::echo::Outcome;
+use pollux_node::interface::{Hand, Interface, Side};
+use pollux_node::port::SharedPort;
+use pollux_verbs::dice::Dice;
+use pollux_verbs::time::Time;
+use pollux_verbs::{AsyncEvent, VerbsError};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+const TWO: &str = "mode = 'rc'\nworkers = 2";
+const ONE: &str = "mode = 'rc'";
+
+/// Worlds that things go wrong in, and what interfaces are there.
+const SEEDS: u64 = 5;
+const KEYS: [&str; 5] =
+    [ONE, TWO, "mode = 'rc'\nworkers = 3", "mode = 'uc'\nworkers = 2", "mode = 'ud'\nworkers = 2"];
+
+/// Connections of a team that are open, by their workers.
+fn workers(world: &World, nth: usize) -> Vec<u8> {
+    world.teams[nth].connections().iter().map(|row| row.worker.0).collect()
+}
+
+/// What becomes of an echo request that a team asks.
+fn ping(world: &mut World, from: usize, to: usize, octets: usize) -> Outcome {
+    let now = world.now();
+    let lead = world.teams[from].lead.as_mut().expect("it is there");
+    let id = lead.ping(now, ip(to).into(), octets, Duration::from_secs(5)).expect("it is up");
+    let mut outcome = None;
+    world.until("an answer, or none", |world| {
+        outcome = world.teams[from].lead.as_mut().and_then(|lead| lead.echo(id));
+        outcome.is_some()
+    });
+    outcome.expect("waited for")
+}
+
+#[test]
+fn workers_of_two_nodes_speak_each_by_a_connection_of_its_own() {
+    let mut world = World::new(1, &[TWO, TWO], Wire::default());
+    for worker in [0, 1] {
+        for octets in [20, 2000, 60_000] {
+            world.must_reach((0, worker), 1, octets);
+        }
+    }
+    world.until("two connections", |world| workers(world, 0) == [0, 1]);
+    assert_eq!(workers(&world, 1), [0, 1]);
+    // Once they stand, what a worker sends comes to its like, and both ways.
+    for (from, to) in [(0, 1), (1, 0)] {
+        for worker in [0, 1] {
+            assert_eq!(world.must_reach((from, worker), to, 3000), Worker(worker));
+        }
+    }
+    // What is not a socket's is control's, whichever worker it comes to.
+    let echo = matches!(ping(&mut world, 0, 1, 1000), Outcome::Answered { octets: 1008, .. });
+    assert!(echo, "ping");
+    world.pass(Duration::from_secs(1));
+    for team in &world.teams {
+        let tallies: Vec<_> = team.lead().tallies().map(|(_, tally)| tally).collect();
+        assert_eq!(tallies.len(), 2);
+        for tally in &tallies {
+            let lost = (tally.refusals.total(), tally.counts.untold, tally.counts.no_room);
+            assert_eq!(lost, (0, 0, 0), "{tally:?}");
+            assert!(tally.traffic.connected_sent > 0 && tally.traffic.connected_received > 0);
+        }
+        let hands = &tallies[1].uses;
+        let row = &team.connections()[1];
+        assert!(hands[&row.connection].sent > 0, "{hands:?}");
+    }
+}
+
+#[test]
+fn a_hand_knows_what_it_has_to_of_the_interface() {
+    let mut world = World::new(2, &[TWO, TWO], Wire::default());
+    world.pass(Duration::from_secs(1));
+    let now = world.now();
+    let team = &mut world.teams[0];
+    let (others, far) = (ip(1).into(), "192.0.2.1".parse().expect("an address"));
+    let said = |side: &dyn Side| {
+        let sources = [others, far].map(|to| side.source_for(to));
+        let neighbours = [others, far, ip(254).into()].map(|to| side.is_on_link(now, to));
+        (side.own(), sources, neighbours, side.datagram_mtu())
+    };
+    let lead = said(team.side(0));
+    assert_eq!((&lead, lead.3), (&said(team.side(1)), Some(2044)));
+    assert_eq!((lead.1, lead.2), ([Some(ip(0).into()); 2], [true, false, false]));
+}
+
+#[test]
+fn two_workers_get_on_with_one() {
+    for keys in [[TWO, ONE], [ONE, TWO]] {
+        let mut world = World::new(3, &keys, Wire::default());
+        let (two, one) = if keys[0] == TWO { (0, 1) } else { (1, 0) };
+        for octets in [20, 60_000] {
+            for worker in [0, 1] {
+                assert_eq!(world.must_reach((two, worker), one, octets), Worker::LEAD);
+            }
+            world.must_reach((one, 0), two, octets);
+        }
+    }
+}
+
+#[test]
+fn a_connection_of_a_hand_that_fails_is_made_again_and_the_others_stay() {
+    let mut world = World::new(4, &[TWO, TWO], Wire::default());
+    for worker in [0, 1] {
+        world.must_reach((0, worker), 1, 3000);
+    }
+    world.until("two connections", |world| workers(world, 0) == [0, 1]);
+    let [lead, hand] = &world.teams[0].connections()[..] else { panic!("there are two") };
+    let (lead, hand) = (lead.connection, hand.connection);
+    {
+        let illness = world.teams[0].illness.lock().expect("no test has panicked");
+        let mut illness = illness.beside[0].lock().expect("no test has panicked");
+        let last = *illness.qps.last().expect("it has one");
+        illness.events.push_back(AsyncEvent::QpAccessError(last));
+    }
+    let is_there =
+        |world: &World, key| world.teams[0].connections().iter().any(|row| row.connection == key);
+    world.until("it is gone", |world| !is_there(world, hand));
+    assert_eq!(world.must_reach((0, 0), 1, 3000), Worker::LEAD);
+    // Its packets go by the lead's until there is another, which is not asked for at once.
+    let end = world.now() + PATIENCE;
+    while world.must_reach((0, 1), 1, 3000) == Worker::LEAD {
+        assert!(world.now() < end, "there is no other");
+    }
+    assert_eq!((workers(&world, 0), workers(&world, 1)), (vec![0, 1], vec![0, 1]));
+    assert!(is_there(&world, lead), "the lead's stays");
+}
+
+#[test]
+fn an_interface_whose_hand_has_lost_its_device_fails_as_one_whose_lead_did() {
+    let mut world = World::new(5, &[TWO, TWO], Wire::default());
+    world.must_reach((0, 1), 1, 3000);
+    {
+        let illness = world.teams[0].illness.lock().expect("no test has panicked");
+        let mut illness = illness.beside[0].lock().expect("no test has panicked");
+        illness.events.push_back(AsyncEvent::DeviceFatal);
+    }
+    world.until("it fails", |world| world.teams[0].lead().failed().is_some());
+    let failed = world.teams[0].lead().failed();
+    assert!(matches!(failed, Some(VerbsError::Lost { what: "adapter", .. })), "{failed:?}");
+    // And so does a hand whose lead is gone, or an interface whose hand is.
+    world.kill(0);
+    world.start(0);
+    world.teams[0].hands.clear();
+    world.until("it fails again", |world| world.teams[0].lead().failed().is_some());
+    let failed = world.teams[0].lead().failed();
+    assert!(matches!(failed, Some(VerbsError::Lost { what: "worker", .. })), "{failed:?}");
+    world.kill(0);
+    world.teams[1].lead = None;
+    world.until("the hand goes", |world| world.teams[1].hands.is_empty());
+    (0..2).for_each(|nth| world.kill(nth));
+    (0..2).for_each(|nth| world.start(nth));
+    world.must_reach((0, 1), 1, 3000);
+}
+
+#[test]
+fn an_interface_leaves_with_all_its_hands() {
+    let mut world = World::new(6, &[TWO, TWO], Wire::default());
+    for worker in [0, 1] {
+        world.must_reach((0, worker), 1, 3000);
+    }
+    world.until("two connections", |world| workers(world, 1) == [0, 1]);
+    let now = world.now();
+    // What was accepted goes first.
+    assert_eq!(world.send((0, 1), 1, &[7; 5000]), Ok(()));
+    let drained = |world: &World| world.teams[0].lead().is_drained(world.now());
+    world.until("drained", |world| drained(world));
+    world.teams[0].lead.as_mut().expect("it is there").leave(now);
+    world.until("left", |world| world.teams[0].lead().has_left());
+    assert_eq!((world.teams[0].lead().failed(), world.teams[0].hands.len()), (None, 0));
+    world.until("told", |world| world.teams[1].connections().is_empty());
+    assert!(world.teams[1].came.iter().any(|(_, payload)| payload == &[7; 5000]));
+    let ended = world.teams[1].lead().control().drop_rows().find(|row| row.1 == "peer_ended");
+    assert_eq!(ended.map(|(_, _, count)| count), Some(2));
+}
+
+#[test]
+fn what_comes_of_our_own_by_a_group_is_nobody_elses() {
+    let ud = "mode = 'ud'\nworkers = 3";
+    let mut world = World::new(7, &[ud, ud], Wire::default());
+    let now = world.now();
+    let group = Ipv4Addr::new(239, 1, 2, 3);
+    for team in &mut world.teams {
+        assert!(team.lead.as_mut().expect("it is there").join_group(now, group.into()));
+    }
+    world.pass(Duration::from_secs(5));
+    let to_group = packet(ip(0), group, b"all");
+    for worker in [2, 1, 0, 1, 2] {
+        let now = world.now();
+        let _ = world.teams[0].side(worker).send(now, &to_group);
+        world.pass(Duration::from_secs(1));
+    }
+    assert!(world.teams[0].came.is_empty(), "{:?}", world.teams[0].came);
+    assert!(world.teams[1].came.len() >= 3, "{:?}", world.teams[1].came);
+    assert!(world.teams[1].came.iter().all(|(worker, _)| *worker == Worker::LEAD));
+}
+
+#[test]
+fn a_device_without_a_second_place_is_refused_with_advice() {
+    let fabric = Running::start("a_device_without_a_second_place", 1, Manager::Ours);
+    let (opened, illness) = ailing(&fabric.port(1));
+    illness.lock().expect("no test has panicked").refuses.push("beside");
+    let settings = settings("soft:", "10.0.0.1/24", TWO);
+    let refused = Interface::with_hands(Time::START, opened, &settings, 1).err();
+    let said = refused.expect("it is refused").to_string();
+    assert!(said.contains("write fewer workers = ..."), "{said}");
+}
+
+#[test]
+fn partitions_of_one_port_have_hands_each() {
+    let fabric = Running::partitioned("partitions_of_one_port_have_hands", 2, PARTITIONS);
+    let mut hosts = Hosts::with(&[], "");
+    let mut hands = Vec::new();
+    for host in 1..=2 {
+        let opened = pollux_node::open(&fabric.port(host)).expect("the port is free");
+        let port = SharedPort::new(opened).expect("it is whole");
+        for (subnet, keys) in ["", "\npkey = 0x8001"].into_iter().enumerate() {
+            let settings =
+                settings("soft:", &format!("10.0.{subnet}.{host}/24"), &format!("{TWO}{keys}"));
+            let (seat, seed) = (port.seat(settings.pkey), 10 * host as u64);
+            let opened = Interface::with_hands(Time::START, seat, &settings, seed);
+            let (lead, team) = opened.expect("it has all it needs");
+            hosts.hosts.push(lead);
+            hands.extend(team);
+        }
+    }
+    hosts.come_up();
+    let mut came = [0; 4];
+    let begun = hosts.now();
+    while came.contains(&0) {
+        let now = hosts.now();
+        assert!(now < begun + PATIENCE, "{came:?}");
+        hosts.step();
+        for (nth, hand) in hands.iter_mut().enumerate() {
+            let ip = |host| Ipv4Addr::new(10, 0, nth as u8 % 2, host);
+            let (own, other) = if nth < 2 { (ip(1), ip(2)) } else { (ip(2), ip(1)) };
+            hand.breathe(now, &mut |packet| {
+                let is_ours = payload(packet) == Some(&other.octets());
+                came[nth] += u32::from(is_ours);
+                is_ours
+            });
+            let _ = hand.send(now, &packet(own, other, &own.octets()));
+            hand.flush();
+        }
+    }
+    for lead in &hosts.hosts {
+        let rows: Vec<_> = lead.control().connection_rows().map(|row| row.worker.0).collect();
+        assert!(rows.contains(&1), "{rows:?}");
+    }
+}
+
+/// What goes wrong with a world's links.
+fn storm(dice: &mut Dice) -> Wire {
+    let mut chance = |max: u64| if dice.below(2) == 0 { 0 } else { dice.below(max) as u32 };
+    let faults = Faults {
+        loss: chance(50_000),
+        duplication: chance(10_000),
+        reordering: chance(10_000),
+        corruption: chance(5_000),
+        delay_max: Duration::from_micros(200),
+    };
+    Wire { faults, ..Wire::default() }
+}
+
+#[test]
+fn whatever_happens_every_worker_reaches_everybody_afterwards() {
+    for seed in 0..SEEDS {
+        println!("seed {seed}");
+        let mut dice = Dice::new(seed);
+        let keys: Vec<_> = (0..3).map(|_| KEYS[dice.below(KEYS.len() as u64) as usize]).collect();
+        let mut world = World::new(seed, &keys, Wire::default());
+        let wire = storm(&mut dice);
+        world.net.net_mut().set_wires(wire);
+        for _ in 0..40 {
+            let nth = dice.below(3) as usize;
+            match dice.below(12) {
+                0 => {
+                    world.kill(nth);
+                    let pause = Duration::from_millis(dice.below(5000));
+                    world.pass(pause);
+                    world.start(nth);
+                }
+                1 => {
+                    world.set_cable(nth, false);
+                    let pause = Duration::from_millis(dice.below(10_000));
+                    world.pass(pause);
+                    world.set_cable(nth, true);
+                }
+                _ => {
+                    let workers = world.teams[nth].hands.len() as u64 + 1;
+                    let (worker, to) = (dice.below(workers) as u8, dice.below(2) as usize);
+                    let to = (nth + 1 + to) % 3;
+                    let octets = 1 + dice.below(10_000) as usize;
+                    let _ = world.send((nth, worker), to, &vec![0; octets]);
+                    let pause = Duration::from_micros(dice.below(1_000_000));
+                    world.pass(pause);
+                }
+            }
+        }
+        world.net.net_mut().set_wires(Wire::default());
+        world.until("all are up", |world| world.teams.iter().all(|team| team.is_up()));
+        for from in 0..3 {
+            for worker in 0..=world.teams[from].hands.len() as u8 {
+                for to in (0..3).filter(|to| *to != from) {
+                    world.must_reach((from, worker), to, 1000);
+                }
+            }
+        }
+        end(&mut world);
+    }
+}
+
+/// All leave, and have their buffers back then.
+fn end(world: &mut World) {
+    world.pass(Duration::from_secs(1));
+    for team in &world.teams {
+        let movers = team.hands.iter().map(Hand::mover).chain([team.lead().mover()]);
+        let used: Vec<_> = movers.map(|mover| mover.station().buffers_in_use()).collect();
+        assert!(used.iter().all(|used| *used == 0), "{used:?}");
+    }
+    let now = world.now();
+    world.teams.iter_mut().for_each(|team| team.lead.as_mut().expect("it is there").leave(now));
+    world.until("all have left", |world| world.teams.iter().all(|team| team.lead().has_left()));
+    for team in &world.teams {
+        assert_eq!((team.lead().failed(), team.hands.len()), (None, 0));
+    }
+}
+
+/// A hand in a thread of its own, until its lead ends: it sends, and says what came.
+fn work(mut hand: Hand, (from, to): (Ipv4Addr, Ipv4Addr), clock: impl Fn() -> Time) -> u32 {
+    let (mut came, mut next) = (0, Time::START);
+    let packet = packet(from, to, &[9; 5000]);
+    while hand.failed().is_none() {
+        let now = clock();
+        let busy = hand.breathe(now, &mut |packet| {
+            let is_ours = payload(packet) == Some(&[9; 5000]);
+            came += u32::from(is_ours);
+            is_ours
+        });
+        if next <= now {
+            next = now + Duration::from_millis(1);
+            let _ = hand.send(now, &packet);
+            hand.flush();
+        }
+        if !busy {
+            std::thread::yield_now();
+        }
+    }
+    came
+}
+
+#[test]
+fn hands_work_in_threads_of_their_own() {
+    let fabric = Running::start("hands_work_in_threads_of_their_own", 2, Manager::Ours);
+    let ips = [1, 2].map(|host| Ipv4Addr::new(10, 0, 0, host));
+    std::thread::scope(|scope| {
+        // It goes with whatever goes wrong here, and hands with it.
+        let mut hosts = Hosts::with(&[], "");
+        let start = hosts.start();
+        let clock = move || Time::START + start.elapsed();
+        let mut threads = Vec::new();
+        for (nth, (ip, to)) in [(ips[0], ips[1]), (ips[1], ips[0])].into_iter().enumerate() {
+            let (lead, hands) = Hosts::crew(&fabric.port(nth + 1), &format!("{ip}/24"), TWO);
+            hosts.hosts.push(lead);
+            let thread = |hand| scope.spawn(move || work(hand, (ip, to), clock));
+            threads.extend(hands.into_iter().map(thread));
+        }
+        hosts.come_up();
+        let both = |hosts: &Hosts, nth| {
+            let rows = hosts.connections(nth);
+            let counts: Vec<_> = hosts.hosts[nth].tallies().map(|(_, it)| it.traffic).collect();
+            rows.iter().any(|row| row.worker == Worker(1)) && counts[1].connected_received > 20
+        };
+        hosts.until("packets of hands", |hosts| both(hosts, 0) && both(hosts, 1));
+        let now = hosts.now();
+        hosts.hosts.iter_mut().for_each(|lead| lead.leave(now));
+        hosts.until("left", |hosts| hosts.hosts.iter().all(Interface::has_left));
+        for thread in threads {
+            assert!(thread.join().expect("no hand panics") > 20);
+        }
+    });
+}

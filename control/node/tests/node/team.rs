@@ -1,0 +1,261 @@
+//! Interfaces with several workers at the ports of a managed subnet, in virtual time, one thread and
+//! from a seed.
+
+use crate::device::{Illness, ail};
+use pollux_control::interface::Worker;
+use pollux_control::peer::ConnectionRow;
+use pollux_fabric::link::world::Wire;
+use pollux_fabric::net::Net;
+use pollux_fabric::net::world::NetWorld;
+use pollux_fabric::sm;
+use pollux_fabric::subnet::Subnet;
+use pollux_fabric::topology::{End, Topology};
+use pollux_fabric::{Adapter, SoftDevice};
+use pollux_node::Opened;
+use pollux_node::config::{InterfaceSettings, NodeConfig};
+use pollux_node::interface::sending::NotSent;
+use pollux_node::interface::{Hand, Interface, Side};
+use pollux_verbs::dice::Dice;
+use pollux_verbs::time::Time;
+use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::ipv4::Ipv4Header;
+use pollux_wire::mad::smp::NodeType;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Longer than anything takes here, in a time that costs nothing.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+/// A side looks at its control this long after it did, at the earliest.
+const SETTLE: Duration = Duration::from_micros(20);
+/// Turns at one moment after which time stands still.
+const TURNS_AT_A_MOMENT_MAX: u32 = 100_000;
+/// What packets of tests are (RFC 3692 2.1).
+const TEST: IpProtocol = IpProtocol(253);
+
+/// An interface, and what its workers were sent.
+pub struct Team {
+    end: End,
+    settings: InterfaceSettings,
+    /// The interface and its hands, as long as they are there.
+    pub lead: Option<Interface>,
+    pub hands: Vec<Hand>,
+    pub illness: Arc<Mutex<Illness>>,
+    /// Payloads, and to which worker they came.
+    pub came: Vec<(Worker, Vec<u8>)>,
+}
+
+/// All teams, and what they are at.
+pub struct World {
+    pub net: NetWorld,
+    pub teams: Vec<Team>,
+    pub dice: Dice,
+    settle: Option<Time>,
+    turns: u32,
+}
+
+/// The address of a team.
+pub fn ip(nth: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, nth as u8 + 1)
+}
+
+/// A packet that nobody but a test takes.
+pub fn packet(source: Ipv4Addr, destination: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
+    let header =
+        Ipv4Header { protocol: TEST, ttl: 64, source, destination, ..Ipv4Header::default() };
+    let mut packet = vec![0; Ipv4Header::LEN + payload.len()];
+    let room = header.write_packet(&[], payload.len(), &mut packet).expect("it fits");
+    room.copy_from_slice(payload);
+    packet
+}
+
+/// What such a packet brings.
+pub fn payload(packet: &[u8]) -> Option<&[u8]> {
+    let is_ours = packet[0] >> 4 == 4 && packet[9] == TEST.0;
+    is_ours.then(|| &packet[Ipv4Header::LEN..])
+}
+
+impl World {
+    /// A switch with a manager, and a team for each of these keys of a configuration, all up.
+    pub fn new(seed: u64, keys: &[&str], wire: Wire) -> Self {
+        let topology = Topology::generate(&format!("single:{}", keys.len() + 1), 1);
+        let topology = topology.expect("a topology");
+        let nodes = (0..).zip(topology.nodes());
+        let hosts = nodes.filter(|(_, node)| node.kind == NodeType::CHANNEL_ADAPTER);
+        let ends: Vec<_> = hosts.map(|(node, _)| End { node, port: 1 }).collect();
+        let mut dice = Dice::new(seed);
+        let net = NetWorld::new(Net::new(Subnet::new(topology), dice.roll(), wire));
+        net.start_manager(ends[0], sm::Config::default());
+        let team = |(nth, keys): (usize, &&str)| Team {
+            end: ends[nth + 1],
+            settings: settings(nth, keys),
+            lead: None,
+            hands: Vec::new(),
+            illness: Arc::default(),
+            came: Vec::new(),
+        };
+        let teams = keys.iter().enumerate().map(team).collect();
+        let mut world = Self { net, teams, dice, settle: None, turns: 0 };
+        (0..keys.len()).for_each(|nth| world.start(nth));
+        world.until("all are up", |world| world.teams.iter().all(Team::is_up));
+        world
+    }
+
+    pub fn now(&self) -> Time {
+        self.net.now()
+    }
+
+    /// A team begins, at an adapter that knows nothing of any before.
+    pub fn start(&mut self, nth: usize) {
+        let (now, seed) = (self.now(), self.dice.roll());
+        let team = &mut self.teams[nth];
+        let adapter = Adapter::new(self.net.net().port(team.end));
+        let device = Box::new(SoftDevice::new("soft", adapter, self.net.link(team.end)));
+        let (opened, illness) = ail(Opened { device, port: 1, fabric: None });
+        let opened = Interface::with_hands(now, opened, &team.settings, seed);
+        let (lead, hands) = opened.expect("the adapter has all that it needs");
+        (team.lead, team.hands, team.illness) = (Some(lead), hands, illness);
+        self.settle = Some(now);
+    }
+
+    /// A team is gone at once, and tells nobody.
+    pub fn kill(&mut self, nth: usize) {
+        let team = &mut self.teams[nth];
+        team.lead = None;
+        team.hands.clear();
+    }
+
+    pub fn set_cable(&mut self, nth: usize, is_in: bool) {
+        self.net.net_mut().set_cable(self.teams[nth].end, is_in);
+        self.settle = Some(self.now());
+    }
+
+    /// Sends by one of a team's workers.
+    pub fn send(
+        &mut self,
+        (from, worker): (usize, u8),
+        to: usize,
+        payload: &[u8],
+    ) -> Result<(), NotSent> {
+        let now = self.now();
+        self.settle = Some(now);
+        let packet = packet(ip(from), ip(to), payload);
+        let sent = self.teams[from].side(worker).send(now, &packet);
+        self.teams[from].side(worker).flush();
+        sent
+    }
+
+    /// Sends by one of a team's workers until something of that has come; says to which worker.
+    /// Packets may be lost that find a way which is gone.
+    pub fn must_reach(&mut self, from: (usize, u8), to: usize, octets: usize) -> Worker {
+        let payload: Vec<u8> = (0..octets).map(|_| self.dice.roll() as u8).collect();
+        let end = self.now() + PATIENCE;
+        loop {
+            assert!(self.now() < end, "from {from:?} to {to}: {octets} octets never come");
+            let _ = self.send(from, to, &payload);
+            self.pass(Duration::from_millis(100));
+            let came = &mut self.teams[to].came;
+            if let Some(at) = came.iter().position(|(_, it)| *it == payload) {
+                return came.swap_remove(at).0;
+            }
+        }
+    }
+
+    /// Lets so much time pass.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now() + time;
+        while self.step(end) {}
+    }
+
+    /// Goes on until something is so.
+    pub fn until(&mut self, what: &str, mut is: impl FnMut(&mut Self) -> bool) {
+        let end = self.now() + PATIENCE;
+        while !is(self) {
+            assert!(self.step(end), "{what}: never");
+        }
+    }
+
+    /// All do what they can, and time moves on; says whether it is not over yet.
+    fn step(&mut self, end: Time) -> bool {
+        let now = self.now();
+        let is_busy = self.teams.iter_mut().fold(false, |busy, team| team.turn(now) | busy);
+        if is_busy {
+            self.settle.get_or_insert(now + SETTLE);
+        }
+        if now >= end {
+            return false;
+        }
+        // A side that has looked just now does not look again at once.
+        let later = |due: Time| if due > now { due } else { now + SETTLE };
+        let due = self.teams.iter().filter_map(Team::due).map(later);
+        let next = due.chain(self.settle).chain([end]).min().unwrap_or(end);
+        let has_happened = self.net.step_until(next.max(now));
+        let then = self.now();
+        self.settle.take_if(|moment| *moment <= then);
+        if has_happened {
+            self.settle.get_or_insert(then + SETTLE);
+        }
+        self.turns = if then > now { 0 } else { self.turns + 1 };
+        assert!(self.turns < TURNS_AT_A_MOMENT_MAX, "time stands still at {now:?}");
+        true
+    }
+}
+
+impl Team {
+    pub fn is_up(&self) -> bool {
+        let control = self.lead.as_ref().map(Interface::control);
+        control.is_some_and(|it| it.is_up() && it.addresses().source_for(ip(9).into()).is_some())
+    }
+
+    pub fn lead(&self) -> &Interface {
+        self.lead.as_ref().expect("it is there")
+    }
+
+    /// One of its workers.
+    pub fn side(&mut self, worker: u8) -> &mut dyn Side {
+        match usize::from(worker).checked_sub(1) {
+            None => self.lead.as_mut().expect("it is there"),
+            Some(hand) => &mut self.hands[hand],
+        }
+    }
+
+    /// Connections that are open, in the order of their workers.
+    pub fn connections(&self) -> Vec<ConnectionRow> {
+        let rows = self.lead().control().connection_rows();
+        let mut rows: Vec<_> = rows.filter(|row| row.state == "open").collect();
+        rows.sort_by_key(|row| row.worker);
+        rows
+    }
+
+    /// Does what can be done now; says whether that was anything.
+    fn turn(&mut self, now: Time) -> bool {
+        let came = &mut self.came;
+        let mut take = |worker, packet: &[u8]| {
+            came.extend(payload(packet).map(|payload| (worker, payload.to_vec())));
+            payload(packet).is_some()
+        };
+        let mut busy = false;
+        if let Some(lead) = &mut self.lead {
+            busy |= lead.breathe(now, &mut |packet| take(Worker::LEAD, packet));
+        }
+        // Whoever runs a hand lets it go when it has failed, or its lead has.
+        self.hands.retain_mut(|hand| {
+            let worker = hand.worker();
+            busy |= hand.breathe(now, &mut |packet| take(worker, packet));
+            hand.failed().is_none()
+        });
+        busy
+    }
+
+    fn due(&self) -> Option<Time> {
+        let hands = self.hands.iter().filter_map(Side::poll_timeout);
+        self.lead.as_ref().and_then(Interface::poll_timeout).into_iter().chain(hands).min()
+    }
+}
+
+fn settings(nth: usize, keys: &str) -> InterfaceSettings {
+    let address = format!("{}/24", ip(nth));
+    let text = format!("[interface.ib0]\ndevice = 'soft'\naddress = [{address:?}]\n{keys}\n");
+    let mut config = NodeConfig::read("test", &text).expect("it is a configuration");
+    config.interfaces.remove("ib0").expect("it is there")
+}
