@@ -32,6 +32,7 @@ mod sink;
 
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
+use pollux_dataplane::flow::Deal;
 use pollux_dataplane::ipoib::*;
 use pollux_dataplane::neighbour::*;
 use pollux_dataplane::packet_memory::PacketMemory;
@@ -203,6 +204,26 @@ fn route(mut bench: Box<Bench>, to: IpAddr) -> Box<impl Sized> {
     bench
 }
 
+/// A packet of these octets before its ports.
+fn packet(front: [u8; 20], octets: usize) -> Vec<u8> {
+    let mut packet = front.to_vec();
+    packet.resize(octets, 9);
+    packet
+}
+
+const V4: [u8; 20] = [0x45, 0, 0, 64, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+const V4_UDP: [u8; 20] = [0x45, 0, 0, 64, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+const V6: [u8; 20] = [0x60, 0, 0, 0, 0, 24, 6, 64, 0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+#[library_benchmark(config = below(150))]
+#[bench::tcp(packet(V4, 64))]
+#[bench::udp(packet(V4_UDP, 64))]
+#[bench::tcp_v6(packet(V6, 64))]
+fn deal(packet: Vec<u8>) -> Vec<u8> {
+    black_box(Deal::among(black_box(4)).received(black_box(&packet)));
+    packet
+}
+
 #[library_benchmark(config = below(460))]
 #[bench::rc(to_send(QpType::Rc, 64, 1))]
 #[bench::ud(to_send(QpType::Ud, 64, 1))]
@@ -253,6 +274,6 @@ fn poll_nothing(mut bench: Box<Bench>) -> Box<impl Sized> {
 
 library_benchmark_group!(
     name = packet,
-    benchmarks = [route, send_one, send_32, finish_32, receive_one, receive_32, poll_nothing]
+    benchmarks = [route, deal, send_one, send_32, finish_32, receive_one, receive_32, poll_nothing]
 );
 main!(library_benchmark_groups = packet);

@@ -6,11 +6,13 @@
 //! 2. [`neighbour`]: how to send to whom, written by control and read once a packet;
 //! 3. [`ipoib`]: the station, which is an interface's queue pairs at one adapter;
 //! 4. [`verdict`]: whose a received packet is;
-//! 5. [`reason`]: what is counted when a packet is not moved;
-//! 6. [`engine`]: the loop of a worker that does all that, and rests.
+//! 5. [`flow`]: which of several workers it is for;
+//! 6. [`reason`]: what is counted when a packet is not moved;
+//! 7. [`engine`]: the loop of a worker that does all that, and rests.
 #![forbid(unsafe_code)]
 
 pub mod engine;
+pub mod flow;
 pub mod ipoib;
 pub mod neighbour;
 pub mod packet_memory;

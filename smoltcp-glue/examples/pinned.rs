@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Each interface has a worker; where there are cores for that, give each one of its own, by
-//! `core: Some(2), idle: Idle::Poll`. All threads wait in their calls, as with sockets of the
-//! kernel.
+//! `cores: vec![2], idle: Idle::Poll`, and an interface with many connections several, by
+//! `workers: 2`. All threads wait in their calls, as with sockets of the kernel.
 
 use pollux::pinned::{Config, Interface, TcpListener, TcpStream};
 use pollux::{Mode, Node};

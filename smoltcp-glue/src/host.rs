@@ -1,15 +1,22 @@
 //! A host without clock or thread: an interface, and the sockets there.
 //!
 //! ```text
-//!   step: device --> node::Interface --> Stack --> node::Interface --> device
+//!   step: device --> Post --> Stack --> Post --> device
+//!                       \--> others' stacks
 //! ```
+//!
+//! Where several workers share an interface, each has a host of its own: one the interface itself,
+//! the others a hand each. What comes to one and is another's it hands over.
 //!
 //! Whoever runs it says what time it is, and calls [`Host::step`] again when that did something,
 //! when something comes, and when [`Host::poll_timeout`] says so.
 
-use crate::stack::{Exit, Stack, StackConfig, UdpError, UdpId};
-use pollux_control::address::NextHop;
-use pollux_control::interface::Way;
+use crate::error::UpError;
+use crate::handing::{HandedCounts, Handing, among};
+use crate::post::Post;
+use crate::stack::{Exit, Share, Stack, StackConfig, UdpError, UdpId};
+use pollux_control::interface::{self as control, Way};
+use pollux_dataplane::flow::Deal;
 use pollux_node::config::{InterfaceSettings, Mode};
 use pollux_node::interface::echo::{EchoId, Outcome};
 use pollux_node::interface::mover::DeviceError;
@@ -33,7 +40,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// What all sockets of an interface share. Time is passed in.
 pub struct Host {
-    pub(crate) node: node::Interface,
+    pub(crate) node: Post,
     /// Its sockets.
     pub stack: Stack,
     /// A packet that the device had no room for, and where those are written that it has no
@@ -42,6 +49,10 @@ pub struct Host {
     spill: Vec<u8>,
     /// Packets to ourselves.
     looped: Vec<Vec<u8>>,
+    /// The way to other workers, if there are any.
+    handing: Option<Handing>,
+    /// Groups that sockets of a hand do not hear any more; the lead is to be told.
+    left: Vec<IpAddr>,
     pub(crate) own: BTreeSet<IpAddr>,
     connects: bool,
     look_at: Time,
@@ -70,28 +81,48 @@ impl Host {
         config: StackConfig,
         [seed, stack_seed]: [u64; 2],
     ) -> Result<Self, DeviceError> {
-        let mut node = node::Interface::new(now, place, settings, seed)?;
-        node.keep_deliveries();
-        Ok(Self {
+        let node = node::Interface::new(now, place, settings, seed)?;
+        let connects = settings.mode != Mode::Ud;
+        Ok(Self::at(now, Post::lead_of(node), connects, Stack::new(config, stack_seed)))
+    }
+
+    fn at(now: Time, node: Post, connects: bool, stack: Stack) -> Self {
+        Self {
             node,
-            stack: Stack::new(config, stack_seed),
+            stack,
             held: None,
             spill: Vec::new(),
             looped: Vec::new(),
+            handing: None,
+            left: Vec::new(),
             own: BTreeSet::new(),
-            connects: settings.mode != Mode::Ud,
+            connects,
             look_at: now,
-        })
+        }
     }
 
-    /// The interface, to be shown.
-    pub const fn node(&self) -> &node::Interface {
+    /// What it has of the interface, to be shown.
+    pub const fn node(&self) -> &Post {
         &self.node
     }
 
     /// Why there is no device any more, if that is so.
-    pub(crate) fn failed(&self) -> Option<String> {
+    pub fn failed(&self) -> Option<String> {
         self.node.failed().map(ToString::to_string)
+    }
+
+    /// Whether the interface is up, and has all addresses that it is to have.
+    pub(crate) fn is_up(&self, settings: &InterfaceSettings) -> bool {
+        let Some(control) = self.node.control() else { return false };
+        let has_lease = control.has_lease() || !settings.asks_for_address();
+        let has = |ip: &IpAddr| self.own.contains(ip);
+        control.is_up() && has_lease && settings.fixed_addresses().all(|one| has(&one.ip))
+    }
+
+    /// Why it does not come up.
+    pub(crate) fn not_up(&self) -> UpError {
+        let row = self.node.control().map(control::Interface::row);
+        UpError::NotUp(row.map_or_else(String::new, |row| format!("{}: {}", row.state, row.why)))
     }
 
     pub(crate) fn addresses(&self) -> Vec<IpAddr> {
@@ -99,7 +130,7 @@ impl Host {
     }
 
     pub(crate) fn neighbours(&self) -> Vec<Neighbour> {
-        let control = self.node.control();
+        let Some(control) = self.node.control() else { return Vec::new() };
         let connections: Vec<_> = control.connection_rows().collect();
         let connection = |key| connections.iter().find(|row| row.connection == key);
         let rows = control.peer_rows().filter_map(|row| {
@@ -122,7 +153,8 @@ impl Host {
         octets: usize,
         patience: Duration,
     ) -> io::Result<EchoId> {
-        let asked = self.node.ping(now, to, octets, patience);
+        let lead = self.node.lead().ok_or(io::ErrorKind::Unsupported)?;
+        let asked = lead.ping(now, to, octets, patience);
         asked.map_err(|why| match why {
             PingError::TooMany => io::ErrorKind::QuotaExceeded.into(),
             PingError::Down => io::ErrorKind::NetworkDown.into(),
@@ -132,7 +164,7 @@ impl Host {
 
     /// What became of a request, once that is known.
     pub(crate) fn ping_outcome(&mut self, id: EchoId) -> Option<io::Result<Duration>> {
-        let failed = match self.node.echo(id)? {
+        let failed = match self.node.lead()?.echo(id)? {
             Outcome::Answered { after, .. } => return Some(Ok(after)),
             Outcome::Silence => io::ErrorKind::TimedOut,
             Outcome::NotSent(NotSent::TooBig(_)) => io::ErrorKind::InvalidInput,
@@ -143,18 +175,22 @@ impl Host {
 
     /// An address of ours from which packets go there.
     pub fn source_for(&self, to: IpAddr) -> io::Result<IpAddr> {
-        let source = self.node.control().addresses().source_for(to);
+        let source = self.node.source_for(to);
         source.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
     }
 
-    /// A socket hears a group. `false` if it is none, or there are too many.
+    /// A socket hears a group. `false` if it is none, or there are too many, or it is not the lead
+    /// that is asked.
     pub fn join_group(&mut self, now: Time, group: IpAddr) -> bool {
-        self.node.join_group(now, group)
+        self.node.lead().is_some_and(|lead| lead.join_group(now, group))
     }
 
     /// A socket hears a group no more.
     pub fn leave_group(&mut self, now: Time, group: IpAddr) {
-        self.node.leave_group(now, group);
+        match self.node.lead() {
+            Some(lead) => lead.leave_group(now, group),
+            None => self.left.push(group),
+        }
     }
 
     /// Serves all sockets once; says whether there was anything to do. Then it is to be called
@@ -164,17 +200,26 @@ impl Host {
         if self.stack.poll_timeout().is_some_and(|due| due <= now) {
             self.stack.handle_timeout(now);
         }
-        let stack = &mut self.stack;
-        let mut busy = self.node.breathe(now, &mut |packet| stack.take_packet(now, packet));
+        let Self { node, stack, handing, .. } = self;
+        let mut busy = node.breathe(now, &mut |packet| {
+            let is_sockets = stack.wants_packet(packet);
+            if is_sockets {
+                deliver(now, stack, handing, packet);
+            }
+            is_sockets
+        });
+        if let Some(handing) = handing {
+            busy |= handing.take(|packet| stack.handle_packet(now, packet));
+        }
         if self.look_at <= now {
             self.look(now);
             self.look_at = now + LOOK_EVERY;
         }
         while let Some(delivery) = self.node.poll_delivery() {
-            self.stack.handle_packet(now, &delivery.packet);
+            deliver(now, &mut self.stack, &mut self.handing, &delivery.packet);
         }
         for packet in self.looped.drain(..) {
-            self.stack.handle_packet(now, &packet);
+            deliver(now, &mut self.stack, &mut self.handing, &packet);
             busy = true;
         }
         while let Some(packet) = self.stack.poll_unheard() {
@@ -224,12 +269,18 @@ impl Host {
 
     /// Takes leave of the link. [`Host::has_left`] tells when the others know.
     pub fn leave(&mut self, now: Time) {
-        self.node.leave(now);
+        if let Some(lead) = self.node.lead() {
+            lead.leave(now);
+        }
     }
 
-    /// Whether all that the link is to know of our leaving is said.
+    /// Whether all that the link is to know of our leaving is said; at a hand, whether the lead has
+    /// ended it.
     pub fn has_left(&self) -> bool {
-        self.node.has_left()
+        match &self.node {
+            Post::Lead(lead) => lead.has_left(),
+            Post::Hand(hand) => hand.failed().is_some(),
+        }
     }
 
     pub(crate) fn has_room(&self) -> bool {
@@ -279,36 +330,76 @@ impl Host {
         }
     }
 
-    fn is_on_link(&self, now: Time, to: IpAddr) -> bool {
-        matches!(self.node.control().next_hop(now, to), Some(NextHop::OnLink(_)))
-    }
-
     /// Looks at what control has decided since.
     fn look(&mut self, now: Time) {
-        let control = self.node.control();
-        let usable = control.addresses().iter().filter(|one| one.state.may_be_source());
-        let own: BTreeSet<_> = usable.map(|one| one.ip).collect();
+        let own = self.node.own();
         if own != self.own {
             self.stack.set_addresses(own.iter().copied());
             self.own = own;
         }
         // A connection takes longer packets than the link; where there is none, a way says so.
-        if let (Some(link), false) = (control.link(), self.connects) {
-            self.stack.set_mtu(link.mtu);
+        if let (Some(mtu), false) = (self.node.datagram_mtu(), self.connects) {
+            self.stack.set_mtu(mtu);
         }
         for to in self.stack.path_mtus() {
             let mtu = self.node.route_mtu(to);
             // Whoever has no way now may have a wider one next, which packets have to ask for.
-            if mtu.is_some() || self.is_on_link(now, to) {
+            if mtu.is_some() || self.node.is_on_link(now, to) {
                 self.stack.set_path_mtu(now, to, mtu);
             }
         }
     }
 }
 
+/// What a host has beside others at the same interface.
+impl Host {
+    /// Hosts for as many workers as the settings say: the lead's, and the others in their order.
+    pub(crate) fn crew(
+        now: Time,
+        place: impl Into<Place>,
+        settings: &InterfaceSettings,
+        config: &StackConfig,
+        seed: impl Fn() -> u64,
+    ) -> Result<(Self, Vec<Self>), DeviceError> {
+        let (lead, hands) = node::Interface::with_hands(now, place, settings, seed())?;
+        let mut ways = among(Deal::among(settings.workers)).into_iter();
+        let mut host = |post| {
+            let stack = Stack::new(config.clone(), seed());
+            let mut host = Self::at(now, post, settings.mode != Mode::Ud, stack);
+            host.handing = ways.next();
+            host.stack.set_share(host.handing.as_ref().map_or(Share::ALL, Handing::share));
+            host
+        };
+        Ok((host(Post::lead_of(lead)), hands.into_iter().map(Post::Hand).map(host).collect()))
+    }
+
+    /// Workers that were given packets since this was asked, a bit each: they may sleep.
+    pub(crate) fn take_to_wake(&mut self) -> u32 {
+        self.handing.as_mut().map_or(0, Handing::take_to_wake)
+    }
+
+    /// A group that a socket of this hand does not hear any more.
+    pub(crate) fn take_left(&mut self) -> Option<IpAddr> {
+        self.left.pop()
+    }
+
+    /// What was handed over between workers.
+    pub(crate) fn handed(&self) -> HandedCounts {
+        self.handing.as_ref().map_or_else(HandedCounts::default, Handing::counts)
+    }
+}
+
+/// A packet for sockets is given to the stack that has them.
+fn deliver(now: Time, stack: &mut Stack, handing: &mut Option<Handing>, packet: &[u8]) {
+    let is_others = handing.as_mut().is_some_and(|handing| handing.pass(packet));
+    if !is_others {
+        stack.handle_packet(now, packet);
+    }
+}
+
 /// Where a packet is written that leaves: a buffer of the device's, or else our own memory.
 struct Sheet<'a> {
-    node: &'a mut node::Interface,
+    node: &'a mut Post,
     spill: &'a mut Vec<u8>,
     has_spilt: bool,
 }

@@ -58,9 +58,7 @@ impl Interface {
         patience: Duration,
     ) -> Result<Self, UpError> {
         let clock = Clock::begin();
-        // Seeded by the system anew in every process.
-        let seed = |salt: u8| RandomState::new().hash_one(salt);
-        let host = Host::new(Time::START, opened, settings, config, [seed(1), seed(2)])
+        let host = Host::new(Time::START, opened, settings, config, [seed(), seed()])
             .map_err(UpError::Device)?;
         let interface = Self { inner: Rc::new(RefCell::new(host)), clock };
         interface.wait_until_up(settings, patience)?;
@@ -72,21 +70,9 @@ impl Interface {
         settings: &InterfaceSettings,
         patience: Duration,
     ) -> Result<(), UpError> {
-        let up = self.wait(Patience::For(patience), |inner, _| {
-            let has = |ip: &IpAddr| inner.own.contains(ip);
-            let control = inner.node.control();
-            let has_lease = control.has_lease() || !settings.asks_for_address();
-            let has_all = has_lease && settings.fixed_addresses().all(|one| has(&one.ip));
-            Ok((control.is_up() && has_all).then_some(()))
-        });
-        up.map_err(|_| {
-            let row = self.inner.borrow().node.control().row();
-            UpError::NotUp(format!("{}: {}", row.state, row.why))
-        })
-    }
-
-    pub(crate) const fn clock(&self) -> Clock {
-        self.clock
+        let up =
+            self.wait(Patience::For(patience), |inner, _| Ok(inner.is_up(settings).then_some(())));
+        up.map_err(|_| self.inner.borrow().not_up())
     }
 
     fn now(&self) -> Time {
@@ -198,11 +184,16 @@ impl Interface {
                 now = self.now();
             }
             was_busy = Some(inner.step(now));
-            if let Some(error) = inner.node.failed() {
-                return Err(io::Error::other(error.to_string()));
+            if let Some(why) = inner.failed() {
+                return Err(io::Error::other(why));
             }
         }
     }
+}
+
+/// A number that the system gives to nobody else.
+pub(crate) fn seed() -> u64 {
+    RandomState::new().hash_one(0)
 }
 
 /// The address that a text names, or whatever else stands for one.
@@ -212,7 +203,7 @@ pub(crate) fn named(address: impl ToSocketAddrs) -> io::Result<SocketAddr> {
 
 impl Clock {
     #[expect(clippy::disallowed_methods, reason = "this is where the machine's clock comes in")]
-    fn begin() -> Self {
+    pub(crate) fn begin() -> Self {
         Self { start: Instant::now() }
     }
 
@@ -229,17 +220,32 @@ impl Drop for Interface {
             return;
         }
         let mut host = self.inner.borrow_mut();
-        let mut now = self.now();
-        let end = now + LEAVE_MAX;
-        while now < end && !host.has_sent(now) {
-            host.step(now);
-            now = self.now();
+        settle(&mut host, self.clock);
+        take_leave(&mut host, self.clock);
+    }
+}
+
+/// Brings what sockets have sent to their peers.
+pub(crate) fn settle(host: &mut Host, clock: Clock) {
+    let mut now = clock.now();
+    let end = now + LEAVE_MAX;
+    while now < end && !host.has_sent(now) {
+        if !host.step(now) {
+            std::thread::yield_now();
         }
-        host.leave(now);
-        let end = now + LEAVE_MAX;
-        while now < end && !host.has_left() {
-            host.node.step(now);
-            now = self.now();
+        now = clock.now();
+    }
+}
+
+/// Leaves the link in order.
+pub(crate) fn take_leave(host: &mut Host, clock: Clock) {
+    let mut now = clock.now();
+    let end = now + LEAVE_MAX;
+    host.leave(now);
+    while now < end && !host.has_left() {
+        if !host.node.step(now) {
+            std::thread::yield_now();
         }
+        now = clock.now();
     }
 }

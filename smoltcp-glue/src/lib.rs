@@ -48,23 +48,28 @@
 //! 1. [`node`]: a device, and an interface of it; [`interface`]: how it is served; [`host`]: what
 //!    it is without a clock;
 //! 2. [`udp`], [`tcp`]: sockets in the manner of `std::net`; [`error`]: what can go wrong;
-//! 3. [`pinned`]: the same sockets for any thread;
+//! 3. [`pinned`]: the same sockets for any thread, and several workers of one interface; `post`,
+//!    `handing`: what each of them has of the interface, and gives to the others;
 //! 4. [`stack`]: all of it that decides something, without I/O.
 #![forbid(unsafe_code)]
 
 pub mod error;
+mod handing;
 pub mod host;
 pub mod interface;
 pub mod node;
 pub mod pinned;
+mod post;
 pub mod stack;
 pub mod tcp;
 pub mod udp;
 
 pub use error::UpError;
+pub use handing::HandedCounts;
 pub use host::Neighbour;
 pub use interface::Interface;
 pub use node::{Node, Setup};
 pub use pollux_node::config::Mode;
+pub use post::Post;
 pub use tcp::{TcpListener, TcpStream};
 pub use udp::{UdpSlot, UdpSocket};

@@ -144,7 +144,7 @@ impl Setup {
         self
     }
 
-    /// Limits of its sockets.
+    /// Limits of its sockets; where several workers serve it, of each one's.
     #[must_use]
     pub fn limits(mut self, stack: StackConfig) -> Self {
         self.settings.mtu = stack.mtu.clamp(IPV6_MTU_MIN, self.mtu_max);

@@ -102,8 +102,9 @@ pub enum Way {
     },
 }
 
-/// What is to be done at the device and in the tables, in the order in which it is said: by the
-/// lead what is about groups, by the worker that is named where one is, and by all of them else.
+/// What is to be done at the device and in the tables, in the order in which it is said: what is
+/// about groups by the lead, what is about a connection by its worker, and all else by all workers,
+/// unless one is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Datagrams are to come and go. A station that is started takes this as a change.

@@ -4,13 +4,15 @@
 use std::collections::VecDeque;
 
 /// Things under numbers of 32 bits: 24 of place, 8 of generation, which counts how often the place
-/// was used before. So a handle outlives its thing by 255 others at the same place.
+/// was used before. So a handle outlives its thing by 255 others at the same place, or by fewer
+/// where generations have fewer bits.
 #[derive(Debug)]
 pub struct Table<T> {
     places: Vec<Place<T>>,
     /// Oldest first, so that a number comes back as late as can be.
     free: VecDeque<u32>,
     places_max: u32,
+    generation_max: u8,
 }
 
 #[derive(Debug)]
@@ -25,7 +27,15 @@ const PLACE_MASK: u32 = (1 << PLACE_BITS) - 1;
 impl<T> Table<T> {
     /// An empty one with room for `places_max` things, at most 2^24 - 1.
     pub fn new(places_max: u32) -> Self {
-        Self { places: Vec::new(), free: VecDeque::new(), places_max: places_max.min(PLACE_MASK) }
+        Self::with_generations(places_max, 8)
+    }
+
+    /// The same with generations of so many bits, 1 to 8, for whoever makes names of its numbers
+    /// that have no room for more.
+    pub fn with_generations(places_max: u32, bits: u32) -> Self {
+        let (places, free) = (Vec::new(), VecDeque::new());
+        let generation_max = u8::MAX >> (8 - bits.clamp(1, 8));
+        Self { places, free, places_max: places_max.min(PLACE_MASK), generation_max }
     }
 
     /// The number that the next thing gets, for a thing that has to know; `None` if there is no
@@ -74,7 +84,7 @@ impl<T> Table<T> {
             return None;
         }
         let thing = kept.thing.take()?;
-        kept.generation = kept.generation.wrapping_add(1);
+        kept.generation = kept.generation.wrapping_add(1) & self.generation_max;
         self.free.push_back(place as u32);
         Some(thing)
     }
@@ -118,6 +128,19 @@ mod tests {
         assert_eq!(table.get(second), Some(&"second"));
         table.insert("third").unwrap();
         assert_eq!(table.insert("fourth"), Err("fourth"));
+    }
+
+    #[test]
+    fn a_number_comes_back_after_all_generations() {
+        for (mut table, others) in [(Table::new(1), 255), (Table::with_generations(1, 5), 31)] {
+            let mut again = || {
+                let number = table.insert(()).unwrap();
+                table.remove(number).map(|()| number)
+            };
+            let first = again();
+            assert!((0..others).all(|_| again() != first));
+            assert_eq!(again(), first);
+        }
     }
 
     #[test]

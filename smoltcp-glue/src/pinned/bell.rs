@@ -6,12 +6,13 @@
 //! what is done to it later rings anew. The ring has a place for every socket that there may be;
 //! so it is never full.
 
+use super::crew::Crew;
 use super::worker::Command;
 use crate::stack::SocketId;
 use pollux_mem::{CachePadded, mpsc};
 use std::io;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 
 /// Questions that wait for the worker.
@@ -23,10 +24,8 @@ pub(super) struct Bell {
     commands: mpsc::Sender<Command>,
     is_asleep: CachePadded<AtomicBool>,
     worker: OnceLock<Thread>,
-    /// Nobody has the interface any more.
-    is_left: AtomicBool,
-    /// Why nobody serves it any more.
-    end: OnceLock<String>,
+    /// What it shares with other workers.
+    crew: Arc<Crew>,
     /// The longest packet, unless a destination says otherwise.
     mtu: AtomicU32,
 }
@@ -45,7 +44,7 @@ pub(super) struct Rope {
 
 impl Bell {
     /// A bell for so many sockets; none if there cannot be a ring for them.
-    pub(super) fn new(sockets_max: usize) -> Option<(Self, Heard)> {
+    pub(super) fn new(crew: &Arc<Crew>, sockets_max: usize) -> Option<(Self, Heard)> {
         let (touch, touched) = mpsc::ring(sockets_max.max(2).checked_next_power_of_two()?)?;
         let (command, commands) = mpsc::ring(COMMANDS_MAX)?;
         let bell = Self {
@@ -53,8 +52,7 @@ impl Bell {
             commands: command,
             is_asleep: CachePadded(AtomicBool::new(false)),
             worker: OnceLock::new(),
-            is_left: AtomicBool::new(false),
-            end: OnceLock::new(),
+            crew: crew.clone(),
             mtu: AtomicU32::new(0),
         };
         Some((bell, Heard { touched, commands }))
@@ -74,7 +72,7 @@ impl Bell {
     pub(super) fn ask(&self, command: Command) {
         let mut command = Some(command);
         while let Some(one) = command.take()
-            && self.end.get().is_none()
+            && self.crew.ended().is_none()
             && let Err(one) = self.commands.push(one)
         {
             command = Some(one);
@@ -84,7 +82,8 @@ impl Bell {
         self.wake();
     }
 
-    fn wake(&self) {
+    /// There is something to do.
+    pub(super) fn wake(&self) {
         // With the fence in `fall_asleep`: one of the two sees the other.
         fence(Ordering::SeqCst);
         if self.is_asleep.load(Ordering::Relaxed)
@@ -97,18 +96,12 @@ impl Bell {
 
     /// An error if nobody serves the interface any more.
     pub(super) fn check(&self) -> io::Result<()> {
-        self.end.get().map_or(Ok(()), |why| Err(io::Error::other(why.clone())))
+        self.crew.ended().map_or(Ok(()), |why| Err(io::Error::other(why.clone())))
     }
 
     /// The longest packet.
     pub(super) fn mtu(&self) -> u32 {
         self.mtu.load(Ordering::Relaxed)
-    }
-
-    /// Nobody has the interface any more.
-    pub(super) fn leave(&self) {
-        self.is_left.store(true, Ordering::Release);
-        self.wake();
     }
 }
 
@@ -119,15 +112,8 @@ impl Bell {
         let _ = self.worker.set(std::thread::current());
     }
 
-    /// Nobody serves it any more. Who asked before is to be answered after this.
-    pub(super) fn end(&self, why: String) {
-        let _ = self.end.set(why);
-        // Who asks after this fence sees the end; what was asked before it, the worker sees.
-        fence(Ordering::SeqCst);
-    }
-
-    pub(super) fn is_left(&self) -> bool {
-        self.is_left.load(Ordering::Acquire)
+    pub(super) fn crew(&self) -> &Arc<Crew> {
+        &self.crew
     }
 
     pub(super) fn set_mtu(&self, mtu: u32) {

@@ -1,9 +1,12 @@
 //! Listeners of TCP that any thread can hold, and any number of threads can accept from.
+//!
+//! A listener has an ear at each worker of its interface: a peer's connection comes to the worker
+//! that its flow is dealt to. Whoever accepts asks them in turn.
 
 use super::bell::Rope;
 use super::tcp::TcpStream;
 use super::waiters::Waiters;
-use super::{Alive, SharedPatience};
+use super::{Hold, SharedPatience};
 use pollux_mem::spsc;
 use std::future::poll_fn;
 use std::io;
@@ -15,17 +18,30 @@ use std::time::Duration;
 
 /// A listener. Connections that nobody has accepted end with it, by a reset.
 pub struct TcpListener {
-    alive: Arc<Alive>,
-    line: Arc<ListenerLine>,
-    arrived: Mutex<spsc::Consumer<TcpStream>>,
+    ears: Vec<Ear>,
+    arrived: Mutex<Arrived>,
+    accepters: Arc<Waiters>,
     local: SocketAddr,
     patience: SharedPatience,
 }
 
-/// What application and worker both see of a listener.
+/// What it has at one worker, who hears by it no more when it goes.
+pub(super) struct Ear {
+    hold: Hold,
+    line: Arc<ListenerLine>,
+}
+
+/// Connections, by worker, and whose turn it is.
+struct Arrived {
+    queues: Vec<spsc::Consumer<TcpStream>>,
+    turn: usize,
+}
+
+/// What application and worker both see of an ear.
 pub(super) struct ListenerLine {
     pub(super) rope: Rope,
-    pub(super) accepters: Waiters,
+    /// Of all ears.
+    pub(super) accepters: Arc<Waiters>,
     /// The worker's: it waits for room in the ring.
     pub(super) is_stalled: AtomicBool,
     /// The application's: it is dropped.
@@ -33,25 +49,38 @@ pub(super) struct ListenerLine {
 }
 
 impl ListenerLine {
-    pub(super) fn new(rope: Rope) -> Self {
-        Self {
-            rope,
-            accepters: Waiters::default(),
-            is_stalled: AtomicBool::new(false),
-            is_left: AtomicBool::new(false),
+    pub(super) const fn new(rope: Rope, accepters: Arc<Waiters>) -> Self {
+        let (is_stalled, is_left) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { rope, accepters, is_stalled, is_left }
+    }
+}
+
+impl Ear {
+    pub(super) const fn new(hold: Hold, line: Arc<ListenerLine>) -> Self {
+        Self { hold, line }
+    }
+
+    /// Tells a worker that waits for room that there is some.
+    fn relieve(&self) {
+        // With the fence after which the worker looks for room again.
+        fence(Ordering::SeqCst);
+        if self.line.is_stalled.load(Ordering::Relaxed)
+            && self.line.is_stalled.swap(false, Ordering::Relaxed)
+        {
+            self.hold.bell.ring(&self.line.rope);
         }
     }
 }
 
 impl TcpListener {
     pub(super) fn new(
-        alive: Arc<Alive>,
-        line: Arc<ListenerLine>,
-        arrived: spsc::Consumer<TcpStream>,
+        heard: Vec<(Ear, spsc::Consumer<TcpStream>)>,
+        accepters: Arc<Waiters>,
         local: SocketAddr,
     ) -> Self {
-        let patience = SharedPatience::default();
-        Self { alive, line, arrived: Mutex::new(arrived), local, patience }
+        let (ears, queues) = heard.into_iter().unzip();
+        let arrived = Mutex::new(Arrived { queues, turn: 0 });
+        Self { ears, arrived, accepters, local, patience: SharedPatience::default() }
     }
 
     /// Where it listens.
@@ -71,12 +100,13 @@ impl TcpListener {
 
     /// Whether [`TcpListener::accept`] would not wait now.
     pub fn is_ready(&self) -> bool {
-        !self.lock().is_empty() || self.alive.bell.check().is_err()
+        !self.lock().queues.iter().all(spsc::Consumer::is_empty) || self.check().is_err()
     }
 
-    /// The connection that has waited longest, and its peer.
+    /// The connection that has waited longest, and its peer; of several workers', that of the one
+    /// whose turn it is.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        self.line.accepters.wait(self.patience.get(), || self.try_accept())
+        self.accepters.wait(self.patience.get(), || self.try_accept())
     }
 
     /// As [`TcpListener::accept`], for a task.
@@ -84,7 +114,7 @@ impl TcpListener {
         &self,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
-        self.line.accepters.poll(context, || self.try_accept())
+        self.accepters.poll(context, || self.try_accept())
     }
 
     /// As [`TcpListener::accept`], for a task.
@@ -93,28 +123,42 @@ impl TcpListener {
     }
 
     fn try_accept(&self) -> io::Result<Option<(TcpStream, SocketAddr)>> {
-        let is_served = self.alive.bell.check();
-        let Some(stream) = self.lock().pop() else { return is_served.map(|()| None) };
-        // With the fence after which the worker looks for room again.
-        fence(Ordering::SeqCst);
-        if self.line.is_stalled.load(Ordering::Relaxed)
-            && self.line.is_stalled.swap(false, Ordering::Relaxed)
-        {
-            self.alive.bell.ring(&self.line.rope);
-        }
+        let is_served = self.check();
+        let arrived = self.lock().pop();
+        let Some((ear, stream)) = arrived else { return is_served.map(|()| None) };
+        self.ears[ear].relieve();
         stream.set_linger(true);
         let peer = stream.peer_addr()?;
         Ok(Some((stream, peer)))
     }
 
-    fn lock(&self) -> MutexGuard<'_, spsc::Consumer<TcpStream>> {
+    /// An error if nobody serves it any more.
+    fn check(&self) -> io::Result<()> {
+        self.ears.first().map_or(Ok(()), |ear| ear.hold.bell.check())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Arrived> {
         self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for TcpListener {
+impl Arrived {
+    /// A connection, and at which ear.
+    fn pop(&mut self) -> Option<(usize, TcpStream)> {
+        let count = self.queues.len();
+        for ear in (self.turn..count).chain(0..self.turn) {
+            if let Some(stream) = self.queues[ear].pop() {
+                self.turn = (ear + 1) % count;
+                return Some((ear, stream));
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Ear {
     fn drop(&mut self) {
         self.line.is_left.store(true, Ordering::Release);
-        self.alive.bell.ring(&self.line.rope);
+        self.hold.bell.ring(&self.line.rope);
     }
 }

@@ -1,11 +1,12 @@
-//! An interface with a worker of its own: a thread that serves it, pinned to a core or not, and
-//! sockets that any thread can hold.
+//! An interface with workers of its own: threads that serve it, pinned to cores or not, and sockets
+//! that any thread can hold.
 //!
 //! ```text
 //!   application --octets, datagrams--> ring --> worker: stack, device
-//!       |   \--------- bell ------------------>   |
-//!       +<------------- ring <-- octets ----------+
-//!       ^---------------- wake, if it sleeps -----/
+//!       |   \--------- bell ------------------>   |  ^
+//!       +<------------- ring <-- octets ----------+  ring: packets of one that come to another
+//!       ^---------------- wake, if it sleeps -----/  v
+//!                                               other workers
 //! ```
 //!
 //! Calls are those of the inline sockets ([`crate::Interface`]), and mean the same. Beside those
@@ -17,15 +18,31 @@
 //!
 //! | | inline | pinned |
 //! |---|---|---|
-//! | who serves | the thread that made the interface, in its calls | a thread of its own |
+//! | who serves | the thread that made the interface, in its calls | threads of its own |
 //! | sockets | stay in that thread | go to any thread, and are shared |
 //! | peers wait | while that thread makes no call | never |
 //! | tasks | no | yes |
 //! | costs | nothing more | a ring each way, a core, two hops between cores for an answer |
 //!
-//! The worker ends when the interface and all its sockets are dropped; whoever drops the last one
-//! waits until what was sent has left, as with an inline interface. If it ends before, since its
-//! device is gone, every call that waits says so.
+//! The workers end when the interface and all its sockets are dropped; whoever drops the last one
+//! waits until what was sent has left, as with an inline interface. If one ends before, since its
+//! device is gone, so do all, and every call that waits says so.
+//!
+//! One worker is the rule. With several ([`Config::workers`]) each has its own part of the sockets,
+//! and connections of its own to each peer, so that one interface gets as far as several cores do;
+//! an application notices nothing of it.
+//!
+//! | | is at |
+//! |---|---|
+//! | a connection that we ask for | workers in turn; its port is such that its packets come there |
+//! | a connection that a peer asks for | the worker that both addresses and ports give |
+//! | a listener | all workers, with its whole backlog at each; who accepts asks them in turn |
+//! | a UDP socket | the worker that its port gives; workers in turn, if any port will do |
+//! | addresses, neighbours, groups, `ping` | the first worker |
+//!
+//! Where a peer has as many workers, packets of a connection come to the worker that has it. From
+//! one with fewer, such as Linux, and by datagrams, they come to another, which hands them over: a
+//! copy and a hop more ([`Interface::workers`] counts them).
 //!
 //! ```
 //! use pollux::{Node, pinned};
@@ -58,12 +75,14 @@
 //!
 //! 1. [`tcp`], [`listener`], [`udp`]: the application's ends; `datagram`: what is in UDP's rings;
 //! 2. `bell`, `waiters`, `call`: how one side learns that the other wants it;
-//! 3. `worker`, `serving`: the other ends.
+//! 3. `worker`, `serving`: the other ends; `opening`, `crew`: how workers begin, and end together.
 
 mod bell;
 mod call;
+mod crew;
 mod datagram;
 pub mod listener;
+mod opening;
 mod serving;
 pub mod tcp;
 pub mod udp;
@@ -71,35 +90,40 @@ mod waiters;
 mod worker;
 
 pub use listener::TcpListener;
+pub(crate) use opening::Plan;
 pub use tcp::TcpStream;
 pub use udp::UdpSocket;
 
 use crate::error::UpError;
+use crate::handing::HandedCounts;
 use crate::host::Neighbour;
-use crate::interface::{self as inline, Patience, named};
-use crate::stack::StackConfig;
-use bell::{Bell, Heard};
+use crate::interface::{Patience, named};
+use bell::Bell;
 use call::Asked;
-use pollux_node::Opened;
-use pollux_node::config::InterfaceSettings;
+use crew::Crew;
+use pollux_dataplane::flow::Deal;
+use pollux_node::config::SIDES_MAX;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
-use worker::Worker;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use waiters::Waiters;
 
 /// How an interface is served.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The core that the worker stays on; without one, the system moves it about.
-    pub core: Option<usize>,
-    /// What the worker does when there is nothing to do.
+    /// Threads that serve it, if a file does not name more: up to 8, each with its own part of the
+    /// connections.
+    pub workers: u8,
+    /// The cores that they stay on, the first worker on the first; whoever has none named the
+    /// system moves about.
+    pub cores: Vec<usize>,
+    /// What a worker does when there is nothing to do.
     pub idle: Idle,
-    /// Sockets of any kind, at most.
+    /// Sockets of any kind, at most; a listener counts at each worker.
     pub sockets_max: usize,
     /// Octets of a connection's ring, each way; made a power of two.
     pub tcp_ring_octets: usize,
@@ -125,7 +149,8 @@ const RING_OCTETS_MAX: usize = 1 << 30;
 impl Default for Config {
     fn default() -> Self {
         Self {
-            core: None,
+            workers: 1,
+            cores: Vec::new(),
             idle: Idle::Nap,
             sockets_max: 65_536,
             tcp_ring_octets: 256 << 10,
@@ -146,27 +171,74 @@ impl Config {
     }
 }
 
-/// An interface that a worker serves. Clones are the same one, in any thread.
+/// An interface that workers serve. Clones are the same one, in any thread.
 #[derive(Clone)]
 pub struct Interface {
     alive: Arc<Alive>,
 }
 
-/// What the interface and all its sockets hold. When it goes, the worker does.
+/// What a worker has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerRow {
+    /// Sockets of UDP and connections of TCP.
+    pub sockets: usize,
+    /// Listeners.
+    pub listeners: usize,
+    /// Packets that came to one worker and were another's.
+    pub handed: HandedCounts,
+}
+
+/// What the interface and all its sockets hold. When it goes, the workers do.
 pub(crate) struct Alive {
+    bells: Arc<[Arc<Bell>]>,
+    deal: Deal,
+    /// Whose turn it is to have a socket that could be anybody's.
+    turn: AtomicUsize,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What a socket holds.
+pub(super) struct Hold {
+    /// Its worker's.
     bell: Arc<Bell>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    alive: Arc<Alive>,
+}
+
+impl Hold {
+    /// The bell of the worker that decides for all.
+    fn lead(&self) -> &Arc<Bell> {
+        self.alive.lead()
+    }
+}
+
+impl Alive {
+    fn lead(&self) -> &Arc<Bell> {
+        &self.bells[0]
+    }
+
+    /// The worker whose turn it is.
+    fn anybody(&self) -> &Arc<Bell> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        &self.bells[turn % self.bells.len()]
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        self.bell.leave();
-        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        // The worker itself may be the one who drops the last socket.
-        if let Some(thread) = thread.filter(|one| one.thread().id() != std::thread::current().id())
-        {
-            // If it panicked, that was said.
-            let _ = thread.join();
+        self.lead().crew().leave();
+        self.bells.iter().for_each(|bell| bell.wake());
+        let threads = std::mem::take(&mut *self.threads());
+        // A worker may be the one who drops the last socket; it waits for nobody.
+        let own = std::thread::current().id();
+        if threads.iter().all(|one| one.thread().id() != own) {
+            for thread in threads {
+                // If it panicked, that was said.
+                let _ = thread.join();
+            }
         }
     }
 }
@@ -174,42 +246,95 @@ impl Drop for Alive {
 impl Interface {
     pub(crate) fn open(mut plan: Plan) -> Result<Self, UpError> {
         plan.config = plan.config.rounded();
-        let full = || UpError::Worker(format!("{} sockets are too many", plan.config.sockets_max));
-        let (bell, heard) = Bell::new(plan.config.sockets_max).ok_or_else(full)?;
-        let bell = Arc::new(bell);
-        let alive = Arc::new(Alive { bell: bell.clone(), thread: Mutex::new(None) });
-        let (tell, told) = channel();
-        let weak = Arc::downgrade(&alive);
-        let serve = move || plan.serve((bell, heard), weak, &tell);
-        let thread = Builder::new().name("pollux-worker".into()).spawn(serve);
-        let thread = thread.map_err(|why| UpError::Worker(why.to_string()))?;
-        *alive.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
-        match told.recv() {
-            Ok(outcome) => outcome.map(|()| Self { alive }),
-            Err(_) => Err(UpError::Worker("it panicked".into())),
+        plan.settings.workers = plan.config.workers.max(plan.settings.workers);
+        if plan.settings.workers > SIDES_MAX {
+            let count = plan.config.workers;
+            let why = format!("{count} workers are too many; write {SIDES_MAX} at most");
+            return Err(UpError::Worker(why));
         }
+        let (workers, sockets_max) = (plan.settings.workers, plan.config.sockets_max);
+        let crew = Arc::new(Crew::new(workers.into(), sockets_max));
+        let full = || UpError::Worker(format!("{sockets_max} sockets are too many"));
+        let hang = |_| Bell::new(&crew, sockets_max).map(|(bell, heard)| (Arc::new(bell), heard));
+        let (first, heard) = hang(0).ok_or_else(full)?;
+        let others = (1..workers).map(hang).collect::<Option<Vec<_>>>().ok_or_else(full)?;
+        let (others, others_heard): (Vec<_>, Vec<_>) = others.into_iter().unzip();
+        let alive = Arc::new(Alive {
+            bells: std::iter::once(first).chain(others).collect(),
+            deal: Deal::among(workers),
+            turn: AtomicUsize::new(0),
+            threads: Mutex::default(),
+        });
+        let patience = plan.patience;
+        opening::start(&alive, plan, (heard, others_heard))?;
+        let interface = Self { alive };
+        interface.wait_for_hands(patience)?;
+        Ok(interface)
+    }
+
+    /// Waits until all workers know what addresses there are.
+    #[expect(clippy::disallowed_methods, reason = "a timeout is by the machine's clock")]
+    fn wait_for_hands(&self, patience: Duration) -> Result<(), UpError> {
+        let begun = Instant::now();
+        loop {
+            let known = self.known_addresses().map_err(|why| UpError::Worker(why.to_string()))?;
+            if known.iter().all(|one| *one == known[0]) {
+                return Ok(());
+            }
+            if begun.elapsed() > patience {
+                return Err(UpError::Worker("it does not learn what its addresses are".into()));
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Addresses that each worker knows of.
+    fn known_addresses(&self) -> io::Result<Vec<Vec<IpAddr>>> {
+        let ask = |bell| Asked::new(bell, |worker, _| Ok(worker.inner.addresses())).wait();
+        self.alive.bells.iter().map(ask).collect()
+    }
+
+    /// What each worker has, the first one's first.
+    pub fn workers(&self) -> io::Result<Vec<WorkerRow>> {
+        let bells = self.alive.bells.iter();
+        bells.map(|bell| Asked::new(bell, |worker, _| Ok(worker.row())).wait()).collect()
     }
 
     /// Addresses that sockets can have.
     pub fn addresses(&self) -> io::Result<Vec<IpAddr>> {
-        Asked::new(&self.alive.bell, |worker, _| Ok(worker.inner.addresses())).wait()
+        let known = self.known_addresses()?;
+        let is_known = |ip: &IpAddr| known.iter().all(|one| one.contains(ip));
+        Ok(known[0].iter().copied().filter(is_known).collect())
     }
 
     /// Neighbours that packets can be sent to now, and how they go.
     pub fn neighbours(&self) -> io::Result<Vec<Neighbour>> {
-        Asked::new(&self.alive.bell, |worker, _| Ok(worker.inner.neighbours())).wait()
+        Asked::new(self.alive.lead(), |lead, _| Ok(lead.inner.neighbours())).wait()
     }
 
     /// A UDP socket at an address of the interface, or at `0.0.0.0` or `::` for all; port 0 is any.
     pub fn udp_bind(&self, local: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         let local = named(local)?;
-        Asked::new(&self.alive.bell, move |worker, _| worker.udp_bind(local)).wait()
+        let bell = match local.port() {
+            0 => self.alive.anybody(),
+            port => &self.alive.bells[usize::from(self.alive.deal.port(port))],
+        };
+        Asked::new(bell, move |worker, _| worker.udp_bind(local)).wait()
     }
 
-    /// A listener, with room for so many connections that nobody has accepted yet.
+    /// A listener, with room for so many connections that nobody has accepted yet: at each worker
+    /// so many, since nobody can choose which of them one comes to.
     pub fn tcp_listen(&self, local: impl ToSocketAddrs, backlog: usize) -> io::Result<TcpListener> {
         let local = named(local)?;
-        Asked::new(&self.alive.bell, move |worker, _| worker.tcp_listen(local, backlog)).wait()
+        let accepters = Arc::new(Waiters::default());
+        // The lead is asked first, so of two who want the same address one gets it everywhere. The
+        // ears that are there already go with an error.
+        let ears = self.alive.bells.iter().map(|bell| {
+            let accepters = accepters.clone();
+            Asked::new(bell, move |worker, _| worker.tcp_listen(local, backlog, accepters)).wait()
+        });
+        let ears = ears.collect::<io::Result<Vec<_>>>()?;
+        Ok(TcpListener::new(ears, accepters, local))
     }
 
     /// A connection, once the peer has agreed to it.
@@ -240,8 +365,8 @@ impl Interface {
     /// its time.
     pub async fn tcp_connect_async(&self, to: impl Into<SocketAddr>) -> io::Result<TcpStream> {
         let to = to.into();
-        let stream = Asked::new(&self.alive.bell, move |worker, now| worker.tcp_begin(now, to));
-        let stream = stream.await?;
+        let bell = self.alive.anybody();
+        let stream = Asked::new(bell, move |worker, now| worker.tcp_begin(now, to)).await?;
         poll_fn(|context| stream.poll_open(context)).await?;
         Ok(stream)
     }
@@ -249,65 +374,18 @@ impl Interface {
     /// A connection that the peer is being asked for: it can be written to as soon as it is open.
     pub fn tcp_begin(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
         let to = named(to)?;
-        Asked::new(&self.alive.bell, move |worker, now| worker.tcp_begin(now, to)).wait()
+        let bell = self.alive.anybody();
+        Asked::new(bell, move |worker, now| worker.tcp_begin(now, to)).wait()
     }
 
     /// Asks a node for an echo of so many octets, and says how long that took. The first may be
     /// slow: a neighbour has to be resolved, and perhaps to be connected to.
     pub fn ping(&self, to: IpAddr, octets: usize, patience: Duration) -> io::Result<Duration> {
-        let asked = Asked::later(&self.alive.bell, move |worker, now, answer| {
-            worker.ping(now, (to, octets, patience), answer);
+        let asked = Asked::later(self.alive.lead(), move |lead, now, answer| {
+            lead.ping(now, (to, octets, patience), answer);
         });
         asked.wait()
     }
-}
-
-/// What a worker is told when it begins.
-pub(crate) struct Plan {
-    pub(crate) opened: Opened,
-    pub(crate) settings: InterfaceSettings,
-    pub(crate) stack: StackConfig,
-    pub(crate) patience: Duration,
-    pub(crate) config: Config,
-}
-
-impl Plan {
-    /// The worker's thread.
-    fn serve(
-        self,
-        bell: (Arc<Bell>, Heard),
-        alive: Weak<Alive>,
-        tell: &Sender<Result<(), UpError>>,
-    ) {
-        let Self { opened, settings, stack, patience, config } = self;
-        if let Some(core) = config.core
-            && !stay_on(core)
-        {
-            // Whoever does not listen has gone.
-            let _ = tell.send(Err(UpError::Core(core)));
-            return;
-        }
-        let silence_max = stack.tcp.patience;
-        let interface = match inline::Interface::open(opened, &settings, stack, patience) {
-            Ok(interface) => interface,
-            Err(why) => {
-                let _ = tell.send(Err(why));
-                return;
-            }
-        };
-        let clock = interface.clock();
-        interface.with(|inner, _| {
-            let worker = Worker::new((inner, clock), bell, alive, (config, silence_max));
-            let _ = tell.send(Ok(()));
-            worker.run();
-        });
-    }
-}
-
-/// Pins this thread; says whether that could be done.
-fn stay_on(core: usize) -> bool {
-    let cores = core_affinity::get_core_ids().unwrap_or_default();
-    cores.into_iter().find(|one| one.id == core).is_some_and(core_affinity::set_for_current)
 }
 
 /// How long calls of a socket wait, as any thread may say.
@@ -349,25 +427,43 @@ mod tests {
     use crate::Node;
 
     #[test]
+    fn a_worker_without_a_core_is_moved_about() {
+        let cores = || core_affinity::get_core_ids().unwrap_or_default();
+        let all = cores();
+        let Some(first) = all.first() else { return };
+        let setup = Node::open("soft:").expect("a device").interface("ib0");
+        let config = Config { workers: 2, cores: vec![first.id], ..Config::default() };
+        let interface = setup.address("10.0.0.1/24").up_pinned(config).expect("it comes up");
+        let stays = |worker: usize| {
+            Asked::new(&interface.alive.bells[worker], move |_, _| Ok(cores())).wait()
+        };
+        assert_eq!(stays(0).expect("it serves"), [*first]);
+        assert_eq!(stays(1).expect("it serves"), all);
+    }
+
+    #[test]
     fn a_worker_that_panics_leaves_nobody_waiting() {
-        let setup = Node::open("soft:").expect("a device").interface("ib0").address("10.0.0.1/24");
-        let setup = setup.patience(Duration::from_secs(30));
-        let interface = setup.up_pinned(Config::default()).expect("it comes up");
-        let at = SocketAddr::from(([10, 0, 0, 1], 7));
-        let socket = interface.udp_bind(at).expect("the port is free");
-        let listener = interface.tcp_listen(at, 1).expect("the port is free");
-        std::thread::scope(|scope| {
-            let calls = [
-                scope.spawn(|| socket.recv_from(&mut [0; 9]).map(drop)),
-                scope.spawn(|| listener.accept().map(drop)),
-            ];
-            let asked = Asked::<()>::new(&interface.alive.bell, |_, _| {
-                std::panic::resume_unwind(Box::new("as it is to"))
+        for (workers, dies) in [(1, 0), (2, 0), (2, 1)] {
+            let setup = Node::open("soft:").expect("a device").interface("ib0");
+            let setup = setup.address("10.0.0.1/24").patience(Duration::from_secs(30));
+            let config = Config { workers, ..Config::default() };
+            let interface = setup.up_pinned(config).expect("it comes up");
+            let at = SocketAddr::from(([10, 0, 0, 1], 7));
+            let socket = interface.udp_bind(at).expect("the port is free");
+            let listener = interface.tcp_listen(at, 1).expect("the port is free");
+            std::thread::scope(|scope| {
+                let calls = [
+                    scope.spawn(|| socket.recv_from(&mut [0; 9]).map(drop)),
+                    scope.spawn(|| listener.accept().map(drop)),
+                ];
+                let asked = Asked::<()>::new(&interface.alive.bells[dies], |_, _| {
+                    std::panic::resume_unwind(Box::new("as it is to"))
+                });
+                assert!(asked.wait().is_err());
+                let ended = calls.map(|call| call.join().expect("no panic").expect_err("an end"));
+                assert!(ended.iter().all(|why| why.to_string().contains("worker has ended")));
             });
-            assert!(asked.wait().is_err());
-            let ended = calls.map(|call| call.join().expect("it does not panic").expect_err("end"));
-            assert!(ended.iter().all(|why| why.to_string().contains("worker has ended")));
-        });
-        assert!(interface.addresses().is_err() && interface.tcp_begin(at).is_err());
+            assert!(interface.addresses().is_err() && interface.tcp_begin(at).is_err());
+        }
     }
 }

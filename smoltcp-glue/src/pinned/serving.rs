@@ -6,6 +6,7 @@
 //! rings.
 
 use super::bell::Rope;
+use super::crew::Place;
 use super::datagram::{HEAD_OCTETS, Head, PAYLOAD_MAX};
 use super::listener::ListenerLine;
 use super::tcp::{Heard, Standing, TcpLine, TcpStream, Wish};
@@ -38,6 +39,7 @@ pub(super) enum Fate {
 /// A connection.
 pub(super) struct TcpEnd {
     id: TcpId,
+    _place: Place,
     pub(super) line: Arc<TcpLine>,
     /// As of the last time that the application rang.
     wish: Wish,
@@ -53,7 +55,7 @@ pub(super) struct TcpEnd {
 impl TcpEnd {
     /// An end, and the rings' other ends; none if the rings cannot be that long.
     pub(super) fn new(
-        id: TcpId,
+        (id, place): (TcpId, Place),
         standing: Standing,
         ring_octets: usize,
     ) -> Option<(Self, (octets::Reader, octets::Writer))> {
@@ -62,6 +64,7 @@ impl TcpEnd {
         let line = Arc::new(TcpLine::new(Rope::new(SocketId::Tcp(id)), standing));
         let end = Self {
             id,
+            _place: place,
             line,
             wish: Wish::Stay,
             outgoing,
@@ -221,6 +224,7 @@ fn is_stalled(flag: &AtomicBool, has_room: impl FnOnce() -> bool) -> bool {
 /// A UDP socket.
 pub(super) struct UdpEnd {
     id: UdpId,
+    _place: Place,
     pub(super) line: Arc<UdpLine>,
     is_left: bool,
     outgoing: octets::Reader,
@@ -232,13 +236,14 @@ pub(super) struct UdpEnd {
 impl UdpEnd {
     /// An end, and the rings' other ends; none if the rings cannot be that long.
     pub(super) fn new(
-        id: UdpId,
+        (id, place): (UdpId, Place),
         ring_octets: usize,
     ) -> Option<(Self, (octets::Reader, octets::Writer))> {
         let (incoming, reader) = octets::ring(ring_octets)?;
         let (writer, outgoing) = octets::ring(ring_octets)?;
         let line = Arc::new(UdpLine::new(Rope::new(SocketId::Udp(id))));
-        let end = Self { id, line, is_left: false, outgoing, incoming, is_again: false };
+        let end =
+            Self { id, _place: place, line, is_left: false, outgoing, incoming, is_again: false };
         Some((end, (reader, writer)))
     }
 
@@ -326,6 +331,7 @@ pub(super) fn scratch() -> Vec<u8> {
 
 /// A listener.
 pub(super) struct ListenerEnd {
+    pub(super) _place: Place,
     pub(super) line: Arc<ListenerLine>,
     pub(super) ready: spsc::Producer<TcpStream>,
 }

@@ -5,7 +5,7 @@
 
 use super::bell::Rope;
 use super::waiters::Waiters;
-use super::{Alive, SharedPatience};
+use super::{Hold, SharedPatience};
 use crate::interface::Patience;
 use crate::stack::TcpError;
 use pollux_mem::octets;
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// Threads may share it. Each end of it has a lock, so that two who read at once get each their
 /// octets; the worker takes neither.
 pub struct TcpStream {
-    alive: Arc<Alive>,
+    hold: Hold,
     line: Arc<TcpLine>,
     reader: Mutex<octets::Reader>,
     writer: Mutex<Outgoing>,
@@ -154,13 +154,13 @@ impl TcpStream {
     /// A connection whose other ends of rings the worker has. It does not linger until it is
     /// somebody's.
     pub(super) fn new(
-        alive: Arc<Alive>,
+        hold: Hold,
         line: Arc<TcpLine>,
         (reader, writer): (octets::Reader, octets::Writer),
         addresses: (SocketAddr, SocketAddr),
     ) -> Self {
         Self {
-            alive,
+            hold,
             line,
             reader: Mutex::new(reader),
             writer: Mutex::new(Outgoing { ring: writer, written: 0 }),
@@ -187,7 +187,7 @@ impl TcpStream {
 
     /// Whether reading would not wait now.
     pub fn is_readable(&self) -> bool {
-        let has_ended = self.line.heard() != Heard::More || self.alive.bell.check().is_err();
+        let has_ended = self.line.heard() != Heard::More || self.hold.bell.check().is_err();
         has_ended || !lock(&self.reader).is_empty()
     }
 
@@ -219,7 +219,7 @@ impl TcpStream {
         if how == Shutdown::Read {
             return Ok(());
         }
-        self.alive.bell.check()?;
+        self.hold.bell.check()?;
         if let Standing::Ended(why) = self.line.standing() {
             return Err(why.into());
         }
@@ -227,7 +227,7 @@ impl TcpStream {
         let writer = lock(&self.writer);
         self.line.set_wish(Wish::ShutDown);
         drop(writer);
-        self.alive.bell.ring(&self.line.rope);
+        self.hold.bell.ring(&self.line.rope);
         Ok(())
     }
 }
@@ -286,7 +286,7 @@ impl TcpStream {
 impl TcpStream {
     fn try_open(&self) -> io::Result<Option<()>> {
         match self.line.standing() {
-            Standing::Opening => self.alive.bell.check().map(|()| None),
+            Standing::Opening => self.hold.bell.check().map(|()| None),
             Standing::Open => Ok(Some(())),
             Standing::Ended(why) => Err(why.into()),
         }
@@ -297,7 +297,7 @@ impl TcpStream {
             return Ok(Some(0));
         }
         // Looked at first: what came before the end is in the ring then.
-        let (is_served, heard) = (self.alive.bell.check(), self.line.heard());
+        let (is_served, heard) = (self.hold.bell.check(), self.line.heard());
         let mut reader = lock(&self.reader);
         let taken = reader.read(buffer);
         if taken > 0 {
@@ -319,12 +319,12 @@ impl TcpStream {
             && reader.len(usize::MAX) <= reader.capacity() / 2
             && self.line.is_stalled.swap(false, Ordering::Relaxed)
         {
-            self.alive.bell.ring(&self.line.rope);
+            self.hold.bell.ring(&self.line.rope);
         }
     }
 
     fn try_write(&self, octets: &[u8]) -> io::Result<Option<usize>> {
-        self.alive.bell.check()?;
+        self.hold.bell.check()?;
         let mut writer = lock(&self.writer);
         match (self.line.wish(), self.line.standing()) {
             (_, Standing::Ended(why)) => return Err(why.into()),
@@ -335,13 +335,13 @@ impl TcpStream {
         let taken = writer.ring.write(octets);
         writer.written += taken as u64;
         if taken > 0 {
-            self.alive.bell.ring(&self.line.rope);
+            self.hold.bell.ring(&self.line.rope);
         }
         Ok((taken > 0 || octets.is_empty()).then_some(taken))
     }
 
     fn try_flush(&self) -> io::Result<Option<()>> {
-        let (is_served, standing) = (self.alive.bell.check(), self.line.standing());
+        let (is_served, standing) = (self.hold.bell.check(), self.line.standing());
         let written = lock(&self.writer).written;
         if self.line.acknowledged.load(Ordering::Acquire) == written {
             return Ok(Some(()));
@@ -394,6 +394,6 @@ impl Drop for TcpStream {
     fn drop(&mut self) {
         let lingers = *self.lingers.get_mut();
         self.line.set_wish(if lingers { Wish::Close } else { Wish::Abort });
-        self.alive.bell.ring(&self.line.rope);
+        self.hold.bell.ring(&self.line.rope);
     }
 }

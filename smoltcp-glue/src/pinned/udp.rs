@@ -8,7 +8,7 @@ use super::bell::Rope;
 use super::call::Asked;
 use super::datagram::{HEAD_OCTETS, Head};
 use super::waiters::Waiters;
-use super::{Alive, SharedPatience};
+use super::{Hold, SharedPatience};
 use crate::interface::named;
 use crate::stack::{UdpError, UdpId, UdpReceived, udp_packet_len};
 use crate::udp::UdpSlot;
@@ -26,7 +26,7 @@ use std::time::Duration;
 /// Threads may share it. Each end of it has a lock, so that two who receive at once get each their
 /// datagrams; the worker takes neither.
 pub struct UdpSocket {
-    alive: Arc<Alive>,
+    hold: Hold,
     line: Arc<UdpLine>,
     id: UdpId,
     local: SocketAddr,
@@ -81,13 +81,13 @@ impl UdpLine {
 
 impl UdpSocket {
     pub(super) fn new(
-        alive: Arc<Alive>,
+        hold: Hold,
         line: Arc<UdpLine>,
         (reader, writer): (octets::Reader, octets::Writer),
         (id, local): (UdpId, SocketAddr),
     ) -> Self {
         Self {
-            alive,
+            hold,
             line,
             id,
             local,
@@ -106,7 +106,7 @@ impl UdpSocket {
     /// From now on it talks to one peer, and hears of refusals by it.
     pub fn connect(&self, peer: impl ToSocketAddrs) -> io::Result<()> {
         let (id, to) = (self.id, named(peer)?);
-        let asked = Asked::new(&self.alive.bell, move |worker, _| {
+        let asked = Asked::new(&self.hold.bell, move |worker, _| {
             Ok(worker.inner.stack.udp_connect(id, to)?)
         });
         asked.wait()?;
@@ -144,7 +144,7 @@ impl UdpSocket {
     /// Whether receiving would not wait now.
     pub fn is_readable(&self) -> bool {
         let has_error = self.line.has_complaint.load(Ordering::Relaxed);
-        has_error || !lock(&self.reader).is_empty() || self.alive.bell.check().is_err()
+        has_error || !lock(&self.reader).is_empty() || self.hold.bell.check().is_err()
     }
 
     /// Receives a datagram: how many of its octets are in the buffer, and whose it is.
@@ -178,15 +178,24 @@ impl UdpSocket {
 
     /// Hears what is sent to a group.
     pub fn join(&self, group: IpAddr) -> io::Result<()> {
-        let id = self.id;
-        Asked::new(&self.alive.bell, move |worker, now| worker.inner.udp_join(now, id, group))
-            .wait()
+        let (id, bell, lead) = (self.id, &self.hold.bell, self.hold.lead());
+        let heard =
+            Asked::new(bell, move |worker, _| Ok(worker.inner.stack.udp_join(id, group)?));
+        if !heard.wait()? {
+            return Ok(());
+        }
+        let joined = Asked::new(lead, move |lead, now| Ok(lead.inner.join_group(now, group)));
+        if joined.wait()? {
+            return Ok(());
+        }
+        Asked::new(bell, move |worker, _| Ok(worker.inner.stack.udp_leave(id, group))).wait()?;
+        Err(io::ErrorKind::QuotaExceeded.into())
     }
 
     /// Hears it no more.
     pub fn leave(&self, group: IpAddr) {
         let id = self.id;
-        let asked = Asked::new(&self.alive.bell, move |worker, now| {
+        let asked = Asked::new(&self.hold.bell, move |worker, now| {
             worker.inner.udp_leave(now, id, group);
             Ok(())
         });
@@ -232,7 +241,7 @@ impl UdpSocket {
 /// One try each, which says nothing where it would wait.
 impl UdpSocket {
     fn try_send(&self, batch: &[(&[u8], SocketAddr)]) -> io::Result<Option<usize>> {
-        self.alive.bell.check()?;
+        self.hold.bell.check()?;
         self.line.take_complaint()?;
         let mut writer = lock(&self.writer);
         let mut sent = 0;
@@ -249,7 +258,7 @@ impl UdpSocket {
         }
         drop(writer);
         if sent > 0 {
-            self.alive.bell.ring(&self.line.rope);
+            self.hold.bell.ring(&self.line.rope);
         }
         Ok((sent > 0 || batch.is_empty()).then_some(sent))
     }
@@ -260,12 +269,12 @@ impl UdpSocket {
         if !is_one || to.is_ipv4() != self.local.is_ipv4() {
             return Err(UdpError::BadAddress);
         }
-        udp_packet_len(self.alive.bell.mtu(), to.ip(), payload).map(drop)
+        udp_packet_len(self.hold.bell.mtu(), to.ip(), payload).map(drop)
     }
 
     fn try_recv(&self, buffer: &mut [u8]) -> io::Result<Option<UdpReceived>> {
         // Looked at first: what came before the end is in the ring then.
-        let is_served = self.alive.bell.check();
+        let is_served = self.hold.bell.check();
         self.line.take_complaint()?;
         let mut reader = lock(&self.reader);
         let Some(head) = Head::read(&mut reader, buffer) else {
@@ -288,7 +297,7 @@ impl UdpSocket {
             && reader.len(usize::MAX) <= reader.capacity() / 2
             && self.line.is_stalled.swap(false, Ordering::Relaxed)
         {
-            self.alive.bell.ring(&self.line.rope);
+            self.hold.bell.ring(&self.line.rope);
         }
     }
 }
@@ -300,7 +309,7 @@ fn lock<T>(end: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Drop for UdpSocket {
     fn drop(&mut self) {
         self.line.is_left.store(true, Ordering::Release);
-        self.alive.bell.ring(&self.line.rope);
+        self.hold.bell.ring(&self.line.rope);
     }
 }
 

@@ -10,13 +10,15 @@
 
 use super::bell::{Bell, Heard};
 use super::call::Answer;
-use super::listener::{ListenerLine, TcpListener};
+use super::crew::Place;
+use super::listener::{Ear, ListenerLine};
 use super::serving::{Fate, ListenerEnd, TcpEnd, UdpEnd, scratch};
 use super::tcp::{Standing, TcpStream};
 use super::udp::UdpSocket;
-use super::{Alive, Config, Idle, bell::Rope};
+use super::waiters::Waiters;
+use super::{Alive, Config, Hold, Idle, WorkerRow, bell::Rope};
 use crate::host::Host;
-use crate::interface::{Clock, LEAVE_MAX};
+use crate::interface::{Clock, LEAVE_MAX, settle, take_leave};
 use crate::stack::slab::Beside;
 use crate::stack::{BindError, ListenerId, SocketId, TcpId};
 use pollux_mem::spsc;
@@ -48,6 +50,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 pub(super) struct Worker<'a> {
     pub(super) inner: &'a mut Host,
     clock: Clock,
+    /// All workers', in their order, and the own one.
+    bells: Arc<[Arc<Bell>]>,
     bell: Arc<Bell>,
     heard: Heard,
     /// What holders of new sockets hold.
@@ -74,15 +78,17 @@ pub(super) struct Worker<'a> {
 impl<'a> Worker<'a> {
     pub(super) fn new(
         (inner, clock): (&'a mut Host, Clock),
-        (bell, heard): (Arc<Bell>, Heard),
+        (bells, heard): (Arc<[Arc<Bell>]>, Heard),
         alive: Weak<Alive>,
         (config, patience): (Config, Duration),
     ) -> Self {
+        let bell = bells[usize::from(inner.stack.share().worker)].clone();
         inner.stack.keep_news();
         bell.begin();
         let mut worker = Self {
             inner,
             clock,
+            bells,
             bell,
             heard,
             alive,
@@ -106,10 +112,10 @@ impl<'a> Worker<'a> {
     /// Serves until nobody has the interface any more, or there is none.
     pub(super) fn run(mut self) {
         let mut idle = 0;
-        while !self.bell.is_left() {
+        while !self.bell.crew().is_left() {
             let busy = self.turn();
-            if let Some(why) = self.inner.failed() {
-                return self.bell.end(format!("the interface has no device any more: {why}"));
+            if self.has_ended() {
+                return;
             }
             idle = if busy { 0 } else { idle + 1 };
             match self.config.idle {
@@ -122,10 +128,18 @@ impl<'a> Worker<'a> {
         self.finish();
     }
 
+    /// Whether there is no interface any more, or another worker has ended.
+    fn has_ended(&self) -> bool {
+        if let Some(why) = self.inner.failed() {
+            self.bell.crew().end(format!("the interface has no device any more: {why}"));
+        }
+        self.bell.check().is_err()
+    }
+
     /// Sleeps for so long, if there is nothing to do after all; who wants it wakes it.
     fn nap(&mut self, nap: Duration) {
         self.bell.fall_asleep();
-        if !self.turn() && !self.bell.is_left() {
+        if !self.turn() && !self.bell.crew().is_left() {
             std::thread::park_timeout(nap.min(NAP_MAX));
         }
         self.bell.wake_up();
@@ -136,12 +150,22 @@ impl<'a> Worker<'a> {
         let end = self.clock.now() + LEAVE_MAX;
         let mut busy = true;
         while (busy || !self.leaving.is_empty() || !self.again.is_empty())
-            && self.inner.failed().is_none()
+            && !self.has_ended()
             && self.clock.now() < end
         {
             busy = self.hear(self.clock.now());
             self.turn();
         }
+        settle(self.inner, self.clock);
+        let crew = self.bell.crew().clone();
+        crew.finish();
+        // What others have to hear may come to this one.
+        while !crew.is_finished() && !self.has_ended() && self.clock.now() < end + LEAVE_MAX {
+            if !self.turn() {
+                std::thread::yield_now();
+            }
+        }
+        take_leave(self.inner, self.clock);
     }
 
     fn turn(&mut self) -> bool {
@@ -155,12 +179,26 @@ impl<'a> Worker<'a> {
         busy |= self.serve_again(now);
         if busy {
             self.inner.transmit(now);
+            self.tell_others();
         }
         if self.look_at <= now {
             self.look(now);
             self.look_at = now + LOOK_EVERY;
         }
         busy
+    }
+
+    /// Wakes those who were given packets, and tells the lead which groups are not heard any more.
+    fn tell_others(&mut self) {
+        let mut to_wake = self.inner.take_to_wake();
+        while to_wake > 0 {
+            self.bells[to_wake.trailing_zeros() as usize].wake();
+            to_wake &= to_wake - 1;
+        }
+        while let Some(group) = self.inner.take_left() {
+            // The lead asks nobody, so this one does not wait for ever.
+            self.bells[0].ask(Box::new(move |lead, now| lead.inner.leave_group(now, group)));
+        }
     }
 
     /// Sees to who rang and who asks; says whether there was anybody.
@@ -281,42 +319,51 @@ impl Worker<'_> {
     }
 
     pub(super) fn udp_bind(&mut self, local: SocketAddr) -> io::Result<UdpSocket> {
-        let alive = self.room()?;
+        let (hold, place) = self.room()?;
         let id = self.inner.stack.udp_bind(local)?;
         let local = self.inner.stack.udp_local(id).unwrap_or(local);
-        let Some((end, ends)) = UdpEnd::new(id, self.config.udp_ring_octets) else {
+        let Some((end, ends)) = UdpEnd::new((id, place), self.config.udp_ring_octets) else {
             self.inner.stack.udp_close(id);
             return Err(BindError::Full.into());
         };
-        let socket = UdpSocket::new(alive, end.line.clone(), ends, (id, local));
+        let socket = UdpSocket::new(hold, end.line.clone(), ends, (id, local));
         self.udp.insert(id, end);
         Ok(socket)
     }
 
+    /// Hears connections for a listener.
     pub(super) fn tcp_listen(
         &mut self,
         local: SocketAddr,
         backlog: usize,
-    ) -> io::Result<TcpListener> {
-        let alive = self.room()?;
+        accepters: Arc<Waiters>,
+    ) -> io::Result<(Ear, spsc::Consumer<TcpStream>)> {
+        let (hold, place) = self.room()?;
         // Those on their way to who accepts them are part of those that may wait; a power of two.
         let handed = 1 << (backlog / 2).clamp(1, HANDED_MAX).ilog2();
         let (ready, arrived) = spsc::ring(handed).ok_or(BindError::Full)?;
         let backlog = backlog.saturating_sub(handed).max(1);
         let id = self.inner.stack.tcp_listen(local, backlog)?;
-        let local = self.inner.stack.tcp_listener_local(id).unwrap_or(local);
-        let line = Arc::new(ListenerLine::new(Rope::new(SocketId::Listener(id))));
-        self.listeners.insert(id, ListenerEnd { line: line.clone(), ready });
-        Ok(TcpListener::new(alive, line, arrived, local))
+        let line = ListenerLine::new(Rope::new(SocketId::Listener(id)), accepters);
+        let line = Arc::new(line);
+        self.listeners.insert(id, ListenerEnd { _place: place, line: line.clone(), ready });
+        Ok((Ear::new(hold, line), arrived))
     }
 
     pub(super) fn tcp_begin(&mut self, now: Time, to: SocketAddr) -> io::Result<TcpStream> {
-        let alive = self.room()?;
+        let room = self.room()?;
         let from = SocketAddr::new(self.inner.source_for(to.ip())?, 0);
         let id = self.inner.stack.tcp_connect(now, from, to)?;
-        let stream = self.stream(now, id, alive).ok_or(BindError::Full)?;
+        let stream = self.stream(now, id, room).ok_or(BindError::Full)?;
         stream.set_linger(true);
         Ok(stream)
+    }
+
+    /// What it has, to be shown.
+    pub(super) fn row(&self) -> WorkerRow {
+        let listeners = self.listeners.len();
+        let sockets = self.udp.len() + self.tcp.len();
+        WorkerRow { sockets, listeners, handed: self.inner.handed() }
     }
 
     const fn sockets(&self) -> usize {
@@ -324,20 +371,21 @@ impl Worker<'_> {
     }
 
     /// Whether there may be another socket; and what its holder is to hold.
-    fn room(&self) -> io::Result<Arc<Alive>> {
-        let alive = self.alive.upgrade().filter(|_| self.sockets() < self.config.sockets_max);
-        alive.ok_or_else(|| BindError::Full.into())
+    fn room(&self) -> io::Result<(Hold, Place)> {
+        let room = self.alive.upgrade().zip(Place::take(self.bell.crew()));
+        let (alive, place) = room.ok_or(BindError::Full)?;
+        Ok((Hold { bell: self.bell.clone(), alive }, place))
     }
 
     /// Both ends of a connection of the stack's.
-    fn stream(&mut self, now: Time, id: TcpId, alive: Arc<Alive>) -> Option<TcpStream> {
-        let ends = TcpEnd::new(id, Standing::Opening, self.config.tcp_ring_octets);
+    fn stream(&mut self, now: Time, id: TcpId, (hold, place): (Hold, Place)) -> Option<TcpStream> {
+        let ends = TcpEnd::new((id, place), Standing::Opening, self.config.tcp_ring_octets);
         let addresses = self.inner.stack.tcp_addresses(id);
         let Some(((end, rings), addresses)) = ends.zip(addresses) else {
             self.inner.stack.tcp_abort(now, id);
             return None;
         };
-        let stream = TcpStream::new(alive, end.line.clone(), rings, addresses);
+        let stream = TcpStream::new(hold, end.line.clone(), rings, addresses);
         self.tcp.insert(id, end);
         // What came before it had somebody was no news.
         self.serve(now, SocketId::Tcp(id));
@@ -350,9 +398,9 @@ impl Worker<'_> {
             && end.has_room()
             && self.inner.stack.tcp_is_waited_for(id)
         {
-            let Ok(alive) = self.room() else { return self.starved.push(id) };
+            let Ok(room) = self.room() else { return self.starved.push(id) };
             let Ok(Some(accepted)) = self.inner.stack.tcp_accept(id) else { return };
-            let stream = self.stream(now, accepted, alive);
+            let stream = self.stream(now, accepted, room);
             if let (Some(stream), Some(end)) = (stream, self.listeners.get_mut(id)) {
                 let is_pushed = end.ready.push(stream);
                 debug_assert!(is_pushed.is_ok(), "there was room");
@@ -377,7 +425,7 @@ impl Worker<'_> {
 impl Drop for Worker<'_> {
     /// Nobody waits for a worker that is no more, whatever ended it.
     fn drop(&mut self) {
-        self.bell.end("the interface's worker has ended".into());
+        self.bell.crew().end("the interface's worker has ended".into());
         while let Some(command) = self.heard.commands.pop() {
             drop(command);
         }

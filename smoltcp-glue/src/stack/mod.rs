@@ -21,6 +21,7 @@ mod mtu;
 mod news;
 mod outbox;
 mod packet;
+mod share;
 pub(crate) mod slab;
 mod tcp;
 mod udp;
@@ -28,6 +29,7 @@ mod udp;
 pub use config::{Counts, StackConfig, TcpConfig};
 pub use news::SocketId;
 pub use outbox::Exit;
+pub use share::Share;
 pub use tcp::{ListenerId, TcpError, TcpId};
 pub(crate) use udp::packet_len as udp_packet_len;
 pub use udp::{BindError, UdpError, UdpId, UdpReceived};
@@ -41,35 +43,16 @@ use pollux_control::bounded::Queue;
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
+use share::EPHEMERAL_PORTS;
 use smoltcp::socket::tcp::State;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use std::ops::Range;
 use tcp::Tcp;
 use udp::{Heard, Udp};
 
-/// Ports for whoever does not care which (RFC 6335 6).
-const EPHEMERAL_PORTS: Ports = Ports(49_152..65_535);
 const HOP_LIMIT: u8 = 64;
 /// Packets for ports without a socket that wait to be complained about.
 const UNHEARD_MAX: usize = 64;
-
-/// A range of ports that can be walked through from its middle.
-struct Ports(Range<u16>);
-
-impl Ports {
-    const fn len(&self) -> usize {
-        (self.0.end - self.0.start) as usize
-    }
-
-    fn skip(&self, count: usize) -> std::iter::Skip<Range<u16>> {
-        self.0.clone().skip(count)
-    }
-
-    fn take(&self, count: usize) -> std::iter::Take<Range<u16>> {
-        self.0.clone().take(count)
-    }
-}
 
 /// Sockets of a host.
 pub struct Stack {
@@ -83,6 +66,7 @@ pub struct Stack {
     unheard: Queue<Vec<u8>>,
     counts: Counts,
     verifies: bool,
+    share: Share,
 }
 
 impl Stack {
@@ -99,6 +83,7 @@ impl Stack {
             unheard: Queue::new(UNHEARD_MAX),
             counts: Counts::default(),
             verifies: config.verifies,
+            share: Share::ALL,
             dice,
         }
     }
@@ -138,15 +123,16 @@ impl Stack {
     /// address of ours. Others are to be given to [`Stack::handle_packet`] after the owner has seen
     /// to them.
     pub fn take_packet(&mut self, now: Time, octets: &[u8]) -> bool {
-        let is_ours = packet::plain_destination(octets).is_some_and(|to| self.owns(to));
+        let is_ours = self.wants_packet(octets);
         if is_ours {
             self.handle_packet(now, octets);
         }
         is_ours
     }
 
-    fn owns(&self, address: IpAddr) -> bool {
-        self.addresses.contains(&address)
+    /// Whether [`Stack::take_packet`] would take it.
+    pub fn wants_packet(&self, octets: &[u8]) -> bool {
+        packet::plain_destination(octets).is_some_and(|to| self.addresses.contains(&to))
     }
 
     /// A packet for one of our addresses or groups came.
@@ -274,7 +260,7 @@ impl Stack {
     /// A socket at an address of ours, or at all of a family; port 0 is any that is free.
     pub fn udp_bind(&mut self, local: SocketAddr) -> Result<UdpId, BindError> {
         let local = self.check_local(local)?;
-        self.udp.bind(local, &mut self.dice)
+        if local.port() == 0 { self.udp_bind_in_share(local) } else { self.udp.bind(local) }
     }
 
     /// The socket is no more.
@@ -421,6 +407,9 @@ impl Stack {
             return Err(BindError::NotOurs);
         }
         let both = (plain(local), plain(remote));
+        if local.port() == 0 && self.share != Share::ALL {
+            return self.tcp_connect_in_share(now, both);
+        }
         self.tcp.connect(now, both, &self.mtus, &mut self.dice)
     }
 

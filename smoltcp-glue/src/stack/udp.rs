@@ -7,8 +7,7 @@
 use super::news::{News, SocketId};
 use super::packet::IpPacket;
 use super::slab::{Key, Slab};
-use super::{Counts, EPHEMERAL_PORTS, HOP_LIMIT, Lookup};
-use pollux_verbs::dice::Dice;
+use super::{Counts, HOP_LIMIT, Lookup};
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::ip::ipv6::Ipv6Header;
@@ -116,12 +115,8 @@ impl Udp {
         }
     }
 
-    /// A socket at an address; port 0 is any that is free.
-    pub(super) fn bind(&mut self, local: SocketAddr, dice: &mut Dice) -> Result<UdpId, BindError> {
-        let local = match local.port() {
-            0 => self.free_port(local.ip(), dice).ok_or(BindError::Full)?,
-            _ => local,
-        };
+    /// A socket at an address and a port.
+    pub(super) fn bind(&mut self, local: SocketAddr) -> Result<UdpId, BindError> {
         if self.bound.contains_key(&local) {
             return Err(BindError::InUse);
         }
@@ -136,13 +131,6 @@ impl Udp {
         let id = self.sockets.insert(socket).ok_or(BindError::Full)?;
         self.bound.insert(local, id);
         Ok(id)
-    }
-
-    fn free_port(&self, ip: IpAddr, dice: &mut Dice) -> Option<SocketAddr> {
-        let first = dice.below(EPHEMERAL_PORTS.len() as u64) as usize;
-        let ports = EPHEMERAL_PORTS.skip(first).chain(EPHEMERAL_PORTS.take(first));
-        let mut addresses = ports.map(|port| SocketAddr::new(ip, port));
-        addresses.find(|address| !self.bound.contains_key(address))
     }
 
     pub(super) fn close(&mut self, id: UdpId) {

@@ -237,8 +237,8 @@ fn holding(world: &mut World) -> Holding {
         let host = seat.host();
         assert_eq!(host.stack.tcp_len(), 0, "host {nth}: connections that nobody has");
         assert!(host.has_sent(now), "host {nth}: something waits to be sent");
-        let (control, mover) = (host.node().control(), host.node().mover());
-        let load = control.load();
+        let mover = host.node().mover();
+        let load = host.node().control().expect("it is the lead's").load();
         assert_eq!((load.pending, load.questions), (0, (0, 0)), "host {nth}: {load:?}");
         assert_eq!(mover.station().buffers_in_use(), 0, "host {nth}: buffers");
         assert_eq!(mover.undone().count(), 0, "host {nth}: what was refused");

@@ -209,7 +209,7 @@ impl World {
 
 impl Seat {
     pub fn is_up(&self) -> bool {
-        let control = self.host.as_ref().map(|host| host.node().control());
+        let control = self.host.as_ref().and_then(|host| host.node().control());
         control.is_some_and(|it| it.is_up() && it.addresses().source_for(ip(0)).is_some())
     }
 
@@ -251,7 +251,7 @@ impl Seat {
                 true
             });
             if !goes_on {
-                let failed = host.node().failed();
+                let failed = host.failed();
                 assert!(failed.is_none(), "an interface does not run any more: {failed:?}");
                 return busy;
             }

@@ -188,16 +188,23 @@ fn a_stream_outlives_its_interface_and_both_end_with_it() {
     assert_eq!(said, b"still");
 }
 
-/// Two hosts, and what makes the first one's device fail.
-pub fn two_of_which_one_is_lost() -> (Two, impl FnOnce() + Send) {
+/// Two hosts, and what makes the device of a worker of the first one fail.
+pub fn two_of_which_one_is_lost(
+    config: &Config,
+    worker: usize,
+) -> (Two, impl FnOnce() + Send + use<>) {
     let fabric = Embedded::start("single:2").expect("it starts");
     let (opened, illness) = ailing(&fabric.port("host1"));
     let setup =
         Node::open("host1").expect("a device").interface("ib0").mode(Mode::Rc).patience(PATIENCE);
     let setup = setup.address("10.0.0.1/24");
-    let first = setup.up_pinned_at(opened, Config::default()).expect("it comes up");
+    let first = setup.up_pinned_at(opened, config.clone()).expect("it comes up");
     let second = up(&fabric, 2, Mode::Rc, Config::default());
     let lose = move || {
+        let illness = match worker.checked_sub(1) {
+            Some(hand) => illness.lock().expect("no test has panicked").beside[hand].clone(),
+            None => illness,
+        };
         let mut illness = illness.lock().expect("no test has panicked");
         illness.events.push_back(AsyncEvent::DeviceFatal);
     };
@@ -206,7 +213,8 @@ pub fn two_of_which_one_is_lost() -> (Two, impl FnOnce() + Send) {
 
 #[test]
 fn calls_that_wait_end_when_the_device_is_lost() {
-    let (Two { first, second, fabric: _fabric }, lose) = two_of_which_one_is_lost();
+    let (Two { first, second, fabric: _fabric }, lose) =
+        two_of_which_one_is_lost(&Config::default(), 0);
     let listener = second.tcp_listen(at(2, 80), 4).expect("the port is free");
     let stream = connect(&first, at(2, 80));
     let (_peer, _) = listener.accept().expect("somebody came");

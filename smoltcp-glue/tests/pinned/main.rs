@@ -6,6 +6,7 @@ mod device;
 mod ends;
 mod sockets;
 mod tasks;
+mod workers;
 
 use pollux::pinned::{Config, Interface};
 use pollux::{Mode, Node};

@@ -392,7 +392,7 @@ fn what_no_worker_can_be_is_said() {
         .interface("ib0")
         .patience(PATIENCE)
         .address("10.0.0.1/24");
-    let nowhere = Config { core: Some(99_999), ..Config::default() };
+    let nowhere = Config { cores: vec![99_999], ..Config::default() };
     let refusal = setup.clone().up_pinned(nowhere).err().expect("there is no such core");
     assert!(matches!(refusal, UpError::Core(99_999)), "{refusal}");
     let none = Node::open("soft:/nowhere/fabric@host1").expect("a device").interface("ib0");

@@ -3,7 +3,7 @@
 use crate::ends::two_of_which_one_is_lost;
 use crate::{PATIENCE, Two, at, octet, two};
 use pollux::Mode;
-use pollux::pinned::{Interface, TcpStream};
+use pollux::pinned::{Config, Interface, TcpStream};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -205,7 +205,8 @@ fn a_future_can_be_dropped_at_any_time() {
 
 #[test]
 fn tasks_end_when_the_device_is_lost() {
-    let (Two { first, second, fabric: _fabric }, lose) = two_of_which_one_is_lost();
+    let (Two { first, second, fabric: _fabric }, lose) =
+        two_of_which_one_is_lost(&Config::default(), 0);
     let _listener = second.tcp_listen(at(2, 80), 4).expect("the port is free");
     let listener = first.tcp_listen(at(1, 80), 4).expect("the port is free");
     let socket = first.udp_bind(at(1, 0)).expect("a port is free");

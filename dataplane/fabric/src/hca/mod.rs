@@ -34,7 +34,7 @@ use pollux_wire::packet::Packet;
 use port::{Drop, Port};
 use qp::{QueuePair, Sent};
 pub use qpn::SEATS_MAX;
-use qpn::{QPS_MAX, number_of, seat_of};
+use qpn::{GENERATION_BITS, QPS_MAX, number_of, seat_of};
 pub(crate) use queue::INLINE_OCTETS_MAX;
 use queue::{CompletionQueue, SharedQueue};
 use std::collections::{BTreeSet, VecDeque};
@@ -124,7 +124,7 @@ impl Adapter {
     pub fn seated(port: Port, seat: u8) -> Self {
         Self {
             seat,
-            qps: Table::new(LIMITS.qps_max),
+            qps: Table::with_generations(LIMITS.qps_max, GENERATION_BITS),
             gsi: None,
             shared: Shared {
                 memory: MemoryTable::new(LIMITS.regions_max, LIMITS.windows_max),

@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! bits 23..21  the seat of their adapter at its port
-//!      20..13  how often the place was used before
-//!      12..0   the place
+//!      20..16  how often the place was used before
+//!      15..0   the place
 //! ```
 //!
-//! So adapters that share a port share no number, and a number comes back only after 255 others.
+//! So adapters that share a port share no number, and one comes back after 31 others of its place at
+//! the earliest; who ends a connection keeps its queue pair for as long as packets may come for it.
 
 use pollux_wire::address::Qpn;
 
@@ -14,9 +15,11 @@ use pollux_wire::address::Qpn;
 pub const SEATS_MAX: u8 = 8;
 /// Queue pairs of one adapter: places are fewer than their bits could name, so that no number is
 /// the one of groups.
-pub(super) const QPS_MAX: u32 = 8_000;
+pub(super) const QPS_MAX: u32 = 65_000;
+/// What is counted of how often a place was used.
+pub(super) const GENERATION_BITS: u32 = SEAT_AT - PLACE_BITS;
 
-const PLACE_BITS: u32 = 13;
+const PLACE_BITS: u32 = 16;
 const SEAT_AT: u32 = 21;
 /// Numbers below are not given out: 0 and 1 are those of management.
 const QPN_FIRST: u32 = 0x40;
@@ -34,7 +37,7 @@ pub(super) fn qpn_of(seat: u8, number: u32) -> Qpn {
 #[inline(always)]
 pub(super) fn number_of(qpn: Qpn) -> Option<u32> {
     let place = (qpn.0 & ((1 << PLACE_BITS) - 1)).checked_sub(QPN_FIRST)?;
-    Some((qpn.0 >> PLACE_BITS) << 24 | place)
+    Some((qpn.0 & !SEAT_BITS) >> PLACE_BITS << 24 | place)
 }
 
 /// The seat that a number is of. Those of management are the first's.
@@ -51,7 +54,7 @@ mod tests {
     fn a_number_says_its_seat_and_its_queue_pair() {
         let mut all = BTreeSet::new();
         for seat in 0..SEATS_MAX {
-            for number in [1, 2, QPS_MAX, 1 << 24 | 1, 0xff << 24 | QPS_MAX] {
+            for number in [1, 2, QPS_MAX, 1 << 24 | 1, 0x1f << 24 | QPS_MAX] {
                 let qpn = qpn_of(seat, number);
                 assert_eq!((seat_of(qpn), number_of(qpn)), (seat, Some(number)));
                 assert!(qpn < Qpn::MULTICAST && qpn > Qpn::GSI && all.insert(qpn));

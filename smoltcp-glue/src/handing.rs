@@ -1,0 +1,192 @@
+//! Packets that come to one worker of an interface and are another's: a ring of octets from each
+//! to each.
+//!
+//! A peer with as many workers as we have sends each of them what is its own. One with fewer, such
+//! as Linux with its one connection, does not, and datagrams all come to the lead. Whoever gets a
+//! packet of another's copies it into the ring to that one, which takes it from there as if it had
+//! come to itself. In a ring stand four octets with the length, then the packet. One for which
+//! there is no room is lost, as on a link, and counted.
+
+use crate::stack::Share;
+use pollux_dataplane::flow::Deal;
+use pollux_mem::octets::{self, Reader, Writer};
+
+/// Octets that are on their way from one worker to another, at most: some windows of TCP.
+const RING_OCTETS: usize = 2 << 20;
+/// Octets before a packet.
+const HEAD_OCTETS: usize = 4;
+/// Packets that are taken from one worker before others have their turn.
+const TAKEN_MAX: usize = 64;
+
+/// What a worker counts of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HandedCounts {
+    /// Packets that came to it and were given to others.
+    pub given: u64,
+    /// Packets that others gave to it.
+    pub taken: u64,
+    /// Packets of others for which there was no room on the way there.
+    pub lost: u64,
+}
+
+/// One worker's part of it.
+pub(crate) struct Handing {
+    share: Share,
+    /// By worker. Nobody writes to himself, and pages that nobody wrote to cost nothing.
+    to: Vec<Writer>,
+    from: Vec<Reader>,
+    /// Those who were given something since that was asked, a bit each.
+    to_wake: u32,
+    scratch: Vec<u8>,
+    counts: HandedCounts,
+}
+
+/// For each worker its part, in their order; none where one is alone.
+pub(crate) fn among(deal: Deal) -> Vec<Handing> {
+    let of = |worker| Handing {
+        share: Share { deal, worker },
+        to: Vec::new(),
+        from: Vec::new(),
+        to_wake: 0,
+        scratch: Vec::new(),
+        counts: HandedCounts::default(),
+    };
+    let mut all: Vec<_> = match deal {
+        Deal::ALONE => Vec::new(),
+        _ => (0..deal.workers()).map(of).collect(),
+    };
+    for from in 0..all.len() {
+        for to in 0..all.len() {
+            let (writer, reader) = octets::ring(RING_OCTETS).expect("it is a power of two");
+            all[from].to.push(writer);
+            all[to].from.push(reader);
+        }
+    }
+    all
+}
+
+impl Handing {
+    /// Whose flows are this worker's.
+    pub(crate) const fn share(&self) -> Share {
+        self.share
+    }
+
+    /// Gives a packet that has come to the worker whose it is, unless it is our own; says whether
+    /// it was another's.
+    #[inline]
+    pub(crate) fn pass(&mut self, packet: &[u8]) -> bool {
+        let owner = self.share.deal.received(packet);
+        let is_others = owner != self.share.worker;
+        if is_others {
+            self.give(owner, packet);
+        }
+        is_others
+    }
+
+    fn give(&mut self, owner: u8, packet: &[u8]) {
+        let len = (packet.len() as u32).to_ne_bytes();
+        if self.to[usize::from(owner)].write_whole(&[&len, packet]) {
+            self.counts.given += 1;
+            self.to_wake |= 1 << owner;
+        } else {
+            self.counts.lost += 1;
+        }
+    }
+
+    /// Shows what others gave to this one; says whether there was anything.
+    pub(crate) fn take(&mut self, mut show: impl FnMut(&[u8])) -> bool {
+        let before = self.counts.taken;
+        for ring in &mut self.from {
+            let mut len = [0; HEAD_OCTETS];
+            for _ in 0..TAKEN_MAX {
+                if !ring.peek(0, &mut len) {
+                    break;
+                }
+                let len = u32::from_ne_bytes(len) as usize;
+                self.scratch.resize(len.max(self.scratch.len()), 0);
+                let is_there = ring.peek(HEAD_OCTETS, &mut self.scratch[..len]);
+                debug_assert!(is_there, "a packet is written whole");
+                ring.skip(HEAD_OCTETS + len);
+                self.counts.taken += 1;
+                show(&self.scratch[..len]);
+            }
+        }
+        self.counts.taken > before
+    }
+
+    /// Those who were given something since this was asked, and may sleep: a bit each.
+    pub(crate) const fn take_to_wake(&mut self) -> u32 {
+        std::mem::replace(&mut self.to_wake, 0)
+    }
+
+    /// What was counted.
+    pub(crate) const fn counts(&self) -> HandedCounts {
+        self.counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn three() -> Vec<Handing> {
+        among(Deal::among(3))
+    }
+
+    fn taken(one: &mut Handing) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        while one.take(|packet| all.push(packet.to_vec())) {}
+        all
+    }
+
+    #[test]
+    fn packets_come_to_whom_they_are_given() {
+        let mut all = three();
+        assert!(taken(&mut all[2]).is_empty());
+        for round in 0..1000_u32 {
+            let packet = vec![round as u8; (round as usize * 131) % 65_521];
+            all[0].give(2, &packet);
+            all[1].give(2, &[9]);
+            assert_eq!(all[0].take_to_wake(), 0b100);
+            assert_eq!(all[0].take_to_wake(), 0);
+            assert_eq!(taken(&mut all[2]), [packet, vec![9]]);
+        }
+        assert!(taken(&mut all[0]).is_empty() && taken(&mut all[1]).is_empty());
+        assert_eq!(all[0].counts(), HandedCounts { given: 1000, ..HandedCounts::default() });
+        assert_eq!(all[2].counts(), HandedCounts { taken: 2000, ..HandedCounts::default() });
+    }
+
+    #[test]
+    fn what_has_no_room_is_lost_and_counted() {
+        let mut all = three();
+        let packet = vec![7; 65_520];
+        for _ in 0..100 {
+            all[0].give(1, &packet);
+        }
+        let counts = all[0].counts();
+        assert_eq!(counts.given, (RING_OCTETS / (packet.len() + HEAD_OCTETS)) as u64);
+        assert_eq!(counts.given + counts.lost, 100);
+        // Others have their own room.
+        all[2].give(1, &packet);
+        assert_eq!(taken(&mut all[1]).len() as u64, counts.given + 1);
+        all[0].give(1, &packet);
+        assert_eq!(taken(&mut all[1]), [packet]);
+    }
+
+    #[test]
+    fn only_what_is_anothers_is_passed_on() {
+        let mut all = three();
+        let mut datagram = vec![0; 28];
+        (datagram[0], datagram[3], datagram[9]) = (0x45, 28, 17);
+        for port in 0..100_u16 {
+            datagram[22..24].copy_from_slice(&port.to_be_bytes());
+            let owner = all[0].share().deal.port(port);
+            for giver in 0..3 {
+                assert_eq!(all[usize::from(giver)].pass(&datagram), giver != owner);
+            }
+            assert_eq!(taken(&mut all[usize::from(owner)]), vec![datagram.clone(); 2]);
+        }
+        // What is no flow's is the lead's.
+        assert!(!all[0].pass(&[]) && all[1].pass(&[]));
+    }
+}

@@ -1,0 +1,151 @@
+//! Where a host's packets come and go: at the interface itself, or at one of its hands.
+
+use pollux_control::interface as control;
+use pollux_control::interface::Delivery;
+use pollux_node::interface::mover::Mover;
+use pollux_node::interface::sending::NotSent;
+use pollux_node::interface::sockets::Take;
+use pollux_node::interface::{Hand, Interface, Side};
+use pollux_verbs::VerbsError;
+use pollux_verbs::time::Time;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+/// The side of an interface that one worker has.
+///
+/// Why no `dyn`: several calls are made for each packet, and a branch that always goes the same way
+/// costs less than a call that nobody can see through.
+#[expect(clippy::large_enum_variant, reason = "a host has one, and each call would go through it")]
+pub enum Post {
+    /// The first worker's: with control, management and groups.
+    Lead(Interface),
+    /// Another's.
+    Hand(Hand),
+}
+
+impl Post {
+    /// The first worker's, who has sockets.
+    pub(crate) fn lead_of(mut interface: Interface) -> Self {
+        interface.keep_deliveries();
+        Self::Lead(interface)
+    }
+
+    /// What is decided, to be shown; the lead knows.
+    pub fn control(&self) -> Option<&control::Interface> {
+        match self {
+            Self::Lead(lead) => Some(lead.control()),
+            Self::Hand(_) => None,
+        }
+    }
+
+    /// What is moved, to be shown.
+    pub fn mover(&self) -> &Mover {
+        match self {
+            Self::Lead(lead) => lead.mover(),
+            Self::Hand(hand) => hand.mover(),
+        }
+    }
+
+    /// Does what there is to do, whatever comes for sockets; says whether that was anything.
+    pub(crate) fn step(&mut self, now: Time) -> bool {
+        match self {
+            Self::Lead(lead) => lead.step(now),
+            Self::Hand(hand) => hand.step(now),
+        }
+    }
+
+    /// The interface itself, if it is here.
+    pub(crate) const fn lead(&mut self) -> Option<&mut Interface> {
+        match self {
+            Self::Lead(lead) => Some(lead),
+            Self::Hand(_) => None,
+        }
+    }
+}
+
+macro_rules! of_either {
+    ($post:ident.$call:ident($($argument:expr),*)) => {
+        match $post {
+            Self::Lead(one) => <Interface as Side>::$call(one, $($argument),*),
+            Self::Hand(one) => <Hand as Side>::$call(one, $($argument),*),
+        }
+    };
+}
+
+impl Side for Post {
+    fn failed(&self) -> Option<&VerbsError> {
+        of_either!(self.failed())
+    }
+
+    fn breathe(&mut self, now: Time, take: Take<'_>) -> bool {
+        of_either!(self.breathe(now, take))
+    }
+
+    fn is_due(&self, now: Time) -> bool {
+        of_either!(self.is_due(now))
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        of_either!(self.poll_timeout())
+    }
+
+    fn poll_delivery(&mut self) -> Option<Delivery> {
+        of_either!(self.poll_delivery())
+    }
+
+    fn refuse(&mut self, now: Time, packet: &[u8]) {
+        of_either!(self.refuse(now, packet));
+    }
+
+    #[inline]
+    fn has_room(&self) -> bool {
+        of_either!(self.has_room())
+    }
+
+    #[inline]
+    fn draft(&mut self, octets: usize) -> Option<&mut [u8]> {
+        of_either!(self.draft(octets))
+    }
+
+    #[inline]
+    fn drafted(&self) -> &[u8] {
+        of_either!(self.drafted())
+    }
+
+    #[inline]
+    fn send_draft(&mut self, now: Time) -> Result<(), NotSent> {
+        of_either!(self.send_draft(now))
+    }
+
+    fn flush(&mut self) {
+        of_either!(self.flush());
+    }
+
+    fn send(&mut self, now: Time, packet: &[u8]) -> Result<(), NotSent> {
+        of_either!(self.send(now, packet))
+    }
+
+    fn has_sent(&self, now: Time) -> bool {
+        of_either!(self.has_sent(now))
+    }
+
+    fn route_mtu(&mut self, neighbour: IpAddr) -> Option<u32> {
+        of_either!(self.route_mtu(neighbour))
+    }
+
+    fn own(&self) -> BTreeSet<IpAddr> {
+        of_either!(self.own())
+    }
+
+    fn source_for(&self, to: IpAddr) -> Option<IpAddr> {
+        of_either!(self.source_for(to))
+    }
+
+    fn is_on_link(&self, now: Time, to: IpAddr) -> bool {
+        of_either!(self.is_on_link(now, to))
+    }
+
+    fn datagram_mtu(&self) -> Option<u32> {
+        of_either!(self.datagram_mtu())
+    }
+}

@@ -1,0 +1,145 @@
+//! The part of an interface's flows that a stack has, where several workers have one each: ports
+//! that nobody cares about are chosen such that what comes to them is for this one.
+
+use super::tcp::TcpId;
+use super::{BindError, Stack, UdpId};
+use pollux_dataplane::flow::{Deal, LEAD};
+use pollux_verbs::dice::Dice;
+use pollux_verbs::time::Time;
+use std::net::SocketAddr;
+use std::ops::Range;
+
+/// Ports for whoever does not care which (RFC 6335 6).
+pub(super) const EPHEMERAL_PORTS: Ports = Ports(49_152..65_535);
+
+/// A range of ports that can be walked through from its middle.
+pub(super) struct Ports(Range<u16>);
+
+impl Ports {
+    pub(super) const fn len(&self) -> usize {
+        (self.0.end - self.0.start) as usize
+    }
+
+    pub(super) fn skip(&self, count: usize) -> std::iter::Skip<Range<u16>> {
+        self.0.clone().skip(count)
+    }
+
+    pub(super) fn take(&self, count: usize) -> std::iter::Take<Range<u16>> {
+        self.0.clone().take(count)
+    }
+}
+
+/// One worker of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// How flows are dealt.
+    pub deal: Deal,
+    /// To whom they are dealt that are this stack's.
+    pub worker: u8,
+}
+
+impl Share {
+    /// All flows, where nobody else has any.
+    pub const ALL: Self = Self { deal: Deal::ALONE, worker: LEAD };
+
+    /// Whether a socket of UDP at this port is here.
+    pub(super) fn has_port(self, port: u16) -> bool {
+        self == Self::ALL || self.deal.port(port) == self.worker
+    }
+
+    fn has_connection(self, local: SocketAddr, remote: SocketAddr) -> bool {
+        // One with itself would be no connection.
+        local != remote && self.deal.connection(local, remote) == self.worker
+    }
+}
+
+impl Stack {
+    /// Others have the other flows. To be said before there are sockets.
+    pub const fn set_share(&mut self, share: Share) {
+        self.share = share;
+    }
+
+    /// Which flows are its own.
+    pub const fn share(&self) -> Share {
+        self.share
+    }
+
+    /// A connection from any port that is free and whose flow is dealt to this stack.
+    pub(super) fn tcp_connect_in_share(
+        &mut self,
+        now: Time,
+        (mut local, remote): (SocketAddr, SocketAddr),
+    ) -> Result<TcpId, BindError> {
+        for port in ephemeral_ports(&mut self.dice) {
+            local.set_port(port);
+            if !self.share.has_connection(local, remote) {
+                continue;
+            }
+            match self.tcp.connect(now, (local, remote), &self.mtus, &mut self.dice) {
+                Err(BindError::InUse) => {}
+                connected => return connected,
+            }
+        }
+        Err(BindError::Full)
+    }
+
+    /// A socket at any port that is free and that is dealt to this stack.
+    pub(super) fn udp_bind_in_share(&mut self, mut local: SocketAddr) -> Result<UdpId, BindError> {
+        for port in ephemeral_ports(&mut self.dice) {
+            local.set_port(port);
+            if !self.share.has_port(port) {
+                continue;
+            }
+            match self.udp.bind(local) {
+                Err(BindError::InUse) => {}
+                bound => return bound,
+            }
+        }
+        Err(BindError::Full)
+    }
+}
+
+/// All of them, from any one on.
+fn ephemeral_ports(dice: &mut Dice) -> impl Iterator<Item = u16> + use<> {
+    let first = dice.below(EPHEMERAL_PORTS.len() as u64) as usize;
+    EPHEMERAL_PORTS.skip(first).chain(EPHEMERAL_PORTS.take(first))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stack::StackConfig;
+    use std::net::IpAddr;
+
+    #[test]
+    fn ports_are_chosen_such_that_flows_are_ones_own() {
+        let (own, peer) = (IpAddr::from([10, 0, 0, 1]), SocketAddr::from(([10, 0, 0, 2], 80)));
+        for worker in 0..3 {
+            let mut stack = Stack::new(StackConfig::default(), 7);
+            stack.set_addresses([own]);
+            let deal = Deal::among(3);
+            stack.set_share(Share { deal, worker });
+            let any = SocketAddr::new(own, 0);
+            for _ in 0..100 {
+                let id = stack.tcp_connect(Time::START, any, peer).expect("a port is free");
+                let (local, remote) = stack.tcp_addresses(id).expect("it is there");
+                assert_eq!(deal.connection(remote, local), worker);
+                let id = stack.udp_bind(any).expect("a port is free");
+                let port = stack.udp_local(id).expect("it is there").port();
+                assert_eq!(deal.port(port), worker);
+            }
+        }
+    }
+
+    #[test]
+    fn ports_of_a_share_run_out() {
+        let own = IpAddr::from([10, 0, 0, 1]);
+        let mut stack = Stack::new(StackConfig::default(), 7);
+        stack.set_addresses([own]);
+        stack.set_share(Share { deal: Deal::among(2), worker: 1 });
+        let any = SocketAddr::new(own, 0);
+        let bound = std::iter::from_fn(|| stack.udp_bind(any).ok()).count();
+        assert!((7000..9400).contains(&bound), "{bound} of {}", EPHEMERAL_PORTS.len());
+        assert_eq!(stack.udp_bind(any), Err(BindError::Full));
+    }
+}
