@@ -8,6 +8,9 @@ use pollux_verbs::VerbsError;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// What is heard of a hand before the lead looks after its own packets again.
+const TOLD_PER_TURN: usize = 64;
+
 /// The hands of an interface: none, where one worker moves it.
 #[derive(Default)]
 pub(super) struct Crew {
@@ -51,8 +54,17 @@ impl Crew {
         };
         let Some(hand) = usize::from(worker.0).checked_sub(1) else { return Some(action) };
         let (end, _) = self.hands.get_mut(hand)?;
-        end.give(Order::Act(action));
+        match action {
+            Action::Modify { .. } => end.give_urgent(Order::Act(action)),
+            _ => end.give(Order::Act(action)),
+        }
         None
+    }
+
+    /// Whether a queue pair is still to be made what it was to be: its peer is to hear of it after
+    /// that, or what it sends is lost.
+    pub(super) fn is_modifying(&self) -> bool {
+        self.hands.iter().any(|(end, _)| end.is_urgent())
     }
 
     /// Lets them know what they have to of the interface.
@@ -74,7 +86,8 @@ impl Crew {
             end.hand_over();
             // What it told before it failed is told.
             let checked = end.check();
-            while let Some(told) = end.poll() {
+            for _ in 0..TOLD_PER_TURN {
+                let Some(told) = end.poll() else { break };
                 hear(Worker(number), told);
             }
             checked?;

@@ -9,6 +9,9 @@
 //! No order is lost, and no news of a connection: what a ring has no room for waits in front of it
 //! in its order, up to a limit, beyond which the other side is taken for lost. A packet that finds
 //! no room is a counted drop.
+//!
+//! What a hand has no way for goes up, and is sent by the lead; so when the way of a hand changes,
+//! what it sends then may overtake what it sent before.
 
 use pollux_control::interface::{Action, ConnectionKey, ConnectionNews, Facts, From};
 use pollux_mem::spsc::{self, Consumer, Producer};
@@ -68,6 +71,8 @@ pub(super) struct LeadEnd {
     waiting: VecDeque<Order>,
     told: Consumer<Told>,
     given: u64,
+    /// Of those that were given, the last that others wait for.
+    urgent: u64,
     shared: Arc<Shared>,
 }
 
@@ -77,6 +82,8 @@ pub(super) struct HandEnd {
     told: Producer<Told>,
     waiting: VecDeque<(ConnectionKey, ConnectionNews)>,
     done: u64,
+    /// What the lead was shown last: it looks at the same line of the cache.
+    shown: Option<(bool, bool, u64)>,
     shared: Arc<Shared>,
 }
 
@@ -86,9 +93,9 @@ pub(super) fn line() -> (LeadEnd, HandEnd) {
     let (teller, told) = spsc::ring(TOLD_MAX).expect("a power of two");
     let shared = Arc::new(Shared::default());
     let waiting = VecDeque::new();
-    let lead = LeadEnd { orders, waiting, told, given: 0, shared: Arc::clone(&shared) };
+    let lead = LeadEnd { orders, waiting, told, given: 0, urgent: 0, shared: Arc::clone(&shared) };
     let waiting = VecDeque::new();
-    (lead, HandEnd { orders: ordered, told: teller, waiting, done: 0, shared })
+    (lead, HandEnd { orders: ordered, told: teller, waiting, done: 0, shown: None, shared })
 }
 
 impl LeadEnd {
@@ -97,6 +104,17 @@ impl LeadEnd {
         self.waiting.push_back(order);
         self.given += 1;
         self.hand_over();
+    }
+
+    /// Gives an order that somebody waits for to be carried out.
+    pub(super) fn give_urgent(&mut self, order: Order) {
+        self.give(order);
+        self.urgent = self.given;
+    }
+
+    /// Whether it has yet to be.
+    pub(super) fn is_urgent(&self) -> bool {
+        self.shared.done.load(Ordering::Acquire) < self.urgent && !self.is_gone()
     }
 
     /// Fills the ring with what waits for room.
@@ -191,7 +209,11 @@ impl HandEnd {
     }
 
     /// How far it is, once all orders that were taken are carried out.
-    pub(super) fn show(&self, is_idle: bool, has_sent: bool) {
+    pub(super) fn show(&mut self, is_idle: bool, has_sent: bool) {
+        let shown = Some((is_idle, has_sent, self.done));
+        if std::mem::replace(&mut self.shown, shown) == shown {
+            return;
+        }
         self.shared.is_idle.store(is_idle, Ordering::Relaxed);
         self.shared.has_sent.store(has_sent, Ordering::Relaxed);
         self.shared.done.store(self.done, Ordering::Release);

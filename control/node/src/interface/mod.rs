@@ -65,6 +65,10 @@ use tally::Tally;
 
 /// How often control is told which connections are used.
 const USES_EVERY: Duration = Duration::from_secs(1);
+/// How long management waits for hands whose queue pairs it speaks of, and how often it is looked at
+/// whether it still has to.
+const MODIFY_MAX: Duration = Duration::from_millis(50);
+const MODIFY_LOOK: Duration = Duration::from_micros(50);
 /// Packets that wait for sockets, at most.
 const DELIVERIES_MAX: usize = 4096;
 
@@ -88,6 +92,8 @@ pub struct Interface {
     used: Used,
     /// When control is looked at, at the latest.
     look_at: Time,
+    /// Since when management waits for hands, and when it is looked at again.
+    held: Option<(Time, Time)>,
     is_leaving: bool,
     /// Why it does not run any more.
     failed: Option<VerbsError>,
@@ -137,6 +143,7 @@ impl Interface {
             uses_due: now + USES_EVERY,
             used: Used::new(),
             look_at: now,
+            held: None,
             is_leaving: false,
             failed: None,
         };
@@ -180,11 +187,9 @@ impl Interface {
             .and_then(|busy| Ok(self.hear_hands(now)? | busy));
         let mut busy = match stepped {
             Ok(busy) => busy,
-            Err(error) => {
-                self.failed = Some(error);
-                return true;
-            }
+            Err(error) => return self.fail(error),
         };
+        self.is_told |= self.held.is_some_and(|(_, look_at)| look_at <= now);
         if std::mem::take(&mut self.is_told) {
             busy |= self.drain(now);
             self.control_due = self.control.poll_timeout();
@@ -196,6 +201,7 @@ impl Interface {
         if self.uses_due <= now {
             self.mover.tell_uses();
             self.mover.retry(now);
+            self.crew.publish(|| self.control.facts());
             self.uses_due = now + USES_EVERY;
         }
         self.echoes.handle_timeout(now);
@@ -206,6 +212,19 @@ impl Interface {
             self.crew.end();
         }
         busy
+    }
+
+    /// It does not run any more, and its hands neither.
+    fn fail(&mut self, why: VerbsError) -> bool {
+        self.crew.end();
+        self.failed = Some(why);
+        true
+    }
+
+    /// Its hands are to end, before it does; says whether nothing is left of them at the device.
+    pub(crate) fn end_hands(&self) -> bool {
+        self.crew.end();
+        self.crew.is_gone()
     }
 
     /// Control, to be told something.
@@ -233,7 +252,8 @@ impl Interface {
 
     /// When there is something to do though nothing comes.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let own = [self.echoes.poll_timeout(), Some(self.uses_due)];
+        let held = self.held.map(|(_, look_at)| look_at);
+        let own = [self.echoes.poll_timeout(), Some(self.uses_due), held];
         own.into_iter()
             .chain([self.control.poll_timeout()])
             .flatten()
@@ -380,12 +400,9 @@ impl Interface {
         }
         if busy {
             self.mover.show_changes();
+            self.crew.publish(|| self.control.facts());
         }
-        self.crew.publish(|| self.control.facts());
-        while let Some(envelope) = self.control.poll_mad() {
-            self.mover.send_mad(&envelope);
-            busy = true;
-        }
+        busy |= self.send_mads(now);
         while let Some(outgoing) = self.control.poll_frame() {
             self.mover.send(&outgoing);
             busy = true;
@@ -395,6 +412,28 @@ impl Interface {
             if let Some(deliveries) = &mut self.deliveries {
                 deliveries.push(delivery);
             }
+            busy = true;
+        }
+        busy
+    }
+}
+
+/// Management.
+impl Interface {
+    /// Sends what control has to say, once hands have made of their queue pairs what it says of
+    /// them; but nobody is waited for long.
+    fn send_mads(&mut self, now: Time) -> bool {
+        if self.crew.is_modifying() {
+            let (since, _) = self.held.unwrap_or((now, now));
+            if now < since + MODIFY_MAX {
+                self.held = Some((since, now + MODIFY_LOOK));
+                return false;
+            }
+        }
+        self.held = None;
+        let mut busy = false;
+        while let Some(envelope) = self.control.poll_mad() {
+            self.mover.send_mad(&envelope);
             busy = true;
         }
         busy

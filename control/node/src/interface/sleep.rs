@@ -6,15 +6,20 @@ use super::sockets::Side;
 use pollux_verbs::Arm;
 use std::time::Duration;
 
+/// How often hands are heard, at the least.
+const HEAR_EVERY: Duration = Duration::from_millis(2);
+
 impl Interface {
     /// Asks the device to wake who sleeps there when something comes; says whether it can. Whoever
-    /// sleeps looks once more before. With hands it cannot: what they tell wakes nobody.
+    /// sleeps looks once more before.
     pub fn arm(&mut self) -> bool {
-        self.crew.is_empty() && self.mover.arm()
+        self.mover.arm()
     }
 
-    /// Sleeps at the device until something comes, and not longer than this.
+    /// Sleeps at the device until something comes, and not longer than this; with hands not for
+    /// long, for what they tell wakes nobody.
     pub fn wait(&mut self, longest: Duration) {
+        let longest = if self.crew.is_empty() { longest } else { longest.min(HEAR_EVERY) };
         // What went wrong there the next step says.
         let _ = self.mover.device.wait(longest);
     }

@@ -108,10 +108,7 @@ impl Side for Interface {
         let packets = &mut self.arrived.packets;
         let busy = match self.mover.poll_packets(packets, take) {
             Ok(busy) => busy,
-            Err(error) => {
-                self.failed = Some(error);
-                return true;
-            }
+            Err(error) => return self.fail(error),
         };
         if packets.is_empty() && now < self.look_at {
             return busy;

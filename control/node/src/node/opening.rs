@@ -89,6 +89,13 @@ pub(super) fn reopen(
     let due: BTreeSet<_> = all.values().filter(is_due).map(Named::device).collect();
     let mut is_there = false;
     for device in due {
+        let running = all.values().filter(|named| named.settings.device == device);
+        let running = running.filter_map(|named| named.interface.as_ref().ok());
+        // Hands have the device for themselves, and nobody else gets it before they are gone.
+        let is_free = running.fold(true, |all, interface| interface.end_hands() & all);
+        if !is_free {
+            continue;
+        }
         let at_device = all.iter_mut().filter(|(_, named)| named.settings.device == device);
         is_there |= open(now, &device, &mut at_device.collect::<Vec<_>>(), colleagues);
     }

@@ -106,14 +106,15 @@ impl Net {
 
     /// To the adapter at an end that it is for.
     pub(super) fn hand_over(&mut self, to: End, origin: Seat, frame: Frame) {
-        let seats = self.adapters.get(&to).filter(|seats| seats.keys().any(|number| *number > 0));
-        let Some(seats) = seats else { return self.put_at(to.into(), origin, frame) };
+        let has_others = |seats: &BTreeMap<u8, _>| seats.keys().any(|number| *number > 0);
+        if !self.adapters.get(&to).is_some_and(has_others) {
+            return self.put_at(to.into(), origin, frame);
+        }
         let dest_qp = frame.dest_qp();
         if dest_qp == Qpn::MULTICAST {
             return self.hand_round(to, origin, &frame);
         }
-        let number = Some(seat_of(dest_qp)).filter(|number| seats.contains_key(number));
-        self.put_at(Seat { end: to, number: number.unwrap_or(0) }, origin, frame);
+        self.put_at(Seat { end: to, number: seat_of(dest_qp) }, origin, frame);
     }
 
     /// To all adapters at an end but the one that sent it.
