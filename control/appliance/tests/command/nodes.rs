@@ -239,6 +239,13 @@ fn several_workers_move_one_interface_and_find_another_fabric() {
         format!("[workers]\ncores = {cores:?}\n{interface}mode = \"rc\"\nworkers = 3\n")
     };
     let nodes = [1, 2].map(|host| Node::with(&fabric, host, &text(&fabric, host)));
+    let until_dropped = |node: &Node, why: &str| {
+        let begun = Instant::now();
+        while !node.show("drops").to_string().contains(why) {
+            assert!(begun.elapsed() < PATIENCE, "no {why}: {}", node.show("drops"));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
     for round in 0..2 {
         for (node, peer) in nodes.iter().zip(["10.0.0.2", "10.0.0.1"]) {
             node.come_up();
@@ -255,6 +262,7 @@ fn several_workers_move_one_interface_and_find_another_fabric() {
         // Workers lose their places there, and get others.
         if round == 0 {
             fabric.replace();
+            nodes.iter().for_each(|node| until_dropped(node, "\"down\""));
         }
     }
     // They end together, and whoever is left has heard it.
@@ -262,11 +270,7 @@ fn several_workers_move_one_interface_and_find_another_fabric() {
     let id = first.child.0.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill").success());
     assert!(first.child.0.wait().expect("it is ours").success());
-    let begun = Instant::now();
-    while !second.show("drops").to_string().contains("peer_ended") {
-        assert!(begun.elapsed() < PATIENCE, "{}", second.show("connections"));
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until_dropped(&second, "peer_ended");
 }
 
 #[test]

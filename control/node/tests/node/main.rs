@@ -1,6 +1,7 @@
 //! Nodes that run: with each other, and with the Linux kernel's own IP over InfiniBand.
 //!
-//! `nodes` has ours alone, `hands` those with several workers, in virtual time. Linux is met at a [`meeting`], one guest for each test:
+//! `nodes` has ours alone, `hands` those with several workers, most in virtual time. Linux is met
+//! at a [`meeting`], one guest for each test:
 //!
 //! | tests | what of Linux | subnet manager |
 //! |---|---|---|

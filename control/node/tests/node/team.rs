@@ -1,5 +1,5 @@
-//! Interfaces with several workers at the ports of a managed subnet, in virtual time, one thread and
-//! from a seed.
+//! Interfaces with several workers at the ports of a managed subnet, in virtual time, one thread
+//! and from a seed.
 
 use crate::device::{Illness, ail};
 use pollux_control::interface::Worker;

@@ -6,8 +6,8 @@
 //!      15..0   the place
 //! ```
 //!
-//! So adapters that share a port share no number, and one comes back after 31 others of its place at
-//! the earliest; who ends a connection keeps its queue pair for as long as packets may come for it.
+//! So adapters that share a port share no number, and one comes back after 31 others of its place
+//! at the earliest. Whoever ends a connection keeps its queue pair as long as packets may come.
 
 use pollux_wire::address::Qpn;
 
