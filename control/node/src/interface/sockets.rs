@@ -222,6 +222,7 @@ impl Used {
 
 impl Mover {
     /// Takes packets that have come, for sockets first, and lets go those that waited.
+    #[inline(always)]
     pub(super) fn poll_packets(
         &mut self,
         packets: &mut Vec<Received>,
@@ -243,6 +244,7 @@ impl Mover {
         is_moved && self.misses.is_empty() && self.too_big.is_empty()
     }
 
+    #[inline(always)]
     pub(super) fn draft(&mut self, octets: usize) -> Option<&mut [u8]> {
         if let Some(old) = self.draft.take() {
             self.station.recycle(old);
@@ -257,6 +259,7 @@ impl Mover {
     }
 
     /// Puts the draft into the batch; says whom it is for.
+    #[inline(always)]
     pub(super) fn send_draft(&mut self) -> Result<IpAddr, NotSent> {
         let packet = self.draft.take().ok_or(NotSent::NoIp)?;
         let Some((ether_type, to)) = destination(packet.octets()) else {
