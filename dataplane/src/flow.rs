@@ -129,10 +129,11 @@ impl Deal {
         self.place(product as u64 ^ (product >> 64) as u64)
     }
 
-    /// The upper half of a hash, spread over the workers.
+    /// The upper bits of a hash, which are the best, spread over the workers such that those of a
+    /// node with half as many workers have the flows of two each.
     #[inline]
     const fn place(self, hash: u64) -> u8 {
-        (((hash >> 32) * self.workers as u64) >> 32) as u8
+        ((hash >> 48) as u16 % self.workers as u16) as u8
     }
 }
 
@@ -243,8 +244,19 @@ mod tests {
     fn it_is_the_same_on_every_node_and_in_every_version() {
         let deal = Deal::among(8);
         let connections = [(ONE, OTHER), (ONE_V6, OTHER_V6)];
-        assert_eq!(connections.map(|(one, other)| deal.connection(at(one), at(other))), [1, 4]);
-        assert_eq!([7, 53, 50_000].map(|port| deal.port(port)), [2, 6, 5]);
+        assert_eq!(connections.map(|(one, other)| deal.connection(at(one), at(other))), [5, 7]);
+        assert_eq!([7, 53, 50_000].map(|port| deal.port(port)), [4, 4, 6]);
+    }
+
+    #[test]
+    fn a_worker_of_few_has_the_flows_of_whole_workers_of_many() {
+        let (few, many) = (Deal::among(2), Deal::among(4));
+        for port in 1..1000 {
+            let one = SocketAddr::new(at(ONE).ip(), port);
+            let worker = many.connection(one, at(OTHER));
+            assert_eq!(few.connection(one, at(OTHER)), worker % 2);
+            assert_eq!(few.port(port), many.port(port) % 2);
+        }
     }
 
     #[test]

@@ -53,7 +53,8 @@ pub struct PeerConfig {
     pub connections_max: usize,
     /// Connections of one peer, for each of its workers that asks.
     pub connections_per_peer_max: usize,
-    /// Connections of all peers at one port, by each worker of ours.
+    /// Connections of all peers at one port, by each worker of ours; half of them may be others
+    /// than a peer's first.
     pub connections_per_port_max: usize,
     /// The same of those that end, and so cannot be used.
     pub ending_per_port_max: usize,

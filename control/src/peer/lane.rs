@@ -13,8 +13,9 @@
 //!
 //! The lead's connection is the first that is asked for, whoever has a packet: it carries what
 //! other workers cannot send, for whatever control sends is sent by the lead. So a peer that gives
-//! one connection and no more is as well off as with one worker: packets of the others go by
-//! datagram, and those too long for one by way of control and the lead's connection.
+//! one connection and no more is still reached by all: packets of the others go by datagram, and
+//! those too long for one by way of control and the lead's connection, which is slower, so that
+//! short ones may overtake them.
 
 use super::{Address, Connections, Standing, State};
 use crate::interface::{ConnectionKey, Worker};

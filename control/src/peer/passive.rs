@@ -110,20 +110,24 @@ impl Connections {
         to_go: Option<ConnectionKey>,
     ) -> bool {
         let config = &self.config;
-        let (mut of_peer, mut of_port, mut ending) = (0, 0, 0);
+        let (mut of_peer, mut of_lane, mut of_port, mut ending) = (0, 0, 0, 0);
         let others =
             self.all.iter().filter(|(key, it)| Some(**key) != to_go && it.worker == worker);
         for known in others.map(|(_, known)| known) {
             let is_ending = matches!(known.state, State::Ending(_));
             let is_of_port = LinkAddress::parse(&known.peer).gid == link.gid;
-            let is_of_lane = known.peer == link.comparison_form() && known.lane == lane;
+            let is_of_peer = known.peer == link.comparison_form();
             ending += usize::from(is_of_port && is_ending);
             of_port += usize::from(is_of_port && !is_ending);
-            of_peer += usize::from(is_of_lane && !is_ending);
+            of_peer += usize::from(is_of_peer && !is_ending);
+            of_lane += usize::from(is_of_peer && known.lane == lane && !is_ending);
         }
+        // A peer's second connection leaves others at its port room for their first.
+        let is_second = of_peer > of_lane;
+        let of_port_max = config.connections_per_port_max / if is_second { 2 } else { 1 };
         !self.is_full(worker)
-            && of_peer < config.connections_per_peer_max
-            && of_port < config.connections_per_port_max
+            && of_lane < config.connections_per_peer_max
+            && of_port < of_port_max
             && ending < config.ending_per_port_max
     }
 

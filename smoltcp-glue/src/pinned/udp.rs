@@ -33,6 +33,8 @@ pub struct UdpSocket {
     reader: Mutex<octets::Reader>,
     writer: Mutex<octets::Writer>,
     peer: Mutex<Option<SocketAddr>>,
+    /// Held by whoever joins or leaves, which two workers have to hear of.
+    joins: Mutex<()>,
     patience: SharedPatience,
 }
 
@@ -93,6 +95,7 @@ impl UdpSocket {
             local,
             reader: Mutex::new(reader),
             writer: Mutex::new(writer),
+            joins: Mutex::default(),
             peer: Mutex::new(None),
             patience: SharedPatience::default(),
         }
@@ -179,6 +182,7 @@ impl UdpSocket {
     /// Hears what is sent to a group.
     pub fn join(&self, group: IpAddr) -> io::Result<()> {
         let (id, bell, lead) = (self.id, &self.hold.bell, self.hold.lead());
+        let _one_at_a_time = lock(&self.joins);
         let heard =
             Asked::new(bell, move |worker, _| Ok(worker.inner.stack.udp_join(id, group)?));
         if !heard.wait()? {
@@ -195,6 +199,7 @@ impl UdpSocket {
     /// Hears it no more.
     pub fn leave(&self, group: IpAddr) {
         let id = self.id;
+        let _one_at_a_time = lock(&self.joins);
         let asked = Asked::new(&self.hold.bell, move |worker, now| {
             worker.inner.udp_leave(now, id, group);
             Ok(())

@@ -165,6 +165,8 @@ impl<'a> Worker<'a> {
                 std::thread::yield_now();
             }
         }
+        // What others had no way for they have given to this one.
+        settle(self.inner, self.clock);
         take_leave(self.inner, self.clock);
     }
 

@@ -68,19 +68,12 @@ impl Stack {
     pub(super) fn tcp_connect_in_share(
         &mut self,
         now: Time,
-        (mut local, remote): (SocketAddr, SocketAddr),
+        (local, remote): (SocketAddr, SocketAddr),
     ) -> Result<TcpId, BindError> {
-        for port in ephemeral_ports(&mut self.dice) {
-            local.set_port(port);
-            if !self.share.has_connection(local, remote) {
-                continue;
-            }
-            match self.tcp.connect(now, (local, remote), &self.mtus, &mut self.dice) {
-                Err(BindError::InUse) => {}
-                connected => return connected,
-            }
-        }
-        Err(BindError::Full)
+        let suits = |local| self.share.has_connection(local, remote);
+        let local = self.tcp.free_port((local.ip(), remote), &mut self.dice, suits);
+        let local = local.ok_or(BindError::Full)?;
+        self.tcp.connect(now, (local, remote), &self.mtus, &mut self.dice)
     }
 
     /// A socket at any port that is free and that is dealt to this stack.

@@ -111,6 +111,11 @@ impl Crew {
         self.hands.iter().all(|(end, _)| end.has_sent())
     }
 
+    /// Whether all that they have told was heard.
+    pub(super) fn is_heard(&self) -> bool {
+        self.hands.iter().all(|(end, _)| end.is_heard())
+    }
+
     /// Whether nothing is left of any at the device.
     pub(super) fn is_gone(&self) -> bool {
         self.hands.iter().all(|(end, _)| end.is_gone())

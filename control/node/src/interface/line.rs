@@ -149,7 +149,12 @@ impl LeadEnd {
 
     /// Whether all that it was given to be sent is sent, or with control.
     pub(super) fn has_sent(&self) -> bool {
-        self.has_done() && self.shared.has_sent.load(Ordering::Relaxed) && self.told.is_empty()
+        self.has_done() && self.shared.has_sent.load(Ordering::Relaxed) && self.is_heard()
+    }
+
+    /// Whether all that it has told was heard.
+    pub(super) fn is_heard(&self) -> bool {
+        self.told.is_empty()
     }
 
     /// Whether nothing is left of it at the device.

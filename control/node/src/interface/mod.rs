@@ -65,8 +65,8 @@ use tally::Tally;
 
 /// How often control is told which connections are used.
 const USES_EVERY: Duration = Duration::from_secs(1);
-/// How long management waits for hands whose queue pairs it speaks of, and how often it is looked at
-/// whether it still has to.
+/// How long management waits for hands whose queue pairs it speaks of, and how often it is looked
+/// at whether it still has to.
 const MODIFY_MAX: Duration = Duration::from_millis(50);
 const MODIFY_LOOK: Duration = Duration::from_micros(50);
 /// Packets that wait for sockets, at most.

@@ -163,6 +163,7 @@ impl Side for Interface {
     fn has_sent(&self, now: Time) -> bool {
         let control = &self.control;
         self.mover.has_moved()
+            && self.crew.is_heard()
             && control.neighbour_rows(now).all(|row| row.pending == 0)
             && control.peer_rows().all(|row| row.pending == 0)
             && control.group_rows().all(|row| row.pending == 0)

@@ -28,8 +28,8 @@ pub(super) struct Duty {
     /// Echo requests of those who ask, by the numbers of their questions.
     pings: BTreeMap<u64, (String, EchoId)>,
     questions: Vec<Question>,
-    /// Packets, when they were counted last, and in all. When an interface or a hand goes, there are
-    /// fewer; what others have moved is counted once all the same.
+    /// Packets, when they were counted last, and in all. When an interface or a hand goes, there
+    /// are fewer; what others have moved is counted once all the same.
     packets: (u64, u64),
     /// All are at one device: nobody sleeps at two.
     has_one_device: bool,

@@ -140,7 +140,7 @@ impl Tcp {
         dice: &mut Dice,
     ) -> Result<TcpId, BindError> {
         let local = match local.port() {
-            0 => self.free_port(local.ip(), remote, dice).ok_or(BindError::Full)?,
+            0 => self.free_port((local.ip(), remote), dice, |_| true).ok_or(BindError::Full)?,
             _ => local,
         };
         if self.by_addresses.contains_key(&(local, remote)) {
@@ -155,12 +155,19 @@ impl Tcp {
         Ok(id)
     }
 
-    fn free_port(&self, ip: IpAddr, remote: SocketAddr, dice: &mut Dice) -> Option<SocketAddr> {
+    /// An address of ours for a connection, at any port that is free and that suits.
+    pub(super) fn free_port(
+        &self,
+        (ip, remote): (IpAddr, SocketAddr),
+        dice: &mut Dice,
+        suits: impl Fn(SocketAddr) -> bool,
+    ) -> Option<SocketAddr> {
         let first = dice.below(EPHEMERAL_PORTS.len() as u64) as usize;
         let ports = EPHEMERAL_PORTS.skip(first).chain(EPHEMERAL_PORTS.take(first));
         let mut addresses = ports.map(|port| SocketAddr::new(ip, port));
         addresses.find(|address| {
-            !self.by_addresses.contains_key(&(*address, remote))
+            suits(*address)
+                && !self.by_addresses.contains_key(&(*address, remote))
                 && !self.listening.contains_key(address)
         })
     }

@@ -55,6 +55,8 @@ pub(super) struct Repair {
     /// When the last of so many SYNs was sent, and how long the answer took to the only one.
     syn: (u32, Time),
     opening: Duration,
+    /// Octets that came since anything was sent, which acknowledges them.
+    unanswered: usize,
     /// Segments until acknowledgments are delayed again.
     quick_for: u32,
     /// Where things stood when they last moved, and when.
@@ -94,6 +96,7 @@ const fn is_opening(state: State) -> bool {
 impl Repair {
     /// A segment was sent.
     pub(super) const fn note_written(&mut self, now: Time, written: &Written) {
+        self.unanswered = 0;
         let end = written.end();
         if written.syn {
             self.syn = (self.syn.0 + 1, now);
@@ -147,10 +150,12 @@ impl Connection {
     }
 
     /// Whether it is likely to have a segment to send: not one that is open, has sent all that it
-    /// was given and is not in repair. What it has to say of its window or of what came is said
-    /// later, and then it is due.
+    /// was given, owes no acknowledgment of more than a segment (RFC 9293 3.8.6.3) and is not in
+    /// repair. What it has to say of its window is said later, and then it is due.
     pub(super) fn has_something_to_say(&self) -> bool {
-        let is_quiet = self.repair.given_to == self.repair.sent_to && self.repair.active.is_none();
+        let repair = &self.repair;
+        let owes = repair.unanswered > usize::from(repair.mss.unwrap_or(MSS_DEFAULT));
+        let is_quiet = repair.given_to == repair.sent_to && !owes && repair.active.is_none();
         !is_quiet || self.state() != State::Established
     }
 
@@ -219,6 +224,8 @@ impl Connection {
             self.repair.window = header.window;
         }
         if !segment.payload().is_empty() {
+            let unanswered = self.repair.unanswered + segment.payload().len();
+            self.repair.unanswered = if answer.is_some() { 0 } else { unanswered };
             self.note_order(answer.is_some());
         }
         let has_options = header.data_offset > 5;
