@@ -109,6 +109,31 @@ fn two_workers_get_on_with_one() {
 }
 
 #[test]
+fn a_peer_hears_of_a_hands_queue_pair_when_it_takes_messages() {
+    let mut world = World::new(3, &["mode = 'uc'\nworkers = 2"; 2], Wire::default());
+    world.must_reach((0, 0), 1, 3000);
+    world.teams[1].came.clear();
+    let send = |world: &mut World, number| {
+        world.send((0, 1), 1, &[number; 20]).expect("there is room");
+    };
+    send(&mut world, 0);
+    world.until("its queue pair is made", |world| {
+        let mut rows = world.teams[1].lead().control().connection_rows();
+        rows.any(|row| row.worker == Worker(1) && row.qpn.is_some())
+    });
+    world.teams[1].asleep_until = Some(world.now() + Duration::from_millis(10));
+    for number in 1..200 {
+        send(&mut world, number);
+        world.pass(Duration::from_micros(100));
+    }
+    assert_eq!(workers(&world, 0), [0, 1], "all that while it was made");
+    world.pass(Duration::from_secs(1));
+    let mut came: Vec<_> = world.teams[1].came.iter().map(|(_, payload)| payload[0]).collect();
+    came.sort_unstable();
+    assert_eq!(came, (0..200).collect::<Vec<_>>(), "an unreliable connection sends nothing twice");
+}
+
+#[test]
 fn a_connection_of_a_hand_that_fails_is_made_again_and_the_others_stay() {
     let mut world = World::new(4, &[TWO, TWO], Wire::default());
     for worker in [0, 1] {

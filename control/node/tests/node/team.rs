@@ -41,6 +41,8 @@ pub struct Team {
     pub lead: Option<Interface>,
     pub hands: Vec<Hand>,
     pub illness: Arc<Mutex<Illness>>,
+    /// Until when hands do nothing. What came for them would stop time.
+    pub asleep_until: Option<Time>,
     /// Payloads, and to which worker they came.
     pub came: Vec<(Worker, Vec<u8>)>,
 }
@@ -92,6 +94,7 @@ impl World {
             lead: None,
             hands: Vec::new(),
             illness: Arc::default(),
+            asleep_until: None,
             came: Vec::new(),
         };
         let teams = keys.iter().enumerate().map(team).collect();
@@ -235,20 +238,23 @@ impl Team {
             payload(packet).is_some()
         };
         let mut busy = false;
+        self.asleep_until.take_if(|until| *until <= now);
+        // Whoever runs a hand lets it go when it has failed, or its lead has. What the lead wants
+        // of it after that it does in the next turn.
+        for hand in self.hands.iter_mut().filter(|_| self.asleep_until.is_none()) {
+            let worker = hand.worker();
+            busy |= hand.breathe(now, &mut |packet| take(worker, packet));
+        }
+        self.hands.retain(|hand| hand.failed().is_none());
         if let Some(lead) = &mut self.lead {
             busy |= lead.breathe(now, &mut |packet| take(Worker::LEAD, packet));
         }
-        // Whoever runs a hand lets it go when it has failed, or its lead has.
-        self.hands.retain_mut(|hand| {
-            let worker = hand.worker();
-            busy |= hand.breathe(now, &mut |packet| take(worker, packet));
-            hand.failed().is_none()
-        });
         busy
     }
 
     fn due(&self) -> Option<Time> {
-        let hands = self.hands.iter().filter_map(Side::poll_timeout);
+        let hands = self.hands.iter().filter_map(Side::poll_timeout).min();
+        let hands = self.asleep_until.or(hands);
         self.lead.as_ref().and_then(Interface::poll_timeout).into_iter().chain(hands).min()
     }
 }

@@ -14,6 +14,7 @@ use pollux_wire::keys::PKey;
 use pollux_wire::mad::smp::PortState;
 use pollux_wire::packet::{Bth, Deth, Extended, Grh, Headers, Lrh, Opcode};
 use pollux_wire::units::TimeCode;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -185,8 +186,7 @@ fn workers_at_one_port_do_not_meet() {
     let _alone = alone();
     let served = Served::start("beside", "single:2");
     let (mut ours, mut theirs) = (hands(&served, 1, 3), hands(&served, 2, 3));
-    let mut numbers: Vec<Qpn> = ours.iter().map(Hand::qpn).collect();
-    numbers.dedup();
+    let numbers: BTreeSet<Qpn> = ours.iter().map(Hand::qpn).collect();
     assert_eq!(numbers.len(), 3);
     let mut pairs: Vec<_> = ours.iter_mut().zip(&mut theirs).collect();
     pairs.iter_mut().for_each(|(a, b)| connect(a, b));
