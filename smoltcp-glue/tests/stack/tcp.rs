@@ -55,6 +55,25 @@ fn streams_both_ways_arrive_whole_whatever_the_link_loses() {
     }
 }
 
+/// What the second of two hosts sends at once when the first has sent so much.
+fn answers_at_once(octets: usize) -> usize {
+    let mut world = calm(2044);
+    let [client, _] = world.connected(80, false);
+    world.pass(SECOND);
+    let now = world.now;
+    let [first, second] = &mut world.hosts;
+    assert_eq!(first.tcp_send(client, &vec![1; octets]), Ok(Some(octets)));
+    while let Some(packet) = first.poll_transmit(now) {
+        second.handle_packet(now, packet);
+    }
+    std::iter::from_fn(|| second.poll_transmit(now).map(drop)).count()
+}
+
+#[test]
+fn more_than_a_segment_is_acknowledged_at_once_and_less_is_not() {
+    assert_eq!([64, 2000, 2100, 10_000].map(answers_at_once), [0, 0, 1, 1]);
+}
+
 #[test]
 fn a_stream_on_a_calm_link_waits_for_no_clock() {
     for mtu in [65_520, 2044] {
