@@ -82,7 +82,9 @@ pub struct InterfaceSettings {
     /// The longest packet that is sent, and that connections bring.
     #[serde(default = "longest", deserialize_with = "mtu")]
     pub mtu: u32,
-    /// Workers that move its packets, each with connections of its own to every peer.
+    /// Workers that move its packets, each with packet memory of its own, and with connections of
+    /// its own to every peer. They are dealt to the threads of `[workers]`, so more of them than
+    /// cores there gain nothing. A port in software has places for eight, of all partitions.
     #[serde(default = "alone", deserialize_with = "workers")]
     pub workers: u8,
     /// Peers to which they go otherwise.

@@ -11,7 +11,7 @@
 //! that has to wait in between.
 
 use crate::hca::memory::Pieces;
-use crate::head::{Head, WORDS_MAX};
+use crate::head::{Head, LENT, WORDS_MAX};
 use crate::lend::{Leave, Lends};
 use crate::link::Link;
 use pollux_mem::lane::Entry;
@@ -171,6 +171,13 @@ impl Message {
     /// Puts it on a lane.
     pub(crate) fn set_lane(&mut self, vl: u8) {
         self.head[1] = self.head[1] & !(0xff << 24) | u64::from(vl & 0xf) << 24;
+    }
+
+    /// Says whom what it lends is to be asked for.
+    pub(crate) fn set_lender(&mut self, client: u32) {
+        if self.head[0] & LENT != 0 {
+            self.head[2] = self.head[2] & 0xffff_ffff | u64::from(client) << 32;
+        }
     }
 
     /// Octets that it carries, itself or lent.

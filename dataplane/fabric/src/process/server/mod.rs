@@ -16,7 +16,7 @@ use super::socket::{Socket, listen_at, socket_path};
 use super::tag;
 use crate::frame::Frame;
 use crate::hca::violation::KeyViolation;
-use crate::head::{LENT, WORDS_MAX, is_management, route_bits, route_of, seat_of_route};
+use crate::head::{WORDS_MAX, is_management, route_bits, route_of, seat_of_route};
 use crate::net::Net;
 use crate::net::seats::Seat;
 use crate::node::NodeDrop;
@@ -93,7 +93,7 @@ struct Client {
 
 /// Something for a client.
 enum Down {
-    Frame(Seat, Frame),
+    Frame(Frame),
     Say(u8, u64),
 }
 
@@ -253,12 +253,15 @@ impl Server {
             }
             was_busy = true;
             match up {
-                Some(Up::Frame(frame)) => {
-                    let route = match &frame {
-                        Frame::Message(message) if !is_management(message.word(0)) => {
-                            Some(route_bits(message.word(0), message.word(1)))
+                Some(Up::Frame(mut frame)) => {
+                    let route = match &mut frame {
+                        Frame::Message(message) => {
+                            // Now: when it has arrived, another may have this one's seat.
+                            message.set_lender(number);
+                            let is_data = !is_management(message.word(0));
+                            is_data.then(|| route_bits(message.word(0), message.word(1)))
                         }
-                        _ => None,
+                        Frame::Packet(_) => None,
                     };
                     net.send(now, seat, frame);
                     if let Some(route) = route {
@@ -294,22 +297,15 @@ impl Server {
         for _ in 0..BATCH {
             if client.outbox.is_empty() {
                 let taken = net.take(client.seat);
-                client.outbox.extend(taken.map(|(origin, frame)| Down::Frame(origin, frame)));
+                client.outbox.extend(taken.map(|(_, frame)| Down::Frame(frame)));
             }
             let Some(next) = client.outbox.front() else { break };
             let down = &mut client.board.down;
             let went = match next {
                 Down::Say(what, lane) => down.send_octets(*what, &[*lane], &[]),
-                Down::Frame(_, Frame::Packet(octets)) => down.send_octets(tag::PACKET, &[], octets),
-                Down::Frame(origin, Frame::Message(message)) => {
-                    let mut head = [0; WORDS_MAX];
-                    let head = &mut head[..message.words()];
-                    head.copy_from_slice(message.head());
-                    if head[0] & LENT != 0 {
-                        let lender = client_at(&self.places, *origin).unwrap_or(0);
-                        head[2] = head[2] & 0xffff_ffff | u64::from(lender) << 32;
-                    }
-                    down.send_octets(tag::MESSAGE, head, message.payload())
+                Down::Frame(Frame::Packet(octets)) => down.send_octets(tag::PACKET, &[], octets),
+                Down::Frame(Frame::Message(message)) => {
+                    down.send_octets(tag::MESSAGE, message.head(), message.payload())
                 }
             };
             if !went {
@@ -324,8 +320,8 @@ impl Server {
     /// Says something to a client behind all that has come for it.
     fn say(&mut self, net: &mut Net, number: u32, what: u8, lane: u64) {
         let Some(client) = self.clients.get_mut(&number) else { return };
-        while let Some((origin, frame)) = net.take(client.seat) {
-            client.outbox.push_back(Down::Frame(origin, frame));
+        while let Some((_, frame)) = net.take(client.seat) {
+            client.outbox.push_back(Down::Frame(frame));
         }
         client.outbox.push_back(Down::Say(what, lane));
     }
