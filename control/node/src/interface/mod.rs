@@ -208,7 +208,7 @@ impl Interface {
         if self.is_told {
             self.drain(now);
         }
-        if self.is_leaving && !self.control.is_up() && self.mover.is_idle() && self.crew.is_idle() {
+        if self.is_leaving && self.is_idle() && self.crew.is_idle() {
             self.crew.end();
         }
         busy
@@ -246,8 +246,12 @@ impl Interface {
     /// Whether all have been told: what is left are queue pairs for whose numbers packets may be
     /// under way. Of hands nothing is left.
     pub fn has_left(&self) -> bool {
-        let is_idle = !self.control.is_up() && self.mover.is_idle();
-        self.failed.is_some() || is_idle && self.crew.is_gone()
+        self.failed.is_some() || self.is_idle() && self.crew.is_gone()
+    }
+
+    /// Whether nothing is left to be said.
+    fn is_idle(&self) -> bool {
+        !self.control.is_up() && self.held.is_none() && self.mover.is_idle()
     }
 
     /// When there is something to do though nothing comes.
