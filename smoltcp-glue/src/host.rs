@@ -373,9 +373,9 @@ impl Host {
         Ok((host(Post::lead_of(lead)), hands.into_iter().map(Post::Hand).map(host).collect()))
     }
 
-    /// Workers that were given packets since this was asked, a bit each: they may sleep.
+    /// Workers that were given something since this was asked, a bit each: they may sleep.
     pub(crate) fn take_to_wake(&mut self) -> u32 {
-        self.handing.as_mut().map_or(0, Handing::take_to_wake)
+        self.handing.as_mut().map_or(0, |handing| handing.take_to_wake() | self.node.take_called())
     }
 
     /// A group that a socket of this hand does not hear any more.

@@ -98,6 +98,10 @@ impl Side for Post {
     }
 
     #[inline]
+    fn take_called(&mut self) -> u32 {
+        of_either!(self.take_called())
+    }
+
     fn has_room(&self) -> bool {
         of_either!(self.has_room())
     }

@@ -203,9 +203,9 @@ fn groups_are_heard_at_any_worker() {
     let (last, others) = members.split_last().expect("there are some");
     others.iter().for_each(|member| member.leave(group));
     // Longer than it takes to leave a group that nobody hears.
-    std::thread::sleep(Duration::from_millis(300));
-    let to = (group, last.local_addr().expect("it is bound").port());
+    last.set_read_timeout(Some(Duration::from_millis(300)));
     while last.recv_from(&mut [0; 9]).is_ok() {}
+    let to = (group, last.local_addr().expect("it is bound").port());
     let heard = (0..20).filter(|_| {
         sender.send_to(b"all", to).expect("there is room");
         last.recv_from(&mut [0; 9]).is_ok()
@@ -328,7 +328,7 @@ fn datagrams_of_all_workers_leave_though_nobody_knows_their_way_yet() {
     }
     scope(|scope| {
         scope.spawn(|| drop(first));
-        std::thread::sleep(Duration::from_millis(200));
+        std::thread::park_timeout(Duration::from_millis(200));
         for ear in ears {
             ear.set_read_timeout(Some(PATIENCE));
             assert_eq!(ear.recv_from(&mut [0; 20]).expect("it comes").0, 10);

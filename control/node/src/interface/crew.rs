@@ -67,6 +67,15 @@ impl Crew {
         self.hands.iter().any(|(end, _)| end.is_urgent())
     }
 
+    /// Workers that were given something since this was asked, a bit each.
+    pub(super) fn take_called(&mut self) -> u32 {
+        let called = self
+            .ends()
+            .zip(1..)
+            .filter_map(|(end, number)| end.take_given().then_some(1 << number));
+        called.sum()
+    }
+
     /// Lets them know what they have to of the interface.
     pub(super) fn publish(&mut self, facts: impl FnOnce() -> Facts) {
         if self.is_empty() {

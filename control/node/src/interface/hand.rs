@@ -222,6 +222,10 @@ impl Side for Hand {
         self.mover.counts.untold += u64::from(!is_told);
     }
 
+    fn take_called(&mut self) -> u32 {
+        u32::from(self.end.take_told())
+    }
+
     fn has_room(&self) -> bool {
         self.mover.waiting.is_empty()
     }

@@ -73,6 +73,8 @@ pub(super) struct LeadEnd {
     given: u64,
     /// Of those that were given, the last that others wait for.
     urgent: u64,
+    /// The hand was given something since that was asked.
+    has_given: bool,
     shared: Arc<Shared>,
 }
 
@@ -84,6 +86,8 @@ pub(super) struct HandEnd {
     done: u64,
     /// What the lead was shown last: it looks at the same line of the cache.
     shown: Option<(bool, bool, u64)>,
+    /// The lead was told something since that was asked.
+    has_told: bool,
     shared: Arc<Shared>,
 }
 
@@ -93,9 +97,25 @@ pub(super) fn line() -> (LeadEnd, HandEnd) {
     let (teller, told) = spsc::ring(TOLD_MAX).expect("a power of two");
     let shared = Arc::new(Shared::default());
     let waiting = VecDeque::new();
-    let lead = LeadEnd { orders, waiting, told, given: 0, urgent: 0, shared: Arc::clone(&shared) };
-    let waiting = VecDeque::new();
-    (lead, HandEnd { orders: ordered, told: teller, waiting, done: 0, shown: None, shared })
+    let lead = LeadEnd {
+        orders,
+        waiting,
+        told,
+        given: 0,
+        urgent: 0,
+        has_given: false,
+        shared: Arc::clone(&shared),
+    };
+    let hand = HandEnd {
+        orders: ordered,
+        told: teller,
+        waiting: VecDeque::new(),
+        done: 0,
+        shown: None,
+        has_told: false,
+        shared,
+    };
+    (lead, hand)
 }
 
 impl LeadEnd {
@@ -103,6 +123,7 @@ impl LeadEnd {
     pub(super) fn give(&mut self, order: Order) {
         self.waiting.push_back(order);
         self.given += 1;
+        self.has_given = true;
         self.hand_over();
     }
 
@@ -115,6 +136,11 @@ impl LeadEnd {
     /// Whether it has yet to be.
     pub(super) fn is_urgent(&self) -> bool {
         self.shared.done.load(Ordering::Acquire) < self.urgent && !self.is_gone()
+    }
+
+    /// Whether the hand was given anything since this was asked: it may sleep.
+    pub(super) const fn take_given(&mut self) -> bool {
+        std::mem::replace(&mut self.has_given, false)
     }
 
     /// Fills the ring with what waits for room.
@@ -200,12 +226,20 @@ impl HandEnd {
             if let Err(Told::News(key, news)) = self.told.push(Told::News(key, news)) {
                 return self.waiting.push_front((key, news));
             }
+            self.has_told = true;
         }
+    }
+
+    /// Whether the lead was told anything since this was asked: it may sleep.
+    pub(super) const fn take_told(&mut self) -> bool {
+        std::mem::replace(&mut self.has_told, false)
     }
 
     /// Tells anything else; `false` if there is no room for it.
     pub(super) fn tell(&mut self, told: Told) -> bool {
-        self.waiting.is_empty() && self.told.push(told).is_ok()
+        let is_told = self.waiting.is_empty() && self.told.push(told).is_ok();
+        self.has_told |= is_told;
+        is_told
     }
 
     /// Whether nothing waits for room.

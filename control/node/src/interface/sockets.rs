@@ -60,6 +60,10 @@ pub trait Side {
     /// Whether another packet can leave now.
     fn has_room(&self) -> bool;
 
+    /// Workers of the interface that have to hear something since this was asked, a bit each: they
+    /// may sleep.
+    fn take_called(&mut self) -> u32;
+
     /// Room for a packet of so many octets; none if the device has no buffer for it now. It takes
     /// the place of an earlier one that was not sent.
     fn draft(&mut self, octets: usize) -> Option<&mut [u8]>;
@@ -132,6 +136,10 @@ impl Side for Interface {
     fn refuse(&mut self, now: Time, packet: &[u8]) {
         self.tell().handle_no_listener(now, packet);
         self.drain(now);
+    }
+
+    fn take_called(&mut self) -> u32 {
+        self.crew.take_called()
     }
 
     fn has_room(&self) -> bool {

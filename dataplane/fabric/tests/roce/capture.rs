@@ -5,6 +5,7 @@ use pollux_fabric::link::roce::middle::Way;
 use pollux_referee::tshark::{Row, dissect_ethernet};
 use pollux_wire::capture::{FileHeader, ethernet_record};
 use pollux_wire::ethernet::EthernetHeader;
+use pollux_wire::ip::ipv4::Ipv4Packet;
 use pollux_wire::packet::{Bth, PACKET_LEN_MAX, Packet};
 use pollux_wire::roce::RocePacket;
 
@@ -48,6 +49,11 @@ pub fn keep(seen: &Seen) {
 /// of what has been damaged.
 fn numbers(frame: &[u8]) -> Option<[String; 3]> {
     let (header, octets) = EthernetHeader::read(frame).ok()?;
+    // One with a bit of its flags turned round is a fragment, which is no packet of RoCE; tshark
+    // looks into it all the same.
+    if Ipv4Packet::parse(octets).is_ok_and(|packet| !packet.checksum_ok()) {
+        return None;
+    }
     let Some(came) = RocePacket::parse(header.ether_type, octets).ok()? else {
         return Some([const { String::new() }; 3]);
     };
