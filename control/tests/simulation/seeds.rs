@@ -212,7 +212,7 @@ impl Run {
                 let peers = interface.peer_rows();
                 peers.filter(|row| interface.pause_of(&row.link, worker).is_some()).count()
             };
-            (1..node.config.workers).map(Worker).any(|worker| pauses(worker) > 0)
+            (0..node.config.workers).map(Worker).any(|worker| pauses(worker) > 0)
         })
     }
 
