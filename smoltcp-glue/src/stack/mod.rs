@@ -43,7 +43,6 @@ use pollux_control::bounded::Queue;
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
-use share::EPHEMERAL_PORTS;
 use smoltcp::socket::tcp::State;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -407,10 +406,10 @@ impl Stack {
             return Err(BindError::NotOurs);
         }
         let both = (plain(local), plain(remote));
-        if local.port() == 0 && self.share != Share::ALL {
-            return self.tcp_connect_in_share(now, both);
+        match local.port() {
+            0 => self.tcp_connect_in_share(now, both),
+            _ => self.tcp.connect(now, both, &self.mtus),
         }
-        self.tcp.connect(now, both, &self.mtus, &mut self.dice)
     }
 
     /// Both ends of a connection, ours first; nothing if it is no more.

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 /// Ports for whoever does not care which (RFC 6335 6).
-pub(super) const EPHEMERAL_PORTS: Ports = Ports(49_152..65_535);
+const EPHEMERAL_PORTS: Ports = Ports(49_152..65_535);
 
 /// A range of ports that can be walked through from its middle.
 pub(super) struct Ports(Range<u16>);
@@ -70,10 +70,12 @@ impl Stack {
         now: Time,
         (local, remote): (SocketAddr, SocketAddr),
     ) -> Result<TcpId, BindError> {
-        let suits = |local| self.share.has_connection(local, remote);
-        let local = self.tcp.free_port((local.ip(), remote), &mut self.dice, suits);
-        let local = local.ok_or(BindError::Full)?;
-        self.tcp.connect(now, (local, remote), &self.mtus, &mut self.dice)
+        let mut locals =
+            ephemeral_ports(&mut self.dice).map(|port| SocketAddr::new(local.ip(), port));
+        let local = locals.find(|local| {
+            self.share.has_connection(*local, remote) && self.tcp.is_free(*local, remote)
+        });
+        self.tcp.connect(now, (local.ok_or(BindError::Full)?, remote), &self.mtus)
     }
 
     /// A socket at any port that is free and that is dealt to this stack.

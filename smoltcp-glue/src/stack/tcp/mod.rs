@@ -29,7 +29,7 @@ use super::news::{News, SocketId};
 use super::outbox::{Outbox, Packet};
 use super::packet::IpPacket;
 use super::slab::{Key, Slab};
-use super::{BindError, Counts, EPHEMERAL_PORTS, Lookup};
+use super::{BindError, Counts, Lookup};
 use connection::Holder;
 use engine::{At, Engine};
 use pollux_verbs::dice::Dice;
@@ -137,12 +137,7 @@ impl Tcp {
         now: Time,
         (local, remote): (SocketAddr, SocketAddr),
         mtus: &Mtus,
-        dice: &mut Dice,
     ) -> Result<TcpId, BindError> {
-        let local = match local.port() {
-            0 => self.free_port((local.ip(), remote), dice, |_| true).ok_or(BindError::Full)?,
-            _ => local,
-        };
         if self.by_addresses.contains_key(&(local, remote)) {
             return Err(BindError::InUse);
         }
@@ -155,21 +150,9 @@ impl Tcp {
         Ok(id)
     }
 
-    /// An address of ours for a connection, at any port that is free and that suits.
-    pub(super) fn free_port(
-        &self,
-        (ip, remote): (IpAddr, SocketAddr),
-        dice: &mut Dice,
-        suits: impl Fn(SocketAddr) -> bool,
-    ) -> Option<SocketAddr> {
-        let first = dice.below(EPHEMERAL_PORTS.len() as u64) as usize;
-        let ports = EPHEMERAL_PORTS.skip(first).chain(EPHEMERAL_PORTS.take(first));
-        let mut addresses = ports.map(|port| SocketAddr::new(ip, port));
-        addresses.find(|address| {
-            suits(*address)
-                && !self.by_addresses.contains_key(&(*address, remote))
-                && !self.listening.contains_key(address)
-        })
+    /// Whether whoever does not care which port it is may connect from this one.
+    pub(super) fn is_free(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        !self.by_addresses.contains_key(&(local, remote)) && !self.listening.contains_key(&local)
     }
 
     fn insert(&mut self, connection: Connection) -> Option<TcpId> {
