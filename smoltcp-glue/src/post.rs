@@ -3,7 +3,6 @@
 use pollux_control::interface as control;
 use pollux_control::interface::Delivery;
 use pollux_node::interface::mover::Mover;
-use pollux_node::interface::sending::NotSent;
 use pollux_node::interface::sockets::Take;
 use pollux_node::interface::{Hand, Interface, Side};
 use pollux_verbs::VerbsError;
@@ -40,10 +39,7 @@ impl Post {
 
     /// What is moved, to be shown.
     pub fn mover(&self) -> &Mover {
-        match self {
-            Self::Lead(lead) => lead.mover(),
-            Self::Hand(hand) => hand.mover(),
-        }
+        Side::mover(self)
     }
 
     /// Does what there is to do, whatever comes for sockets; says whether that was anything.
@@ -73,6 +69,20 @@ macro_rules! of_either {
 }
 
 impl Side for Post {
+    fn mover(&self) -> &Mover {
+        of_either!(self.mover())
+    }
+
+    #[inline]
+    fn mover_mut(&mut self) -> &mut Mover {
+        of_either!(self.mover_mut())
+    }
+
+    #[inline]
+    fn tell_use(&mut self, now: Time, next_hop: IpAddr) {
+        of_either!(self.tell_use(now, next_hop));
+    }
+
     fn failed(&self) -> Option<&VerbsError> {
         of_either!(self.failed())
     }
@@ -102,39 +112,8 @@ impl Side for Post {
         of_either!(self.take_called())
     }
 
-    fn has_room(&self) -> bool {
-        of_either!(self.has_room())
-    }
-
-    #[inline]
-    fn draft(&mut self, octets: usize) -> Option<&mut [u8]> {
-        of_either!(self.draft(octets))
-    }
-
-    #[inline]
-    fn drafted(&self) -> &[u8] {
-        of_either!(self.drafted())
-    }
-
-    #[inline]
-    fn send_draft(&mut self, now: Time) -> Result<(), NotSent> {
-        of_either!(self.send_draft(now))
-    }
-
-    fn flush(&mut self) {
-        of_either!(self.flush());
-    }
-
-    fn send(&mut self, now: Time, packet: &[u8]) -> Result<(), NotSent> {
-        of_either!(self.send(now, packet))
-    }
-
     fn has_sent(&self, now: Time) -> bool {
         of_either!(self.has_sent(now))
-    }
-
-    fn route_mtu(&mut self, neighbour: IpAddr) -> Option<u32> {
-        of_either!(self.route_mtu(neighbour))
     }
 
     fn own(&self) -> BTreeSet<IpAddr> {

@@ -12,7 +12,6 @@
 
 use super::line::{HandEnd, Order, Told, line};
 use super::mover::{Arrived, DeviceError, Mover, Terms};
-use super::sending::{NotSent, destination};
 use super::sockets::{LOOK_EVERY, Side, Take, Used};
 use super::tally::Tally;
 use super::{Crew, USES_EVERY};
@@ -168,13 +167,6 @@ impl Hand {
         self.failed = Some(why);
         true
     }
-
-    fn tell_use(&mut self, now: Time, next_hop: IpAddr) {
-        if self.used.is_news(now, next_hop) {
-            // What is not heard now is in use again soon.
-            let _ = self.end.tell(Told::Use(next_hop));
-        }
-    }
 }
 
 /// A packet that no socket took, for control.
@@ -184,6 +176,21 @@ fn told(mover: &Mover, received: &Received) -> Option<Told> {
 }
 
 impl Side for Hand {
+    fn mover(&self) -> &Mover {
+        &self.mover
+    }
+
+    fn mover_mut(&mut self) -> &mut Mover {
+        &mut self.mover
+    }
+
+    fn tell_use(&mut self, now: Time, next_hop: IpAddr) {
+        if self.used.is_news(now, next_hop) {
+            // What is not heard now is in use again soon.
+            let _ = self.end.tell(Told::Use(next_hop));
+        }
+    }
+
     fn failed(&self) -> Option<&VerbsError> {
         self.failed.as_ref()
     }
@@ -226,42 +233,8 @@ impl Side for Hand {
         u32::from(self.end.take_told())
     }
 
-    fn has_room(&self) -> bool {
-        self.mover.waiting.is_empty()
-    }
-
-    fn draft(&mut self, octets: usize) -> Option<&mut [u8]> {
-        self.mover.draft(octets)
-    }
-
-    fn drafted(&self) -> &[u8] {
-        self.mover.drafted()
-    }
-
-    fn send_draft(&mut self, now: Time) -> Result<(), NotSent> {
-        let next_hop = self.mover.send_draft()?;
-        self.tell_use(now, next_hop);
-        Ok(())
-    }
-
-    fn flush(&mut self) {
-        self.mover.flush();
-    }
-
-    fn send(&mut self, now: Time, packet: &[u8]) -> Result<(), NotSent> {
-        let sent = self.mover.send_packet(packet);
-        if let (Ok(()), Some((_, next_hop))) = (sent, destination(packet)) {
-            self.tell_use(now, next_hop);
-        }
-        sent
-    }
-
     fn has_sent(&self, _: Time) -> bool {
         self.mover.has_moved() && self.end.has_told()
-    }
-
-    fn route_mtu(&mut self, neighbour: IpAddr) -> Option<u32> {
-        self.mover.route_mtu(neighbour)
     }
 
     fn own(&self) -> BTreeSet<IpAddr> {

@@ -57,7 +57,6 @@ use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
 use pollux_wire::address::Scope;
 use pollux_wire::ip::ipoib::{EtherType, IpoibHeader};
-use sending::NotSent;
 use sockets::{Take, Used};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -263,15 +262,6 @@ impl Interface {
             .flatten()
             .min()
             .filter(|_| self.failed.is_none())
-    }
-
-    /// Sends a packet of this host.
-    pub fn send(&mut self, now: Time, packet: &[u8]) -> Result<(), NotSent> {
-        let sent = self.mover.send_packet(packet);
-        if let (Ok(()), Some((_, next_hop))) = (sent, sending::destination(packet)) {
-            self.tell_use(now, next_hop);
-        }
-        sent
     }
 
     /// Asks a node for an echo of so many octets. What becomes of it [`Interface::echo`] tells.

@@ -39,6 +39,15 @@ pub type Take<'a> = &'a mut dyn FnMut(&[u8]) -> bool;
 
 /// What a worker has of an interface.
 pub trait Side {
+    /// What moves its packets.
+    fn mover(&self) -> &Mover;
+
+    /// The same, to be moved.
+    fn mover_mut(&mut self) -> &mut Mover;
+
+    /// Packets go to a neighbour, which control is to know now and then.
+    fn tell_use(&mut self, now: Time, next_hop: IpAddr);
+
     /// Why it does not run any more, if that is so.
     fn failed(&self) -> Option<&VerbsError>;
 
@@ -58,7 +67,9 @@ pub trait Side {
     fn refuse(&mut self, now: Time, packet: &[u8]);
 
     /// Whether another packet can leave now.
-    fn has_room(&self) -> bool;
+    fn has_room(&self) -> bool {
+        self.mover().waiting.is_empty()
+    }
 
     /// Workers of the interface that have to hear something since this was asked, a bit each: they
     /// may sleep.
@@ -66,26 +77,47 @@ pub trait Side {
 
     /// Room for a packet of so many octets; none if the device has no buffer for it now. It takes
     /// the place of an earlier one that was not sent.
-    fn draft(&mut self, octets: usize) -> Option<&mut [u8]>;
+    #[inline]
+    fn draft(&mut self, octets: usize) -> Option<&mut [u8]> {
+        self.mover_mut().draft(octets)
+    }
 
     /// The packet that was written there.
-    fn drafted(&self) -> &[u8];
+    #[inline]
+    fn drafted(&self) -> &[u8] {
+        self.mover().drafted()
+    }
 
     /// Sends it, at the latest with [`Side::flush`].
-    fn send_draft(&mut self, now: Time) -> Result<(), NotSent>;
+    #[inline]
+    fn send_draft(&mut self, now: Time) -> Result<(), NotSent> {
+        let next_hop = self.mover_mut().send_draft()?;
+        self.tell_use(now, next_hop);
+        Ok(())
+    }
 
     /// Lets go what was sent.
-    fn flush(&mut self);
+    fn flush(&mut self) {
+        self.mover_mut().flush();
+    }
 
     /// Sends a packet of this host.
-    fn send(&mut self, now: Time, packet: &[u8]) -> Result<(), NotSent>;
+    fn send(&mut self, now: Time, packet: &[u8]) -> Result<(), NotSent> {
+        let sent = self.mover_mut().send_packet(packet);
+        if let (Ok(()), Some((_, next_hop))) = (sent, destination(packet)) {
+            self.tell_use(now, next_hop);
+        }
+        sent
+    }
 
     /// Whether nothing is left here that was given to it to be sent: nothing waits for room, for a
     /// neighbour to be found or for a connection. What a hand has given to the lead is there.
     fn has_sent(&self, now: Time) -> bool;
 
     /// The longest packet that goes to a neighbour now, if it is known.
-    fn route_mtu(&mut self, neighbour: IpAddr) -> Option<u32>;
+    fn route_mtu(&mut self, neighbour: IpAddr) -> Option<u32> {
+        self.mover_mut().route_mtu(neighbour)
+    }
 
     /// Our addresses that packets may be sent from.
     fn own(&self) -> BTreeSet<IpAddr>;
@@ -101,6 +133,20 @@ pub trait Side {
 }
 
 impl Side for Interface {
+    fn mover(&self) -> &Mover {
+        &self.mover
+    }
+
+    fn mover_mut(&mut self) -> &mut Mover {
+        &mut self.mover
+    }
+
+    fn tell_use(&mut self, now: Time, next_hop: IpAddr) {
+        if self.used.is_news(now, next_hop) {
+            self.tell().handle_use(now, next_hop);
+        }
+    }
+
     fn failed(&self) -> Option<&VerbsError> {
         self.failed.as_ref()
     }
@@ -142,32 +188,6 @@ impl Side for Interface {
         self.crew.take_called()
     }
 
-    fn has_room(&self) -> bool {
-        self.mover.waiting.is_empty()
-    }
-
-    fn draft(&mut self, octets: usize) -> Option<&mut [u8]> {
-        self.mover.draft(octets)
-    }
-
-    fn drafted(&self) -> &[u8] {
-        self.mover.drafted()
-    }
-
-    fn send_draft(&mut self, now: Time) -> Result<(), NotSent> {
-        let next_hop = self.mover.send_draft()?;
-        self.tell_use(now, next_hop);
-        Ok(())
-    }
-
-    fn flush(&mut self) {
-        self.mover.flush();
-    }
-
-    fn send(&mut self, now: Time, packet: &[u8]) -> Result<(), NotSent> {
-        Self::send(self, now, packet)
-    }
-
     fn has_sent(&self, now: Time) -> bool {
         let control = &self.control;
         self.mover.has_moved()
@@ -175,10 +195,6 @@ impl Side for Interface {
             && control.neighbour_rows(now).all(|row| row.pending == 0)
             && control.peer_rows().all(|row| row.pending == 0)
             && control.group_rows().all(|row| row.pending == 0)
-    }
-
-    fn route_mtu(&mut self, neighbour: IpAddr) -> Option<u32> {
-        self.mover.route_mtu(neighbour)
     }
 
     fn own(&self) -> BTreeSet<IpAddr> {
@@ -196,14 +212,6 @@ impl Side for Interface {
 
     fn datagram_mtu(&self) -> Option<u32> {
         self.control.link().map(|link| link.mtu)
-    }
-}
-
-impl Interface {
-    pub(super) fn tell_use(&mut self, now: Time, next_hop: IpAddr) {
-        if self.used.is_news(now, next_hop) {
-            self.tell().handle_use(now, next_hop);
-        }
     }
 }
 

@@ -5,6 +5,7 @@ use crate::fabric::{Manager, Running};
 use crate::host::Hosts;
 use pollux_control::interface::Action;
 use pollux_control::mad::{Envelope, MadAddress};
+use pollux_node::interface::Side;
 use pollux_node::interface::mover::{Arrived, Mover, Terms};
 use pollux_verbs::time::Time;
 use pollux_verbs::{AsyncEvent, CompletionKind, CompletionStatus, VerbsError};
