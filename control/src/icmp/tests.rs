@@ -4,6 +4,7 @@ use super::*;
 use crate::address::{Lifetimes, Origin};
 use pollux_wire::ip::icmp::Echo;
 use proptest::prelude::*;
+use std::time::Duration;
 
 const NOW: Time = Time::START;
 
@@ -169,6 +170,26 @@ fn complaints_have_a_rate_that_only_complaints_use_up() {
         sent += icmp.complain(NOW, &alone, false, Complaint::NoRoute, &addresses).iter().count();
     }
     assert_eq!((sent, icmp.drops().of(IcmpDrop::Rate)), (5, 95));
+}
+
+#[test]
+fn only_echoes_for_a_group_have_a_rate() {
+    let (mut icmp, addresses) = (icmp(), addresses());
+    let to_one = v6("fe80::2", "fe80::1", &Icmpv6Message::EchoRequest(ECHO));
+    let to_all = v6("fe80::2", "ff02::1", &Icmpv6Message::EchoRequest(ECHO));
+    let mut ask = |octets: &[u8], now| icmp.handle_echo(now, octets, &addresses).is_some();
+    let start = Time::START + Duration::from_secs(5);
+    let burst = (0..10_000).filter(|_| ask(&to_all, start)).count();
+    assert_eq!(burst, 50);
+    // The burst is used up when the second begins; each millisecond gives one back.
+    let second = (1..=100_000).map(|at| start + at * Duration::from_micros(10));
+    let (mut one, mut all) = (0, 0);
+    for now in second {
+        one += u32::from(ask(&to_one, now));
+        all += u32::from(ask(&to_all, now));
+    }
+    assert_eq!((one, all), (100_000, 1000));
+    assert_eq!(icmp.drops().of(IcmpDrop::Rate), 10_000 - 50 + 100_000 - 1000);
 }
 
 proptest! {

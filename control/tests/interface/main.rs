@@ -3,6 +3,7 @@
 
 mod connections;
 mod datagrams;
+mod echoes;
 mod groups;
 mod leases;
 mod mover;

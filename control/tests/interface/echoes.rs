@@ -1,0 +1,103 @@
+//! Echo requests of a neighbor, at rates that only a healthy, fast neighbor reaches.
+
+use crate::world::{World, packet, v4, v6};
+use pollux_control::peer::Policy;
+use pollux_fabric::sm::Config;
+use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::icmp::Echo;
+use pollux_wire::ip::icmpv4::{self, Icmpv4Message};
+use pollux_wire::ip::icmpv6::{self, Icmpv6Message};
+use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4Packet};
+use pollux_wire::ip::ipv6::{Ipv6Header, Ipv6Packet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// How often `pollux demo` asks in a second on a fast machine.
+const DEMO_RATE: u32 = 300_000;
+/// About as often as 200 Gb/s carry packets of this length.
+const LINE_RATE: u32 = 100_000_000;
+
+fn request(source: IpAddr, destination: IpAddr, number: u32) -> Vec<u8> {
+    let data = number.to_be_bytes();
+    let echo = Echo { identifier: 7, sequence: number as u16, data: &data };
+    let mut message = [0; 12];
+    let mut octets = packet(source, destination, &message);
+    if source.is_ipv4() {
+        Icmpv4Message::EchoRequest(echo).write(&mut message).unwrap();
+        icmpv4::fill_checksum(&mut message).unwrap();
+        let header = Ipv4Packet::parse(&octets).unwrap().header();
+        let header = Ipv4Header { protocol: IpProtocol::ICMPV4, ..header };
+        let payload = header.write_packet(&[], message.len(), &mut octets).unwrap();
+        payload.copy_from_slice(&message);
+    } else {
+        let header = Ipv6Packet::parse(&octets).unwrap().header();
+        let header = Ipv6Header { next_header: IpProtocol::ICMPV6, ..header };
+        Icmpv6Message::EchoRequest(echo).write(&mut message).unwrap();
+        icmpv6::fill_checksum(&mut message, &header.pseudo_header()).unwrap();
+        let payload = header.write_packet(message.len(), &mut octets).unwrap();
+        payload.copy_from_slice(&message);
+    }
+    octets
+}
+
+/// The number in an echo reply.
+fn number(reply: &[u8]) -> Option<u32> {
+    let data = match reply[0] >> 4 {
+        4 => match Icmpv4Message::parse(Ipv4Packet::parse(reply).ok()?.payload()).ok()? {
+            Icmpv4Message::EchoReply(echo) => echo.data,
+            _ => return None,
+        },
+        _ => match Icmpv6Message::parse(Ipv6Packet::parse(reply).ok()?.payload()).ok()? {
+            Icmpv6Message::EchoReply(echo) => echo.data,
+            _ => return None,
+        },
+    };
+    data.try_into().ok().map(u32::from_be_bytes)
+}
+
+/// The first host asks the second so often, evenly, at so many a second; how often it was answered.
+fn answered(world: &mut World, (from, to): (IpAddr, IpAddr), count: u32, rate: u32) -> u32 {
+    let mut next = 0;
+    for asked in 0..count {
+        world.now = world.now + SECOND / rate;
+        world.send(0, request(from, to, asked));
+        for reply in world.hosts[0].got.drain(..) {
+            assert_eq!(number(&reply), Some(next), "each is answered once, in order");
+            next += 1;
+        }
+        for host in &mut world.hosts {
+            host.seen.clear();
+            host.sent.clear();
+            host.got.clear();
+        }
+    }
+    next
+}
+
+#[test]
+fn a_neighbor_is_answered_each_echo_at_whatever_rate_it_asks() {
+    for policy in [Policy::Ud, Policy::Rc, Policy::Uc] {
+        let mut world = World::with(31, 2, Config::default(), |mut config, _| {
+            config.peer.policy = policy;
+            config
+        });
+        world.pass(5 * SECOND);
+        for addresses in [(v4(1), v4(2)), (v6(1), v6(2))] {
+            world.send(0, request(addresses.0, addresses.1, 0));
+            world.pass(SECOND);
+            assert_eq!(world.hosts[0].got.len(), 1, "it is resolved, and connected");
+            world.hosts[0].got.clear();
+            // A whole second once; a tenth of it is as much a burst for the others.
+            let count = if (policy, addresses) == (Policy::Rc, (v4(1), v4(2))) {
+                DEMO_RATE
+            } else {
+                DEMO_RATE / 10
+            };
+            for rate in [DEMO_RATE, LINE_RATE] {
+                let answered = answered(&mut world, addresses, count, rate);
+                assert_eq!(answered, count, "{policy:?} {addresses:?} at {rate}");
+            }
+        }
+    }
+}
