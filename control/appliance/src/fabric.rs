@@ -72,7 +72,8 @@ pub fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         }
         (Manager::None, None) => None,
     };
-    let topology = config::topology(&arguments.topology, arguments.seed)?;
+    let note = |note: &str| eprintln!("pollux: {note}");
+    let topology = config::topology(&arguments.topology, arguments.seed, note)?;
     let (nodes, links) = (topology.nodes().len(), topology.links().len());
     let umad = arguments.umad.clone();
     let mut fabric = Fabric::new(Config {

@@ -45,6 +45,27 @@ fn a_fabric_manages_itself_and_the_nodes_behind_its_wires() {
 }
 
 #[test]
+fn a_dump_with_the_tools_warnings_on_top_is_read_and_they_are_told() {
+    let folder = folder("warnings");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = folder.join("rack.topo");
+    let dump = "ibwarn: [3364] mad_rpc: _do_madrpc failed; dport (DR path slid 0; dlid 0; 0,1)\n\
+        src/query_smp.c:196; umad (DR path slid 0; dlid 0; 0,1,17 Attr 0x15:1) bad status 110\n\
+        #\n# Topology file: generated on Sun Nov 22 20:00:00 2026\n#\n\nvendid=0x2c9\n\
+        Switch 8 \"S-1\" # \"leaf\"\n[1] \"H-1\"[1]\nCa 1 \"H-1\" # \"host\"\n";
+    std::fs::write(&file, dump).expect("a file");
+    let file = file.display().to_string();
+    // What is wrong with the plug is found out when the topology is known.
+    let (is_ok, said) = said(&["fabric", "--topology", &file, "--wire", "spine:1=stream:x"]);
+    let lines: Vec<_> = said.lines().collect();
+    assert!(!is_ok && lines.len() == 2, "{said}");
+    assert!(lines[0].contains("rack.topo:1: skipped 'ibwarn: [3364]"), "{said}");
+    assert!(lines[0].contains("and 1 more before the first node"), "{said}");
+    assert!(lines[1].contains("the nodes are called leaf, host"), "{said}");
+    let _ = std::fs::remove_dir_all(&folder);
+}
+
+#[test]
 fn partitions_come_from_a_file() {
     let folder = folder("partitions-file");
     std::fs::create_dir_all(&folder).expect("a folder");

@@ -1,7 +1,7 @@
 //! What a fabric is to be, in the words of who starts it, and why it cannot be that.
 
 use pollux_fabric::sm::Partitions;
-use pollux_fabric::topology::{End, PORTS_MAX, Topology};
+use pollux_fabric::topology::{End, PORTS_MAX, Topology, preamble};
 use pollux_fabric::wire_io::WireAddress;
 use pollux_wire::mad::smp::NodeType;
 use std::fmt;
@@ -73,8 +73,9 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// The topology that a specification or the name of a file stands for.
-pub fn topology(spec: &str, seed: u64) -> Result<Topology, StartError> {
+/// The topology that a specification or the name of a file stands for. What of a file was not read
+/// is told as a `note`.
+pub fn topology(spec: &str, seed: u64, note: impl FnOnce(&str)) -> Result<Topology, StartError> {
     let path = Path::new(spec);
     if !path.exists() {
         return Topology::generate(spec, seed).map_err(|error| {
@@ -83,7 +84,25 @@ pub fn topology(spec: &str, seed: u64) -> Result<Topology, StartError> {
     }
     let text = std::fs::read_to_string(path)
         .map_err(|error| StartError::new(format!("the topology {spec} cannot be read: {error}")))?;
-    Topology::read(spec, &text, seed).map_err(|error| StartError::new(error.to_string()))
+    let topology = Topology::read(spec, &text, seed);
+    let topology = topology.map_err(|error| StartError::new(error.to_string()))?;
+    if let Some(text) = skipped(spec, &preamble(&text)) {
+        note(&text);
+    }
+    Ok(topology)
+}
+
+/// What to say of lines before a topology.
+fn skipped(file: &str, lines: &[(usize, &str)]) -> Option<String> {
+    let (first, line) = lines.first()?;
+    let others = match lines.len() - 1 {
+        0 => String::new(),
+        count => format!(" and {count} more"),
+    };
+    Some(format!(
+        "{file}:{first}: skipped '{line}'{others} before the first node, as no part of a topology; \
+         a dump made with '2>/dev/null' has no such lines"
+    ))
 }
 
 /// The port that `NODE:PORT` stands for. A port for a wire need not be there yet: switches get it.
@@ -110,7 +129,7 @@ mod tests {
 
     #[test]
     fn places_are_found_or_refused_with_advice() {
-        let plan = topology("single:2", 1).unwrap();
+        let plan = topology("single:2", 1, |_| {}).unwrap();
         assert_eq!(place(&plan, "switch1:2", false).unwrap(), End { node: 0, port: 2 });
         assert_eq!(place(&plan, "switch1:9", true).unwrap(), End { node: 0, port: 9 });
         let refusal = |text, is_new| place(&plan, text, is_new).unwrap_err().to_string();
@@ -118,7 +137,7 @@ mod tests {
         assert!(refusal("switch1:9", false).contains("ports 1 to 2"));
         assert!(refusal("host1:2", true).contains("ports 1 to 1"));
         assert!(refusal("nobody:1", true).contains("switch1, host1, host2"));
-        assert!(topology("single:x", 1).unwrap_err().to_string().contains("no file"));
+        assert!(topology("single:x", 1, |_| {}).unwrap_err().to_string().contains("no file"));
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub struct Embedded {
 impl Embedded {
     /// A fabric of this topology, `single:3` for example, with a subnet manager of ours.
     pub fn start(topology: &str) -> Result<Self, StartError> {
-        let topology = config::topology(topology, 1)?;
+        let topology = config::topology(topology, 1, |_| {})?;
         let is_host = |kind| kind == NodeType::CHANNEL_ADAPTER;
         let hosts = topology.nodes().iter().filter(|node| is_host(node.kind));
         let hosts = hosts.map(|node| node.name.clone()).collect();

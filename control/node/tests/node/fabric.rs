@@ -38,7 +38,7 @@ impl Running {
 
     /// Any topology, with a manager of ours that gives each port 2^lmc addresses.
     pub fn spread(test: &str, topology: &str, lmc: u8) -> Self {
-        let topology = config::topology(topology, 1).expect("it is one");
+        let topology = config::topology(topology, 1, |_| {}).expect("it is one");
         let partitions = Some(Partitions::default());
         Self::with(test, |folder| Config {
             topology,
@@ -126,7 +126,7 @@ fn umad(folder: &Path) -> String {
 }
 
 fn plan(folder: &Path, hosts: usize, manager: Manager, partitions: Option<Partitions>) -> Config {
-    let topology = config::topology(&format!("single:{hosts}"), 1).expect("it is one");
+    let topology = config::topology(&format!("single:{hosts}"), 1, |_| {}).expect("it is one");
     let plug = |number: u32| -> Plug {
         let port = hosts + number as usize;
         let text = format!("switch1:{port}=stream:{}", wire(folder, number).display());

@@ -13,6 +13,7 @@ mod write;
 
 pub use error::{Problem, TopologyError};
 pub use rate::LinkRate;
+pub use read::preamble;
 
 use pollux_wire::address::{Guid, Lid};
 use pollux_wire::mad::smp::NodeType;

@@ -11,6 +11,10 @@
 //! What stands behind `#` are LIDs, rates and descriptions: they are read where they have this form
 //! and passed over where they have not, since people also write there. A link may stand at one of
 //! its ends or at both; nodes may be linked to before they have their record.
+//!
+//! A dump that was made with `2>&1` begins with the tool's warnings: lines before the first that
+//! has the format are passed over ([`preamble`]). Behind it every line has to have the format, so
+//! that a misspelled one is not lost.
 
 use super::guid_of;
 use super::{End, LinkRate, NODES_MAX, PORTS_MAX, PlannedNode, Problem, Topology, TopologyError};
@@ -22,11 +26,45 @@ impl Topology {
     /// Reads the text of the file called `file`. `seed` makes the GUIDs that the file leaves out.
     pub fn read(file: &str, text: &str, seed: u64) -> Result<Self, TopologyError> {
         let mut reader = Reader { file, seed, ..Reader::default() };
-        for (i, line) in text.lines().enumerate() {
+        let skipped = preamble(text).last().map_or(0, |(number, _)| *number);
+        for (i, line) in text.lines().enumerate().skip(skipped) {
             reader.line_number = i + 1;
             reader.line(line)?;
         }
         reader.finish()
+    }
+}
+
+/// Lines, with their numbers, that precede the topology in a file and are no part of it; none if
+/// there is no topology behind them.
+pub fn preamble(text: &str) -> Vec<(usize, &str)> {
+    let lines = || (1..).zip(text.lines()).filter(|(_, line)| !is_passed_over(line));
+    let first = lines().position(|(_, line)| has_format(line));
+    lines().take(first.unwrap_or(0)).collect()
+}
+
+/// Blank lines, comments and headings mean nothing anywhere.
+fn is_passed_over(line: &str) -> bool {
+    let first = split_comment(line).0.split_whitespace().next();
+    first.is_none_or(|word| ["Non-Chassis", "Chassis"].contains(&word))
+}
+
+/// Whether a line was meant as a node, a port or an attribute, well written or not.
+fn has_format(line: &str) -> bool {
+    let code = split_comment(line).0.trim();
+    let first = code.split_whitespace().next().unwrap_or("");
+    let is_attribute = || {
+        code.split_once('=').is_some_and(|(key, _)| key.chars().all(|c| c.is_ascii_alphanumeric()))
+    };
+    node_type(first).is_some() || code.starts_with('[') && code.contains('"') || is_attribute()
+}
+
+fn node_type(word: &str) -> Option<NodeType> {
+    match word {
+        "Switch" => Some(NodeType::SWITCH),
+        "Ca" | "Hca" => Some(NodeType::CHANNEL_ADAPTER),
+        "Rt" | "Router" => Some(NodeType::ROUTER),
+        _ => None,
     }
 }
 
@@ -73,18 +111,17 @@ impl<'a> Reader<'a> {
     }
 
     fn line(&mut self, line: &'a str) -> Result<()> {
+        if is_passed_over(line) {
+            return Ok(());
+        }
         let (code, comment) = split_comment(line);
         let code = code.trim();
         let first = code.split_whitespace().next().unwrap_or("");
-        let kind = match first {
-            "" | "Non-Chassis" | "Chassis" => return Ok(()),
-            "Switch" => NodeType::SWITCH,
-            "Ca" | "Hca" => NodeType::CHANNEL_ADAPTER,
-            "Rt" | "Router" => NodeType::ROUTER,
-            _ if code.starts_with('[') => return self.port(code, comment),
-            _ => return self.attribute(code),
-        };
-        self.node(kind, code[first.len()..].trim_start(), comment)
+        match node_type(first) {
+            Some(kind) => self.node(kind, code[first.len()..].trim_start(), comment),
+            None if code.starts_with('[') => self.port(code, comment),
+            None => self.attribute(code),
+        }
     }
 
     fn attribute(&mut self, code: &str) -> Result<()> {
@@ -339,6 +376,38 @@ Ca	2 "H-0000000000100000"		# "host one HCA-1"
         assert_eq!(rates, ["4xHDR", "12xFDR"]);
         let up = End { node: 0, port: 36 };
         assert_eq!(topology.peer(up).unwrap().0, End { node: 1, port: 3 });
+    }
+
+    /// What infiniband-diags write to standard error beside a dump.
+    const WARNINGS: &str = "\
+ibwarn: [25777] get_abi_version: can't read ABI version from \
+/sys/class/infiniband_mad/abi_version (No such file or directory): is ib_umad module loaded?
+ibwarn: [3364] mad_rpc: _do_madrpc failed; dport (DR path slid 65535; dlid 0; 0,1,22)
+src/query_smp.c:196; umad (DR path slid 0; dlid 0; 0,1,17 Attr 0x15:1) bad status 110; \
+Connection timed out
+./libibnetdisc/ibnetdisc.c:802; can't open MAD port ((null):0)
+";
+
+    #[test]
+    fn warnings_before_a_dump_are_passed_over_and_told() {
+        let text = format!("{WARNINGS}{DUMP}");
+        let plain = Topology::read("dump", DUMP, 0).unwrap();
+        assert_eq!(Topology::read("dump", &text, 0), Ok(plain));
+        let skipped: Vec<_> =
+            preamble(&text).iter().map(|(number, line)| (*number, line.len())).collect();
+        let warnings: Vec<_> = (1..).zip(WARNINGS.lines().map(str::len)).collect();
+        assert_eq!(skipped, warnings);
+        assert!(preamble(DUMP).is_empty());
+    }
+
+    #[test]
+    fn warnings_among_records_are_errors_and_their_lines_are_those_of_the_file() {
+        let text = format!("{WARNINGS}{DUMP}{WARNINGS}");
+        let error = Topology::read("dump", &text, 0).unwrap_err().to_string();
+        let line = 1 + WARNINGS.lines().count() + DUMP.lines().count();
+        assert!(error.starts_with(&format!("dump:{line}: `ibwarn: [25777]")), "{error}");
+        let error = Topology::read("dump", WARNINGS, 0).unwrap_err().to_string();
+        assert!(error.starts_with("dump:1: `ibwarn: [25777]"), "no topology follows: {error}");
     }
 
     #[test]
