@@ -14,7 +14,7 @@ use crate::hca::memory::Pieces;
 use crate::head::{Head, LENT, WORDS_MAX};
 use crate::lend::{Leave, Lends};
 use crate::link::Link;
-use pollux_mem::lane::Entry;
+use pollux_mem::lane::{Entry, FIRST_WORDS};
 use pollux_verbs::{LKey, Sge};
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::packet::{Extended, Grh, Lrh, PACKET_LEN_MAX, Packet};
@@ -193,6 +193,11 @@ impl Message {
         self.head.get(index).copied().unwrap_or(0)
     }
 
+    /// The first words of its head.
+    pub(crate) fn first_words(&self) -> [u64; FIRST_WORDS] {
+        std::array::from_fn(|index| self.head[index])
+    }
+
     /// Words of its head.
     pub(crate) fn words(&self) -> usize {
         self.words
@@ -282,7 +287,8 @@ impl<'a> Arrival<'a> {
         lender: Option<&'a dyn Lends>,
         room: &'a mut Vec<u8>,
     ) -> Option<Self> {
-        let (head, grh, extended) = Head::read(entry.head_words(), |index| entry.head(index))?;
+        let words = entry.head();
+        let (head, grh, extended) = Head::read(entry.head_words(), |index| words[index])?;
         let payload = match head.lent {
             false => Source::Entry(entry),
             true => {

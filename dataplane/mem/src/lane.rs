@@ -15,8 +15,10 @@
 //! neither written nor read.
 //!
 //! Positions, turns and room are those of the other rings. A peer that lies can stop the
-//! flow, drop entries or deliver rubbish: entries are to be judged like packets. The shape is read
-//! once and checked; every other word is read where it is needed, and may change until then.
+//! flow, drop entries or deliver rubbish: entries are to be judged like packets. The shape and the
+//! first words of the head are copied once, when the entry is taken up, and all is decided by the
+//! copies: a sender that changes the originals meanwhile changes nothing. The octets are copied by
+//! the receiver, at the end and without being judged.
 
 mod shape;
 
@@ -35,6 +37,9 @@ const ROOM: usize = ROOM_WORDS * 8;
 
 /// Words that a head can have: with its shape it fits into the first slot.
 pub const HEAD_WORDS_MAX: usize = ROOM_WORDS - 1;
+
+/// The words of a head that are copied with every entry: more than most heads have.
+pub const FIRST_WORDS: usize = 4;
 
 /// Octets that an entry can have behind its head.
 pub const OCTETS_MAX: usize = 1 << 14;
@@ -348,7 +353,7 @@ impl LaneReceiver {
         let slots = shape.map_or(1, Shape::slots);
         let (lane, position) = (&self.lane, self.position);
         match shape {
-            Some(shape) if !take(&Entry { first, lane, position, shape }) => return false,
+            Some(shape) if !take(&Entry::copied(first, lane, position, shape)) => return false,
             Some(_) => {}
             None => self.refused += 1,
         }
@@ -383,9 +388,22 @@ pub struct Entry<'a> {
     lane: &'a Lane,
     position: u64,
     shape: Shape,
+    /// The first words of the head, or what lies in their place.
+    words: [u64; FIRST_WORDS],
 }
 
-impl Entry<'_> {
+impl<'a> Entry<'a> {
+    #[inline(always)]
+    fn copied(
+        first: &'a [AtomicU64; SLOT_WORDS],
+        lane: &'a Lane,
+        position: u64,
+        shape: Shape,
+    ) -> Self {
+        let words = std::array::from_fn(|nth| first[2 + nth].load(Ordering::Relaxed));
+        Self { first, lane, position, shape, words }
+    }
+
     /// What its sender called it.
     #[inline(always)]
     pub fn tag(&self) -> u8 {
@@ -398,13 +416,27 @@ impl Entry<'_> {
         self.shape.head_words
     }
 
-    /// The `index`-th word of its head; 0 if it has no such word.
+    /// The first words of its head, which are the same at every look. Where the head has fewer,
+    /// the rest are no words of it.
     #[inline(always)]
-    pub fn head(&self, index: usize) -> u64 {
-        if index >= self.shape.head_words {
-            return 0;
+    pub fn first_words(&self) -> [u64; FIRST_WORDS] {
+        self.words
+    }
+
+    /// All words of its head, and zeros behind them. Words behind the first ones are copied by this
+    /// call: call it once, and judge the copy.
+    #[inline]
+    pub fn head(&self) -> [u64; HEAD_WORDS_MAX] {
+        let mut head = [0; HEAD_WORDS_MAX];
+        let count = self.shape.head_words;
+        let (first, rest) = head.split_at_mut(FIRST_WORDS);
+        first.copy_from_slice(&self.words);
+        first.iter_mut().skip(count).for_each(|word| *word = 0);
+        let rest = rest.iter_mut().zip(&self.first[2 + FIRST_WORDS..]);
+        for (copy, word) in rest.take(count.saturating_sub(FIRST_WORDS)) {
+            *copy = word.load(Ordering::Relaxed);
         }
-        self.first[(2 + index) % SLOT_WORDS].load(Ordering::Relaxed)
+        head
     }
 
     /// Octets behind its head.

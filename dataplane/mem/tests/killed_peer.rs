@@ -118,9 +118,9 @@ fn send_one(sender: &mut LaneSender, number: u64) -> bool {
 fn receive_one(receiver: &mut LaneReceiver) -> Option<u64> {
     let mut found = None;
     receiver.receive(|entry| {
-        let (number, mut read) = (entry.head(0), Vec::new());
+        let (number, mut read) = (entry.head()[0], Vec::new());
         entry.read(|part| read.extend_from_slice(part));
-        assert_eq!((entry.head(1), read), (!number, octets(number)), "half an entry");
+        assert_eq!((entry.head()[1], read), (!number, octets(number)), "half an entry");
         found = Some(number);
     });
     assert_eq!(receiver.refused(), 0);

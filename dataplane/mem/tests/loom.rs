@@ -102,7 +102,7 @@ fn lane_hands_over_whole_entries_in_order() {
         let mut seen = 0;
         let mut look = || {
             receiver.receive(|entry| {
-                assert_eq!((u32::from(entry.tag()), entry.head(0)), (seen, 7 + u64::from(seen)));
+                assert_eq!((u32::from(entry.tag()), entry.head()[0]), (seen, 7 + u64::from(seen)));
                 let mut octets = Vec::new();
                 entry.read(|part| octets.extend_from_slice(part));
                 assert!(octets.iter().all(|octet| u32::from(*octet) == seen + 1));

@@ -20,7 +20,7 @@ use crate::head;
 use crate::link::Link;
 use crate::time::Time;
 use pollux_mem::Memory;
-use pollux_mem::lane::Entry;
+use pollux_mem::lane::{Entry, FIRST_WORDS};
 use pollux_verbs::work::{Destination, SendOp};
 use pollux_verbs::{
     AddressVector, Completion, CompletionKind, CompletionStatus, Data, Migration, QpState, QpType,
@@ -59,7 +59,8 @@ const SLID: u64 = 0xffff << 48;
 
 /// A message that has come by the shortcut, wherever it lies.
 pub(crate) trait Incoming {
-    fn head(&self, index: usize) -> u64;
+    /// The first words of its head, the same at every look.
+    fn first_words(&self) -> [u64; FIRST_WORDS];
     fn head_words(&self) -> usize;
     fn octets(&self) -> usize;
     /// Copies its octets into memory, to `at` on.
@@ -68,8 +69,8 @@ pub(crate) trait Incoming {
 
 impl Incoming for Entry<'_> {
     #[inline(always)]
-    fn head(&self, index: usize) -> u64 {
-        Entry::head(self, index)
+    fn first_words(&self) -> [u64; FIRST_WORDS] {
+        Entry::first_words(self)
     }
 
     #[inline(always)]
@@ -89,8 +90,8 @@ impl Incoming for Entry<'_> {
 }
 
 impl Incoming for Message {
-    fn head(&self, index: usize) -> u64 {
-        self.word(index)
+    fn first_words(&self) -> [u64; FIRST_WORDS] {
+        Message::first_words(self)
     }
 
     fn head_words(&self) -> usize {
@@ -219,12 +220,12 @@ impl QueuePair {
     fn take_usual(&mut self, shared: &mut Shared, message: &impl Incoming) -> bool {
         let common = &mut self.common;
         let octets = message.octets();
-        if octets > common.usual.octets_max || message.head(2) != 1 {
+        let [first, second, third, fourth] = message.first_words();
+        if octets > common.usual.octets_max || third != 1 {
             return false;
         }
-        let (first, second) = (message.head(0), message.head(1));
         let (skip, from) = if common.init.qp_type == QpType::Ud {
-            let deth = head::deth_of(message.head(3));
+            let deth = head::deth_of(fourth);
             if message.head_words() != 4 || Some(deth.qkey) != common.attributes.qkey {
                 return false;
             }
@@ -377,7 +378,7 @@ impl Adapter {
     /// Takes a message or an acknowledgement, if it is usual.
     #[inline(always)]
     pub(crate) fn take_usual(&mut self, now: Time, message: &impl Incoming) -> bool {
-        let (first, second) = (message.head(0), message.head(1));
+        let [first, second, _, fourth] = message.first_words();
         let number = number_of(Qpn((first >> 32) as u32 & 0xff_ffff));
         let Some(number) = number else { return false };
         let Some(qp) = self.qps.get_mut(number) else { return false };
@@ -399,7 +400,7 @@ impl Adapter {
         }
         if first == qp.common.usual.ack_comes && message.head_words() == 4 {
             let psn = Psn::new(second as u32 & 0xff_ffff);
-            let aeth = head::aeth_of(message.head(3));
+            let aeth = head::aeth_of(fourth);
             let Syndrome::Ack(_) = aeth.syndrome else { return false };
             let took = qp.requester.take_usual_ack(&qp.common, &mut self.shared, now, psn, aeth);
             if took && (qp.requester.has_more() || qp.is_unwatched()) {

@@ -245,8 +245,8 @@ mod tests {
         let (mut server, fd) = ServerBoard::create(&port).unwrap();
         let mut client = ClientBoard::open(fd).unwrap();
         assert!(client.up.send_octets(1, &[7], b"up") && server.down.send_octets(2, &[8], b""));
-        assert!(server.up.receive(|entry| assert_eq!((entry.tag(), entry.head(0)), (1, 7))));
-        assert!(client.down.receive(|entry| assert_eq!((entry.tag(), entry.head(0)), (2, 8))));
+        assert!(server.up.receive(|entry| assert_eq!((entry.tag(), entry.head()[0]), (1, 7))));
+        assert!(client.down.receive(|entry| assert_eq!((entry.tag(), entry.head()[0]), (2, 8))));
         assert!(ClientBoard::open(Segment::create("x", 4096).unwrap().into_fd()).is_none());
     }
 }

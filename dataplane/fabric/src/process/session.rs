@@ -1,9 +1,13 @@
 //! A client at its port: what it sends by which lane, and what it takes from which, in what order.
 //!
-//! Direct lanes come before the server's: what a peer gave to the server it gave later than what is
-//! in its direct lane, for it takes to a direct lane only once (see [`super`]). What is lent waits
-//! at the head of its lane until its segment has been fetched, which takes a round trip to the
-//! server once a segment.
+//! Rings are polled in turn, the server's as one among the direct ones, and each may give several
+//! entries before the next has its turn: so no sender, however fast, keeps the others or the server
+//! out. Nothing overtakes by that. A sender that has come back from a direct lane to the server's
+//! said CLOSED before, and so the server's ring says CLOSE before it shows what came later; CLOSE
+//! takes what is left in the lane.
+//!
+//! What is lent waits at the head of its lane until its segment has been fetched, which takes a
+//! round trip to the server once a segment.
 
 use super::board::ClientBoard;
 use super::direct::{In, Out};
@@ -24,6 +28,9 @@ use std::os::fd::{AsFd, OwnedFd};
 /// Lenders that are remembered; beyond that, those that are gone are forgotten.
 const KNOWN_MAX: usize = 1024;
 
+/// Entries that a ring may give in a row while others wait.
+const IN_A_ROW: u32 = 16;
+
 /// The server is gone, or makes no sense.
 #[derive(Debug)]
 pub(super) struct Lost;
@@ -36,12 +43,24 @@ pub(super) struct Session {
     /// The one that was used last.
     out_last: usize,
     ins: Vec<In>,
-    in_next: usize,
+    /// Whose turn it is: one of `ins`, or behind them the server.
+    turn: usize,
+    /// Entries that it may still give.
+    turn_left: u32,
     /// Lanes that the server has not said OPEN of.
     coming: BTreeMap<u64, In>,
     lenders: Lenders,
     /// There is something at the socket.
     has_mail: bool,
+}
+
+/// Where a message goes.
+enum Path<'a> {
+    /// By this lane, past the server.
+    Direct(&'a mut Out),
+    Server,
+    /// Nowhere now: the server has to be told something first, and has no room.
+    Full,
 }
 
 /// Peers that have lent something.
@@ -62,7 +81,8 @@ impl Session {
             outs: Vec::new(),
             out_last: 0,
             ins: Vec::new(),
-            in_next: 0,
+            turn: 0,
+            turn_left: IN_A_ROW,
             coming: BTreeMap::new(),
             lenders: Lenders::default(),
             has_mail: false,
@@ -79,9 +99,10 @@ impl Session {
 
     #[inline(always)]
     pub(super) fn send_octets(&mut self, head: &[u64], octets: &[u8]) -> bool {
-        match self.direct(head) {
-            Some(out) => out.send_octets(head, octets),
-            None => {
+        match self.path(head) {
+            Path::Direct(out) => out.send_octets(head, octets),
+            Path::Full => false,
+            Path::Server => {
                 let went = self.board.up.send_octets(tag::MESSAGE, head, octets);
                 wake(&self.board, &self.socket);
                 went
@@ -100,9 +121,10 @@ impl Session {
         if head[0] & LENT != 0 && !self.tell(loans) {
             return false;
         }
-        match self.direct(head) {
-            Some(out) => out.send(head, octets, fill),
-            None => {
+        match self.path(head) {
+            Path::Direct(out) => out.send(head, octets, fill),
+            Path::Full => false,
+            Path::Server => {
                 let went = self.board.up.send(tag::MESSAGE, head, octets, fill);
                 wake(&self.board, &self.socket);
                 went
@@ -135,34 +157,41 @@ impl Session {
         })
     }
 
-    /// The direct lane for a message, if there is one now. Management goes by the server, where
-    /// the agents of its port are.
+    /// Where a message goes. Management goes by the server, where the agents of its port are.
     #[inline(always)]
-    fn direct(&mut self, head: &[u64]) -> Option<&mut Out> {
+    fn path(&mut self, head: &[u64]) -> Path<'_> {
         if is_management(head[0]) {
-            return None;
+            return Path::Server;
         }
         let route = route_bits(head[0], head[1]);
         let last = self.outs.get(self.out_last);
         let is_last = last.is_some_and(|out| out.route == route && out.is_begun && out.is_open());
-        let at = if is_last { self.out_last } else { self.find_out(route)? };
-        self.out_last = at;
-        self.outs.get_mut(at)
+        if is_last { Path::Direct(&mut self.outs[self.out_last]) } else { self.find_path(route) }
     }
 
     #[cold]
-    fn find_out(&mut self, route: u64) -> Option<usize> {
-        let at = self.outs.iter().position(|out| out.route == route)?;
+    fn find_path(&mut self, route: u64) -> Path<'_> {
+        let at = self.outs.iter().position(|out| out.route == route);
+        let Some(at) = at else { return Path::Server };
         let out = &mut self.outs[at];
-        if !out.is_open() {
-            if say(&mut self.board, &self.socket, tag::CLOSED, out.number) {
-                self.outs.swap_remove(at);
-            }
-            return None;
+        let (number, is_open) = (out.number, out.is_open());
+        let what = if is_open { tag::SWITCH } else { tag::CLOSED };
+        if is_open && out.is_begun {
+            self.out_last = at;
+            return Path::Direct(&mut self.outs[at]);
         }
-        // Without room the server's lane is stuck, and nothing goes past it.
-        out.is_begun = out.is_begun || say(&mut self.board, &self.socket, tag::SWITCH, out.number);
-        out.is_begun.then_some(at)
+        if !say(&mut self.board, &self.socket, what, number) {
+            // Nothing goes by the server before it knows, even if there should be room now.
+            return Path::Full;
+        }
+        if !is_open {
+            self.outs.swap_remove(at);
+            return Path::Server;
+        }
+        self.out_last = at;
+        let out = &mut self.outs[at];
+        out.is_begun = true;
+        Path::Direct(out)
     }
 
     // ---------------------------------------------------------------- receiving
@@ -170,26 +199,28 @@ impl Session {
     /// Hands the next thing that has come to the adapter; says whether there was any.
     #[inline]
     pub(super) fn receive(&mut self, now: Time, adapter: &mut Adapter, room: &mut Vec<u8>) -> bool {
-        for _ in 0..self.ins.len() {
-            if self.in_next >= self.ins.len() {
-                self.in_next = 0;
+        // Every ring once, and the server's.
+        for _ in 0..=self.ins.len() {
+            if self.turn_left == 0 {
+                self.turn = if self.turn < self.ins.len() { self.turn + 1 } else { 0 };
+                self.turn_left = IN_A_ROW;
             }
-            let from = &mut self.ins[self.in_next];
-            self.in_next += 1;
-            if from.receive(now, adapter, &mut self.lenders, room) {
+            let took = match self.ins.get_mut(self.turn) {
+                Some(from) => from.receive(now, adapter, &mut self.lenders, room),
+                None => self.board.down.has_entry() && self.receive_down(now, adapter, room),
+            };
+            if took {
+                self.turn_left = self.turn_left.saturating_sub(1);
                 return true;
             }
+            self.turn_left = 0;
         }
-        self.board.down.has_entry() && self.receive_down(now, adapter, room)
+        false
     }
 
     /// The next thing that the server has sent.
     #[cold]
     fn receive_down(&mut self, now: Time, adapter: &mut Adapter, room: &mut Vec<u8>) -> bool {
-        // One may have become ready just before what the server sent.
-        if self.ins.iter().any(|from| from.lane.has_entry()) {
-            return false;
-        }
         let (lenders, mut said) = (&mut self.lenders, None);
         let received = self.board.down.receive_if(|entry| match entry.tag() {
             tag::PACKET => {
@@ -200,11 +231,11 @@ impl Session {
             }
             tag::MESSAGE => {
                 // Whom it comes from stands where the receiver looks for nothing.
-                let client = (entry.head(2) >> 32) as u32;
+                let client = (entry.first_words()[2] >> 32) as u32;
                 take(entry, client, now, adapter, lenders, room)
             }
             other => {
-                said = Some((other, entry.head(0)));
+                said = Some((other, entry.head()[0]));
                 true
             }
         });
@@ -312,8 +343,8 @@ impl In {
     ) -> bool {
         let (route, client) = (self.route, self.client);
         self.lane.receive_if(|entry| {
-            let is_granted = route_bits(entry.head(0), entry.head(1)) == route;
-            if entry.tag() != tag::MESSAGE || !is_granted {
+            let [first, second, ..] = entry.first_words();
+            if entry.tag() != tag::MESSAGE || route_bits(first, second) != route {
                 adapter.handle_message(now, None);
                 return true;
             }
@@ -336,7 +367,7 @@ fn take(
     if adapter.take_usual(now, entry) {
         return true;
     }
-    if entry.head(0) & LENT == 0 {
+    if entry.first_words()[0] & LENT == 0 {
         adapter.handle_message(now, Arrival::of_entry(entry, None, room).as_ref());
         return true;
     }
@@ -394,5 +425,199 @@ impl Lenders {
             None if was_asked => self.known.entry(client).or_default().take(segment, fd),
             None => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::board::{SLOTS, ServerBoard};
+    use super::super::direct::Granted;
+    use super::super::socket::{accept, listen_at, socket_path};
+    use super::*;
+    use crate::hca::port::{Drop as Reason, Port};
+    use pollux_mem::{Memory, Segment, Words};
+    use pollux_verbs::{
+        Access, Completion, Cq, Qp, QpAttributes, QpInit, QpState, QpType, RecvRequest, Sge,
+    };
+    use pollux_wire::address::{Guid, Lid, Qpn};
+    use pollux_wire::keys::{PKey, QKey};
+    use pollux_wire::packet::{Deth, Opcode};
+    use pollux_wire::psn::Psn;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    const QKEY: QKey = QKey(0x1234);
+    /// Partitions that the victim is a full member of; the sender is one of the first only.
+    const PARTITIONS: [PKey; 2] = [PKey(0x8001), PKey(0x8002)];
+    const LID: u64 = 2;
+
+    /// A client with a server that only keeps both ends of what they share.
+    fn session(name: &str) -> (Session, ServerBoard, Socket) {
+        let path = std::env::temp_dir().join(format!("pollux-{name}-{}", std::process::id()));
+        let listener = listen_at(&socket_path(&path)).unwrap();
+        let socket = Socket::connect(&path).unwrap();
+        let server = accept(listener.as_fd()).unwrap();
+        std::fs::remove_file(socket_path(&path)).unwrap();
+        let (board, fd) = ServerBoard::create(&port()).unwrap();
+        (Session::new(socket, ClientBoard::open(fd).unwrap()), board, server)
+    }
+
+    fn port() -> Port {
+        let mut port = Port::active(Lid(LID as u16), Guid(LID));
+        port.pkeys = PARTITIONS.to_vec();
+        port
+    }
+
+    /// An adapter with a queue pair for datagrams in each partition.
+    struct Victim {
+        adapter: Adapter,
+        qps: [(Qp, Cq); 2],
+        sge: Sge,
+    }
+
+    fn victim() -> Victim {
+        let mut adapter = Adapter::new(port());
+        let pd = adapter.create_pd().unwrap();
+        let memory = Memory::private(4096).unwrap();
+        let region = adapter.register(pd, &memory, Access::LOCAL_WRITE).unwrap();
+        let sge = Sge { address: region.address, octets: 128, lkey: region.lkey };
+        let qps = [0, 1].map(|partition| {
+            let cq = adapter.create_cq(4096).unwrap();
+            let init = QpInit {
+                qp_type: QpType::Ud,
+                pd,
+                send_cq: cq,
+                recv_cq: cq,
+                srq: None,
+                send_requests_max: 1,
+                recv_requests_max: 1,
+                send_sges_max: 1,
+                recv_sges_max: 1,
+                inline_octets_max: 0,
+                signal_all: false,
+            };
+            let qp = adapter.create_qp(&init).unwrap();
+            let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
+            let init = QpAttributes {
+                pkey_index: Some(partition),
+                port: Some(1),
+                qkey: Some(QKEY),
+                ..to(QpState::Init)
+            };
+            adapter.modify_qp(qp, &init).unwrap();
+            adapter.modify_qp(qp, &to(QpState::Rtr)).unwrap();
+            let rts = QpAttributes { sq_psn: Some(Psn::new(0)), ..to(QpState::Rts) };
+            adapter.modify_qp(qp, &rts).unwrap();
+            adapter.post_recv(qp, &[RecvRequest { id: 0, sges: &[sge] }]).unwrap();
+            (qp, cq)
+        });
+        Victim { adapter, qps, sge }
+    }
+
+    impl Victim {
+        /// How many datagrams have come to the queue pair in a partition, where the next may come.
+        fn came(&mut self, partition: usize) -> usize {
+            let (qp, cq) = self.qps[partition];
+            let mut out = [Completion::NOTHING];
+            let came = self.adapter.poll(cq, &mut out).unwrap();
+            if came > 0 {
+                let request = RecvRequest { id: 0, sges: &[self.sge] };
+                self.adapter.post_recv(qp, &[request]).unwrap();
+            }
+            came
+        }
+
+        /// The head of a datagram to the queue pair in a partition.
+        fn datagram(&self, partition: usize) -> [u64; 4] {
+            let dest_qp = self.adapter.qpn(self.qps[partition].0).unwrap();
+            let opcode = u64::from(Opcode::UD_SEND_ONLY.0);
+            let first = opcode | u64::from(PARTITIONS[partition].0) << 16;
+            let deth = crate::head::deth_word(Deth { qkey: QKEY, src_qp: Qpn(0x99) });
+            [first | u64::from(dest_qp.0) << 32, LID << 32 | 1 << 48, 1, deth]
+        }
+    }
+
+    /// The words of a direct lane's segment, as a sender without manners has them.
+    fn words_of(fd: &OwnedFd) -> Words {
+        let segment = Segment::from_fd(fd.try_clone().unwrap(), 1..=1 << 30).unwrap();
+        Words::over(segment.map().unwrap())
+    }
+
+    /// The first word of the head of each entry.
+    fn heads(words: &Words) -> impl Iterator<Item = &AtomicU64> {
+        let all = words.as_slice();
+        let identity = u64::from_be_bytes(*b"PLXLANE1");
+        let lane = all.iter().position(|word| word.load(Ordering::Relaxed) == identity).unwrap();
+        all[lane + 32..].iter().skip(2).step_by(16).take(SLOTS)
+    }
+
+    /// A sender that writes another partition over the one that was judged, in the middle of it.
+    #[test]
+    fn no_entry_is_taken_under_another_route_than_the_one_that_was_judged() {
+        const EACH: usize = 5_000;
+        let ((mut session, _board, _server), mut victim) = (session("flips"), victim());
+        let (granted, other) = (victim.datagram(0), victim.datagram(1));
+        let (_lane, fd) = Granted::create().unwrap();
+        let route = route_bits(granted[0], granted[1]);
+        assert_ne!(route, route_bits(other[0], other[1]));
+        session.ins.push(In::open(fd.try_clone().unwrap(), 1, route, 3).unwrap());
+        let words = words_of(&fd);
+        let mut sender = Out::open(fd, 1, route).unwrap();
+        let is_over = AtomicBool::new(false);
+        let (mut sent, mut taken, mut under_other, mut refused) = (0, 0, 0, 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    for head in [&other, &granted] {
+                        heads(&words).for_each(|word| word.store(head[0], Ordering::Relaxed));
+                    }
+                }
+            });
+            // Until the sender's changes have met enough entries before, and enough after the look.
+            while taken < EACH || refused < EACH {
+                assert!(sender.send_octets(&granted, b"four"));
+                assert!(session.receive(Time::START, &mut victim.adapter, &mut Vec::new()));
+                sent += 1;
+                (taken, under_other) = (taken + victim.came(0), under_other + victim.came(1));
+                refused = victim.adapter.port().drops.of(Reason::Malformed("message")) as usize;
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert_eq!((taken + refused, under_other), (sent, 0));
+    }
+
+    /// Lanes that are never empty, and what the server says in between.
+    #[test]
+    fn a_sender_that_never_stops_keeps_nobody_from_the_servers_ring() {
+        let ((mut session, mut board, _server), mut victim) = (session("fair"), victim());
+        let head = victim.datagram(0);
+        let route = route_bits(head[0], head[1]);
+        let mut senders: Vec<Out> = (1..=4)
+            .map(|number| {
+                let fd = Granted::create().unwrap().1;
+                session.ins.push(In::open(fd.try_clone().unwrap(), number, route, 3).unwrap());
+                Out::open(fd, number, route).unwrap()
+            })
+            .collect();
+        // A lane that opens, one that ends, word of mail, and a datagram for the other partition.
+        let fd = Granted::create().unwrap().1;
+        session.coming.insert(5, In::open(fd, 5, route, 3).unwrap());
+        for (what, number) in [(tag::OPEN, 5), (tag::CLOSE, 5), (tag::MAIL, 0)] {
+            assert!(board.down.send_octets(what, &[number], &[]));
+        }
+        assert!(board.down.send_octets(tag::MESSAGE, &victim.datagram(1), b"four"));
+        for sender in &mut senders {
+            while sender.send_octets(&head, b"four") {}
+        }
+        let mut polls = 0;
+        while victim.came(1) == 0 {
+            polls += 1;
+            assert!(polls <= 4 * IN_A_ROW + 4, "the server's ring has no turn");
+            assert!(session.receive(Time::START, &mut victim.adapter, &mut Vec::new()));
+            for sender in &mut senders {
+                // Without room it is full, as it shall be.
+                let _ = sender.send_octets(&head, b"four");
+            }
+        }
+        assert!(session.has_mail && session.ins.len() == 4);
     }
 }

@@ -416,10 +416,10 @@ fn up_of(entry: &Entry<'_>) -> Up {
         octets
     };
     match entry.tag() {
-        tag::SWITCH => Up::Switch(entry.head(0)),
-        tag::CLOSED => Up::Closed(entry.head(0)),
+        tag::SWITCH => Up::Switch(entry.head()[0]),
+        tag::CLOSED => Up::Closed(entry.head()[0]),
         tag::VIOLATION => {
-            let violation = KeyViolation::read(entry.head(0), &octets());
+            let violation = KeyViolation::read(entry.head()[0], &octets());
             violation.map_or(Up::Rubbish, Up::Violation)
         }
         tag::PACKET => {
@@ -431,9 +431,8 @@ fn up_of(entry: &Entry<'_>) -> Up {
             }
         }
         tag::MESSAGE if (3..=WORDS_MAX).contains(&entry.head_words()) => {
-            let mut head = [0; WORDS_MAX];
+            let mut head = entry.head();
             let head = &mut head[..entry.head_words()];
-            head.iter_mut().enumerate().for_each(|(nth, word)| *word = entry.head(nth));
             // Management goes as packets, and whom it comes from is not the client's to say.
             head[1] &= !(0xff << 24);
             head[2] &= 0xffff_ffff;
@@ -551,7 +550,7 @@ mod tests {
         }
         server.send(Time::START, &mut net);
         let mut came = Vec::new();
-        while board.down.receive(|entry| came.push((entry.tag(), entry.head(0) >> 32))) {}
+        while board.down.receive(|entry| came.push((entry.tag(), entry.head()[0] >> 32))) {}
         came.retain(|(what, _)| *what == tag::MESSAGE);
         assert_eq!(came, [(tag::MESSAGE, 1 << 21 | 0x41)]);
         assert!(net.subnet().nodes()[1].drops.total() >= 2, "nobody is there for the others");
