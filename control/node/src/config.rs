@@ -24,10 +24,16 @@
 //! link = "80:00:00:48:fe:80:00:00:00:00:00:00:00:02:c9:03:00:00:10:01"
 //! ```
 //!
+//! `read` takes a file apart, `check` looks for what no single value shows to be wrong, and `lines`
+//! finds the line that an error is about.
+//!
 //! A key that is none is an error which names the nearest that is one: a misspelt key that is
 //! passed over would show as an interface that does what nobody asked for.
 
-use pollux_dataplane::engine::counts::WORKERS_MAX;
+mod check;
+mod lines;
+
+use check::Machine;
 use pollux_dataplane::engine::idle::Idle;
 use pollux_dataplane::ipoib::RECEIVE_MTU_MAX;
 use pollux_wire::ip::ipoib::ip_mtu;
@@ -35,7 +41,7 @@ use pollux_wire::ip::ipv6::IPV6_MTU_MIN;
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::PKey;
 use serde::{Deserialize, Deserializer, de};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
@@ -119,6 +125,18 @@ pub enum Mode {
     Auto,
 }
 
+impl Mode {
+    /// As a file writes it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Ud => "ud",
+            Self::Rc => "rc",
+            Self::Uc => "uc",
+            Self::Auto => "auto",
+        }
+    }
+}
+
 /// A peer that is treated otherwise than the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -145,6 +163,23 @@ pub struct Prefix {
     pub ip: IpAddr,
     /// Bits of the prefix.
     pub len: u8,
+}
+
+impl Prefix {
+    /// Whether an address is in the network of this one.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        match (self.ip, ip) {
+            (IpAddr::V4(own), IpAddr::V4(ip)) => {
+                let hosts = u32::MAX.checked_shr(self.len.into()).unwrap_or(0);
+                (own.to_bits() ^ ip.to_bits()) & !hosts == 0
+            }
+            (IpAddr::V6(own), IpAddr::V6(ip)) => {
+                let hosts = u128::MAX.checked_shr(self.len.into()).unwrap_or(0);
+                (own.to_bits() ^ ip.to_bits()) & !hosts == 0
+            }
+            _ => false,
+        }
+    }
 }
 
 /// Who has an address, though nobody asks.
@@ -193,80 +228,33 @@ impl InterfaceSettings {
 }
 
 impl NodeConfig {
-    /// The configuration in a file.
+    /// The configuration in a file, which this build can run on this machine.
     pub fn open(path: &Path) -> Result<Self, ConfigError> {
         let file = path.display().to_string();
-        match std::fs::read_to_string(path) {
-            Ok(text) => Self::read(&file, &text),
-            Err(error) => {
-                let reason = format!("the configuration cannot be read: {error}");
-                Err(ConfigError { file, line: 0, reason })
-            }
-        }
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            let reason = format!("the configuration cannot be read: {error}");
+            ConfigError { file: file.clone(), line: 0, reason }
+        })?;
+        Self::read(&file, &text)?.on(&Machine::this(), &file, &text)
     }
 
-    /// The configuration in a text, which errors call by the name of its file.
+    /// The configuration in a text, which errors call by the name of its file. Whether this machine
+    /// has what it names is not looked at.
     pub fn read(file: &str, text: &str) -> Result<Self, ConfigError> {
         let config = toml::from_str::<Self>(text).map_err(|error| {
-            let line = error.span().map_or(0, |span| line_of(text, span.start));
+            let line = error.span().map_or(0, |span| lines::line_at(text, span.start));
             let reason = explain(error.message());
             ConfigError { file: file.into(), line, reason }
         })?;
-        config.check().map_err(|(key, reason)| {
-            let line = text.find(&key).map_or(0, |at| line_of(text, at));
-            ConfigError { file: file.into(), line, reason }
-        })?;
+        check::rules(&config).map_err(|broken| broken.in_file(file, text))?;
         Ok(config)
     }
 
-    /// What no single value shows to be wrong: where, and why.
-    fn check(&self) -> Result<(), (String, String)> {
-        self.workers.check().map_err(|reason| ("cores".into(), reason))?;
-        let mut places = BTreeMap::new();
-        for (name, interface) in &self.interfaces {
-            let header = format!("interface.{name}");
-            let place = (&interface.device, interface.pkey.partition());
-            if let Some(other) = places.insert(place, name) {
-                let (device, pkey) = (&interface.device, interface.pkey.0);
-                let reason = format!(
-                    "{name} and {other} are both at {device:?} in the partition {pkey:#06x}; \
-                     give one of them another pkey"
-                );
-                return Err((header, reason));
-            }
-            let connects = interface.peer.iter().find(|peer| peer.mode != Mode::Ud);
-            if let (Mode::Ud, Some(peer)) = (interface.mode, connects) {
-                let ip = peer.address;
-                let reason = format!(
-                    "{name} has the mode ud and so no connections, but {ip} another one; \
-                     give {name} the mode auto, and others than {ip} ud"
-                );
-                return Err((header, reason));
-            }
-            let v6 = interface.fixed_addresses().find(|prefix| prefix.ip.is_ipv6());
-            if let (false, Some(prefix)) = (interface.ipv6, v6) {
-                let reason = format!("{name} has {}, but ipv6 = false; take one away", prefix.ip);
-                return Err((header, reason));
-            }
-        }
-        Ok(())
+    /// The same configuration, if this machine can run it.
+    fn on(self, machine: &Machine, file: &str, text: &str) -> Result<Self, ConfigError> {
+        machine.check(&self).map_err(|broken| broken.in_file(file, text))?;
+        Ok(self)
     }
-}
-
-impl WorkerSettings {
-    fn check(&self) -> Result<(), String> {
-        let mut cores = BTreeSet::new();
-        if let Some(twice) = self.cores.iter().find(|core| !cores.insert(**core)) {
-            return Err(format!("core {twice} stands there twice; each worker needs its own"));
-        }
-        let count = self.cores.len();
-        let is_fine = count <= WORKERS_MAX;
-        is_fine.then_some(()).ok_or(format!("{count} cores; write at most {WORKERS_MAX}"))
-    }
-}
-
-fn line_of(text: &str, at: usize) -> usize {
-    text[..at].matches('\n').count() + 1
 }
 
 /// A message of the parser, with the nearest known key for one that is not known.
@@ -382,101 +370,4 @@ fn link_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LinkAddres
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use pollux_wire::address::Qpn;
-
-    const WHOLE: &str = r#"
-[interface.ib0]
-device = "soft:/run/fabric@host1"
-pkey = 0x8001
-mode = "rc"
-address = ["10.0.0.1/24", "fd00::1/64"]
-router = ["10.0.0.254"]
-
-[[interface.ib0.neighbor]]
-address = "10.0.0.9"
-link = "80:00:00:48:fe:80:00:00:00:00:00:00:00:02:c9:03:00:00:10:01"
-"#;
-
-    fn refusal(text: &str) -> String {
-        NodeConfig::read("node.toml", text).expect_err("it is refused").to_string()
-    }
-
-    #[test]
-    fn a_file_says_what_a_node_is() {
-        let config = NodeConfig::read("node.toml", WHOLE).unwrap();
-        let ib0 = &config.interfaces["ib0"];
-        assert_eq!((ib0.pkey, ib0.mode, ib0.ipv6), (PKey(0x8001), Mode::Rc, true));
-        let v6 = Prefix { ip: "fd00::1".parse().unwrap(), len: 64 };
-        assert_eq!(ib0.address[1], AddressSetting::Fixed(v6));
-        assert!(!ib0.asks_for_address());
-        let asking = NodeConfig::read("f", &WHOLE.replace("fd00::1/64", "dhcp")).unwrap();
-        let ib0 = &asking.interfaces["ib0"];
-        assert_eq!((ib0.fixed_addresses().count(), ib0.asks_for_address()), (1, true));
-        let link = ib0.neighbor[0].link;
-        assert_eq!((link.rc, link.qpn, link.gid.0[15]), (true, Qpn(0x48), 1));
-        let least = NodeConfig::read("f", "[interface.a]\ndevice = 'mlx5_0'").unwrap();
-        assert_eq!(least.interfaces["a"].pkey, PKey::DEFAULT);
-    }
-
-    #[test]
-    fn workers_have_cores_of_their_own_and_rest_as_they_are_told() {
-        let workers = |text: &str| {
-            let text = format!("[workers]\n{text}\n{WHOLE}");
-            NodeConfig::read("node.toml", &text).map(|config| config.workers)
-        };
-        let none = workers("").unwrap();
-        assert_eq!((none.cores.len(), none.idle), (0, Idle::Adaptive));
-        let both = workers("cores = [2, 3]\nidle = \"poll\"").unwrap();
-        assert_eq!((both.cores, both.idle), (vec![2, 3], Idle::Poll));
-        let refusal = |text: &str| workers(text).unwrap_err().to_string();
-        let twice = "node.toml:2: core 2 stands there twice; each worker needs its own";
-        assert_eq!(refusal("cores = [2, 3, 2]"), twice);
-        let said = refusal("idle = \"sleepy\"");
-        assert!(said.starts_with("node.toml:2: ") && said.contains("poll, pause or adaptive"));
-        assert!(refusal("core = [2]").contains("did you mean `cores`?"));
-    }
-
-    #[test]
-    fn a_misspelt_key_is_refused_with_the_nearest_known_one() {
-        let misspelt = WHOLE.replace("router", "ruoter");
-        let expected = "node.toml:7: there is no key `ruoter`; did you mean `router`?";
-        assert_eq!(refusal(&misspelt), expected);
-        let stranger = "[interface.ib0]\ndevice = 'a'\nbandwidth = 1\n";
-        let said = refusal(stranger);
-        assert!(said.starts_with("node.toml:3: there is no key `bandwidth` here"), "{said}");
-        assert!(refusal("[interfaces.a]").contains("did you mean `interface`"));
-    }
-
-    #[test]
-    fn a_wrong_value_is_refused_with_its_line_and_the_right_form() {
-        let said = refusal(&WHOLE.replace("fd00::1/64", "fd00::1/129"));
-        assert!(said.starts_with("node.toml:6: ") && said.contains("write 10.0.0.1/24"), "{said}");
-        let said = refusal(&WHOLE.replace("80:00:00:48", "80:00:00"));
-        assert!(said.starts_with("node.toml:11: ") && said.contains("20 octets"), "{said}");
-        assert!(refusal(&WHOLE.replace("0x8001", "0")).contains("the default one is 0xffff"));
-        assert!(refusal("[interface.ib0]\npkey = 1").contains("device"));
-        let twice = format!("{WHOLE}[interface.ib1]\ndevice = 'soft:/run/fabric@host1'\n");
-        let child = NodeConfig::read("f", &twice).expect("another partition of the same port");
-        assert_eq!(child.interfaces["ib1"].pkey, PKey::DEFAULT);
-        let said = refusal(&format!("{twice}pkey = 1\n"));
-        assert!(said.starts_with("node.toml:12: ib1 and ib0 are both at"), "{said}");
-        let mixed = WHOLE.replace("pkey = 0x8001", "ipv6 = false");
-        assert!(refusal(&mixed).contains("has fd00::1, but ipv6 = false"));
-        let said = refusal(&WHOLE.replace("pkey = 0x8001", "mtu = 65521"));
-        assert!(said.starts_with("node.toml:4: ") && said.contains("1280 to 65520"), "{said}");
-        let workers = |count: &str| WHOLE.replace("pkey = 0x8001", &format!("workers = {count}"));
-        assert_eq!(NodeConfig::read("f", &workers("8")).unwrap().interfaces["ib0"].workers, 8);
-        for count in ["0", "9", "300"] {
-            let said = refusal(&workers(count));
-            assert!(said.starts_with("node.toml:4: ") && said.contains("write 1 to 8"), "{said}");
-        }
-        let peer = format!("{WHOLE}[[interface.ib0.peer]]\naddress = '10.0.0.7'\nmode = 'uc'\n");
-        let config = NodeConfig::read("node.toml", &peer).unwrap();
-        assert_eq!(config.interfaces["ib0"].peer[0].mode, Mode::Uc);
-        let said = refusal(&peer.replace("mode = \"rc\"", "mode = \"ud\""));
-        assert!(said.starts_with("node.toml:2: ib0 has the mode ud"), "{said}");
-        assert!(refusal(&peer.replace("'uc'", "'tcp'")).contains("`tcp`"));
-    }
-}
+mod tests;

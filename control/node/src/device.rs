@@ -74,23 +74,67 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
+/// What a device's name says: of which kind it is, and which one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceName {
+    /// A port of a fabric that this process has to itself.
+    Private,
+    /// A source and sink of packets.
+    Null,
+    /// A port of a running fabric.
+    Soft(process::Address),
+    /// An adapter in hardware.
+    Adapter {
+        /// Its name.
+        device: String,
+        /// Its port.
+        port: u8,
+    },
+}
+
+impl DeviceName {
+    /// Reads a name. Whether there is such a device only [`open`] can say.
+    pub fn parse(name: &str) -> Result<Self, OpenError> {
+        let wrong = || OpenError::Name(name.into());
+        match name.split_once(':') {
+            Some(("soft", "")) => Ok(Self::Private),
+            Some(("null", "")) => Ok(Self::Null),
+            Some(("soft", _)) => process::Address::parse(name).map(Self::Soft).ok_or_else(wrong),
+            // A colon was forgotten, or too much stands behind it.
+            None if matches!(name, "soft" | "null") => Err(wrong()),
+            Some(("null", _)) => Err(wrong()),
+            _ => {
+                let (device, port) = pollux_ibverbs::parse_name(name).map_err(|_| wrong())?;
+                Ok(Self::Adapter { device: device.into(), port })
+            }
+        }
+    }
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Private => f.write_str("soft:"),
+            Self::Null => f.write_str("null:"),
+            Self::Soft(address) => address.fmt(f),
+            Self::Adapter { device, port } => write!(f, "{device}:{port}"),
+        }
+    }
+}
+
 /// Opens a device by its name.
 pub fn open(name: &str) -> Result<Opened, OpenError> {
-    match name.split_once(':') {
-        Some(("soft", "")) => open_private(),
-        Some(("null", "")) => {
+    match DeviceName::parse(name)? {
+        DeviceName::Private => open_private(),
+        DeviceName::Null => {
             Ok(Opened { device: Box::new(NullDevice::new()), port: 1, fabric: None })
         }
-        Some(("soft", _)) if process::Address::parse(name).is_some() => {
+        DeviceName::Soft(_) => {
             let device = process::open(name, clock()).map_err(OpenError::Soft)?;
             // The adapter has one port, whichever of the node's it is at.
             Ok(Opened { device: Box::new(device), port: 1, fabric: None })
         }
-        Some((kind, port)) if kind.is_empty() || port.parse::<u8>().is_err() => {
-            Err(OpenError::Name(name.into()))
-        }
-        None if name.is_empty() => Err(OpenError::Name(name.into())),
-        _ => {
+        DeviceName::Adapter { .. } => {
             let opened = pollux_ibverbs::open(name).map_err(OpenError::Hardware)?;
             Ok(Opened { device: opened.device, port: opened.port, fabric: None })
         }
@@ -127,12 +171,14 @@ mod tests {
     #[test]
     fn what_cannot_be_opened_is_refused_with_advice() {
         let refusal = |name: &str| open(name).err().expect("it is refused").to_string();
-        for name in ["", ":1", "soft:@", "soft:/run/x", "tap:x", "soft:x@y:0"] {
+        let wrong = ["", ":1", "soft:@", "soft:/run/x", "tap:x", "soft:x@y:0", "soft:x@y:999"];
+        for name in
+            wrong.into_iter().chain(["null:2", "null", "soft", "mlx5_0:0", "mlx5_0:300", "a b"])
+        {
             assert!(refusal(name).contains("soft:PATH@NODE[:PORT]"), "{}", refusal(name));
         }
         assert!(OpenError::PrivateFull.to_string().contains("pollux fabric --topology single:N"));
         assert_eq!(open("null:").expect("it needs nothing").device.attributes().name, "null:");
-        assert!(refusal("null:2").starts_with("null"), "it has one port");
         let nowhere = refusal("soft:/nowhere/fabric@host1");
         assert!(nowhere.contains("pollux fabric --socket /nowhere/fabric"), "{nowhere}");
         assert!(refusal("no_such_0:1").starts_with("no_such_0"), "{}", refusal("no_such_0:1"));

@@ -99,7 +99,7 @@ impl fmt::Display for OpenError {
 impl std::error::Error for OpenError {}
 
 /// Takes `mlx5_0:2` apart; without a port it is the first.
-pub(crate) fn parse_name(name: &str) -> Result<(&str, u8), OpenError> {
+pub fn parse_name(name: &str) -> Result<(&str, u8), OpenError> {
     let bad = || OpenError::BadName { name: name.to_owned() };
     let (device, port) = match name.split_once(':') {
         None => (name, 1),

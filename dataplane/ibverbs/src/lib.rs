@@ -24,9 +24,12 @@ mod hca;
 #[cfg(feature = "hca")]
 pub mod umad;
 
-pub use error::OpenError;
+pub use error::{OpenError, parse_name};
 
 use pollux_verbs::Device;
+
+/// Whether this build can open any adapter.
+pub const OPENS_ADAPTERS: bool = cfg!(feature = "hca");
 
 /// A device, and the port of it that its name asked for.
 pub struct Opened {
@@ -38,7 +41,7 @@ pub struct Opened {
 
 /// Opens `mlx5_0`, or `mlx5_0:2` for its second port.
 pub fn open(name: &str) -> Result<Opened, OpenError> {
-    let (device, port) = error::parse_name(name)?;
+    let (device, port) = parse_name(name)?;
     #[cfg(feature = "hca")]
     return hca::open(device, port).map(|device| Opened { device: Box::new(device), port });
     #[cfg(not(feature = "hca"))]
