@@ -20,6 +20,8 @@ use std::time::Duration;
 
 /// Rules at a time.
 pub const RULES_MAX: usize = 256;
+/// The longest delay: no link is longer, and a packet that comes later nobody waits for.
+const DELAY_MAX: Duration = Duration::from_secs(60);
 
 const FORM: &str = "write [NODE:PORT/]KIND=CHANCE,... with loss, duplicate, reorder or corrupt \
     as in loss=1%, and delay as in delay=20us; or NODE:PORT/down";
@@ -118,7 +120,12 @@ fn faults(text: &str) -> Result<Faults, String> {
         let wrong = || format!("'{part}' is no fault; {FORM}");
         let (kind, value) = part.split_once('=').ok_or_else(wrong)?;
         if kind == "delay" {
-            faults.delay_max = duration(value).ok_or_else(wrong)?;
+            let delay = duration(value).ok_or_else(wrong)?;
+            if delay > DELAY_MAX {
+                let longest = DELAY_MAX.as_secs();
+                return Err(format!("the delay {value} is too long; write at most {longest}s"));
+            }
+            faults.delay_max = delay;
             continue;
         }
         let chance = chance(value).ok_or_else(wrong)?;
@@ -176,6 +183,11 @@ mod tests {
             assert!(faults(bad).unwrap_err().contains("loss=1%"), "{bad}");
         }
         assert!(faults("reorder=1%").unwrap_err().contains("together"));
+        assert!(faults("reorder=1%,delay=60s").is_ok());
+        for long in ["60001ms", "18446744073709551615s", "18446744073709551615us"] {
+            let said = faults(&format!("reorder=1%,delay={long}")).unwrap_err();
+            assert_eq!(said, format!("the delay {long} is too long; write at most 60s"));
+        }
     }
 
     #[test]
