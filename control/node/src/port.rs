@@ -30,6 +30,7 @@ use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::cm::CmMessage;
 use pollux_wire::mad::{MadHeader, Method, MgmtClass};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -81,10 +82,49 @@ struct Inner {
     fabric: Option<Arc<Embedded>>,
 }
 
-/// What an interface has to be told.
+/// What an interface has to be told, and what it has made at the device.
 struct Seated {
     mads: Queue<Envelope>,
     events: Queue<AsyncEvent>,
+    objects: Objects,
+}
+
+/// What was made at a device by one of those that share it, and is to go with it.
+#[derive(Default)]
+struct Objects {
+    pds: BTreeSet<Pd>,
+    regions: BTreeSet<LKey>,
+    cqs: BTreeSet<Cq>,
+    srqs: BTreeSet<Srq>,
+    qps: BTreeSet<Qp>,
+    ahs: BTreeSet<Ah>,
+    groups: BTreeSet<(Qp, Gid, Lid)>,
+}
+
+impl Objects {
+    /// Ends all of them, what uses another first. A device that is gone has ended them itself.
+    fn end(self, device: &mut dyn Device) {
+        for (qp, mgid, mlid) in self.groups {
+            let _ = device.detach_multicast(qp, mgid, mlid);
+        }
+        self.qps.into_iter().for_each(|qp| drop(device.destroy_qp(qp)));
+        self.ahs.into_iter().for_each(|ah| drop(device.destroy_ah(ah)));
+        self.srqs.into_iter().for_each(|srq| drop(device.destroy_srq(srq)));
+        self.cqs.into_iter().for_each(|cq| drop(device.destroy_cq(cq)));
+        self.regions.into_iter().for_each(|region| drop(device.deregister(region)));
+        self.pds.into_iter().for_each(|pd| drop(device.destroy_pd(pd)));
+    }
+}
+
+/// The device of a shared port, as one interface has it. When it goes, so does all that was made by
+/// it: others stay at the device, and what is posted there names memory that goes as well.
+struct SharedDevice(Seat);
+
+impl Drop for SharedDevice {
+    fn drop(&mut self) {
+        let Inner { device, seated, .. } = &mut *lock(&self.0.inner);
+        std::mem::take(&mut seated[self.0.number].objects).end(&mut **device);
+    }
 }
 
 impl SharedPort {
@@ -98,13 +138,21 @@ impl SharedPort {
         Ok(Self { inner: Arc::new(Mutex::new(inner)) })
     }
 
-    /// A place for the interface of this partition.
+    /// A place for the interface of this partition; the same one for the next, once it has gone.
     pub fn seat(&self, p_key: PKey) -> Seat {
         let mut inner = lock(&self.inner);
-        inner.p_keys.push(p_key);
         let (mads, events) = (Queue::new(MADS_MAX), Queue::new(EVENTS_MAX));
-        inner.seated.push(Seated { mads, events });
-        Seat { inner: Arc::clone(&self.inner), number: inner.seated.len() - 1 }
+        let seated = Seated { mads, events, objects: Objects::default() };
+        let known = inner.p_keys.iter().position(|known| known.partition() == p_key.partition());
+        match known {
+            Some(number) => inner.seated[number] = seated,
+            None => {
+                inner.p_keys.push(p_key);
+                inner.seated.push(seated);
+            }
+        }
+        let number = known.unwrap_or(inner.seated.len() - 1);
+        Seat { inner: Arc::clone(&self.inner), number }
     }
 }
 
@@ -222,7 +270,7 @@ impl Place {
                     let inner = lock(&seat.inner);
                     (inner.port, inner.pd, inner.fabric.clone())
                 };
-                let device = Box::new(seat.clone());
+                let device = Box::new(SharedDevice(seat.clone()));
                 Ok(Taken { device, port, pd, management: Management::Shared(seat), fabric })
             }
         }
@@ -345,19 +393,41 @@ impl Management {
 macro_rules! pass_on {
     ($($verb:ident($($name:ident: $kind:ty),*) -> $answer:ty;)*) => {
         $(fn $verb(&self, $($name: $kind),*) -> $answer {
-            lock(&self.inner).device.$verb($($name),*)
+            lock(&self.0.inner).device.$verb($($name),*)
         })*
     };
 }
 macro_rules! pass_on_mut {
     ($($verb:ident($($name:ident: $kind:ty),*) -> $answer:ty;)*) => {
         $(fn $verb(&mut self, $($name: $kind),*) -> $answer {
-            lock(&self.inner).device.$verb($($name),*)
+            lock(&self.0.inner).device.$verb($($name),*)
+        })*
+    };
+}
+/// Verbs that make something, which is remembered in a set of [`Objects`].
+macro_rules! make {
+    ($($set:ident: $verb:ident($($name:ident: $kind:ty),*) -> $made:ty;)*) => {
+        $(fn $verb(&mut self, $($name: $kind),*) -> Result<$made, VerbsError> {
+            let Inner { device, seated, .. } = &mut *lock(&self.0.inner);
+            let made = device.$verb($($name),*)?;
+            seated[self.0.number].objects.$set.insert(made);
+            Ok(made)
+        })*
+    };
+}
+/// Verbs that end something, which is forgotten then.
+macro_rules! end {
+    ($($set:ident: $verb:ident($name:ident: $kind:ty);)*) => {
+        $(fn $verb(&mut self, $name: $kind) -> Result<(), VerbsError> {
+            let Inner { device, seated, .. } = &mut *lock(&self.0.inner);
+            device.$verb($name)?;
+            seated[self.0.number].objects.$set.remove(&$name);
+            Ok(())
         })*
     };
 }
 
-impl Device for Seat {
+impl Device for SharedDevice {
     pass_on! {
         attributes() -> DeviceAttributes;
         port(port: u8) -> Result<PortAttributes, VerbsError>;
@@ -366,25 +436,27 @@ impl Device for Seat {
         qpn(qp: Qp) -> Result<Qpn, VerbsError>;
         query_qp(qp: Qp) -> Result<(QpState, QpAttributes), VerbsError>;
     }
+    make! {
+        pds: create_pd() -> Pd;
+        cqs: create_cq(completions_max: u32) -> Cq;
+        srqs: create_srq(pd: Pd, requests_max: u32, sges_max: u32) -> Srq;
+        qps: create_qp(init: &QpInit) -> Qp;
+        ahs: create_ah(pd: Pd, address: &AddressVector) -> Ah;
+    }
+    end! {
+        pds: destroy_pd(pd: Pd);
+        regions: deregister(region: LKey);
+        cqs: destroy_cq(cq: Cq);
+        srqs: destroy_srq(srq: Srq);
+        qps: destroy_qp(qp: Qp);
+        ahs: destroy_ah(ah: Ah);
+    }
     pass_on_mut! {
-        create_pd() -> Result<Pd, VerbsError>;
-        destroy_pd(pd: Pd) -> Result<(), VerbsError>;
-        register(pd: Pd, memory: &Memory, access: Access) -> Result<MemoryRegion, VerbsError>;
-        deregister(region: LKey) -> Result<(), VerbsError>;
+        // No interface has any.
         create_window(pd: Pd) -> Result<MemoryWindow, VerbsError>;
         destroy_window(window: RKey) -> Result<(), VerbsError>;
-        create_cq(completions_max: u32) -> Result<Cq, VerbsError>;
-        destroy_cq(cq: Cq) -> Result<(), VerbsError>;
-        create_srq(pd: Pd, requests_max: u32, sges_max: u32) -> Result<Srq, VerbsError>;
         set_srq_limit(srq: Srq, limit: u32) -> Result<(), VerbsError>;
-        destroy_srq(srq: Srq) -> Result<(), VerbsError>;
-        create_qp(init: &QpInit) -> Result<Qp, VerbsError>;
         modify_qp(qp: Qp, change: &QpAttributes) -> Result<(), VerbsError>;
-        destroy_qp(qp: Qp) -> Result<(), VerbsError>;
-        create_ah(pd: Pd, address: &AddressVector) -> Result<Ah, VerbsError>;
-        destroy_ah(ah: Ah) -> Result<(), VerbsError>;
-        attach_multicast(qp: Qp, mgid: Gid, mlid: Lid) -> Result<(), VerbsError>;
-        detach_multicast(qp: Qp, mgid: Gid, mlid: Lid) -> Result<(), VerbsError>;
         post_send(qp: Qp, batch: &[SendRequest<'_>]) -> Result<(), PostError>;
         post_recv(qp: Qp, batch: &[RecvRequest<'_>]) -> Result<(), PostError>;
         post_srq_recv(srq: Srq, batch: &[RecvRequest<'_>]) -> Result<(), PostError>;
@@ -395,9 +467,35 @@ impl Device for Seat {
         beside() -> Result<Box<dyn Device + Send>, VerbsError>;
     }
 
+    fn register(
+        &mut self,
+        pd: Pd,
+        memory: &Memory,
+        access: Access,
+    ) -> Result<MemoryRegion, VerbsError> {
+        let Inner { device, seated, .. } = &mut *lock(&self.0.inner);
+        let region = device.register(pd, memory, access)?;
+        seated[self.0.number].objects.regions.insert(region.lkey);
+        Ok(region)
+    }
+
+    fn attach_multicast(&mut self, qp: Qp, mgid: Gid, mlid: Lid) -> Result<(), VerbsError> {
+        let Inner { device, seated, .. } = &mut *lock(&self.0.inner);
+        device.attach_multicast(qp, mgid, mlid)?;
+        seated[self.0.number].objects.groups.insert((qp, mgid, mlid));
+        Ok(())
+    }
+
+    fn detach_multicast(&mut self, qp: Qp, mgid: Gid, mlid: Lid) -> Result<(), VerbsError> {
+        let Inner { device, seated, .. } = &mut *lock(&self.0.inner);
+        device.detach_multicast(qp, mgid, mlid)?;
+        seated[self.0.number].objects.groups.remove(&(qp, mgid, mlid));
+        Ok(())
+    }
+
     /// Events are everybody's: each interface knows its own queue pairs, and all have the port.
     fn async_event(&mut self) -> Option<AsyncEvent> {
-        lock(&self.inner).event(self.number)
+        lock(&self.0.inner).event(self.0.number)
     }
 }
 
@@ -419,6 +517,55 @@ mod tests {
         let header = MadHeader::new(class, method, transaction_id, AttributeId(0x38));
         mad[..MadHeader::LEN].copy_from_slice(&header.emit());
         mad
+    }
+
+    #[test]
+    fn what_one_made_at_a_shared_device_goes_with_it() {
+        let fabric = Embedded::start("single:1").expect("it starts");
+        let opened = crate::open(&format!("soft:{}@host1", fabric.path().display()));
+        let port = SharedPort::new(opened.expect("nobody is there")).expect("it has what we need");
+        let place = |p_key| Place::from(port.seat(p_key)).take().expect("it has room");
+        let (mut one, mut other) = (place(P_KEYS[0]), place(P_KEYS[1]));
+        let make = |taken: &mut Taken| {
+            let (device, pd) = (&mut taken.device, taken.pd);
+            let cq = device.create_cq(8).expect("there is room");
+            let memory = Memory::private(4096).expect("there is memory");
+            device.register(pd, &memory, Access::LOCAL_WRITE).expect("there is room");
+            device.create_srq(pd, 8, 1).expect("there is room");
+            let address = AddressVector { port: 1, ..AddressVector::default() };
+            device.create_ah(pd, &address).expect("there is room");
+            let qp = device.create_qp(&QpInit {
+                qp_type: QpType::Ud,
+                pd,
+                send_cq: cq,
+                recv_cq: cq,
+                srq: None,
+                send_requests_max: 1,
+                recv_requests_max: 1,
+                send_sges_max: 1,
+                recv_sges_max: 1,
+                inline_octets_max: 0,
+                signal_all: false,
+            });
+            qp.expect("there is room")
+        };
+        let (qp_of_one, qp_of_other) = (make(&mut one), make(&mut other));
+        assert!(other.device.query_qp(qp_of_one).is_ok(), "one device has both");
+        drop(one);
+        assert!(other.device.query_qp(qp_of_one).is_err());
+        assert!(other.device.query_qp(qp_of_other).is_ok());
+        let sizes = |number: usize| {
+            let inner = lock(&port.inner);
+            let Objects { pds, regions, cqs, srqs, qps, ahs, groups } =
+                &inner.seated[number].objects;
+            [pds.len(), regions.len(), cqs.len(), srqs.len(), qps.len(), ahs.len(), groups.len()]
+        };
+        assert_eq!((sizes(0), sizes(1)), ([0; 7], [0, 1, 1, 1, 1, 1, 0]));
+        // Whoever comes next in that partition has its number.
+        let again = place(P_KEYS[0]);
+        assert_eq!(lock(&port.inner).seated.len(), 2);
+        drop((again, other));
+        assert_eq!(sizes(1), [0; 7]);
     }
 
     #[test]
