@@ -157,6 +157,7 @@ impl Host {
         let asked = lead.ping(now, to, octets, patience);
         asked.map_err(|why| match why {
             PingError::TooMany => io::ErrorKind::QuotaExceeded.into(),
+            PingError::TooLong => io::ErrorKind::InvalidInput.into(),
             PingError::Down => io::ErrorKind::NetworkDown.into(),
             _ => io::ErrorKind::AddrNotAvailable.into(),
         })

@@ -1,6 +1,7 @@
 //! `pollux fabric`: from arguments to a fabric that runs.
 
-use crate::signals::{say, signals};
+use crate::output::say;
+use crate::signals::signals;
 use clap::{Args, ValueEnum};
 use pollux_node::fabric::{Config, Fabric, Partitions, Plug, config, partitions};
 use std::error::Error;

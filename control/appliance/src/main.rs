@@ -6,8 +6,10 @@
 
 #![forbid(unsafe_code)]
 
+mod asking;
 mod demo;
 mod fabric;
+mod output;
 mod ping;
 mod run;
 mod show;
@@ -32,7 +34,7 @@ enum Command {
     Fabric(fabric::Arguments),
     /// Runs a node: interfaces of IP over InfiniBand, as a file says.
     Run(run::RunArguments),
-    /// Says whether a node could be as a file says.
+    /// Checks a configuration file for all that `run` would refuse.
     Check(run::CheckArguments),
     /// Asks whether somebody answers a running node.
     Ping(ping::Arguments),
@@ -57,8 +59,11 @@ fn main() -> ExitCode {
         Command::Idle(arguments) => (show::idle(&arguments).map(well), 1),
         Command::Fault(arguments) => (show::fault(&arguments).map(well), 1),
     };
-    result.unwrap_or_else(|error| {
-        eprintln!("pollux: {error}");
-        ExitCode::from(failure)
+    result.unwrap_or_else(|error| match error.downcast_ref::<output::OutputError>() {
+        Some(error) if error.is_reader_gone() => ExitCode::from(output::READER_GONE),
+        _ => {
+            output::note(&error.to_string());
+            ExitCode::from(failure)
+        }
     })
 }

@@ -1,8 +1,11 @@
 //! `pollux ping`: whether somebody answers a running node, told as ping tells it.
 
-use crate::show::ask;
-use crate::signals::{say, signals};
+use crate::asking::{Progress, seconds};
+use crate::output::{OutputError, print};
+use crate::signals::signals;
 use clap::Args;
+use clap::builder::RangedU64ValueParser;
+use pollux_node::admin::client::{AskError, Client};
 use serde_json::Value;
 use std::error::Error;
 use std::io::Read;
@@ -27,13 +30,20 @@ pub struct Arguments {
     /// Octets of data
     #[arg(long, value_name = "N", default_value_t = 56)]
     size: u16,
-    /// How often; without it, until a signal ends it
-    #[arg(long, value_name = "N")]
+    /// How many requests, 1 or more; without it, until a signal ends it
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..))]
     count: Option<u32>,
     /// Seconds between two requests
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
-    interval: f64,
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    interval: Duration,
+    /// How long to wait before the first request for a node that is just starting, and for its
+    /// interface to come up; 0 to not wait at all
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    wait: Duration,
 }
+
+/// How long later requests wait for a node that has too much to do.
+const BUSY_MAX: Duration = Duration::from_secs(1);
 
 /// What has come back.
 #[derive(Default)]
@@ -46,25 +56,46 @@ struct Statistics {
 /// Asks, and says what came of it: 0 if there was an answer, 1 if there was none.
 #[expect(clippy::disallowed_methods, reason = "how long all of it took is part of what is said")]
 pub fn ping(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
-    let Arguments { address, size, .. } = arguments;
+    let Arguments { address, size, interval, .. } = arguments;
     let from = arguments.from.as_deref().unwrap_or_default();
     let question = format!("ping {address} {size} {from}");
-    let interval = Duration::try_from_secs_f64(arguments.interval)?;
     let (wake, is_over) = signals()?;
+    let is_over = || is_over.load(Ordering::Relaxed);
     let headers = if address.is_ipv4() { 28 } else { 48 };
-    say(&format!("PING {address} {size}({}) bytes of data.", u32::from(*size) + headers));
-    let (begun, mut statistics) = (Instant::now(), Statistics::default());
-    while !is_over.load(Ordering::Relaxed) {
-        statistics.sent += 1;
+    print(&format!("PING {address} {size}({}) bytes of data.\n", u32::from(*size) + headers))?;
+    let (mut statistics, mut patience) = (Statistics::default(), arguments.wait);
+    let mut progress = Progress::default();
+    let mut begun = Instant::now();
+    while !is_over() {
         let asked = Instant::now();
-        let answer = ask(&arguments.socket, &question)?;
-        statistics.take(address, &answer);
+        let client = Client::new(&arguments.socket, patience);
+        let answer = client.ask(&question, &mut |error, pause| {
+            if statistics.sent == 0 {
+                progress.say(error, patience);
+            }
+            wait(&wake, pause).is_ok() && !is_over()
+        });
+        if is_over() && answer.is_err() {
+            break;
+        }
+        match answer {
+            // Once it has been asked, a node that is not up any more is as silent as any other.
+            Err(AskError::Later(why)) if statistics.sent > 0 => {
+                statistics.lost(address, &why)?;
+            }
+            answer => {
+                if statistics.sent == 0 {
+                    (begun, patience) = (asked, BUSY_MAX);
+                }
+                statistics.take(address, &answer?)?;
+            }
+        }
         if arguments.count == Some(statistics.sent) {
             break;
         }
         wait(&wake, interval.saturating_sub(asked.elapsed()))?;
     }
-    statistics.say(address, begun.elapsed());
+    statistics.say(address, begun.elapsed())?;
     Ok(if statistics.times.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -79,38 +110,41 @@ fn wait(mut wake: &UnixStream, time: Duration) -> std::io::Result<()> {
 }
 
 impl Statistics {
-    fn take(&mut self, address: &IpAddr, answer: &Value) {
-        let sequence = self.sent;
+    fn take(&mut self, address: &IpAddr, answer: &Value) -> Result<(), OutputError> {
         let Some(us) = answer["us"].as_f64() else {
-            let lost = answer["lost"].as_str().unwrap_or("no answer");
-            return say(&format!("From {address}: icmp_seq={sequence} {lost}"));
+            return self.lost(address, answer["lost"].as_str().unwrap_or("no answer"));
         };
+        self.sent += 1;
         let (octets, ttl) = (&answer["octets"], &answer["ttl"]);
-        let time = us / 1e3;
+        let (sequence, time) = (self.sent, us / 1e3);
         self.times.push(time);
-        say(&format!(
-            "{octets} bytes from {address}: icmp_seq={sequence} ttl={ttl} time={time:.3} ms"
-        ));
+        print(&format!(
+            "{octets} bytes from {address}: icmp_seq={sequence} ttl={ttl} time={time:.3} ms\n"
+        ))
     }
 
-    fn say(&self, address: &IpAddr, took: Duration) {
+    fn lost(&mut self, address: &IpAddr, why: &str) -> Result<(), OutputError> {
+        self.sent += 1;
+        print(&format!("From {address}: icmp_seq={} {why}\n", self.sent))
+    }
+
+    fn say(&self, address: &IpAddr, took: Duration) -> Result<(), OutputError> {
         let (sent, received) = (self.sent, self.times.len());
         let lost = 100.0 * (1.0 - received as f64 / f64::from(sent.max(1)));
-        say(&format!(
+        print(&format!(
             "\n--- {address} ping statistics ---\n{sent} packets transmitted, {received} received, \
-             {lost:.0}% packet loss, time {}ms",
+             {lost:.0}% packet loss, time {}ms\n",
             took.as_millis()
-        ));
-        if received > 0 {
-            let count = received as f64;
-            let mean = self.times.iter().sum::<f64>() / count;
-            let least = self.times.iter().copied().fold(f64::INFINITY, f64::min);
-            let most = self.times.iter().copied().fold(0.0, f64::max);
-            let square = self.times.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / count;
-            let deviation = square.sqrt();
-            say(&format!(
-                "rtt min/avg/max/mdev = {least:.3}/{mean:.3}/{most:.3}/{deviation:.3} ms"
-            ));
+        ))?;
+        if received == 0 {
+            return Ok(());
         }
+        let count = received as f64;
+        let mean = self.times.iter().sum::<f64>() / count;
+        let least = self.times.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = self.times.iter().copied().fold(0.0, f64::max);
+        let square = self.times.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / count;
+        let deviation = square.sqrt();
+        print(&format!("rtt min/avg/max/mdev = {least:.3}/{mean:.3}/{most:.3}/{deviation:.3} ms\n"))
     }
 }

@@ -1,6 +1,7 @@
 //! `pollux run` and `pollux check`: from a configuration to a node that runs.
 
-use crate::signals::{say, signals};
+use crate::output::{print, say};
+use crate::signals::signals;
 use clap::Args;
 use pollux_node::config::NodeConfig;
 use pollux_node::node::Node;
@@ -25,7 +26,7 @@ pub struct CheckArguments {
     config: PathBuf,
 }
 
-/// Runs a node until a signal ends it.
+/// Runs a node until a signal ends it. Devices that are missing it waits for.
 pub fn run(arguments: &RunArguments) -> Result<(), Box<dyn Error>> {
     let config = NodeConfig::open(&arguments.config)?;
     let (wake, is_over) = signals()?;
@@ -36,10 +37,10 @@ pub fn run(arguments: &RunArguments) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Says whether a node could be so.
+/// Checks what `run` checks before it starts. A device that is missing now may come.
 pub fn check(arguments: &CheckArguments) -> Result<(), Box<dyn Error>> {
     let config = NodeConfig::open(&arguments.config)?;
     let names: Vec<_> = config.interfaces.keys().map(String::as_str).collect();
-    say(&format!("{}: good; interfaces: {}", arguments.config.display(), names.join(", ")));
-    Ok(())
+    let (file, names) = (arguments.config.display(), names.join(", "));
+    Ok(print(&format!("{file}: good; interfaces: {names}\n"))?)
 }

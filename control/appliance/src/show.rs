@@ -1,10 +1,11 @@
 //! `pollux show` and `pollux fault`: questions to a running node or fabric, and answers as tables.
 
+use crate::asking::{Wait, ask};
+use crate::output::print;
 use clap::{Args, Subcommand, ValueEnum};
-use pollux_node::admin;
 use serde_json::Value;
 use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What to show.
 #[derive(Args)]
@@ -16,6 +17,8 @@ pub struct ShowArguments {
     /// As JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    wait: Wait,
 }
 
 /// Things that a node or a fabric has.
@@ -52,6 +55,8 @@ pub struct IdleArguments {
     /// The socket of the node
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
+    #[command(flatten)]
+    wait: Wait,
 }
 
 /// What to do about faults.
@@ -60,6 +65,8 @@ pub struct FaultArguments {
     /// The socket of the fabric
     #[arg(long, value_name = "PATH", global = true)]
     socket: Option<PathBuf>,
+    #[command(flatten)]
+    wait: Wait,
     #[command(subcommand)]
     command: FaultCommand,
 }
@@ -83,7 +90,7 @@ enum FaultCommand {
 /// Shows what a node or a fabric has.
 pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
     let (what, columns) = columns(arguments.what);
-    let answer = ask(&arguments.socket, &format!("show {what}"))?;
+    let answer = ask(&arguments.socket, &format!("show {what}"), arguments.wait)?;
     // Groups of a node have other things to show than those of a fabric.
     let columns = match answer[0].get("group") {
         Some(_) => "interface group lid state heard why",
@@ -91,8 +98,7 @@ pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
     };
     let columns: Vec<_> = columns.split_whitespace().collect();
     let text = if arguments.json { format!("{answer}\n") } else { table(&answer, &columns) };
-    print!("{text}");
-    Ok(())
+    Ok(print(&text)?)
 }
 
 /// What a thing is called in a question, and the columns of its table.
@@ -123,36 +129,25 @@ const fn columns(what: What) -> (&'static str, &'static str) {
 pub fn fault(arguments: &FaultArguments) -> Result<(), Box<dyn Error>> {
     let socket = arguments.socket.as_deref().ok_or("say which fabric with --socket PATH")?;
     match &arguments.command {
-        FaultCommand::Add { rule } => println!("{}", ask(socket, &format!("fault add {rule}"))?),
+        FaultCommand::Add { rule } => {
+            let number = ask(socket, &format!("fault add {rule}"), arguments.wait)?;
+            Ok(print(&format!("{number}\n"))?)
+        }
         FaultCommand::Del { number } => {
-            ask(socket, &format!("fault del {number}"))?;
+            Ok(ask(socket, &format!("fault del {number}"), arguments.wait).map(drop)?)
         }
         FaultCommand::List => {
-            print!("{}", table(&ask(socket, "fault list")?, &["number", "rule"]));
+            let rules = ask(socket, "fault list", arguments.wait)?;
+            Ok(print(&table(&rules, &["number", "rule"]))?)
         }
     }
-    Ok(())
 }
 
 /// Changes how workers of a node rest.
 pub fn idle(arguments: &IdleArguments) -> Result<(), Box<dyn Error>> {
     let worker = arguments.worker.map_or(String::new(), |number| number.to_string());
-    ask(&arguments.socket, &format!("idle {} {worker}", arguments.strategy)).map(|_| ())
-}
-
-/// Asks at a socket.
-pub fn ask(socket: &Path, question: &str) -> Result<Value, Box<dyn Error>> {
-    let answer = admin::ask(socket, question).map_err(|error| {
-        format!(
-            "nobody answers at {}: {error}; start a fabric or a node with --socket",
-            socket.display()
-        )
-    })?;
-    let mut answer: Value = serde_json::from_str(&answer)?;
-    match answer.get("error").and_then(Value::as_str) {
-        Some(error) => Err(error.into()),
-        None => Ok(answer["ok"].take()),
-    }
+    let question = format!("idle {} {worker}", arguments.strategy);
+    Ok(ask(&arguments.socket, &question, arguments.wait).map(drop)?)
 }
 
 /// A line for every thing, in columns.

@@ -13,8 +13,8 @@
 mod host;
 mod measure;
 
+use crate::output::say;
 use crate::show::table;
-use crate::signals::say;
 use clap::Args;
 use host::Host;
 use measure::{PATIENCE, timed};

@@ -131,6 +131,7 @@ fn what_cannot_be_is_refused_with_advice() {
         (&["--wire", "switch1:1=udp:127.0.0.1:9"], "name a free one"),
         (&["--wire", "nobody:1=udp:127.0.0.1:9"], "switch1, host1"),
         (&["--fault", "loss=2"], "loss=1%"),
+        (&["--fault", "reorder=1%,delay=18446744073709551615s"], "too long; write at most 60s"),
         (&["--sm", "none", "--partitions", "x"], "--sm embedded"),
         (&["--sm", "none", "--lmc", "1"], "--sm embedded"),
         (&["--lmc", "8"], "from 0 to 7"),
@@ -141,6 +142,6 @@ fn what_cannot_be_is_refused_with_advice() {
         let (is_ok, said) = said(&[&["fabric"], arguments].concat());
         assert!(!is_ok && said.contains(advice), "{arguments:?}: {said}");
     }
-    let (is_ok, said) = said(&["show", "nodes", "--socket", "/nonexistent"]);
+    let (is_ok, said) = said(&["show", "nodes", "--socket", "/nonexistent", "--wait", "0"]);
     assert!(!is_ok && said.contains("start a fabric or a node with --socket"), "{said}");
 }

@@ -4,6 +4,7 @@
 mod demo;
 mod fabric;
 mod nodes;
+mod operator;
 mod processes;
 mod program;
 mod running;

@@ -21,36 +21,15 @@ impl Node {
 
     /// It is configured so.
     fn with(fabric: &Running, host: u32, text: &str) -> Self {
-        let (config, mut socket) =
-            (format!("node{host}.toml"), fabric.path(&format!("node{host}")));
+        let (config, socket) = (format!("node{host}.toml"), fabric.path(&format!("node{host}")));
         std::fs::write(fabric.path(&config), text).expect("there is a folder");
         let (well, said) = said(&["check", &fabric.path(&config)]);
         assert!(well && said.contains("interfaces: ib0"), "{said}");
-        let begun = Instant::now();
-        loop {
-            let child = Command::new(env!("CARGO_BIN_EXE_pollux"))
-                .args(["run", &fabric.path(&config), "--socket", &socket])
-                .stdout(Stdio::null())
-                .spawn();
-            let mut node = Self { child: Ending(child.expect("it starts")), socket };
-            if node.runs() {
-                return node;
-            }
-            // The fabric may not know yet that who was at the port before is dead.
-            assert!(begun.elapsed() < PATIENCE, "it does not run");
-            socket = node.socket.clone();
-        }
-    }
-
-    /// Waits until it answers; says whether it does.
-    fn runs(&mut self) -> bool {
-        while self.child.0.try_wait().expect("it is ours").is_none() {
-            if self.ask(&["show", "interfaces"]).0 {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        false
+        let child = Command::new(env!("CARGO_BIN_EXE_pollux"))
+            .args(["run", &fabric.path(&config), "--socket", &socket])
+            .stdout(Stdio::null())
+            .spawn();
+        Self { child: Ending(child.expect("it starts")), socket }
     }
 
     fn ask(&self, question: &[&str]) -> (bool, String) {
@@ -311,11 +290,28 @@ fn a_configuration_that_cannot_be_is_refused_with_its_line() {
         assert!(said.contains("did you mean `device`?"), "{said}");
     }
     let nowhere = "[interface.ib0]\ndevice = \"soft:/nowhere/fabric@host1\"\n";
+    for (text, line, why) in [
+        (format!("[workers]\ncores = [99999]\n{nowhere}"), 2, "there is no core 99999; this"),
+        ("[interface.ib0]\ndevice = \"\"\n".into(), 2, "\"\" names no device; write soft:"),
+        (nowhere.replace("host1", "host1:999"), 2, "names no device; write soft:"),
+        (format!("{nowhere}address = [\"127.0.0.1/8\"]\n"), 3, "ib0 cannot have 127.0.0.1/8"),
+        (format!("{nowhere}\n{nowhere}"), 4, "duplicate key"),
+    ] {
+        std::fs::write(&config, &text).expect("it is ours");
+        for command in ["check", "run"] {
+            let (well, said) = said(&[command, &path]);
+            let is_named = said.contains(&format!("node.toml:{line}: ")) && said.contains(why);
+            assert!(!well && is_named, "{command}: {said}");
+        }
+    }
+    std::fs::write(&config, "").expect("it is ours");
+    for command in ["check", "run"] {
+        let (well, said) = said(&[command, &path]);
+        assert!(!well && said.contains("node.toml: the configuration has no interface"), "{said}");
+    }
+    // What may come is no error.
     std::fs::write(&config, nowhere).expect("it is ours");
-    let (well, said) = said(&["run", &path]);
-    assert!(!well && said.contains("interface ib0: ") && said.contains("pollux fabric"), "{said}");
-    std::fs::write(&config, format!("[workers]\ncores = [99999]\n{nowhere}")).expect("it is ours");
-    let (well, said) = crate::running::said(&["run", &path]);
-    assert!(!well && said.contains("there is no core 99999; this process may be on"), "{said}");
+    let (well, said) = said(&["check", &path]);
+    assert!(well, "{said}");
     std::fs::remove_dir_all(&folder).expect("it is ours");
 }

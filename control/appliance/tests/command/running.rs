@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// How long anything may take here. Nothing takes a tenth of it.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-fn pollux(arguments: &[&str]) -> Command {
+pub fn pollux(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pollux"));
     command.args(arguments).stdin(Stdio::null());
     command

@@ -3,7 +3,9 @@
 //! A request has an identifier of its own, so an answer to another one is nobody's. Errors count
 //! for the request whose front they quote.
 
+use super::PingError;
 use super::sending::NotSent;
+use crate::admin::CONNECTIONS_MAX;
 use pollux_control::interface::Delivery;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
@@ -17,8 +19,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Requests under way at a time.
-const REQUESTS_MAX: usize = 64;
+/// Requests under way at a time: one for each that the node's socket takes.
+const REQUESTS_MAX: usize = CONNECTIONS_MAX;
 /// Octets of a header of ICMP.
 const ICMP_LEN: usize = 8;
 const HOP_LIMIT: u8 = 64;
@@ -64,27 +66,27 @@ pub struct Echoes {
 }
 
 impl Echoes {
-    /// A request with so many octets of data, and its name; none if there are too many, or the
-    /// packet would be too long.
+    /// A request with so many octets of data, and its name.
     pub fn ask(
         &mut self,
         now: Time,
         (from, to): (IpAddr, IpAddr),
         octets: usize,
         patience: Duration,
-    ) -> Option<(EchoId, Vec<u8>)> {
+    ) -> Result<(EchoId, Vec<u8>), PingError> {
         // What nobody asked about any more makes room.
         self.requests.retain(|_, request| now < request.until + patience);
         let id = EchoId(self.next);
         if self.requests.len() == REQUESTS_MAX || self.requests.contains_key(&id) {
-            return None;
+            return Err(PingError::TooMany);
         }
         let data: Vec<u8> = (0..octets).map(|at| at as u8).collect();
-        let packet = request(from, to, Echo { identifier: id.0, sequence: 1, data: &data })?;
+        let packet = request(from, to, Echo { identifier: id.0, sequence: 1, data: &data });
+        let packet = packet.ok_or(PingError::TooLong)?;
         self.next = self.next.wrapping_add(1);
         let until = now + patience;
         self.requests.insert(id, Request { to, octets, sent: now, until, outcome: None });
-        Some((id, packet))
+        Ok((id, packet))
     }
 
     /// It could not be sent.

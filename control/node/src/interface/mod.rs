@@ -220,12 +220,6 @@ impl Interface {
         true
     }
 
-    /// Its hands are to end, before it does; says whether nothing is left of them at the device.
-    pub(crate) fn end_hands(&self) -> bool {
-        self.crew.end();
-        self.crew.is_gone()
-    }
-
     /// Control, to be told something.
     fn tell(&mut self) -> &mut control::Interface {
         self.is_told = true;
@@ -276,8 +270,7 @@ impl Interface {
             return Err(PingError::Down);
         }
         let from = self.control.addresses().source_for(to).ok_or(PingError::NoSource)?;
-        let asked = self.echoes.ask(now, (from, to), octets, patience);
-        let (id, packet) = asked.ok_or(PingError::TooMany)?;
+        let (id, packet) = self.echoes.ask(now, (from, to), octets, patience)?;
         if let Err(why) = self.send(now, &packet) {
             self.echoes.not_sent(id, why);
         }
@@ -479,6 +472,8 @@ pub enum PingError {
     Down,
     /// It has no address to ask from.
     NoSource,
-    /// Too many requests are under way, or the packet would be too long.
+    /// Too many requests are under way.
     TooMany,
+    /// No IP packet is so long.
+    TooLong,
 }

@@ -5,6 +5,7 @@
 //! they can: whoever asks asks again until then ([`crate::admin`]).
 
 use super::desk::Desk;
+use crate::admin::CONNECTIONS_MAX;
 use pollux_dataplane::engine::counts::{Counts, WorkerCounts};
 use pollux_dataplane::engine::idle::Idle;
 use serde_json::{Value, json};
@@ -12,8 +13,11 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
-/// Questions that are under way, at most: more than the socket takes.
-const UNDER_WAY_MAX: usize = 64;
+/// Questions that are under way, at most: all that the socket takes, and as many that it has given
+/// up.
+const UNDER_WAY_MAX: usize = 2 * CONNECTIONS_MAX;
+/// Those of them that ask for an echo, which may take seconds: others always have room.
+const PINGS_MAX: usize = CONNECTIONS_MAX * 3 / 4;
 
 /// What a worker says to a question.
 #[derive(Debug)]
@@ -23,9 +27,20 @@ pub(super) enum Answer {
     /// This.
     One(Value),
     /// Nothing here; perhaps somebody else. If nobody else, then why.
-    Elsewhere(String),
+    Elsewhere(Unanswered),
+    /// Nothing yet, and why.
+    Later(String),
     /// Nothing, and why.
     No(String),
+}
+
+/// Why there is no answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unanswered {
+    /// There is none.
+    No(String),
+    /// There may be one soon.
+    Later(String),
 }
 
 /// A question on its way to a worker.
@@ -46,7 +61,8 @@ struct UnderWay {
     /// Its answer, once it was asked.
     answer: Option<Receiver<Answer>>,
     rows: Option<Vec<Value>>,
-    elsewhere: Option<String>,
+    elsewhere: Option<Unanswered>,
+    is_ping: bool,
 }
 
 impl Questions {
@@ -61,13 +77,14 @@ impl Questions {
         let words: Vec<_> = question.split_whitespace().collect();
         let answer = match words[..] {
             ["show", "workers"] => Ok(workers(desks, counts)),
-            ["idle", name] => set_idle(name, None, desks),
-            ["idle", name, worker] => set_idle(name, Some(worker), desks),
+            ["idle", name] => set_idle(name, None, desks).map_err(Unanswered::No),
+            ["idle", name, worker] => set_idle(name, Some(worker), desks).map_err(Unanswered::No),
             _ => self.ask(number, question, desks)?,
         };
         let answer = match answer {
             Ok(value) => json!({ "ok": value }),
-            Err(error) => json!({ "error": error }),
+            Err(Unanswered::No(error)) => json!({ "error": error }),
+            Err(Unanswered::Later(why)) => json!({ "later": why }),
         };
         Some(answer.to_string())
     }
@@ -78,11 +95,20 @@ impl Questions {
         number: u64,
         question: &str,
         desks: &mut [Desk],
-    ) -> Option<Result<Value, String>> {
-        if self.0.len() == UNDER_WAY_MAX && !self.0.contains_key(&number) {
-            self.0.pop_first();
+    ) -> Option<Result<Value, Unanswered>> {
+        if !self.0.contains_key(&number) {
+            let is_ping = question.starts_with("ping");
+            let pings = self.0.values().filter(|one| one.is_ping).count();
+            if is_ping && pings >= PINGS_MAX {
+                let why = format!("{pings} echo requests are under way already");
+                return Some(Err(Unanswered::Later(why)));
+            }
+            if self.0.len() == UNDER_WAY_MAX {
+                self.0.pop_first();
+            }
+            self.0.insert(number, UnderWay::new(is_ping));
         }
-        let under_way = self.0.entry(number).or_insert_with(UnderWay::new);
+        let under_way = self.0.get_mut(&number)?;
         let answer = under_way.go_round(number, question, desks)?;
         self.0.remove(&number);
         Some(answer)
@@ -90,8 +116,8 @@ impl Questions {
 }
 
 impl UnderWay {
-    const fn new() -> Self {
-        Self { worker: 0, answer: None, rows: None, elsewhere: None }
+    const fn new(is_ping: bool) -> Self {
+        Self { worker: 0, answer: None, rows: None, elsewhere: None, is_ping }
     }
 
     fn go_round(
@@ -99,7 +125,7 @@ impl UnderWay {
         number: u64,
         words: &str,
         desks: &mut [Desk],
-    ) -> Option<Result<Value, String>> {
+    ) -> Option<Result<Value, Unanswered>> {
         while let Some(desk) = desks.get_mut(self.worker) {
             let Some(answer) = &self.answer else {
                 let (sender, receiver) = sync_channel(1);
@@ -111,12 +137,18 @@ impl UnderWay {
             match answer.try_recv() {
                 Err(TryRecvError::Empty) => return None,
                 Err(TryRecvError::Disconnected) => {
-                    return Some(Err(format!("worker {} does not answer any more", self.worker)));
+                    let why = format!("worker {} does not answer any more", self.worker);
+                    return Some(Err(Unanswered::No(why)));
                 }
                 Ok(Answer::One(value)) => return Some(Ok(value)),
-                Ok(Answer::No(why)) => return Some(Err(why)),
+                Ok(Answer::No(why)) => return Some(Err(Unanswered::No(why))),
+                Ok(Answer::Later(why)) => return Some(Err(Unanswered::Later(why))),
                 Ok(Answer::Rows(rows)) => self.rows.get_or_insert_default().extend(rows),
-                Ok(Answer::Elsewhere(why)) => self.elsewhere = Some(why),
+                // One that may answer soon counts more than all that never will.
+                Ok(Answer::Elsewhere(why)) => match &self.elsewhere {
+                    Some(Unanswered::Later(_)) => {}
+                    _ => self.elsewhere = Some(why),
+                },
             }
             (self.worker, self.answer) = (self.worker + 1, None);
         }
@@ -124,7 +156,8 @@ impl UnderWay {
             rows.sort_by_key(|row| row["interface"].as_str().map(String::from));
             return Some(Ok(rows.into()));
         }
-        Some(Err(self.elsewhere.take().unwrap_or_default()))
+        let nobody = || Unanswered::No("the node has no interface".into());
+        Some(Err(self.elsewhere.take().unwrap_or_else(nobody)))
     }
 }
 

@@ -5,7 +5,6 @@
 //! device share a port, and stay together. Hands of an interface go to the workers after its own;
 //! where there are fewer workers than an interface is to have, one does the work of several.
 
-use super::StartError;
 use super::asking::Question;
 use super::duty::Duty;
 use crate::config::{InterfaceSettings, WorkerSettings};
@@ -127,14 +126,6 @@ pub(super) fn deal(
     dealt
 }
 
-/// Whether this process may be on all these cores.
-pub(super) fn check_cores(cores: &[usize]) -> Result<(), StartError> {
-    let there = core_affinity::get_core_ids().unwrap_or_default();
-    let there: Vec<_> = there.into_iter().map(|core| core.id).collect();
-    let missing = cores.iter().find(|core| !there.contains(core));
-    missing.map_or(Ok(()), |core| Err(StartError::Core(*core, there)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,12 +173,5 @@ mod tests {
         assert_eq!(dealt(&[]), ["ab+"], "one does it all");
         assert_eq!(dealt(&[0, 1]), ["a+b", "b+a"]);
         assert_eq!(dealt(&[0, 1, 2, 3, 4]), ["a+", "b+a", "+ab"]);
-    }
-
-    #[test]
-    fn a_core_that_is_not_there_is_refused_with_those_that_are() {
-        assert!(check_cores(&[]).is_ok());
-        let said = check_cores(&[usize::MAX]).unwrap_err().to_string();
-        assert!(said.contains("this process may be on") && said.contains("[workers]"), "{said}");
     }
 }

@@ -2,25 +2,26 @@
 //! others.
 
 use super::asking::{Answer, Question};
-use super::opening::{self, Colleagues, Named, NamedHand};
+use super::opening::{Colleagues, Interfaces, NamedHand, Outage};
 use super::report::Asked;
 use super::waker::Waker;
+use crate::admin::CONNECTIONS_MAX;
 use crate::interface::echo::EchoId;
 use crate::interface::{Interface, Side};
 use pollux_dataplane::engine::Work;
 use pollux_verbs::time::Time;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
 /// How long what was accepted may take to be sent, when leave is to be taken.
 const SEND_MAX: Duration = Duration::from_millis(500);
-/// Questions that have no answer yet, at most.
-const QUESTIONS_MAX: usize = 64;
+/// Questions that have no answer yet, at most: all that the socket takes.
+const QUESTIONS_MAX: usize = CONNECTIONS_MAX;
 
 /// What one worker has to do.
 pub(super) struct Duty {
-    interfaces: BTreeMap<String, Named>,
+    interfaces: Interfaces,
     /// Hands of interfaces whose leads may be another worker's, and more of them.
     hands: Vec<NamedHand>,
     arrivals: Receiver<NamedHand>,
@@ -31,8 +32,6 @@ pub(super) struct Duty {
     /// Packets, when they were counted last, and in all. When an interface or a hand goes, there
     /// are fewer; what others have moved is counted once all the same.
     packets: (u64, u64),
-    /// All are at one device: nobody sleeps at two.
-    has_one_device: bool,
     /// It wakes whoever sleeps there.
     is_woken: bool,
     ending: Option<Ending>,
@@ -50,12 +49,11 @@ enum Ending {
 impl Duty {
     /// These interfaces. What becomes of them is told by `news`, and whoever hears that is woken.
     pub(super) fn new(
-        interfaces: BTreeMap<String, Named>,
+        interfaces: Interfaces,
         (colleagues, arrivals): (Colleagues, Receiver<NamedHand>),
         news: SyncSender<String>,
         waker: Waker,
     ) -> Self {
-        let devices: BTreeSet<_> = interfaces.values().map(Named::device).collect();
         Self {
             interfaces,
             hands: Vec::new(),
@@ -64,7 +62,6 @@ impl Duty {
             pings: BTreeMap::new(),
             questions: Vec::new(),
             packets: (0, 0),
-            has_one_device: devices.len() == 1,
             is_woken: false,
             ending: None,
             news,
@@ -73,7 +70,7 @@ impl Duty {
     }
 
     fn running(&mut self) -> impl Iterator<Item = &mut Interface> {
-        self.interfaces.values_mut().flat_map(|named| &mut named.interface)
+        self.interfaces.running()
     }
 
     /// Tells something, if there is room for it.
@@ -85,7 +82,7 @@ impl Duty {
     /// Answers what can be answered by now.
     fn answer(&mut self, now: Time) {
         let Self { interfaces, pings, questions, colleagues, waker, .. } = self;
-        let mut asked = Asked { interfaces, pings, colleagues };
+        let mut asked = Asked { interfaces: &mut interfaces.all, pings, colleagues };
         questions.retain(|question| {
             let Some(answer) = asked.answer(now, question.number, &question.words) else {
                 return true;
@@ -100,7 +97,11 @@ impl Duty {
     /// Says what has become of interfaces, where that is not what was said last. What there is no
     /// room for is said later.
     fn tell(&mut self) {
-        for (name, named) in &mut self.interfaces {
+        for (name, named) in &mut self.interfaces.all {
+            // That it is opened first is no news.
+            if matches!(named.interface, Err(Outage::Pending)) {
+                continue;
+            }
             let state = named.state();
             if state != named.said && self.news.try_send(format!("{name}: {state}")).is_ok() {
                 named.said = state;
@@ -114,9 +115,7 @@ impl Work for Duty {
     type Command = Question;
 
     fn breathe(&mut self, now: Time) -> bool {
-        let all = self.interfaces.iter_mut();
-        let busy = all.fold(false, |busy, (name, named)| named.step(now, name) | busy);
-        let mut busy = busy | opening::reopen(now, &mut self.interfaces, &self.colleagues);
+        let mut busy = self.interfaces.step(now, &self.colleagues);
         self.hands.retain_mut(|(_, hand)| {
             busy |= hand.step(now);
             hand.failed().is_none()
@@ -134,7 +133,7 @@ impl Work for Duty {
 
     fn packets(&mut self) -> u64 {
         let hands: Vec<_> = self.hands.iter().map(|(_, one)| one.mover()).collect();
-        let traffic = self.interfaces.values().flat_map(|named| &named.interface);
+        let traffic = self.interfaces.all.values().flat_map(|named| &named.interface);
         let traffic = traffic.map(Interface::mover).chain(hands);
         let traffic = traffic.map(|one| one.station().traffic());
         let sum = traffic.fold(0, |sum, one| {
@@ -148,22 +147,23 @@ impl Work for Duty {
 
     fn poll_timeout(&self) -> Option<Time> {
         let hands = self.hands.iter().map(|(_, hand)| hand.poll_timeout());
-        self.interfaces.values().map(Named::poll_timeout).chain(hands).flatten().min()
+        hands.chain([self.interfaces.poll_timeout()]).flatten().min()
     }
 
     fn handle_command(&mut self, _: Time, question: Question) {
         match self.questions.len() < QUESTIONS_MAX {
             true => self.questions.push(question),
             false => {
-                let why = "too many questions at once; ask again later".into();
-                let _ = question.answer.try_send(Answer::No(why));
+                let why = "too many questions at once".into();
+                let _ = question.answer.try_send(Answer::Later(why));
             }
         }
     }
 
     fn arm(&mut self) -> bool {
         let armed = self.running().fold(true, |all, one| one.arm() & all);
-        let is_one = self.has_one_device && self.hands.is_empty();
+        // Nobody sleeps at two.
+        let is_one = self.interfaces.have_one_device() && self.hands.is_empty();
         self.is_woken = armed && is_one && self.running().next().is_some();
         self.is_woken
     }

@@ -22,11 +22,10 @@ mod waker;
 
 use crate::admin::Admin;
 use crate::config::NodeConfig;
-use crate::device::OpenError;
-use crate::interface::mover::DeviceError;
 use asking::Questions;
 use desk::{Dealt, Desk, Shift};
 use duty::Duty;
+use opening::Interfaces;
 use pollux_dataplane::engine;
 use pollux_dataplane::engine::counts::Counts;
 use pollux_mem::region::MapError;
@@ -42,7 +41,7 @@ use std::thread::{Builder, ScopedJoinHandle, scope};
 use std::time::{Duration, Instant};
 use waker::{Woken, waker};
 
-/// How often a device is looked for that is gone.
+/// How often a device is looked for that is gone, at least.
 const REOPEN_EVERY: Duration = Duration::from_secs(1);
 /// The longest sleep of the thread that answers.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -65,41 +64,20 @@ pub struct Node {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// A device cannot be opened.
-    Open(String, OpenError),
-    /// A device has not what an interface needs.
-    Device(String, DeviceError),
-    /// Another interface there failed, so its device is opened again.
-    Beside(String, String),
     /// Nobody can ask.
     Socket(String, io::Error),
-    /// A worker is to be on a core where it may not; it may on these.
-    Core(usize, Vec<usize>),
     /// No memory for what workers count.
     Counts(MapError),
     /// The system gives no thread, or no socket between threads.
     System(io::Error),
-    /// There is nothing to run.
-    Empty,
 }
 
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Open(name, error) => write!(f, "interface {name}: {error}"),
-            Self::Device(name, error) => write!(f, "interface {name}: {error}"),
-            Self::Beside(name, device) => {
-                write!(f, "interface {name}: {device} failed for another interface there")
-            }
             Self::Socket(path, error) => write!(f, "socket {path}: {error}"),
-            Self::Core(core, there) => write!(
-                f,
-                "there is no core {core}; this process may be on {there:?}: write some of them as \
-                 cores = [...] in [workers], or leave it out"
-            ),
             Self::Counts(error) => write!(f, "memory for the workers' counters: {error}"),
             Self::System(error) => write!(f, "threads of the node: {error}"),
-            Self::Empty => f.write_str("the configuration has no interface; write [interface.ib0]"),
         }
     }
 }
@@ -107,13 +85,14 @@ impl fmt::Display for StartError {
 impl std::error::Error for StartError {}
 
 impl Node {
-    /// Opens all devices, and the socket.
+    /// Opens the socket. Devices are opened by the workers, when they are there.
     #[expect(clippy::disallowed_methods, reason = "this is where the machine's clock comes in")]
     pub fn new(config: NodeConfig, socket: Option<&Path>) -> Result<Self, StartError> {
-        if config.interfaces.is_empty() {
-            return Err(StartError::Empty);
-        }
-        desk::check_cores(&config.workers.cores)?;
+        let listen = |path: &Path| {
+            let failed = |error| StartError::Socket(path.display().to_string(), error);
+            Admin::listen(path).map_err(failed)
+        };
+        let admin = socket.map(listen).transpose()?;
         let start = Instant::now();
         let now = || Time::START + start.elapsed();
         let dealt = desk::deal(config.interfaces, &config.workers);
@@ -125,17 +104,12 @@ impl Node {
         for ((dealt, counts), ways) in dealt.into_iter().zip(writers).zip(ways) {
             let Dealt { core, interfaces, hands } = dealt;
             let names = interfaces.keys().cloned().chain(hands).collect();
-            let interfaces = opening::open_all(now(), interfaces, &ways.0)?;
+            let interfaces = Interfaces::new(now(), interfaces);
             let duty = Duty::new(interfaces, ways, teller.clone(), waker.share());
             let (worker, handle) = engine::worker(config.workers.idle, counts, seed());
             desks.push(Desk::new(core, names, handle));
             shifts.push(Shift { worker, duty, core });
         }
-        let listen = |path: &Path| {
-            let failed = |error| StartError::Socket(path.display().to_string(), error);
-            Admin::listen(path).map_err(failed)
-        };
-        let admin = socket.map(listen).transpose()?;
         let questions = Questions::default();
         Ok(Self { desks, shifts, counts, admin, questions, news, woken, start })
     }

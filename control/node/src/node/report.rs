@@ -1,7 +1,8 @@
 //! What a worker answers when its interfaces are asked about.
 
-use super::asking::Answer;
+use super::asking::{Answer, Unanswered};
 use super::opening::{Colleagues, Named};
+use crate::admin::CONNECTIONS_MAX;
 use crate::interface::echo::{EchoId, Outcome};
 use crate::interface::sending::NotSent;
 use crate::interface::tally::Tally;
@@ -22,8 +23,8 @@ use std::time::Duration;
 
 /// How long an echo may take: less than whoever asks waits.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// Questions about echoes that are remembered.
-const PINGS_MAX: usize = 64;
+/// Questions about echoes that are remembered: all that the socket takes.
+const PINGS_MAX: usize = CONNECTIONS_MAX;
 
 /// What questions are about.
 pub(super) struct Asked<'a> {
@@ -65,11 +66,11 @@ impl Asked<'_> {
         let all = self.interfaces.iter();
         let rows = all.map(|(name, named)| match &named.interface {
             Ok(one) => interface(now, name, &named.settings.device, one),
-            Err(error) => json!({
+            Err(outage) => json!({
                 "interface": name,
                 "device": named.settings.device,
-                "state": "failed",
-                "why": error.to_string(),
+                "state": outage.state(),
+                "why": outage.to_string(),
                 "waits_for": "the device",
             }),
         });
@@ -119,31 +120,36 @@ impl Asked<'_> {
         let no = |what: &str, is_no| Answer::No(format!("{what:?} is no {is_no}"));
         let to: IpAddr = address.parse().map_err(|_| no(address, "address"))?;
         let octets = octets.parse().map_err(|_| no(octets, "number of octets"))?;
-        let leads_there = |(name, named): &(&String, &mut Named)| match from {
-            Some(from) => from == name.as_str(),
-            None => {
-                let interface = named.interface.as_ref();
-                interface.is_ok_and(|one| one.control().next_hop(now, to).is_some())
-            }
+        let leads_there = |(name, named): &(&String, &mut Named)| match (from, &named.interface) {
+            (Some(from), _) => from == name.as_str(),
+            (None, Ok(one)) => one.control().next_hop(now, to).is_some(),
+            (None, Err(_)) => named.may_lead_to(to),
         };
+        let may_come = self.interfaces.values().any(Named::is_coming_up);
         let found = self.interfaces.iter_mut().find(leads_there);
         let (name, named) = found.ok_or_else(|| {
-            Answer::Elsewhere(match from {
-                Some(from) => format!("there is no interface {from}"),
-                None => {
-                    format!("no interface has a route to {to}; `pollux show interfaces` tells why")
+            Answer::Elsewhere(match (from, may_come) {
+                (Some(from), _) => Unanswered::No(format!("there is no interface {from}")),
+                (None, true) => {
+                    Unanswered::Later(format!("no interface that is up has a route to {to}"))
                 }
+                (None, false) => Unanswered::No(format!(
+                    "no interface has a route to {to}; `pollux show interfaces` tells why"
+                )),
             })
         })?;
-        let state = named.state();
+        let (state, asks) = (named.state(), named.settings.asks_for_address());
         let interface = named.interface.as_mut();
-        let interface = interface.map_err(|error| Answer::No(error.to_string()))?;
-        let id = interface.ping(now, to, octets, PATIENCE).map_err(|error| {
-            Answer::No(match error {
-                PingError::Down => format!("{name} is {state}"),
-                PingError::NoSource => format!("{name} has no address to ask {to} from"),
-                _ => "too many requests are under way, or this one is too long".into(),
-            })
+        let interface = interface.map_err(|_| Answer::Later(format!("{name} is {state}")))?;
+        let id = interface.ping(now, to, octets, PATIENCE).map_err(|error| match error {
+            PingError::Down => Answer::Later(format!("{name} is {state}")),
+            PingError::NoSource => {
+                let why = format!("{name} has no address to ask {to} from");
+                // One that is asked for, or is tried for duplicates, may come.
+                if asks || to.is_ipv6() { Answer::Later(why) } else { Answer::No(why) }
+            }
+            PingError::TooMany => Answer::Later("too many echo requests are under way".into()),
+            PingError::TooLong => Answer::No(format!("no IP packet holds {octets} bytes of data")),
         })?;
         Ok((name.clone(), id))
     }

@@ -1,0 +1,263 @@
+//! What an operator does in the first minutes, in any order: commands that are started together,
+//! pipes that end, processes that are stopped, terminals that close.
+
+use crate::running::{Ending, PATIENCE, folder, pollux, said};
+use serde_json::Value;
+use std::fs::File;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Instant;
+
+/// A folder in which commands run. What they name in it has no path.
+struct Desk(PathBuf);
+
+impl Desk {
+    fn new(test: &str) -> Self {
+        let folder = folder(test);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        for (name, host) in [("a", 1), ("b", 2)] {
+            let text = format!(
+                "[interface.ib0]\ndevice = \"soft:fabric.sock@host{host}\"\n\
+                 address = [\"10.0.0.{host}/24\"]\nmode = \"rc\"\n"
+            );
+            std::fs::write(folder.join(format!("{name}.toml")), text).expect("it is ours");
+        }
+        Self(folder)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = pollux(arguments);
+        command.current_dir(&self.0).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs beside the test until that ends.
+    fn start(&self, arguments: &[&str]) -> Ending {
+        let mut command = self.command(arguments);
+        Ending(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"))
+    }
+
+    fn node(&self, name: &str) -> Ending {
+        self.start(&["run", &format!("{name}.toml"), "--socket", &format!("{name}.sock")])
+    }
+
+    fn fabric(&self) -> Ending {
+        self.start(&["fabric", "--topology", "single:2", "--socket", "fabric.sock"])
+    }
+
+    fn run(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
+        outcome(self.command(arguments).output().expect("it starts"))
+    }
+
+    /// The only interface of a node.
+    fn interface(&self, name: &str) -> Value {
+        let socket = format!("{name}.sock");
+        let (code, rows, said) = self.run(&["show", "interfaces", "--json", "--socket", &socket]);
+        assert_eq!(code, Some(0), "{said}");
+        let mut rows: Value = serde_json::from_str(&rows).expect("it is JSON");
+        assert_eq!(rows.as_array().map(Vec::len), Some(1), "{rows}");
+        rows[0].take()
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Its status, what it printed, and what it said beside that.
+fn outcome(output: Output) -> (Option<i32>, String, String) {
+    let text = |octets: Vec<u8>| String::from_utf8_lossy(&octets).into_owned();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+fn signal(child: &Child, signal: &str) {
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args([signal, &id]).status().expect("kill").success());
+}
+
+/// Waits until its only thread, or all of them, are stopped.
+fn stop(child: &Child) {
+    signal(child, "-STOP");
+    let begun = Instant::now();
+    let stat = format!("/proc/{}/stat", child.id());
+    while !std::fs::read_to_string(&stat).expect("it is there").contains(") T ") {
+        assert!(begun.elapsed() < PATIENCE, "it does not stop");
+    }
+}
+
+#[test]
+fn lines_that_are_pasted_together_work_in_any_order() {
+    let desk = Desk::new("pasted");
+    // The shell starts all of it before any of it is ready.
+    let script = "pollux fabric --topology fat-tree:4 --socket fabric.sock >/dev/null & F=$!\n\
+        pollux run a.toml --socket a.sock >/dev/null & A=$!\n\
+        pollux run b.toml --socket b.sock >/dev/null & B=$!\n\
+        pollux ping 10.0.0.2 --size 60000 --count 3 --socket a.sock; RC=$?\n\
+        pollux show connections --socket a.sock || RC=$?\n\
+        pollux show ports --socket fabric.sock || RC=$?\n\
+        kill $F $A $B; wait; exit $RC\n";
+    let binary = PathBuf::from(env!("CARGO_BIN_EXE_pollux"));
+    let path = format!(
+        "{}:{}",
+        binary.parent().expect("a folder").display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).env("PATH", path).current_dir(&desk.0);
+    let (code, printed, said) = outcome(shell.output().expect("it starts"));
+    assert_eq!(code, Some(0), "{printed}{said}");
+    assert!(printed.contains("\n60008 bytes from 10.0.0.2: icmp_seq=1 "), "{printed}{said}");
+    assert!(printed.contains(" RC    open "), "{printed}");
+}
+
+#[test]
+fn a_node_waits_for_its_fabric_and_says_so() {
+    let desk = Desk::new("waits");
+    let nodes = [desk.node("a"), desk.node("b")];
+    let missing = desk.interface("a");
+    assert_eq!(
+        (&missing["state"], &missing["waits_for"]),
+        (&"missing".into(), &"the device".into())
+    );
+    let why = missing["why"].as_str().expect("a reason");
+    assert!(
+        why.contains("no fabric listens at fabric.sock") && why.ends_with("; retrying"),
+        "{why}"
+    );
+    let (_, table, _) = desk.run(&["show", "interfaces", "--socket", "a.sock"]);
+    let words = "start one with `pollux fabric --socket fabric.sock`; retrying";
+    assert!(table.contains("ib0        missing") && table.contains(words), "{table}");
+    // Nobody waits longer than told, and learns why.
+    let ping = ["ping", "10.0.0.2", "--count", "2", "--interval", "0.1", "--socket", "a.sock"];
+    let (code, _, said) = desk.run(&[&ping[..], &["--wait", "0"]].concat());
+    assert_eq!(code, Some(2));
+    assert!(said.contains("ib0 is missing: soft:fabric.sock@host1"), "{said}");
+    // One that has begun before there is a fabric goes on when there is.
+    let waiting = desk.command(&ping).spawn().expect("it starts");
+    let _fabric = desk.fabric();
+    let (code, printed, said) = outcome(waiting.wait_with_output().expect("it ends"));
+    assert_eq!(code, Some(0), "{printed}{said}");
+    assert!(printed.contains("2 packets transmitted"), "{printed}");
+    assert_eq!(desk.interface("a")["state"], "up");
+    drop(nodes);
+}
+
+#[test]
+fn a_socket_that_nobody_listens_at_is_waited_for_as_long_as_told() {
+    let desk = Desk::new("nobody");
+    let (code, printed, said) =
+        desk.run(&["show", "ports", "--socket", "fabric.sock", "--wait", "0.3"]);
+    assert_eq!((code, &*printed), (Some(1), ""));
+    assert!(said.contains("pollux: nothing listens at fabric.sock yet; waiting"), "{said}");
+    assert!(said.contains("start a fabric or a node with --socket fabric.sock"), "{said}");
+    let (code, _, said) = desk.run(&["show", "ports", "--socket", "fabric.sock", "--wait", "0"]);
+    assert!(code == Some(1) && said.lines().count() == 1, "{said}");
+    let (code, _, said) = desk.run(&["show", "ports", "--socket", "fabric.sock", "--wait=-1"]);
+    assert!(code == Some(2) && said.contains("write a number of seconds, as 5 or 0.2"), "{said}");
+}
+
+#[test]
+fn a_process_that_is_stopped_is_called_so() {
+    let desk = Desk::new("stopped");
+    let (node, fabric) = (desk.node("a"), desk.fabric());
+    desk.interface("a");
+    let question = |socket: &str| desk.run(&["show", "ports", "--socket", socket]);
+    assert_eq!(question("fabric.sock").0, Some(0));
+    for (child, socket) in [(&node.0, "a.sock"), (&fabric.0, "fabric.sock")] {
+        stop(child);
+        let (code, printed, said) = question(socket);
+        assert_eq!((code, &*printed), (Some(1), ""));
+        let id = child.id();
+        assert!(
+            said.starts_with(&format!("pollux: process {id} at {socket} has not answered for "))
+        );
+        assert!(said.ends_with(&format!("it is stopped; `kill -CONT {id}` lets it go on\n")));
+        signal(child, "-CONT");
+    }
+    assert_eq!(question("fabric.sock").0, Some(0), "it goes on");
+}
+
+#[test]
+fn forty_pings_at_once_and_silent_connections_keep_nobody_out() {
+    let desk = Desk::new("many");
+    let (_fabric, _nodes) = (desk.fabric(), [desk.node("a"), desk.node("b")]);
+    let ping = |to: &str| {
+        desk.command(&["ping", to, "--count", "1", "--socket", "a.sock"])
+            .spawn()
+            .expect("it starts")
+    };
+    outcome(ping("10.0.0.2").wait_with_output().expect("it ends"));
+    let _silent: Vec<_> =
+        (0..16).map(|_| UnixStream::connect(desk.0.join("a.sock")).expect("it listens")).collect();
+    let all: Vec<_> = (101..=140).map(|host| ping(&format!("10.0.0.{host}"))).collect();
+    let (code, printed, said) =
+        desk.run(&["ping", "10.0.0.2", "--count", "1", "--socket", "a.sock"]);
+    assert_eq!(code, Some(0), "{printed}{said}");
+    assert_eq!(desk.interface("a")["state"], "up");
+    for one in all {
+        let (code, printed, said) = outcome(one.wait_with_output().expect("it ends"));
+        assert_eq!((code, &*said), (Some(1), ""), "{printed}");
+        assert!(printed.contains("1 packets transmitted, 0 received"), "{printed}");
+    }
+}
+
+#[test]
+fn a_reader_that_has_gone_ends_a_command_quietly_and_a_full_disk_with_an_error() {
+    let desk = Desk::new("pipes");
+    let _fabric = desk.fabric();
+    assert_eq!(desk.run(&["fault", "add", "loss=1ppm", "--socket", "fabric.sock"]).1, "1\n");
+    for question in [&["show", "ports"][..], &["show", "nodes", "--json"], &["fault", "list"]] {
+        let question = [question, &["--socket", "fabric.sock"]].concat();
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = desk.command(&question);
+        let (code, _, said) = outcome(command.stdout(writer).output().expect("it starts"));
+        assert_eq!((code, &*said), (Some(141), ""), "{question:?}");
+        let full = File::options().write(true).open("/dev/full").expect("it is there");
+        let (code, _, said) =
+            outcome(desk.command(&question).stdout(full).output().expect("it starts"));
+        let no_space = "pollux: standard output: No space left on device (os error 28)\n";
+        assert_eq!((code, &*said), (Some(1), no_space), "{question:?}");
+    }
+}
+
+#[test]
+fn a_terminal_that_closes_ends_a_node_and_a_fabric_as_they_end_otherwise() {
+    let desk = Desk::new("hangup");
+    let (mut node, mut fabric) = (desk.node("a"), desk.fabric());
+    desk.interface("a");
+    assert_eq!(desk.run(&["show", "ports", "--socket", "fabric.sock"]).0, Some(0));
+    for (child, socket) in [(&mut node.0, "a.sock"), (&mut fabric.0, "fabric.sock")] {
+        assert!(desk.0.join(socket).exists());
+        signal(child, "-HUP");
+        assert_eq!(child.wait().expect("it is ours").code(), Some(0));
+        assert!(!desk.0.join(socket).exists(), "{socket} is left");
+    }
+}
+
+#[test]
+fn a_process_that_is_to_outlive_its_terminal_does() {
+    let desk = Desk::new("nohup");
+    let mut nohup = Command::new("nohup");
+    nohup.arg(env!("CARGO_BIN_EXE_pollux")).args(["run", "a.toml", "--socket", "a.sock"]);
+    let quiet = nohup.current_dir(&desk.0).stdin(Stdio::null()).stdout(Stdio::null());
+    let node = Ending(quiet.stderr(Stdio::null()).spawn().expect("it starts"));
+    desk.interface("a");
+    signal(&node.0, "-HUP");
+    assert_eq!(desk.interface("a")["state"], "missing", "it answers");
+}
+
+#[test]
+fn a_count_of_nothing_is_refused() {
+    let ping = ["ping", "10.0.0.2", "--socket", "x"];
+    for (option, value) in [("--count", "0"), ("--interval", "-1"), ("--interval", "NaN")] {
+        let (well, said) = said(&[&ping[..], &[&format!("{option}={value}")]].concat());
+        assert!(
+            !well && said.contains(&format!("invalid value '{value}' for '{option}")),
+            "{said}"
+        );
+    }
+}
