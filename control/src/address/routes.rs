@@ -11,10 +11,10 @@ use crate::nd::RouterAdvertised;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::nd_option::PrefixInformation;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Prefixes of the link, at most.
+/// Prefixes of the link, at most: of our addresses, and as many again that routers announce.
 pub const PREFIXES_MAX: usize = 64;
 /// Default routers, at most.
 pub const ROUTERS_MAX: usize = 16;
@@ -41,14 +41,8 @@ impl NextHop {
     }
 }
 
-/// A prefix of the link.
-#[derive(Clone, Copy, Debug)]
-struct Prefix {
-    /// A router announces it, and may take it back.
-    is_announced: bool,
-    /// Until when it counts; without that, for ever.
-    until: Option<Time>,
-}
+/// A prefix and its length, without the bits that follow it.
+type Prefix = (IpAddr, u8);
 
 /// A default router.
 #[derive(Clone, Copy, Debug)]
@@ -75,8 +69,10 @@ reasons! {
 /// What is on the link, and who knows the way elsewhere.
 #[derive(Default)]
 pub struct Routes {
-    /// By prefix and its length.
-    prefixes: BTreeMap<(IpAddr, u8), Prefix>,
+    /// Prefixes of our own addresses.
+    own: BTreeSet<Prefix>,
+    /// Prefixes that routers announce, and until when each counts; without that, for ever.
+    announced: BTreeMap<Prefix, Option<Time>>,
     routers: BTreeMap<IpAddr, Router>,
     redirects: BTreeMap<IpAddr, IpAddr>,
     numbers: u64,
@@ -89,14 +85,18 @@ impl Routes {
         Self::default()
     }
 
-    /// The addresses with this prefix are on the link. `false` if there are too many.
-    pub fn add_prefix(&mut self, ip: IpAddr, len: u8) -> bool {
-        self.insert_prefix((masked(ip, len), len), Prefix { is_announced: false, until: None })
-    }
-
-    /// They are not any more.
-    pub fn remove_prefix(&mut self, ip: IpAddr, len: u8) {
-        self.prefixes.remove(&(masked(ip, len), len));
+    /// Addresses of ours with their prefix lengths: their subnets are on the link, and those of
+    /// addresses that we had before are not, unless a router says so. `false` if there are too
+    /// many.
+    pub fn set_own(&mut self, addresses: impl Iterator<Item = (IpAddr, u8)>) -> bool {
+        let mut own: BTreeSet<Prefix> = addresses.map(|(ip, len)| (masked(ip, len), len)).collect();
+        let is_all = own.len() <= PREFIXES_MAX;
+        while own.len() > PREFIXES_MAX {
+            self.drops.count(RouteDrop::Full);
+            own.pop_last();
+        }
+        self.own = own;
+        is_all
     }
 
     /// A default router by configuration or from a DHCP server. `false` if there are too many.
@@ -186,12 +186,13 @@ impl Routes {
     /// (RFC 4861 8.3), or because it is a router of ours.
     pub fn is_on_link(&self, now: Time, ip: IpAddr) -> bool {
         let is_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-        let counts = |prefix: &Prefix| prefix.until.is_none_or(|until| now < until);
-        let mut prefixes = self.prefixes.iter().filter(|(_, prefix)| counts(prefix));
+        let counts = |until: &Option<Time>| until.is_none_or(|until| now < until);
+        let announced = self.announced.iter().filter(|(_, until)| counts(until));
+        let mut prefixes = self.own.iter().chain(announced.map(|(prefix, _)| prefix));
         is_local
             || self.routers.contains_key(&ip)
             || self.redirects.get(&ip) == Some(&ip)
-            || prefixes.any(|(&prefix, _)| is_in(ip, prefix))
+            || prefixes.any(|&prefix| is_in(ip, prefix))
     }
 
     /// The prefixes, and lengths of these, by which [`Routes::is_on_link`] tells neighbours; all
@@ -200,13 +201,14 @@ impl Routes {
         let single = |ip: IpAddr| (ip, if ip.is_ipv4() { 32 } else { 128 });
         let redirected = self.redirects.iter().filter(|(ip, to)| ip == to).map(|(&ip, _)| ip);
         let nodes = self.routers.keys().copied().chain(redirected).map(single);
-        self.prefixes.keys().copied().chain(nodes)
+        let announced = self.announced.keys().filter(|prefix| !self.own.contains(prefix));
+        self.own.iter().chain(announced).copied().chain(nodes)
     }
 
     /// Forgets what is over by now.
     pub fn handle_timeout(&mut self, now: Time) {
         let counts = |until: Option<Time>| until.is_none_or(|until| now < until);
-        self.prefixes.retain(|_, prefix| counts(prefix.until));
+        self.announced.retain(|_, until| counts(*until));
         let over: Vec<IpAddr> =
             self.routers.iter().filter(|(_, one)| !counts(one.until)).map(|(&ip, _)| ip).collect();
         for ip in over {
@@ -217,7 +219,7 @@ impl Routes {
     /// When something is over.
     pub fn poll_timeout(&self) -> Option<Time> {
         let routers = self.routers.values().filter_map(|router| router.until);
-        routers.chain(self.prefixes.values().filter_map(|prefix| prefix.until)).min()
+        routers.chain(self.announced.values().filter_map(|until| *until)).min()
     }
 
     /// Default routers with what they prefer, and until when.
@@ -236,27 +238,13 @@ impl Routes {
             return self.drops.count(RouteDrop::BadPrefix);
         }
         let key = (masked(ip, len), len);
-        if self.prefixes.get(&key).is_some_and(|known| !known.is_announced) {
-            return;
-        }
         match lifetime(info.valid_lifetime_seconds) {
-            Some(lifetime) if lifetime.is_zero() => {
-                self.prefixes.remove(&key);
+            Some(lifetime) if lifetime.is_zero() => _ = self.announced.remove(&key),
+            _ if self.announced.len() >= PREFIXES_MAX && !self.announced.contains_key(&key) => {
+                self.drops.count(RouteDrop::Full);
             }
-            lifetime => {
-                let until = lifetime.map(|lifetime| now + lifetime);
-                self.insert_prefix(key, Prefix { is_announced: true, until });
-            }
+            lifetime => _ = self.announced.insert(key, lifetime.map(|lifetime| now + lifetime)),
         }
-    }
-
-    fn insert_prefix(&mut self, key: (IpAddr, u8), prefix: Prefix) -> bool {
-        if self.prefixes.len() >= PREFIXES_MAX && !self.prefixes.contains_key(&key) {
-            self.drops.count(RouteDrop::Full);
-            return false;
-        }
-        self.prefixes.insert(key, prefix);
-        true
     }
 
     fn insert_router(&mut self, ip: IpAddr, preference: i8, until: Option<Time>) -> bool {

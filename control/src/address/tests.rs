@@ -204,9 +204,27 @@ fn packets_go_to_the_neighbour_or_to_the_best_router_that_is_there() {
     assert_eq!(hop(&routes, at(101), "2a00::5"), via("fe80::3"));
     routes.handle_timeout(at(1000));
     assert_eq!((hop(&routes, at(1000), "2a00::5"), routes.poll_timeout()), (None, None));
-    assert!(routes.add_router(ip("10.0.0.254")) && routes.add_prefix(ip("10.0.0.7"), 24));
+    assert!(routes.add_router(ip("10.0.0.254")));
+    assert!(routes.set_own([(ip("10.0.0.7"), 24)].into_iter()));
     assert_eq!(hop(&routes, at(1000), "8.8.8.8"), via("10.0.0.254"));
     assert_eq!(hop(&routes, at(1000), "10.0.0.9"), Some(NextHop::OnLink(ip("10.0.0.9"))));
+}
+
+#[test]
+fn a_prefix_that_a_router_announces_stays_without_an_address_of_ours() {
+    let mut routes = Routes::new();
+    assert!(routes.set_own([(ip("2001:db8::1"), 64), (ip("10.0.0.1"), 24)].into_iter()));
+    let prefixes = vec![prefix("2001:db8::", 100, 100)];
+    routes.handle_router(at(0), &RouterAdvertised { prefixes, ..said(1, 1000, 0) });
+    assert_eq!(routes.on_link().count(), 3, "each once, and the router");
+    assert!(routes.set_own([(ip("10.0.0.1"), 24)].into_iter()));
+    assert!(routes.is_on_link(at(99), ip("2001:db8::5")), "the router says so");
+    assert!(!routes.is_on_link(at(100), ip("2001:db8::5")));
+    assert!(routes.set_own(std::iter::empty()));
+    assert!(!routes.is_on_link(at(0), ip("10.0.0.9")), "nobody says so");
+    let many = (0..=routes::PREFIXES_MAX as u8).map(|nth| (IpAddr::from([10, 0, nth, 1]), 24));
+    assert!(!routes.set_own(many), "one too many");
+    assert_eq!(routes.drops().of(RouteDrop::Full), 1);
 }
 
 #[test]

@@ -152,11 +152,11 @@ impl Interface {
                 self.addresses.add(now, ip, len, Origin::Dhcp, Lifetimes::default());
             }
         }
-        self.routes.add_prefix(ip, len);
         for router in &lease.routers {
             self.routes.add_router((*router).into());
         }
         self.lease = Some(lease);
+        self.set_prefixes();
     }
 
     fn lose_lease(&mut self, ip: Ipv4Addr) {
@@ -170,10 +170,7 @@ impl Interface {
 
     /// Where packets went because of a lease, unless the configuration says so too.
     fn forget_ways(&mut self, lease: &Lease) {
-        self.routes.remove_prefix(lease.ip.into(), lease.prefix_len);
-        for (ip, len) in &self.config.addresses {
-            self.routes.add_prefix(*ip, *len);
-        }
+        self.set_prefixes();
         let routers = lease.routers.iter().map(|&router| IpAddr::V4(router));
         for router in routers.filter(|router| !self.config.routers.contains(router)) {
             self.routes.remove_router(router);

@@ -22,8 +22,8 @@ impl Interface {
         }
         for (ip, len) in self.config.addresses.clone() {
             self.addresses.add(now, ip, len, Origin::Configured, Lifetimes::default());
-            self.routes.add_prefix(ip, len);
         }
+        self.set_prefixes();
         for ip in self.config.routers.clone() {
             self.routes.add_router(ip);
         }
@@ -33,18 +33,24 @@ impl Interface {
     pub fn add_address(&mut self, now: Time, ip: IpAddr, prefix_len: u8) -> bool {
         let origin = Origin::Configured;
         let is_added = self.addresses.add(now, ip, prefix_len, origin, Lifetimes::default())
-            && self.routes.add_prefix(ip, prefix_len);
+            && self.set_prefixes();
         self.pump(now);
         is_added
     }
 
-    /// One less.
+    /// Removes an address of ours; its subnet stays on the link if another address is in it.
     pub fn remove_address(&mut self, now: Time, ip: IpAddr) {
-        if let Some(known) = self.addresses.iter().find(|address| address.ip == ip) {
-            self.routes.remove_prefix(ip, known.prefix_len);
-        }
         self.addresses.remove(ip);
+        self.set_prefixes();
         self.pump(now);
+    }
+
+    /// The subnets of configured addresses and of a lease are on the link; of others, routers tell.
+    /// `false` if there are too many.
+    pub(super) fn set_prefixes(&mut self) -> bool {
+        let configured = self.addresses.iter().filter(|one| one.origin == Origin::Configured);
+        let leased = self.lease.iter().map(|lease| (IpAddr::V4(lease.ip), lease.prefix_len));
+        self.routes.set_own(configured.map(|one| (one.ip, one.prefix_len)).chain(leased))
     }
 
     /// The interface has come up: all addresses are claimed, as if for the first time.

@@ -1,8 +1,10 @@
 //! Datagram mode: up and down, resolution, groups.
 
 use crate::world::{World, packet, v4, v6};
+use pollux_control::address::NextHop;
 use pollux_control::interface::{From, GroupTerms, Interface, InterfaceConfig, Received, Way};
 use pollux_control::mad::{Envelope, MadAddress};
+use pollux_control::nd::{Nd, NdConfig};
 use pollux_fabric::sm::{Config, Partitions};
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
@@ -467,4 +469,23 @@ fn nobody_is_asked_about_an_address_before_answers_would_be_heard() {
     world.mads_lost = 0;
     world.pass(60 * SECOND);
     assert!(world.hosts[0].mover.own.contains(&ip));
+}
+
+#[test]
+fn a_prefix_stays_on_the_link_as_long_as_an_address_of_ours_has_it() {
+    let mut world = World::up(23, 2);
+    let now = world.now;
+    assert!(world.hosts[0].interface.add_address(now, v4(9), 24));
+    assert!(world.hosts[0].interface.add_address(now, IpAddr::from([10, 0, 0, 10]), 25));
+    world.settle();
+    let hop = |world: &World| world.hosts[0].interface.next_hop(world.now, v4(200));
+    world.hosts[0].interface.remove_address(now, v4(9));
+    assert_eq!(hop(&world), Some(NextHop::OnLink(v4(200))), "10.0.0.1/24 has it as well");
+    assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"still there"), SECOND));
+    world.hosts[0].interface.remove_address(now, v4(1));
+    assert_eq!(hop(&world), None, "10.0.0.10/25 does not reach that far");
+    let near = world.hosts[0].interface.next_hop(world.now, v4(100));
+    assert_eq!(near, Some(NextHop::OnLink(v4(100))));
+    world.hosts[0].interface.remove_address(now, IpAddr::from([10, 0, 0, 10]));
+    assert_eq!(world.hosts[0].interface.next_hop(world.now, v4(100)), None, "the last one went");
 }

@@ -99,7 +99,8 @@ impl Node {
     pub fn configure(&mut self, now: Time, ip: &str, len: u8) {
         let ip = ip.parse().unwrap();
         self.addresses.add(now, ip, len, Origin::Configured, Lifetimes::default());
-        self.routes.add_prefix(ip, len);
+        let configured = self.addresses.iter().filter(|one| one.origin == Origin::Configured);
+        self.routes.set_own(configured.map(|one| (one.ip, one.prefix_len)));
     }
 
     /// Sends an echo request.
