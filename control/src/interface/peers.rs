@@ -10,7 +10,6 @@
 use super::{
     Action, By, DatagramWay, Interface, InterfaceDrop, Outgoing, Parcel, PeerKey, Way, Worker,
 };
-use crate::icmp::Complaint;
 use crate::peer::Standing;
 use pollux_verbs::time::Time;
 use pollux_verbs::{AddressVector, GlobalRoute};
@@ -168,7 +167,7 @@ impl Interface {
                 }
                 peer.pending.push_back(parcel);
             }
-            (Way::Unknown | Way::Unreachable, _) => self.cannot_send(now, &parcel),
+            (Way::Unknown | Way::Unreachable, _) => self.unreachable(now, &parcel),
         }
     }
 
@@ -180,7 +179,7 @@ impl Interface {
                 let way = self.datagram_way(&record, qpn);
                 self.send_datagram(now, parcel, way);
             }
-            Some(Err(_)) => self.cannot_send(now, &parcel),
+            Some(Err(_)) => self.unreachable(now, &parcel),
             None => self.wait_for_path(gid, qpn, parcel),
         }
     }
@@ -254,11 +253,6 @@ impl Interface {
         for packet in self.fit(now, packet, mtu) {
             self.frames.push(Outgoing { ether_type, packet, by: By::Peer(key) });
         }
-    }
-
-    fn cannot_send(&mut self, now: Time, parcel: &Parcel) {
-        self.drops.count(InterfaceDrop::Unreachable);
-        self.complain(now, &parcel.packet, Complaint::NoAnswer);
     }
 
     /// How datagrams go along a path: with a GRH if it has hops (IBA 15.2.5.16). The link's MTU is

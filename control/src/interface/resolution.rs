@@ -68,7 +68,8 @@ impl Interface {
         }
     }
 
-    fn unreachable(&mut self, now: Time, parcel: &Parcel) {
+    /// A packet cannot go to its next hop: its sender is told, unless that is resolution itself.
+    pub(super) fn unreachable(&mut self, now: Time, parcel: &Parcel) {
         self.drops.count(InterfaceDrop::Unreachable);
         if !parcel.by_datagram {
             self.complain(now, &parcel.packet, Complaint::NoAnswer);

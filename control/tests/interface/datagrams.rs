@@ -15,7 +15,7 @@ use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::{PKey, QKey};
 use pollux_wire::mad::sa::{McMemberRecord, SaMad};
 use pollux_wire::mad::{MadStatus, Method};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -434,6 +434,29 @@ fn a_neighbour_that_does_not_answer_is_complained_of() {
     assert!(got.iter().any(|it| it[9] == 1 && it[20] == 3), "host unreachable: {got:?}");
     let ways: Vec<_> = world.hosts[0].mover.peers.values().collect();
     assert!(ways.iter().all(|way| !matches!(way, Way::Connected { .. })));
+}
+
+/// A neighbor solicitation from a port that the administrator does not know.
+#[test]
+fn an_answer_of_neighbor_discovery_that_cannot_go_is_no_reason_to_tell_ourselves() {
+    let mut world = World::up(24, 2);
+    world.hosts[0].got.clear();
+    let (source, target) = (Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x77), v6(1));
+    let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0xdead));
+    let link = LinkAddress { rc: false, uc: false, qpn: Qpn(0x77), gid };
+    let IpAddr::V6(target) = target else { unreachable!() };
+    let config = NdConfig { link, is_router: false, detections: 0, retry_after: SECOND };
+    let mut stranger = Nd::new(config, 24);
+    stranger.solicit(source, target, Some(world.hosts[0].interface.row().address));
+    let question = stranger.poll_transmit().unwrap().packet;
+    for _ in 0..2 {
+        world.inject(0, EtherType::IPV6, &question);
+        world.pass(2 * SECOND);
+    }
+    let drops: Vec<_> = world.hosts[0].interface.drop_rows().collect();
+    let unreachable = drops.iter().find(|row| (row.0, row.1) == ("interface", "unreachable"));
+    assert_eq!(unreachable.unwrap().2, 2, "no answer could go");
+    assert_eq!(world.hosts[0].got, Vec::<Vec<u8>>::new(), "no ICMP error for our own sockets");
 }
 
 #[test]
