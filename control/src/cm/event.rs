@@ -1,6 +1,7 @@
 //! What an owner of connections is told, and what is dropped without telling.
 
 use super::{ConnectionId, Phase};
+use crate::drops::reasons;
 use crate::mad::MadAddress;
 use pollux_wire::mad::cm::{Apr, Drep, Dreq, Lap, Rej, Rep, Req, Rtu};
 
@@ -40,34 +41,34 @@ pub enum End {
     Stale,
 }
 
-/// Why a message was dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum CmDrop {
-    /// Another class, method or attribute, or a version that we do not speak.
-    NotOurs,
-    /// About no connection that we know.
-    Unknown,
-    /// About a connection, from somebody who is not its peer.
-    Stranger,
-    /// About a queue pair that the connection does not have.
-    WrongQp,
-    /// It makes no sense in the connection's state.
-    WrongState,
-    /// It came before, and needs no answer now.
-    Repeated,
-    /// A request to which nobody listens.
-    NoListener,
-    /// A request for a port that we are not.
-    WrongGid,
-    /// A request for a queue pair that is connected already, as far as we know.
-    Stale,
-    /// A request beyond the number that may be pending, of its sender or in all.
-    TooManyRequests,
-    /// A request beyond the number of connections that there may be.
-    TableFull,
-    /// Patience has an end.
-    TooManyPleas,
-    /// Too many messages wait to be sent.
-    OutgoingFull,
+reasons! {
+    /// Why a message was dropped.
+    pub enum CmDrop {
+        /// Another class, method or attribute, or a version that we do not speak.
+        NotOurs = "not_ours",
+        /// About no connection that we know.
+        Unknown = "unknown",
+        /// About a connection, from somebody who is not its peer.
+        Stranger = "stranger",
+        /// About a queue pair that the connection does not have.
+        WrongQp = "wrong_qp",
+        /// It makes no sense in the connection's state.
+        WrongState = "wrong_state",
+        /// It came before, and needs no answer now.
+        Repeated = "repeated",
+        /// A request to which nobody listens.
+        NoListener = "no_listener",
+        /// A request for a port that we are not.
+        WrongGid = "wrong_gid",
+        /// A request for a queue pair that is connected already, as far as we know.
+        Stale = "stale",
+        /// A request beyond the number that may be pending, of its sender or in all.
+        TooManyRequests = "too_many_requests",
+        /// A request beyond the number of connections that there may be.
+        TableFull = "table_full",
+        /// Patience has an end.
+        TooManyPleas = "too_many_pleas",
+        /// Too many messages wait to be sent.
+        OutgoingFull = "outgoing_full",
+    }
 }

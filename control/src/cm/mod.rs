@@ -50,6 +50,7 @@ pub use state::{CmError, Phase};
 pub use terms::{Terms, as_requested, request_along, vector};
 pub use timing::ack_timeout;
 
+use crate::drops::Drops;
 use crate::mad::{Envelope, MadAddress};
 use connection::Connection;
 use index::Index;
@@ -353,7 +354,7 @@ impl Cm {
     }
 
     /// Messages dropped, and why.
-    pub fn drops(&self) -> &BTreeMap<CmDrop, u64> {
+    pub const fn drops(&self) -> &Drops<CmDrop> {
         self.out.drops()
     }
 

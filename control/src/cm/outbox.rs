@@ -2,11 +2,12 @@
 
 use super::state::Repeat;
 use super::{CmConfig, CmDrop, CmEvent};
+use crate::drops::Drops;
 use crate::mad::{Envelope, MadAddress};
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
 use pollux_wire::mad::cm::CmMessage;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Messages and events that wait, and what was dropped.
@@ -16,13 +17,13 @@ pub(super) struct Outbox {
     dice: Dice,
     messages: VecDeque<Envelope>,
     events: VecDeque<CmEvent>,
-    drops: BTreeMap<CmDrop, u64>,
+    drops: Drops<CmDrop>,
 }
 
 impl Outbox {
     pub(super) fn new(config: CmConfig, dice: Dice) -> Self {
         let (messages, events) = (VecDeque::new(), VecDeque::new());
-        Self { config, dice, messages, events, drops: BTreeMap::new() }
+        Self { config, dice, messages, events, drops: Drops::default() }
     }
 
     /// Says something; if too much waits already, it is lost as if on the wire, and what matters
@@ -92,10 +93,10 @@ impl Outbox {
     }
 
     pub(super) fn count(&mut self, reason: CmDrop) {
-        *self.drops.entry(reason).or_default() += 1;
+        self.drops.count(reason);
     }
 
-    pub(super) fn drops(&self) -> &BTreeMap<CmDrop, u64> {
+    pub(super) const fn drops(&self) -> &Drops<CmDrop> {
         &self.drops
     }
 }

@@ -252,6 +252,9 @@ impl Interface {
             .chain(all("icmp", self.icmp.drops()))
             .chain(dhcp)
             .chain(all("connection", self.connections.drops()))
+            .chain(all("cm", self.connections.cm_drops()))
+            .chain(all("sa", self.sa.drops()))
+            .chain(all("mad", self.sa.answer_drops()))
     }
 
     /// What was dropped here, and why.

@@ -14,6 +14,7 @@
 //! into the upper one.
 
 use super::{Envelope, Mad, MadAddress, Reception, SegmentOutcome};
+use crate::drops::{Drops, reasons};
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
 use pollux_wire::mad::rmpp::RmppStatus;
@@ -75,18 +76,18 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// Why an answer, or what was to be sent, was dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum TransactionDrop {
-    /// Nobody asked, or not any more.
-    NotAsked,
-    /// It has the number of a question, but answers another one.
-    OtherQuestion,
-    /// A segment that was not the next.
-    Segment,
-    /// A question or an acknowledgement: too many wait to be sent.
-    OutgoingFull,
+reasons! {
+    /// Why an answer, or what was to be sent, was dropped.
+    pub enum TransactionDrop {
+        /// Nobody asked, or not any more.
+        NotAsked = "not_asked",
+        /// It has the number of a question, but answers another one.
+        OtherQuestion = "other_question",
+        /// A segment that was not the next.
+        Segment = "segment",
+        /// A question or an acknowledgement: too many wait to be sent.
+        OutgoingFull = "outgoing_full",
+    }
 }
 
 struct Sent<K> {
@@ -116,7 +117,7 @@ pub struct Transactions<K> {
     finished: VecDeque<Finished>,
     outgoing: VecDeque<Envelope>,
     ended: VecDeque<(K, Outcome)>,
-    drops: BTreeMap<TransactionDrop, u64>,
+    drops: Drops<TransactionDrop>,
 }
 
 impl<K> Transactions<K> {
@@ -135,7 +136,7 @@ impl<K> Transactions<K> {
             finished: VecDeque::new(),
             outgoing: VecDeque::new(),
             ended: VecDeque::new(),
-            drops: BTreeMap::new(),
+            drops: Drops::default(),
         }
     }
 
@@ -206,12 +207,12 @@ impl<K> Transactions<K> {
     }
 
     /// What was dropped, and why.
-    pub fn drops(&self) -> &BTreeMap<TransactionDrop, u64> {
+    pub const fn drops(&self) -> &Drops<TransactionDrop> {
         &self.drops
     }
 
     fn count(&mut self, reason: TransactionDrop) {
-        *self.drops.entry(reason).or_default() += 1;
+        self.drops.count(reason);
     }
 
     /// A datagram has come that says it is an answer.
@@ -433,8 +434,8 @@ mod tests {
         // The upper half is not ours alone.
         assert!(handle(|header| header.transaction_id |= 7 << 32));
         assert!(!handle(|_| ()), "late");
-        assert_eq!(transactions.drops()[&TransactionDrop::NotAsked], 2);
-        assert_eq!(transactions.drops()[&TransactionDrop::OtherQuestion], 3);
+        assert_eq!(transactions.drops().of(TransactionDrop::NotAsked), 2);
+        assert_eq!(transactions.drops().of(TransactionDrop::OtherQuestion), 3);
     }
 
     #[test]

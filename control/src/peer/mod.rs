@@ -43,7 +43,7 @@ mod tests;
 pub use config::{PeerConfig, Policy};
 pub use rows::ConnectionRow;
 
-use crate::cm::{Cm, CmEvent, ConnectionId, LocalPort, Role, Terms};
+use crate::cm::{Cm, CmDrop, CmEvent, ConnectionId, LocalPort, Role, Terms};
 use crate::drops::{Drops, reasons};
 use crate::interface::{Action, ConnectionKey, ConnectionNews, Worker};
 use crate::mad::Envelope;
@@ -306,6 +306,11 @@ impl Connections {
     /// What was not made or ended, and why.
     pub const fn drops(&self) -> &Drops<PeerDrop> {
         &self.drops
+    }
+
+    /// Messages of connection management that were dropped, and why.
+    pub const fn cm_drops(&self) -> &Drops<CmDrop> {
+        self.cm.drops()
     }
 
     /// Takes what connection management has to tell.

@@ -14,6 +14,7 @@ mod question;
 pub use error::SaError;
 pub use question::{Answer, Membership, Question};
 
+use crate::drops::{Drops, reasons};
 use crate::mad::{
     Envelope, Full, MadAddress, Outcome, Patience, Request, TransactionDrop, Transactions,
 };
@@ -23,7 +24,7 @@ use pollux_wire::mad::notice::NoticeReport;
 use pollux_wire::mad::sa::SaMad;
 use pollux_wire::mad::{Method, MgmtClass};
 use question::{read_record, read_table};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Acknowledgements of reports that may wait to be sent.
@@ -82,22 +83,22 @@ pub enum SaEvent {
     Notice(Box<NoticeReport>),
 }
 
-/// Why a datagram was dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum SaDrop {
-    /// Of another class, or a version of it that we do not speak.
-    NotOurs,
-    /// A question, which no client answers.
-    Question,
-    /// A report or an answer by somebody who is not the administrator.
-    Stranger,
-    /// A report that is about no notice.
-    NoNotice,
-    /// A report again, which is acknowledged again.
-    Repeated,
-    /// Too many notices or acknowledgements wait. A report will come again.
-    Full,
+reasons! {
+    /// Why a datagram was dropped.
+    pub enum SaDrop {
+        /// Of another class, or a version of it that we do not speak.
+        NotOurs = "not_ours",
+        /// A question, which no client answers.
+        Question = "question",
+        /// A report or an answer by somebody who is not the administrator.
+        Stranger = "stranger",
+        /// A report that is about no notice.
+        NoNotice = "no_notice",
+        /// A report again, which is acknowledged again.
+        Repeated = "repeated",
+        /// Too many notices or acknowledgements wait. A report will come again.
+        Full = "full",
+    }
 }
 
 struct Asked {
@@ -114,7 +115,7 @@ pub struct SaClient {
     /// Reports that were passed on, by transaction id; a new administrator may count from the
     /// beginning.
     recent: VecDeque<(u64, NoticeReport)>,
-    drops: BTreeMap<SaDrop, u64>,
+    drops: Drops<SaDrop>,
 }
 
 impl SaClient {
@@ -131,7 +132,7 @@ impl SaClient {
             acknowledgements: VecDeque::new(),
             notices: VecDeque::new(),
             recent: VecDeque::new(),
-            drops: BTreeMap::new(),
+            drops: Drops::default(),
         }
     }
 
@@ -246,17 +247,17 @@ impl SaClient {
     }
 
     /// Datagrams dropped, and why.
-    pub fn drops(&self) -> &BTreeMap<SaDrop, u64> {
+    pub const fn drops(&self) -> &Drops<SaDrop> {
         &self.drops
     }
 
     /// Answers dropped, and why.
-    pub fn answer_drops(&self) -> &BTreeMap<TransactionDrop, u64> {
+    pub const fn answer_drops(&self) -> &Drops<TransactionDrop> {
         self.transactions.drops()
     }
 
     fn count(&mut self, reason: SaDrop) {
-        *self.drops.entry(reason).or_default() += 1;
+        self.drops.count(reason);
     }
 }
 

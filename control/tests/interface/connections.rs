@@ -2,7 +2,7 @@
 
 use crate::world::{Weather, World, packet, v4, v6};
 use pollux_control::cm::{Role, request_along};
-use pollux_control::interface::{InterfaceConfig, Worker};
+use pollux_control::interface::{InterfaceConfig, InterfaceRow, Worker};
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_control::peer::{ConnectionRow, Policy};
 use pollux_fabric::sm::Config;
@@ -10,9 +10,10 @@ use pollux_verbs::QpType;
 use pollux_wire::address::Qpn;
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::PKey;
+use pollux_wire::mad::Method;
 use pollux_wire::mad::cm::ipoib::{Dialect, IpoibPrivateData};
 use pollux_wire::mad::cm::{CmMessage, Req};
-use pollux_wire::mad::sa::PathRecord;
+use pollux_wire::mad::sa::{PathRecord, PathRecordMask, SaMad};
 use pollux_wire::units::{Mtu, TimeCode};
 use std::time::Duration;
 
@@ -78,6 +79,16 @@ fn one_connection_carries_both_directions_and_all_addresses() {
     }
 }
 
+fn path_between(from: &InterfaceRow, to: &InterfaceRow) -> PathRecord {
+    PathRecord {
+        sgid: from.address.gid,
+        dgid: to.address.gid,
+        p_key: PKey::DEFAULT,
+        mtu: Mtu::OCTETS_2048,
+        ..PathRecord::default()
+    }
+}
+
 /// A request comes from the LID of another port than the one that it names.
 #[test]
 fn who_asks_for_a_connection_in_anothers_name_is_not_heard() {
@@ -86,18 +97,11 @@ fn who_asks_for_a_connection_in_anothers_name_is_not_heard() {
     let before: Vec<_> = world.hosts[0].interface.connection_rows().collect();
     let rows: Vec<_> = world.hosts.iter().map(|host| host.interface.row()).collect();
     let words = IpoibPrivateData { ud_qpn: rows[1].address.qpn, receive_mtu: 65_524 };
-    let path = PathRecord {
-        sgid: rows[1].address.gid,
-        dgid: rows[0].address.gid,
-        p_key: PKey::DEFAULT,
-        mtu: Mtu::OCTETS_2048,
-        ..PathRecord::default()
-    };
     let req = Req {
         service_id: Dialect::Rfc.service_id(rows[0].address.qpn),
         local_qpn: Qpn(0x777),
         private_data: words.padded(),
-        ..request_along(&path, TimeCode(8))
+        ..request_along(&path_between(&rows[1], &rows[0]), TimeCode(8))
     };
     let peer = MadAddress::gsi(rows[2].link.unwrap().lid, 0, PKey::DEFAULT);
     let mad = CmMessage::Req(req).emit_mad(1);
@@ -314,5 +318,30 @@ fn in_bad_weather_everybody_connects_and_nothing_is_left_over() {
         world.pass(60 * SECOND);
         assert_eq!(counts(&world), [3, 3, 3, 3], "seed {seed}: one for each pair");
         assert_conserved(&world);
+    }
+}
+
+/// What management drops shows with everything else.
+#[test]
+fn a_request_that_connection_management_refuses_is_counted_where_people_look() {
+    let mut world = connected(14, 2, Policy::Rc);
+    let rows: Vec<_> = world.hosts.iter().map(|host| host.interface.row()).collect();
+    let req = Req {
+        service_id: Dialect::Rfc.service_id(Qpn(0x00ab_cdef)),
+        local_qpn: Qpn(0x777),
+        ..request_along(&path_between(&rows[1], &rows[0]), TimeCode(8))
+    };
+    let peer = MadAddress::gsi(rows[1].link.unwrap().lid, 0, PKey::DEFAULT);
+    let now = world.now;
+    let mad = CmMessage::Req(req).emit_mad(1);
+    world.hosts[0].interface.handle_mad(now, &Envelope { peer, mad });
+    let answer = SaMad::new(Method::GET_RESP, 77, PathRecordMask(0), PathRecord::default()).emit();
+    let administrator = MadAddress::gsi(world.view(0).sm_lid, 0, PKey::DEFAULT);
+    for peer in [peer, administrator] {
+        world.hosts[0].interface.handle_mad(now, &Envelope { peer, mad: answer });
+    }
+    let rows: Vec<_> = world.hosts[0].interface.drop_rows().filter(|row| row.2 > 0).collect();
+    for expected in [("cm", "no_listener", 1), ("sa", "stranger", 1), ("mad", "not_asked", 1)] {
+        assert!(rows.contains(&expected), "{expected:?}: {rows:?}");
     }
 }

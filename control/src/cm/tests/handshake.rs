@@ -57,7 +57,7 @@ fn nobody_listens_at_another_service_id() {
     world.ask(0, req);
     world.pass(SOON);
     assert_eq!(world.words(), ["0 REQ", "1 REJ INVALID_SERVICE_ID"]);
-    assert_eq!(world.sides[1].cm.drops()[&CmDrop::NoListener], 1);
+    assert_eq!(world.sides[1].cm.drops().of(CmDrop::NoListener), 1);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn what_a_stranger_says_of_a_connection_changes_nothing() {
     };
     world.inject(0, address(5), &CmMessage::Dreq(dreq));
     assert_eq!(world.phase(0, id), Some(Phase::Established));
-    assert_eq!(world.sides[0].cm.drops()[&CmDrop::Stranger], 1);
+    assert_eq!(world.sides[0].cm.drops().of(CmDrop::Stranger), 1);
     world.inject(0, address(1), &CmMessage::Dreq(dreq));
     assert_eq!(world.phase(0, id), Some(Phase::TimeWait));
 }

@@ -152,7 +152,7 @@ fn requests_that_were_rejected_count_too_as_long_as_they_are_remembered() {
         }
     };
     (0..200).for_each(|number| ask(&mut cm, 1, number, now));
-    assert_eq!((cm.connections().count(), cm.drops()[&CmDrop::TooManyRequests]), (20, 180));
+    assert_eq!((cm.connections().count(), cm.drops().of(CmDrop::TooManyRequests)), (20, 180));
     ask(&mut cm, 2, 1000, now);
     assert_eq!(cm.connections().count(), 21, "another is heard");
     while let Some(due) = cm.poll_timeout() {

@@ -114,7 +114,7 @@ fn a_plea_for_patience_is_honoured_but_not_for_ever() {
     assert_eq!(world.words().last().unwrap(), "1 MRA", "a repeated request is pleaded with again");
     let pleas = usize::from(CmConfig::of(guid(0)).pleas_max);
     (0..pleas).for_each(|_| plea(&mut world));
-    assert!(world.sides[0].cm.drops()[&CmDrop::TooManyPleas] > 0);
+    assert!(world.sides[0].cm.drops().of(CmDrop::TooManyPleas) > 0);
     let now = world.now;
     world.sides[1].cm.accept(now, other, reply(Qpn(0x999))).unwrap();
     world.exchange(1);
@@ -176,7 +176,7 @@ fn a_reply_from_a_connected_queue_pair_is_rejected_as_stale() {
     assert_eq!(world.sides[0].seen[&first].end, Some(End::Stale));
     assert_eq!(world.sides[0].seen[&second].end, Some(End::Stale));
     assert_eq!(count(&world, "0 REJ STALE_CONNECTION"), 1);
-    assert_eq!(world.sides[0].cm.drops()[&CmDrop::Stale], 1);
+    assert_eq!(world.sides[0].cm.drops().of(CmDrop::Stale), 1);
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn a_flood_of_requests_of_one_peer_leaves_room_for_others() {
     }
     world.pass(SOON);
     let pending = |world: &World| world.sides[1].cm.connections().count();
-    assert_eq!((pending(&world), world.sides[1].cm.drops()[&CmDrop::TooManyRequests]), (3, 7));
+    assert_eq!((pending(&world), world.sides[1].cm.drops().of(CmDrop::TooManyRequests)), (3, 7));
     assert_eq!(count(&world, "1 REJ NO_RESOURCES"), 0, "they will come again by themselves");
     for (from, number) in (5..).zip(0..5) {
         let req = Req { local_comm_id: CommId(number), ..request(from, 1, Qpn(number)) };
@@ -273,7 +273,7 @@ fn a_full_table_says_so_to_its_owner_and_nothing_to_who_asks() {
     let req = Req { local_comm_id: CommId(3), ..request(0, 1, qpn) };
     world.inject(1, address(0), &CmMessage::Req(req));
     assert_eq!(count(&world, "1 REJ NO_RESOURCES"), 0, "it will come again by itself");
-    assert_eq!(world.sides[1].cm.drops()[&CmDrop::TableFull], 1);
+    assert_eq!(world.sides[1].cm.drops().of(CmDrop::TableFull), 1);
     let connect = Connect { to: address(1), req, packet_life_time: LIFE_TIME };
     let now = world.now;
     assert_eq!(world.sides[0].cm.connect(now, connect), Err(CmError::Full));
