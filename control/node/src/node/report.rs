@@ -216,9 +216,11 @@ fn lease(now: Time, row: &LeaseRow) -> Value {
 fn neighbors(now: Time, name: &str, one: &Interface) -> Vec<Value> {
     let control = one.control();
     let peers: Vec<_> = control.peer_rows().collect();
+    let by_ip: BTreeMap<_, _> =
+        peers.iter().flat_map(|peer| peer.ips.iter().map(move |ip| (*ip, peer))).collect();
     let rows = control.neighbour_rows(now);
     let row = |row: NeighbourRow| {
-        let peer = peers.iter().find(|peer| peer.ips.contains(&row.ip));
+        let peer = by_ip.get(&row.ip);
         let (by, mtu) = peer.map_or(("-", None), |peer| way(&peer.way));
         json!({
             "interface": name,
