@@ -7,14 +7,13 @@
 //!   interface --Seat--+--> queue pair 1: datagrams go to whose they are
 //! ```
 //!
-//! Whose a management datagram is: an answer of the administrator is for whoever asked, whose
-//! number is the upper half of the transaction id; a notice is for all, and the first says that it
-//! came; a request for a connection is for the interface of the partition that it names, and all
-//! that follows for that of the partition by which it comes. What is nobody's the first refuses.
+//! `sharing` says whose a management datagram is.
 //!
 //! Why a lock, where a device has none: interfaces own their way to the device, and one thread
 //! that runs them all never waits for it. An interface that is alone at its port has the device
 //! itself, and goes without ([`Place::Own`]).
+
+mod sharing;
 
 use crate::device::Opened;
 use crate::fabric::Embedded;
@@ -28,8 +27,8 @@ use pollux_verbs::time::Time;
 use pollux_verbs::*;
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::PKey;
-use pollux_wire::mad::cm::CmMessage;
 use pollux_wire::mad::{MadHeader, Method, MgmtClass};
+use sharing::{Subscribers, asking, whose};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -79,6 +78,7 @@ struct Inner {
     /// The interfaces' partitions, in the order of their numbers.
     p_keys: Vec<PKey>,
     seated: Vec<Seated>,
+    subscribers: Subscribers,
     fabric: Option<Arc<Embedded>>,
 }
 
@@ -134,7 +134,8 @@ impl SharedPort {
         let pd = device.create_pd()?;
         let gsi = Gsi::new(&mut *device, pd, port)?;
         let (p_keys, seated) = (Vec::new(), Vec::new());
-        let inner = Inner { device, port, pd, gsi, p_keys, seated, fabric };
+        let subscribers = Subscribers::default();
+        let inner = Inner { device, port, pd, gsi, p_keys, seated, subscribers, fabric };
         Ok(Self { inner: Arc::new(Mutex::new(inner)) })
     }
 
@@ -185,6 +186,9 @@ impl Inner {
             if header.method == Method::REPORT_RESP && number > 0 {
                 return;
             }
+            if let Some(answer) = self.subscribers.answer(number, &envelope) {
+                return self.seated[number].mads.push(answer);
+            }
             if header.method != Method::REPORT_RESP {
                 header.transaction_id = asking(number, header.transaction_id);
                 envelope.mad[..MadHeader::LEN].copy_from_slice(&header.emit());
@@ -199,34 +203,6 @@ impl Inner {
         }
         self.seated[number].events.pop()
     }
-}
-
-/// The number of the interface that a datagram is for; none if it is for all. What is nobody's the
-/// first one refuses.
-fn whose(envelope: &Envelope, p_keys: &[PKey]) -> Option<usize> {
-    let in_partition =
-        |p_key: PKey| p_keys.iter().position(|own| own.partition() == p_key.partition());
-    let (header, _) = MadHeader::read(&envelope.mad).expect("a datagram has a header");
-    let number = match header.mgmt_class {
-        MgmtClass::SUBN_ADM if header.method == Method::REPORT => return None,
-        MgmtClass::SUBN_ADM => asked_by(header.transaction_id).filter(|it| *it < p_keys.len()),
-        MgmtClass::COMM_MGT => match CmMessage::parse_mad(&envelope.mad) {
-            Ok((_, CmMessage::Req(req))) => in_partition(req.p_key),
-            _ => in_partition(envelope.peer.p_key),
-        },
-        _ => None,
-    };
-    Some(number.unwrap_or(0))
-}
-
-/// The number of an interface, in the upper half of a transaction id: that is for what is between
-/// whoever asks and the wire, and nobody else's is 0.
-fn asking(number: usize, transaction_id: u64) -> u64 {
-    (number as u64 + 1) << 32 | transaction_id & u64::from(u32::MAX)
-}
-
-fn asked_by(transaction_id: u64) -> Option<usize> {
-    usize::try_from(transaction_id >> 32).ok()?.checked_sub(1)
 }
 
 /// How an interface's management datagrams come and go.
@@ -502,22 +478,6 @@ impl Device for SharedDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pollux_control::mad::MadAddress;
-    use pollux_wire::mad::cm::{Req, Rtu};
-    use pollux_wire::mad::{AttributeId, MAD_LEN};
-
-    const P_KEYS: [PKey; 3] = [PKey::DEFAULT, PKey(0x8001), PKey(0x8002)];
-
-    fn from(p_key: u16, mad: [u8; MAD_LEN]) -> Option<usize> {
-        whose(&Envelope { peer: MadAddress::gsi(Lid(1), 0, PKey(p_key)), mad }, &P_KEYS)
-    }
-
-    fn datagram(class: MgmtClass, method: Method, transaction_id: u64) -> [u8; MAD_LEN] {
-        let mut mad = [0; MAD_LEN];
-        let header = MadHeader::new(class, method, transaction_id, AttributeId(0x38));
-        mad[..MadHeader::LEN].copy_from_slice(&header.emit());
-        mad
-    }
 
     #[test]
     fn what_one_made_at_a_shared_device_goes_with_it() {
@@ -525,7 +485,7 @@ mod tests {
         let opened = crate::open(&format!("soft:{}@host1", fabric.path().display()));
         let port = SharedPort::new(opened.expect("nobody is there")).expect("it has what we need");
         let place = |p_key| Place::from(port.seat(p_key)).take().expect("it has room");
-        let (mut one, mut other) = (place(P_KEYS[0]), place(P_KEYS[1]));
+        let (mut one, mut other) = (place(PKey::DEFAULT), place(PKey(0x8001)));
         let make = |taken: &mut Taken| {
             let (device, pd) = (&mut taken.device, taken.pd);
             let cq = device.create_cq(8).expect("there is room");
@@ -562,35 +522,9 @@ mod tests {
         };
         assert_eq!((sizes(0), sizes(1)), ([0; 7], [0, 1, 1, 1, 1, 1, 0]));
         // Whoever comes next in that partition has its number.
-        let again = place(P_KEYS[0]);
+        let again = place(PKey::DEFAULT);
         assert_eq!(lock(&port.inner).seated.len(), 2);
         drop((again, other));
         assert_eq!(sizes(1), [0; 7]);
-    }
-
-    #[test]
-    fn answers_are_for_whoever_asked_and_notices_for_all() {
-        let answer = |id| from(0xffff, datagram(MgmtClass::SUBN_ADM, Method::GET_RESP, id));
-        for number in 0..3 {
-            let id = asking(number, 0x1234_5678_9abc_def0);
-            assert_eq!((answer(id), id as u32), (Some(number), 0x9abc_def0));
-        }
-        for nobodys in [7, asking(3, 7), u64::MAX] {
-            assert_eq!(answer(nobodys), Some(0));
-        }
-        let notice = datagram(MgmtClass::SUBN_ADM, Method::REPORT, asking(1, 7));
-        assert_eq!(from(0xffff, notice), None);
-        assert_eq!(from(0x8001, datagram(MgmtClass::PERF, Method::GET, 7)), Some(0));
-    }
-
-    #[test]
-    fn connections_are_made_in_the_partition_that_a_request_names() {
-        let request = |p_key| CmMessage::Req(Req { p_key: PKey(p_key), ..Req::default() });
-        assert_eq!(from(0xffff, request(0x8002).emit_mad(7)), Some(2));
-        assert_eq!(from(0x8001, request(0x8009).emit_mad(7)), Some(0), "to be refused");
-        let rtu = CmMessage::Rtu(Rtu::default()).emit_mad(asking(2, 7));
-        assert_eq!(from(0x8001, rtu), Some(1));
-        assert_eq!(from(0x0001, rtu), Some(1), "a limited member means the same partition");
-        assert_eq!(from(0x8009, rtu), Some(0));
     }
 }

@@ -71,6 +71,14 @@ impl Group {
         }
     }
 
+    /// The same, though the administrator's answer may still be under way.
+    pub(super) fn may_be_joined(&self) -> Option<(Gid, JoinState)> {
+        match self.state {
+            GroupState::Asked { .. } => Some((self.mgid, join_state(self.is_wanted))),
+            _ => self.join_state(),
+        }
+    }
+
     fn record(&self) -> Option<&McMemberRecord> {
         match &self.state {
             GroupState::Joined { record, .. } => Some(record),

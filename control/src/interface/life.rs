@@ -13,7 +13,8 @@
 //! What the port is (its LID, its GID, its place in the partition) is taken together: when any of
 //! it changes, so do link address and paths, and the interface goes down and up with all that hangs
 //! on it. A new subnet manager changes nothing of that: memberships and paths are asked for anew
-//! while traffic goes on.
+//! while traffic goes on. An interface that waits after refusals asks a new one at once, and counts
+//! its refusals from the first.
 
 use super::groups::Group;
 use super::{Action, Interface, InterfaceDrop, Link, PortView, Purpose};
@@ -46,6 +47,8 @@ pub enum Life {
     Joining {
         /// And to make it.
         creates: bool,
+        /// How often in a row it refused before, or did not answer.
+        failures: u32,
     },
     /// It refused, or did not answer.
     Paused {
@@ -66,7 +69,14 @@ pub enum Life {
         until: Time,
     },
     /// The interface is up.
-    Up(Box<Link>),
+    Up {
+        /// What it is on its link.
+        link: Box<Link>,
+        /// How often in a row the administrator did not answer when the group was joined again.
+        failures: u32,
+        /// When the group is joined again.
+        rejoin: Option<Time>,
+    },
 }
 
 /// What an interface's place on the link depends on.
@@ -90,7 +100,18 @@ impl Life {
     pub(super) const fn due(&self) -> Option<Time> {
         match self {
             Self::Paused { until, .. } | Self::TooSmall { until, .. } => Some(*until),
+            Self::Up { rejoin, .. } => *rejoin,
             _ => None,
+        }
+    }
+
+    /// How often in a row the broadcast group was not joined.
+    const fn failures(&self) -> u32 {
+        match self {
+            Self::Joining { failures, .. }
+            | Self::Paused { failures, .. }
+            | Self::Up { failures, .. } => *failures,
+            _ => 0,
         }
     }
 }
@@ -98,13 +119,13 @@ impl Life {
 impl Interface {
     /// Whether packets come and go.
     pub const fn is_up(&self) -> bool {
-        matches!(self.life, Life::Up(_))
+        matches!(self.life, Life::Up { .. })
     }
 
     /// What the interface is on its link, while it is up.
     pub fn link(&self) -> Option<&Link> {
         match &self.life {
-            Life::Up(link) => Some(link),
+            Life::Up { link, .. } => Some(link),
             _ => None,
         }
     }
@@ -166,15 +187,24 @@ impl Interface {
         }
     }
 
-    /// The groups are left in good order, which the administrator hears though nobody waits for its
-    /// answer.
+    /// The groups are left in good order and subscriptions taken back, which the administrator
+    /// hears though nobody waits for its answer. It may have granted what it was asked for a moment
+    /// ago: that is left as well.
     pub(super) fn close(&mut self, now: Time) {
-        let joined: Vec<_> = self.groups.values().filter_map(Group::join_state).collect();
+        let (was_up, has_port) = (self.is_up(), self.standing.is_some());
+        let mut joined: Vec<_> = self.groups.values().filter_map(Group::may_be_joined).collect();
+        let is_narrow = matches!(self.life, Life::TooSmall { .. });
+        if is_narrow || !was_up && self.is_asked(Purpose::Broadcast) {
+            joined.push((self.mgid(GroupId::Broadcast), JoinState::FULL_MEMBER));
+        }
         let members: Vec<_> =
             joined.into_iter().map(|(mgid, how)| self.member(mgid, how)).collect();
         self.go_down(now, Life::Closed);
         for member in members {
             self.ask(now, Purpose::Leave(member.mgid), Question::leave(member));
+        }
+        for trap in NOTICES.into_iter().filter(|_| has_port) {
+            self.ask(now, Purpose::Unsubscription(trap), Question::subscription(trap, false));
         }
     }
 
@@ -185,7 +215,7 @@ impl Interface {
     fn go_down(&mut self, now: Time, life: Life) {
         let was_up = self.is_up();
         self.live(now, life);
-        (self.standing, self.rejoin) = (None, None);
+        self.standing = None;
         for (id, _) in std::mem::take(&mut self.questions) {
             self.sa.cancel(now, id);
         }
@@ -210,9 +240,12 @@ impl Interface {
 
     fn join_broadcast(&mut self, now: Time) {
         let member = self.member(self.mgid(GroupId::Broadcast), JoinState::FULL_MEMBER);
-        self.rejoin = None;
-        if !self.is_up() {
-            self.live(now, Life::Joining { creates: false });
+        match &mut self.life {
+            Life::Up { rejoin, .. } => *rejoin = None,
+            life => {
+                let failures = life.failures();
+                self.live(now, Life::Joining { creates: false, failures });
+            }
         }
         if !self.is_asked(Purpose::Broadcast) {
             self.ask(now, Purpose::Broadcast, Question::join(member));
@@ -221,7 +254,8 @@ impl Interface {
 
     fn create_broadcast(&mut self, now: Time, like: &McMemberRecord) {
         let member = self.member(self.mgid(GroupId::Broadcast), JoinState::FULL_MEMBER);
-        self.live(now, Life::Joining { creates: true });
+        let failures = self.life.failures();
+        self.live(now, Life::Joining { creates: true, failures });
         self.ask(now, Purpose::Broadcast, Question::join_or_create(member, like));
     }
 
@@ -233,7 +267,7 @@ impl Interface {
         };
         let terms = self.config.create.filter(|_| is_no_such_group(error));
         match (&self.life, terms) {
-            (Life::Joining { creates: false }, Some(terms)) => {
+            (Life::Joining { creates: false, .. }, Some(terms)) => {
                 let like = McMemberRecord {
                     q_key: terms.q_key,
                     mtu: terms.mtu,
@@ -250,10 +284,12 @@ impl Interface {
     /// Waits before it asks again, longer each time. An administrator that is silent or busy takes
     /// nothing away from who is up; one that refuses does.
     fn pause(&mut self, now: Time, error: SaError) {
-        self.failures = self.failures.saturating_add(1);
-        let until = now + self.pause_after(self.failures);
-        if self.is_up() && error.is_passing() {
-            self.rejoin = Some(until);
+        let failures = self.life.failures().saturating_add(1);
+        let until = now + self.pause_after(failures);
+        if let Life::Up { failures: known, rejoin, .. } = &mut self.life
+            && error.is_passing()
+        {
+            (*known, *rejoin) = (failures, Some(until));
             return;
         }
         let standing = self.standing;
@@ -261,7 +297,7 @@ impl Interface {
             self.go_down(now, Life::NoPort);
         }
         self.standing = standing;
-        self.live(now, Life::Paused { error, failures: self.failures, until });
+        self.live(now, Life::Paused { error, failures, until });
     }
 
     /// How long to wait after so many failures in a row.
@@ -271,15 +307,13 @@ impl Interface {
     }
 
     pub(super) fn live_on(&mut self, now: Time) {
-        let due = self.life.due().or(self.rejoin);
-        if due.is_some_and(|due| due <= now) && self.standing.is_some() {
+        if self.life.due().is_some_and(|due| due <= now) && self.standing.is_some() {
             self.join_broadcast(now);
         }
     }
 
     fn broadcast_joined(&mut self, now: Time, record: McMemberRecord) {
         let Some(standing) = self.standing else { return };
-        self.failures = 0;
         let room = ip_mtu(record.mtu.octets().unwrap_or(0) as u32);
         let least = if self.config.ipv6 { IPV6_MTU_MIN } else { IPV4_MTU_MIN };
         let Standing { pkey_index, lid, lmc, gid, .. } = standing;
@@ -295,8 +329,14 @@ impl Interface {
             return self.live(now, Life::TooSmall { mtu: room, least, until });
         }
         let comes_up = !self.is_up();
+        match &mut self.life {
+            Life::Up { failures, .. } => *failures = 0,
+            _ => {
+                let link = Box::new(link);
+                self.live(now, Life::Up { link, failures: 0, rejoin: None });
+            }
+        }
         if comes_up {
-            self.live(now, Life::Up(Box::new(link)));
             self.actions.push_back(Action::Start(link));
         }
         self.want_group(now, GroupId::Broadcast);
@@ -309,10 +349,19 @@ impl Interface {
         }
     }
 
-    /// The administrator has forgotten us, or is another one.
+    /// The administrator has forgotten us, or is another one: what it refused or did not answer
+    /// before counts no more.
     pub(super) fn renew(&mut self, now: Time) {
-        if !self.is_up() {
-            return;
+        match &mut self.life {
+            // The client asks the new one by itself.
+            Life::Joining { failures, .. } => return *failures = 0,
+            Life::Paused { failures, .. } => {
+                *failures = 0;
+                return self.join_broadcast(now);
+            }
+            Life::TooSmall { .. } => return self.join_broadcast(now),
+            Life::Up { failures, .. } => *failures = 0,
+            _ => return,
         }
         self.join_broadcast(now);
         self.join_all_groups(now);
@@ -322,11 +371,23 @@ impl Interface {
 
     fn subscribe(&mut self, now: Time) {
         for trap in NOTICES {
-            self.subscriptions.remove(&trap);
-            let purpose = Purpose::Subscription(trap);
-            if !self.is_asked(purpose) {
-                self.ask(now, purpose, Question::subscription(trap, true));
-            }
+            self.subscribe_to(now, trap);
+        }
+    }
+
+    fn subscribe_to(&mut self, now: Time, trap: TrapNumber) {
+        self.subscriptions.remove(&trap);
+        let purpose = Purpose::Subscription(trap);
+        if !self.is_asked(purpose) {
+            self.ask(now, purpose, Question::subscription(trap, true));
+        }
+    }
+
+    /// A subscription was taken back. If there is to be one again meanwhile, the administrator may
+    /// have heard of the one before the other.
+    pub(super) fn unsubscribed(&mut self, now: Time, trap: TrapNumber) {
+        if self.is_up() {
+            self.subscribe_to(now, trap);
         }
     }
 
@@ -344,8 +405,7 @@ impl Interface {
     pub(super) fn retry_subscriptions(&mut self, now: Time) {
         let due = self.subscriptions.iter().filter(|(_, due)| **due <= now);
         for trap in due.map(|(&trap, _)| trap).collect::<Vec<_>>() {
-            self.subscriptions.remove(&trap);
-            self.ask(now, Purpose::Subscription(trap), Question::subscription(trap, true));
+            self.subscribe_to(now, trap);
         }
     }
 

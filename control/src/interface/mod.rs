@@ -135,6 +135,7 @@ enum Purpose {
     Path(Gid),
     Paths(Gid),
     Subscription(TrapNumber),
+    Unsubscription(TrapNumber),
 }
 
 /// An interface.
@@ -144,10 +145,6 @@ pub struct Interface {
     standing: Option<Standing>,
     life: Life,
     since: Time,
-    /// How often in a row the broadcast group could not be joined.
-    failures: u32,
-    /// When to join it again, though the interface is up.
-    rejoin: Option<Time>,
     sa: SaClient,
     questions: BTreeMap<RequestId, Purpose>,
     asked: u64,
@@ -204,8 +201,6 @@ impl Interface {
             standing: None,
             life: Life::NoPort,
             since: now,
-            failures: 0,
-            rejoin: None,
             sa: SaClient::new(config.sa, dice.split()),
             questions: BTreeMap::new(),
             asked: 0,
@@ -369,7 +364,7 @@ impl Interface {
     pub fn poll_timeout(&self) -> Option<Time> {
         let always = [
             self.sa.poll_timeout(),
-            self.life.due().or(self.rejoin),
+            self.life.due(),
             self.addresses.poll_timeout(),
             self.routes.poll_timeout(),
             self.connections.poll_timeout(),
@@ -451,6 +446,7 @@ impl Interface {
             Purpose::Path(gid) => self.path_answered(now, gid, result),
             Purpose::Paths(gid) => self.paths_answered(now, gid, result),
             Purpose::Subscription(trap) => self.subscription_answered(now, trap, result.err()),
+            Purpose::Unsubscription(trap) => self.unsubscribed(now, trap),
             Purpose::Leave(mgid) => self.group_left(now, mgid),
         }
     }

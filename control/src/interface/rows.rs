@@ -126,10 +126,10 @@ impl Life {
             Self::Joining { .. } if !has_administrator => {
                 ("joining", "the port knows no subnet manager".into(), Some("a subnet manager"))
             }
-            Self::Joining { creates: false } => {
+            Self::Joining { creates: false, .. } => {
                 ("joining", "the broadcast group is asked for".into(), Some(ADMINISTRATOR))
             }
-            Self::Joining { creates: true } => {
+            Self::Joining { creates: true, .. } => {
                 ("joining", "the broadcast group is to be made".into(), Some(ADMINISTRATOR))
             }
             Self::Paused { error, failures, .. } => {
@@ -143,7 +143,7 @@ impl Life {
                 );
                 ("waiting", why, Some("the time to look again"))
             }
-            Self::Up(_) => ("up", "the broadcast group is joined".into(), None),
+            Self::Up { .. } => ("up", "the broadcast group is joined".into(), None),
         }
     }
 }

@@ -1,11 +1,13 @@
 //! Interfaces against each other and against an administrator that does not know them: the
 //! fabric's own, in virtual time.
 
+mod alone;
 mod connections;
 mod datagrams;
 mod echoes;
 mod groups;
 mod leases;
+mod life;
 mod mover;
 mod sizes;
 mod workers;

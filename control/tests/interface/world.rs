@@ -19,6 +19,7 @@ use pollux_wire::ip::ipv6::Ipv6Header;
 use pollux_wire::ip::{IpProtocol, mgid};
 use pollux_wire::keys::{PKey, QKey};
 use pollux_wire::mad::smp::{NodeType, PortState};
+use pollux_wire::mad::{MadHeader, Method};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -62,6 +63,8 @@ pub struct World {
     pub weather: Weather,
     /// Management datagrams of a million that are lost between interfaces and administrator.
     pub mads_lost: u32,
+    /// Reports of the administrator that came to each host.
+    pub reports: Vec<u64>,
     /// How interfaces see their ports.
     pub seen: fn(usize, PortView) -> PortView,
     dice: Dice,
@@ -138,8 +141,9 @@ impl World {
             let interface = Interface::new(Time::START, config, seed * 100 + nth as u64);
             Host { at, qpn, interface, mover, got: vec![], seen: vec![], sent: vec![] }
         };
-        let hosts = ends.enumerate().map(host).collect();
+        let hosts: Vec<_> = ends.enumerate().map(host).collect();
         Self {
+            reports: vec![0; hosts.len()],
             subnet,
             managers,
             hosts,
@@ -290,7 +294,10 @@ impl World {
     }
 
     fn mad_arrives(&mut self, at: End, datagram: &Datagram) {
-        let Some(host) = self.hosts.iter_mut().find(|host| host.at == at) else { return };
+        let Some(nth) = self.hosts.iter().position(|host| host.at == at) else { return };
+        let host = &mut self.hosts[nth];
+        let (header, _) = MadHeader::read(&datagram.mad).unwrap();
+        self.reports[nth] += u64::from(header.method == Method::REPORT);
         if datagram.dest_qp == Qpn::GSI && !self.dice.happens(self.mads_lost) {
             let peer = MadAddress::gsi(datagram.slid, 0, PKey::DEFAULT);
             host.interface.handle_mad(self.now, &Envelope { peer, mad: datagram.mad });

@@ -1,0 +1,115 @@
+//! Questions to the subnet administrator: what each is for, and who hears of the answer.
+
+use super::{Interface, InterfaceDrop};
+use crate::sa::{Answer, Question, RequestId, SaError, SaEvent};
+use pollux_verbs::time::Time;
+use pollux_wire::address::Gid;
+use pollux_wire::ip::mgid::GroupId;
+use pollux_wire::mad::notice::TrapNumber;
+use std::collections::{BTreeMap, VecDeque};
+
+/// What a question is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Purpose {
+    Broadcast,
+    Group {
+        id: GroupId,
+        as_full: bool,
+    },
+    Leave(Gid),
+    Path(Gid),
+    Paths(Gid),
+    /// The path to a port that asks for a connection, by which it is told from others.
+    Requester(Gid),
+    Subscription(TrapNumber),
+    Unsubscription(TrapNumber),
+}
+
+/// Questions without an answer.
+#[derive(Default)]
+pub(super) struct Questions {
+    by_id: BTreeMap<RequestId, Purpose>,
+    /// How many there are for each purpose.
+    purposes: BTreeMap<Purpose, usize>,
+    asked: u64,
+    /// Questions that had no room, which is as good as an answer.
+    refused: VecDeque<Purpose>,
+}
+
+impl Questions {
+    fn insert(&mut self, id: RequestId, purpose: Purpose) {
+        self.by_id.insert(id, purpose);
+        *self.purposes.entry(purpose).or_default() += 1;
+    }
+
+    fn remove(&mut self, id: RequestId) -> Option<Purpose> {
+        let purpose = self.by_id.remove(&id)?;
+        if let Some(count) = self.purposes.get_mut(&purpose) {
+            *count -= 1;
+            if *count == 0 {
+                self.purposes.remove(&purpose);
+            }
+        }
+        Some(purpose)
+    }
+
+    /// Takes all back; their ids.
+    pub(super) fn clear(&mut self) -> impl Iterator<Item = RequestId> + use<> {
+        self.purposes.clear();
+        std::mem::take(&mut self.by_id).into_keys()
+    }
+}
+
+impl Interface {
+    pub(super) fn hear_administrator(&mut self, now: Time) -> bool {
+        let mut has_news = false;
+        while let Some(event) = self.sa.poll_event() {
+            has_news = true;
+            let (id, result) = match event {
+                SaEvent::Notice(report) => {
+                    self.handle_notice(now, &report);
+                    continue;
+                }
+                SaEvent::Answered { id, result } => (id, result),
+            };
+            if let Some(purpose) = self.questions.remove(id) {
+                self.answered(now, purpose, result);
+            }
+        }
+        while let Some(purpose) = self.questions.refused.pop_front() {
+            has_news = true;
+            self.answered(now, purpose, Err(SaError::NoResources));
+        }
+        has_news
+    }
+
+    fn answered(&mut self, now: Time, purpose: Purpose, result: Result<Answer, SaError>) {
+        match purpose {
+            Purpose::Broadcast => self.broadcast_answered(now, result),
+            Purpose::Group { id, as_full } => self.group_answered(now, id, as_full, result),
+            Purpose::Path(gid) => self.path_answered(now, gid, result),
+            Purpose::Paths(gid) => self.paths_answered(now, gid, result),
+            Purpose::Requester(gid) => self.requester_answered(now, gid, result),
+            Purpose::Subscription(trap) => self.subscription_answered(now, trap, result.err()),
+            Purpose::Unsubscription(trap) => self.unsubscribed(now, trap),
+            Purpose::Leave(mgid) => self.group_left(now, mgid),
+        }
+    }
+
+    /// Asks the administrator. One question for one purpose at a time.
+    pub(super) fn ask(&mut self, now: Time, purpose: Purpose, question: Question) {
+        self.questions.asked += 1;
+        let id = RequestId(self.questions.asked);
+        match self.sa.ask(now, id, question) {
+            Ok(()) => self.questions.insert(id, purpose),
+            Err(_) => {
+                self.drops.count(InterfaceDrop::QuestionsFull);
+                self.questions.refused.push_back(purpose);
+            }
+        }
+    }
+
+    pub(super) fn is_asked(&self, purpose: Purpose) -> bool {
+        self.questions.purposes.contains_key(&purpose)
+    }
+}

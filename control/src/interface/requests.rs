@@ -1,0 +1,171 @@
+//! Requests for connections, and whether they come from the port that they name.
+//!
+//! A REQ names its port by GID, and may come with a GRH that names it too: whoever sends it can
+//! write there what it likes. The LID that it came from it cannot write, and which LID a GID has
+//! the administrator knows. So a request to us is passed on if the path to the port that it names
+//! leads to where it came from.
+//!
+//! ```text
+//!   REQ --path known, leads there--> connection management
+//!    |    \--leads elsewhere------> dropped; the port may have moved: its path is asked for again
+//!    +--not known: held, and the administrator is asked --answer--> as above
+//! ```
+//!
+//! Nothing is remembered of a port that only asks. How many requests are held is limited, in all
+//! and by LID at a rate, so that one port cannot use up what we may ask the administrator, nor the
+//! room for paths of our neighbors.
+//!
+//! Behind a router LIDs tell nothing. A request of a GID of another subnet is believed if the
+//! administrator knows a router to there; connection management limits how many stand that came
+//! by one LID.
+
+use super::{Interface, InterfaceDrop, Purpose};
+use crate::bounded::Rate;
+use crate::mad::{Envelope, MadAddress};
+use crate::sa::{Answer, Question, SaError};
+use pollux_verbs::time::Time;
+use pollux_wire::address::{Gid, Lid};
+use pollux_wire::mad::cm::ipoib::Dialect;
+use pollux_wire::mad::cm::{CmMessage, CommId, Req};
+use pollux_wire::mad::sa::PathRecord;
+use std::collections::BTreeMap;
+
+/// Requests that wait to be verified, by the port that they name, where they came from, and the
+/// sender's name for the connection; of repetitions, the last.
+#[derive(Default)]
+pub(super) struct Requests {
+    held: BTreeMap<(Gid, Lid, CommId), Envelope>,
+    /// How often each LID may have a port looked for. There are no more than 2^16.
+    rates: BTreeMap<Lid, Rate>,
+}
+
+impl Requests {
+    /// Forgets all.
+    pub(super) fn clear(&mut self) {
+        self.held.clear();
+        self.rates.clear();
+    }
+
+    /// Takes out those that name a port.
+    fn take(&mut self, gid: Gid) -> Vec<Envelope> {
+        let first = (gid, Lid(0), CommId(0));
+        let last = (gid, Lid(u16::MAX), CommId(u32::MAX));
+        let keys: Vec<_> = self.held.range(first..=last).map(|(key, _)| *key).collect();
+        keys.iter().filter_map(|key| self.held.remove(key)).collect()
+    }
+}
+
+impl Interface {
+    /// A datagram of connection management came.
+    pub(super) fn hear_connection_management(&mut self, now: Time, envelope: &Envelope) {
+        let message = CmMessage::parse_mad(&envelope.mad);
+        match message {
+            Ok((_, CmMessage::Req(req))) if self.is_to_us(&req) => {
+                self.hear_request(now, envelope, &req);
+            }
+            _ => self.connections.handle_mad(now, envelope),
+        }
+    }
+
+    fn is_to_us(&self, req: &Req) -> bool {
+        let is_ours = Dialect::of(req.service_id).is_some_and(|(_, qpn)| qpn == self.config.qpn);
+        self.is_up() && self.config.peer.is_on() && is_ours
+    }
+
+    fn hear_request(&mut self, now: Time, envelope: &Envelope, req: &Req) {
+        let (from, gid) = (&envelope.peer, req.primary.local_gid);
+        if from.global.is_some_and(|global| global.remote_gid != gid) {
+            return self.drops.count(InterfaceDrop::Imposter);
+        }
+        if self.connections.is_of_peer(from, req) {
+            return self.connections.handle_mad(now, envelope);
+        }
+        let path = self.paths.get(gid);
+        let record = path.and_then(|path| path.record.as_deref());
+        let is_failed = path.is_some_and(|path| !path.is_asked && path.has_failed(now));
+        match record {
+            Some(record) if self.leads_to(record, from) => {
+                self.connections.handle_mad(now, envelope);
+            }
+            Some(_) => {
+                self.drops.count(InterfaceDrop::Imposter);
+                if self.may_look_for(now, from.lid) {
+                    self.doubt_path(now, gid);
+                }
+            }
+            None if is_failed => self.drops.count(InterfaceDrop::RequestUnverified),
+            None => self.hold(now, envelope, req),
+        }
+    }
+
+    /// Keeps a request until the administrator says where its port is.
+    fn hold(&mut self, now: Time, envelope: &Envelope, req: &Req) {
+        let (lid, gid) = (envelope.peer.lid, req.primary.local_gid);
+        let key = (gid, lid, req.local_comm_id);
+        let is_new = !self.requests.held.contains_key(&key);
+        let is_full = self.requests.held.len() >= self.config.requests_held_max;
+        if is_new && (is_full || !self.may_look_for(now, lid)) {
+            return self.drops.count(InterfaceDrop::RequestPutOff);
+        }
+        self.requests.held.insert(key, *envelope);
+        // A path that is asked for already is as good.
+        let is_asked = self.paths.get(gid).is_some_and(|path| path.is_asked)
+            || self.is_asked(Purpose::Requester(gid));
+        if !is_asked {
+            let question = self.path_question(gid);
+            self.ask(now, Purpose::Requester(gid), question);
+        }
+    }
+
+    pub(super) fn requester_answered(
+        &mut self,
+        now: Time,
+        gid: Gid,
+        result: Result<Answer, SaError>,
+    ) {
+        let record = match result {
+            Ok(Answer::Path(record)) => Some(record),
+            _ => None,
+        };
+        self.verify_requests(now, gid, record.as_ref());
+    }
+
+    /// It has turned out where a port is, or that nobody knows: requests that name it are passed on
+    /// or dropped.
+    pub(super) fn verify_requests(&mut self, now: Time, gid: Gid, record: Option<&PathRecord>) {
+        for envelope in self.requests.take(gid) {
+            match record {
+                Some(record) if self.leads_to(record, &envelope.peer) => {
+                    self.connections.handle_mad(now, &envelope);
+                }
+                Some(_) => self.drops.count(InterfaceDrop::Imposter),
+                None => self.drops.count(InterfaceDrop::RequestUnverified),
+            }
+        }
+    }
+
+    /// The path to a port, as it is asked for.
+    pub(super) fn path_question(&self, gid: Gid) -> Question {
+        let sgid = self.standing.map_or(Gid::NONE, |standing| standing.gid);
+        Question::path(sgid, gid, self.config.p_key.full(), self.traffic_class())
+    }
+
+    /// Whether a path leads to where a datagram came from. The low bits of a LID choose among paths
+    /// to one port.
+    fn leads_to(&self, record: &PathRecord, from: &MadAddress) -> bool {
+        if from.is_beyond_router() {
+            return record.hop_limit > 0;
+        }
+        let lmc = self.standing.map_or(0, |standing| standing.lmc.min(7));
+        record.dlid.0 >> lmc == from.lid.0 >> lmc
+    }
+
+    /// Whether somebody at a LID may make us ask the administrator once more.
+    fn may_look_for(&mut self, now: Time, lid: Lid) -> bool {
+        let lmc = self.standing.map_or(0, |standing| standing.lmc.min(7));
+        let base = Lid(lid.0 >> lmc << lmc);
+        let (per_second, burst) = self.config.requests_unverified_per_lid;
+        let fresh = || Rate::new(per_second, burst);
+        self.requests.rates.entry(base).or_insert_with(fresh).take(now)
+    }
+}
