@@ -16,6 +16,9 @@ pub struct CmConfig {
     pub requests_pending_max: usize,
     /// The same of one peer.
     pub requests_pending_per_peer_max: usize,
+    /// Connections that ports of other subnets asked for by way of one LID. Any port can pass for a
+    /// router, and name whom it likes beyond it.
+    pub connections_per_router_max: usize,
     /// Messages that wait to be polled.
     pub messages_max: usize,
     /// Events that wait to be polled, before nothing new is begun.
@@ -43,6 +46,7 @@ impl CmConfig {
             listeners_max: 1024,
             requests_pending_max: 4096,
             requests_pending_per_peer_max: 64,
+            connections_per_router_max: 1024,
             messages_max: 4096,
             events_max: 65_536,
             response_time_min: Duration::from_millis(1),

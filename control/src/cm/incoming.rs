@@ -137,6 +137,13 @@ impl Cm {
         self.connections.get(&id).is_some_and(|connection| connection.peer.is_same_port(from))
     }
 
+    /// Whether a request is about a connection that we have with the port that it came from, if
+    /// only by the sender's name for it.
+    pub(crate) fn is_of_peer(&self, from: &MadAddress, req: &Req) -> bool {
+        let mut named = self.index.by_remote_id(req.local_comm_id, req.primary.local_gid);
+        named.any(|id| self.is_of(id, from))
+    }
+
     /// Whether the request has come before; if so, it was answered again. A peer that uses a name
     /// again for another request has begun anew, and does not know the connection of that name.
     fn is_known(&mut self, now: Time, from: &MadAddress, req: &Req) -> bool {
@@ -181,7 +188,11 @@ impl Cm {
         }
         let (of_peer, of_all) = self.index.pending(Source::of(from));
         let config = &self.out.config;
-        if of_peer >= config.requests_pending_per_peer_max || of_all >= config.requests_pending_max
+        let is_too_far = from.is_beyond_router()
+            && self.index.by_router(from.lid) >= config.connections_per_router_max;
+        if of_peer >= config.requests_pending_per_peer_max
+            || of_all >= config.requests_pending_max
+            || is_too_far
         {
             return Err((CmDrop::TooManyRequests, None));
         }

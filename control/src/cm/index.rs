@@ -10,7 +10,8 @@ use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::mad::cm::CommId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who sent a message, as far as headers tell and nobody can make up.
+/// Who sent a message, as far as headers tell. Of a request that was passed on to us, nobody made
+/// up the GID of a port in our subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
     Near(Lid),
@@ -34,6 +35,8 @@ pub(super) struct Keys {
     pub(super) remote_qp: Option<(Gid, Qpn)>,
     /// Whoever asked for it, as long as it does not stand, and while its rejection is remembered.
     pub(super) asked_by: Option<Source>,
+    /// The LID by which a port of another subnet asked for it.
+    pub(super) router: Option<Lid>,
 }
 
 /// All connections by their keys.
@@ -44,6 +47,8 @@ pub(super) struct Index {
     remote_qps: BTreeSet<(Gid, Qpn, ConnectionId)>,
     pending: BTreeMap<Source, usize>,
     pending_count: usize,
+    /// Connections that were asked for by way of a router.
+    by_router: BTreeMap<Lid, usize>,
 }
 
 impl Index {
@@ -66,6 +71,9 @@ impl Index {
             *self.pending.entry(source).or_default() += 1;
             self.pending_count += 1;
         }
+        if let Some(router) = after.router {
+            *self.by_router.entry(router).or_default() += 1;
+        }
     }
 
     fn remove(&mut self, id: ConnectionId, keys: &Keys) {
@@ -86,6 +94,14 @@ impl Index {
                 self.pending.remove(&source);
             }
             self.pending_count -= 1;
+        }
+        if let Some(router) = keys.router
+            && let Some(count) = self.by_router.get_mut(&router)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.by_router.remove(&router);
+            }
         }
     }
 
@@ -125,6 +141,11 @@ impl Index {
         (self.pending.get(&source).copied().unwrap_or(0), self.pending_count)
     }
 
+    /// How many connections ports of other subnets asked for by way of this LID.
+    pub(super) fn by_router(&self, router: Lid) -> usize {
+        self.by_router.get(&router).copied().unwrap_or(0)
+    }
+
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.due.is_empty()
@@ -132,5 +153,6 @@ impl Index {
             && self.remote_qps.is_empty()
             && self.pending.is_empty()
             && self.pending_count == 0
+            && self.by_router.is_empty()
     }
 }

@@ -54,6 +54,12 @@ pub struct InterfaceConfig {
     pub pause_max: Duration,
     /// Paths that are remembered, at most.
     pub paths_max: usize,
+    /// Requests for connections that wait until it is known where their ports are, at most: half of
+    /// the questions that the administrator's client has room for.
+    pub requests_held_max: usize,
+    /// How many ports one LID can make us look for by such requests, in a second: as many as a node
+    /// may have workers that connect at once.
+    pub unverified_per_lid_per_second_max: u32,
     /// Packets that wait for one path or one group, at most.
     pub pending_per_way_max: usize,
     /// Groups that are joined to send or to hear, at most.
@@ -115,6 +121,8 @@ impl InterfaceConfig {
             pause_min: Duration::from_secs(1),
             pause_max: Duration::from_secs(16),
             paths_max: 16_384,
+            requests_held_max: 2048,
+            unverified_per_lid_per_second_max: 64,
             pending_per_way_max: 64,
             groups_max: 1024,
             packets_max: 4096,

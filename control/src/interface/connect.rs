@@ -7,13 +7,10 @@
 
 use super::{ConnectionKey, ConnectionNews, Interface, PeerKey, PortView, Worker};
 use crate::cm::LocalPort;
-use crate::mad::Envelope;
 use crate::peer::{ConnectionRow, Place, Standing};
 use pollux_verbs::QpType;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::link_address::LinkAddress;
-use pollux_wire::mad::cm::CmMessage;
-use pollux_wire::mad::cm::ipoib::Dialect;
 
 impl Interface {
     /// Takes what connections have to be done and have changed. Says whether there was anything.
@@ -57,30 +54,6 @@ impl Interface {
                 ConnectionNews::Failed => self.neighbours.handle_suspicion(now, ip),
                 _ => {}
             }
-        }
-    }
-
-    /// Whether a message of connection management comes from the port that it names, if it is a
-    /// request to us. Where nothing tells, the path is asked for: the request will come again.
-    pub(super) fn is_from_its_port(&mut self, now: Time, envelope: &Envelope) -> bool {
-        let Ok((_, CmMessage::Req(req))) = CmMessage::parse_mad(&envelope.mad) else { return true };
-        let is_to_us = Dialect::of(req.service_id).is_some_and(|(_, qpn)| qpn == self.config.qpn);
-        if !self.is_up() || !self.config.peer.is_on() || !is_to_us {
-            return true;
-        }
-        let (from, gid) = (&envelope.peer, req.primary.local_gid);
-        if let Some(global) = from.global {
-            return global.remote_gid == gid;
-        }
-        // The low bits of a LID choose among paths to one port.
-        let lmc = self.standing.map_or(0, |standing| standing.lmc.min(7));
-        match self.path_to(now, gid, None) {
-            Some(Ok(path)) if path.dlid.0 >> lmc == from.lid.0 >> lmc => true,
-            Some(Ok(_)) => {
-                self.doubt_path(now, gid);
-                false
-            }
-            _ => false,
         }
     }
 

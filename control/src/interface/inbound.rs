@@ -79,7 +79,7 @@ impl Interface {
         };
         let Some(gid) = gid.or_else(of_neighbour) else { return };
         let lmc = self.standing.map_or(0, |standing| standing.lmc.min(7));
-        let path = self.paths.get(&gid).and_then(|path| path.record.as_deref());
+        let path = self.paths.get(gid).and_then(|path| path.record.as_deref());
         // Beyond a router there are other LIDs.
         let is_other =
             |path: &PathRecord| path.hop_limit == 0 && path.dlid.0 >> lmc != lid.0 >> lmc;

@@ -216,9 +216,10 @@ impl Interface {
         let was_up = self.is_up();
         self.live(now, life);
         self.standing = None;
-        for (id, _) in std::mem::take(&mut self.questions) {
+        for id in self.questions.clear() {
             self.sa.cancel(now, id);
         }
+        self.requests.clear();
         if was_up {
             self.subscriptions.clear();
             self.connections.handle_place(now, None);

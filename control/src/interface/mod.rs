@@ -17,8 +17,9 @@
 //! have limits.
 //!
 //! `life` says how an interface comes up and goes down, `resolution` how a packet finds its peer,
-//! `groups` who hears what, `connect` when peers are connected to, `size` what becomes of packets
-//! that are too long, `lease` what a DHCP server has to do with it; `rows` shows it all.
+//! `groups` who hears what, `connect` when peers are connected to, `requests` whose requests for
+//! connections are believed, `size` what becomes of packets that are too long, `lease` what a DHCP
+//! server has to do with it; `questions` are those to the administrator, and `rows` shows it all.
 
 mod action;
 mod config;
@@ -31,6 +32,8 @@ mod life;
 mod own;
 mod paths;
 mod peers;
+mod questions;
+mod requests;
 mod resolution;
 mod rows;
 mod size;
@@ -56,10 +59,10 @@ use crate::membership::Membership;
 use crate::nd::{Nd, NdConfig};
 use crate::neighbour::{NeighbourConfig, Neighbours};
 use crate::peer::Connections;
-use crate::sa::{Answer, Question, RequestId, SaClient, SaError, SaEvent};
+use crate::sa::SaClient;
 use groups::Group;
 use life::Standing;
-use paths::Path;
+use paths::Paths;
 use peers::Peers;
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
@@ -70,6 +73,8 @@ use pollux_wire::ip::mgid::GroupId;
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::notice::TrapNumber;
 use pollux_wire::mad::{MadHeader, MgmtClass};
+use questions::{Purpose, Questions};
+use requests::Requests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -110,6 +115,13 @@ reasons! {
         ClaimOffLink = "claim_off_link",
         /// It claims to be from an interface or a port that it does not come from, as far as known.
         Imposter = "imposter",
+        /// A request for a connection whose port is not known yet: too many of these wait, from
+        /// its LID or in all. It will come again.
+        RequestPutOff = "request_put_off",
+        /// A request for a connection, and the administrator did not say where its port is.
+        RequestUnverified = "request_unverified",
+        /// A path that no peer of ours goes by had no room.
+        PathsFull = "paths_full",
         /// A datagram of a class that nobody here speaks.
         UnknownClass = "unknown_class",
     }
@@ -126,18 +138,6 @@ struct Parcel {
     worker: Worker,
 }
 
-/// What a question to the administrator is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
-    Broadcast,
-    Group { id: GroupId, as_full: bool },
-    Leave(Gid),
-    Path(Gid),
-    Paths(Gid),
-    Subscription(TrapNumber),
-    Unsubscription(TrapNumber),
-}
-
 /// An interface.
 pub struct Interface {
     config: InterfaceConfig,
@@ -146,10 +146,7 @@ pub struct Interface {
     life: Life,
     since: Time,
     sa: SaClient,
-    questions: BTreeMap<RequestId, Purpose>,
-    asked: u64,
-    /// Questions that had no room, which is as good as an answer.
-    refused: VecDeque<Purpose>,
+    questions: Questions,
     /// When to subscribe again to notices that the administrator did not want to give.
     subscriptions: BTreeMap<TrapNumber, Time>,
     addresses: Addresses,
@@ -171,9 +168,8 @@ pub struct Interface {
     /// What routes have because of a server.
     lease: Option<Lease>,
     groups: BTreeMap<GroupId, Group>,
-    paths: BTreeMap<Gid, Path>,
-    /// Who goes first when there is no room for another path.
-    paths_by_use: BTreeSet<(Time, Gid)>,
+    paths: Paths,
+    requests: Requests,
     peers: Peers,
     connections: Connections,
     keys: u64,
@@ -202,9 +198,7 @@ impl Interface {
             life: Life::NoPort,
             since: now,
             sa: SaClient::new(config.sa, dice.split()),
-            questions: BTreeMap::new(),
-            asked: 0,
-            refused: VecDeque::new(),
+            questions: Questions::default(),
             subscriptions: BTreeMap::new(),
             addresses: Addresses::new(),
             routes: Routes::new(),
@@ -220,8 +214,8 @@ impl Interface {
             dhcp_seed: dice.roll(),
             lease: None,
             groups: BTreeMap::new(),
-            paths: BTreeMap::new(),
-            paths_by_use: BTreeSet::new(),
+            paths: Paths::default(),
+            requests: Requests::default(),
             peers: Peers::default(),
             connections: Connections::new(config.peer.clone(), config.workers, dice.roll()),
             keys: 0,
@@ -265,10 +259,7 @@ impl Interface {
         let header = MadHeader::parse(envelope.mad.first_chunk().unwrap_or(&[0; MadHeader::LEN]));
         match header.mgmt_class {
             MgmtClass::SUBN_ADM => self.sa.handle_mad(now, envelope),
-            MgmtClass::COMM_MGT if !self.is_from_its_port(now, envelope) => {
-                self.drops.count(InterfaceDrop::Imposter);
-            }
-            MgmtClass::COMM_MGT => self.connections.handle_mad(now, envelope),
+            MgmtClass::COMM_MGT => self.hear_connection_management(now, envelope),
             _ => self.drops.count(InterfaceDrop::UnknownClass),
         }
         self.pump(now);
@@ -342,6 +333,7 @@ impl Interface {
     /// Does what is due by now.
     pub fn handle_timeout(&mut self, now: Time) {
         self.sa.handle_timeout(now);
+        self.requests.handle_timeout(now);
         self.live_on(now);
         self.retry_groups(now);
         self.retry_subscriptions(now);
@@ -415,57 +407,6 @@ impl Interface {
                 return;
             }
         }
-    }
-
-    fn hear_administrator(&mut self, now: Time) -> bool {
-        let mut has_news = false;
-        while let Some(event) = self.sa.poll_event() {
-            has_news = true;
-            let (id, result) = match event {
-                SaEvent::Notice(report) => {
-                    self.handle_notice(now, &report);
-                    continue;
-                }
-                SaEvent::Answered { id, result } => (id, result),
-            };
-            if let Some(purpose) = self.questions.remove(&id) {
-                self.answered(now, purpose, result);
-            }
-        }
-        while let Some(purpose) = self.refused.pop_front() {
-            has_news = true;
-            self.answered(now, purpose, Err(SaError::NoResources));
-        }
-        has_news
-    }
-
-    fn answered(&mut self, now: Time, purpose: Purpose, result: Result<Answer, SaError>) {
-        match purpose {
-            Purpose::Broadcast => self.broadcast_answered(now, result),
-            Purpose::Group { id, as_full } => self.group_answered(now, id, as_full, result),
-            Purpose::Path(gid) => self.path_answered(now, gid, result),
-            Purpose::Paths(gid) => self.paths_answered(now, gid, result),
-            Purpose::Subscription(trap) => self.subscription_answered(now, trap, result.err()),
-            Purpose::Unsubscription(trap) => self.unsubscribed(now, trap),
-            Purpose::Leave(mgid) => self.group_left(now, mgid),
-        }
-    }
-
-    /// Asks the administrator. One question for one purpose at a time.
-    fn ask(&mut self, now: Time, purpose: Purpose, question: Question) {
-        self.asked += 1;
-        let id = RequestId(self.asked);
-        match self.sa.ask(now, id, question) {
-            Ok(()) => _ = self.questions.insert(id, purpose),
-            Err(_) => {
-                self.drops.count(InterfaceDrop::QuestionsFull);
-                self.refused.push_back(purpose);
-            }
-        }
-    }
-
-    fn is_asked(&self, purpose: Purpose) -> bool {
-        self.questions.values().any(|known| *known == purpose)
     }
 
     fn administrator(&self) -> Option<MadAddress> {

@@ -4,13 +4,17 @@
 //! own port changes. A new subnet manager, or one that forgot, may have other paths: then all are
 //! asked for again, and packets go by the old ones until the answers are there. One that was not
 //! answered is asked for again after a pause, when something is to be sent.
+//!
+//! When there is no room for another, the path goes that nobody used for longest, of those that
+//! are only for answers to who asked us. One that a peer goes by makes room only for that of a
+//! peer: traffic by it is not seen here, so how long ago it was used here says nothing.
 
 use super::{Interface, InterfaceDrop, Parcel, PeerKey, Purpose};
 use crate::sa::{Answer, Question, SaError};
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Qpn};
 use pollux_wire::mad::sa::PathRecord;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What is known of the way to a port.
 #[derive(Default)]
@@ -34,6 +38,67 @@ pub(super) struct Failure {
     pub(super) until: Time,
 }
 
+impl Path {
+    /// Whether it was asked for in vain so lately that it is not asked for again.
+    pub(super) fn has_failed(&self, now: Time) -> bool {
+        self.failure.is_some_and(|failure| now < failure.until)
+    }
+
+    /// Who goes first when there is no room, least first.
+    fn rank(&self) -> (bool, Time) {
+        (!self.peers.is_empty(), self.used)
+    }
+}
+
+/// All of them.
+#[derive(Default)]
+pub(super) struct Paths {
+    all: BTreeMap<Gid, Path>,
+    by_rank: BTreeSet<((bool, Time), Gid)>,
+}
+
+impl Paths {
+    pub(super) fn get(&self, gid: Gid) -> Option<&Path> {
+        self.all.get(&gid)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Gid, &Path)> {
+        self.all.iter().map(|(&gid, path)| (gid, path))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Lets something change a path, and keeps the order in step with it.
+    fn change<R>(&mut self, gid: Gid, change: impl FnOnce(&mut Path) -> R) -> Option<R> {
+        let path = self.all.get_mut(&gid)?;
+        let before = path.rank();
+        let result = change(path);
+        let after = path.rank();
+        if before != after {
+            self.by_rank.remove(&(before, gid));
+            self.by_rank.insert((after, gid));
+        }
+        Some(result)
+    }
+
+    fn insert(&mut self, gid: Gid, path: Path) {
+        self.by_rank.insert((path.rank(), gid));
+        self.all.insert(gid, path);
+    }
+
+    /// Takes out what goes first, if that is to make room for a path of a peer or not.
+    fn evict(&mut self, for_peer: bool) -> Option<Path> {
+        let &((is_of_peer, used), gid) = self.by_rank.first()?;
+        if is_of_peer && !for_peer {
+            return None;
+        }
+        self.by_rank.remove(&((is_of_peer, used), gid));
+        self.all.remove(&gid)
+    }
+}
+
 impl Interface {
     /// The way to a port, as far as it is known; asks for it otherwise. `None` while it is asked
     /// for.
@@ -43,15 +108,18 @@ impl Interface {
         gid: Gid,
         for_peer: Option<PeerKey>,
     ) -> Option<Result<PathRecord, SaError>> {
-        if !self.paths.contains_key(&gid) {
-            self.make_room_for_path();
+        if self.paths.get(gid).is_none() {
+            if !self.make_room_for_path(for_peer.is_some()) {
+                self.drops.count(InterfaceDrop::PathsFull);
+                return Some(Err(SaError::NoResources));
+            }
             self.paths.insert(gid, Path { since: now, ..Path::default() });
         }
-        let path = self.paths.get_mut(&gid)?;
-        self.paths_by_use.remove(&(path.used, gid));
-        path.used = now;
-        self.paths_by_use.insert((now, gid));
-        path.peers.extend(for_peer);
+        self.paths.change(gid, |path| {
+            path.used = now;
+            path.peers.extend(for_peer);
+        });
+        let path = self.paths.get(gid)?;
         let known = path.record.as_deref().copied();
         let failure = path.failure.filter(|failure| now < failure.until);
         // One that is known is asked for again if the last answer to that was none.
@@ -65,7 +133,7 @@ impl Interface {
     /// A datagram waits for a path, at the cost of the one that waits for longest.
     pub(super) fn wait_for_path(&mut self, gid: Gid, qpn: Qpn, parcel: Parcel) {
         let limit = self.config.pending_per_way_max;
-        let Some(path) = self.paths.get_mut(&gid) else { return };
+        let Some(path) = self.paths.all.get_mut(&gid) else { return };
         if path.waiting.len() >= limit {
             path.waiting.pop_front();
             self.drops.count(InterfaceDrop::PendingPerWay);
@@ -75,10 +143,12 @@ impl Interface {
 
     pub(super) fn path_answered(&mut self, now: Time, gid: Gid, result: Result<Answer, SaError>) {
         let pause = |interface: &Self, failures| now + interface.pause_after(failures);
-        let before = self.paths.get(&gid).and_then(|path| path.failure);
+        let before = self.paths.get(gid).and_then(|path| path.failure);
         let failures = before.map_or(1, |before| before.failures.saturating_add(1));
         let until = pause(self, failures);
-        let Some(path) = self.paths.get_mut(&gid) else { return };
+        let Some(path) = self.paths.all.get_mut(&gid) else {
+            return self.requester_answered(now, gid, result);
+        };
         path.is_asked = false;
         path.since = now;
         match result {
@@ -96,12 +166,14 @@ impl Interface {
         }
         let waiting = std::mem::take(&mut path.waiting);
         let peers = path.peers.clone();
+        let record = path.record.as_deref().copied();
         for (qpn, parcel) in waiting {
             self.send_to_link(now, gid, qpn, parcel);
         }
         for peer in peers {
             self.set_way_of_peer(now, peer);
         }
+        self.verify_requests(now, gid, record.as_ref());
     }
 
     /// All paths to a port are asked for: a connection may want a second one.
@@ -123,7 +195,7 @@ impl Interface {
 
     /// A port may have another address by now: its path is asked for again, if it was not just now.
     pub(super) fn doubt_path(&mut self, now: Time, gid: Gid) {
-        let path = self.paths.get(&gid);
+        let path = self.paths.get(gid);
         if path.is_some_and(|path| now >= path.since + self.config.pause_min) {
             self.ask_path(now, gid);
         }
@@ -131,45 +203,41 @@ impl Interface {
 
     /// All paths are asked for again.
     pub(super) fn renew_paths(&mut self, now: Time) {
-        for gid in self.paths.keys().copied().collect::<Vec<_>>() {
+        for gid in self.paths.all.keys().copied().collect::<Vec<_>>() {
             self.ask_path(now, gid);
         }
     }
 
     pub(super) fn forget_path_of(&mut self, peer: PeerKey, gid: Gid) {
-        if let Some(path) = self.paths.get_mut(&gid) {
-            path.peers.remove(&peer);
-        }
+        self.paths.change(gid, |path| path.peers.remove(&peer));
     }
 
     pub(super) fn forget_paths(&mut self) {
-        self.paths.clear();
-        self.paths_by_use.clear();
+        self.paths = Paths::default();
     }
 
     /// Datagrams that wait for a path.
     pub(super) fn pending_for_paths(&self) -> usize {
-        self.paths.values().map(|path| path.waiting.len()).sum()
+        self.paths.iter().map(|(_, path)| path.waiting.len()).sum()
     }
 
     fn ask_path(&mut self, now: Time, gid: Gid) {
-        let sgid = self.standing.map_or(Gid::NONE, |standing| standing.gid);
-        let p_key = self.config.p_key.full();
-        let class = self.traffic_class();
-        let Some(path) = self.paths.get_mut(&gid).filter(|path| !path.is_asked) else { return };
+        let question = self.path_question(gid);
+        let path = self.paths.all.get_mut(&gid);
+        let Some(path) = path.filter(|path| !path.is_asked) else { return };
         path.is_asked = true;
-        self.ask(now, Purpose::Path(gid), Question::path(sgid, gid, p_key, class));
+        self.ask(now, Purpose::Path(gid), question);
     }
 
-    /// Forgets the path that nobody used for longest. Peers that go by it know it by heart.
-    fn make_room_for_path(&mut self) {
+    /// Sees to it that one more path has room. `false` if it has none.
+    fn make_room_for_path(&mut self, for_peer: bool) -> bool {
         while self.paths.len() >= self.config.paths_max.max(1) {
-            let Some((_, gid)) = self.paths_by_use.pop_first() else { return };
-            if let Some(path) = self.paths.remove(&gid) {
-                let lost = path.waiting.len();
-                (0..lost).for_each(|_| self.drops.count(InterfaceDrop::PendingPerWay));
-                path.peers.into_iter().for_each(|peer| self.give_up_waiting(peer));
-            }
+            let Some(path) = self.paths.evict(for_peer) else { return false };
+            let lost = path.waiting.len();
+            (0..lost).for_each(|_| self.drops.count(InterfaceDrop::PendingPerWay));
+            // Packets of peers that go by it go on: what moves them has a copy.
+            path.peers.into_iter().for_each(|peer| self.give_up_waiting(peer));
         }
+        true
     }
 }

@@ -20,7 +20,6 @@
 //! by one LID.
 
 use super::{Interface, InterfaceDrop, Purpose};
-use crate::bounded::Rate;
 use crate::mad::{Envelope, MadAddress};
 use crate::sa::{Answer, Question, SaError};
 use pollux_verbs::time::Time;
@@ -29,21 +28,33 @@ use pollux_wire::mad::cm::ipoib::Dialect;
 use pollux_wire::mad::cm::{CmMessage, CommId, Req};
 use pollux_wire::mad::sa::PathRecord;
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Requests that wait to be verified, by the port that they name, where they came from, and the
 /// sender's name for the connection; of repetitions, the last.
 #[derive(Default)]
 pub(super) struct Requests {
     held: BTreeMap<(Gid, Lid, CommId), Envelope>,
-    /// How often each LID may have a port looked for. There are no more than 2^16.
-    rates: BTreeMap<Lid, Rate>,
+    /// How many ports each LID has had looked for since a moment, for a second. There are no more
+    /// LIDs than 2^16.
+    looked_for: BTreeMap<Lid, u32>,
+    since: Time,
 }
 
 impl Requests {
     /// Forgets all.
     pub(super) fn clear(&mut self) {
-        self.held.clear();
-        self.rates.clear();
+        *self = Self::default();
+    }
+
+    /// Another second begins to count.
+    pub(super) fn handle_timeout(&mut self, now: Time) {
+        if now >= self.since + SECOND {
+            self.looked_for.clear();
+            self.since = now;
+        }
     }
 
     /// Takes out those that name a port.
@@ -94,12 +105,12 @@ impl Interface {
                 }
             }
             None if is_failed => self.drops.count(InterfaceDrop::RequestUnverified),
-            None => self.hold(now, envelope, req),
+            None => self.hold_request(now, envelope, req),
         }
     }
 
     /// Keeps a request until the administrator says where its port is.
-    fn hold(&mut self, now: Time, envelope: &Envelope, req: &Req) {
+    fn hold_request(&mut self, now: Time, envelope: &Envelope, req: &Req) {
         let (lid, gid) = (envelope.peer.lid, req.primary.local_gid);
         let key = (gid, lid, req.local_comm_id);
         let is_new = !self.requests.held.contains_key(&key);
@@ -164,8 +175,10 @@ impl Interface {
     fn may_look_for(&mut self, now: Time, lid: Lid) -> bool {
         let lmc = self.standing.map_or(0, |standing| standing.lmc.min(7));
         let base = Lid(lid.0 >> lmc << lmc);
-        let (per_second, burst) = self.config.requests_unverified_per_lid;
-        let fresh = || Rate::new(per_second, burst);
-        self.requests.rates.entry(base).or_insert_with(fresh).take(now)
+        self.requests.handle_timeout(now);
+        let count = self.requests.looked_for.entry(base).or_default();
+        let may = *count < self.config.unverified_per_lid_per_second_max;
+        *count += u32::from(may);
+        may
     }
 }

@@ -189,7 +189,7 @@ impl Interface {
 
     /// Every path that is known, or is to be.
     pub fn path_rows(&self) -> impl Iterator<Item = PathRow> {
-        self.paths.iter().map(|(&gid, path)| PathRow {
+        self.paths.iter().map(|(gid, path)| PathRow {
             gid,
             record: path.record.as_deref().copied(),
             is_asked: path.is_asked,

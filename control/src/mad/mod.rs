@@ -66,12 +66,25 @@ impl MadAddress {
         Self { lid, path_bits: 0, sl, qpn: Qpn::GSI, p_key, global: None }
     }
 
+    /// Whether the other end is in another subnet, by what the GRH says. Nothing crosses a router
+    /// from or to an address of the link (IBA 4.1.1).
+    pub fn is_beyond_router(&self) -> bool {
+        self.global.is_some_and(|GlobalAddress { remote_gid, local_gid, .. }| {
+            let is_local = remote_gid.is_link_local() || local_gid.is_link_local();
+            !is_local && remote_gid.prefix() != local_gid.prefix()
+        })
+    }
+
     /// Whether the two are one port, as far as headers tell. A router's LID stands for all that is
-    /// beyond it, so where both have a GRH it decides.
+    /// beyond it, so there the GRH decides; within the subnet it is the LID, since anybody can
+    /// write what it likes into a GRH.
     pub fn is_same_port(&self, other: &Self) -> bool {
-        match (self.global, other.global) {
-            (Some(own), Some(others)) => own.remote_gid == others.remote_gid,
-            _ => self.lid == other.lid,
+        let gids = self.global.zip(other.global);
+        let is_same_gid = gids.is_none_or(|(own, others)| own.remote_gid == others.remote_gid);
+        match (self.is_beyond_router(), other.is_beyond_router()) {
+            (true, true) => is_same_gid,
+            (false, false) => is_same_gid && self.lid == other.lid,
+            _ => false,
         }
     }
 }
@@ -87,18 +100,36 @@ impl GlobalAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pollux_wire::address::Guid;
 
-    fn beyond_a_router(guid: u8) -> MadAddress {
-        let global = GlobalAddress { remote_gid: Gid([guid; 16]), ..GlobalAddress::default() };
-        MadAddress { global: Some(global), ..MadAddress::gsi(Lid(7), 0, PKey::DEFAULT) }
+    /// Seen from subnet 0x0001.
+    fn at(lid: u16, prefix: u64, guid: u64) -> MadAddress {
+        let remote_gid = Gid::new(prefix, Guid(guid));
+        let local_gid = Gid::new(0x0001, Guid(9));
+        let global = GlobalAddress { remote_gid, local_gid, ..GlobalAddress::default() };
+        MadAddress { global: Some(global), ..MadAddress::gsi(Lid(lid), 0, PKey::DEFAULT) }
     }
 
     #[test]
     fn behind_one_router_gids_tell_ports_apart() {
-        assert!(beyond_a_router(1).is_same_port(&beyond_a_router(1)));
-        assert!(!beyond_a_router(1).is_same_port(&beyond_a_router(2)));
+        assert!(at(7, 0x0002, 1).is_beyond_router());
+        assert!(at(7, 0x0002, 1).is_same_port(&at(7, 0x0002, 1)));
+        assert!(at(7, 0x0002, 1).is_same_port(&at(8, 0x0002, 1)), "by another router");
+        assert!(!at(7, 0x0002, 1).is_same_port(&at(7, 0x0002, 2)));
+        assert!(!at(7, 0x0002, 1).is_same_port(&MadAddress::gsi(Lid(7), 0, PKey::DEFAULT)));
+    }
+
+    #[test]
+    fn within_the_subnet_a_grh_makes_nobody_another_port() {
         let near = MadAddress::gsi(Lid(7), 3, PKey(0x8001));
         assert!(near.is_same_port(&MadAddress::gsi(Lid(7), 0, PKey::DEFAULT)));
         assert!(!near.is_same_port(&MadAddress::gsi(Lid(8), 3, PKey(0x8001))));
+        for prefix in [0x0001, Gid::DEFAULT_PREFIX] {
+            assert!(!at(7, prefix, 1).is_beyond_router());
+            assert!(at(7, prefix, 1).is_same_port(&at(7, prefix, 1)));
+            assert!(!at(7, prefix, 1).is_same_port(&at(8, prefix, 1)), "from another LID");
+            assert!(!at(7, prefix, 1).is_same_port(&at(7, prefix, 2)), "two ports at one LID");
+            assert!(at(7, prefix, 1).is_same_port(&near), "with and without a GRH");
+        }
     }
 }

@@ -46,7 +46,7 @@ pub use rows::ConnectionRow;
 use crate::cm::{Cm, CmDrop, CmEvent, ConnectionId, LocalPort, Role, Terms};
 use crate::drops::{Drops, reasons};
 use crate::interface::{Action, ConnectionKey, ConnectionNews, Worker};
-use crate::mad::Envelope;
+use crate::mad::{Envelope, MadAddress};
 use connection::{Cause, Connection, State};
 use lane::{Attempt, Lane};
 use pollux_verbs::dice::Dice;
@@ -55,8 +55,8 @@ use pollux_verbs::{QpType, Retries};
 use pollux_wire::address::{Gid, Qpn};
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::PKey;
-use pollux_wire::mad::cm::CmMessage;
 use pollux_wire::mad::cm::ipoib::{Dialect, IpoibPrivateData};
+use pollux_wire::mad::cm::{CmMessage, Req};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 reasons! {
@@ -306,6 +306,11 @@ impl Connections {
     /// What was not made or ended, and why.
     pub const fn drops(&self) -> &Drops<PeerDrop> {
         &self.drops
+    }
+
+    /// Whether a request is about a connection with the port that it came from.
+    pub fn is_of_peer(&self, from: &MadAddress, req: &Req) -> bool {
+        self.cm.is_of_peer(from, req)
     }
 
     /// Messages of connection management that were dropped, and why.

@@ -9,6 +9,7 @@ mod groups;
 mod leases;
 mod life;
 mod mover;
+mod requests;
 mod sizes;
 mod workers;
 mod world;

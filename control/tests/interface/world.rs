@@ -63,6 +63,8 @@ pub struct World {
     pub weather: Weather,
     /// Management datagrams of a million that are lost between interfaces and administrator.
     pub mads_lost: u32,
+    /// Management datagrams from interfaces to the administrator.
+    pub questions: u64,
     /// Reports of the administrator that came to each host.
     pub reports: Vec<u64>,
     /// How interfaces see their ports.
@@ -143,6 +145,7 @@ impl World {
         };
         let hosts: Vec<_> = ends.enumerate().map(host).collect();
         Self {
+            questions: 0,
             reports: vec![0; hosts.len()],
             subnet,
             managers,
@@ -341,7 +344,9 @@ impl World {
                 if self.dice.happens(self.mads_lost) {
                     continue;
                 }
-                let slid = self.view(nth).lid;
+                let view = self.view(nth);
+                let slid = view.lid;
+                self.questions += u64::from(peer.lid == view.sm_lid);
                 let (src_qp, dest_qp, dlid) = (Qpn::GSI, peer.qpn, peer.lid);
                 let datagram = Datagram { slid, dlid, src_qp, dest_qp, mad };
                 self.subnet.send(self.now, self.hosts[nth].at, datagram);

@@ -111,11 +111,13 @@ impl Connection {
             _ => false,
         };
         let remote_qpn = self.remote_qpn().filter(|_| phase != Phase::TimeWait);
+        let is_far = self.role == Role::Passive && self.peer.is_beyond_router();
         Keys {
             due: self.state.due(),
             remote_id: self.remote_id.map(|remote_id| (remote_id, self.peer_gid)),
             remote_qp: remote_qpn.map(|qpn| (self.peer_gid, qpn)),
             asked_by: is_pending.then(|| Source::of(&self.peer)),
+            router: is_far.then_some(self.peer.lid),
         }
     }
 

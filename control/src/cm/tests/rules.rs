@@ -2,10 +2,11 @@
 
 use super::world::*;
 use crate::cm::{Cm, CmConfig, CmDrop, CmError, Connect, End, Phase};
-use crate::mad::Envelope;
+use crate::mad::{Envelope, GlobalAddress, MadAddress};
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
-use pollux_wire::address::{Guid, Qpn};
+use pollux_wire::address::{Gid, Guid, Lid, Qpn};
+use pollux_wire::keys::PKey;
 use pollux_wire::mad::cm::*;
 use pollux_wire::psn::Psn;
 use pollux_wire::units::TimeCode;
@@ -261,6 +262,29 @@ fn a_flood_of_requests_of_one_peer_leaves_room_for_others() {
         world.sides[1].cm.handle_mad(world.now, &envelope);
     }
     assert_eq!(pending(&world), 5);
+}
+
+#[test]
+fn whoever_comes_by_one_router_leaves_room_for_others_though_it_has_many_names() {
+    let mut world = World::with(1, |config| CmConfig { connections_per_router_max: 3, ..config });
+    let from = |lid, number| {
+        let remote_gid = Gid::new(0x0002, Guid(number));
+        let local_gid = Gid::new(0x0001, Guid(1));
+        let global = GlobalAddress { remote_gid, local_gid, ..GlobalAddress::default() };
+        MadAddress { global: Some(global), ..MadAddress::gsi(Lid(lid), 0, PKey::DEFAULT) }
+    };
+    let mut ask = |lid, number: u32| {
+        let peer = from(lid, number.into());
+        let mut req = Req { local_comm_id: CommId(number), ..request(5, 1, Qpn(number)) };
+        req.primary.local_gid = peer.global.unwrap().remote_gid;
+        let envelope = Envelope { peer, mad: CmMessage::Req(req).emit_mad(number.into()) };
+        world.sides[1].cm.handle_mad(world.now, &envelope);
+        world.sides[1].cm.connections().count()
+    };
+    let counts: Vec<_> = (1..=5).map(|number| ask(7, number)).collect();
+    assert_eq!(counts, [1, 2, 3, 3, 3]);
+    assert_eq!(ask(8, 6), 4, "another router");
+    assert_eq!(world.sides[1].cm.drops().of(CmDrop::TooManyRequests), 2);
 }
 
 #[test]
