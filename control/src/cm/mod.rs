@@ -19,6 +19,7 @@
 //!  REP sent, REP received, established --DREQ: DREP--> time-wait
 //!  REP sent --silence, disconnect: REJ and DREQ--> DREQ sent
 //!  REQ sent, REQ received, REP received --silence, reject, disconnect: REJ--> time-wait
+//!  REQ received --ignore--> closed
 //!  any --REJ--> time-wait, or closed if nothing was made
 //!  time-wait --packets under way have vanished--> closed
 //! ```
