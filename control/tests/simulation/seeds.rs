@@ -217,7 +217,8 @@ impl Run {
     }
 
     /// Each pair has a connection of each worker if both want any, of which both ends think the
-    /// same; and no queue pair is without its connection.
+    /// same; and no queue pair is without its connection. Where only some pairs talk, others may
+    /// still have what they made before.
     fn assert_connected(&self, pairs: &BTreeSet<(usize, usize)>) {
         let seed = self.seed;
         for (nth, node) in self.world.nodes.iter().enumerate() {
@@ -233,6 +234,9 @@ impl Run {
                 let link = (there.config.qpn, self.world.view(other).gids[0]);
                 let to_other = rows.iter().filter(|row| (row.peer.qpn, row.peer.gid) == link);
                 let is_wanted = pairs.contains(&(nth, other)) || pairs.contains(&(other, nth));
+                if !is_wanted && pairs.len() < self.plan.pairs().len() {
+                    continue;
+                }
                 let is_wanted = is_wanted && self.plan.connects(nth, other);
                 assert_eq!(
                     to_other.clone().count(),
@@ -314,10 +318,6 @@ fn run(seed: u64, nodes: usize) -> Recovery {
     let connected = pairs.iter().copied().filter(|pair| run.plan.connects(pair.0, pair.1));
     run.recover(connected.collect(), LONG, over + LONG_BY);
     let long = run.world.now;
-    if nodes > 8 {
-        // What was talked about before is in the way of counting.
-        return (since(over, short), since(over, long));
-    }
     while run.is_paused() {
         assert!(run.world.now < over + LONG_BY + LONG_BY, "seed {seed}: paused for ever");
         run.talk(&pairs, 1);
@@ -374,6 +374,6 @@ fn whatever_happens_to_a_few_nodes_they_find_together_again_and_leave_nothing() 
 
 #[test]
 fn whatever_happens_to_many_nodes_they_find_together_again() {
-    let seeds = setting("POLLUX_SEEDS").map_or(1, |seeds| seeds / 200);
+    let seeds = setting("POLLUX_SEEDS").map_or(1, |seeds| (seeds / 200).max(1));
     run_all(1..=seeds, |_| 64);
 }
