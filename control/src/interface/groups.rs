@@ -4,6 +4,8 @@
 //!   wanted or sent to --> Asked --joined--> Joined --deleted--> (Asked, or Missing)
 //!                           |  \--refused--> Failed --time--> Asked
 //!                           +--not there--> Missing --time, or created--> Asked
+//!   Joined to send --wanted: asked to hear it--> Joined to hear; if refused, as before, and again
+//!   any --unwanted, or sent to first of too many--> (none), and left at the administrator
 //! ```
 //!
 //! A group that is to be heard is made where it is not there. One that is only sent to is not: as
@@ -71,12 +73,15 @@ impl Group {
         }
     }
 
-    /// The same, though the administrator's answer may still be under way.
-    pub(super) fn may_be_joined(&self) -> Option<(Gid, JoinState)> {
-        match self.state {
-            GroupState::Asked { .. } => Some((self.mgid, join_state(self.is_wanted))),
-            _ => self.join_state(),
-        }
+    /// The same, and as what we may be one though the administrator's answer is under way.
+    pub(super) fn may_be_joined(&self) -> impl Iterator<Item = (Gid, JoinState)> + use<> {
+        let asked = match self.state {
+            GroupState::Asked { .. } => Some(self.is_wanted),
+            GroupState::Joined { as_full: false, .. } if self.is_wanted => Some(true),
+            _ => None,
+        };
+        let asked = asked.map(|as_full| (self.mgid, join_state(as_full)));
+        self.join_state().into_iter().chain(asked)
     }
 
     fn record(&self) -> Option<&McMemberRecord> {
@@ -205,9 +210,10 @@ impl Interface {
         };
         let until = now + self.pause_after(failures);
         let rejoin = now + self.config.pause_max;
-        if error.is_passing()
-            && let Some(group) = self.groups.get_mut(&id)
-            && matches!(group.state, GroupState::Joined { .. })
+        // Who may not hear it may go on sending to it.
+        if let Some(group) = self.groups.get_mut(&id)
+            && let GroupState::Joined { as_full: is_full, .. } = group.state
+            && (error.is_passing() || as_full && !is_full)
         {
             group.rejoin = Some(rejoin);
             return;

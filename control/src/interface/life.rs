@@ -192,7 +192,7 @@ impl Interface {
     /// ago: that is left as well.
     pub(super) fn close(&mut self, now: Time) {
         let (was_up, has_port) = (self.is_up(), self.standing.is_some());
-        let mut joined: Vec<_> = self.groups.values().filter_map(Group::may_be_joined).collect();
+        let mut joined: Vec<_> = self.groups.values().flat_map(Group::may_be_joined).collect();
         let is_narrow = matches!(self.life, Life::TooSmall { .. });
         if is_narrow || !was_up && self.is_asked(Purpose::Broadcast) {
             joined.push((self.mgid(GroupId::Broadcast), JoinState::FULL_MEMBER));

@@ -2,16 +2,16 @@
 
 use crate::mover::Mover;
 use pollux_control::interface::{Interface, InterfaceConfig, PortView};
-use pollux_control::mad::Envelope;
+use pollux_control::mad::{Envelope, MadAddress};
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Guid, Lid, Qpn};
 use pollux_wire::keys::{PKey, QKey};
-use pollux_wire::mad::notice::TrapNumber;
+use pollux_wire::mad::notice::{GidTrap, Notice, NoticeReport, TrapDetails, TrapNumber};
 use pollux_wire::mad::sa::{
     InformInfo, JoinState, McMemberRecord, McMemberRecordMask, PathRecord, SaMad,
 };
 use pollux_wire::mad::smp::PortState;
-use pollux_wire::mad::{Attribute, MadStatus, Method};
+use pollux_wire::mad::{Attribute, MadHeader, MadStatus, Method};
 use pollux_wire::units::{Mtu, Rate};
 use std::time::Duration;
 
@@ -25,6 +25,9 @@ pub struct Alone {
     pub requests: Vec<Envelope>,
     /// What was asked since this was looked at last, repetitions left out.
     said: Vec<String>,
+    /// Frames that left.
+    pub frames: usize,
+    reports: u64,
 }
 
 /// The port of all these tests: active, in the default partition.
@@ -53,6 +56,8 @@ impl Alone {
             now: Time::START,
             requests: Vec::new(),
             said: Vec::new(),
+            frames: 0,
+            reports: 0,
         }
     }
 
@@ -70,12 +75,13 @@ impl Alone {
         }
         while let Some(envelope) = self.interface.poll_mad() {
             let is_same = |known: &Envelope| known.mad[8..16] == envelope.mad[8..16];
-            if !self.requests.iter().any(is_same) {
+            let (header, _) = MadHeader::read(&envelope.mad).unwrap();
+            if header.method != Method::REPORT_RESP && !self.requests.iter().any(is_same) {
                 self.said.push(name(&envelope));
                 self.requests.push(envelope);
             }
         }
-        while self.interface.poll_frame().is_some() {}
+        self.frames += std::iter::from_fn(|| self.interface.poll_frame()).count();
     }
 
     /// What was asked since this was called last, in order.
@@ -101,6 +107,18 @@ impl Alone {
         for _ in 0..200 {
             self.pass(Duration::from_millis(100));
         }
+    }
+
+    /// The administrator says that a group has come or gone.
+    pub fn be_told(&mut self, trap_number: TrapNumber, mgid: Gid) {
+        self.reports += 1;
+        let data_details = TrapDetails::Gid(GidTrap { gid: mgid }).emit();
+        let notice = Notice { is_generic: true, trap_number, data_details, ..Notice::default() };
+        let report = NoticeReport { notice, issuer_gid: Gid::NONE };
+        let mad = SaMad::new(Method::REPORT, self.reports, 0, report).emit();
+        let peer = MadAddress::gsi(self.view.sm_lid, 0, PKey::DEFAULT);
+        self.interface.handle_mad(self.now, &Envelope { peer, mad });
+        self.take();
     }
 
     /// Time goes on by so much.
