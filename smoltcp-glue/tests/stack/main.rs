@@ -3,6 +3,8 @@
 mod hostile;
 mod loss;
 mod many;
+mod rfc;
+mod segment;
 mod tcp;
 mod udp;
 mod world;

@@ -67,9 +67,20 @@ pub(super) fn write_bare(
 
 /// Moves a segment to another place of its stream. Its checksum is not right after that.
 pub(super) fn set_sequence_number(octets: &mut [u8], to: u32) {
+    set(octets, 4, to.to_be_bytes());
+}
+
+/// Lets a segment acknowledge something else. Its checksum is not right after that.
+pub(super) fn set_acknowledgment(octets: &mut [u8], number: u32, window: u16) {
+    set(octets, 8, number.to_be_bytes());
+    set(octets, 14, window.to_be_bytes());
+}
+
+/// Writes into the header of a segment, at an offset.
+fn set<const N: usize>(octets: &mut [u8], offset: usize, to: [u8; N]) {
     let Ok(IpPacket { payload, .. }) = IpPacket::parse(octets) else { return };
-    let at = octets.len() - payload.len();
-    if let Some(place) = octets.get_mut(at + 4..at + 8) {
-        place.copy_from_slice(&to.to_be_bytes());
+    let at = octets.len() - payload.len() + offset;
+    if let Some(place) = octets.get_mut(at..at + N) {
+        place.copy_from_slice(&to);
     }
 }

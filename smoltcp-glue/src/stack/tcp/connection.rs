@@ -276,7 +276,10 @@ impl Connection {
         }
         match (self.socket().recv_slice(buffer), self.end) {
             (Ok(0), None) if !buffer.is_empty() => Ok(None),
-            (Ok(taken), _) => Ok(Some(taken)),
+            (Ok(taken), _) => {
+                self.repair.note_read(taken);
+                Ok(Some(taken))
+            }
             // The peer has said all, and was heard to the end.
             (Err(RecvError::Finished), _) | (Err(_), Some(TcpError::ShutDown)) => Ok(Some(0)),
             (Err(_), Some(end)) => Err(end),

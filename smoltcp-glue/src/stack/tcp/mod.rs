@@ -10,6 +10,7 @@
 //! Protocol and buffers of a connection are smoltcp's ([`engine`]). What is here costs a lookup for
 //! a segment, and nothing for a connection that nothing happens to.
 
+mod acceptance;
 mod bare;
 mod connection;
 mod engine;
@@ -35,6 +36,7 @@ use engine::{At, Engine};
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::tcp::TcpSegment;
+use repair::is_after;
 use smoltcp::iface::SocketSet;
 use smoltcp::socket::tcp::State;
 use std::collections::{BTreeSet, VecDeque};
@@ -60,6 +62,8 @@ pub(super) struct Tcp {
     nobody: SocketSet<'static>,
     /// A segment that is being written.
     draft: Packet,
+    /// One that came, with a newer acknowledgment.
+    renewed: Packet,
     verifies: bool,
     pub(super) news: News,
 }
@@ -84,6 +88,7 @@ impl Tcp {
             due: BTreeSet::new(),
             nobody: SocketSet::new(Vec::new()),
             draft: Packet::default(),
+            renewed: Packet::default(),
             verifies,
             config,
             news: News::default(),
@@ -246,7 +251,7 @@ impl Tcp {
         }
         let is_syn = header.syn && !header.ack && !header.rst;
         let known = self.by_addresses.get(&(local, remote)).copied();
-        let known = known.filter(|id| !(is_syn && self.makes_room(*id)));
+        let known = known.filter(|id| !(is_syn && self.makes_room(*id, header.sequence_number)));
         let id = match known {
             Some(id) => id,
             None if is_syn => match self.open(local, remote, counts) {
@@ -260,10 +265,11 @@ impl Tcp {
     }
 
     /// A connection that only waits for stragglers makes room for a new one between the same two
-    /// addresses (RFC 9293 3.6.1).
-    fn makes_room(&mut self, id: TcpId) -> bool {
+    /// addresses, whose first number is after all of its own: other SYNs are old (RFC 9293 3.6.1).
+    fn makes_room(&mut self, id: TcpId, first: u32) -> bool {
         let Some(connection) = self.connections.get_mut(id) else { return true };
-        if connection.state() != State::TimeWait {
+        let is_new = is_after(first, connection.receive_next());
+        if connection.state() != State::TimeWait || !is_new {
             return false;
         }
         connection.socket().abort();

@@ -29,8 +29,6 @@ const SILENCE_OF_SINGLE: Duration = Duration::from_millis(50);
 const CALM: u32 = 1 << 14;
 /// smoltcp's delay of these, by its clock.
 const ACK_DELAY: smoltcp::time::Duration = smoltcp::time::Duration::from_millis(10);
-/// An acknowledgment that is so far off is of nothing that was sent.
-const FAR: u32 = 1 << 30;
 /// The most that a peer's window is scaled by (RFC 7323 2.3).
 const SHIFT_MAX: u8 = 14;
 /// A peer's longest segment if it says nothing (RFC 9293 3.7.1), and the shortest that is believed,
@@ -47,6 +45,8 @@ pub(super) struct Repair {
     given_to: u32,
     /// The place after all that was sent.
     pub(super) sent_to: u32,
+    /// The place in the peer's stream after all that the application took.
+    pub(super) read_to: u32,
     /// What the peer said in its SYN.
     shift: u8,
     mss: Option<u16>,
@@ -85,11 +85,11 @@ pub(super) struct Active {
 }
 
 /// Whether one place of a stream is after another.
-const fn is_after(one: u32, other: u32) -> bool {
+pub(super) const fn is_after(one: u32, other: u32) -> bool {
     one.wrapping_sub(other).cast_signed() > 0
 }
 
-const fn is_opening(state: State) -> bool {
+pub(super) const fn is_opening(state: State) -> bool {
     matches!(state, State::Listen | State::SynSent | State::SynReceived)
 }
 
@@ -111,8 +111,19 @@ impl Repair {
         self.given_to = self.given_to.wrapping_add(octets as u32);
     }
 
+    /// The application took so many octets.
+    pub(super) const fn note_read(&mut self, octets: usize) {
+        self.read_to = self.read_to.wrapping_add(octets as u32);
+    }
+
+    /// The window that the peer said last, before it is scaled.
+    pub(super) const fn window(&self) -> u16 {
+        self.window
+    }
+
     /// The peer's SYN has come, and was taken.
     fn note_syn(&mut self, segment: &TcpSegment<'_>) {
+        self.read_to = segment.header().sequence_number.wrapping_add(1);
         for option in segment.options().map_while(Result::ok) {
             match option {
                 TcpOption::WindowScale(shift) => self.shift = shift.min(SHIFT_MAX),
@@ -169,29 +180,9 @@ impl Connection {
         self.repair.window == 0
     }
 
-    /// Whether a segment acknowledges what smoltcp has and never sent. It would take that.
-    pub(super) fn is_of_unsent(&self, segment: &TcpSegment<'_>) -> bool {
-        let header = segment.header();
-        let is_late = is_after(header.acknowledgment_number, self.repair.sent_to);
-        is_late && header.ack && !header.rst && !header.syn && !is_opening(self.state())
-    }
-
-    /// Answers such a segment, as often as smoltcp does one that acknowledges what it does not
-    /// have (RFC 9293 3.10.7.4, RFC 5961 7); says whether there is an answer.
-    #[cold]
-    pub(super) fn challenge(&mut self, at: At, engine: &mut Engine, answer: &mut Packet) -> bool {
-        let (local, remote) = self.addresses();
-        let bare = Bare {
-            acknowledgment_number: self.repair.sent_to.wrapping_add(FAR),
-            ..Bare::default()
-        };
-        let mut letter = Packet::default();
-        let is_answered = write_bare(&mut letter, (remote, local), bare).is_some()
-            && engine.receive(at, &mut self.sockets, letter.octets(), answer);
-        if is_answered {
-            self.note_answer(answer);
-        }
-        is_answered
+    /// How far beyond its acknowledgment the peer takes something, as far as we know.
+    pub(super) fn peer_window(&self) -> usize {
+        usize::from(self.repair.window) << self.repair.shift
     }
 
     /// Octets of a segment, of packets of this length.
@@ -354,7 +345,7 @@ impl Connection {
     }
 
     /// An acknowledgment at once goes after all that was sent, wherever smoltcp is.
-    fn note_answer(&mut self, answer: &mut Packet) {
+    pub(super) fn note_answer(&mut self, answer: &mut Packet) {
         let sent_to = self.repair.sent_to;
         let Some(active) = &mut self.repair.active else { return };
         let Some(written) = seal(answer.octets_mut()).filter(|written| !written.rst) else {

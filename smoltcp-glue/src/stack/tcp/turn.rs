@@ -4,6 +4,7 @@
 //! that is little: who has nothing to say is not asked for it, and when it is due is found out in
 //! the next turn, when what came has been read and the answer is on its way.
 
+use super::acceptance::Acceptance;
 use super::{Event, Tcp, TcpId, push};
 use crate::stack::Counts;
 use crate::stack::mtu::Mtus;
@@ -30,12 +31,20 @@ impl Tcp {
         let Some(connection) = self.connections.get_mut(id) else { return };
         let (before, first) = (connection.state(), connection.first());
         let at = connection.at(now, mtus);
-        if connection.is_of_unsent(segment) {
-            if connection.challenge(at, &mut self.engine, &mut self.draft) {
-                push(out, &self.draft);
+        let octets = match connection.acceptance(first, segment) {
+            Acceptance::Accept => octets,
+            Acceptance::AcceptText => {
+                connection.renew(first, octets, &mut self.renewed);
+                self.renewed.octets()
             }
-            return;
-        }
+            Acceptance::Challenge => {
+                if connection.challenge(at, &mut self.engine, &mut self.draft) {
+                    push(out, &self.draft);
+                }
+                return;
+            }
+            Acceptance::Drop => return,
+        };
         let has_answer = self.engine.receive(at, connection.sockets(), octets, &mut self.draft);
         let answer = has_answer.then_some(&mut self.draft);
         connection.note_received((at, before), segment, &mut self.engine, answer);

@@ -1,0 +1,256 @@
+//! Clauses of TCP's RFCs about segments that a peer in order does not send: a test for each.
+
+use crate::segment::{header_of, segment, sent_by};
+use crate::world::{Weather, World, at, ip};
+use pollux::stack::{Stack, StackConfig, TcpError, TcpId};
+use pollux_wire::ip::tcp::TcpHeader;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// When a SYN without answer is sent again.
+const SYN_RETRANSMISSION: Duration = Duration::from_millis(200);
+/// How often a connection sends challenge ACKs at the most (RFC 5961 7).
+const CHALLENGE_INTERVAL: Duration = Duration::from_millis(200);
+const WINDOW: u32 = 512 << 10;
+
+/// A connection of the first host to the second, of which both ends are known.
+struct Pair {
+    world: World,
+    ids: [TcpId; 2],
+    /// Addresses of client and server.
+    ends: (SocketAddr, SocketAddr),
+    /// The next sequence numbers of client and server.
+    next: (u32, u32),
+}
+
+fn connected() -> Pair {
+    let mut world = World::new(1, &StackConfig::default(), Weather::default());
+    let ids = world.connected(80, false);
+    let ends = world.hosts[0].tcp_addresses(ids[0]).expect("it is open");
+    assert_eq!(world.hosts[0].tcp_send(ids[0], b"x"), Ok(Some(1)));
+    let now = world.now;
+    let packet = world.hosts[0].poll_transmit(now).expect("it has an octet to send").to_vec();
+    let header = header_of(&packet);
+    world.hosts[1].handle_packet(now, &packet);
+    world.pass(SECOND);
+    let next = (header.sequence_number.wrapping_add(1), header.acknowledgment_number);
+    Pair { world, ids, ends, next }
+}
+
+impl Pair {
+    /// Gives the server a segment in the client's name; headers of what it answers at once.
+    fn forge(&mut self, header: TcpHeader, payload: &[u8]) -> Vec<TcpHeader> {
+        let packet = segment(self.ends, header, &[], payload);
+        let now = self.world.now;
+        self.world.hosts[1].handle_packet(now, &packet);
+        sent_by(&mut self.world, 1)
+    }
+
+    /// A header that the client could send next.
+    fn header(&self) -> TcpHeader {
+        TcpHeader {
+            sequence_number: self.next.0,
+            acknowledgment_number: self.next.1,
+            ack: true,
+            window: 1000,
+            ..TcpHeader::default()
+        }
+    }
+
+    /// What a challenge ACK of the server says.
+    fn assert_challenge(&self, answers: &[TcpHeader], what: &str) {
+        let [answer] = answers else { panic!("{what}: {answers:?}") };
+        let flags = (answer.ack, answer.syn, answer.rst, answer.fin);
+        assert_eq!(flags, (true, false, false, false), "{what}");
+        let numbers = (answer.acknowledgment_number, answer.sequence_number);
+        assert_eq!(numbers, self.next, "{what}");
+    }
+
+    fn server_end(&self) -> Option<TcpError> {
+        self.world.end_of(1, self.ids[1])
+    }
+}
+
+/// RFC 9293 3.10.7.4, RFC 5961 4.2.
+#[test]
+fn a_syn_in_a_synchronized_state_is_challenged_whatever_its_number() {
+    for offset in [0, 1000, WINDOW - 100, 2 * WINDOW, 1 << 31, 0_u32.wrapping_sub(1)] {
+        for ack in [false, true] {
+            let mut pair = connected();
+            let header = pair.header();
+            let sequence_number = header.sequence_number.wrapping_add(offset);
+            let syn = TcpHeader { sequence_number, syn: true, ack, ..header };
+            let what = format!("offset {offset}, ack {ack}");
+            let answers = pair.forge(syn, &[]);
+            pair.assert_challenge(&answers, &what);
+            assert_eq!(pair.server_end(), None, "{what}");
+        }
+    }
+}
+
+/// RFC 5961 7.
+#[test]
+fn challenge_acks_of_a_connection_are_limited_in_rate() {
+    let mut pair = connected();
+    let syn = TcpHeader { syn: true, ack: false, ..pair.header() };
+    for _ in 0..3 {
+        let answers: usize = (0..100).map(|_| pair.forge(syn, &[]).len()).sum();
+        assert_eq!(answers, 1);
+        pair.world.pass(CHALLENGE_INTERVAL);
+    }
+}
+
+/// RFC 9293 3.5.1: its challenged SYN makes it reset the old connection, and the next SYN gets in.
+#[test]
+fn a_host_that_restarts_gets_in_from_the_same_port() {
+    for (has_closed, unread) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
+        let what = format!("closed {has_closed}, {unread} octets unread");
+        let mut world = World::new(1, &StackConfig::default(), Weather::default());
+        let listener = world.hosts[1].tcp_listen(at(1, 80), 100).expect("the port is free");
+        let connect = |world: &mut World| {
+            let now = world.now;
+            world.hosts[0].tcp_connect(now, at(0, 50_000), at(1, 80)).expect("the port is free")
+        };
+        let client = connect(&mut world);
+        world.pass(SECOND);
+        let old = world.hosts[1].tcp_accept(listener).expect("it listens").expect("it is open");
+        if unread > 0 {
+            world.hosts[0].tcp_send(client, &vec![7; unread]).expect("it is open");
+            world.pass(SECOND);
+        }
+        if has_closed {
+            let now = world.now;
+            world.hosts[0].tcp_close(now, client);
+            world.pass(SECOND);
+        }
+        let mut restarted = Stack::new(StackConfig::default(), 77);
+        restarted.set_addresses([ip(0, false)]);
+        world.hosts[0] = restarted;
+        let again = connect(&mut world);
+        world.pass(SYN_RETRANSMISSION + Duration::from_millis(1));
+        assert_eq!(world.hosts[0].tcp_is_open(again), Ok(true), "{what}");
+        assert_eq!(world.end_of(1, old), Some(TcpError::Reset), "{what}");
+    }
+}
+
+/// RFC 9293 3.10.7.4, RFC 5961 3.2.
+#[test]
+fn only_a_reset_with_the_next_number_ends_a_connection() {
+    for is_read in [false, true] {
+        for offset in [0, 1, 1000, WINDOW - 100, 2 * WINDOW, 1 << 31, 0_u32.wrapping_sub(1)] {
+            let mut pair = connected();
+            if is_read {
+                let taken = pair.world.hosts[1].tcp_recv(pair.ids[1], &mut [0; 9]);
+                assert_eq!(taken, Ok(Some(1)));
+                pair.world.pass(SECOND);
+            }
+            let header = pair.header();
+            let sequence_number = header.sequence_number.wrapping_add(offset);
+            let reset = TcpHeader { sequence_number, rst: true, ack: false, ..header };
+            let what = format!("offset {offset}, read {is_read}");
+            let answers = pair.forge(reset, &[]);
+            match offset {
+                0 => assert_eq!((answers, pair.server_end()), (vec![], Some(TcpError::Reset))),
+                _ if offset < WINDOW => pair.assert_challenge(&answers, &what),
+                _ => assert_eq!(answers, [], "{what}"),
+            }
+            assert_eq!(pair.server_end().is_some(), offset == 0, "{what}");
+        }
+    }
+}
+
+/// RFC 9293 3.10.7.4: a FIN takes a number, too.
+#[test]
+fn a_reset_after_a_fin_has_the_number_after_it() {
+    for (offset, end) in [(0, None), (1, Some(TcpError::Reset)), (2, None)] {
+        let mut pair = connected();
+        let now = pair.world.now;
+        pair.world.hosts[0].tcp_shut_down(now, pair.ids[0]).expect("it is open");
+        pair.world.pass(SECOND);
+        let header = pair.header();
+        let sequence_number = header.sequence_number.wrapping_add(offset);
+        pair.forge(TcpHeader { sequence_number, rst: true, ack: false, ..header }, &[]);
+        assert_eq!(pair.server_end(), end, "offset {offset}");
+    }
+}
+
+/// RFC 9293 3.10.7.4: such a segment's acknowledgment is ignored, its text is not.
+#[test]
+fn data_beside_an_older_acknowledgment_is_taken() {
+    let mut pair = connected();
+    let server = pair.ids[1];
+    let (older, header) = (pair.next.1, pair.header());
+    // What the server sends is acknowledged, so that the older number acknowledges nothing new.
+    assert_eq!(pair.world.hosts[1].tcp_send(server, b"hello"), Ok(Some(5)));
+    pair.world.pass(SECOND);
+    assert_eq!(pair.world.hosts[1].tcp_unacknowledged(server), 0);
+    let late = TcpHeader { acknowledgment_number: older, psh: true, window: 0, ..header };
+    pair.forge(late, b"late");
+    let mut buffer = [0; 9];
+    assert_eq!(pair.world.hosts[1].tcp_recv(server, &mut buffer), Ok(Some(5)));
+    assert_eq!(&buffer[..5], b"xlate");
+    // Its window was older, too.
+    assert_eq!(pair.world.hosts[1].tcp_send(server, b"more"), Ok(Some(4)));
+    let sent = sent_by(&mut pair.world, 1);
+    assert_eq!(sent.iter().map(|header| header.sequence_number).collect::<Vec<_>>(), [older + 5]);
+    assert!(sent[0].psh, "{sent:?}");
+}
+
+/// RFC 5961 5.2: an acknowledgment of what was never within a window is a stranger's guess.
+#[test]
+fn data_beside_an_acknowledgment_of_nothing_is_challenged() {
+    let mut pair = connected();
+    let header = pair.header();
+    let acknowledgment_number = header.acknowledgment_number.wrapping_sub(1 << 30);
+    let answers = pair.forge(TcpHeader { acknowledgment_number, ..header }, b"guess");
+    pair.assert_challenge(&answers, "text");
+    assert_eq!(pair.world.hosts[1].tcp_recv(pair.ids[1], &mut [0; 9]), Ok(Some(1)));
+}
+
+/// RFC 9293 3.6.1, by the number of the SYN; an old duplicate is answered by what is expected.
+#[test]
+fn an_old_duplicate_syn_does_not_end_time_wait() {
+    for (offset, is_new) in [(0_u32.wrapping_sub(1_000_000), false), (0, false), (2, true)] {
+        let mut pair = connected();
+        let [client, server] = pair.ids;
+        // The server closes first, so it waits for stragglers.
+        let now = pair.world.now;
+        assert_eq!(pair.world.hosts[1].tcp_recv(server, &mut [0; 9]), Ok(Some(1)));
+        pair.world.hosts[1].tcp_close(now, server);
+        pair.world.pass(Duration::from_millis(10));
+        let now = pair.world.now;
+        pair.world.hosts[0].tcp_close(now, client);
+        pair.world.pass(Duration::from_millis(10));
+        pair.world.hosts[1].tcp_listen(at(1, 80), 4).expect("the port is free");
+        let (header, numbers) = (pair.header(), (pair.next.0 + 1, pair.next.1 + 1));
+        pair.next = numbers;
+        let sequence_number = header.sequence_number.wrapping_add(offset);
+        let answers =
+            pair.forge(TcpHeader { sequence_number, syn: true, ack: false, ..header }, &[]);
+        match is_new {
+            true => assert!(answers.len() == 1 && answers[0].syn && answers[0].ack, "{answers:?}"),
+            false => pair.assert_challenge(&answers, &format!("offset {offset}")),
+        }
+    }
+}
+
+/// RFC 9293 3.10.7.4: whoever began anew while its first SYN was being answered is told by an
+/// acknowledgment that makes it reset that one.
+#[test]
+fn a_half_open_connection_gives_way_to_a_host_that_restarts() {
+    let mut world = World::new(1, &StackConfig::default(), Weather::default());
+    world.hosts[1].tcp_listen(at(1, 80), 100).expect("the port is free");
+    let now = world.now;
+    world.hosts[0].tcp_connect(now, at(0, 50_000), at(1, 80)).expect("the port is free");
+    let syn = world.hosts[0].poll_transmit(now).expect("a SYN").to_vec();
+    world.hosts[1].handle_packet(now, &syn);
+    assert_eq!(sent_by(&mut world, 1).len(), 1, "its answer is lost");
+    let mut restarted = Stack::new(StackConfig::default(), 77);
+    restarted.set_addresses([ip(0, false)]);
+    world.hosts[0] = restarted;
+    let now = world.now;
+    let again = world.hosts[0].tcp_connect(now, at(0, 50_000), at(1, 80)).expect("it is free");
+    world.pass(SYN_RETRANSMISSION + Duration::from_millis(1));
+    assert_eq!(world.hosts[0].tcp_is_open(again), Ok(true));
+}
