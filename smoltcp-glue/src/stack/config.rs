@@ -86,6 +86,10 @@ pub struct Counts {
     pub udp_refused: u64,
     /// SYNs beyond a listener's backlog, or beyond all connections that there may be.
     pub backlog_full: u64,
+    /// SYNs that were answered without keeping anything of them (RFC 4987 3.6).
+    pub syn_cookies: u64,
+    /// Connections that began with the acknowledgment of such an answer.
+    pub syn_cookies_accepted: u64,
     /// Segments that are nobody's.
     pub tcp_refused: u64,
     /// Times that a connection was asked what it has to send.

@@ -71,12 +71,13 @@ pub struct Stack {
 impl Stack {
     /// A stack without sockets. The seed is to be unknown to others.
     pub fn new(config: StackConfig, seed: u64) -> Self {
-        let mut dice = Dice::new(seed);
+        // Others see numbers and ports that come of it.
+        let mut dice = Dice::secret(seed);
         Self {
             addresses: BTreeSet::new(),
             mtus: Mtus::new(config.mtu),
             udp: Udp::new(config.udp_sockets_max, config.udp_queue_octets_max),
-            tcp: Tcp::new(config.tcp, config.verifies, Dice::new(dice.roll())),
+            tcp: Tcp::new(config.tcp, config.verifies, dice.split()),
             out: Outbox::new(config.packets_max),
             current: Packet::default(),
             unheard: Queue::new(UNHEARD_MAX),

@@ -6,23 +6,49 @@ use crate::stack::packet::IpPacket;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::ip::ipv6::Ipv6Header;
-use pollux_wire::ip::tcp::{TcpHeader, fill_checksum};
+use pollux_wire::ip::tcp::{TcpHeader, TcpOption, fill_checksum};
 use std::net::{IpAddr, SocketAddr};
 
 /// What such a segment says.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Bare {
     pub(super) sequence_number: u32,
     pub(super) acknowledgment_number: u32,
     pub(super) window: u16,
+    pub(super) ack: bool,
+    pub(super) syn: bool,
     pub(super) fin: bool,
+}
+
+impl Default for Bare {
+    /// An acknowledgment, as all but the first segment of a connection are.
+    fn default() -> Self {
+        Self {
+            sequence_number: 0,
+            acknowledgment_number: 0,
+            window: 0,
+            ack: true,
+            syn: false,
+            fin: false,
+        }
+    }
 }
 
 /// Writes one.
 pub(super) fn write_bare(
     packet: &mut Packet,
+    ends: (SocketAddr, SocketAddr),
+    bare: Bare,
+) -> Option<()> {
+    write_segment(packet, ends, bare, &[])
+}
+
+/// The same with options.
+pub(super) fn write_segment(
+    packet: &mut Packet,
     (from, to): (SocketAddr, SocketAddr),
     bare: Bare,
+    options: &[TcpOption<'_>],
 ) -> Option<()> {
     let tcp = TcpHeader {
         source_port: from.port(),
@@ -30,11 +56,15 @@ pub(super) fn write_bare(
         sequence_number: bare.sequence_number,
         acknowledgment_number: bare.acknowledgment_number,
         window: bare.window,
-        ack: true,
+        ack: bare.ack,
+        syn: bare.syn,
         fin: bare.fin,
         ..TcpHeader::default()
     };
-    let (protocol, len) = (IpProtocol::TCP, TcpHeader::LEN);
+    let mut octets = [0; TcpHeader::LEN_MAX];
+    tcp.write_segment(options, 0, &mut octets).ok()?;
+    let protocol = IpProtocol::TCP;
+    let len = 4 * usize::from(TcpHeader::read(&octets).ok()?.0.data_offset);
     let (segment, pseudo) = match (from.ip(), to.ip()) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             let header = Ipv4Header {
@@ -61,7 +91,7 @@ pub(super) fn write_bare(
         }
         _ => return None,
     };
-    tcp.write_segment(&[], 0, segment).ok()?;
+    segment.copy_from_slice(&octets[..len]);
     fill_checksum(segment, &pseudo).ok()
 }
 

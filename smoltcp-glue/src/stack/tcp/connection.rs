@@ -7,7 +7,7 @@
 //! A connection that the application has opened is its own from the start. One that is nobody's
 //! goes on until what was sent is acknowledged, or for as long as the configuration says.
 
-use super::engine::{At, Engine, Written};
+use super::engine::{At, Written, beginning};
 use super::listener::ListenerId;
 use super::repair::Repair;
 use crate::stack::config::TcpConfig;
@@ -115,12 +115,12 @@ impl Connection {
     }
 
     /// Says the first SYN.
-    pub(super) fn connect(&mut self, engine: &mut Engine, now: Time, mtu: u32) -> bool {
+    pub(super) fn connect(&mut self, now: Time, mtu: u32, isn: u32) -> bool {
         let at = At { now, local: self.local.ip(), mtu };
         let (local, remote) = (self.local, self.remote);
-        let context = engine.interface(at).context();
+        let mut interface = beginning(at, isn);
         let socket = self.sockets.get_mut::<Socket<'_>>(self.handle);
-        socket.connect(context, remote, local).is_ok()
+        socket.connect(interface.context(), remote, local).is_ok()
     }
 
     pub(in crate::stack) const fn addresses(&self) -> (SocketAddr, SocketAddr) {

@@ -22,6 +22,9 @@ use std::net::IpAddr;
 /// fifth of a second, still more than any of them delays an acknowledgment (RFC 9293 3.8.6.3 allows
 /// half a second). Its own acknowledgments wait for 2 ms then, and what has ended for 2 s.
 const MICROSECOND_NANOS: u64 = 200;
+/// What smoltcp's generator multiplies its state by and adds to it.
+const FACTOR: u64 = 0xbb2e_fcec_3c39_611d;
+const INCREMENT: u64 = 0x7590_ef39;
 /// MTUs in use at a time; beyond that interfaces are made anew.
 const INTERFACES_MAX: usize = 16;
 
@@ -66,21 +69,14 @@ impl Engine {
         Self { interfaces: Vec::new(), last: 0, dice }
     }
 
-    /// The interface for an address of ours and an MTU, for whoever opens a connection.
-    pub(super) fn interface(&mut self, at: At) -> &mut Interface {
+    /// The interface for an address of ours and an MTU.
+    fn interface(&mut self, at: At) -> &mut Interface {
         let is_last = self.interfaces.get(self.last).is_some_and(|(mtu, _)| *mtu == at.mtu);
         if !is_last {
             self.last = self.find_or_make(at);
         }
         let interface = &mut self.interfaces[self.last].1;
-        let own = whole(at.local);
-        if interface.ip_addrs() != [own] {
-            interface.update_ip_addrs(|addresses| {
-                addresses.clear();
-                // There is room for one in an empty list.
-                let _ = addresses.push(own);
-            });
-        }
+        set_address(interface, at.local);
         interface
     }
 
@@ -92,12 +88,22 @@ impl Engine {
         if self.interfaces.len() == INTERFACES_MAX {
             self.interfaces.clear();
         }
-        let mut config = Config::new(HardwareAddress::Ip);
-        config.random_seed = self.dice.roll();
-        let mut nothing = Packet::default();
-        let mut pipe = Pipe::new(at.mtu, None, &mut nothing);
-        self.interfaces.push((at.mtu, Interface::new(config, &mut pipe, instant(at.now))));
+        self.interfaces.push((at.mtu, make(at, self.dice.roll())));
         self.interfaces.len() - 1
+    }
+
+    /// Lets a connection that waits for it see a SYN, which it answers by a segment with this
+    /// number.
+    pub(super) fn receive_syn(
+        &mut self,
+        at: At,
+        isn: u32,
+        sockets: &mut SocketSet<'static>,
+        packet: &[u8],
+    ) {
+        let (mut interface, mut nothing) = (beginning(at, isn), Packet::default());
+        let mut pipe = Pipe::new(at.mtu, Some(packet), &mut nothing);
+        interface.poll_ingress_single(instant(at.now), &mut pipe, sockets);
     }
 
     /// Lets a connection see a packet. An answer at once, which few packets have, is written into
@@ -149,6 +155,60 @@ impl Engine {
     /// When a connection wants to be polled.
     pub(super) fn due(&mut self, at: At, sockets: &SocketSet<'static>) -> Option<Time> {
         self.interface(at).poll_at(instant(at.now), sockets).map(time_of)
+    }
+}
+
+fn make(at: At, seed: u64) -> Interface {
+    let mut config = Config::new(HardwareAddress::Ip);
+    config.random_seed = seed;
+    let mut nothing = Packet::default();
+    let mut pipe = Pipe::new(at.mtu, None, &mut nothing);
+    Interface::new(config, &mut pipe, instant(at.now))
+}
+
+/// An interface at which the next connection begins with this number.
+///
+/// Why so: smoltcp takes its initial numbers from its interface's generator, whoever sees three of
+/// which knows the next, and from nowhere else. So each connection begins at an interface of its
+/// own, with the seed that gives the number that RFC 6528 wants. The generator is a congruence
+/// modulo 2^64, undone here; it shows 32 bits of its state, at a place that the upper three choose.
+/// An interface takes one number for IPv4's identification first, and another one as long as that
+/// is 0; the bits that are not shown are chosen such that it is not.
+pub(super) fn beginning(at: At, isn: u32) -> Interface {
+    let states = (0..).map(|hidden| u64::from(isn) << 29 | hidden);
+    let mut before = states.map(state_before).filter(|state| {
+        let shown = (state >> (29 - (state >> 61))) as u32;
+        (shown ^ shown >> 16) as u16 != 0
+    });
+    let mut interface = make(at, state_before(before.next().unwrap_or_default()));
+    set_address(&mut interface, at.local);
+    interface
+}
+
+/// The state of smoltcp's generator before it was in this one.
+const fn state_before(state: u64) -> u64 {
+    state.wrapping_sub(INCREMENT).wrapping_mul(inverse(FACTOR))
+}
+
+/// By which an odd number is to be multiplied for 1, modulo 2^64: each step doubles the bits that
+/// are right, of which there are three at first.
+const fn inverse(odd: u64) -> u64 {
+    let (mut result, mut bits) = (odd, 3);
+    while bits < u64::BITS {
+        result = result.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(result)));
+        bits *= 2;
+    }
+    result
+}
+
+fn set_address(interface: &mut Interface, local: IpAddr) {
+    let own = whole(local);
+    if interface.ip_addrs() != [own] {
+        interface.update_ip_addrs(|addresses| {
+            addresses.clear();
+            // There is room for one in an empty list.
+            let _ = addresses.push(own);
+        });
     }
 }
 
@@ -264,4 +324,30 @@ fn look(octets: &mut [u8], seals: bool) -> Option<Written> {
 /// Looks at a segment of ours and seals it.
 pub(super) fn seal(octets: &mut [u8]) -> Option<Written> {
     look(octets, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smoltcp::socket::tcp::{Socket, SocketBuffer};
+
+    /// Also for the few of which the number before would be 0.
+    #[test]
+    fn a_connection_begins_with_the_number_that_was_asked_for() {
+        let local = IpAddr::from([10, 0, 0, 1]);
+        let at = At { now: Time::START, local, mtu: 2044 };
+        for nth in 0..200_000_u32 {
+            let isn = nth.wrapping_mul(0x9e37_79b9);
+            let mut interface = beginning(at, isn);
+            let mut socket = Socket::new(SocketBuffer::new(vec![]), SocketBuffer::new(vec![]));
+            let remote = (IpAddr::from([10, 0, 0, 2]), 80);
+            socket.connect(interface.context(), remote, 5000).expect("it is closed");
+            let mut sockets = SocketSet::new(vec![]);
+            sockets.add(socket);
+            let mut syn = Packet::default();
+            let mut pipe = Pipe::new(at.mtu, None, &mut syn);
+            interface.poll_egress(instant(at.now), &mut pipe, &mut sockets);
+            assert_eq!(pipe.written.map(|syn| syn.sequence_number), Some(isn));
+        }
+    }
 }

@@ -13,8 +13,11 @@
 mod acceptance;
 mod bare;
 mod connection;
+mod cookie;
 mod engine;
+mod isn;
 mod listener;
+mod passive;
 mod recovery;
 mod repair;
 mod resend;
@@ -33,6 +36,7 @@ use super::slab::{Key, Slab};
 use super::{BindError, Counts, Lookup};
 use connection::Holder;
 use engine::{At, Engine};
+use isn::IsnSecret;
 use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::tcp::TcpSegment;
@@ -40,7 +44,7 @@ use repair::is_after;
 use smoltcp::iface::SocketSet;
 use smoltcp::socket::tcp::State;
 use std::collections::{BTreeSet, VecDeque};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 /// Names a connection.
 pub type TcpId = Key<Connection>;
@@ -49,6 +53,7 @@ pub type TcpId = Key<Connection>;
 pub(super) struct Tcp {
     config: TcpConfig,
     engine: Engine,
+    secret: IsnSecret,
     connections: Slab<Connection>,
     /// By our address and the peer's.
     by_addresses: Lookup<(SocketAddr, SocketAddr), TcpId>,
@@ -76,8 +81,9 @@ struct Event {
 }
 
 impl Tcp {
-    pub(super) fn new(config: TcpConfig, verifies: bool, dice: Dice) -> Self {
+    pub(super) fn new(config: TcpConfig, verifies: bool, mut dice: Dice) -> Self {
         Self {
+            secret: IsnSecret::new(&mut dice),
             engine: Engine::new(dice),
             connections: Slab::new(config.connections_max),
             by_addresses: Lookup::default(),
@@ -146,8 +152,9 @@ impl Tcp {
         if self.by_addresses.contains_key(&(local, remote)) {
             return Err(BindError::InUse);
         }
+        let isn = self.isn(now, (local, remote), None);
         let mut connection = Connection::new(&self.config, (local, remote), Holder::Application);
-        if !connection.connect(&mut self.engine, now, mtus.of(now, remote.ip())) {
+        if !connection.connect(now, mtus.of(now, remote.ip()), isn) {
             return Err(BindError::NotOurs);
         }
         let id = self.insert(connection).ok_or(BindError::Full)?;
@@ -249,56 +256,41 @@ impl Tcp {
             counts.malformed += 1;
             return;
         }
+        let ends = (local, remote);
         let is_syn = header.syn && !header.ack && !header.rst;
-        let known = self.by_addresses.get(&(local, remote)).copied();
-        let known = known.filter(|id| !(is_syn && self.makes_room(*id, header.sequence_number)));
-        let id = match known {
-            Some(id) => id,
-            None if is_syn => match self.open(local, remote, counts) {
-                Opened::Connection(id) => id,
-                Opened::Dropped => return,
-                Opened::Nobody => return self.refuse(now, local, octets, (out, counts)),
-            },
-            None => return self.refuse(now, local, octets, (out, counts)),
+        let mut known = self.by_addresses.get(&ends).copied();
+        let mut earlier = None;
+        if is_syn && let Some(id) = known {
+            earlier = self.make_room(id, header.sequence_number);
+            known = known.filter(|_| earlier.is_none());
+        }
+        if let Some(id) = known {
+            return self.receive(now, id, (octets, &segment), mtus, out);
+        }
+        let came = (octets, &segment);
+        let is_taken = match is_syn {
+            true => self.handle_syn(now, (ends, earlier), came, mtus, (out, counts)),
+            false => self.handle_cookie(now, ends, came, mtus, (out, counts)),
         };
-        self.receive(now, id, (octets, &segment), mtus, out);
+        if !is_taken {
+            self.refuse(now, local, octets, (out, counts));
+        }
     }
 
     /// A connection that only waits for stragglers makes room for a new one between the same two
     /// addresses, whose first number is after all of its own: other SYNs are old (RFC 9293 3.6.1).
-    fn makes_room(&mut self, id: TcpId, first: u32) -> bool {
-        let Some(connection) = self.connections.get_mut(id) else { return true };
+    /// Says where it ended if it did.
+    fn make_room(&mut self, id: TcpId, first: u32) -> Option<u32> {
+        let connection = self.connections.get_mut(id)?;
         let is_new = is_after(first, connection.receive_next());
         if connection.state() != State::TimeWait || !is_new {
-            return false;
+            return None;
         }
+        let sent_to = connection.repair.sent_to;
         connection.socket().abort();
         connection.end.get_or_insert(TcpError::ShutDown);
         self.forget(id);
-        true
-    }
-
-    fn open(&mut self, local: SocketAddr, remote: SocketAddr, counts: &mut Counts) -> Opened {
-        let Some(listener_id) = self.listener_at(local) else { return Opened::Nobody };
-        let Some(listener) = self.listeners.get_mut(listener_id) else { return Opened::Nobody };
-        if listener.is_full() || self.connections.is_full() {
-            counts.backlog_full += 1;
-            return Opened::Dropped;
-        }
-        listener.half_open += 1;
-        let holder = Holder::HalfOpen(listener_id);
-        let mut connection = Connection::new(&self.config, (local, remote), holder);
-        connection.listen();
-        self.insert(connection).map_or(Opened::Dropped, Opened::Connection)
-    }
-
-    fn listener_at(&self, local: SocketAddr) -> Option<ListenerId> {
-        let anywhere: IpAddr = match local {
-            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let anywhere = SocketAddr::new(anywhere, local.port());
-        self.listening.get(&local).or_else(|| self.listening.get(&anywhere)).copied()
+        Some(sent_to)
     }
 
     fn refuse(
@@ -398,15 +390,6 @@ impl Tcp {
     pub(super) const fn len(&self) -> usize {
         self.connections.len()
     }
-}
-
-/// What a SYN led to.
-enum Opened {
-    Connection(TcpId),
-    /// There is no room.
-    Dropped,
-    /// Nobody listens.
-    Nobody,
 }
 
 /// An answer at once. If there is no room it is lost like any packet.

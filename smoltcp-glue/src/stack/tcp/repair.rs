@@ -380,7 +380,7 @@ impl Connection {
             sequence_number: heard_to,
             acknowledgment_number: active.first,
             window: field,
-            fin: false,
+            ..Bare::default()
         };
         if write_bare(&mut active.letter, (remote, local), bare).is_none() {
             return;

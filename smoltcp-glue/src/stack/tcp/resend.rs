@@ -110,7 +110,7 @@ impl Connection {
         fin: bool,
         draft: &mut Packet,
     ) -> Option<()> {
-        let bare = Bare { sequence_number, acknowledgment_number, window, fin };
+        let bare = Bare { sequence_number, acknowledgment_number, window, fin, ..Bare::default() };
         write_bare(draft, self.addresses(), bare)
     }
 

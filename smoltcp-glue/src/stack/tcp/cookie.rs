@@ -1,0 +1,189 @@
+//! SYN cookies (RFC 4987 3.6): connections that are half open without anything being kept of them.
+//!
+//! ```text
+//!   number that the SYN is answered with: 24 bits of a keyed hash | 8 bits of options
+//!   hash of: both ends, the peer's number, the options, the epoch
+//! ```
+//!
+//! A listener keeps a few half-open connections ([`super::listener`]). SYNs beyond that are
+//! answered all the same: what they said is in our initial number, which the peer acknowledges. An
+//! acknowledgment with a right hash makes the connection. So a flood of SYNs costs an answer each,
+//! and keeps nobody out. What a cookie has no room for is rounded: the length of segments.
+//!
+//! smoltcp hears of such a connection when it is open: it is given the SYN again as the peer wrote
+//! it, begins with the number that was said, and what it answers is thrown away.
+
+use super::bare::{Bare, write_segment};
+use super::isn::IsnSecret;
+use crate::stack::outbox::Packet;
+use pollux_verbs::time::Time;
+use pollux_wire::ip::tcp::{TcpOption, TcpSegment};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How long a cookie is good at the least, and half of how long at the most.
+const EPOCH: Duration = Duration::from_secs(64);
+const HASH_BITS: u32 = 24;
+/// Lengths of segments that can be said: RFC 9293 3.7.1, IPv6's least, Ethernet's, those of
+/// datagrams of IP over InfiniBand (RFC 4391 9.1.2), of long Ethernet frames, and of connections
+/// (RFC 4755 5.1).
+const LENGTHS: [u16; 8] = [216, 536, 1220, 1440, 1984, 2004, 8940, 65_460];
+const MSS_DEFAULT: u16 = 536;
+const NO_SCALE: u8 = 15;
+const SCALE_MAX: u8 = 14;
+
+/// What a SYN said, as far as a cookie can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Offer {
+    pub(super) mss: u16,
+    pub(super) scale: Option<u8>,
+    pub(super) sack: bool,
+}
+
+impl Offer {
+    /// What a SYN says; none if its segments are shorter than a cookie can say.
+    pub(super) fn of(syn: &TcpSegment<'_>) -> Option<Self> {
+        let mut offer = Self { mss: MSS_DEFAULT, scale: None, sack: false };
+        for option in syn.options().map_while(Result::ok) {
+            match option {
+                TcpOption::MaximumSegmentSize(octets) if octets > 0 => offer.mss = octets,
+                TcpOption::WindowScale(shift) => offer.scale = Some(shift.min(SCALE_MAX)),
+                TcpOption::SackPermitted => offer.sack = true,
+                _ => {}
+            }
+        }
+        let rounded = LENGTHS.iter().rev().find(|octets| **octets <= offer.mss);
+        rounded.map(|mss| Self { mss: *mss, ..offer })
+    }
+
+    fn bits(self) -> u8 {
+        let length = LENGTHS.iter().position(|octets| *octets == self.mss).unwrap_or(0) as u8;
+        length << 5 | self.scale.unwrap_or(NO_SCALE) << 1 | u8::from(self.sack)
+    }
+
+    fn of_bits(bits: u8) -> Self {
+        let scale = bits >> 1 & 0xf;
+        Self {
+            mss: LENGTHS[usize::from(bits >> 5)],
+            scale: (scale != NO_SCALE).then_some(scale),
+            sack: bits & 1 == 1,
+        }
+    }
+
+    /// Writes a segment that says it, as a SYN or an answer to one.
+    pub(super) fn write(
+        self,
+        packet: &mut Packet,
+        ends: (SocketAddr, SocketAddr),
+        bare: Bare,
+    ) -> Option<()> {
+        let mss = TcpOption::MaximumSegmentSize(self.mss);
+        match (self.scale.map(TcpOption::WindowScale), self.sack) {
+            (None, false) => write_segment(packet, ends, bare, &[mss]),
+            (None, true) => write_segment(packet, ends, bare, &[mss, TcpOption::SackPermitted]),
+            (Some(scale), false) => write_segment(packet, ends, bare, &[mss, scale]),
+            (Some(scale), true) => {
+                write_segment(packet, ends, bare, &[mss, scale, TcpOption::SackPermitted])
+            }
+        }
+    }
+}
+
+fn epoch(now: Time) -> u64 {
+    now.nanos() / EPOCH.as_nanos() as u64
+}
+
+impl IsnSecret {
+    /// The number to answer a SYN with.
+    pub(super) fn cookie(
+        &self,
+        now: Time,
+        ends: (SocketAddr, SocketAddr),
+        peer_number: u32,
+        offer: Offer,
+    ) -> u32 {
+        self.cookie_of(epoch(now), ends, peer_number, offer.bits())
+    }
+
+    /// What the SYN said that was answered with such a number not long ago, if one was.
+    pub(super) fn offer(
+        &self,
+        now: Time,
+        ends: (SocketAddr, SocketAddr),
+        peer_number: u32,
+        cookie: u32,
+    ) -> Option<Offer> {
+        let (now, bits) = (epoch(now), cookie as u8);
+        let is_of = |epoch| self.cookie_of(epoch, ends, peer_number, bits) == cookie;
+        let is_right = is_of(now) || now.checked_sub(1).is_some_and(is_of);
+        is_right.then(|| Offer::of_bits(bits))
+    }
+
+    fn cookie_of(
+        &self,
+        epoch: u64,
+        ends: (SocketAddr, SocketAddr),
+        peer_number: u32,
+        bits: u8,
+    ) -> u32 {
+        // What is hashed for a number without a cookie begins with 0.
+        let words = [epoch + 1, u64::from(peer_number) << 8 | u64::from(bits)];
+        let hash = self.hash(ends, words) >> (u64::BITS - HASH_BITS);
+        (hash as u32) << 8 | u32::from(bits)
+    }
+}
+
+/// For how long an acknowledgment may be of a cookie that was sent now.
+pub(super) fn good_until(now: Time) -> Time {
+    now + 2 * EPOCH
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pollux_verbs::dice::Dice;
+
+    const NOW: Time = Time::START;
+
+    fn ends() -> (SocketAddr, SocketAddr) {
+        (SocketAddr::from(([10, 0, 0, 1], 80)), SocketAddr::from(([10, 0, 0, 2], 5000)))
+    }
+
+    #[test]
+    fn a_cookie_says_what_a_syn_said() {
+        let secret = IsnSecret::new(&mut Dice::secret(7));
+        for mss in LENGTHS {
+            for scale in (0..=SCALE_MAX).map(Some).chain([None]) {
+                for sack in [false, true] {
+                    let offer = Offer { mss, scale, sack };
+                    let cookie = secret.cookie(NOW, ends(), 4711, offer);
+                    assert_eq!(secret.offer(NOW, ends(), 4711, cookie), Some(offer));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_cookie_is_good_for_its_ends_and_its_number_and_not_for_long() {
+        let secret = IsnSecret::new(&mut Dice::secret(7));
+        let offer = Offer { mss: 2004, scale: Some(4), sack: true };
+        let cookie = secret.cookie(NOW, ends(), 4711, offer);
+        let is_good = |now, ends, number, cookie| secret.offer(now, ends, number, cookie).is_some();
+        assert!(is_good(NOW + EPOCH, ends(), 4711, cookie));
+        assert!(!is_good(NOW + 2 * EPOCH, ends(), 4711, cookie));
+        assert!(!is_good(NOW, (ends().1, ends().0), 4711, cookie));
+        assert!(!is_good(NOW, ends(), 4712, cookie));
+        assert!((0..32).all(|bit| !is_good(NOW, ends(), 4711, cookie ^ 1 << bit)));
+        let other = IsnSecret::new(&mut Dice::secret(8));
+        assert_eq!(other.offer(NOW, ends(), 4711, cookie), None);
+    }
+
+    #[test]
+    fn a_guess_is_right_as_seldom_as_the_hash_is_long() {
+        let secret = IsnSecret::new(&mut Dice::secret(7));
+        let right =
+            (0..1 << 20).filter(|guess| secret.offer(NOW, ends(), 4711, *guess * 4093).is_some());
+        // Two epochs of 2^24: one in eight runs has one.
+        assert!(right.count() <= 2);
+    }
+}

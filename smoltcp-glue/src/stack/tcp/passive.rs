@@ -1,0 +1,193 @@
+//! Connections that others open: by a SYN, or by the acknowledgment of a SYN cookie.
+
+use super::bare::Bare;
+use super::connection::{Connection, Holder};
+use super::cookie::{Offer, good_until};
+use super::listener::ListenerId;
+use super::repair::is_after;
+use super::{Event, Tcp, TcpId, push};
+use crate::stack::Counts;
+use crate::stack::mtu::Mtus;
+use crate::stack::outbox::Outbox;
+use crate::stack::packet::IpPacket;
+use pollux_verbs::time::Time;
+use pollux_wire::ip::tcp::{TcpHeader, TcpSegment};
+use smoltcp::socket::tcp::State;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// How far a connection begins after all of an earlier one between the same ends (RFC 9293 3.6.1).
+const APART: u32 = 1 << 16;
+
+/// Both ends of a connection, ours first.
+type Ends = (SocketAddr, SocketAddr);
+
+impl Tcp {
+    /// A SYN came between two ends without a connection, whose earlier one has sent up to a number;
+    /// says whether anybody listens.
+    pub(super) fn handle_syn(
+        &mut self,
+        now: Time,
+        (ends, earlier): (Ends, Option<u32>),
+        (octets, segment): (&[u8], &TcpSegment<'_>),
+        mtus: &Mtus,
+        (out, counts): (&mut Outbox, &mut Counts),
+    ) -> bool {
+        let Some(listener_id) = self.listener_at(ends.0) else { return false };
+        let Some(listener) = self.listeners.get_mut(listener_id) else { return false };
+        if listener.is_full() || self.connections.is_full() {
+            counts.backlog_full += 1;
+            return true;
+        }
+        if listener.is_crowded() {
+            listener.cookies_until = good_until(now);
+            self.send_cookie(now, ends, segment, mtus, (out, counts));
+            return true;
+        }
+        let isn = self.isn(now, ends, earlier);
+        if let Some(id) = self.insert_half_open(listener_id, ends) {
+            self.receive_syn(now, (id, isn), (octets, segment), mtus);
+        }
+        true
+    }
+
+    /// The number that a connection begins with.
+    pub(super) fn isn(&self, now: Time, ends: Ends, earlier: Option<u32>) -> u32 {
+        let isn = self.secret.isn(now, ends);
+        match earlier {
+            Some(sent_to) if !is_after(isn, sent_to) => sent_to.wrapping_add(APART),
+            _ => isn,
+        }
+    }
+
+    fn insert_half_open(&mut self, listener_id: ListenerId, ends: Ends) -> Option<TcpId> {
+        let mut connection = Connection::new(&self.config, ends, Holder::HalfOpen(listener_id));
+        connection.listen();
+        let id = self.insert(connection)?;
+        self.listeners.get_mut(listener_id)?.half_open += 1;
+        Some(id)
+    }
+
+    /// Lets a connection that waits for it see the first segment.
+    fn receive_syn(
+        &mut self,
+        now: Time,
+        (id, isn): (TcpId, u32),
+        (octets, segment): (&[u8], &TcpSegment<'_>),
+        mtus: &Mtus,
+    ) {
+        let Some(connection) = self.connections.get_mut(id) else { return };
+        let (at, before) = (connection.at(now, mtus), State::Listen);
+        self.engine.receive_syn(at, isn, connection.sockets(), octets);
+        connection.note_received((at, before), segment, &mut self.engine, None);
+        if connection.state() == State::Listen {
+            // It was no SYN that a connection begins with.
+            connection.socket().abort();
+        }
+        self.settle(id, Event { before, heard: true });
+        self.touch(id);
+    }
+
+    /// Answers a SYN without keeping anything of it.
+    fn send_cookie(
+        &mut self,
+        now: Time,
+        ends: Ends,
+        syn: &TcpSegment<'_>,
+        mtus: &Mtus,
+        (out, counts): (&mut Outbox, &mut Counts),
+    ) {
+        let Some(offer) = Offer::of(syn) else { return };
+        let peer_number = syn.header().sequence_number;
+        let capacity = self.config.receive_octets;
+        let bare = Bare {
+            sequence_number: self.secret.cookie(now, ends, peer_number, offer),
+            acknowledgment_number: peer_number.wrapping_add(1),
+            window: u16::try_from(capacity).unwrap_or(u16::MAX),
+            syn: true,
+            ..Bare::default()
+        };
+        // As smoltcp says it.
+        let shift = (usize::BITS - capacity.leading_zeros()).saturating_sub(u16::BITS) as u8;
+        let headers = if ends.0.is_ipv4() { 40 } else { 60 };
+        let mss = mtus.of(now, ends.1.ip()).saturating_sub(headers);
+        let mss = u16::try_from(mss).unwrap_or(u16::MAX);
+        let ours = Offer { mss, scale: offer.scale.map(|_| shift), ..offer };
+        if ours.write(&mut self.draft, ends, bare).is_some() {
+            counts.syn_cookies += 1;
+            push(out, &self.draft);
+        }
+    }
+
+    /// A segment came between two ends without a connection: if it acknowledges a cookie, there is
+    /// one now. Says whether there is nobody to be refused.
+    pub(super) fn handle_cookie(
+        &mut self,
+        now: Time,
+        ends: Ends,
+        (octets, segment): (&[u8], &TcpSegment<'_>),
+        mtus: &Mtus,
+        (out, counts): (&mut Outbox, &mut Counts),
+    ) -> bool {
+        let header = segment.header();
+        let Some((listener_id, offer)) = self.offer_of(now, ends, &header) else { return false };
+        let is_full = self.listeners.get(listener_id).is_none_or(|listener| listener.is_full());
+        if is_full || self.connections.is_full() {
+            // It will be sent again.
+            counts.backlog_full += 1;
+            return true;
+        }
+        let Some(id) = self.insert_half_open(listener_id, ends) else { return true };
+        counts.syn_cookies_accepted += 1;
+        let bare = Bare {
+            sequence_number: header.sequence_number.wrapping_sub(1),
+            window: header.window,
+            ack: false,
+            syn: true,
+            ..Bare::default()
+        };
+        let cookie = header.acknowledgment_number.wrapping_sub(1);
+        let mut syn = std::mem::take(&mut self.renewed);
+        let is_written = offer.write(&mut syn, (ends.1, ends.0), bare).is_some();
+        if is_written
+            && let Ok(packet) = IpPacket::parse(syn.octets())
+            && let Ok(first) = TcpSegment::parse(packet.payload)
+        {
+            self.receive_syn(now, (id, cookie), (syn.octets(), &first), mtus);
+        }
+        self.renewed = syn;
+        self.leave_unsaid(now, id, mtus);
+        self.receive(now, id, (octets, segment), mtus, out);
+        true
+    }
+
+    /// The listener that sent a cookie, and what that says.
+    fn offer_of(&self, now: Time, ends: Ends, header: &TcpHeader) -> Option<(ListenerId, Offer)> {
+        if !header.ack || header.rst || header.syn {
+            return None;
+        }
+        let listener_id = self.listener_at(ends.0)?;
+        self.listeners.get(listener_id).filter(|listener| now < listener.cookies_until)?;
+        let cookie = header.acknowledgment_number.wrapping_sub(1);
+        let peer_number = header.sequence_number.wrapping_sub(1);
+        Some((listener_id, self.secret.offer(now, ends, peer_number, cookie)?))
+    }
+
+    /// smoltcp answers a SYN that was answered before.
+    fn leave_unsaid(&mut self, now: Time, id: TcpId, mtus: &Mtus) {
+        let Some(connection) = self.connections.get_mut(id) else { return };
+        let at = connection.at(now, mtus);
+        let written = self.engine.draft(at, connection.sockets(), &mut self.draft);
+        if let Some(written) = written {
+            connection.note_sent(now, &written);
+        }
+    }
+
+    fn listener_at(&self, local: SocketAddr) -> Option<ListenerId> {
+        let anywhere: IpAddr = match local {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let anywhere = SocketAddr::new(anywhere, local.port());
+        self.listening.get(&local).or_else(|| self.listening.get(&anywhere)).copied()
+    }
+}
