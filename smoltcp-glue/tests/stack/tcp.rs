@@ -2,6 +2,7 @@
 
 use crate::world::{Weather, World, at, ip, octet};
 use pollux::stack::{BindError, StackConfig, TcpConfig, TcpError, TcpId};
+use pollux_verbs::time::Time;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -74,6 +75,33 @@ fn more_than_a_segment_is_acknowledged_at_once_and_less_is_not() {
     assert_eq!([64, 2000, 2100, 10_000].map(answers_at_once), [0, 0, 1, 1]);
 }
 
+fn round_trips_since(world: &World, start: Time) -> u128 {
+    let took = world.now.since_start() - start.since_start();
+    took.as_nanos().div_ceil((2 * world.delay).as_nanos())
+}
+
+/// A new connection's window doubles each round trip, from 2 KiB on: nothing waits for a delayed
+/// acknowledgment meanwhile.
+#[test]
+fn the_first_write_of_a_connection_waits_for_no_clock() {
+    let limits = [(1000, 1), (2048, 1), (2049, 2), (8192, 3), (65_000, 6), (131_072, 7)];
+    for mtu in [65_520, 2044] {
+        for (octets, limit) in limits {
+            let mut world = calm(mtu);
+            let [client, server] = world.connected(80, false);
+            let (start, mut came, mut buffer) = (world.now, 0, vec![0; octets]);
+            assert_eq!(world.hosts[0].tcp_send(client, &vec![7; octets]), Ok(Some(octets)));
+            world.until("it is there", MINUTE, |world| {
+                came += world.hosts[1].tcp_recv(server, &mut buffer).expect("open").unwrap_or(0);
+                came == octets
+            });
+            let round_trips = round_trips_since(&world, start);
+            let what = format!("{octets} octets at MTU {mtu}");
+            assert!(round_trips <= limit, "{what}: {round_trips} round trips, and not {limit}");
+        }
+    }
+}
+
 #[test]
 fn a_stream_on_a_calm_link_waits_for_no_clock() {
     for mtu in [65_520, 2044] {
@@ -81,11 +109,12 @@ fn a_stream_on_a_calm_link_waits_for_no_clock() {
         let ids = world.connected(80, false);
         let (start, packets) = (world.now, world.packets);
         bulk(&mut world, ids, 4_000_000);
-        let took = world.now.since_start() - start.since_start();
+        let round_trips = round_trips_since(&world, start);
         let least = 2 * 4_000_000 / (mtu as usize - 40);
         let packets = (world.packets - packets) as usize;
-        // A delayed acknowledgment, or a window that opens late, would be 10 ms each time.
-        assert!(took < Duration::from_millis(60), "{took:?} at MTU {mtu}");
+        // 8 windows, and as many doublings until the first is full. An acknowledgment that is
+        // delayed, or a window that opens late, would be 200 round trips each time.
+        assert!(round_trips < 40, "{round_trips} round trips at MTU {mtu}");
         assert!(packets < 3 * least + 100, "{packets} packets, {least} at least, at MTU {mtu}");
     }
 }
@@ -257,7 +286,12 @@ fn connections_have_a_limit() {
     let mut world =
         World::new(1, &StackConfig { tcp, ..StackConfig::default() }, Weather::default());
     let now = world.now;
-    let mut connect = || world.hosts[0].tcp_connect(now, at(0, 0), at(1, 80));
-    assert!((0..3).all(|_| connect().is_ok()));
-    assert_eq!(connect(), Err(BindError::Full));
+    let connect = |world: &mut World| world.hosts[0].tcp_connect(now, at(0, 0), at(1, 80));
+    let ids: Vec<_> = (0..3).map(|_| connect(&mut world).expect("there is room")).collect();
+    for id in ids {
+        assert_eq!(connect(&mut world), Err(BindError::Full));
+        world.hosts[0].tcp_abort(now, id);
+        world.drain();
+        assert!(connect(&mut world).is_ok(), "one has gone");
+    }
 }

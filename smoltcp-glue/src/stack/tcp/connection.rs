@@ -85,6 +85,8 @@ impl Connection {
         let buffer = |octets| SocketBuffer::new(vec![0; octets]);
         let mut socket = Socket::new(buffer(config.receive_octets), buffer(config.send_octets));
         socket.set_nagle_enabled(config.nagle);
+        // A sender that begins has a small window, and waits for every word.
+        socket.set_ack_delay(None);
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
         let handle = sockets.add(socket);
         Self {
@@ -104,7 +106,7 @@ impl Connection {
             unsent: 0,
             owed_since: None,
             patience: config.patience,
-            repair: Repair::default(),
+            repair: Repair::new(),
         }
     }
 

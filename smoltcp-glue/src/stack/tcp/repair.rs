@@ -27,6 +27,9 @@ const SILENCE_OF_SINGLE: Duration = Duration::from_millis(50);
 /// So many segments that nothing is said to at once, and acknowledgments are delayed again. A way
 /// that loses has fewer, and a sender there waits for each.
 const CALM: u32 = 1 << 14;
+/// Segments of a new connection that are acknowledged at once: its peer's window doubles four
+/// times until then.
+const QUICK_AT_FIRST: u32 = 16;
 /// smoltcp's delay of these, by its clock.
 const ACK_DELAY: smoltcp::time::Duration = smoltcp::time::Duration::from_millis(10);
 /// The most that a peer's window is scaled by (RFC 7323 2.3).
@@ -94,6 +97,10 @@ pub(super) const fn is_opening(state: State) -> bool {
 }
 
 impl Repair {
+    pub(super) fn new() -> Self {
+        Self { quick_for: QUICK_AT_FIRST, ..Self::default() }
+    }
+
     /// A segment was sent.
     pub(super) const fn note_written(&mut self, now: Time, written: &Written) {
         self.unanswered = 0;
