@@ -21,6 +21,7 @@ mod mtu;
 mod news;
 mod outbox;
 mod packet;
+mod recent;
 mod share;
 pub(crate) mod slab;
 mod tcp;
@@ -172,12 +173,15 @@ impl Stack {
     }
 
     fn handle_complaint(&mut self, now: Time, complaint: Complaint, quoted: Quoted) {
-        let Quoted { protocol, source, destination } = quoted;
+        let Quoted { protocol, source, destination, sequence_number, len } = quoted;
         let is_ours = match protocol {
-            IpProtocol::TCP => self.tcp.knows(source, destination),
-            _ => self.addresses.contains(&source.ip()),
+            IpProtocol::TCP => self.tcp.is_on_its_way(source, destination, sequence_number),
+            IpProtocol::UDP => self.udp.has_sent(source, destination),
+            _ => false,
         };
-        if !is_ours {
+        // What fits is not too long (RFC 5927 7.2).
+        let is_strange = matches!(complaint, Complaint::TooBig(mtu) if len <= mtu);
+        if !is_ours || is_strange {
             self.counts.strange_complaints += 1;
             return;
         }
@@ -309,6 +313,7 @@ impl Stack {
         let (mtu, ends) = self.udp_way(now, id, ends)?;
         let packet = udp::packet_len(mtu, ends.1.ip(), payload)?;
         let room = self.out.push(packet).ok_or(UdpError::Full)?;
+        self.udp.note_sent(ends);
         udp::write(room, ends, payload).ok_or(UdpError::BadAddress)
     }
 
@@ -323,6 +328,7 @@ impl Stack {
     ) -> Result<(), UdpError> {
         let (mtu, ends) = self.udp_way(now, id, ends)?;
         let packet = udp::packet_len(mtu, ends.1.ip(), payload)?;
+        self.udp.note_sent(ends);
         udp::write(exit.room(packet), ends, payload).ok_or(UdpError::BadAddress)
     }
 

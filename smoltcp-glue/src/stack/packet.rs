@@ -98,29 +98,40 @@ pub(super) struct Quoted {
     pub(super) protocol: IpProtocol,
     pub(super) source: SocketAddr,
     pub(super) destination: SocketAddr,
+    /// Of a segment.
+    pub(super) sequence_number: u32,
+    /// How long the packet was.
+    pub(super) len: u32,
 }
 
 impl Quoted {
-    /// What the front of a packet says: headers of IP, and the ports.
+    /// What the front of a packet says: headers of IP, and the 8 octets after them that every error
+    /// quotes (RFC 792).
     pub(super) fn parse(front: &[u8]) -> Option<Self> {
-        let (protocol, source, destination, rest): (_, IpAddr, IpAddr, _) =
-            match front.first()? >> 4 {
-                4 => {
-                    let (header, _) = Ipv4Header::read(front).ok()?;
-                    let rest = front.get(header.header_len()..)?;
-                    let is_first = header.fragment_offset == 0;
-                    let rest = is_first.then_some(rest)?;
-                    (header.protocol, header.source.into(), header.destination.into(), rest)
-                }
-                6 => {
-                    let (header, rest) = Ipv6Header::read(front).ok()?;
-                    (header.next_header, header.source.into(), header.destination.into(), rest)
-                }
-                _ => return None,
-            };
-        let (ports, _) = rest.split_first_chunk::<4>()?;
-        let port = |at| u16::from_be_bytes([ports[at], ports[at + 1]]);
-        let source = SocketAddr::new(source, port(0));
-        Some(Self { protocol, source, destination: SocketAddr::new(destination, port(2)) })
+        let (protocol, addresses, len, rest): (_, [IpAddr; 2], _, _) = match front.first()? >> 4 {
+            4 => {
+                let (header, _) = Ipv4Header::read(front).ok()?;
+                let rest = front.get(header.header_len()..)?;
+                let rest = (header.fragment_offset == 0).then_some(rest)?;
+                let addresses = [header.source.into(), header.destination.into()];
+                (header.protocol, addresses, u32::from(header.total_length), rest)
+            }
+            6 => {
+                let (header, rest) = Ipv6Header::read(front).ok()?;
+                let addresses = [header.source.into(), header.destination.into()];
+                let len = Ipv6Header::LEN as u32 + u32::from(header.payload_length);
+                (header.next_header, addresses, len, rest)
+            }
+            _ => return None,
+        };
+        let (&[a, b, c, d, ref number @ ..], _) = rest.split_first_chunk::<8>()?;
+        let [source, destination] = addresses;
+        Some(Self {
+            protocol,
+            source: SocketAddr::new(source, u16::from_be_bytes([a, b])),
+            destination: SocketAddr::new(destination, u16::from_be_bytes([c, d])),
+            sequence_number: u32::from_be_bytes(*number),
+            len,
+        })
     }
 }

@@ -6,6 +6,7 @@
 
 use super::news::{News, SocketId};
 use super::packet::IpPacket;
+use super::recent::Recent;
 use super::slab::{Key, Slab};
 use super::{Counts, HOP_LIMIT, Lookup};
 use pollux_wire::ip::IpProtocol;
@@ -90,6 +91,7 @@ pub(super) struct Udp {
     bound: Lookup<SocketAddr, UdpId>,
     joined: Lookup<SocketAddr, Vec<UdpId>>,
     spare: Vec<Datagram>,
+    recent: Recent,
     queue_octets_max: usize,
     pub(super) news: News,
 }
@@ -110,6 +112,7 @@ impl Udp {
             bound: Lookup::default(),
             joined: Lookup::default(),
             spare: Vec::new(),
+            recent: Recent::default(),
             queue_octets_max,
             news: News::default(),
         }
@@ -273,6 +276,17 @@ impl Udp {
         socket.received.push_back(datagram);
         self.news.tell(SocketId::Udp(id));
         Heard::Done
+    }
+
+    /// A datagram goes from one to the other.
+    #[inline]
+    pub(super) fn note_sent(&mut self, ends: (SocketAddr, SocketAddr)) {
+        self.recent.note(ends);
+    }
+
+    /// Whether a socket has sent a datagram from one to the other not long ago.
+    pub(super) fn has_sent(&self, from: SocketAddr, to: SocketAddr) -> bool {
+        self.socket_at(from).is_some() && self.recent.contains((from, to))
     }
 
     /// Somebody complains about a datagram of ours. Only a socket that talks to one peer is told:

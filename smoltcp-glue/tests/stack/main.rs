@@ -1,6 +1,7 @@
 //! Stacks that talk to each other over a link that loses and reorders, in virtual time.
 
 mod hostile;
+mod icmp;
 mod isn;
 mod loss;
 mod many;

@@ -99,6 +99,14 @@ impl Connection {
         }
     }
 
+    /// Whether an octet, SYN or FIN with this number was sent, and is not acknowledged.
+    pub(super) fn is_on_its_way(&self, sequence_number: u32) -> bool {
+        // A SYN is before the first octet.
+        let first = self.first().wrapping_sub(u32::from(is_opening(self.state())));
+        let sent = self.repair.sent_to.wrapping_sub(first);
+        sequence_number.wrapping_sub(first) < sent
+    }
+
     /// Copies a packet, but with the newest acknowledgment and window that the peer has sent.
     pub(super) fn renew(&self, first: u32, octets: &[u8], renewed: &mut Packet) {
         renewed.room(octets.len()).copy_from_slice(octets);

@@ -328,9 +328,17 @@ impl Tcp {
         }
     }
 
-    /// Whether there is a connection between these two, and so its peer may be believed.
-    pub(super) fn knows(&self, local: SocketAddr, remote: SocketAddr) -> bool {
-        self.by_addresses.contains_key(&(local, remote))
+    /// Whether a segment was sent between these two that has this number and may not have arrived
+    /// (RFC 5927 4.1).
+    pub(super) fn is_on_its_way(
+        &self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        sequence_number: u32,
+    ) -> bool {
+        let id = self.by_addresses.get(&(local, remote));
+        let connection = id.and_then(|id| self.connections.get(*id));
+        connection.is_some_and(|connection| connection.is_on_its_way(sequence_number))
     }
 
     /// What becomes of a connection after something happened to it.

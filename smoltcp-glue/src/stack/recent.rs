@@ -1,0 +1,76 @@
+//! Between which ends datagrams were sent not long ago: an error about any other is not believed
+//! (RFC 5927 4 says for UDP only that it cannot be told; here it can).
+//!
+//! A table of hashes, of which each set keeps the newest few. Who talks to one peer again and again
+//! costs a comparison for a datagram.
+
+use super::lookup::Secret;
+use std::hash::BuildHasher;
+use std::net::SocketAddr;
+
+const SETS: usize = 1024;
+const WAYS: usize = 4;
+
+/// Sender and receiver.
+type Ends = (SocketAddr, SocketAddr);
+
+/// Between which ends something was sent.
+#[derive(Default)]
+pub(super) struct Recent {
+    secret: Secret,
+    last: Option<Ends>,
+    /// Hashes, the newest of a set first; 0 is none. There is a table once anything was sent.
+    sets: Vec<[u64; WAYS]>,
+}
+
+impl Recent {
+    #[inline]
+    pub(super) fn note(&mut self, ends: Ends) {
+        if self.last != Some(ends) {
+            self.last = Some(ends);
+            self.insert(ends);
+        }
+    }
+
+    fn insert(&mut self, ends: Ends) {
+        self.sets.resize(SETS, [0; WAYS]);
+        let hash = self.hash(ends);
+        let set = &mut self.sets[hash as usize % SETS];
+        let known = set.iter().position(|one| *one == hash).unwrap_or(WAYS - 1);
+        set[..=known].rotate_right(1);
+        set[0] = hash;
+    }
+
+    pub(super) fn contains(&self, ends: Ends) -> bool {
+        let hash = self.hash(ends);
+        self.sets.get(hash as usize % SETS).is_some_and(|set| set.contains(&hash))
+    }
+
+    fn hash(&self, ends: Ends) -> u64 {
+        self.secret.hash_one(ends) | 1 << 63
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(port: u16) -> Ends {
+        (SocketAddr::from(([10, 0, 0, 1], 7)), SocketAddr::from(([10, 0, 0, 2], port)))
+    }
+
+    #[test]
+    fn the_newest_are_known_and_the_oldest_are_forgotten() {
+        let mut recent = Recent::default();
+        assert!(!recent.contains(ends(0)));
+        for port in 0..u16::MAX {
+            recent.note(ends(port));
+            assert!(recent.contains(ends(port)));
+            recent.note(ends(u16::MAX));
+        }
+        assert!(recent.contains(ends(u16::MAX)), "it is noted again and again");
+        let known = (0..u16::MAX).filter(|port| recent.contains(ends(*port))).count();
+        assert_eq!(known, SETS * WAYS - 1);
+        assert!((0..1000).all(|nth| recent.contains(ends(u16::MAX - 1 - nth % 100))));
+    }
+}
