@@ -119,7 +119,8 @@ impl TcpListener {
 
     /// As [`TcpListener::accept`], for a task.
     pub async fn accept_async(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        poll_fn(|context| self.poll_accept(context)).await
+        let mut waiting = self.accepters.waiting();
+        poll_fn(|context| waiting.poll(context, || self.try_accept())).await
     }
 
     fn try_accept(&self) -> io::Result<Option<(TcpStream, SocketAddr)>> {

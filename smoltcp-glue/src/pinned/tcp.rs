@@ -260,12 +260,14 @@ impl TcpStream {
 
     /// As `read`, for a task.
     pub async fn read_async(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        poll_fn(|context| self.poll_read(context, buffer)).await
+        let mut waiting = self.line.readers.waiting();
+        poll_fn(|context| waiting.poll(context, || self.try_read(buffer))).await
     }
 
     /// As `write`, for a task.
     pub async fn write_async(&self, octets: &[u8]) -> io::Result<usize> {
-        poll_fn(|context| self.poll_write(context, octets)).await
+        let mut waiting = self.line.writers.waiting();
+        poll_fn(|context| waiting.poll(context, || self.try_write(octets))).await
     }
 
     /// As `write_all`, for a task.
@@ -278,7 +280,8 @@ impl TcpStream {
 
     /// As `flush`, for a task.
     pub async fn flush_async(&self) -> io::Result<()> {
-        poll_fn(|context| self.poll_flush(context)).await
+        let mut waiting = self.line.writers.waiting();
+        poll_fn(|context| waiting.poll(context, || self.try_flush())).await
     }
 }
 

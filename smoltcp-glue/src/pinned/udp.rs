@@ -233,13 +233,18 @@ impl UdpSocket {
 
     /// As [`UdpSocket::recv_from`], for a task.
     pub async fn recv_from_async(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        poll_fn(|context| self.poll_recv_from(context, buffer)).await
+        let mut waiting = self.line.readers.waiting();
+        let received = poll_fn(|context| waiting.poll(context, || self.try_recv(buffer))).await?;
+        Ok((received.len, received.from))
     }
 
     /// As [`UdpSocket::send_to`], for a task.
     pub async fn send_to_async(&self, payload: &[u8], to: impl Into<SocketAddr>) -> io::Result<()> {
         let to = to.into();
-        poll_fn(|context| self.poll_send_to(context, payload, to)).await
+        let mut waiting = self.line.writers.waiting();
+        let sent =
+            poll_fn(|context| waiting.poll(context, || self.try_send(&[(payload, to)]))).await;
+        sent.map(drop)
     }
 }
 

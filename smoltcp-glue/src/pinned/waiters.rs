@@ -10,15 +10,15 @@
 //! who have seen somebody asleep.
 
 use crate::interface::Patience;
+use std::collections::BTreeMap;
+use std::collections::btree_map::OccupiedEntry;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Instant;
 
-/// Entries of a list. Who comes after that many wakes the first, who then asks again.
-const WAITERS_MAX: usize = 64;
 /// How often a call looks again before its thread sleeps: at first at once, then after others had
 /// their turn.
 const LOOKS_AT_ONCE: u32 = 200;
@@ -28,24 +28,38 @@ const LOOKS_IN_TURN: u32 = 50;
 #[derive(Default)]
 pub(super) struct Waiters {
     is_any: AtomicBool,
-    list: Mutex<Vec<Waker>>,
+    list: Mutex<List>,
+}
+
+/// Wakers in order of arrival, by number. A [`Waiting`] that is dropped takes its waker out, so the
+/// list is as long as there are tasks and threads that wait.
+#[derive(Default)]
+struct List {
+    next: u64,
+    wakers: BTreeMap<u64, Waker>,
+}
+
+/// The entry of one task or thread, for as long as it waits.
+pub(super) struct Waiting<'w> {
+    waiters: &'w Waiters,
+    number: Option<u64>,
 }
 
 impl Waiters {
-    /// From now on whoever changes what is waited for wakes this one, once. It has to look again
-    /// after this.
-    fn add(&self, waker: &Waker) {
-        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut displaced = None;
-        if !list.iter().any(|one| one.will_wake(waker)) {
-            displaced = (list.len() >= WAITERS_MAX).then(|| list.remove(0));
-            list.push(waker.clone());
-        }
-        drop(list);
+    fn list(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An entry for a task or thread that begins to wait.
+    pub(super) const fn waiting(&self) -> Waiting<'_> {
+        Waiting { waiters: self, number: None }
+    }
+
+    /// After this the next change wakes all on the list. A waiter has to look again first.
+    fn raise(&self) {
         self.is_any.store(true, Ordering::Release);
         // With the fence in `wake`: one of the two sees the other.
         fence(Ordering::SeqCst);
-        displaced.into_iter().for_each(Waker::wake);
     }
 
     /// What they wait for may have come.
@@ -59,19 +73,22 @@ impl Waiters {
     /// Wakes those who are on the list now, the first first: who comes meanwhile is behind them.
     #[cold]
     fn wake_all(&self) {
-        let list = || self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = list().len();
-        for _ in 0..count {
+        let end = self.list().next;
+        loop {
             // The lock is given back before, since a waker may do anything.
             let first = {
-                let mut list = list();
-                (!list.is_empty()).then(|| list.remove(0))
+                let mut list = self.list();
+                let first = list.wakers.first_entry().filter(|first| *first.key() < end);
+                first.map(OccupiedEntry::remove)
             };
-            first.into_iter().for_each(Waker::wake);
+            let Some(first) = first else { return };
+            first.wake();
         }
     }
 
-    /// Asks once, and sees to it that the task is woken when asking again is worth it.
+    /// Asks once, and sees to it that the task is woken when asking again is worth it. The
+    /// `poll_...` functions of sockets use this: they keep no entry, so a waker stays until the
+    /// next change though its task may be gone.
     pub(super) fn poll<R>(
         &self,
         context: &Context<'_>,
@@ -80,7 +97,13 @@ impl Waiters {
         if let Some(answer) = ask().transpose() {
             return Poll::Ready(answer);
         }
-        self.add(context.waker());
+        let waker = context.waker();
+        let mut list = self.list();
+        if !list.wakers.values().any(|one| one.will_wake(waker)) {
+            list.insert(waker);
+        }
+        drop(list);
+        self.raise();
         ask().transpose().map_or(Poll::Pending, Poll::Ready)
     }
 
@@ -109,8 +132,9 @@ impl Waiters {
         }
         let waker = waker_of_this_thread();
         let context = Context::from_waker(&waker);
+        let mut waiting = self.waiting();
         loop {
-            if let Poll::Ready(answer) = self.poll(&context, &mut ask) {
+            if let Poll::Ready(answer) = waiting.poll(&context, &mut ask) {
                 return answer;
             }
             let Patience::For(whole) = patience else {
@@ -121,6 +145,44 @@ impl Waiters {
                 Some(left) => std::thread::park_timeout(left),
                 None => return Err(io::ErrorKind::TimedOut.into()),
             }
+        }
+    }
+}
+
+impl List {
+    fn insert(&mut self, waker: &Waker) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.wakers.insert(number, waker.clone());
+        number
+    }
+}
+
+impl Waiting<'_> {
+    /// As [`Waiters::poll`], but the waker is the one of the last call, and goes with the entry.
+    pub(super) fn poll<R>(
+        &mut self,
+        context: &Context<'_>,
+        mut ask: impl FnMut() -> io::Result<Option<R>>,
+    ) -> Poll<io::Result<R>> {
+        if let Some(answer) = ask().transpose() {
+            return Poll::Ready(answer);
+        }
+        let mut list = self.waiters.list();
+        match self.number.and_then(|number| list.wakers.get_mut(&number)) {
+            Some(waker) => waker.clone_from(context.waker()),
+            None => self.number = Some(list.insert(context.waker())),
+        }
+        drop(list);
+        self.waiters.raise();
+        ask().transpose().map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.waiters.list().wakers.remove(&number);
         }
     }
 }
@@ -160,20 +222,89 @@ mod tests {
         }
     }
 
+    const COUNTS: [usize; 4] = [1, 64, 65, 1000];
+
+    impl Counts {
+        fn taken(&self) -> usize {
+            self.0.swap(0, Ordering::Relaxed)
+        }
+    }
+
+    fn counting(count: usize) -> (Vec<Arc<Counts>>, Vec<Waker>) {
+        let counts: Vec<_> = (0..count).map(|_| Arc::new(Counts::default())).collect();
+        let wakers = counts.iter().map(|one| Waker::from(one.clone())).collect();
+        (counts, wakers)
+    }
+
+    fn nothing() -> io::Result<Option<()>> {
+        Ok(None)
+    }
+
+    /// However many there are, and though each waits again when it is woken.
     #[test]
-    fn whoever_waits_is_woken_once_and_nobody_is_forgotten() {
-        let waiters = Waiters::default();
-        let counts: Vec<_> = (0..WAITERS_MAX + 2).map(|_| Arc::new(Counts::default())).collect();
-        for one in &counts {
-            let waker = Waker::from(one.clone());
-            for _ in 0..2 {
-                let polled = waiters.poll(&Context::from_waker(&waker), || Ok(None::<()>));
-                assert!(polled.is_pending());
+    fn every_waiter_is_woken_once_for_each_change() {
+        for count in COUNTS {
+            let waiters = Waiters::default();
+            let (counts, wakers) = counting(count);
+            let mut waiting: Vec<_> = (0..count).map(|_| waiters.waiting()).collect();
+            for change in 0..5 {
+                for (one, waker) in waiting.iter_mut().zip(&wakers) {
+                    for _ in 0..2 {
+                        assert!(one.poll(&Context::from_waker(waker), nothing).is_pending());
+                    }
+                }
+                let woken: usize = counts.iter().map(|one| one.taken()).sum();
+                assert_eq!(woken, 0, "nothing changed, change {change} of {count}");
+                waiters.wake();
+                waiters.wake();
+                assert!(counts.iter().all(|one| one.taken() == 1), "change {change} of {count}");
             }
         }
+    }
+
+    #[test]
+    fn every_task_that_polls_is_woken_once_for_each_change() {
+        for count in COUNTS {
+            let waiters = Waiters::default();
+            let (counts, wakers) = counting(count);
+            for _ in 0..3 {
+                for waker in wakers.iter().chain(&wakers) {
+                    assert!(waiters.poll(&Context::from_waker(waker), nothing).is_pending());
+                }
+                waiters.wake();
+                assert!(counts.iter().all(|one| one.taken() == 1), "{count}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_cancelled_waiter_is_neither_woken_nor_kept() {
+        let waiters = Waiters::default();
+        let (counts, wakers) = counting(100);
+        let mut waiting: Vec<_> = (0..100).map(|_| waiters.waiting()).collect();
+        for (one, waker) in waiting.iter_mut().zip(&wakers) {
+            assert!(one.poll(&Context::from_waker(waker), nothing).is_pending());
+        }
+        waiting.truncate(10);
+        assert_eq!(waiters.list().wakers.len(), 10);
         waiters.wake();
+        let woken: Vec<_> = counts.iter().map(|one| one.taken()).collect();
+        assert_eq!((woken[..10].iter().sum(), woken[10..].iter().sum()), (10, 0));
+        drop(waiting);
+        assert!(waiters.list().wakers.is_empty());
+    }
+
+    /// A task may have another waker each time that it is polled.
+    #[test]
+    fn the_waker_of_the_last_poll_is_woken() {
+        let waiters = Waiters::default();
+        let (counts, wakers) = counting(3);
+        let mut waiting = waiters.waiting();
+        for waker in &wakers {
+            assert!(waiting.poll(&Context::from_waker(waker), nothing).is_pending());
+        }
         waiters.wake();
-        assert!(counts.iter().all(|one| one.0.load(Ordering::Relaxed) == 1));
+        assert_eq!([0, 1, 2].map(|nth: usize| counts[nth].taken()), [0, 0, 1]);
     }
 
     #[test]
