@@ -35,6 +35,8 @@ use std::time::Duration;
 const BURST_MAX: usize = 64;
 /// Packets to ourselves that wait for the next step.
 const LOOPED_MAX: usize = 256;
+/// After so long without a step, what has come is read before anything is done about time.
+const LATE: Duration = Duration::from_millis(1);
 /// How often addresses and ways are asked for anew.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -56,6 +58,7 @@ pub struct Host {
     pub(crate) own: BTreeSet<IpAddr>,
     connects: bool,
     look_at: Time,
+    stepped_at: Time,
 }
 
 /// Somebody on the link, and how packets go there.
@@ -98,6 +101,7 @@ impl Host {
             own: BTreeSet::new(),
             connects,
             look_at: now,
+            stepped_at: now,
         }
     }
 
@@ -197,9 +201,12 @@ impl Host {
     /// Serves all sockets once; says whether there was anything to do. Then it is to be called
     /// again soon, and otherwise when something comes and when [`Host::poll_timeout`] says so.
     pub fn step(&mut self, now: Time) -> bool {
-        // Now and not after what comes, which is urgent.
-        if self.stack.poll_timeout().is_some_and(|due| due <= now) {
-            self.stack.handle_timeout(now);
+        // Now and not after what comes, which is urgent; unless that may have waited for so long
+        // that more is due because of that.
+        let is_late = now > self.stepped_at + LATE;
+        self.stepped_at = now;
+        if !is_late {
+            self.do_what_is_due(now);
         }
         let Self { node, stack, handing, .. } = self;
         let mut busy = node.breathe(now, &mut |packet| {
@@ -226,7 +233,16 @@ impl Host {
         while let Some(packet) = self.stack.poll_unheard() {
             self.node.refuse(now, &packet);
         }
+        if is_late {
+            self.do_what_is_due(now);
+        }
         self.transmit(now) | busy
+    }
+
+    fn do_what_is_due(&mut self, now: Time) {
+        if self.stack.poll_timeout().is_some_and(|due| due <= now) {
+            self.stack.handle_timeout(now);
+        }
     }
 
     /// Sends a datagram of a socket. There is no room while others wait to leave.

@@ -136,6 +136,18 @@ impl TcpStream {
         self.lingers.set(lingers);
     }
 
+    /// Probes a peer that has said nothing for this long, and ends the connection if it answers no
+    /// probe for as long again; `None` for a connection that stays however long its peer is silent.
+    /// Ten seconds is the shortest, [`crate::stack::TcpConfig`] has the default.
+    pub fn set_keepalive(&self, idle: Option<Duration>) -> io::Result<()> {
+        Ok(self.interface.with(|inner, _| inner.stack.tcp_set_keepalive(self.id, idle))?)
+    }
+
+    /// The time that [`TcpStream::set_keepalive`] sets.
+    pub fn keepalive(&self) -> io::Result<Option<Duration>> {
+        Ok(self.interface.with(|inner, _| inner.stack.tcp_keepalive(self.id))?)
+    }
+
     /// Ends the sending half; the peer reads what was written, and then the end. The receiving half
     /// ends when the connection is dropped.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {

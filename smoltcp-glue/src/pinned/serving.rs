@@ -61,7 +61,7 @@ impl TcpEnd {
     ) -> Option<(Self, (octets::Reader, octets::Writer))> {
         let (incoming, reader) = octets::ring(ring_octets)?;
         let (writer, outgoing) = octets::ring(ring_octets)?;
-        let line = Arc::new(TcpLine::new(Rope::new(SocketId::Tcp(id)), standing));
+        let line = Arc::new(TcpLine::new(id, standing));
         let end = Self {
             id,
             _place: place,

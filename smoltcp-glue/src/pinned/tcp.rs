@@ -4,10 +4,11 @@
 //! what is in a send buffer does: it goes out though the connection is dropped.
 
 use super::bell::Rope;
+use super::call::Asked;
 use super::waiters::Waiters;
 use super::{Hold, SharedPatience};
 use crate::interface::Patience;
-use crate::stack::TcpError;
+use crate::stack::{SocketId, TcpError, TcpId};
 use pollux_mem::octets;
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
@@ -41,6 +42,7 @@ struct Outgoing {
 
 /// What application and worker both see of a connection.
 pub(super) struct TcpLine {
+    id: TcpId,
     pub(super) rope: Rope,
     pub(super) readers: Waiters,
     pub(super) writers: Waiters,
@@ -110,9 +112,10 @@ fn store<T: PartialEq>(place: &AtomicU8, table: &[T], value: &T) {
 }
 
 impl TcpLine {
-    pub(super) fn new(rope: Rope, standing: Standing) -> Self {
+    pub(super) fn new(id: TcpId, standing: Standing) -> Self {
         let line = Self {
-            rope,
+            id,
+            rope: Rope::new(SocketId::Tcp(id)),
             readers: Waiters::default(),
             writers: Waiters::default(),
             standing: AtomicU8::new(0),
@@ -211,6 +214,24 @@ impl TcpStream {
     /// is the rule; otherwise it is ended by a reset.
     pub fn set_linger(&self, lingers: bool) {
         self.lingers.store(lingers, Ordering::Relaxed);
+    }
+
+    /// Probes a peer that has said nothing for this long, and ends the connection if it answers no
+    /// probe for as long again; `None` for a connection that stays however long its peer is silent.
+    /// Ten seconds is the shortest, [`crate::stack::TcpConfig`] has the default.
+    pub fn set_keepalive(&self, idle: Option<Duration>) -> io::Result<()> {
+        let id = self.line.id;
+        let set = Asked::new(&self.hold.bell, move |worker, _| {
+            Ok(worker.inner.stack.tcp_set_keepalive(id, idle)?)
+        });
+        set.wait()
+    }
+
+    /// The time that [`TcpStream::set_keepalive`] sets.
+    pub fn keepalive(&self) -> io::Result<Option<Duration>> {
+        let id = self.line.id;
+        Asked::new(&self.hold.bell, move |worker, _| Ok(worker.inner.stack.tcp_keepalive(id)?))
+            .wait()
     }
 
     /// Ends the sending half; the peer reads what was written, and then the end. The receiving half

@@ -36,8 +36,13 @@ pub struct TcpConfig {
     pub send_octets: usize,
     /// Whether small segments wait for acknowledgments of others (RFC 9293 3.7.4).
     pub nagle: bool,
-    /// How long a peer may be silent that has something to acknowledge.
+    /// How long a peer may be silent that has something to acknowledge: R2 of RFC 9293 3.8.3, which
+    /// wants 100 s at the least, and three minutes for a SYN. Time in which nobody serves the stack
+    /// does not count.
     pub patience: Duration,
+    /// After how long without a word of its peer an idle connection is probed (RFC 9293 3.8.4), if
+    /// it is; a peer that answers nothing for as long again is given up.
+    pub keepalive: Option<Duration>,
 }
 
 impl Default for StackConfig {
@@ -56,6 +61,11 @@ impl Default for StackConfig {
 impl Default for TcpConfig {
     /// Windows of eight of the longest packets: with fewer than four, a lost one is noticed by the
     /// clock only (RFC 5681 3.2).
+    ///
+    /// Keep-alive is on, and its time five minutes, against RFC 9293 3.8.4, which has it off and
+    /// two hours: TCP runs in the application's process here, so a process that is killed says
+    /// nothing to its peers, as a host does that loses power. Every restart would leave connections
+    /// that nobody else ends. A process that is only stopped, or computes, has ten minutes.
     fn default() -> Self {
         Self {
             connections_max: 65_536,
@@ -64,7 +74,8 @@ impl Default for TcpConfig {
             receive_octets: 512 << 10,
             send_octets: 512 << 10,
             nagle: false,
-            patience: Duration::from_secs(60),
+            patience: Duration::from_secs(180),
+            keepalive: Some(Duration::from_secs(300)),
         }
     }
 }
@@ -90,6 +101,8 @@ pub struct Counts {
     pub syn_cookies: u64,
     /// Connections that began with the acknowledgment of such an answer.
     pub syn_cookies_accepted: u64,
+    /// Idle connections whose peer answered no probe.
+    pub keepalive_timeouts: u64,
     /// Segments that are nobody's.
     pub tcp_refused: u64,
     /// Times that a connection was asked what it has to send.

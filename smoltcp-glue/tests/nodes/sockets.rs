@@ -351,3 +351,22 @@ fn an_interface_that_cannot_be_says_what_to_do() {
     assert!(refusal(nowhere.clone().address("10.0.0.1")).contains("write 10.0.0.1/24"));
     assert!(matches!(nowhere.address("10.0.0.1/33").up(), Err(UpError::Address(_))));
 }
+
+#[test]
+fn a_connection_has_the_keepalive_that_it_was_given() {
+    let client = |interface: &Interface| {
+        let stream = interface.tcp_connect(at(2, 80)).expect("somebody listens");
+        let get = || stream.keepalive().expect("it is open");
+        assert_eq!(get(), StackConfig::default().tcp.keepalive);
+        for (set, is) in [(None, None), (Some(60), Some(60)), (Some(1), Some(10))] {
+            stream.set_keepalive(set.map(Duration::from_secs)).expect("it is open");
+            assert_eq!(get(), is.map(Duration::from_secs));
+        }
+    };
+    let server = |interface: &Interface| {
+        let listener = interface.tcp_listen(at(2, 80), 1).expect("the port is free");
+        let (mut stream, _) = listener.accept().expect("it listens");
+        assert_eq!(stream.read(&mut [0]).expect("it is open"), 0);
+    };
+    two(Mode::Ud, client, server);
+}

@@ -2,6 +2,7 @@
 
 use crate::{PATIENCE, Two, at, octet, two, two_with};
 use pollux::pinned::{Config, Idle, Interface, TcpStream};
+use pollux::stack::StackConfig;
 use pollux::{Mode, Node, UdpSlot, UpError};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
@@ -405,4 +406,18 @@ fn what_no_worker_can_be_is_said() {
     assert_eq!(full.kind(), ErrorKind::QuotaExceeded);
     drop(sockets);
     assert!((0..100).any(|_| interface.udp_bind(at(1, 0)).is_ok()));
+}
+
+#[test]
+fn a_connection_has_the_keepalive_that_it_was_given() {
+    let two = two(Mode::Ud);
+    let listener = two.second.tcp_listen(at(2, 80), 1).expect("the port is free");
+    let stream = connect(&two.first, at(2, 80));
+    let _accepted = listener.accept().expect("it listens");
+    let get = || stream.keepalive().expect("it is open");
+    assert_eq!(get(), StackConfig::default().tcp.keepalive);
+    for (set, is) in [(None, None), (Some(60), Some(60)), (Some(1), Some(10))] {
+        stream.set_keepalive(set.map(Duration::from_secs)).expect("it is open");
+        assert_eq!(get(), is.map(Duration::from_secs));
+    }
 }

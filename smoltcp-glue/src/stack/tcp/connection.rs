@@ -7,11 +7,13 @@
 //! A connection that the application has opened is its own from the start. One that is nobody's
 //! goes on until what was sent is acknowledged, or for as long as the configuration says.
 
-use super::engine::{At, Written, beginning};
+use super::bare::set_sequence_number;
+use super::engine::{At, Engine, Written, beginning, seal};
 use super::listener::ListenerId;
 use super::repair::Repair;
 use crate::stack::config::TcpConfig;
 use crate::stack::mtu::Mtus;
+use crate::stack::outbox::Packet;
 use pollux_verbs::time::Time;
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{RecvError, Socket, SocketBuffer, State};
@@ -35,6 +37,23 @@ pub enum TcpError {
     Unreachable,
     /// It was ended on this side, or its sending half was.
     ShutDown,
+}
+
+/// Probes that a peer may leave without an answer. The intervals between them are as many parts of
+/// the time before the first.
+const KEEPALIVE_PROBES: u32 = 10;
+
+/// Of shorter times: challenge ACKs, which probes are made of, are limited in rate.
+const KEEPALIVE_MIN: Duration = Duration::from_secs(10);
+
+/// What becomes of a peer that has said nothing for long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Probe {
+    Written,
+    /// Another one was written a moment ago.
+    Nothing,
+    /// It has answered none.
+    Dead,
 }
 
 /// Whose a connection is.
@@ -71,8 +90,15 @@ pub struct Connection {
     /// What was to be sent when that was last put off.
     unsent: usize,
     /// Since when the peer owes an answer: to the first that was sent since it was heard last.
+    /// This, when it is given up and when it was heard are by the clock of patience
+    /// ([`super::served`]).
     owed_since: Option<Time>,
     patience: Duration,
+    /// After how long without a word of the peer it is probed.
+    keepalive: Option<Duration>,
+    /// When the peer was heard last, and how many probes were sent since.
+    heard_at: Time,
+    probes: u32,
     pub(super) repair: Repair,
 }
 
@@ -106,6 +132,9 @@ impl Connection {
             unsent: 0,
             owed_since: None,
             patience: config.patience,
+            keepalive: config.keepalive.map(|idle| idle.max(KEEPALIVE_MIN)),
+            heard_at: Time::START,
+            probes: 0,
             repair: Repair::new(),
         }
     }
@@ -150,15 +179,16 @@ impl Connection {
         self.state() == State::Closed && self.shown().remote_endpoint().is_none()
     }
 
-    /// A packet was sent. Whoever has nothing to say to the peer waits for no answer.
+    /// A packet was sent, at that time and that by the clock of patience. Whoever has nothing to
+    /// say to the peer waits for no answer.
     ///
     /// smoltcp's own patience is for silence of any kind: it would end a connection that nobody
     /// uses, and one whose window is closed for longer than it takes from one probe to the next.
-    pub(super) fn note_sent(&mut self, now: Time, written: &Written) {
+    pub(super) fn note_sent(&mut self, (now, served): (Time, Time), written: &Written) {
         self.repair.note_written(now, written);
         let is_opening = matches!(self.state(), State::SynSent | State::SynReceived);
         if is_opening || self.shown().send_queue() > 0 {
-            self.owed_since.get_or_insert(now);
+            self.owed_since.get_or_insert(served);
         }
     }
 
@@ -213,6 +243,48 @@ impl Connection {
         };
         let silence = self.owed_since.map(|since| since + self.patience);
         [self.give_up.filter(|_| waits), silence].into_iter().flatten().min()
+    }
+
+    pub(super) fn set_keepalive(&mut self, idle: Option<Duration>) {
+        self.keepalive = idle.map(|idle| idle.max(KEEPALIVE_MIN));
+    }
+
+    pub(in crate::stack) const fn keepalive(&self) -> Option<Duration> {
+        self.keepalive
+    }
+
+    /// Something of the peer's came.
+    #[inline]
+    pub(super) const fn note_alive(&mut self, served: Time) {
+        (self.heard_at, self.probes) = (served, 0);
+    }
+
+    /// When a peer that says nothing is probed, or given up after the last probe: one that owes
+    /// nothing, since another one is waited for anyway.
+    pub(super) fn keepalive_due(&self) -> Option<Time> {
+        let idle = self.keepalive?;
+        let is_open =
+            matches!(self.state(), State::Established | State::CloseWait | State::FinWait2);
+        let is_idle = is_open && self.owed_since.is_none();
+        is_idle.then(|| self.heard_at + idle + idle / KEEPALIVE_PROBES * self.probes)
+    }
+
+    /// Writes a probe: a segment from before the window, which a peer that lives acknowledges
+    /// (RFC 9293 3.8.4). Says whether there is one.
+    #[cold]
+    pub(super) fn probe(&mut self, at: At, engine: &mut Engine, probe: &mut Packet) -> Probe {
+        if self.probes == KEEPALIVE_PROBES {
+            return Probe::Dead;
+        }
+        self.probes += 1;
+        if !self.challenge(at, engine, probe) {
+            return Probe::Nothing;
+        }
+        set_sequence_number(probe.octets_mut(), self.repair.sent_to.wrapping_sub(1));
+        match seal(probe.octets_mut()) {
+            Some(_) => Probe::Written,
+            None => Probe::Nothing,
+        }
     }
 
     /// Why it is no more, if that is so.

@@ -22,6 +22,7 @@ mod recovery;
 mod repair;
 mod resend;
 mod scoreboard;
+mod served;
 mod turn;
 
 pub use connection::{Connection, TcpError};
@@ -41,10 +42,12 @@ use pollux_verbs::dice::Dice;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::tcp::TcpSegment;
 use repair::is_after;
+use served::Served;
 use smoltcp::iface::SocketSet;
 use smoltcp::socket::tcp::State;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// Names a connection.
 pub type TcpId = Key<Connection>;
@@ -54,6 +57,7 @@ pub(super) struct Tcp {
     config: TcpConfig,
     engine: Engine,
     secret: IsnSecret,
+    served: Served,
     connections: Slab<Connection>,
     /// By our address and the peer's.
     by_addresses: Lookup<(SocketAddr, SocketAddr), TcpId>,
@@ -84,6 +88,7 @@ impl Tcp {
     pub(super) fn new(config: TcpConfig, verifies: bool, mut dice: Dice) -> Self {
         Self {
             secret: IsnSecret::new(&mut dice),
+            served: Served::default(),
             engine: Engine::new(dice),
             connections: Slab::new(config.connections_max),
             by_addresses: Lookup::default(),
@@ -204,8 +209,19 @@ impl Tcp {
     }
 
     pub(super) fn shut_down(&mut self, now: Time, id: TcpId) -> Result<(), TcpError> {
+        let now = self.served.at(now);
         self.connections.get_mut(id).ok_or(TcpError::Closed)?.shut_down(now);
         self.make_ready(id);
+        Ok(())
+    }
+
+    pub(super) fn set_keepalive(
+        &mut self,
+        id: TcpId,
+        idle: Option<Duration>,
+    ) -> Result<(), TcpError> {
+        self.connections.get_mut(id).ok_or(TcpError::Closed)?.set_keepalive(idle);
+        self.leave_undated(id);
         Ok(())
     }
 
@@ -221,7 +237,7 @@ impl Tcp {
         if connection.has_unread() {
             return self.abort(id, TcpError::ShutDown);
         }
-        connection.shut_down(now);
+        connection.shut_down(self.served.at(now));
         let before = connection.state();
         self.settle(id, Event { before, heard: false });
         self.make_ready(id);
@@ -305,6 +321,15 @@ impl Tcp {
         if self.engine.receive(at, &mut self.nobody, octets, &mut self.draft) {
             push(out, &self.draft);
         }
+    }
+
+    /// The owner serves connections now.
+    #[inline]
+    fn serve(&mut self, now: Time) {
+        if self.served.is_late(now) {
+            self.served.note_late(now, self.poll_timeout());
+        }
+        self.served.note(now);
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {

@@ -5,7 +5,8 @@
 //! the next turn, when what came has been read and the answer is on its way.
 
 use super::acceptance::Acceptance;
-use super::{Event, Tcp, TcpId, push};
+use super::connection::Probe;
+use super::{Event, Tcp, TcpError, TcpId, push};
 use crate::stack::Counts;
 use crate::stack::mtu::Mtus;
 use crate::stack::outbox::{Exit, Outbox};
@@ -28,6 +29,7 @@ impl Tcp {
         mtus: &Mtus,
         out: &mut Outbox,
     ) {
+        self.serve(now);
         let Some(connection) = self.connections.get_mut(id) else { return };
         let (before, first) = (connection.state(), connection.first());
         let at = connection.at(now, mtus);
@@ -45,6 +47,8 @@ impl Tcp {
             }
             Acceptance::Drop => return,
         };
+        let served = self.served.at(now);
+        connection.note_alive(served);
         let has_answer = self.engine.receive(at, connection.sockets(), octets, &mut self.draft);
         let answer = has_answer.then_some(&mut self.draft);
         connection.note_received((at, before), segment, &mut self.engine, answer);
@@ -52,7 +56,7 @@ impl Tcp {
             push(out, &self.draft);
         }
         connection.note_heard((before, first));
-        connection.put_off(now);
+        connection.put_off(served);
         if connection.state() == State::Listen {
             // It was no SYN that a connection begins with.
             connection.socket().abort();
@@ -70,6 +74,7 @@ impl Tcp {
         mtus: &Mtus,
         counts: &mut Counts,
     ) -> bool {
+        self.serve(now);
         while let Some(id) = self.ready.pop_front() {
             let Some(connection) = self.connections.get_mut(id) else { continue };
             if connection.is_detached {
@@ -82,7 +87,7 @@ impl Tcp {
             let is_sent = written.is_some();
             connection.is_silent = !is_sent;
             if let Some(written) = written {
-                connection.note_sent(now, &written);
+                connection.note_sent((now, self.served.at(now)), &written);
             }
             if connection.is_paused() && !is_sent {
                 self.ready.push_back(id);
@@ -102,7 +107,13 @@ impl Tcp {
         false
     }
 
-    pub(in crate::stack) fn handle_timeout(&mut self, now: Time, mtus: &Mtus) {
+    pub(in crate::stack) fn handle_timeout(
+        &mut self,
+        now: Time,
+        mtus: &Mtus,
+        (out, counts): (&mut Outbox, &mut Counts),
+    ) {
+        self.serve(now);
         while let Some(id) = self.undated.pop_front() {
             self.date(now, id, mtus);
         }
@@ -114,20 +125,39 @@ impl Tcp {
             let Some(connection) = self.connections.get_mut(id) else { continue };
             connection.queued = None;
             match connection.due.take() {
-                Some(due) if due <= now => self.do_what_is_due(now, id, mtus),
+                Some(due) if due <= now => {
+                    self.do_what_is_due(now, id, mtus, (out, counts));
+                }
                 later => self.set_due(id, later),
             }
         }
     }
 
-    fn do_what_is_due(&mut self, now: Time, id: TcpId, mtus: &Mtus) {
+    fn do_what_is_due(
+        &mut self,
+        now: Time,
+        id: TcpId,
+        mtus: &Mtus,
+        (out, counts): (&mut Outbox, &mut Counts),
+    ) {
         let Some(connection) = self.connections.get_mut(id) else { return };
         if connection.is_kept_for_reader() {
             return self.set_due(id, Some(now + KEPT_FOR_READER));
         }
         let before = connection.state();
-        if connection.give_up(now) {
+        let served = self.served.at(now);
+        if connection.give_up(served) {
             self.settle(id, Event { before, heard: false });
+        } else if connection.keepalive_due().is_some_and(|due| due <= served) {
+            let at = connection.at(now, mtus);
+            match connection.probe(at, &mut self.engine, &mut self.draft) {
+                Probe::Written => push(out, &self.draft),
+                Probe::Nothing => {}
+                Probe::Dead => {
+                    counts.keepalive_timeouts += 1;
+                    self.abort(id, TcpError::TimedOut);
+                }
+            }
         } else {
             connection.handle_silence(connection.at(now, mtus), &mut self.engine);
         }
@@ -149,7 +179,9 @@ impl Tcp {
             Some(_) => return self.make_ready(id),
             None => due,
         };
-        let dues = [due, connection.closing_due(), connection.silence_due(at)];
+        let served_due = [connection.closing_due(), connection.keepalive_due()];
+        let served_due = served_due.into_iter().flatten().min().map(|due| self.served.when(due));
+        let dues = [due, served_due, connection.silence_due(at)];
         self.set_due(id, dues.into_iter().flatten().min());
     }
 
@@ -166,7 +198,7 @@ impl Tcp {
         }
     }
 
-    fn leave_undated(&mut self, id: TcpId) {
+    pub(super) fn leave_undated(&mut self, id: TcpId) {
         if let Some(connection) = self.connections.get_mut(id)
             && !std::mem::replace(&mut connection.is_undated, true)
         {

@@ -1,0 +1,181 @@
+//! How long a peer that says nothing is waited for.
+
+use crate::tcp::bulk;
+use crate::world::{Weather, World, at};
+use pollux::stack::{Stack, StackConfig, TcpConfig, TcpError, TcpId};
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const ALL: u32 = 1_000_000;
+/// RFC 9293 3.8.3: data is sent again for so long at the least, and a SYN for so long.
+const DATA_MIN: Duration = Duration::from_secs(100);
+const SYN_MIN: Duration = Duration::from_secs(180);
+
+fn world() -> World {
+    World::new(1, &StackConfig::default(), Weather::default())
+}
+
+/// How long it takes until a connection has ended.
+fn ends_after(world: &mut World, host: usize, id: TcpId) -> (Duration, TcpError) {
+    let start = world.now;
+    loop {
+        if let Some(end) = world.end_of(host, id) {
+            return (world.now.since_start() - start.since_start(), end);
+        }
+        assert!(world.step(), "it will never end");
+    }
+}
+
+#[test]
+fn a_peer_that_answers_nothing_is_given_up_when_patience_ends() {
+    let patience = StackConfig::default().tcp.patience;
+    assert!(patience >= DATA_MIN.max(SYN_MIN), "{patience:?}");
+    let mut world = world();
+    let [client, _] = world.connected(80, false);
+    world.weather.lost = ALL;
+    world.hosts[0].tcp_send(client, b"hello?").expect("it is open");
+    assert_eq!(ends_after(&mut world, 0, client), (patience, TcpError::TimedOut));
+    let now = world.now;
+    let opening = world.hosts[0].tcp_connect(now, at(0, 0), at(1, 80)).expect("a port is free");
+    assert_eq!(ends_after(&mut world, 0, opening), (patience, TcpError::TimedOut));
+}
+
+/// A process that was stopped while it sent finds the answers when it goes on.
+#[test]
+fn a_sender_that_was_stopped_goes_on() {
+    for stopped in [61, 200, 3600].map(Duration::from_secs) {
+        for reads_first in [false, true] {
+            let mut world = world();
+            let ids = world.connected(80, false);
+            world.hosts[0].tcp_send(ids[0], &vec![7; 100_000]).expect("it is open");
+            let now = world.now;
+            let mut answers = Vec::new();
+            while let Some(packet) = world.hosts[0].poll_transmit(now) {
+                let packet = packet.to_vec();
+                world.hosts[1].handle_packet(now, &packet);
+            }
+            // The peer answers, and the answers wait in the device.
+            for at in [now, now + Duration::from_millis(5)] {
+                world.hosts[1].handle_timeout(at);
+                while let Some(packet) = world.hosts[1].poll_transmit(at) {
+                    answers.push(packet.to_vec());
+                }
+            }
+            assert!(!answers.is_empty());
+            world.now = world.now + stopped;
+            let now = world.now;
+            if !reads_first {
+                world.hosts[0].handle_timeout(now);
+            }
+            for packet in &answers {
+                world.hosts[0].handle_packet(now, packet);
+            }
+            world.pass(SECOND);
+            let ends = [0, 1].map(|host| world.end_of(host, ids[host]));
+            assert_eq!(ends, [None; 2], "stopped for {stopped:?}");
+            assert_eq!(world.hosts[0].tcp_unacknowledged(ids[0]), 0);
+        }
+    }
+}
+
+/// Only time in which the sender was served counts: a peer that is dead is given up after that.
+#[test]
+fn a_sender_that_was_stopped_gives_a_dead_peer_up_when_patience_ends() {
+    let patience = StackConfig::default().tcp.patience;
+    let mut world = world();
+    let [client, _] = world.connected(80, false);
+    world.weather.lost = ALL;
+    world.hosts[0].tcp_send(client, b"hello?").expect("it is open");
+    world.pass(SECOND);
+    world.now = world.now + 3600 * SECOND;
+    let (after, end) = ends_after(&mut world, 0, client);
+    assert_eq!(end, TcpError::TimedOut);
+    assert!((patience - 2 * SECOND..=patience).contains(&after), "{after:?}");
+}
+
+/// How long a peer that is dead keeps an idle connection, and by how many probes that is found out.
+#[test]
+fn a_dead_peer_of_an_idle_connection_is_found_by_ten_probes() {
+    let default = StackConfig::default().tcp.keepalive.expect("it is on");
+    for (set, idle) in [(None, default), (Some(SECOND), 10 * SECOND), (Some(MINUTE), MINUTE)] {
+        let mut world = world();
+        let [client, _] = world.connected(80, false);
+        world.pass(SECOND / 10);
+        if set.is_some() {
+            world.hosts[0].tcp_set_keepalive(client, set).expect("it is open");
+        }
+        world.weather.lost = ALL;
+        // All that is sent now is of the first host.
+        world.hosts[1] = Stack::new(StackConfig::default(), 7);
+        let before = world.packets;
+        world.pass(2 * idle - SECOND / 2);
+        assert_eq!((world.end_of(0, client), world.packets - before), (None, 10));
+        world.pass(SECOND);
+        assert_eq!(world.end_of(0, client), Some(TcpError::TimedOut));
+        let counts = world.hosts[0].counts();
+        assert_eq!((counts.keepalive_timeouts, world.packets - before), (1, 11), "and a reset");
+    }
+}
+
+/// A connection of which one side has ended its sending half, as both sides see it.
+#[test]
+fn a_dead_peer_of_a_half_closed_connection_is_found() {
+    let keepalive = StackConfig::default().tcp.keepalive.expect("it is on");
+    for closes in [0, 1] {
+        let mut world = world();
+        let ids = world.connected(80, false);
+        let now = world.now;
+        world.hosts[closes].tcp_shut_down(now, ids[closes]).expect("it is open");
+        world.pass(SECOND);
+        world.weather.lost = ALL;
+        world.pass(2 * keepalive);
+        assert_eq!(world.end_of(0, ids[0]), Some(TcpError::TimedOut), "host {closes} closed");
+        assert_eq!(world.end_of(1, ids[1]), Some(TcpError::TimedOut), "host {closes} closed");
+    }
+}
+
+#[test]
+fn an_idle_connection_between_two_who_live_costs_two_packets_each_time() {
+    let keepalive = StackConfig::default().tcp.keepalive.expect("it is on");
+    let mut world = world();
+    let ids = world.connected(80, false);
+    world.pass(SECOND);
+    let before = world.packets;
+    world.pass(keepalive * 20);
+    let probes = world.packets - before;
+    // Whoever is probed knows that its peer lives, too.
+    assert!((2 * 18..=2 * 21).contains(&probes), "{probes}");
+    assert_eq!([0, 1].map(|host| world.end_of(host, ids[host])), [None; 2]);
+    bulk(&mut world, ids, 1_000_000);
+}
+
+#[test]
+fn a_connection_without_keepalive_says_nothing() {
+    let mut world = world();
+    let ids = world.connected(80, false);
+    for (host, id) in world.hosts.iter_mut().zip(ids) {
+        host.tcp_set_keepalive(id, None).expect("it is open");
+    }
+    world.pass(SECOND);
+    let before = world.packets;
+    world.pass(24 * 60 * MINUTE);
+    assert_eq!((world.packets, world.end_of(0, ids[0])), (before, None));
+}
+
+/// Probes change nothing about streams, whatever state they find.
+#[test]
+fn probes_at_any_time_leave_streams_whole() {
+    for lost in [0, 20_000] {
+        let weather = Weather { lost, late: lost, ..Weather::default() };
+        let keepalive = Some(10 * SECOND);
+        let tcp = TcpConfig { keepalive, ..TcpConfig::default() };
+        let config = StackConfig { mtu: 2044, tcp, ..StackConfig::default() };
+        let mut world = World::new(1, &config, weather);
+        let ids = world.connected(80, false);
+        for _ in 0..20 {
+            bulk(&mut world, ids, 30_000);
+            world.pass(15 * SECOND);
+        }
+    }
+}
