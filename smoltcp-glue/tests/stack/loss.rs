@@ -2,7 +2,7 @@
 
 use crate::tcp::{bulk, config};
 use crate::world::{Weather, World, octet};
-use pollux::stack::{StackConfig, TcpId};
+use pollux::stack::{StackConfig, TcpConfig, TcpId};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -276,4 +276,44 @@ fn what_a_closing_server_has_left_is_sent_within_the_window() {
         came == 410_000
     });
     assert!(most < 16, "{most} packets at once");
+}
+
+/// RFC 5681 4.1: who was idle begins with a small window again, also if it has lost something and
+/// its repair is over.
+#[test]
+fn an_idle_connection_has_a_small_window_after_a_repair_too() {
+    let octets = 4 << 20;
+    let tcp = TcpConfig { receive_octets: octets, send_octets: octets, ..TcpConfig::default() };
+    let config = StackConfig { mtu: 2044, tcp, ..StackConfig::default() };
+    let mut world = World::new(1, &config, Weather::default());
+    let ids = world.connected(80, false);
+    world.weather.lost = ALL;
+    assert_eq!(world.hosts[0].tcp_send(ids[0], b"?"), Ok(Some(1)));
+    world.drain();
+    world.weather.lost = 0;
+    world.until("it is there", MINUTE, |world| {
+        world.hosts[1].tcp_recv(ids[1], &mut [0; 9]).expect("it is open").is_some()
+    });
+    stream(&mut world, ids, 20_000_000);
+    world.until("it is out of repair", MINUTE, |world| {
+        stream(world, ids, 1);
+        world.pass(Duration::from_millis(3));
+        !world.hosts[0].tcp_is_in_repair(ids[0])
+    });
+    world.pass(10 * MINUTE);
+    assert_eq!(world.hosts[0].tcp_send(ids[0], &vec![7; octets]), Ok(Some(octets)));
+    let before = world.octets;
+    world.drain();
+    let at_once = world.octets - before;
+    // RFC 6928 2.
+    assert!((1..=10 * 2044).contains(&at_once), "{at_once} octets at once");
+    // And the window grows from there.
+    let (mut came, mut buffer, start) = (0, vec![0; 100_000], world.now);
+    world.until("all is there", MINUTE, |world| {
+        came += world.hosts[1].tcp_recv(ids[1], &mut buffer).expect("open").unwrap_or(0);
+        came == octets
+    });
+    let took = world.now.since_start() - start.since_start();
+    let round_trips = took.as_nanos() / (2 * world.delay).as_nanos();
+    assert!(round_trips < 40, "{round_trips} round trips");
 }

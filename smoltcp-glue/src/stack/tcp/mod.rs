@@ -24,6 +24,7 @@ mod resend;
 mod scoreboard;
 mod served;
 mod turn;
+mod window;
 
 pub use connection::{Connection, TcpError};
 pub use listener::{Listener, ListenerId};

@@ -13,6 +13,7 @@
 //! keeps a window any more, but is told of the window that is left.
 
 use super::scoreboard::{Arrivals, Scoreboard};
+use super::window::Window;
 use crate::stack::mtu::MTU_MAX;
 use pollux_verbs::time::Time;
 use std::time::Duration;
@@ -186,6 +187,18 @@ impl Recovery {
             recovery.silent_at = Some(now);
         }
         recovery
+    }
+
+    /// What is kept of it when it is over.
+    pub(super) const fn window(&self) -> Window {
+        Window { octets: self.window, threshold: self.threshold }
+    }
+
+    /// It goes on with that, towards a peer that takes so much. Nothing has to become calm.
+    pub(super) fn set_window(&mut self, window: Window, peer_window: usize) {
+        (self.window, self.threshold) = (window.octets, window.threshold);
+        (self.peer_window, self.to_calm) = (peer_window, 0);
+        self.set_segment(self.segment);
     }
 
     /// The longest packet, on a way that takes these.

@@ -13,6 +13,7 @@ use super::bare::{Bare, set_sequence_number, write_bare};
 use super::connection::Connection;
 use super::engine::{At, Engine, Written, seal};
 use super::recovery::Recovery;
+use super::window::Window;
 use crate::stack::outbox::Packet;
 use crate::stack::{Stack, TcpId};
 use pollux_verbs::time::Time;
@@ -66,6 +67,10 @@ pub(super) struct Repair {
     moved: Option<(u32, u32, Time)>,
     /// Since the first loss.
     pub(super) active: Option<Box<Active>>,
+    /// Since the end of the last repair.
+    pub(super) window_kept: Option<Window>,
+    /// When anything was sent last.
+    pub(super) sent_at: Time,
 }
 
 /// What it knows besides once it is repaired.
@@ -103,7 +108,7 @@ impl Repair {
 
     /// A segment was sent.
     pub(super) const fn note_written(&mut self, now: Time, written: &Written) {
-        self.unanswered = 0;
+        (self.unanswered, self.sent_at) = (0, now);
         let end = written.end();
         if written.syn {
             self.syn = (self.syn.0 + 1, now);
@@ -178,7 +183,7 @@ impl Connection {
     }
 
     /// Whether something was sent that the peer may not have.
-    fn is_waiting(&self) -> bool {
+    pub(super) fn is_waiting(&self) -> bool {
         !is_opening(self.state()) && is_after(self.repair.sent_to, self.first())
     }
 
@@ -193,7 +198,7 @@ impl Connection {
     }
 
     /// Octets of a segment, of packets of this length.
-    fn segment(&self, mtu: u32) -> usize {
+    pub(super) fn segment(&self, mtu: u32) -> usize {
         let headers = if self.addresses().0.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
         let theirs = self.repair.mss.unwrap_or(MSS_DEFAULT);
         (mtu as usize).saturating_sub(headers).clamp(usize::from(MSS_MIN), usize::from(theirs))
@@ -327,7 +332,11 @@ impl Connection {
     fn leave(&mut self, at: At, engine: &mut Engine) {
         self.write_letter(at, engine, self.repair.window);
         let active = self.repair.active.as_ref();
-        if active.is_none_or(|active| active.owed.is_none() && active.paused.is_none()) {
+        if let Some(active) = active
+            && active.owed.is_none()
+            && active.paused.is_none()
+        {
+            self.repair.window_kept = Some(active.recovery.window());
             (self.repair.active, self.repair.moved) = (None, None);
         }
     }
@@ -339,6 +348,7 @@ impl Connection {
         let sent = (first, self.repair.sent_to);
         let kind = (self.segment(at.mtu), self.repair.opening);
         let recovery = Recovery::new(at.now, sent, kind, is_silent);
+        self.repair.window_kept = None;
         self.repair.active = Some(Box::new(Active {
             recovery,
             said: None,
@@ -349,6 +359,22 @@ impl Connection {
             owed: None,
             paused: None,
         }));
+    }
+
+    /// The same though nothing was lost: what is sent is to stay within a window.
+    pub(super) fn begin_within(&mut self, at: At, window: Window, engine: &mut Engine) {
+        self.begin(at, false);
+        let (heard_to, peer_window) = (self.receive_next(), self.peer_window());
+        if let Some(active) = &mut self.repair.active {
+            active.heard_to = Some(heard_to);
+            active.recovery.set_window(window, peer_window);
+        }
+        self.tell_window(at, engine);
+    }
+
+    /// Whether the application gave something that was never sent.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.unacknowledged() > self.repair.sent_to.wrapping_sub(self.first()) as usize
     }
 
     /// An acknowledgment at once goes after all that was sent, wherever smoltcp is.
@@ -402,7 +428,7 @@ impl Connection {
     /// When silence is to be answered.
     pub(super) fn silence_due(&mut self, at: At) -> Option<Time> {
         let (first, sent_to) = (self.first(), self.repair.sent_to);
-        let has_unsent = self.unacknowledged() > sent_to.wrapping_sub(first) as usize;
+        let has_unsent = self.has_unsent();
         if let Some(active) = &mut self.repair.active {
             active.recovery.set_unsent(at.now, has_unsent);
             return active.recovery.due();

@@ -26,6 +26,9 @@ impl Connection {
         exit: &mut dyn Exit,
         draft: &mut Packet,
     ) -> Option<Written> {
+        if self.repair.window_kept.is_some() {
+            self.respect_window(at, engine);
+        }
         match self.repair.active {
             None => engine.transmit(at, &mut self.sockets, exit),
             Some(_) => self.transmit_repaired(at, engine, exit, draft),
