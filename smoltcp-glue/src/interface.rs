@@ -22,9 +22,13 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// How long an interface that ends waits for peers that have not acknowledged all or are still
-/// looked for; and then as long for those that it takes leave of.
+/// How long an interface that ends waits for peers that acknowledge nothing or are still looked
+/// for; and then as long for those that it takes leave of.
 pub(crate) const LEAVE_MAX: Duration = Duration::from_secs(2);
+
+/// How long peers may doubt a reset: one whose number is not the next that they expect they answer
+/// by a challenge ACK (RFC 5961 3.2), which makes us send the right one.
+const RESET_MAX: Duration = Duration::from_millis(100);
 
 /// An interface. Clones are the same one.
 #[derive(Clone)]
@@ -101,8 +105,8 @@ impl Interface {
         Ok(TcpListener::new(self.clone(), id))
     }
 
-    /// A connection, once the peer has agreed to it. With one that says nothing the stack loses
-    /// patience after a minute ([`crate::stack::TcpConfig`]).
+    /// A connection, once the peer has agreed to it. A peer that says nothing is given up after
+    /// three minutes ([`crate::stack::TcpConfig`]).
     pub fn tcp_connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
         self.tcp_connect_within(to, Patience::Endless)
     }
@@ -225,14 +229,30 @@ impl Drop for Interface {
     }
 }
 
-/// Brings what sockets have sent to their peers.
+/// Brings what sockets have sent to their peers, for as long as peers take something and the
+/// configuration allows. A peer that has not got all by then is told so by a reset: otherwise it
+/// would wait for the rest.
 pub(crate) fn settle(host: &mut Host, clock: Clock) {
     let mut now = clock.now();
-    let end = now + LEAVE_MAX;
-    while now < end && !host.has_sent(now) {
+    let last = now + host.stack.flush_max();
+    let (mut end, mut left) = (now + LEAVE_MAX, host.stack.tcp_unflushed());
+    while now < end.min(last) && !host.has_sent(now) {
         if !host.step(now) {
             std::thread::yield_now();
         }
+        now = clock.now();
+        let left_now = host.stack.tcp_unflushed();
+        if left_now < left {
+            (end, left) = (now + LEAVE_MAX, left_now);
+        }
+    }
+    if host.stack.tcp_abort_unflushed() == 0 {
+        return;
+    }
+    let end = now + RESET_MAX;
+    while now < end {
+        host.step(now);
+        std::thread::yield_now();
         now = clock.now();
     }
 }

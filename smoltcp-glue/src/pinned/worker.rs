@@ -147,15 +147,24 @@ impl<'a> Worker<'a> {
 
     /// What sockets were given still goes out, but nobody is waited for long.
     fn finish(&mut self) {
-        let end = self.clock.now() + LEAVE_MAX;
+        let mut now = self.clock.now();
+        let (mut end, last) = (now + LEAVE_MAX, now + self.inner.stack.flush_max());
         let mut busy = true;
         while (busy || !self.leaving.is_empty() || !self.again.is_empty())
             && !self.has_ended()
-            && self.clock.now() < end
+            && now < end.min(last)
         {
-            busy = self.hear(self.clock.now());
-            self.turn();
+            busy = self.hear(now);
+            if self.turn() {
+                end = now + LEAVE_MAX;
+            }
+            now = self.clock.now();
         }
+        // What is still in a ring is lost, and the peer is to know that.
+        for id in std::mem::take(&mut self.leaving) {
+            self.inner.stack.tcp_abort(now, id);
+        }
+        let end = now + LEAVE_MAX;
         settle(self.inner, self.clock);
         let crew = self.bell.crew().clone();
         crew.finish();

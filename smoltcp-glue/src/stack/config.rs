@@ -43,6 +43,9 @@ pub struct TcpConfig {
     /// After how long without a word of its peer an idle connection is probed (RFC 9293 3.8.4), if
     /// it is; a peer that answers nothing for as long again is given up.
     pub keepalive: Option<Duration>,
+    /// How long an interface that ends goes on to bring to peers what was written, as long as they
+    /// acknowledge some of it every two seconds.
+    pub flush_max: Duration,
 }
 
 impl Default for StackConfig {
@@ -76,6 +79,7 @@ impl Default for TcpConfig {
             nagle: false,
             patience: Duration::from_secs(180),
             keepalive: Some(Duration::from_secs(300)),
+            flush_max: Duration::from_secs(30),
         }
     }
 }

@@ -127,6 +127,22 @@ impl Stack {
         self.tcp.is_flushed()
     }
 
+    /// Octets that connections which the application has closed have yet to bring to their peers,
+    /// with one for the end of each.
+    pub fn tcp_unflushed(&self) -> usize {
+        self.tcp.unflushed()
+    }
+
+    /// Ends those connections by a reset; says how many there were.
+    pub fn tcp_abort_unflushed(&mut self) -> usize {
+        self.tcp.abort_unflushed()
+    }
+
+    /// How long an interface that ends may take to bring to peers what they still take.
+    pub const fn flush_max(&self) -> Duration {
+        self.tcp.flush_max()
+    }
+
     /// How many connections there are, half-open ones and stragglers included.
     pub const fn tcp_len(&self) -> usize {
         self.tcp.len()

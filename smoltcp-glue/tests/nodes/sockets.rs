@@ -370,3 +370,54 @@ fn a_connection_has_the_keepalive_that_it_was_given() {
     };
     two(Mode::Ud, client, server);
 }
+
+/// A peer that takes nothing cannot be brought what was written. It is told that there was more.
+#[test]
+fn an_interface_that_ends_resets_what_it_could_not_send() {
+    let fabric = Embedded::start("single:2").expect("it starts");
+    let open = |host: usize| {
+        let node = Node::open(&fabric.port(&format!("host{host}"))).expect("a device");
+        let setup = node.interface("ib0").patience(PATIENCE);
+        setup.address(&format!("10.0.0.{host}/24")).up().expect("it comes up")
+    };
+    let is_left = Barrier::new(2);
+    let has_written = Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let interface = open(1);
+            let stream = (0..100).find_map(|_| interface.tcp_connect(at(2, 80)).ok());
+            let mut stream = stream.expect("somebody listens");
+            let limits = StackConfig::default().tcp;
+            let more = limits.send_octets + limits.receive_octets / 2;
+            stream.write_all(&vec![7; more]).expect("there is room");
+            has_written.wait();
+            drop(stream);
+            drop(interface);
+            is_left.wait();
+        });
+        let interface = open(2);
+        let listener = interface.tcp_listen(at(2, 80), 1).expect("the port is free");
+        let (mut stream, _) = listener.accept().expect("it listens");
+        stream.set_nonblocking(true);
+        // Its window closes, since nobody reads; it goes on to answer.
+        let writer = scope.spawn(|| has_written.wait());
+        while !writer.is_finished() {
+            interface.step();
+        }
+        let leaver = scope.spawn(|| is_left.wait());
+        while !leaver.is_finished() {
+            interface.step();
+        }
+        stream.set_nonblocking(false);
+        stream.set_read_timeout(Some(PATIENCE));
+        let mut buffer = vec![0; 100_000];
+        let end = loop {
+            match stream.read(&mut buffer) {
+                Ok(0) => break None,
+                Ok(_) => {}
+                Err(error) => break Some(error.kind()),
+            }
+        };
+        assert_eq!(end, Some(ErrorKind::ConnectionReset));
+    });
+}

@@ -420,6 +420,26 @@ impl Tcp {
         !self.connections.values().any(Connection::has_last_words)
     }
 
+    pub(super) fn unflushed(&self) -> usize {
+        let left = self.connections.values().filter(|one| one.has_last_words());
+        left.map(|connection| connection.unacknowledged() + 1).sum()
+    }
+
+    pub(super) fn abort_unflushed(&mut self) -> usize {
+        let ids = self.by_addresses.values().copied();
+        let has_last_words = |id: &TcpId| self.get(*id).is_some_and(Connection::has_last_words);
+        let mut ids: Vec<_> = ids.filter(has_last_words).collect();
+        ids.sort_unstable();
+        for id in &ids {
+            self.abort(*id, TcpError::TimedOut);
+        }
+        ids.len()
+    }
+
+    pub(super) const fn flush_max(&self) -> Duration {
+        self.config.flush_max
+    }
+
     /// How many connections there are.
     pub(super) const fn len(&self) -> usize {
         self.connections.len()
