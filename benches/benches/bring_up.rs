@@ -73,8 +73,8 @@ fn ask(managed: &mut Managed, questions: u32) -> Duration {
         };
         let mask = PathRecordMask::LINUX_QUERY;
         let mad = SaMad::new(Method::GET, number.into(), mask, wanted).emit();
-        let (src_qp, dest_qp) = (Qpn::GSI, Qpn::GSI);
-        let datagram = Datagram { slid, dlid, src_qp, dest_qp, mad };
+        let (src_qp, dest_qp, p_key) = (Qpn::GSI, Qpn::GSI, PKey::DEFAULT);
+        let datagram = Datagram { slid, dlid, src_qp, dest_qp, p_key, mad };
         managed.subnet.send(Time::START, from, datagram);
         managed.managers.settle(Time::START, &mut managed.subnet, |_, datagram| {
             let answer = SaMad::parse(&datagram.mad);

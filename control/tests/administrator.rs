@@ -132,7 +132,8 @@ impl World {
                 }
                 let (slid, dlid) = (self.lid(host), peer.lid);
                 let (src_qp, dest_qp) = (Qpn::GSI, peer.qpn);
-                let datagram = Datagram { slid, dlid, src_qp, dest_qp, mad };
+                let p_key = peer.p_key;
+                let datagram = Datagram { slid, dlid, src_qp, dest_qp, p_key, mad };
                 self.subnet.send(self.now, self.hosts[host], datagram);
             }
         }

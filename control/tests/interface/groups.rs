@@ -51,7 +51,8 @@ fn a_group_is_made_like_the_broadcast_group() {
     // And so the administrator makes it, which those who join it afterwards are told.
     let slid = world.view(0).lid;
     let (src_qp, dest_qp, dlid) = (Qpn::GSI, asked.peer.qpn, asked.peer.lid);
-    let datagram = Datagram { slid, dlid, src_qp, dest_qp, mad: asked.mad };
+    let (p_key, mad) = (asked.peer.p_key, asked.mad);
+    let datagram = Datagram { slid, dlid, src_qp, dest_qp, p_key, mad };
     let at = world.hosts[0].at;
     world.subnet.send(world.now, at, datagram);
     world.settle();

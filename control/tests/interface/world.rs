@@ -348,7 +348,8 @@ impl World {
                 let slid = view.lid;
                 self.questions += u64::from(peer.lid == view.sm_lid);
                 let (src_qp, dest_qp, dlid) = (Qpn::GSI, peer.qpn, peer.lid);
-                let datagram = Datagram { slid, dlid, src_qp, dest_qp, mad };
+                let p_key = peer.p_key;
+                let datagram = Datagram { slid, dlid, src_qp, dest_qp, p_key, mad };
                 self.subnet.send(self.now, self.hosts[nth].at, datagram);
             }
             while let Some(outgoing) = self.hosts[nth].interface.poll_frame() {

@@ -110,8 +110,8 @@ impl World {
             return;
         }
         let (src_qp, dest_qp, dlid) = (Qpn::GSI, envelope.peer.qpn, envelope.peer.lid);
-        let slid = self.view(nth).lid;
-        let datagram = Box::new(Datagram { slid, dlid, src_qp, dest_qp, mad: envelope.mad });
+        let (slid, p_key, mad) = (self.view(nth).lid, envelope.peer.p_key, envelope.mad);
+        let datagram = Box::new(Datagram { slid, dlid, src_qp, dest_qp, p_key, mad });
         self.put_mad(Event::ToSubnet { from: self.nodes[nth].at, datagram });
     }
 

@@ -40,6 +40,9 @@ pub struct Datagram {
     pub src_qp: Qpn,
     /// Queue pair that it is for.
     pub dest_qp: Qpn,
+    /// The partition that it is of. Subnet management is of none (IBA 10.9.8), and says the default
+    /// one. What begins at a port has that port's own key of the partition, full or limited.
+    pub p_key: PKey,
     /// Its octets.
     pub mad: Mad,
 }
@@ -142,7 +145,12 @@ impl Subnet {
     }
 
     /// Sends a datagram from a port, 0 at a switch, and lets all happen that comes of it.
-    pub fn send(&mut self, now: Time, from: End, datagram: Datagram) {
+    ///
+    /// The P_Key becomes the port's own entry for that partition, as with any queue pair: an answer
+    /// to a limited member has the full key of who answers. A partition that the port is not in
+    /// stays what it is, for the first switch to refuse.
+    pub fn send(&mut self, now: Time, from: End, mut datagram: Datagram) {
+        datagram.p_key = self.nodes[from.node as usize].own_p_key(from.port, datagram.p_key);
         let (End { node, port }, starts, datagram) = (from, true, Box::new(datagram));
         self.carry(now, Travelling { node, port, starts, hops: 0, datagram });
     }
@@ -218,6 +226,7 @@ impl Subnet {
                     dlid,
                     src_qp: Qpn::SMI,
                     dest_qp: Qpn::SMI,
+                    p_key: PKey::DEFAULT,
                     mad,
                 };
                 self.send(now, End { node: index, port }, datagram);
@@ -313,7 +322,7 @@ impl Subnet {
         next: &mut VecDeque<Travelling>,
     ) {
         let is_smi = MgmtClass(at.datagram.mad[1]).is_smi();
-        let node = &mut self.nodes[at.node as usize];
+        let node = &self.nodes[at.node as usize];
         if node.is_switch() && !(at.starts && is_here) {
             return self.forward(now, at, is_smi, next);
         }
@@ -349,7 +358,7 @@ impl Subnet {
             dlid: at.datagram.dlid,
             sl: 0,
             vl: if is_smi { Lrh::VL_MANAGEMENT } else { 0 },
-            p_key: Some(PKey::DEFAULT),
+            p_key: (!is_smi).then_some(at.datagram.p_key),
         };
         let mut ports = Vec::new();
         // What goes nowhere is counted there.
@@ -407,6 +416,9 @@ impl Subnet {
     fn arrive(&mut self, now: Time, at: Travelling, next: &mut VecDeque<Travelling>) {
         let class = MgmtClass(at.datagram.mad[1]);
         let node = &mut self.nodes[at.node as usize];
+        if !at.starts && !class.is_smi() && !node.takes_p_key(at.port, at.datagram.p_key) {
+            return node.drops.count(NodeDrop::Key);
+        }
         let port = if at.starts { node.managed_port(at.port) } else { at.port };
         let arrival = Arrival { now, port, slid: at.datagram.slid };
         let answer = match class {
@@ -430,6 +442,7 @@ impl Subnet {
         datagram.dlid = datagram.slid;
         datagram.slid = if dlid == Lid::PERMISSIVE { dlid } else { node.lid(port) };
         (datagram.src_qp, datagram.dest_qp) = (datagram.dest_qp, datagram.src_qp);
+        datagram.p_key = node.own_p_key(port, datagram.p_key);
         datagram.mad = answer;
         next.push_back(Travelling { node: at.node, port, starts: true, hops: 0, datagram });
     }
@@ -499,7 +512,8 @@ mod tests {
         let from = End { node: 1, port: 1 };
         let (src_qp, dest_qp) = (Qpn::SMI, Qpn::SMI);
         let slid = if dlid == Lid::PERMISSIVE { dlid } else { subnet.nodes()[1].lid(1) };
-        subnet.send(Time::START, from, Datagram { slid, dlid, src_qp, dest_qp, mad });
+        let p_key = PKey::DEFAULT;
+        subnet.send(Time::START, from, Datagram { slid, dlid, src_qp, dest_qp, p_key, mad });
         let arrived = subnet.poll_delivery();
         assert!(subnet.poll_delivery().is_none(), "one answer at most");
         arrived
@@ -610,6 +624,7 @@ mod tests {
             dlid: Lid(9),
             src_qp: Qpn::SMI,
             dest_qp: Qpn::SMI,
+            p_key: PKey::DEFAULT,
             mad: LidSmp { header, ..LidSmp::default() }.emit(),
         };
         subnet.send(Time::START, End { node: 0, port: 0 }, datagram);
@@ -637,6 +652,7 @@ mod tests {
             dlid: Lid::MULTICAST_FIRST,
             src_qp: Qpn::GSI,
             dest_qp: Qpn::GSI,
+            p_key: PKey::DEFAULT,
             mad: LidSmp { header, ..LidSmp::default() }.emit(),
         };
         subnet.send(Time::START, End { node: 9, port: 1 }, datagram);

@@ -148,6 +148,24 @@ fn a_partition_is_a_link_of_its_own() {
     assert!(echoes.iter().all(|row| row.values[0] == "32769"), "{:?}", echoes[0].values);
 }
 
+/// The file that OpenSM is installed with, which lets hosts talk with the administrator only, and a
+/// partition of their own.
+#[test]
+fn limited_members_of_the_default_partition_join_their_own() {
+    let test = "limited_members_of_the_default_partition_join_their_own";
+    let file = "Default=0x7fff, ipoib : ALL=limited, SELF=full;
+        one=0x1, ipoib, defmember=full : ALL=full, SELF=full;";
+    let fabric = Running::partitioned(test, 2, file);
+    let ports = [(fabric.port(1), "10.0.1.1/24"), (fabric.port(2), "10.0.1.2/24")];
+    let mut hosts = Hosts::with(&ports, "mode = 'rc'\npkey = 0x8001");
+    hosts.come_up();
+    for octets in [56, 60_000] {
+        hosts.must_answer(0, "10.0.1.2", octets);
+    }
+    let nodes = fabric.ask("show nodes");
+    assert!(!nodes.contains("p_key"), "nobody drops anything for its key: {nodes}");
+}
+
 // req: ud-pkey-configured
 #[test]
 fn interfaces_of_several_partitions_share_a_port() {

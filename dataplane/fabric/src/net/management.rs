@@ -46,7 +46,7 @@ impl Frame {
     }
 
     /// The packet of a datagram.
-    pub(super) fn of_datagram(datagram: &Datagram, pkey: PKey, psn: Psn) -> Self {
+    pub(super) fn of_datagram(datagram: &Datagram, psn: Psn) -> Self {
         let is_smi = datagram.dest_qp == Qpn::SMI;
         let head = Head {
             opcode: Opcode::UD_SEND_ONLY,
@@ -55,7 +55,7 @@ impl Frame {
             ack_req: false,
             whole: false,
             lent: false,
-            pkey: if is_smi { PKey::DEFAULT } else { pkey },
+            pkey: if is_smi { PKey::DEFAULT } else { datagram.p_key },
             dest_qp: datagram.dest_qp,
             psn,
             packets: 1,
@@ -94,6 +94,7 @@ fn datagram(arrival: &Arrival<'_>, vl: u8, p_keys: &PKeys) -> Result<Datagram, N
         dlid: head.dlid,
         src_qp: deth.src_qp,
         dest_qp: head.dest_qp,
+        p_key: head.pkey,
         mad,
     })
 }

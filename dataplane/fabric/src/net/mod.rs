@@ -39,7 +39,6 @@ use egress::Egress;
 use flight::Flight;
 pub(crate) use flight::size_of_message;
 use foreign::Foreign;
-use pollux_wire::keys::PKey;
 use pollux_wire::mad::smp::PortState;
 use pollux_wire::packet::Lrh;
 use pollux_wire::psn::Psn;
@@ -272,17 +271,14 @@ impl Net {
     /// Nobody else takes it: it is for the adapter at its port, or a counted drop.
     pub fn give(&mut self, delivery: Delivery) {
         let Delivery { at, datagram, frame } = delivery;
-        let (origin, frame) = frame.unwrap_or_else(|| (at.into(), self.packet(at, &datagram)));
+        let (origin, frame) = frame.unwrap_or_else(|| (at.into(), self.packet(&datagram)));
         self.hand_over(at, origin, frame);
     }
 
-    /// The packet of a datagram that a port sends or gets.
-    fn packet(&mut self, at: End, datagram: &Datagram) -> Frame {
-        let node = &self.subnet.nodes()[at.node as usize];
-        let keys = node.ports[usize::from(node.managed_port(at.port))].p_keys.entries();
-        let pkey = keys.iter().find(|key| key.is_valid()).copied().unwrap_or(PKey::DEFAULT);
+    /// The packet of a datagram.
+    fn packet(&mut self, datagram: &Datagram) -> Frame {
         self.datagrams += 1;
-        Frame::of_datagram(datagram, pkey, Psn::new(self.datagrams as u32 & 0xff_ffff))
+        Frame::of_datagram(datagram, Psn::new(self.datagrams as u32 & 0xff_ffff))
     }
 
     /// When something happens next.
@@ -370,7 +366,7 @@ impl Net {
     /// have come to somebody; `came` is what all of it came of, if that was a frame.
     fn settle(&mut self, now: Time, mut came: Option<Delivery>) {
         while let Some(Departure { from, hops, datagram }) = self.subnet.poll_departure() {
-            let frame = self.packet(from, &datagram);
+            let frame = self.packet(&datagram);
             self.cross(now, Flight::new(from, hops, frame));
         }
         while let Some((at, datagram)) = self.subnet.poll_delivery() {

@@ -20,6 +20,7 @@ use crate::hca::violation::KeyViolation;
 use crate::sma::Traps;
 use crate::topology::{LinkRate, PlannedNode};
 use pollux_wire::address::{Gid, Lid};
+use pollux_wire::keys::PKey;
 use pollux_wire::mad::notice::{
     CapabilityTrap, LinkStateTrap, Notice, NoticeType, ProducerType, TrapDetails, TrapNumber,
 };
@@ -92,6 +93,26 @@ impl Node {
     pub fn gid(&self, port: u8) -> Gid {
         let port = &self.ports[usize::from(self.managed_port(port))];
         Gid::new(port.info.gid_prefix, port.guids[0])
+    }
+
+    /// The key with which a port sends what is of a partition: its own entry for that. What the
+    /// port is not in stays as it is.
+    pub fn own_p_key(&self, port: u8, p_key: PKey) -> PKey {
+        let keys = &self.ports[usize::from(self.managed_port(port))].p_keys;
+        keys.matching(p_key.full()).map_or(p_key, |at| keys.entries()[usize::from(at)])
+    }
+
+    /// The key of a program that names none: the first of the port's table, as with the index that
+    /// Linux takes (`umad_set_pkey`).
+    pub fn first_p_key(&self, port: u8) -> PKey {
+        let keys = self.ports[usize::from(self.managed_port(port))].p_keys.entries();
+        keys.iter().find(|key| key.is_valid()).copied().unwrap_or(PKey::DEFAULT)
+    }
+
+    /// Whether a port takes general services with this key: it is in the partition, and one of the
+    /// two is a full member.
+    pub fn takes_p_key(&self, port: u8, p_key: PKey) -> bool {
+        self.ports[usize::from(self.managed_port(port))].p_keys.matching(p_key).is_some()
     }
 
     /// Whether a packet to this LID that came in at `port` is for the node itself.

@@ -417,8 +417,8 @@ impl Administrator {
     }
 
     fn send_to(&mut self, from: &Datagram, mad: Mad) {
-        let (dlid, dest_qp) = (from.slid, from.src_qp);
-        self.transmit(Datagram { slid: Lid::NONE, dlid, src_qp: Qpn::GSI, dest_qp, mad });
+        let Datagram { slid: dlid, src_qp: dest_qp, p_key, .. } = *from;
+        self.transmit(Datagram { slid: Lid::NONE, dlid, src_qp: Qpn::GSI, dest_qp, p_key, mad });
     }
 
     fn transmit(&mut self, datagram: Datagram) {

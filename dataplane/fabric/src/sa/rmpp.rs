@@ -12,6 +12,7 @@ use crate::sma::Mad;
 use crate::subnet::Datagram;
 use crate::time::Time;
 use pollux_wire::address::{Lid, Qpn};
+use pollux_wire::keys::PKey;
 use pollux_wire::mad::Method;
 use pollux_wire::mad::rmpp::{RmppHeader, RmppStatus, RmppType, Segmentation};
 use pollux_wire::mad::sa::{SaHeader, SaMad};
@@ -37,12 +38,15 @@ const WINDOW: u32 = 64;
 pub(super) struct Key {
     peer: Lid,
     qp: Qpn,
+    /// As in the question.
+    p_key: PKey,
     transaction_id: u64,
 }
 
 impl Key {
     pub(super) fn of(datagram: &Datagram, transaction_id: u64) -> Self {
-        Self { peer: datagram.slid, qp: datagram.src_qp, transaction_id }
+        let Datagram { slid: peer, src_qp: qp, p_key, .. } = *datagram;
+        Self { peer, qp, p_key, transaction_id }
     }
 }
 
@@ -199,7 +203,7 @@ impl Transfers {
 
 fn to(key: &Key, mad: Mad) -> Datagram {
     let (dlid, dest_qp) = (key.peer, key.qp);
-    Datagram { slid: Lid::NONE, dlid, src_qp: Qpn::GSI, dest_qp, mad }
+    Datagram { slid: Lid::NONE, dlid, src_qp: Qpn::GSI, dest_qp, p_key: key.p_key, mad }
 }
 
 /// A table that comes in.
@@ -288,7 +292,7 @@ mod tests {
     use pollux_wire::mad::sa::{PathRecord, PathRecordMask};
     use proptest::prelude::*;
 
-    const KEY: Key = Key { peer: Lid(4), qp: Qpn::GSI, transaction_id: 7 };
+    const KEY: Key = Key { peer: Lid(4), qp: Qpn::GSI, p_key: PKey::DEFAULT, transaction_id: 7 };
 
     fn head() -> SaMad {
         let (mask, record) = (PathRecordMask::NONE, PathRecord::default());

@@ -6,6 +6,7 @@
 use crate::subnet::Datagram;
 use crate::time::Time;
 use pollux_wire::address::{Gid, Lid, Qpn};
+use pollux_wire::keys::PKey;
 use pollux_wire::mad::notice::{Notice, NoticeReport, ProducerType, TrapNumber};
 use pollux_wire::mad::sa::{InformInfo, InformInfoRecord, SaMad};
 use pollux_wire::mad::{MadStatus, Method};
@@ -93,7 +94,8 @@ impl Subscriptions {
         self.sent.insert(id, (report, now + REPORT_TIME));
         let mad = SaMad::new(Method::REPORT, id.into(), 0, report.report).emit();
         let Subscriber { lid: dlid, qp: dest_qp, .. } = report.to;
-        Some(Datagram { slid: Lid::NONE, dlid, src_qp: Qpn::GSI, dest_qp, mad })
+        let (slid, src_qp, p_key) = (Lid::NONE, Qpn::GSI, PKey::DEFAULT);
+        Some(Datagram { slid, dlid, src_qp, dest_qp, p_key, mad })
     }
 
     /// A subscriber has heard; false if nobody told it.

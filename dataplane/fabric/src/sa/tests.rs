@@ -69,7 +69,8 @@ impl World {
         let at = hosts(&self.subnet)[host];
         let (slid, dlid) = (self.lid(host), self.lid(0));
         let (src_qp, dest_qp) = (Qpn::GSI, Qpn::GSI);
-        let datagram = Datagram { slid, dlid, src_qp, dest_qp, mad: mad.emit() };
+        let (p_key, mad) = (PKey::DEFAULT, mad.emit());
+        let datagram = Datagram { slid, dlid, src_qp, dest_qp, p_key, mad };
         self.subnet.send(self.now, at, datagram);
         self.settle();
     }
@@ -508,7 +509,8 @@ fn a_flood_is_sent_away_and_does_not_keep_the_manager_from_its_work() {
     let mad = |id| SaMad::new(Method::GET, id, P::LINUX_QUERY, wanted).emit();
     for id in 0..20_000 {
         let dlid = world.lid(0);
-        let datagram = Datagram { slid, dlid, src_qp: Qpn::GSI, dest_qp: Qpn::GSI, mad: mad(id) };
+        let (src_qp, p_key, mad) = (Qpn::GSI, PKey::DEFAULT, mad(id));
+        let datagram = Datagram { slid, dlid, src_qp, dest_qp: src_qp, p_key, mad };
         world.managers.handle(world.now, at, &datagram);
     }
     let counters = world.counters();

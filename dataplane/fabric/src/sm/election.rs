@@ -246,6 +246,7 @@ impl SubnetManager {
             dlid: datagram.slid,
             src_qp: datagram.dest_qp,
             dest_qp: datagram.src_qp,
+            p_key: datagram.p_key,
             mad,
         });
         self.acknowledge();

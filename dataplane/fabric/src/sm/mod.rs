@@ -40,6 +40,7 @@ use crate::subnet::Datagram;
 use crate::time::Time;
 use election::{Other, State};
 use pollux_wire::address::{Guid, Lid, Qpn};
+use pollux_wire::keys::PKey;
 use pollux_wire::mad::notice::{Notice, TrapNumber};
 use pollux_wire::mad::smp::{DirectedSmp, LidSmp, SmInfo, SmState};
 use pollux_wire::mad::{Attribute, MadHeader, Method, MgmtClass};
@@ -236,7 +237,8 @@ impl SubnetManager {
             if let Some(mad) = self.requests.poll(now) {
                 self.act_count = self.act_count.wrapping_add(1);
                 let (slid, src_qp) = (Lid::PERMISSIVE, Qpn::SMI);
-                return Some(Datagram { slid, dlid: slid, src_qp, dest_qp: src_qp, mad });
+                let p_key = PKey::DEFAULT;
+                return Some(Datagram { slid, dlid: slid, src_qp, dest_qp: src_qp, p_key, mad });
             }
             if !self.requests.is_empty() || !self.advance(now) {
                 break;

@@ -418,7 +418,8 @@ fn a_manager_does_what_others_say_only_with_the_key_and_in_its_part() {
         };
         let mad = LidSmp { header, data: info.to_data(), ..LidSmp::default() }.emit();
         let (slid, dlid) = (world.hosts()[0].1, world.hosts()[2].1);
-        let datagram = Datagram { slid, dlid, src_qp: Qpn::SMI, dest_qp: Qpn::SMI, mad };
+        let (src_qp, p_key) = (Qpn::SMI, PKey::DEFAULT);
+        let datagram = Datagram { slid, dlid, src_qp, dest_qp: src_qp, p_key, mad };
         world.managers.handle(world.now, at, &datagram);
         world.settle();
         world.state(3)
@@ -466,7 +467,8 @@ proptest! {
                 mad[20..24].fill(0);
             }
             let (slid, dlid) = (Lid(2), Lid(1));
-            let datagram = Datagram { slid, dlid, src_qp: Qpn::GSI, dest_qp: Qpn::GSI, mad };
+            let (src_qp, p_key) = (Qpn::GSI, PKey::DEFAULT);
+            let datagram = Datagram { slid, dlid, src_qp, dest_qp: src_qp, p_key, mad };
             world.managers.handle(world.now, at, &datagram);
             if let Some((_, manager)) = world.managers.all.first_mut()
                 && let Some(datagram) = manager.poll_transmit(world.now)

@@ -258,7 +258,8 @@ impl Clients {
         };
         let DataMessage { dlid, src_qp, dest_qp, mad, .. } = message;
         let departures = self.subnet().departures();
-        self.net.send_datagram(now, at, Datagram { slid, dlid, src_qp, dest_qp, mad });
+        let p_key = self.subnet().nodes()[at.node as usize].first_p_key(at.port);
+        self.net.send_datagram(now, at, Datagram { slid, dlid, src_qp, dest_qp, p_key, mad });
         if self.subnet().departures() != departures
             && let Some(asked) = asked.and_then(|id| self.pending.get_mut(&id))
         {
@@ -337,7 +338,7 @@ impl Clients {
         };
         let is_ours = self.managers.have_lid(self.subnet(), datagram.slid);
         let len = if is_ours { self.take_segment(now, at, datagram) } else { len };
-        let Datagram { slid, dlid, src_qp, dest_qp, mad } = delivery.datagram;
+        let Datagram { slid, dlid, src_qp, dest_qp, mad, .. } = delivery.datagram;
         self.transmit(slot, DataMessage { dlid, slid, src_qp, dest_qp, status: 0, len, mad });
     }
 
@@ -359,12 +360,13 @@ impl Clients {
         };
         let method = Method(mad.header.method.0 ^ 0x80);
         let reply = SaMad { header: MadHeader { method, ..mad.header }, rmpp, ..mad };
-        let Datagram { slid, dlid, src_qp, dest_qp, .. } = *datagram;
+        let Datagram { slid, dlid, src_qp, dest_qp, p_key, .. } = *datagram;
         let reply = Datagram {
             slid: dlid,
             dlid: slid,
             src_qp: dest_qp,
             dest_qp: src_qp,
+            p_key,
             mad: reply.emit(),
         };
         self.net.send_datagram(now, at, reply);

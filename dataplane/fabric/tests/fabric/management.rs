@@ -71,7 +71,8 @@ fn ask(net: &mut Net, path: &[u8]) {
     smp.initial_path[1..=path.len()].copy_from_slice(path);
     let (slid, dlid) = (Lid::PERMISSIVE, Lid::PERMISSIVE);
     let (src_qp, dest_qp) = (Qpn::SMI, Qpn::SMI);
-    net.send_datagram(Time::START, HOST, Datagram { slid, dlid, src_qp, dest_qp, mad: smp.emit() });
+    let (p_key, mad) = (PKey::DEFAULT, smp.emit());
+    net.send_datagram(Time::START, HOST, Datagram { slid, dlid, src_qp, dest_qp, p_key, mad });
 }
 
 fn answer(net: &mut Net) -> Option<NodeInfo> {

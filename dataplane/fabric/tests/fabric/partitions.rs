@@ -15,6 +15,7 @@ use pollux_verbs::work::Destination;
 use pollux_verbs::*;
 use pollux_wire::address::Qpn;
 use pollux_wire::keys::{PKey, QKey};
+use pollux_wire::mad::class_port_info::ClassPortInfo;
 use pollux_wire::mad::notice::{Notice, TrapNumber};
 use pollux_wire::mad::smp::{LidSmp, MKey, PKeyTable, PortState};
 use pollux_wire::mad::{Attribute, MAD_LEN, MadHeader, Method, MgmtClass};
@@ -239,7 +240,8 @@ fn set_keys(hosts: &Hosts, from: usize, to: usize, m_key: MKey) {
     let mut table = PKeyTable::default();
     table.p_keys[0] = PKey::DEFAULT;
     let mad = LidSmp { header, m_key, data: table.to_data() }.emit();
-    let datagram = Datagram { slid, dlid, src_qp: Qpn::SMI, dest_qp: Qpn::SMI, mad };
+    let (src_qp, p_key) = (Qpn::SMI, PKey::DEFAULT);
+    let datagram = Datagram { slid, dlid, src_qp, dest_qp: src_qp, p_key, mad };
     let now = hosts.world.now();
     hosts.world.net_mut().send_datagram(now, hosts.ends[from], datagram);
     (0..20).for_each(|_| assert!(hosts.world.step()));
@@ -258,4 +260,59 @@ fn nobody_writes_keys_but_who_has_the_management_key() {
     assert!(hosts.has_heard(TrapNumber::BAD_M_KEY));
     set_keys(&hosts, LIMITED[0], victim, M_KEY);
     assert_eq!(hosts.port(hosts.ends[victim]).pkeys[0], PKey::DEFAULT, "it is the key that counts");
+}
+
+/// A question to the performance agent of a host, with this key: the key of the answer if one
+/// comes, and what all nodes dropped for keys on the way in, on the way out, and at the agent.
+fn ask_agent(hosts: &Hosts, from: usize, to: usize, p_key: u16) -> (Option<PKey>, [u64; 3]) {
+    let (slid, dlid) = (hosts.port(hosts.ends[from]).lid, hosts.port(hosts.ends[to]).lid);
+    let header = MadHeader::new(MgmtClass::PERF, Method::GET, 5, ClassPortInfo::ID);
+    let mut mad = [0; MAD_LEN];
+    mad[..MadHeader::LEN].copy_from_slice(&header.emit());
+    let (src_qp, p_key) = (Qpn::GSI, PKey(p_key));
+    let datagram = Datagram { slid, dlid, src_qp, dest_qp: src_qp, p_key, mad };
+    // The manager has said all that it has to say.
+    hosts.world.step_until(hosts.world.now() + Duration::from_secs(1));
+    let now = hosts.world.now();
+    let mut net = hosts.world.net_mut();
+    net.send_datagram(now, hosts.ends[from], datagram);
+    while let Some(due) = net.deadline() {
+        net.advance(due);
+    }
+    // What is for the manager, such as traps of violations, comes again.
+    let mut all = std::iter::from_fn(|| net.poll_delivery());
+    let answer = all.find(|delivery| delivery.datagram.mad[1] == MgmtClass::PERF.0);
+    assert!(answer.as_ref().is_none_or(|answer| answer.at == hosts.ends[from]));
+    let dropped = |reason| net.subnet().nodes().iter().map(|node| node.drops.of(reason)).sum();
+    let reasons = [NodeDrop::PKeyInbound, NodeDrop::PKeyOutbound, NodeDrop::Key];
+    (answer.map(|answer| answer.datagram.p_key), reasons.map(dropped))
+}
+
+// req: iba-partitions
+#[test]
+fn general_services_are_judged_by_the_key_that_they_have() {
+    for wire in wires() {
+        let hosts = Hosts::new(true, wire);
+        let ask = |from, to, key| ask_agent(&hosts, from, to, key);
+        let (limited, full) = (PKey::DEFAULT_LIMITED, PKey::DEFAULT);
+        assert_eq!(ask(LIMITED[0], FULL, 0x7fff), (Some(full), [0, 0, 0]));
+        assert_eq!(ask(FULL, LIMITED[0], 0xffff), (Some(limited), [0, 0, 0]));
+        assert_eq!(ask(LIMITED[0], LIMITED[1], 0x7fff), (None, [0, 1, 0]), "at the last switch");
+        assert_eq!(ask(FULL, LIMITED[0], 0x8001), (None, [1, 1, 0]), "at the first switch");
+        let leaf = hosts.world.net().subnet().topology().peer(hosts.ends[FULL]).unwrap().0.node;
+        let net = hosts.world.net();
+        let first = &net.subnet().nodes()[leaf as usize].drops;
+        assert_eq!(first.of(NodeDrop::PKeyInbound), 1, "which is the one at the sender");
+    }
+}
+
+// req: iba-partitions
+#[test]
+fn agents_refuse_the_keys_that_switches_let_through() {
+    for wire in wires() {
+        let hosts = Hosts::new(false, wire);
+        let refused = ask_agent(&hosts, LIMITED[0], LIMITED[1], 0x7fff);
+        assert_eq!(refused, (None, [0, 0, 1]));
+        assert_eq!(ask_agent(&hosts, FULL, LIMITED[1], 0x8001), (None, [0, 0, 2]));
+    }
 }
