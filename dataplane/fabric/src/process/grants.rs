@@ -129,7 +129,8 @@ impl Grants {
     /// So many packets have gone by it since the last look.
     pub fn used(&mut self, number: u64, packets: u64) {
         if let Some(grant) = self.lanes.get_mut(&number) {
-            grant.used = grant.used / 2 + packets;
+            // The count is the sender's own, who may write anything.
+            grant.used = (grant.used / 2).saturating_add(packets);
             grant.looks = grant.looks.saturating_add(1);
         }
     }
@@ -184,6 +185,14 @@ mod tests {
         assert_eq!(grants.may(3, 2, 0), Verdict::No);
         grants.all(|_| true).into_iter().for_each(|lane| grants.used(lane, 1));
         assert_eq!(grants.may(3, 2, 0), Verdict::TakeBack(1));
+    }
+
+    #[test]
+    fn counts_of_any_size_are_taken() {
+        let mut grants = full();
+        (0..3).for_each(|_| grants.used(1, u64::MAX));
+        assert_eq!(grants.lane(1).map(|grant| grant.used), Some(u64::MAX));
+        assert_eq!(grants.may(1, 9, u64::MAX), Verdict::TakeBack(LANES_MAX as u64));
     }
 
     #[test]
