@@ -18,7 +18,7 @@ pub enum LinkLayer {
 }
 
 /// How a port is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     /// What it is attached to.
     pub link_layer: LinkLayer,

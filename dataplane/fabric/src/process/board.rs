@@ -222,18 +222,18 @@ mod tests {
         (port.lmc, port.sm_lid, port.sm_sl, port.reregistrations) = (3, Lid(7), 5, 9);
         port.pkeys = (0..PKEYS as u16).map(|nth| PKey(0x8000 | nth)).collect();
         port.gids = (0..GIDS as u64).map(|nth| Gid::new(Gid::DEFAULT_PREFIX, Guid(nth))).collect();
-        let same = |a: &Port, b: &Port| format!("{a:?}") == format!("{b:?}");
-        assert!(same(&port_of(&words_of(&port)), &port));
+        assert_eq!(port_of(&words_of(&port)), port);
 
         let (mut server, fd) = ServerBoard::create(&port).unwrap();
         let mut client = ClientBoard::open(fd).unwrap();
-        assert!(same(&client.changed_port().unwrap(), &port));
+        assert_eq!(client.changed_port(), Some(port.clone()));
         server.set_port(&port);
         assert!(client.changed_port().is_none(), "nothing has changed");
         port.state = PortState::DOWN;
         server.set_port(&port);
         server.set_wants_packets(true);
-        assert!(same(&client.changed_port().unwrap(), &port) && client.wants_packets());
+        assert_eq!(client.changed_port(), Some(port));
+        assert!(client.wants_packets());
         assert!(!client.takes_waking());
         server.set_sleeps(true);
         assert!(client.takes_waking() && !client.takes_waking(), "once");
