@@ -230,6 +230,14 @@ impl Frame {
             Self::Message(message) => Lid((message.head[1] >> 32) as u16),
         }
     }
+
+    /// Where it says that it comes from.
+    pub(crate) fn slid(&self) -> Lid {
+        match self {
+            Self::Packet(octets) => Lrh::read(octets).map_or(Lid::NONE, |(lrh, _)| lrh.slid),
+            Self::Message(message) => message.head_words().slid,
+        }
+    }
 }
 
 /// Something that has come, whichever way.

@@ -27,6 +27,7 @@ pub mod hca;
 mod head;
 mod lend;
 pub mod link;
+mod listen;
 pub mod net;
 pub mod node;
 pub mod null;

@@ -39,6 +39,7 @@ use egress::Egress;
 use flight::Flight;
 pub(crate) use flight::size_of_message;
 use foreign::Foreign;
+use pollux_wire::address::Lid;
 use pollux_wire::mad::smp::PortState;
 use pollux_wire::packet::Lrh;
 use pollux_wire::psn::Psn;
@@ -230,6 +231,20 @@ impl Net {
     /// The adapter at an end has dropped something for its key.
     pub fn key_violation(&mut self, end: End, violation: &KeyViolation) {
         self.subnet.node_mut(end.node).key_violation(end.port, violation);
+    }
+
+    /// Counts what a process at a port did wrong. No port is changed by that.
+    pub(crate) fn count_drop(&mut self, end: End, reason: NodeDrop) {
+        self.subnet.node_mut(end.node).drops.count(reason);
+    }
+
+    /// Whether a frame that leaves an adapter says where it comes from: one of the addresses of its
+    /// port, or none on the way by directed routes (IBA 14.2.2).
+    pub(crate) fn is_from(&self, end: End, frame: &Frame) -> bool {
+        let info = &self.subnet.nodes()[end.node as usize].ports[usize::from(end.port)].info;
+        let slid = frame.slid();
+        let is_directed = slid == Lid::PERMISSIVE && frame.lane() == Lrh::VL_MANAGEMENT;
+        slid == info.lid || info.lid.covers(info.lmc, slid) || is_directed
     }
 
     /// Something leaves an adapter.

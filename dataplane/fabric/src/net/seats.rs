@@ -16,9 +16,11 @@ use pollux_wire::packet::Packet;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// What a link of an end holds of frames that its adapter has not taken. More are dropped, as by
-/// an adapter that is too slow for its link.
-const ARRIVED_MAX: usize = 1 << 16;
+/// Frames that have come for an adapter and that it has not taken. More are dropped, as by an
+/// adapter that is too slow for its link.
+pub const ARRIVED_FRAMES_MAX: usize = 1 << 16;
+/// And their octets; one frame may have more. A process that is stopped costs the fabric so much.
+pub const ARRIVED_OCTETS_MAX: usize = 32 << 20;
 
 /// Where an adapter is: at a port, and which one of those that share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,6 +46,10 @@ pub(super) type Seats = BTreeMap<u8, Attached>;
 pub(super) struct Attached {
     /// What has come, each with the seat that it comes from.
     arrived: VecDeque<(Seat, Frame)>,
+    /// Octets of those.
+    octets: usize,
+    /// How many there have been in all.
+    came: u64,
     lender: Option<Arc<Lender>>,
 }
 
@@ -94,9 +100,18 @@ impl Net {
     /// The next thing that has come for an adapter, and where from.
     pub fn take(&mut self, at: impl Into<Seat>) -> Option<(Seat, Frame)> {
         let at = at.into();
-        let taken = self.adapters.get_mut(&at.end)?.get_mut(&at.number)?.arrived.pop_front();
-        self.waiting -= usize::from(taken.is_some());
-        taken
+        let adapter = self.adapters.get_mut(&at.end)?.get_mut(&at.number)?;
+        let (from, frame) = adapter.arrived.pop_front()?;
+        adapter.octets -= frame.kept_octets();
+        self.waiting -= 1;
+        Some((from, frame))
+    }
+
+    /// How many frames have come for the adapter at a seat since it is there, taken or not.
+    pub fn came(&self, at: impl Into<Seat>) -> u64 {
+        let at = at.into();
+        let adapter = self.adapters.get(&at.end).and_then(|seats| seats.get(&at.number));
+        adapter.map_or(0, |adapter| adapter.came)
     }
 
     /// Whether something has arrived that no adapter has taken yet.
@@ -129,7 +144,9 @@ impl Net {
     fn put_at(&mut self, seat: Seat, origin: Seat, frame: Frame) {
         let seats = self.adapters.get_mut(&seat.end);
         let reason = match seats.and_then(|seats| seats.get_mut(&seat.number)) {
-            Some(adapter) if adapter.arrived.len() < ARRIVED_MAX => {
+            Some(adapter) if adapter.has_room(&frame) => {
+                adapter.octets += frame.kept_octets();
+                adapter.came += 1;
                 adapter.arrived.push_back((origin, frame));
                 self.waiting += 1;
                 return;
@@ -158,7 +175,22 @@ impl Net {
     }
 }
 
+impl Attached {
+    fn has_room(&self, frame: &Frame) -> bool {
+        let has_octets = self.octets + frame.kept_octets() <= ARRIVED_OCTETS_MAX;
+        self.arrived.len() < ARRIVED_FRAMES_MAX && (has_octets || self.arrived.is_empty())
+    }
+}
+
 impl Frame {
+    /// Octets that it takes up while it waits, those lent left out.
+    fn kept_octets(&self) -> usize {
+        match self {
+            Self::Message(message) => message.payload().len(),
+            Self::Packet(octets) => octets.len(),
+        }
+    }
+
     /// The queue pair that it is for; what says none is for management.
     fn dest_qp(&self) -> Qpn {
         match self {
@@ -167,5 +199,55 @@ impl Frame {
                 Packet::parse(octets).map_or(Qpn::SMI, |packet| packet.bth().dest_qp)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::world::Wire;
+    use crate::subnet::Subnet;
+    use crate::topology::Topology;
+
+    const END: End = End { node: 1, port: 1 };
+
+    fn net() -> Net {
+        let mut net =
+            Net::new(Subnet::new(Topology::generate("single:2", 1).unwrap()), 1, Wire::default());
+        net.claim(END);
+        net
+    }
+
+    fn message(octets: usize) -> Frame {
+        Frame::message(&[0; 3], octets, |all| all.fill(0))
+    }
+
+    fn full(net: &Net) -> u64 {
+        net.subnet().nodes()[END.node as usize].drops.of(NodeDrop::Full)
+    }
+
+    #[test]
+    fn frames_that_nobody_takes_are_kept_up_to_so_many_octets() {
+        let (mut net, octets) = (net(), 4096);
+        let room = ARRIVED_OCTETS_MAX / octets;
+        (0..room + 3).for_each(|_| net.put_at(END.into(), END.into(), message(octets)));
+        assert_eq!((full(&net), net.came(END)), (3, room as u64));
+        assert!(net.take(END).is_some(), "then there is room again, for one");
+        (0..2).for_each(|_| net.put_at(END.into(), END.into(), message(octets)));
+        assert_eq!((full(&net), net.came(END)), (4, room as u64 + 1));
+        while net.take(END).is_some() {}
+        net.put_at(END.into(), END.into(), message(2 * ARRIVED_OCTETS_MAX));
+        assert_eq!(full(&net), 4, "one frame may have more");
+        net.put_at(END.into(), END.into(), message(1));
+        assert_eq!(full(&net), 5);
+    }
+
+    #[test]
+    fn frames_that_nobody_takes_are_kept_up_to_so_many() {
+        let mut net = net();
+        (0..ARRIVED_FRAMES_MAX + 3).for_each(|_| net.put_at(END.into(), END.into(), message(0)));
+        assert_eq!((full(&net), net.came(END)), (3, ARRIVED_FRAMES_MAX as u64));
+        net.detach(END);
+        assert!(!net.is_waited_for());
     }
 }

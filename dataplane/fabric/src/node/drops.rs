@@ -39,11 +39,19 @@ pub enum NodeDrop {
     /// A datagram of general services without their Q_Key, or of a partition that is not the
     /// port's.
     Key,
+    /// From a process, with a source LID that is not its port's.
+    SourceLid,
+    /// A subnet management datagram that would set something, from a port without the grant to.
+    NotManager,
+    /// A process that took nothing of what it was told, and was detached.
+    Overrun,
+    /// Memory that a process lends, for which the fabric has no descriptor left.
+    NoDescriptor,
 }
 
 impl NodeDrop {
     /// Every reason.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 21] = [
         Self::DirectedRoute,
         Self::MKey,
         Self::Unclaimed,
@@ -61,6 +69,10 @@ impl NodeDrop {
         Self::Malformed,
         Self::Crc,
         Self::Key,
+        Self::SourceLid,
+        Self::NotManager,
+        Self::Overrun,
+        Self::NoDescriptor,
     ];
 
     /// The name under which it is counted.
@@ -83,6 +95,10 @@ impl NodeDrop {
             Self::Malformed => "malformed",
             Self::Crc => "crc",
             Self::Key => "key",
+            Self::SourceLid => "source_lid",
+            Self::NotManager => "not_manager",
+            Self::Overrun => "overrun",
+            Self::NoDescriptor => "no_descriptor",
         }
     }
 }
@@ -124,6 +140,6 @@ mod tests {
         for (times, reason) in NodeDrop::ALL.into_iter().enumerate() {
             assert_eq!(drops.of(reason), times as u64, "{}", reason.name());
         }
-        assert_eq!(drops.total(), 136);
+        assert_eq!(drops.total(), 210);
     }
 }

@@ -64,7 +64,9 @@ impl fmt::Display for OpenError {
             }
             Self::Refused(address, reason) => write!(f, "{address}: {reason}"),
             Self::Silent(address) => {
-                write!(f, "{address}: the fabric does not answer; is it of another version?")
+                let seconds = PATIENCE.as_secs();
+                write!(f, "{address}: the fabric does not answer within {seconds} s; ")?;
+                f.write_str("is it stopped, or of another version?")
             }
             Self::Memory(error) => write!(f, "no memory to share with the fabric: {error}"),
         }
@@ -121,12 +123,19 @@ impl ProcessLink {
         let (state, room) = (State::Apart, Vec::new());
         let mut link = Self { address, clock, loans, state, turns: 0, room, chair };
         let address = || link.address.clone();
-        let socket = Socket::connect(&link.address.path);
-        let socket = socket.map_err(|errno| OpenError::NoServer(address(), errno))?;
+        let until = (link.clock)() + PATIENCE;
+        let socket = loop {
+            match Socket::connect(&link.address.path) {
+                Ok(socket) => break socket,
+                // It lives, and has others to let in first.
+                Err(Errno::AGAIN) if (link.clock)() < until => wait(&mut []),
+                Err(Errno::AGAIN) => return Err(OpenError::Silent(address())),
+                Err(errno) => return Err(OpenError::NoServer(address(), errno)),
+            }
+        };
         if !link.ask(&socket) {
             return Err(OpenError::Silent(address()));
         }
-        let until = (link.clock)() + PATIENCE;
         loop {
             match joined(&socket) {
                 Answer::Joined(board) => {
@@ -138,7 +147,7 @@ impl ProcessLink {
                 Answer::NotYet if (link.clock)() >= until => {
                     return Err(OpenError::Silent(address()));
                 }
-                Answer::NotYet => wait(&socket),
+                Answer::NotYet => wait(&mut [PollFd::new(&socket, PollFlags::IN)]),
             }
         }
     }
@@ -211,7 +220,7 @@ fn joined(socket: &Socket) -> Answer {
             ClientBoard::open(fd).map_or(Answer::Ended, Answer::Joined)
         }
         Received::Note(Note::Refused { reason }, _) => Answer::Refused(reason),
-        Received::Note(..) | Received::End => Answer::Ended,
+        Received::Note(..) | Received::Truncated(_) | Received::End => Answer::Ended,
     }
 }
 
@@ -228,10 +237,11 @@ fn refused(error: OpenError) -> VerbsError {
     VerbsError::System { verb: BESIDE, errno: errno.raw_os_error(), advice: error.to_string() }
 }
 
-fn wait(socket: &Socket) {
-    let soon = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-    // Whatever comes of it, the socket is looked at next.
-    let _ = poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&soon));
+/// Until something comes by one of these, or for a moment.
+fn wait(fds: &mut [PollFd<'_>]) {
+    let soon = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+    // Whatever comes of it, what is waited for is looked at next.
+    let _ = poll(fds, Some(&soon));
 }
 
 impl Link for ProcessLink {
@@ -323,5 +333,71 @@ impl Link for ProcessLink {
 
     fn rest(&mut self) {
         self.turns = TURNS_PER_LOOK;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::socket::{accept, listen_at, socket_path};
+    use rustix::net::listen;
+    use std::os::fd::{AsFd, OwnedFd};
+    use std::path::PathBuf;
+    use std::sync::Mutex;
+
+    /// A server that lets so few wait that the next one has to come again.
+    fn full_server(name: &str) -> (PathBuf, OwnedFd, Vec<Socket>) {
+        let path = std::env::temp_dir().join(format!("pollux-{name}-{}", std::process::id()));
+        let listener = listen_at(&socket_path(&path)).unwrap();
+        listen(&listener, 1).unwrap();
+        let mut waiting = Vec::new();
+        loop {
+            match Socket::connect(&path) {
+                Ok(socket) => waiting.push(socket),
+                Err(errno) => {
+                    assert_eq!(errno, Errno::AGAIN);
+                    return (path, listener, waiting);
+                }
+            }
+        }
+    }
+
+    fn open_at(path: &std::path::Path, clock: Clock) -> OpenError {
+        let address = Address::parse(&format!("soft:{}@host1", path.display())).unwrap();
+        ProcessLink::open(address, clock).err().expect("nobody answers")
+    }
+
+    #[test]
+    fn a_server_with_no_room_now_is_tried_again_until_the_time_is_over() {
+        let (path, listener, waiting) = full_server("full");
+        let steps = Mutex::new(0);
+        // Every look at the clock is a second; at the third the server lets in who waits.
+        let clock: Clock = Arc::new(move || {
+            let mut steps = steps.lock().unwrap();
+            *steps += 1;
+            if *steps == 3 {
+                (0..waiting.len()).for_each(|_| drop(accept(listener.as_fd()).unwrap()));
+            } else if *steps == 6 {
+                // It has come in, and its question is there; nobody answers.
+                let socket = accept(listener.as_fd()).expect("it has tried again");
+                let asked = socket.receive();
+                assert!(matches!(asked, Received::Note(Note::Attach(_), Some(_))), "{asked:?}");
+            }
+            Time::START + Duration::from_secs(*steps)
+        });
+        assert!(matches!(open_at(&path, clock), OpenError::Silent(_)));
+        std::fs::remove_file(socket_path(&path)).unwrap();
+    }
+
+    #[test]
+    fn a_server_that_never_has_room_is_given_up_when_the_time_is_over() {
+        let (path, _listener, _waiting) = full_server("never");
+        let steps = Mutex::new(0);
+        let clock: Clock = Arc::new(move || {
+            *steps.lock().unwrap() += 1;
+            Time::START + Duration::from_secs(*steps.lock().unwrap())
+        });
+        assert!(matches!(open_at(&path, clock), OpenError::Silent(_)));
+        std::fs::remove_file(socket_path(&path)).unwrap();
     }
 }

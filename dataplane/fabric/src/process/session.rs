@@ -279,6 +279,8 @@ impl Session {
                 Received::Nothing => break,
                 Received::End => return Err(Lost),
                 Received::Note(note, beside) => self.take_note(note, beside),
+                // Without its descriptor, what it says is there is not.
+                Received::Truncated(note) => self.take_note(note, None),
             }
         }
         for (client, segment) in std::mem::take(&mut self.lenders.asks) {

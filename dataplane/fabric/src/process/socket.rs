@@ -3,25 +3,22 @@
 //! A fabric is known by a path, at which it answers questions. That is a socket of another kind, so
 //! this one has a name of its own beside it.
 //!
-//! The socket file is its owner's alone (0600): who may open it may use the fabric. The mode is set
-//! before the file is there, so at no time may others open it.
+//! The socket file is its owner's alone (`listen`): who may open it may use the fabric.
 
 use super::note::{Note, OCTETS_MAX};
-use rustix::fs::{Mode, fchmod};
+use crate::listen;
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
-    connect, listen, recvmsg, sendmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    accept_with, connect, recvmsg, sendmsg, socket_with,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Clients that may wait to be accepted.
-const WAITING_MAX: i32 = 64;
 /// Descriptors beside a note; more are closed unseen.
 const DESCRIPTORS_MAX: usize = 1;
 
@@ -42,6 +39,8 @@ pub enum Received {
     End,
     /// A note, and the descriptor beside it.
     Note(Note, Option<OwnedFd>),
+    /// A note without the descriptor that was beside it: this process has as many as it may have.
+    Truncated(Note),
 }
 
 /// The socket of a fabric that is known by a path.
@@ -51,26 +50,9 @@ pub fn socket_path(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Waits for clients at a path. A file that a dead server left there is replaced.
+/// Waits for clients at a path. A socket that a dead server left there is replaced.
 pub fn listen_at(path: &Path) -> Result<OwnedFd, Errno> {
-    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
-    fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
-    let address = SocketAddrUnix::new(path)?;
-    match bind(&fd, &address) {
-        Err(Errno::ADDRINUSE) if is_dead(&address) => {
-            rustix::fs::unlink(path)?;
-            bind(&fd, &address)?;
-        }
-        other => other?,
-    }
-    listen(&fd, WAITING_MAX)?;
-    Ok(fd)
-}
-
-/// Whether a path has a socket that nobody listens at.
-fn is_dead(address: &SocketAddrUnix) -> bool {
-    let probe = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None);
-    probe.and_then(|probe| connect(&probe, address)) == Err(Errno::CONNREFUSED)
+    listen::listen_at(path, SocketType::SEQPACKET)
 }
 
 /// The next client that waits, if one does.
@@ -79,7 +61,8 @@ pub fn accept(listener: BorrowedFd<'_>) -> Option<Socket> {
 }
 
 impl Socket {
-    /// To the server of a fabric that is known by a path.
+    /// To the server of a fabric that is known by a path. `AGAIN` says that it lives, and that so
+    /// many are waiting for it already that it has no room for one more now.
     pub fn connect(path: &Path) -> Result<Self, Errno> {
         let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
         connect(&fd, &SocketAddrUnix::new(socket_path(path))?)?;
@@ -119,12 +102,12 @@ impl Socket {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let len = loop {
+        let (len, flags) = loop {
             match recvmsg(&self.fd, &mut [IoSliceMut::new(&mut octets)], &mut control, flags) {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Received::Nothing,
                 Err(_) => return Received::End,
-                Ok(received) => break received.bytes,
+                Ok(received) => break (received.bytes, received.flags),
             }
         };
         let mut beside = None;
@@ -134,6 +117,9 @@ impl Socket {
             }
         }
         match Note::parse(&octets[..len]) {
+            Some(note) if beside.is_none() && flags.contains(ReturnFlags::CTRUNC) => {
+                Received::Truncated(note)
+            }
             Some(note) => Received::Note(note, beside),
             None => Received::End,
         }

@@ -9,12 +9,12 @@
 //! A stream loses nothing: what it does not take now waits in the net.
 
 use super::framing::{self, Frames, Next};
+use crate::listen::listen_at;
 use crate::time::Time;
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -181,18 +181,5 @@ fn connected(path: &Path) -> io::Result<UnixStream> {
 
 /// Listens at a path, for this user only. A socket that nobody listens at any more is replaced.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
-    match connected(path) {
-        Ok(_) => return Err(ErrorKind::AddrInUse.into()),
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            if fs::symlink_metadata(path)?.file_type().is_socket() {
-                fs::remove_file(path)?;
-            }
-        }
-        Err(error) => return Err(error),
-    }
-    let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+    Ok(listen_at(path, SocketType::STREAM)?.into())
 }

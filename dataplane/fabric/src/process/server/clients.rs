@@ -4,6 +4,7 @@ use super::{CLIENTS_MAX, Client, Place, STRANGERS_MAX, Server};
 use crate::hca::SEATS_MAX;
 use crate::net::Net;
 use crate::net::seats::Seat;
+use crate::node::NodeDrop;
 use crate::process::board::{SLOTS, ServerBoard};
 use crate::process::loans::{SEGMENTS_MAX, TABLE};
 use crate::process::note::{Attach, Note};
@@ -13,18 +14,16 @@ use crate::topology::End;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 
+/// Connections taken in a look: as many as there may be clients and strangers. More wait outside.
+const ACCEPTED_MAX: usize = CLIENTS_MAX + STRANGERS_MAX;
+/// Why a client is refused where this process is at its limits.
+const NO_ROOM: &str = "the fabric has no memory or no descriptors left";
 /// Notes taken of a client at a time: more than the segments that it may lend.
 const NOTES: usize = 2 * SEGMENTS_MAX;
 
 impl Server {
     /// Looks at all sockets.
     pub(super) fn look(&mut self, now: Time, net: &mut Net) {
-        while let Some(stranger) = accept(self.listener.as_fd()) {
-            if self.strangers.len() >= STRANGERS_MAX {
-                self.strangers.pop_front();
-            }
-            self.strangers.push_back(stranger);
-        }
         let clients: Vec<u32> = self.clients.keys().copied().collect();
         for number in clients {
             self.read(net, number);
@@ -39,18 +38,46 @@ impl Server {
             }
         }
         // Behind those who left: their places are free.
-        for _ in 0..self.strangers.len() {
-            let Some(stranger) = self.strangers.pop_front() else { break };
-            match stranger.receive() {
-                Received::Nothing => self.strangers.push_back(stranger),
-                Received::Note(Note::Attach(ask), Some(table)) => {
-                    if let Err((stranger, reason)) = self.attach(net, stranger, &ask, table) {
-                        let _ = stranger.send(&Note::Refused { reason: reason.into() }, None);
-                    }
+        self.ask_strangers(net);
+        for _ in 0..ACCEPTED_MAX {
+            let Some(stranger) = accept(self.listener.as_fd()) else { break };
+            let silent = self.ask_stranger(net, stranger);
+            self.strangers.extend(silent);
+            if self.strangers.len() > STRANGERS_MAX {
+                // Only one that has still said nothing is closed.
+                self.ask_strangers(net);
+                if self.strangers.len() > STRANGERS_MAX {
+                    self.strangers.pop_front();
                 }
-                Received::Note(..) | Received::End => {}
             }
         }
+    }
+
+    fn ask_strangers(&mut self, net: &mut Net) {
+        for stranger in std::mem::take(&mut self.strangers) {
+            let silent = self.ask_stranger(net, stranger);
+            self.strangers.extend(silent);
+        }
+    }
+
+    /// Attaches a stranger, or closes it, as soon as it has said what it wants; gives it back if it
+    /// has not.
+    fn ask_stranger(&mut self, net: &mut Net, stranger: Socket) -> Option<Socket> {
+        let refuse = |stranger: &Socket, reason: &str| {
+            // Without room for that it will find the socket closed.
+            let _ = stranger.send(&Note::Refused { reason: reason.into() }, None);
+        };
+        match stranger.receive() {
+            Received::Nothing => return Some(stranger),
+            Received::Note(Note::Attach(ask), Some(table)) => {
+                if let Err((stranger, reason)) = self.attach(net, stranger, &ask, table) {
+                    refuse(&stranger, reason);
+                }
+            }
+            Received::Truncated(_) => refuse(&stranger, NO_ROOM),
+            Received::Note(..) | Received::End => {}
+        }
+        None
     }
 
     /// Puts a client to a port.
@@ -70,7 +97,7 @@ impl Server {
             net.set_cable(end, true);
         }
         let Ok((board, fd)) = ServerBoard::create(&net.port(end)) else {
-            return Err((socket, "the fabric has no memory or no descriptors left"));
+            return Err((socket, NO_ROOM));
         };
         let number = self.free_number();
         if !socket.send(&Note::Attached { client: number }, Some(fd.as_fd())) {
@@ -79,8 +106,8 @@ impl Server {
         board.set_wants_packets(net.wants_packets());
         net.claim(seat);
         let lent = BTreeMap::from([(TABLE, (table, BTreeSet::new()))]);
-        let outbox = VecDeque::new();
-        let client = Client { socket, seat, board, lent, outbox, is_lost: false };
+        let (held, taken, outbox, is_lost) = (None, 0, VecDeque::new(), false);
+        let client = Client { socket, seat, board, lent, held, taken, outbox, is_lost };
         self.clients.insert(number, client);
         let secret = ask.secret;
         let place = self.places.entry(end).or_insert(Place { secret, seats: BTreeMap::new() });
@@ -147,7 +174,12 @@ impl Server {
                 }
                 // Its lane is looked at next.
                 Received::Note(Note::Wake, _) => {}
-                Received::Note(..) | Received::End => {
+                // It has lent, and we have no descriptor left for that: no fault of its own. Who
+                // asks for the segment hears that there is none.
+                Received::Truncated(Note::Lend { .. }) => {
+                    net.count_drop(client.seat.end, NodeDrop::NoDescriptor);
+                }
+                Received::Note(..) | Received::Truncated(_) | Received::End => {
                     client.is_lost = true;
                     return;
                 }
