@@ -11,11 +11,9 @@
 //! the headers of any link that it may leave by.
 
 use pollux_mem::pool::PoolError;
-use pollux_mem::region::MapError;
-use pollux_mem::{Buf, Cache, Memory, Pool, PoolConfig, Segment};
+use pollux_mem::{Buf, Cache, Memory, Pool, PoolConfig};
 use pollux_verbs::{Access, Device, LKey, MemoryRegion, Pd, Sge, VerbsError};
 use pollux_wire::ip::ipoib::IpoibHeader;
-use std::fmt;
 
 /// Where in its buffer a packet begins: behind a cache line, and behind the four octets that every
 /// link has in front of it (RFC 4391 6). With these a message begins on a line, and with a GRH on a
@@ -35,42 +33,17 @@ pub struct PacketMemory {
     memory: Memory,
 }
 
-/// Why there is none.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum PacketMemoryError {
-    /// No memory.
-    Map(MapError),
-    /// Numbers that no pool can have.
-    Pool(PoolError),
-}
-
-impl fmt::Display for PacketMemoryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Map(error) => write!(f, "no memory for packets: {error}"),
-            Self::Pool(error) => write!(f, "no buffers for packets: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for PacketMemoryError {}
-
 impl PacketMemory {
     /// So many buffers for packets of at most so many octets, headers of the link not counted.
     /// Takes `buffers * (packet_octets_max + 68)` octets, rounded up to an odd number of cache
     /// lines each.
-    pub fn new(buffers: u32, packet_octets_max: u32) -> Result<Self, PacketMemoryError> {
+    pub fn new(buffers: u32, packet_octets_max: u32) -> Result<Self, PoolError> {
         let config = PoolConfig {
             buffers,
             buffer_octets: packet_octets_max.saturating_add(PACKET_OFFSET as u32),
             headroom_octets: PACKET_OFFSET as u16,
         };
-        let octets = config.region_octets();
-        let segment = Segment::create("packets", octets).map_err(PacketMemoryError::Map)?;
-        let ours = segment.map().map_err(PacketMemoryError::Map)?;
-        let pool = Pool::in_region(ours, config).map_err(PacketMemoryError::Pool)?;
-        let memory = Memory::lending(segment).map_err(PacketMemoryError::Map)?;
+        let (pool, memory) = Pool::shared(config)?;
         Ok(Self { pool, memory })
     }
 
@@ -159,8 +132,6 @@ impl Stock {
 impl Drop for Stock {
     /// What is still posted the adapter may still write: nobody gets those buffers any more.
     fn drop(&mut self) {
-        for buf in self.posted.iter_mut().filter_map(Option::take) {
-            buf.into_raw();
-        }
+        self.posted.iter_mut().filter_map(Option::take).for_each(Buf::leak);
     }
 }

@@ -197,7 +197,7 @@ fn rings(criterion: &mut Criterion) {
 
 fn pools(criterion: &mut Criterion) {
     let pool = Pool::new(CONFIG).unwrap();
-    println!("{pool:?}");
+    println!("{pool:?} on {}", pool.backing());
     let mut cache = pool.cache(4 * BATCH);
     let mut group = criterion.benchmark_group("pool");
     group.bench_function("cache_alloc_free", |bencher| {
@@ -208,10 +208,6 @@ fn pools(criterion: &mut Criterion) {
     });
     group.bench_function("without_cache_alloc_drop", |bencher| {
         bencher.iter(|| drop(black_box(pool.alloc())));
-    });
-    let mut kept = cache.alloc();
-    group.bench_function("into_raw_claim", |bencher| {
-        bencher.iter(|| kept = pool.claim(black_box(kept.take().unwrap().into_raw())));
     });
     group.throughput(Throughput::Elements(BATCH as u64));
     let mut held = Vec::with_capacity(8 * BATCH);

@@ -10,8 +10,9 @@
 //! ```
 //!
 //! Why octets are lent as `&[u8]` although a device writes them: it does so only while the buffer
-//! is posted, and then the device's queue owns the `Buf` and lends nothing. The memory is zeroed
-//! when mapped, so any octet is initialised whatever was or was not received.
+//! is posted, and then the device's queue owns the `Buf` and lends nothing. No other process can
+//! write them at all: a pool makes its memory itself, private or sealed. The memory is zeroed when
+//! mapped, so any octet is initialised whatever was or was not received.
 
 use crate::pool::Core;
 use std::fmt;
@@ -57,8 +58,10 @@ impl Buf {
     pub fn octets(&self) -> &[u8] {
         // SAFETY: the window lies within the buffer, as every change of it checks, and the buffer
         // within the region, which our reference keeps mapped. The octets are initialised. No other
-        // `Buf` has this index, and nobody can write while `self` is borrowed: that takes `&mut
-        // self`.
+        // `Buf` has this index, so in this mapping only `&mut self` writes. The pool made the
+        // region, so no process maps the same pages for writing but this one, and here only the
+        // `Memory` that `Pool::shared` gave beside the pool does: it is registered with adapters,
+        // which write a buffer while it is posted, and then a queue owns `self`.
         unsafe { slice::from_raw_parts(self.address().as_ptr(), self.len()) }
     }
 
@@ -172,13 +175,10 @@ impl Buf {
         self.len = self.len().min(len) as u16;
     }
 
-    /// Gives the buffer away as a bare number: to a device's ring or to another process. It stays
-    /// out until [`Pool::claim`](crate::Pool::claim) takes the number back. The window is not kept:
-    /// send it along.
-    #[inline]
-    pub fn into_raw(self) -> u32 {
-        self.pool_core().surrender(self.index);
-        self.into_index()
+    /// Withdraws the buffer from use for ever: a device may still touch it, and nobody knows for
+    /// how long. Its pool counts it as outstanding and stays mapped.
+    pub fn leak(self) {
+        self.into_index();
     }
 
     /// Ends the handle without giving the buffer back: index and reference are the caller's now.
@@ -217,6 +217,7 @@ impl fmt::Debug for Buf {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use crate::Memory;
     use crate::pool::{BUFFER_OCTETS_MAX, Leak, Pool, PoolConfig, PoolError};
 
     const CONFIG: PoolConfig = PoolConfig { buffers: 8, buffer_octets: 256, headroom_octets: 64 };
@@ -258,21 +259,31 @@ mod tests {
     }
 
     #[test]
-    fn a_raw_index_is_claimed_once() {
+    fn what_a_device_may_still_touch_is_never_given_out_again() {
         let pool = Pool::new(CONFIG).unwrap();
-        let mut buf = pool.alloc().unwrap();
+        let buf = pool.alloc().unwrap();
         let index = buf.index();
-        assert!(pool.claim(index).is_none(), "held");
-        buf.push_back(1).unwrap()[0] = 42;
-        let raw = buf.into_raw();
-        assert_eq!((raw, pool.outstanding()), (index, 1));
-        let mut again = pool.claim(raw).unwrap();
-        assert_eq!(again.push_back(1).unwrap(), [42]);
-        assert!(pool.claim(raw).is_none(), "claimed before");
-        assert!((0..=u32::MAX).step_by(0x10_0001).all(|guess| pool.claim(guess).is_none()));
-        drop(again);
-        assert!(pool.claim(raw).is_none(), "free");
-        assert_eq!(pool.close(), Ok(()));
+        buf.leak();
+        let rest: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
+        assert_eq!(rest.len(), 7);
+        assert!(rest.iter().all(|buf| buf.index() != index));
+        drop(rest);
+        assert_eq!(pool.close(), Err(Leak { outstanding: 1 }));
+    }
+
+    #[test]
+    fn nobody_else_can_write_the_buffers_of_a_shared_pool() {
+        let (pool, memory) = Pool::shared(CONFIG).unwrap();
+        let segment = memory.segment().expect("this kernel seals");
+        assert!(segment.map().is_err(), "a peer maps it for writing");
+        assert!(!Memory::borrowed(segment).unwrap().write(0, b"x"));
+        let mut buf = pool.alloc().unwrap();
+        buf.push_back(4).unwrap().copy_from_slice(b"here");
+        let mut out = [0; 4];
+        assert!(Memory::borrowed(segment).unwrap().read(buf.distance(), &mut out));
+        assert_eq!(&out, b"here");
+        assert!(memory.write(buf.distance(), b"come"));
+        assert_eq!(buf.octets(), b"come", "an adapter writes while the buffer is posted");
     }
 
     #[test]
@@ -319,8 +330,6 @@ mod tests {
         ] {
             assert!(matches!(Pool::new(config), Err(PoolError::BadConfig(bad)) if bad == config));
         }
-        let region = crate::Region::anonymous(1).unwrap();
-        let error = Pool::in_region(region, PoolConfig { buffers: 1000, ..CONFIG }).unwrap_err();
-        assert!(matches!(error, PoolError::RegionTooSmall { .. }));
+        assert!(Pool::shared(PoolConfig { buffers: 0, ..CONFIG }).is_err());
     }
 }

@@ -9,7 +9,7 @@
 //! agree, a [`seq_cell`](crate::seq_cell) holds them. Which counter means what is agreed elsewhere.
 
 use crate::sync::Ordering;
-use crate::words::Words;
+use crate::words::{ReadWords, Words};
 
 /// The owner of a place full of counters.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct Counters {
 /// One who looks at them.
 #[derive(Debug)]
 pub struct CounterReader {
-    words: Words,
+    words: ReadWords,
 }
 
 impl Counters {
@@ -42,14 +42,14 @@ impl Counters {
 }
 
 impl CounterReader {
-    /// Looks at the counters of a place.
-    pub fn new(words: Words) -> Self {
-        Self { words }
+    /// Looks at the counters of a place, which it need not be able to write.
+    pub fn new(words: impl Into<ReadWords>) -> Self {
+        Self { words: words.into() }
     }
 
     /// A counter as it stands, or `None` if there is no such.
     pub fn read(&self, counter: usize) -> Option<u64> {
-        Some(self.words.as_slice().get(counter)?.load(Ordering::Relaxed))
+        Some(self.words.as_slice().get(counter)?.load())
     }
 }
 

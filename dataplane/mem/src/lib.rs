@@ -47,4 +47,4 @@ pub use pad::CachePadded;
 pub use pool::{Cache, Pool, PoolConfig};
 pub use region::{Backing, Region};
 pub use segment::Segment;
-pub use words::{Plain, Words};
+pub use words::{Plain, ReadWords, Words};

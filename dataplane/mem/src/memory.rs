@@ -2,7 +2,8 @@
 //!
 //! A peer may write into it by RDMA while its owner reads: what comes out then is torn, and that is
 //! the program's affair. But it must never be undefined, so this memory is reached by relaxed
-//! atomic words only ([`Words`]), and nobody ever holds a slice of it.
+//! atomic words only, and nobody ever holds a slice of it. What a peer lends has no words to write
+//! at all ([`ReadWords`]).
 //!
 //! [`Memory::private`] is for adapters in hardware, and for those in software whose peers are in
 //! the same process. [`Memory::shared`] is what peers in other processes can read too: between
@@ -15,14 +16,12 @@
 use crate::region::{MapError, Region};
 use crate::segment::Segment;
 use crate::sync::{Arc, AtomicU64, Ordering};
-use crate::words::Words;
+use crate::words::{ReadWord, ReadWords};
 
 /// A stretch of memory that an adapter may be told of. A clone is another handle on the same one.
 #[derive(Clone, Debug)]
 pub struct Memory {
-    words: Words,
-    /// So many of its octets may be written: all, or none.
-    writable: usize,
+    words: ReadWords,
     /// What other processes map to read it.
     segment: Option<Arc<Segment>>,
 }
@@ -46,20 +45,19 @@ impl Memory {
 
     /// All of a segment, which nobody else can map for writing from now on. Where the kernel cannot
     /// see to that (before Linux 5.1), no peer is let read it either.
-    pub fn lending(segment: Segment) -> Result<Self, MapError> {
+    pub(crate) fn lending(segment: Segment) -> Result<Self, MapError> {
         let memory = Self::over(segment.map()?);
         Ok(Self { segment: segment.seal().is_ok().then(|| Arc::new(segment)), ..memory })
     }
 
     /// What a peer lends: it is read, and every write is refused.
     pub fn borrowed(segment: &Segment) -> Result<Self, MapError> {
-        Ok(Self { writable: 0, ..Self::over(segment.map_to_read()?) })
+        Ok(Self { words: ReadWords::of(segment)?, segment: None })
     }
 
     /// All of `region`.
     pub fn over(region: Region) -> Self {
-        let words = Words::over(region);
-        Self { writable: words.as_slice().len() * WORD, words, segment: None }
+        Self { words: ReadWords::over(region), segment: None }
     }
 
     /// What a peer maps to read all of this memory; none if no peer can.
@@ -88,16 +86,16 @@ impl Memory {
         let words = &self.words.as_slice()[at / WORD..];
         let (head, body) = out.split_at_mut(head_len(at, out.len()));
         if let Some(first) = words.first() {
-            let octets = load(first).to_ne_bytes();
+            let octets = first.load().to_ne_bytes();
             head.copy_from_slice(&octets[at % WORD..][..head.len()]);
         }
         let words = &words[usize::from(!head.is_empty())..];
         let (whole, tail) = body.as_chunks_mut::<WORD>();
         for (octets, word) in whole.iter_mut().zip(words) {
-            *octets = load(word).to_ne_bytes();
+            *octets = word.load().to_ne_bytes();
         }
         if !tail.is_empty() {
-            let octets = load(&words[whole.len()]).to_ne_bytes();
+            let octets = words[whole.len()].load().to_ne_bytes();
             tail.copy_from_slice(&octets[..tail.len()]);
         }
         true
@@ -110,7 +108,7 @@ impl Memory {
         if !self.takes(at, octets.len()) {
             return false;
         }
-        let words = &self.words.as_slice()[at / WORD..];
+        let words = &self.words.targets()[at / WORD..];
         let (head, body) = octets.split_at(head_len(at, octets.len()));
         if !head.is_empty() {
             blend(&words[0], at % WORD, head);
@@ -137,7 +135,7 @@ impl Memory {
             return self.write_words_shifted(at, from, octets);
         }
         let whole = octets / WORD;
-        let words = &self.words.as_slice()[at / WORD..];
+        let words = &self.words.targets()[at / WORD..];
         for (word, from) in words[..whole].iter().zip(from) {
             word.store(load(from), Ordering::Relaxed);
         }
@@ -183,13 +181,13 @@ impl Memory {
         let body = (octets - head) / WORD * WORD;
         let tail = octets - head - body;
         self.copy_part(at, from, from_at, head);
-        let targets = &self.words.as_slice()[(at + head) / WORD..][..body / WORD];
+        let targets = &self.words.targets()[(at + head) / WORD..][..body / WORD];
         let sources = &from.words.as_slice()[(from_at + head) / WORD..][..body / WORD];
         if body >= BULK_OCTETS {
             bulk::copy(targets, sources);
         } else {
             for (target, source) in targets.iter().zip(sources) {
-                target.store(load(source), Ordering::Relaxed);
+                target.store(source.load(), Ordering::Relaxed);
             }
         }
         self.copy_part(at + head + body, from, from_at + head + body, tail);
@@ -223,7 +221,7 @@ impl Memory {
         if !at.is_multiple_of(WORD) || !self.takes(at, WORD) {
             return None;
         }
-        let word = &self.words.as_slice()[at / WORD];
+        let word = &self.words.targets()[at / WORD];
         word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| Some(change(old))).ok()
     }
 
@@ -234,7 +232,7 @@ impl Memory {
 
     #[inline]
     fn takes(&self, at: usize, octets: usize) -> bool {
-        at.checked_add(octets).is_some_and(|end| end <= self.writable)
+        at.checked_add(octets).is_some_and(|end| end <= self.words.targets().len() * WORD)
     }
 }
 
@@ -263,11 +261,12 @@ fn blend(word: &AtomicU64, first: usize, part: &[u8]) {
 mod bulk {
     //! The processor's own copy, which moves whole cache lines.
 
+    use super::ReadWord;
     use crate::sync::AtomicU64;
     use std::arch::asm;
 
     /// Copies all of `sources` to `targets`, as far as both reach.
-    pub(super) fn copy(targets: &[AtomicU64], sources: &[AtomicU64]) {
+    pub(super) fn copy(targets: &[AtomicU64], sources: &[ReadWord]) {
         let octets = targets.len().min(sources.len()) * 8;
         // SAFETY: both ranges are mapped for as long as the slices are borrowed, and so long;
         // atomic words may be written through a shared borrow. Others may use the words meanwhile,
@@ -290,13 +289,13 @@ mod bulk {
 mod bulk {
     //! Word after word, where nothing better is known.
 
-    use super::load;
+    use super::ReadWord;
     use crate::sync::{AtomicU64, Ordering};
 
     /// Copies all of `sources` to `targets`, as far as both reach.
-    pub(super) fn copy(targets: &[AtomicU64], sources: &[AtomicU64]) {
+    pub(super) fn copy(targets: &[AtomicU64], sources: &[ReadWord]) {
         for (target, source) in targets.iter().zip(sources) {
-            target.store(load(source), Ordering::Relaxed);
+            target.store(source.load(), Ordering::Relaxed);
         }
     }
 }

@@ -20,9 +20,11 @@
 
 use crate::buf::Buf;
 use crate::free_list::{FreeList, INDICES_MAX};
+use crate::memory::Memory;
 use crate::pad::CachePadded;
 use crate::region::{Backing, MapError, Region};
-use crate::sync::{AtomicU8, AtomicUsize, Ordering, fence};
+use crate::segment::Segment;
+use crate::sync::{AtomicUsize, Ordering};
 use std::fmt;
 use std::ptr::NonNull;
 
@@ -74,13 +76,6 @@ pub enum PoolError {
     BadConfig(PoolConfig),
     /// No memory.
     Map(MapError),
-    /// The region given is too small.
-    RegionTooSmall {
-        /// What it has.
-        octets: usize,
-        /// What the buffers need.
-        needed: usize,
-    },
 }
 
 impl fmt::Display for PoolError {
@@ -92,9 +87,6 @@ impl fmt::Display for PoolError {
                  headroom: at most {BUFFERS_MAX} buffers of {BUFFER_OCTETS_MAX} octets, none empty",
             ),
             Self::Map(error) => write!(f, "no memory for the pool: {error}"),
-            Self::RegionTooSmall { octets, needed } => {
-                write!(f, "the pool needs {needed} octets and its region has {octets}")
-            }
         }
     }
 }
@@ -129,19 +121,12 @@ pub(crate) struct Core {
     pub(crate) stride: usize,
     pub(crate) config: PoolConfig,
     region: Region,
-    /// One octet a buffer: whether its index is out raw.
-    raw: Box<[AtomicU8]>,
     free: FreeList,
     /// Handles, plus indices that are not on `free`.
     references: CachePadded<AtomicUsize>,
     /// Handles alone, for reports.
     handles: CachePadded<AtomicUsize>,
 }
-
-/// A buffer's octet in [`Core::raw`] while a [`Buf`] or a free index stands for it.
-const HELD: u8 = 0;
-/// The octet while the bare number stands for it.
-const RAW: u8 = 1;
 
 // SAFETY: a handle is a counted reference to a `Core`, which any thread may use and may take down:
 // its octets are reached only through a `Buf`, of which there is at most one an index, and all else
@@ -158,22 +143,30 @@ impl Pool {
         Self::in_region(region, config)
     }
 
-    /// A pool in the memory given: of a segment, say, so that another process can copy from it.
+    /// A pool in memory that adapters can be told of, and that memory. Peers in other processes can
+    /// be let read it ([`Memory::segment`]), and none can write it: the segment is made here, and
+    /// sealed before anybody else can have it.
     ///
-    /// A process that can write the segment can also write buffers at any time. What must not
-    /// change after it was judged, such as a length, is to be copied out of the buffer first.
-    pub fn in_region(region: Region, config: PoolConfig) -> Result<Self, PoolError> {
+    /// The memory is another mapping of the buffers, so that whoever has it is to them what a
+    /// device is: it may be told to write into a buffer for as long as the buffer is posted, which
+    /// means that a queue owns the [`Buf`] and lends nothing of it.
+    pub fn shared(config: PoolConfig) -> Result<(Self, Memory), PoolError> {
         config.check()?;
-        let (octets, needed) = (region.octets(), config.region_octets());
-        if octets < needed {
-            return Err(PoolError::RegionTooSmall { octets, needed });
-        }
+        let segment = Segment::create("packets", config.region_octets()).map_err(PoolError::Map)?;
+        let ours = segment.map().map_err(PoolError::Map)?;
+        let memory = Memory::lending(segment).map_err(PoolError::Map)?;
+        Ok((Self::in_region(ours, config)?, memory))
+    }
+
+    /// A pool in a region that was made for it. Why nobody else may hand one in: a region may be of
+    /// a segment that another process writes, and buffers are lent as slices.
+    fn in_region(region: Region, config: PoolConfig) -> Result<Self, PoolError> {
+        assert!(region.is_writable() && region.octets() >= config.region_octets());
         let core = Box::new(Core {
             base: region.address(),
             stride: config.stride(),
             config,
             region,
-            raw: (0..config.buffers).map(|_| AtomicU8::new(HELD)).collect(),
             free: FreeList::full(config.buffers).ok_or(PoolError::BadConfig(config))?,
             references: CachePadded(AtomicUsize::new(1)),
             handles: CachePadded(AtomicUsize::new(1)),
@@ -186,7 +179,7 @@ impl Pool {
         self.core().config
     }
 
-    /// What pages it lies on.
+    /// What pages it lies on. It reads a file of the kernel's: for a report, not for a loop.
     pub fn backing(&self) -> Backing {
         self.core().region.backing()
     }
@@ -205,7 +198,7 @@ impl Pool {
         (self.core().lease(&mut index, 1) == 1).then(|| self.buf(index[0]))
     }
 
-    /// How many buffers are away from the shared list: in somebody's hands, raw, or in a cache.
+    /// How many buffers are away from the shared list: in somebody's hands, or in a cache.
     /// Once the caches are dropped, this is how many are not given back.
     ///
     /// While others allocate it is a figure of the recent past.
@@ -222,27 +215,12 @@ impl Pool {
         }
     }
 
-    /// Takes back the buffer whose index was given away by [`Buf::into_raw`]. `None` when that
-    /// index is not away: never given, taken back before, or no index at all. So the number may
-    /// come from a device or a peer which is wrong or lies, and claiming each index below
-    /// `config().buffers` recovers all that a dead peer held.
-    ///
-    /// The buffer comes back empty, with the headroom of a fresh one and its octets as they are.
-    pub fn claim(&self, raw: u32) -> Option<Buf> {
-        let state = self.core().raw.get(raw as usize)?;
-        // One swap decides between all that claim the same index. Acquire, with the release in
-        // `surrender`: what the former owner wrote is there.
-        state.compare_exchange(RAW, HELD, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        Some(self.buf(raw))
-    }
-
     /// The buffer of an index whose lease the caller holds and hands over.
     #[inline(always)]
     fn buf(&self, index: u32) -> Buf {
-        // SAFETY: each caller has just got `index` from the free list with its lease, from a cache
-        // that keeps it with its lease, or out of the raw state, to which only a `Buf` given up
-        // with its lease leads. All of them hand an index out once, so no other `Buf` stands for
-        // it.
+        // SAFETY: each caller has just got `index` from the free list with its lease, or from a
+        // cache that keeps it with its lease. Both hand an index out once, so no other `Buf` stands
+        // for it.
         unsafe { Buf::new(self.core, index) }
     }
 
@@ -275,7 +253,6 @@ impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool")
             .field("config", &self.config())
-            .field("backing", &self.backing())
             .field("outstanding", &self.outstanding())
             .finish()
     }
@@ -295,12 +272,6 @@ impl Core {
         self.free.push(indices);
     }
 
-    /// Marks an index as out raw.
-    pub(crate) fn surrender(&self, index: u32) {
-        // Release: who claims it sees what we wrote into the buffer.
-        self.raw[index as usize].store(RAW, Ordering::Release);
-    }
-
     /// Gives back `count` references and takes the pool down with the last.
     ///
     /// # Safety
@@ -311,7 +282,7 @@ impl Core {
         // Release, and acquire in who comes last: all use of the pool, by whomever, is over before
         // it goes.
         if references.fetch_sub(count, Ordering::Release) == count {
-            fence(Ordering::Acquire);
+            references.load(Ordering::Acquire);
             // SAFETY: that was the last reference and the box was leaked in `Pool::in_region`.
             drop(unsafe { Box::from_raw(core.as_ptr()) });
         }

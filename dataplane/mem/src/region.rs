@@ -6,10 +6,16 @@
 //! Why never fail for want of them: a machine that reserves none must still run, slower. So there
 //! are three steps, and [`Region::backing`] says which one was reached, as the kernel reports it
 //! and not as we wished: pages reserved for huge use, pages that the kernel makes huge by itself,
-//! plain ones.
+//! plain ones. The report is a file of the kernel's, read when somebody asks and never on the way:
+//! a server maps memory between two polls.
 //!
 //! Why fault everything in at once: the first touch of a page is an exception of microseconds,
 //! which does not belong in a breath. It also makes the report true.
+//!
+//! Why no octet of a region is ever lent as a slice here: a device or another process may write it
+//! at any time, and the language calls that undefined. A region is given to
+//! [`Words`](crate::Words), which reach it by atomic operations alone. The one exception is a
+//! [`Pool`](crate::Pool), which makes its region itself and so knows who else can write it.
 
 use crate::segment::Segment;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -96,21 +102,18 @@ impl fmt::Display for MapError {
 impl std::error::Error for MapError {}
 
 /// A mapping that this value alone owns: unmapped when dropped.
-///
-/// Its octets are never lent as a slice, because a device or another process may write them at any
-/// time. Give the region to a [`Pool`](crate::Pool) or to [`Words`](crate::Words), or copy in and
-/// out.
 #[derive(Debug)]
 pub struct Region {
     address: NonNull<u8>,
     octets: usize,
-    backing: Backing,
+    is_reserved_huge: bool,
+    is_writable: bool,
 }
 
 // SAFETY: the mapping belongs to the process, not to the thread that made it, and only this value
 // refers to it.
 unsafe impl Send for Region {}
-// SAFETY: through a shared reference the octets can only be copied out; writing takes `&mut`.
+// SAFETY: a shared reference gives an address and numbers; it reaches no octet.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -137,17 +140,16 @@ impl Region {
             return Ok(Self::fault_in(address, octets));
         }
         let address = NonNull::new(address.cast()).expect("the kernel maps nothing at address 0");
-        Ok(Self { address, octets, backing: Backing::Plain })
+        Ok(Self { address, octets, is_reserved_huge: false, is_writable: false })
     }
 
     fn map_plain(octets: usize) -> Result<Self, MapError> {
-        let address = map_anonymous(octets, MapFlags::empty())?;
-        Ok(Self { address: populate(address, octets), octets, backing: Backing::Plain })
+        Ok(Self::fault_in(map_anonymous(octets, MapFlags::empty())?, octets))
     }
 
     fn map_reserved_huge(octets: usize) -> Result<Self, MapError> {
         let address = map_anonymous(octets, MapFlags::HUGETLB | MapFlags::HUGE_2MB)?;
-        Ok(Self { address: populate(address, octets), octets, backing: Backing::Huge2M })
+        Ok(Self { is_reserved_huge: true, ..Self::populated(address, octets) })
     }
 
     /// Takes one huge page too many and gives the ends back: an unaligned region would have small
@@ -163,15 +165,23 @@ impl Region {
         Ok(Self::fault_in(address, octets))
     }
 
-    /// Asks for huge pages, touches everything, and looks what came of it.
+    /// Asks for huge pages, if one fits, and touches everything.
     fn fault_in(address: *mut c_void, octets: usize) -> Self {
-        // SAFETY: the range was just mapped by our caller; the advice changes no content.
-        // A refusal leaves plain pages, which the report below will show.
-        let _ = unsafe { madvise(address, octets, Advice::LinuxHugepage) };
-        let address = populate(address, octets);
-        let backing =
-            if kernel_uses_huge_pages(address) { Backing::Transparent } else { Backing::Plain };
-        Self { address, octets, backing }
+        if octets >= HUGE_PAGE_OCTETS {
+            // SAFETY: the range was just mapped by our caller; the advice changes no content.
+            // A refusal leaves plain pages, which `backing` will show.
+            let _ = unsafe { madvise(address, octets, Advice::LinuxHugepage) };
+        }
+        Self::populated(address, octets)
+    }
+
+    /// Faults all pages in. A kernel before 5.14 does not know how: then each comes at its first
+    /// touch.
+    fn populated(address: *mut c_void, octets: usize) -> Self {
+        // SAFETY: the range was just mapped for writing; populating changes no content.
+        let _ = unsafe { madvise(address, octets, Advice::LinuxPopulateWrite) };
+        let address = NonNull::new(address.cast()).expect("the kernel maps nothing at address 0");
+        Self { address, octets, is_reserved_huge: false, is_writable: true }
     }
 
     /// Where it begins: page-aligned. For registering the region with a device.
@@ -184,39 +194,20 @@ impl Region {
         self.octets
     }
 
-    /// What pages it lies on.
+    /// Whether it was mapped for writing.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.is_writable
+    }
+
+    /// What pages it lies on. It reads a file of the kernel's: for a report, not for a loop.
     pub fn backing(&self) -> Backing {
-        self.backing
-    }
-
-    /// Copies octets from `offset` on into `out`; says whether the region reaches that far.
-    ///
-    /// What is copied may be torn when another process writes meanwhile, so agree on the time by a
-    /// ring, and judge the copy and never the original.
-    #[must_use]
-    pub fn copy_out(&self, offset: usize, out: &mut [u8]) -> bool {
-        let Some(source) = self.at(offset, out.len()) else { return false };
-        // SAFETY: `at` checked that the source lies within the mapping, which lives as long as
-        // `self`; `out` is ordinary memory and so cannot overlap it. In this process nobody writes
-        // the source meanwhile (that takes `&mut self`). Another process may: that is the case of
-        // memory written by a device, outside what the compiler reasons about, and any octet is a
-        // valid u8.
-        unsafe { ptr::copy_nonoverlapping(source, out.as_mut_ptr(), out.len()) };
-        true
-    }
-
-    /// Copies `octets` to `offset` on; says whether the region reaches that far.
-    #[must_use]
-    pub fn copy_in(&mut self, offset: usize, octets: &[u8]) -> bool {
-        let Some(target) = self.at(offset, octets.len()) else { return false };
-        // SAFETY: as in `copy_out`, with the directions exchanged; `&mut self` keeps others out.
-        unsafe { ptr::copy_nonoverlapping(octets.as_ptr(), target, octets.len()) };
-        true
-    }
-
-    fn at(&self, offset: usize, octets: usize) -> Option<*mut u8> {
-        let end = offset.checked_add(octets)?;
-        (end <= self.octets).then(|| self.address.as_ptr().wrapping_add(offset))
+        if self.is_reserved_huge {
+            Backing::Huge2M
+        } else if kernel_uses_huge_pages(self.address) {
+            Backing::Transparent
+        } else {
+            Backing::Plain
+        }
     }
 }
 
@@ -252,13 +243,6 @@ fn unmap(address: *mut c_void, octets: usize) {
     let _ = unsafe { munmap(address, octets) };
 }
 
-/// Faults all pages in. A kernel before 5.14 does not know how: then each comes at its first touch.
-fn populate(address: *mut c_void, octets: usize) -> NonNull<u8> {
-    // SAFETY: the range was just mapped for writing; populating changes no content.
-    let _ = unsafe { madvise(address, octets, Advice::LinuxPopulateWrite) };
-    NonNull::new(address.cast()).expect("the kernel maps nothing at address 0 unless told to")
-}
-
 /// Whether any of the mapping around `address` lies on huge pages, by `/proc/self/smaps`.
 fn kernel_uses_huge_pages(address: NonNull<u8>) -> bool {
     let address = address.addr().get();
@@ -286,31 +270,46 @@ fn address_range(line: &str) -> Option<std::ops::Range<usize>> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::Memory;
 
     #[test]
     fn any_size_is_had_and_reported() {
         for octets in [1, 4096, 100_000, HUGE_PAGE_OCTETS, 3 * HUGE_PAGE_OCTETS + 1] {
-            let mut region = Region::anonymous(octets).unwrap();
-            assert!(region.octets() >= octets);
+            let region = Region::anonymous(octets).unwrap();
+            assert!(region.octets() >= octets && region.is_writable());
             assert_eq!(region.address().as_ptr().align_offset(rustix::param::page_size()), 0);
             println!("{octets} octets on {}", region.backing());
+            let memory = Memory::over(region);
             let mut last = [7];
-            assert!(region.copy_out(octets - 1, &mut last));
+            assert!(memory.read(octets - 1, &mut last));
             assert_eq!(last, [0], "fresh memory is zero");
-            assert!(region.copy_in(octets - 1, &[9]));
-            assert!(region.copy_out(octets - 1, &mut last));
+            assert!(memory.write(octets - 1, &[9]) && memory.read(octets - 1, &mut last));
             assert_eq!(last, [9]);
         }
     }
 
+    /// How often this thread has read a file so far.
+    fn reads() -> u64 {
+        let io = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+        let count = io.lines().find_map(|line| line.strip_prefix("syscr: ")).unwrap();
+        count.parse().unwrap()
+    }
+
     #[test]
-    fn copies_stay_inside() {
-        let mut region = Region::anonymous(1).unwrap();
-        let octets = region.octets();
-        assert!(!region.copy_in(octets, &[1]));
-        assert!(!region.copy_in(usize::MAX, &[1]));
-        assert!(!region.copy_out(octets - 1, &mut [0; 2]));
-        assert!(region.copy_out(octets, &mut []));
+    fn mapping_reads_no_file() {
+        let segment = Segment::create("test", 4096).unwrap();
+        let counting = {
+            let before = reads();
+            reads() - before
+        };
+        let before = reads();
+        let mapped = [
+            segment.map().unwrap(),
+            Region::anonymous(4096).unwrap(),
+            Region::anonymous(HUGE_PAGE_OCTETS).unwrap(),
+        ];
+        assert_eq!(reads() - before, counting, "the server maps a ring between two polls");
+        drop(mapped);
     }
 
     #[test]

@@ -79,7 +79,7 @@ impl Segment {
         Region::of_segment(self, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// The same, to be read only. It is not for whoever writes: that would be a signal.
+    /// The same, to be read only, by [`ReadWords`](crate::words::ReadWords).
     pub(crate) fn map_to_read(&self) -> Result<Region, MapError> {
         Region::of_segment(self, ProtFlags::READ)
     }
@@ -103,27 +103,28 @@ impl AsFd for Segment {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::Memory;
 
     #[test]
     fn two_mappings_show_the_same_octets() {
         let segment = Segment::create("test", 10_000).unwrap();
-        let mut ours = segment.map().unwrap();
+        let ours = Memory::over(segment.map().unwrap());
         let received = Segment::from_fd(segment.into_fd(), 10_000..=1 << 20).unwrap();
-        let theirs = received.map().unwrap();
-        assert!(ours.copy_in(9_000, b"here"));
+        let theirs = Memory::over(received.map().unwrap());
+        assert!(ours.write(9_000, b"here"));
         let mut out = [0; 4];
-        assert!(theirs.copy_out(9_000, &mut out));
+        assert!(theirs.read(9_000, &mut out));
         assert_eq!(&out, b"here");
     }
 
     #[test]
     fn nobody_writes_anew_once_it_is_sealed() {
         let segment = Segment::create("test", 4096).unwrap();
-        let mut ours = segment.map().unwrap();
+        let ours = Memory::over(segment.map().unwrap());
         segment.seal().unwrap();
-        assert!(segment.map().is_err() && ours.copy_in(0, b"here"));
+        assert!(segment.map().is_err() && ours.write(0, b"here"));
         let mut out = [0; 4];
-        assert!(segment.map_to_read().unwrap().copy_out(0, &mut out));
+        assert!(Memory::borrowed(&segment).unwrap().read(0, &mut out));
         assert_eq!(&out, b"here");
     }
 

@@ -7,8 +7,8 @@
 //! Why reading gives up: a writer killed while it wrote leaves the number odd until a successor
 //! writes, and a hostile one may write for ever.
 
-use crate::sync::{AtomicU64, Ordering, fence};
-use crate::words::{self, Plain, Words};
+use crate::sync::{Ordering, fence};
+use crate::words::{self, Plain, ReadWords, Words};
 use std::marker::PhantomData;
 
 const SEQUENCE_WORD: usize = 0;
@@ -16,33 +16,15 @@ const VALUE_WORD: usize = 1;
 
 /// The side that writes. One process has it at a time.
 pub struct SeqWriter<T> {
-    cell: Cell<T>,
+    words: Words,
     sequence: u64,
+    value: PhantomData<T>,
 }
 
 /// A side that reads.
 pub struct SeqReader<T> {
-    cell: Cell<T>,
-}
-
-struct Cell<T> {
-    words: Words,
+    words: ReadWords,
     value: PhantomData<T>,
-}
-
-impl<T: Plain> Cell<T> {
-    fn new(words: Words) -> Option<Self> {
-        (words.as_slice().len() >= words_needed::<T>())
-            .then_some(Self { words, value: PhantomData })
-    }
-
-    fn sequence(&self) -> &AtomicU64 {
-        &self.words.as_slice()[SEQUENCE_WORD]
-    }
-
-    fn value(&self) -> &[AtomicU64] {
-        &self.words.as_slice()[VALUE_WORD..]
-    }
 }
 
 /// How many words a cell of `T` takes.
@@ -56,41 +38,48 @@ impl<T: Plain> SeqWriter<T> {
     /// One that succeeds a writer which died goes on from there; what that one left half-written
     /// stays hidden until the next write.
     pub fn new(words: Words) -> Option<Self> {
-        let cell = Cell::new(words)?;
-        let sequence = cell.sequence().load(Ordering::Relaxed);
-        Some(Self { cell, sequence })
+        if words.as_slice().len() < words_needed::<T>() {
+            return None;
+        }
+        let sequence = words.as_slice()[SEQUENCE_WORD].load(Ordering::Relaxed);
+        Some(Self { words, sequence, value: PhantomData })
     }
 
     /// Publishes a value.
     #[inline]
     pub fn write(&mut self, value: &T) {
+        let words = self.words.as_slice();
         let writing = self.sequence | 1;
-        self.cell.sequence().store(writing, Ordering::Relaxed);
+        words[SEQUENCE_WORD].store(writing, Ordering::Relaxed);
         // Release fence: who sees any word of the new value, and then passes the acquire fence in
         // `try_read`, sees an odd number or a later one.
         fence(Ordering::Release);
-        words::store(self.cell.value(), value);
+        words::store(&words[VALUE_WORD..], value);
         self.sequence = writing.wrapping_add(1);
         // Release: who sees the even number sees all of the value.
-        self.cell.sequence().store(self.sequence, Ordering::Release);
+        words[SEQUENCE_WORD].store(self.sequence, Ordering::Release);
     }
 }
 
 impl<T: Plain> SeqReader<T> {
-    /// A reader of the cell in `words`. `None` when they are too few.
-    pub fn new(words: Words) -> Option<Self> {
-        Cell::new(words).map(|cell| Self { cell })
+    /// A reader of the cell in `words`, which it need not be able to write. `None` when they are
+    /// too few.
+    pub fn new(words: impl Into<ReadWords>) -> Option<Self> {
+        let words = words.into();
+        let is_enough = words.as_slice().len() >= words_needed::<T>();
+        is_enough.then_some(Self { words, value: PhantomData })
     }
 
     /// The value, unless a write is going on.
     #[inline]
     pub fn try_read(&self) -> Option<T> {
-        let before = self.cell.sequence().load(Ordering::Acquire);
-        let value = words::load(self.cell.value());
+        let words = self.words.as_slice();
+        let before = words[SEQUENCE_WORD].load_acquire();
+        let value = words::load(&words[VALUE_WORD..]);
         // The words above are loaded before the number below: an acquire load would order only what
         // comes after it.
         fence(Ordering::Acquire);
-        let after = self.cell.sequence().load(Ordering::Relaxed);
+        let after = words[SEQUENCE_WORD].load();
         (before == after && before.is_multiple_of(2)).then_some(value)
     }
 

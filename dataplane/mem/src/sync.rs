@@ -6,13 +6,13 @@ pub(crate) use loom::{
     cell::UnsafeCell,
     sync::{
         Arc,
-        atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
     },
 };
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
     Arc,
-    atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
 /// `std`'s cell with loom's way in, which lets loom see for how long a slot is looked at.

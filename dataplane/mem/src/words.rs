@@ -6,12 +6,15 @@
 //! and is defined whatever the peer does. So a value is copied word by word into our own memory
 //! first and judged there, and everything built on words (rings, cells, counters) is safe code.
 //!
+//! What a peer alone writes is mapped for reading alone: [`ReadWords`], which have no store.
+//!
 //! Why [`Plain`]: any words a peer leaves behind must be a value of the type, and a value must have
 //! no padding, which would leak our memory into its. Both are zerocopy's to check.
 
 use crate::pad::LINE_OCTETS;
 use crate::region::{MapError, Region};
-use crate::sync::{AtomicU64, Ordering};
+use crate::segment::Segment;
+use crate::sync::{AtomicU64, Ordering, fence};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Words from one place of its own to the next, so that owners share no cache line.
@@ -44,11 +47,41 @@ pub struct Words {
     range: memory::Range,
 }
 
+/// The same of words that this process may not write, or does not.
+#[derive(Clone, Debug)]
+pub struct ReadWords {
+    range: memory::Range,
+}
+
+/// A word that somebody else may write at any time.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct ReadWord(AtomicU64);
+
+impl ReadWord {
+    /// Its value, which orders nothing.
+    #[inline(always)]
+    pub fn load(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Its value. What was written before this was stored with `Release` is there from now on.
+    #[inline(always)]
+    pub fn load_acquire(&self) -> u64 {
+        // Why not a load with `Acquire`: of pages that cannot be written, the language allows
+        // relaxed loads only, since others may be made of instructions that store.
+        let value = self.load();
+        fence(Ordering::Acquire);
+        value
+    }
+}
+
 impl Words {
     /// All of `region` that is whole lines.
     pub fn over(region: Region) -> Self {
-        let count = region.octets() / LINE_OCTETS * LINE_WORDS;
-        Self { range: memory::Range::all(region, count) }
+        let range = memory::Range::lines(region);
+        assert!(range.is_writable(), "regions that are only read stay in this crate");
+        Self { range }
     }
 
     /// At least `count` zeroed words that no other process sees.
@@ -69,7 +102,43 @@ impl Words {
     /// The words.
     #[inline(always)]
     pub fn as_slice(&self) -> &[AtomicU64] {
-        self.range.as_slice()
+        self.range.targets()
+    }
+}
+
+impl ReadWords {
+    /// All of a segment that is whole lines, mapped for reading only.
+    pub fn of(segment: &Segment) -> Result<Self, MapError> {
+        segment.map_to_read().map(Self::over)
+    }
+
+    pub(crate) fn over(region: Region) -> Self {
+        Self { range: memory::Range::lines(region) }
+    }
+
+    /// Cuts a place off the front, as [`Words::take`] does.
+    #[must_use]
+    pub fn take(&mut self, count: usize) -> Option<Self> {
+        let count = count.checked_next_multiple_of(LINE_WORDS)?;
+        Some(Self { range: self.range.cut(count)? })
+    }
+
+    /// The words.
+    #[inline(always)]
+    pub fn as_slice(&self) -> &[ReadWord] {
+        self.range.sources()
+    }
+
+    /// The same words for writing; none where the pages are mapped for reading.
+    #[inline(always)]
+    pub(crate) fn targets(&self) -> &[AtomicU64] {
+        self.range.targets()
+    }
+}
+
+impl From<Words> for ReadWords {
+    fn from(words: Words) -> Self {
+        Self { range: words.range }
     }
 }
 
@@ -84,10 +153,10 @@ pub(crate) fn store<T: Plain>(words: &[AtomicU64], value: &T) {
 
 /// Reads relaxed words as a value, each of them once.
 #[inline(always)]
-pub(crate) fn load<T: Plain>(words: &[AtomicU64]) -> T {
+pub(crate) fn load<T: Plain>(words: &[ReadWord]) -> T {
     let mut value = T::new_zeroed();
     for (word, octets) in words[..T::WORDS].iter().zip(value.as_mut_bytes().chunks_exact_mut(8)) {
-        octets.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        octets.copy_from_slice(&word.load().to_ne_bytes());
     }
     value
 }
@@ -96,6 +165,8 @@ pub(crate) fn load<T: Plain>(words: &[AtomicU64]) -> T {
 mod memory {
     //! Words in a region.
 
+    use super::{LINE_WORDS, ReadWord};
+    use crate::pad::LINE_OCTETS;
     use crate::region::Region;
     use crate::sync::{Arc, AtomicU64};
     use std::ptr::NonNull;
@@ -106,6 +177,8 @@ mod memory {
     pub(super) struct Range {
         first: NonNull<AtomicU64>,
         count: usize,
+        /// How many of them may be written: all, or none.
+        writable: usize,
         /// Keeps the words mapped.
         _region: Arc<Region>,
     }
@@ -117,30 +190,49 @@ mod memory {
     unsafe impl Sync for Range {}
 
     impl Range {
-        pub(super) fn all(region: Region, count: usize) -> Self {
-            assert!(count <= region.octets() / 8, "the words are within the region");
-            Self { first: region.address().cast(), count, _region: Arc::new(region) }
+        /// All of a region that is whole lines.
+        pub(super) fn lines(region: Region) -> Self {
+            let count = region.octets() / LINE_OCTETS * LINE_WORDS;
+            let writable = if region.is_writable() { count } else { 0 };
+            Self { first: region.address().cast(), count, writable, _region: Arc::new(region) }
+        }
+
+        pub(super) fn is_writable(&self) -> bool {
+            self.writable == self.count
         }
 
         pub(super) fn cut(&mut self, count: usize) -> Option<Self> {
             let rest = self.count.checked_sub(count)?;
-            let cut = Self { count, ..self.clone() };
+            let is_writable = self.is_writable();
+            let writable = |count| if is_writable { count } else { 0 };
+            let cut = Self { count, writable: writable(count), ..self.clone() };
             // SAFETY: `count` is at most the words of this range, so the result is within the
             // region, or just behind its end when none is left.
             self.first = unsafe { self.first.add(count) };
-            self.count = rest;
+            (self.count, self.writable) = (rest, writable(rest));
             Some(cut)
         }
 
+        /// The words, to be written; none of a region that is mapped for reading.
         #[inline(always)]
-        pub(super) fn as_slice(&self) -> &[AtomicU64] {
-            // SAFETY: the words are within the region, as `all` and `cut` see to. It is
-            // page-aligned, so they are aligned; it is mapped for reading and writing for as long
-            // as it lives, which `_region` sees to; fresh pages are zero and later ones whatever
-            // was stored, and any octets are a word. The region was moved in here and is shared
-            // only as words, so this process reaches this mapping by atomic operations alone. Other
-            // mappings of the same segment count as other processes (see `region`).
-            unsafe { slice::from_raw_parts(self.first.as_ptr(), self.count) }
+        pub(super) fn targets(&self) -> &[AtomicU64] {
+            // SAFETY: the words are within the region, as `lines` and `cut` see to. It is
+            // page-aligned, so they are aligned; it stays mapped for as long as it lives, which
+            // `_region` sees to; fresh pages are zero and later ones whatever was stored, and any
+            // octets are a word. `writable` is not 0 only where the region is mapped for writing,
+            // so a store or an exchange finds pages that take it. The region was moved in here and
+            // is shared only as words, so this process reaches this mapping by atomic operations
+            // alone. Other mappings of the same segment count as other processes (see `region`).
+            unsafe { slice::from_raw_parts(self.first.as_ptr(), self.writable) }
+        }
+
+        /// The words, to be read.
+        #[inline(always)]
+        pub(super) fn sources(&self) -> &[ReadWord] {
+            // SAFETY: as in `targets`, but for the pages, which may be mapped for reading only: a
+            // `ReadWord`, which lies in memory as the word in it, has relaxed loads alone, and
+            // those are allowed there.
+            unsafe { slice::from_raw_parts(self.first.as_ptr().cast(), self.count) }
         }
     }
 }
@@ -149,23 +241,32 @@ mod memory {
 mod memory {
     //! Words that loom watches. It cannot watch a mapping, so the region lends only its size.
 
+    use super::ReadWord;
     use crate::region::Region;
     use crate::sync::{Arc, AtomicU64};
+    use std::ptr;
 
     #[derive(Clone, Debug)]
     pub(super) struct Range {
         words: Arc<Vec<AtomicU64>>,
         first: usize,
         count: usize,
+        is_writable: bool,
     }
 
     /// Enough for a model; loom allows no more than a few thousand tracked objects.
     const WORDS: usize = 64;
 
     impl Range {
-        pub(super) fn all(_: Region, count: usize) -> Self {
+        pub(super) fn lines(region: Region) -> Self {
             let words = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
-            Self { words: Arc::new(words), first: 0, count }
+            let is_writable = region.is_writable();
+            let count = region.octets() / size_of::<u64>();
+            Self { words: Arc::new(words), first: 0, count, is_writable }
+        }
+
+        pub(super) fn is_writable(&self) -> bool {
+            self.is_writable
         }
 
         pub(super) fn cut(&mut self, count: usize) -> Option<Self> {
@@ -175,8 +276,14 @@ mod memory {
             Some(cut)
         }
 
-        pub(super) fn as_slice(&self) -> &[AtomicU64] {
-            &self.words[self.first..self.first + self.count]
+        pub(super) fn targets(&self) -> &[AtomicU64] {
+            if self.is_writable { &self.words[self.first..self.first + self.count] } else { &[] }
+        }
+
+        pub(super) fn sources(&self) -> &[ReadWord] {
+            let words = &self.words[self.first..self.first + self.count];
+            // SAFETY: a `ReadWord` lies in memory as the word in it.
+            unsafe { &*(ptr::from_ref(words) as *const [ReadWord]) }
         }
     }
 }
@@ -202,6 +309,21 @@ mod tests {
         let words = Words::private(3).unwrap();
         let value: [u32; 6] = [1, 2, 3, 4, 5, u32::MAX];
         store(words.as_slice(), &value);
-        assert_eq!(load::<[u32; 6]>(words.as_slice()), value);
+        assert_eq!(load::<[u32; 6]>(ReadWords::from(words).as_slice()), value);
+    }
+
+    #[test]
+    fn words_of_a_sealed_segment_are_read_and_have_no_place_to_write() {
+        let segment = Segment::create("test", 4096).unwrap();
+        let words = Words::over(segment.map().unwrap());
+        segment.seal().unwrap();
+        assert!(segment.map().is_err(), "nobody maps it for writing any more");
+        let mut seen = ReadWords::of(&segment).unwrap();
+        let first = seen.take(1).unwrap();
+        assert_eq!((first.as_slice().len(), seen.as_slice().len()), (16, 512 - 16));
+        assert!(first.targets().is_empty() && seen.targets().is_empty());
+        words.as_slice()[16].store(7, Ordering::Release);
+        assert_eq!((seen.as_slice()[0].load_acquire(), first.as_slice()[15].load()), (7, 0));
+        assert_eq!(ReadWords::from(words).targets().len(), 512);
     }
 }

@@ -202,20 +202,6 @@ fn pool_goes_with_the_last_buffer_wherever_that_is() {
 }
 
 #[test]
-fn a_raw_index_is_claimed_by_one() {
-    loom::model(|| {
-        let config = PoolConfig { buffers: 1, buffer_octets: 64, headroom_octets: 0 };
-        let pool = Pool::new(config).unwrap();
-        let raw = pool.alloc().unwrap().into_raw();
-        let other = pool.clone();
-        let claiming = thread::spawn(move || other.claim(raw).is_some());
-        let ours = pool.claim(raw);
-        let theirs = claiming.join().unwrap();
-        assert!(ours.is_some() != theirs);
-    });
-}
-
-#[test]
 fn seq_cell_is_read_whole() {
     loom::model(|| {
         let words = Words::private(1).unwrap().take(3).unwrap();

@@ -14,7 +14,7 @@
 
 use pollux_mem::region::MapError;
 use pollux_mem::seq_cell::{self, SeqReader, SeqWriter};
-use pollux_mem::{Segment, Words};
+use pollux_mem::{ReadWords, Segment, Words};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
@@ -73,10 +73,13 @@ impl Counts {
         let workers = workers.min(WORKERS_MAX);
         let segment = Segment::create("pollux-workers", octets(workers))?;
         let mut words = Words::over(segment.map()?);
+        // Whoever is given the descriptor reads. Where the kernel cannot see to that (before Linux
+        // 5.1), a reader that lies harms what is told of the workers, and nothing else.
+        let _ = segment.seal();
         let head = words.take(2).expect("the segment has room");
         head.as_slice()[1].store(workers as u64, Ordering::Relaxed);
         head.as_slice()[0].store(MARK, Ordering::Release);
-        let cells = cells(words, workers).expect("the segment has room");
+        let cells = cells(workers, |count| words.take(count)).expect("the segment has room");
         let writers = cells.into_iter().map(CountsWriter::over);
         let writers = writers.collect();
         Ok((Self::over(segment)?.expect("it was just made"), writers))
@@ -88,14 +91,15 @@ impl Counts {
     }
 
     fn over(segment: Segment) -> Result<Option<Self>, MapError> {
-        let mut words = Words::over(segment.map()?);
+        let mut words = ReadWords::of(&segment)?;
         let Some(head) = words.take(2) else { return Ok(None) };
-        let mark = head.as_slice()[0].load(Ordering::Acquire);
-        let workers = head.as_slice()[1].load(Ordering::Relaxed);
+        let mark = head.as_slice()[0].load_acquire();
+        let workers = head.as_slice()[1].load();
         if mark != MARK || workers > WORKERS_MAX as u64 {
             return Ok(None);
         }
-        let Some(cells) = cells(words, workers as usize) else { return Ok(None) };
+        let cells = cells(workers as usize, |count| words.take(count));
+        let Some(cells) = cells else { return Ok(None) };
         let readers = cells.into_iter().map(SeqReader::new).collect::<Option<_>>();
         Ok(readers.map(|readers| Self { segment, readers }))
     }
@@ -134,6 +138,7 @@ fn octets(workers: usize) -> usize {
     8 * (lines(2) + workers * lines(seq_cell::words_needed::<Cell>()))
 }
 
-fn cells(mut words: Words, workers: usize) -> Option<Vec<Words>> {
-    (0..workers).map(|_| words.take(seq_cell::words_needed::<Cell>())).collect()
+/// A place for each worker, as `take` cuts it.
+fn cells<W>(workers: usize, mut take: impl FnMut(usize) -> Option<W>) -> Option<Vec<W>> {
+    (0..workers).map(|_| take(seq_cell::words_needed::<Cell>())).collect()
 }

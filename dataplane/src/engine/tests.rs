@@ -256,6 +256,9 @@ fn another_process_reads_what_was_counted() {
         .unwrap();
     let said = String::from_utf8_lossy(&reader.stdout);
     assert!(said.contains(&format!("{:?}", bench.worker.counts())), "{said}");
+    let fd = bench.counts.as_fd().try_clone_to_owned().unwrap();
+    let segment = pollux_mem::Segment::from_fd(fd, 1..=1 << 20).unwrap();
+    assert!(segment.map().is_err(), "a reader could write it");
     let other = std::fs::File::open("/proc/self/exe").unwrap();
     assert!(Counts::open(other.into()).is_err(), "what is no such memory is refused");
     let segment = pollux_mem::Segment::create("other", 4096).unwrap();

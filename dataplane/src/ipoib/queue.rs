@@ -124,9 +124,7 @@ impl SendQueue {
 impl Drop for SendQueue {
     /// What is still posted the adapter may still read: nobody gets those buffers any more.
     fn drop(&mut self) {
-        for buf in self.held.iter_mut().filter_map(Option::take) {
-            buf.into_raw();
-        }
+        self.held.iter_mut().filter_map(Option::take).for_each(Buf::leak);
     }
 }
 

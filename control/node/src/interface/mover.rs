@@ -57,7 +57,7 @@ pub(super) const WAITING_MAX: usize = 256;
 #[non_exhaustive]
 pub enum DeviceError {
     /// No memory for its packets.
-    Memory(pollux_dataplane::packet_memory::PacketMemoryError),
+    Memory(pollux_mem::pool::PoolError),
     /// What the device refused.
     Verbs(VerbsError),
     /// It has no place for another worker.
