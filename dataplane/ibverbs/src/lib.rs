@@ -7,7 +7,7 @@
 //! Read in this order:
 //!
 //! 1. `hca`: the device, what it owns, and how objects end in the right order;
-//! 2. `hca/post` and `hca/poll`: the fast path;
+//! 2. `hca/post` and `hca/poll`: the fast path, over `batch`;
 //! 3. `umad`: management datagrams, which go a way of their own;
 //! 4. `doctor`: what is wrong with this machine.
 //!
@@ -17,6 +17,8 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 #![cfg_attr(feature = "hca", allow(unsafe_code, reason = "a library of C, and its pointers"))]
 
+#[cfg(feature = "hca")]
+mod batch;
 pub mod doctor;
 mod error;
 #[cfg(feature = "hca")]

@@ -123,7 +123,8 @@ impl Hca {
     pub(super) fn destroy_ah(&mut self, ah: Ah) -> Result<(), VerbsError> {
         const VERB: &str = "destroy_ah";
         self.ah(ah).ok_or(none(VERB, "address handle"))?;
-        end_in(&mut self.ahs, ah.0, |ah| ah.object).map_err(self.refused(VERB))
+        let ended = end_in(&mut self.ahs, ah.0, |ah| &mut ah.object);
+        ended.map(drop).map_err(self.refused(VERB))
     }
 
     pub(super) fn attach_multicast(

@@ -75,10 +75,9 @@ impl Hca {
 
     pub(super) fn deregister(&mut self, lkey: LKey) -> Result<(), VerbsError> {
         const VERB: &str = "deregister";
-        let Region { object, pd, _memory } =
-            self.regions.remove(&lkey.0).ok_or(none(VERB, "memory region"))?;
-        object.end().map_err(|(object, errno)| {
-            self.regions.insert(lkey.0, Region { object, pd, _memory });
+        let region = self.regions.get_mut(&lkey.0).ok_or(none(VERB, "memory region"))?;
+        let pd = region.pd;
+        region.object.end().map_err(|errno| {
             let may_be_bound = self.windows.values().any(|window| window.pd == pd);
             match Errno::from_raw_os_error(errno) {
                 // Some drivers see that a window is bound, and call it an invalid argument.
@@ -87,7 +86,9 @@ impl Hca {
                 }
                 _ => self.refused(VERB)(errno),
             }
-        })
+        })?;
+        self.regions.remove(&lkey.0);
+        Ok(())
     }
 
     pub(super) fn create_window(&mut self, pd: Pd) -> Result<MemoryWindow, VerbsError> {
@@ -113,7 +114,10 @@ impl Hca {
 
     pub(super) fn destroy_window(&mut self, rkey: RKey) -> Result<(), VerbsError> {
         const VERB: &str = "destroy_window";
-        let window = self.windows.remove(&index_of(rkey)).ok_or(none(VERB, "memory window"))?;
-        window.object.end().map_err(|(_, errno)| self.refused(VERB)(errno))
+        let index = index_of(rkey);
+        let window = self.windows.get_mut(&index).ok_or(none(VERB, "memory window"))?;
+        window.object.end().map_err(|errno| self.refused(VERB)(errno))?;
+        self.windows.remove(&index);
+        Ok(())
     }
 }

@@ -11,6 +11,8 @@
 mod address;
 mod device;
 mod events;
+#[cfg(test)]
+mod fake;
 mod limits;
 mod memory;
 mod open;
@@ -19,6 +21,8 @@ mod poll;
 mod post;
 mod qp;
 mod queues;
+#[cfg(test)]
+mod tests;
 
 pub use open::open;
 
@@ -26,12 +30,14 @@ use crate::error;
 use ibverbs_sys as ffi;
 use memory::{Region, Window};
 use owned::Owned;
+use poll::Polled;
 use pollux_verbs::error::{none, over};
 use pollux_verbs::table::Table;
 use pollux_verbs::{
     Ah, Cq, DeviceAttributes, Pd, Qp, QpAttributes, QpInit, QpState, QpType, Srq, VerbsError,
 };
 use pollux_wire::address::{Gid, Lid, Qpn};
+use post::{Receives, Sends};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A device of libibverbs.
@@ -50,6 +56,9 @@ pub struct Hca {
     pds: Table<Owned<ffi::ibv_pd>>,
     channel: Owned<ffi::ibv_comp_channel>,
     fast: Fast,
+    sends: Sends,
+    receives: Receives,
+    polled: Polled,
     attributes: DeviceAttributes,
     context: Owned<ffi::ibv_context>,
 }
@@ -112,6 +121,33 @@ struct AddressHandle {
 }
 
 impl Hca {
+    /// A device in which nothing was made yet.
+    fn new(
+        context: Owned<ffi::ibv_context>,
+        channel: Owned<ffi::ibv_comp_channel>,
+        fast: Fast,
+        attributes: DeviceAttributes,
+    ) -> Self {
+        let limits = attributes.limits;
+        Self {
+            memberships: BTreeSet::new(),
+            windows: BTreeMap::new(),
+            qps: Table::new(limits.qps_max),
+            ahs: Table::new(limits.ahs_max),
+            srqs: Table::new(limits.srqs_max),
+            cqs: Table::new(limits.cqs_max),
+            regions: BTreeMap::new(),
+            pds: Table::new(limits.pds_max),
+            channel,
+            fast,
+            sends: Sends::new(),
+            receives: Receives::new(),
+            polled: Polled::new(),
+            attributes,
+            context,
+        }
+    }
+
     /// What the system's refusal of a verb means.
     fn refused(&self, verb: &'static str) -> impl Fn(i32) -> VerbsError {
         let name = self.attributes.name.clone();
@@ -162,23 +198,23 @@ impl Hca {
         } else if self.ahs.iter().any(|(_, ah)| ah.pd == pd) {
             "an address handle"
         } else {
-            return end_in(&mut self.pds, pd.0, |pd| pd).map_err(self.refused(VERB));
+            let ended = end_in(&mut self.pds, pd.0, |pd| pd);
+            return ended.map(drop).map_err(self.refused(VERB));
         };
         Err(VerbsError::Busy { verb: VERB, by })
     }
 }
 
-/// Ends a thing of a table, which nothing needs any more. It is gone from the table in any case:
-/// what the system does not end now, it ends when the device is closed.
+/// Ends a thing of a table, which nothing needs any more, and takes it out. If the system refuses,
+/// it stays in the table under its number, so that its owner can try again.
 fn end_in<T, R>(
     table: &mut Table<T>,
     number: u32,
-    object: impl FnOnce(T) -> Owned<R>,
-) -> Result<(), i32> {
-    match table.remove(number).map(|thing| object(thing).end()) {
-        None | Some(Ok(())) => Ok(()),
-        Some(Err((_, errno))) => Err(errno),
-    }
+    object: impl FnOnce(&mut T) -> &mut Owned<R>,
+) -> Result<Option<T>, i32> {
+    let Some(thing) = table.get_mut(number) else { return Ok(None) };
+    object(thing).end()?;
+    Ok(table.remove(number))
 }
 
 /// Where a table's things say who they are, when the library hands them back.

@@ -5,10 +5,8 @@ use super::owned::{Owned, last_errno};
 use super::{Fast, Hca};
 use crate::error::{OpenError, advice};
 use ibverbs_sys as ffi;
-use pollux_verbs::table::Table;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
-use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, c_int};
 use std::os::fd::BorrowedFd;
 use std::ptr;
@@ -103,21 +101,7 @@ fn assemble(name: &str, context: Owned<ffi::ibv_context>) -> Result<Hca, Failed>
     }
     let probe = Probe::of(&context)?;
     let attributes = limits::attributes(name, &context, &probe)?;
-    let limits = attributes.limits;
-    Ok(Hca {
-        memberships: BTreeSet::new(),
-        qps: Table::new(limits.qps_max),
-        ahs: Table::new(limits.ahs_max),
-        windows: BTreeMap::new(),
-        srqs: Table::new(limits.srqs_max),
-        cqs: Table::new(limits.cqs_max),
-        regions: BTreeMap::new(),
-        pds: Table::new(limits.pds_max),
-        channel,
-        fast,
-        attributes,
-        context,
-    })
+    Ok(Hca::new(context, channel, fast, attributes))
 }
 
 impl Fast {

@@ -12,7 +12,8 @@ pub(super) type End<T> = unsafe extern "C" fn(*mut T) -> c_int;
 /// tables in an order that sees to that.
 pub(super) struct Owned<T> {
     raw: NonNull<T>,
-    end: End<T>,
+    /// None once it has ended.
+    end: Option<End<T>>,
 }
 
 // SAFETY: the library's objects belong to no thread; those of one device are moved together with
@@ -25,32 +26,30 @@ impl<T> Owned<T> {
     /// # Safety
     /// `raw` is null, or a live object that nobody else ends and that `end` is the end of.
     pub(super) unsafe fn new(raw: *mut T, end: End<T>) -> Result<Self, i32> {
-        NonNull::new(raw).map(|raw| Self { raw, end }).ok_or_else(last_errno)
+        NonNull::new(raw).map(|raw| Self { raw, end: Some(end) }).ok_or_else(last_errno)
     }
 
-    /// The object, for the library. Live as long as this value.
+    /// The object, for the library. Live as long as this value, unless it was ended before.
     #[inline]
     pub(super) fn raw(&self) -> *mut T {
         self.raw.as_ptr()
     }
 
-    /// Ends it now; if the system refuses, it lives on.
-    pub(super) fn end(self) -> Result<(), (Self, i32)> {
+    /// Ends it now; if the system refuses, it lives on, and can be ended again.
+    pub(super) fn end(&mut self) -> Result<(), i32> {
+        let Some(end) = self.end else { return Ok(()) };
         // SAFETY: the object is live, and this value alone ends it.
-        let answer = unsafe { (self.end)(self.raw()) };
-        if answer != 0 {
-            return Err((self, errno_of(answer)));
-        }
-        std::mem::forget(self);
+        checked(unsafe { end(self.raw()) })?;
+        self.end = None;
         Ok(())
     }
 }
 
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
-        // SAFETY: the object is live, and this value alone ends it. An answer is of no use here: an
-        // object that a device takes along when it is unplugged may refuse.
-        unsafe { (self.end)(self.raw()) };
+        // An answer is of no use here: an object that a device takes along when it is unplugged may
+        // refuse.
+        let _ = self.end();
     }
 }
 

@@ -1,6 +1,19 @@
 //! Completions on their way from the adapter.
+//!
+//! A driver writes of a completion what its status and opcode define, and leaves the rest as it was
+//! (`ibv_poll_cq(3)`; mlx5 writes no length for a send, and sets the flag of immediate data without
+//! the data). So each field is read only where it is defined:
+//!
+//! | fields | of |
+//! |---|---|
+//! | id, status, queue pair | every completion |
+//! | opcode | success |
+//! | length | receives, reads, atomics |
+//! | flags; and by them data or key | receives |
+//! | sender | receives of datagrams |
 
 use super::{CompletionQueue, Hca};
+use crate::batch::Batch;
 use ffi::ibv_wc_flags as flags;
 use ffi::ibv_wc_opcode as code;
 use ffi::ibv_wc_status as status;
@@ -11,28 +24,28 @@ use pollux_verbs::{
 };
 use pollux_wire::address::{Lid, Qpn};
 use rustix::io::Errno;
-use std::mem::MaybeUninit;
 
 /// Completions that the library gives at once.
 const BATCH: usize = 32;
 
+/// Where the library writes completions.
+pub(super) type Polled = Batch<ffi::ibv_wc, BATCH>;
+
 impl Hca {
-    pub(super) fn poll(&self, cq: Cq, out: &mut [Completion]) -> Result<usize, VerbsError> {
+    pub(super) fn poll(&mut self, cq: Cq, out: &mut [Completion]) -> Result<usize, VerbsError> {
         let queue = self.cqs.get(cq.0).ok_or(none("poll", "completion queue"))?;
         let mut done = 0;
         for part in out.chunks_mut(BATCH) {
-            let mut raw = [const { MaybeUninit::<ffi::ibv_wc>::uninit() }; BATCH];
-            let asked = part.len() as i32;
-            let first = raw.as_mut_ptr().cast::<ffi::ibv_wc>();
+            let (first, asked) = (self.polled.as_mut_ptr(), part.len() as i32);
             // SAFETY: the queue is live, and there is room for as many as are asked for.
             let got = unsafe { (self.fast.poll_cq)(queue.object.raw(), asked, first) };
             if got < 0 {
-                return Err(self.broken());
+                // What came before it is the caller's; the next poll finds it broken as well.
+                return if done > 0 { Ok(done) } else { Err(self.broken()) };
             }
             let got = (got as usize).min(part.len());
-            for (place, raw) in part.iter_mut().zip(&raw[..got]) {
-                // SAFETY: the library has written the first `got` of them.
-                *place = completion(queue, unsafe { raw.assume_init_ref() });
+            for (place, raw) in part.iter_mut().zip(self.polled.first(got)) {
+                *place = completion(queue, raw);
             }
             done += got;
             if got < part.len() {
@@ -55,20 +68,31 @@ impl Hca {
 
 #[inline]
 fn completion(queue: &CompletionQueue, raw: &ffi::ibv_wc) -> Completion {
-    let failed = raw.error();
-    let kind = if failed.is_some() { CompletionKind::Send } else { kind_of(raw.opcode()) };
-    let qpn = Qpn(raw.qp_num);
-    Completion {
-        id: raw.wr_id(),
-        status: failed.map_or(CompletionStatus::Success, |(status, _)| status_of(status)),
-        kind,
-        qpn,
-        octets: raw.len() as u32,
-        with: with(raw),
-        from: if kind.is_recv() { source(queue, qpn, raw) } else { None },
+    let (id, qpn) = (raw.wr_id(), Qpn(raw.qp_num));
+    if let Some((status, _)) = raw.error() {
+        return Completion { id, qpn, status: status_of(status), ..Completion::NOTHING };
+    }
+    let kind = kind_of(raw.opcode());
+    let status = CompletionStatus::Success;
+    let done = Completion { id, qpn, status, kind, ..Completion::NOTHING };
+    match kind {
+        CompletionKind::Recv | CompletionKind::RecvWriteImm => Completion {
+            octets: raw.len() as u32,
+            with: with(raw),
+            from: source(queue, qpn, raw),
+            ..done
+        },
+        CompletionKind::Read | CompletionKind::CompareSwap | CompletionKind::FetchAdd => {
+            Completion { octets: raw.len() as u32, ..done }
+        }
+        CompletionKind::Send
+        | CompletionKind::Write
+        | CompletionKind::Bind
+        | CompletionKind::LocalInvalidate => done,
     }
 }
 
+/// What came with a message that was received.
 fn with(raw: &ffi::ibv_wc) -> With {
     // The number is in the network's order if it is data, and in ours if it is a key.
     if raw.wc_flags.0 & flags::IBV_WC_WITH_IMM.0 != 0 {
@@ -80,6 +104,7 @@ fn with(raw: &ffi::ibv_wc) -> With {
     }
 }
 
+/// Where a message that was received came from, if it is a datagram.
 fn source(queue: &CompletionQueue, qpn: Qpn, raw: &ffi::ibv_wc) -> Option<Source> {
     let at = queue.datagram_qps.binary_search_by_key(&qpn, |(qpn, _)| *qpn).ok()?;
     Some(Source {

@@ -1,23 +1,27 @@
 //! Work requests on their way to the adapter.
 //!
-//! A batch is written on the stack, chained, and handed over with one call: one doorbell. Entries
-//! are not copied: ours are laid out as the library's, which is checked below.
+//! A batch is written in a row, made a list of, and handed over with one call: one doorbell.
+//! Entries are not copied: ours are laid out as the library's, which is checked below. The library
+//! copies a list while it is called, so the places for it are the device's and are used again.
 //!
 //! What a request may not be is found here and not left to drivers, whose answers differ and are
 //! bare numbers; the checks are a few comparisons beside some hundred instructions of a driver.
 
-use super::memory::index_of;
+use super::memory::{Region, Window, index_of};
 use super::owned::errno_of;
-use super::{Hca, QueuePair};
+use super::{AddressHandle, Hca, QueuePair};
+use crate::batch::Batch;
 use crate::error::is_gone;
 use ibverbs_sys as ffi;
+use pollux_verbs::table::Table;
 use pollux_verbs::work::{Bind, MESSAGE_OCTETS_MAX};
 use pollux_verbs::{
     Data, Destination, LKey, PostError, PostRefusal, Qp, QpState, RecvRequest, Remote, SendFlags,
     SendOp, SendRequest, Sge, Srq,
 };
 use rustix::io::Errno;
-use std::mem::{MaybeUninit, offset_of};
+use std::collections::BTreeMap;
+use std::mem::offset_of;
 use std::ptr;
 
 /// Requests that go to the library at once. A longer batch goes in several.
@@ -35,218 +39,77 @@ const _: () = {
 type SendWr = ffi::ibv_send_wr;
 type RecvWr = ffi::ibv_recv_wr;
 
-/// One entry for each inline request of a chain.
-type InlineSges = [MaybeUninit<ffi::ibv_sge>; CHAIN];
+/// Where receives are written.
+pub(super) type Receives = Batch<RecvWr, CHAIN>;
+
+/// Where sends are written.
+pub(super) struct Sends {
+    requests: Batch<SendWr, CHAIN>,
+    /// An entry for each inline request, in their order.
+    inline: Batch<ffi::ibv_sge, CHAIN>,
+}
+
+impl Sends {
+    pub(super) fn new() -> Self {
+        Self { requests: Batch::new(), inline: Batch::new() }
+    }
+
+    /// Makes a list of what was written; its first.
+    #[inline]
+    fn list(&mut self) -> *mut SendWr {
+        let mut entry = self.inline.as_mut_ptr();
+        for request in self.requests.filled_mut() {
+            if request.send_flags & ffi::ibv_send_flags::IBV_SEND_INLINE.0 != 0 {
+                request.sg_list = entry;
+                entry = entry.wrapping_add(1);
+            }
+        }
+        self.requests.list()
+    }
+}
+
+/// What is looked up for a send: its queue pair, and what it may name.
+struct Sender<'a> {
+    kept: &'a QueuePair,
+    ahs: &'a Table<AddressHandle>,
+    windows: &'a BTreeMap<u32, Window>,
+    regions: &'a BTreeMap<u32, Region>,
+}
 
 impl Hca {
-    pub(super) fn post_send(&self, qp: Qp, batch: &[SendRequest<'_>]) -> Result<(), PostError> {
+    pub(super) fn post_send(&mut self, qp: Qp, batch: &[SendRequest<'_>]) -> Result<(), PostError> {
         let refused = |accepted, refusal| Err(PostError { accepted, refusal });
-        let Some(kept) = self.qps.get(qp.0) else {
+        let Self { qps, ahs, windows, regions, sends, fast, .. } = self;
+        let Some(kept) = qps.get(qp.0) else {
             return refused(0, PostRefusal::NoSuchQueue);
         };
         if matches!(kept.state, QpState::Reset | QpState::Init | QpState::Rtr) && !batch.is_empty()
         {
             return refused(0, PostRefusal::State(kept.state));
         }
+        let sender = Sender { kept, ahs, windows, regions };
         for (nth, part) in batch.chunks(CHAIN).enumerate() {
-            self.post_send_part(kept, part)
-                .or_else(|error| refused(nth * CHAIN + error.accepted, error.refusal))?;
+            let done = nth * CHAIN;
+            let wrong = sender.write_all(part, sends).err();
+            let count = sends.requests.len();
+            if count > 0 {
+                let (queue, first, mut bad) = (kept.object.raw(), sends.list(), ptr::null_mut());
+                // SAFETY: the list is of requests that were written just now. What they point to
+                // (entries, inline octets, handles) is borrowed until after the call, which copies
+                // it. The queue pair is live.
+                let answer = unsafe { (fast.post_send)(queue, first, &raw mut bad) };
+                if answer != 0 {
+                    return Err(self.post_refused(answer, done + taken(first, bad, count)));
+                }
+            }
+            if let Some(refusal) = wrong {
+                return refused(done + count, refusal);
+            }
         }
         Ok(())
     }
 
-    fn post_send_part(&self, kept: &QueuePair, part: &[SendRequest<'_>]) -> Result<(), PostError> {
-        let mut chain = [const { MaybeUninit::<SendWr>::uninit() }; CHAIN];
-        let mut inline: InlineSges = [const { MaybeUninit::uninit() }; CHAIN];
-        let first = chain.as_mut_ptr().cast::<SendWr>();
-        let mut written = 0;
-        let mut refusal = None;
-        for ((request, place), sge) in part.iter().zip(&mut chain).zip(&mut inline) {
-            let next = first.wrapping_add(written + 1);
-            match self.write_send(kept, request, place, sge, next) {
-                Ok(()) => written += 1,
-                Err(reason) => {
-                    refusal = Some(reason);
-                    break;
-                }
-            }
-        }
-        if written > 0 {
-            let last = first.wrapping_add(written - 1);
-            let mut bad = ptr::null_mut();
-            // SAFETY: `written` requests were written at `first`, each pointing to the next; the
-            // last is made to end the chain. What they point to (entries, inline octets, handles)
-            // is borrowed until after the call, which copies it. The queue pair is live.
-            let answer = unsafe {
-                (*last).next = ptr::null_mut();
-                (self.fast.post_send)(kept.object.raw(), first, &raw mut bad)
-            };
-            if answer != 0 {
-                return Err(self.post_refused(answer, taken(first, bad, written)));
-            }
-        }
-        match refusal {
-            None => Ok(()),
-            Some(refusal) => Err(PostError { accepted: written, refusal }),
-        }
-    }
-
-    /// Writes one request, or says why it cannot be one.
-    #[inline]
-    fn write_send(
-        &self,
-        kept: &QueuePair,
-        request: &SendRequest<'_>,
-        place: &mut MaybeUninit<SendWr>,
-        inline: &mut MaybeUninit<ffi::ibv_sge>,
-        next: *mut SendWr,
-    ) -> Result<(), PostRefusal> {
-        let init = &kept.init;
-        let wr = place.as_mut_ptr();
-        let mut flags = raw_flags(request.flags);
-        let (sges, count) = match request.data {
-            Data::Inline(octets) => {
-                if is_answered(&request.op) {
-                    return Err(PostRefusal::BadOperation);
-                }
-                if octets.len() > init.inline_octets_max as usize {
-                    return Err(PostRefusal::InlineTooLong);
-                }
-                flags |= ffi::ibv_send_flags::IBV_SEND_INLINE.0;
-                let addr = octets.as_ptr().expose_provenance() as u64;
-                inline.write(ffi::ibv_sge { addr, length: octets.len() as u32, lkey: 0 });
-                // No octets: no entry, as drivers expect.
-                (inline.as_mut_ptr(), i32::from(!octets.is_empty()))
-            }
-            Data::Sges(sges) => {
-                if sges.len() > init.send_sges_max as usize {
-                    return Err(PostRefusal::TooManySges);
-                }
-                if request.data.octets() > MESSAGE_OCTETS_MAX {
-                    return Err(PostRefusal::TooLong);
-                }
-                (sges.as_ptr().cast::<ffi::ibv_sge>().cast_mut(), sges.len() as i32)
-            }
-        };
-        // SAFETY: the place is ours to write, and each field is written before anything reads it;
-        // those that the operation does not have are never read by the library.
-        unsafe {
-            (*wr).wr_id = request.id;
-            (*wr).next = next;
-            (*wr).sg_list = sges;
-            (*wr).num_sge = count;
-            (*wr).send_flags = flags;
-        }
-        self.write_op(kept, &request.op, wr)
-    }
-
-    /// Writes what is the operation's own.
-    #[inline]
-    fn write_op(&self, kept: &QueuePair, op: &SendOp, wr: *mut SendWr) -> Result<(), PostRefusal> {
-        use ffi::ibv_wr_opcode as code;
-        if !kept.init.qp_type.has(op) {
-            return Err(PostRefusal::BadOperation);
-        }
-        // SAFETY: `wr` points to a request that the caller owns; each arm writes the fields of its
-        // operation only.
-        unsafe {
-            (*wr).opcode = match *op {
-                SendOp::Send => code::IBV_WR_SEND,
-                SendOp::SendImm(imm) => {
-                    (*wr).__bindgen_anon_1.imm_data = imm.to_be();
-                    code::IBV_WR_SEND_WITH_IMM
-                }
-                SendOp::SendInvalidate(rkey) => {
-                    (*wr).__bindgen_anon_1.invalidate_rkey = rkey.0;
-                    code::IBV_WR_SEND_WITH_INV
-                }
-                SendOp::Datagram(to) => {
-                    self.write_destination(kept, to, wr)?;
-                    code::IBV_WR_SEND
-                }
-                SendOp::DatagramImm(to, imm) => {
-                    self.write_destination(kept, to, wr)?;
-                    (*wr).__bindgen_anon_1.imm_data = imm.to_be();
-                    code::IBV_WR_SEND_WITH_IMM
-                }
-                // Queue pair 1 is the kernel's.
-                SendOp::DatagramIn(..) => return Err(PostRefusal::BadOperation),
-                SendOp::Write(remote) => {
-                    write_remote(remote, wr);
-                    code::IBV_WR_RDMA_WRITE
-                }
-                SendOp::WriteImm(remote, imm) => {
-                    write_remote(remote, wr);
-                    (*wr).__bindgen_anon_1.imm_data = imm.to_be();
-                    code::IBV_WR_RDMA_WRITE_WITH_IMM
-                }
-                SendOp::Read(remote) => {
-                    write_remote(remote, wr);
-                    code::IBV_WR_RDMA_READ
-                }
-                SendOp::CompareSwap { remote, compare, swap } => {
-                    write_atomic(remote, compare, swap, wr);
-                    code::IBV_WR_ATOMIC_CMP_AND_SWP
-                }
-                SendOp::FetchAdd { remote, add } => {
-                    write_atomic(remote, add, 0, wr);
-                    code::IBV_WR_ATOMIC_FETCH_AND_ADD
-                }
-                SendOp::Bind(bind) => {
-                    self.write_bind(&bind, wr)?;
-                    code::IBV_WR_BIND_MW
-                }
-                SendOp::LocalInvalidate(rkey) => {
-                    (*wr).__bindgen_anon_1.invalidate_rkey = rkey.0;
-                    code::IBV_WR_LOCAL_INV
-                }
-            };
-        }
-        Ok(())
-    }
-
-    fn write_destination(
-        &self,
-        kept: &QueuePair,
-        to: Destination,
-        wr: *mut SendWr,
-    ) -> Result<(), PostRefusal> {
-        let ah = self.ah(to.ah).filter(|ah| ah.pd == kept.init.pd);
-        let ah = ah.filter(|_| to.qpn.0 <= 0xff_ffff).ok_or(PostRefusal::BadOperation)?;
-        // SAFETY: the caller's request; a field of numbers and a pointer.
-        unsafe {
-            (*wr).wr.ud = ffi::ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
-                ah: ah.object.raw(),
-                remote_qpn: to.qpn.0,
-                remote_qkey: to.qkey.0,
-            };
-        }
-        Ok(())
-    }
-
-    fn write_bind(&self, bind: &Bind, wr: *mut SendWr) -> Result<(), PostRefusal> {
-        let window = self.windows.get(&index_of(bind.window)).ok_or(PostRefusal::BadOperation)?;
-        let region = self.regions.get(&bind.region.0).ok_or(PostRefusal::BadOperation)?;
-        let mw = window.object.raw();
-        // SAFETY: the window is live and used by one thread; drivers read its present key there.
-        // The request is the caller's, and the field is of numbers and pointers.
-        unsafe {
-            (*mw).rkey = bind.window.0;
-            (*wr).__bindgen_anon_2.bind_mw = ffi::ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
-                mw,
-                rkey: bind.rkey.0,
-                bind_info: ffi::ibv_mw_bind_info {
-                    mr: region.object.raw(),
-                    addr: bind.address,
-                    length: bind.octets,
-                    mw_access_flags: super::memory::raw_access(bind.access),
-                },
-            };
-        }
-        Ok(())
-    }
-
-    pub(super) fn post_recv(&self, qp: Qp, batch: &[RecvRequest<'_>]) -> Result<(), PostError> {
+    pub(super) fn post_recv(&mut self, qp: Qp, batch: &[RecvRequest<'_>]) -> Result<(), PostError> {
         let refused = |refusal| Err(PostError { accepted: 0, refusal });
         let Some(kept) = self.qps.get(qp.0) else { return refused(PostRefusal::NoSuchQueue) };
         if kept.state == QpState::Reset && !batch.is_empty() {
@@ -255,57 +118,55 @@ impl Hca {
         if kept.init.srq.is_some() {
             return refused(PostRefusal::BadOperation);
         }
-        let queue = kept.object.raw();
+        let (queue, post) = (kept.object.raw(), self.fast.post_recv);
         self.post_receives(batch, kept.init.recv_sges_max, |first, bad| {
-            // SAFETY: the queue pair is live, and so is the chain, which the library copies.
-            unsafe { (self.fast.post_recv)(queue, first, bad) }
+            // SAFETY: the queue pair is live, and so is the list, which the library copies.
+            unsafe { post(queue, first, bad) }
         })
     }
 
     pub(super) fn post_srq_recv(
-        &self,
+        &mut self,
         srq: Srq,
         batch: &[RecvRequest<'_>],
     ) -> Result<(), PostError> {
         let kept = self.srqs.get(srq.0);
         let kept = kept.ok_or(PostError { accepted: 0, refusal: PostRefusal::NoSuchQueue })?;
-        let queue = kept.object.raw();
+        let (queue, post) = (kept.object.raw(), self.fast.post_srq_recv);
         self.post_receives(batch, kept.sges_max, |first, bad| {
-            // SAFETY: the queue is live, and so is the chain, which the library copies.
-            unsafe { (self.fast.post_srq_recv)(queue, first, bad) }
+            // SAFETY: the queue is live, and so is the list, which the library copies.
+            unsafe { post(queue, first, bad) }
         })
     }
 
-    /// Hands over receives, a chain at a time.
+    /// Hands over receives, a list at a time.
     fn post_receives(
-        &self,
+        &mut self,
         batch: &[RecvRequest<'_>],
         sges_max: u32,
         mut post: impl FnMut(*mut RecvWr, *mut *mut RecvWr) -> i32,
     ) -> Result<(), PostError> {
         for (nth, part) in batch.chunks(CHAIN).enumerate() {
             let done = nth * CHAIN;
-            let fit =
-                part.iter().take_while(|request| request.sges.len() <= sges_max as usize).count();
-            let mut chain = [const { MaybeUninit::<RecvWr>::uninit() }; CHAIN];
-            let first = chain.as_mut_ptr().cast::<RecvWr>();
-            for (at, (request, place)) in part[..fit].iter().zip(&mut chain).enumerate() {
-                let is_last = at + 1 == fit;
-                place.write(RecvWr {
-                    wr_id: request.id,
-                    next: if is_last { ptr::null_mut() } else { first.wrapping_add(at + 1) },
-                    sg_list: request.sges.as_ptr().cast::<ffi::ibv_sge>().cast_mut(),
-                    num_sge: request.sges.len() as i32,
-                });
-            }
-            let mut bad = ptr::null_mut();
-            let answer = if fit > 0 { post(first, &raw mut bad) } else { 0 };
+            self.receives.clear();
+            let written = part.iter().try_for_each(|request| {
+                self.receives.fill(|wr| {
+                    if request.sges.len() > sges_max as usize {
+                        return Err(PostRefusal::TooManySges);
+                    }
+                    wr.wr_id = request.id;
+                    wr.sg_list = request.sges.as_ptr().cast::<ffi::ibv_sge>().cast_mut();
+                    wr.num_sge = request.sges.len() as i32;
+                    Ok(())
+                })
+            });
+            let count = self.receives.len();
+            let (first, mut bad) = (self.receives.list(), ptr::null_mut());
+            let answer = if count > 0 { post(first, &raw mut bad) } else { 0 };
             if answer != 0 {
-                return Err(self.post_refused(answer, done + taken(first, bad, fit)));
+                return Err(self.post_refused(answer, done + taken(first, bad, count)));
             }
-            if fit < part.len() {
-                return Err(PostError { accepted: done + fit, refusal: PostRefusal::TooManySges });
-            }
+            written.map_err(|refusal| PostError { accepted: done + count, refusal })?;
         }
         Ok(())
     }
@@ -324,7 +185,154 @@ impl Hca {
     }
 }
 
-/// How many of a chain were taken before the bad one.
+impl Sender<'_> {
+    /// Writes requests up to the first that cannot be one; why it cannot.
+    #[inline]
+    fn write_all(&self, part: &[SendRequest<'_>], to: &mut Sends) -> Result<(), PostRefusal> {
+        let Sends { requests, inline } = to;
+        requests.clear();
+        inline.clear();
+        part.iter().try_for_each(|request| requests.fill(|wr| self.write(request, wr, inline)))
+    }
+
+    /// Writes one request, or says why it cannot be one.
+    ///
+    /// What the place held before stays in the fields that the operation does not have, which the
+    /// library does not read.
+    #[inline]
+    fn write(
+        &self,
+        request: &SendRequest<'_>,
+        wr: &mut SendWr,
+        inline: &mut Batch<ffi::ibv_sge, CHAIN>,
+    ) -> Result<(), PostRefusal> {
+        let init = &self.kept.init;
+        wr.wr_id = request.id;
+        wr.send_flags = raw_flags(request.flags);
+        match request.data {
+            Data::Inline(octets) => {
+                if is_answered(&request.op) {
+                    return Err(PostRefusal::BadOperation);
+                }
+                if octets.len() > init.inline_octets_max as usize {
+                    return Err(PostRefusal::InlineTooLong);
+                }
+                let addr = octets.as_ptr().expose_provenance() as u64;
+                inline.fill(|entry| {
+                    *entry = ffi::ibv_sge { addr, length: octets.len() as u32, lkey: 0 };
+                    Ok(())
+                })?;
+                wr.send_flags |= ffi::ibv_send_flags::IBV_SEND_INLINE.0;
+                // No octets: no entry, as drivers expect. Where the entry is, the list says.
+                wr.num_sge = i32::from(!octets.is_empty());
+            }
+            Data::Sges(sges) => {
+                if sges.len() > init.send_sges_max as usize {
+                    return Err(PostRefusal::TooManySges);
+                }
+                if request.data.octets() > MESSAGE_OCTETS_MAX {
+                    return Err(PostRefusal::TooLong);
+                }
+                wr.sg_list = sges.as_ptr().cast::<ffi::ibv_sge>().cast_mut();
+                wr.num_sge = sges.len() as i32;
+            }
+        }
+        self.write_op(&request.op, wr)
+    }
+
+    /// Writes what is the operation's own.
+    #[inline]
+    fn write_op(&self, op: &SendOp, wr: &mut SendWr) -> Result<(), PostRefusal> {
+        use ffi::ibv_wr_opcode as code;
+        if !self.kept.init.qp_type.has(op) {
+            return Err(PostRefusal::BadOperation);
+        }
+        wr.opcode = match *op {
+            SendOp::Send => code::IBV_WR_SEND,
+            SendOp::SendImm(imm) => {
+                wr.__bindgen_anon_1.imm_data = imm.to_be();
+                code::IBV_WR_SEND_WITH_IMM
+            }
+            SendOp::SendInvalidate(rkey) => {
+                wr.__bindgen_anon_1.invalidate_rkey = rkey.0;
+                code::IBV_WR_SEND_WITH_INV
+            }
+            SendOp::Datagram(to) => {
+                self.write_destination(to, wr)?;
+                code::IBV_WR_SEND
+            }
+            SendOp::DatagramImm(to, imm) => {
+                self.write_destination(to, wr)?;
+                wr.__bindgen_anon_1.imm_data = imm.to_be();
+                code::IBV_WR_SEND_WITH_IMM
+            }
+            // Queue pair 1 is the kernel's.
+            SendOp::DatagramIn(..) => return Err(PostRefusal::BadOperation),
+            SendOp::Write(remote) => {
+                write_remote(remote, wr);
+                code::IBV_WR_RDMA_WRITE
+            }
+            SendOp::WriteImm(remote, imm) => {
+                write_remote(remote, wr);
+                wr.__bindgen_anon_1.imm_data = imm.to_be();
+                code::IBV_WR_RDMA_WRITE_WITH_IMM
+            }
+            SendOp::Read(remote) => {
+                write_remote(remote, wr);
+                code::IBV_WR_RDMA_READ
+            }
+            SendOp::CompareSwap { remote, compare, swap } => {
+                write_atomic(remote, compare, swap, wr);
+                code::IBV_WR_ATOMIC_CMP_AND_SWP
+            }
+            SendOp::FetchAdd { remote, add } => {
+                write_atomic(remote, add, 0, wr);
+                code::IBV_WR_ATOMIC_FETCH_AND_ADD
+            }
+            SendOp::Bind(bind) => {
+                self.write_bind(&bind, wr)?;
+                code::IBV_WR_BIND_MW
+            }
+            SendOp::LocalInvalidate(rkey) => {
+                wr.__bindgen_anon_1.invalidate_rkey = rkey.0;
+                code::IBV_WR_LOCAL_INV
+            }
+        };
+        Ok(())
+    }
+
+    fn write_destination(&self, to: Destination, wr: &mut SendWr) -> Result<(), PostRefusal> {
+        let ah = self.ahs.get(to.ah.0).filter(|ah| ah.pd == self.kept.init.pd);
+        let ah = ah.filter(|_| to.qpn.0 <= 0xff_ffff).ok_or(PostRefusal::BadOperation)?;
+        wr.wr.ud = ffi::ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
+            ah: ah.object.raw(),
+            remote_qpn: to.qpn.0,
+            remote_qkey: to.qkey.0,
+        };
+        Ok(())
+    }
+
+    fn write_bind(&self, bind: &Bind, wr: &mut SendWr) -> Result<(), PostRefusal> {
+        let window = self.windows.get(&index_of(bind.window)).ok_or(PostRefusal::BadOperation)?;
+        let region = self.regions.get(&bind.region.0).ok_or(PostRefusal::BadOperation)?;
+        let mw = window.object.raw();
+        // SAFETY: the window is live and used by one thread; drivers read its present key there.
+        unsafe { (*mw).rkey = bind.window.0 };
+        wr.__bindgen_anon_2.bind_mw = ffi::ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
+            mw,
+            rkey: bind.rkey.0,
+            bind_info: ffi::ibv_mw_bind_info {
+                mr: region.object.raw(),
+                addr: bind.address,
+                length: bind.octets,
+                mw_access_flags: super::memory::raw_access(bind.access),
+            },
+        };
+        Ok(())
+    }
+}
+
+/// How many of a list were taken before the bad one.
 fn taken<T>(first: *mut T, bad: *mut T, count: usize) -> usize {
     let at = bad.addr().wrapping_sub(first.addr()) / size_of::<T>();
     // A driver that names none, or nonsense, has taken none that we could count on.
@@ -340,28 +348,20 @@ fn raw_flags(flags: SendFlags) -> u32 {
         | one(SendFlags::FENCE, raw::IBV_SEND_FENCE)
 }
 
-/// # Safety
-/// `wr` points to a request that the caller owns.
-unsafe fn write_remote(remote: Remote, wr: *mut SendWr) {
-    let rdma = ffi::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 {
+fn write_remote(remote: Remote, wr: &mut SendWr) {
+    wr.wr.rdma = ffi::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 {
         remote_addr: remote.address,
         rkey: remote.rkey.0,
     };
-    // SAFETY: the caller's promise; the field is of numbers.
-    unsafe { (*wr).wr.rdma = rdma };
 }
 
-/// # Safety
-/// `wr` points to a request that the caller owns.
-unsafe fn write_atomic(remote: Remote, compare_add: u64, swap: u64, wr: *mut SendWr) {
-    let atomic = ffi::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
+fn write_atomic(remote: Remote, compare_add: u64, swap: u64, wr: &mut SendWr) {
+    wr.wr.atomic = ffi::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
         remote_addr: remote.address,
         compare_add,
         swap,
         rkey: remote.rkey.0,
     };
-    // SAFETY: the caller's promise; the field is of numbers.
-    unsafe { (*wr).wr.atomic = atomic };
 }
 
 /// Whether the peer's answer comes into the request's own memory.

@@ -4,7 +4,7 @@ use super::memory::raw_access;
 use super::owned::{Owned, checked};
 use super::{Hca, QueuePair, end_in, raw_type, tag};
 use ibverbs_sys as ffi;
-use pollux_verbs::error::{invalid, none, over, within};
+use pollux_verbs::error::{invalid, over, within};
 use pollux_verbs::qp::Migration;
 use pollux_verbs::{Access, Qp, QpAttributes, QpInit, QpState, QpType, VerbsError, transition};
 use pollux_wire::address::Qpn;
@@ -84,7 +84,7 @@ impl Hca {
     }
 
     /// Counts a queue pair at the queues that it uses.
-    fn count_qp(&mut self, init: &QpInit, change: i32) {
+    pub(super) fn count_qp(&mut self, init: &QpInit, change: i32) {
         for cq in [init.send_cq, init.recv_cq] {
             if let Some(queue) = self.cqs.get_mut(cq.0) {
                 queue.qps = queue.qps.wrapping_add_signed(change);
@@ -267,17 +267,19 @@ impl Hca {
 
     pub(super) fn destroy_qp(&mut self, qp: Qp) -> Result<(), VerbsError> {
         const VERB: &str = "destroy_qp";
-        let (qpn, init) =
-            self.qps.get(qp.0).map(|kept| (kept.qpn, kept.init)).ok_or(none(VERB, "queue pair"))?;
+        self.qp(VERB, qp)?;
         if self.memberships.iter().any(|(member, ..)| *member == qp) {
             return Err(VerbsError::Busy { verb: VERB, by: "a multicast group" });
         }
-        let ended = end_in(&mut self.qps, qp.0, |kept| kept.object);
+        let ended = end_in(&mut self.qps, qp.0, |kept| &mut kept.object);
+        let Some(QueuePair { qpn, init, .. }) = ended.map_err(self.refused(VERB))? else {
+            return Ok(());
+        };
         if let Some(queue) = self.cqs.get_mut(init.recv_cq.0) {
             queue.datagram_qps.retain(|(other, _)| *other != qpn);
         }
         self.count_qp(&init, -1);
-        ended.map_err(self.refused(VERB))
+        Ok(())
     }
 }
 

@@ -34,7 +34,8 @@ impl Hca {
         if self.cq(VERB, cq)?.qps > 0 {
             return Err(VerbsError::Busy { verb: VERB, by: "a queue pair" });
         }
-        end_in(&mut self.cqs, cq.0, |queue| queue.object).map_err(self.refused(VERB))
+        let ended = end_in(&mut self.cqs, cq.0, |queue| &mut queue.object);
+        ended.map(drop).map_err(self.refused(VERB))
     }
 
     pub(super) fn create_srq(
@@ -86,6 +87,7 @@ impl Hca {
         if self.srq(VERB, srq)?.qps > 0 {
             return Err(VerbsError::Busy { verb: VERB, by: "a queue pair" });
         }
-        end_in(&mut self.srqs, srq.0, |queue| queue.object).map_err(self.refused(VERB))
+        let ended = end_in(&mut self.srqs, srq.0, |queue| &mut queue.object);
+        ended.map(drop).map_err(self.refused(VERB))
     }
 }

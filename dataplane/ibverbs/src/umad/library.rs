@@ -66,7 +66,11 @@ pub(super) fn umad() -> Result<&'static Umad, &'static str> {
 }
 
 fn load() -> Result<Umad, libloading::Error> {
-    // SAFETY: what the library does when it is loaded is harmless: it has no constructors.
+    // SAFETY: loading runs whatever code the file begins with, so this trusts the file of this name
+    // that the system's loader finds. That is no more trust than in libibverbs, which is found in
+    // the same way when the program starts: whoever chooses where libraries are looked for
+    // (LD_LIBRARY_PATH, LD_PRELOAD, the loader's configuration) has the whole process already.
+    // rdma-core's own file has no constructors but those that every library has.
     let library = unsafe { Library::new(NAME) }?;
     // SAFETY: it is libibumad by its name and version, and is never unloaded (below).
     let umad = unsafe { Umad::of(&library) }?;

@@ -13,6 +13,7 @@ mod message;
 
 pub use message::Peer;
 
+use crate::batch::Batch;
 use crate::error::{self, OpenError};
 use library::{NAME_OCTETS, RawRegistration, Umad, umad};
 use message::{HEADER_OCTETS, Message};
@@ -320,16 +321,16 @@ const O_CLOEXEC: c_int = rustix::fs::OFlags::CLOEXEC.bits() as c_int;
 
 /// The devices that have management.
 fn devices(umad: &Umad) -> Vec<String> {
-    let mut names: [[c_char; NAME_OCTETS]; DEVICES_MAX] = [[0; _]; _];
+    let mut names = Batch::<[c_char; NAME_OCTETS], DEVICES_MAX>::new();
     // SAFETY: there is room for as many names as it is told.
     let count = unsafe { (umad.cas_names)(names.as_mut_ptr(), DEVICES_MAX as c_int) };
-    let names = names.iter().take(usize::try_from(count).unwrap_or(0));
+    let names = names.first(usize::try_from(count).unwrap_or(0));
     let text = |name: &[c_char; NAME_OCTETS]| {
         let octets = name.map(|character| character as u8);
         let text = CStr::from_bytes_until_nul(&octets).unwrap_or_default();
         text.to_string_lossy().into_owned()
     };
-    names.map(text).collect()
+    names.iter().map(text).collect()
 }
 
 /// A time as the library counts it: up, so that a short one is not none at all.
