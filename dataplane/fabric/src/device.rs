@@ -137,6 +137,7 @@ impl<L: Link> Device for SoftDevice<L> {
                 migration: !port.is_ethernet(),
                 refusal_events: true,
                 subnet: !port.is_ethernet(),
+                gsi: !port.is_ethernet(),
                 sleep: false,
             },
         }

@@ -238,6 +238,7 @@ impl Device for NullDevice {
             uc_srq: true,
             multicast: true,
             subnet: true,
+            gsi: true,
             ..Capabilities::default()
         };
         DeviceAttributes { name: "null:".into(), node_guid: GUID, ports: 1, limits, can }

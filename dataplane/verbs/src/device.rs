@@ -187,6 +187,8 @@ pub struct Capabilities {
     pub refusal_events: bool,
     /// Whether UD receives and CM go by LID, through a subnet; not so on RoCE.
     pub subnet: bool,
+    /// Whether a program may create queue pair 1, which general services go by (IBA 13.5).
+    pub gsi: bool,
     /// Whether [`Device::wait`] sleeps, or only polls.
     pub sleep: bool,
 }

@@ -57,6 +57,12 @@ pub struct Gsi {
     unsent: u64,
 }
 
+/// Why there is no interface at a genuine InfiniBand adapter, and what there is instead. Its queue
+/// pair 1 is the kernel's; interfaces do not exchange MADs with the kernel (umad) yet.
+const NO_GSI: &str = "queue pair 1 for programs, so an interface has no subnet management there; \
+    adapters on InfiniBand carry no interfaces yet: use a port of a software fabric (soft: or \
+    soft:PATH@NODE), or an adapter in RoCE mode";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Started,
@@ -69,6 +75,9 @@ enum State {
 impl Gsi {
     /// Opens it, and begins to receive.
     pub fn new(device: &mut dyn Device, pd: Pd, port: u8) -> Result<Self, VerbsError> {
+        if !device.attributes().can.gsi {
+            return Err(VerbsError::Unsupported { verb: "general services", capability: NO_GSI });
+        }
         let octets = SENDS_AT + SENDS * MAD_LEN;
         let memory = Memory::shared(octets).map_err(|error| VerbsError::Invalid {
             verb: "gsi",

@@ -23,6 +23,8 @@ pub struct Illness {
     pub repeats: bool,
     /// Its send queues say that they are full.
     pub is_full: bool,
+    /// Queue pair 1 is not for programs.
+    pub lacks_gsi: bool,
     /// Verbs that it refuses.
     pub refuses: Vec<&'static str>,
     /// Completion queues that were made.
@@ -69,7 +71,9 @@ impl Ailing {
 
 impl Device for Ailing {
     fn attributes(&self) -> DeviceAttributes {
-        self.device.attributes()
+        let mut attributes = self.device.attributes();
+        attributes.can.gsi &= !self.illness().lacks_gsi;
+        attributes
     }
 
     fn port(&self, port: u8) -> Result<PortAttributes, VerbsError> {

@@ -7,6 +7,7 @@ use pollux_control::interface::Action;
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_node::interface::Side;
 use pollux_node::interface::mover::{Arrived, Mover, Terms};
+use pollux_node::port::{Place, SharedPort};
 use pollux_verbs::time::Time;
 use pollux_verbs::{AsyncEvent, CompletionKind, CompletionStatus, VerbsError};
 use pollux_wire::address::{Qpn, Scope};
@@ -38,8 +39,25 @@ fn two(fabric: &Running, mode: &str) -> (Hosts, Arc<Mutex<Illness>>) {
     (hosts, illness)
 }
 
-fn with(illness: &Mutex<Illness>, change: impl FnOnce(&mut Illness)) {
-    change(&mut illness.lock().expect("no test has panicked"));
+fn with<R>(illness: &Mutex<Illness>, change: impl FnOnce(&mut Illness) -> R) -> R {
+    change(&mut illness.lock().expect("no test has panicked"))
+}
+
+#[test]
+fn an_adapter_whose_management_is_not_for_programs_is_refused_with_what_to_use_instead() {
+    let fabric = Running::start("an_adapter_whose_management", 1, Manager::Ours);
+    for is_shared in [false, true] {
+        let (opened, illness) = ailing(&fabric.port(1));
+        with(&illness, |it| it.lacks_gsi = true);
+        let refusal = match is_shared {
+            true => SharedPort::new(opened).err().map(|error| error.to_string()),
+            false => Mover::new(Place::Own(opened), TERMS, 1).err().map(|error| error.to_string()),
+        };
+        let refusal = refusal.expect("there is no interface");
+        assert!(refusal.contains("no queue pair 1 for programs"), "{refusal}");
+        assert!(refusal.contains("soft:PATH@NODE") && refusal.contains("RoCE"), "{refusal}");
+        assert!(with(&illness, |it| it.qps.is_empty()), "nothing was made");
+    }
 }
 
 #[test]

@@ -165,6 +165,8 @@ fn capabilities(said: &ffi::ibv_device_attr, probe: &Probe, subnet: bool) -> Cap
         migration: has(ffi::IBV_DEVICE_AUTO_PATH_MIG) && !is_rxe,
         refusal_events: !is_rxe,
         subnet,
+        // The kernel has it; programs get its datagrams by umad, which no interface uses yet.
+        gsi: false,
         sleep: true,
     }
 }
