@@ -1,6 +1,7 @@
 //! A host of the demonstration: an echo of datagrams, an echo of streams, and a sink that says how
-//! much it has swallowed.
+//! much of a stream came as it was sent.
 
+use super::pattern::{Pattern, Reception};
 use pollux::{Interface, TcpListener, TcpStream, UdpSocket};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -21,14 +22,15 @@ pub struct Host {
     echo: TcpListener,
     sink: TcpListener,
     streams: Vec<(TcpStream, Service)>,
-    room: Vec<u8>,
+    pattern: Pattern,
+    buffer: Vec<u8>,
 }
 
 /// What is done with what comes by a stream.
 enum Service {
     Echo,
-    /// So much has come.
-    Swallow(u64),
+    /// This has come.
+    Swallow(Reception),
 }
 
 impl Host {
@@ -40,7 +42,8 @@ impl Host {
             echo: interface.tcp_listen(echo, 4)?,
             sink: interface.tcp_listen(sink, 4)?,
             streams: Vec::new(),
-            room: vec![0; 1 << 18],
+            pattern: Pattern::new(),
+            buffer: vec![0; 1 << 18],
             interface,
         })
     }
@@ -64,19 +67,20 @@ impl Host {
     fn turn(&mut self) -> io::Result<bool> {
         let is_busy = self.interface.step();
         while self.datagrams.is_readable() {
-            let (len, from) = self.datagrams.recv_from(&mut self.room)?;
-            self.datagrams.send_to(&self.room[..len], from)?;
+            let (len, from) = self.datagrams.recv_from(&mut self.buffer)?;
+            self.datagrams.send_to(&self.buffer[..len], from)?;
         }
         for (listener, is_sink) in [(&self.echo, false), (&self.sink, true)] {
             while listener.is_ready() {
-                let service = if is_sink { Service::Swallow(0) } else { Service::Echo };
+                let service =
+                    if is_sink { Service::Swallow(Reception::default()) } else { Service::Echo };
                 self.streams.push((listener.accept()?.0, service));
             }
         }
-        let room = &mut self.room;
+        let (buffer, pattern) = (&mut self.buffer, &self.pattern);
         self.streams.retain_mut(|(stream, service)| {
             // Whoever ends a stream badly has seen that himself.
-            !stream.is_readable() || service.serve(stream, room).unwrap_or(false)
+            !stream.is_readable() || service.serve(stream, buffer, pattern).unwrap_or(false)
         });
         Ok(is_busy)
     }
@@ -84,14 +88,19 @@ impl Host {
 
 impl Service {
     /// Takes what has come; says whether there may be more.
-    fn serve(&mut self, stream: &mut TcpStream, room: &mut [u8]) -> io::Result<bool> {
-        let len = stream.read(room)?;
+    fn serve(
+        &mut self,
+        stream: &mut TcpStream,
+        buffer: &mut [u8],
+        pattern: &Pattern,
+    ) -> io::Result<bool> {
+        let len = stream.read(buffer)?;
         match self {
-            Self::Echo => stream.write_all(&room[..len])?,
-            Self::Swallow(octets) => {
-                *octets += len as u64;
+            Self::Echo => stream.write_all(&buffer[..len])?,
+            Self::Swallow(reception) => {
+                reception.take(pattern, &buffer[..len]);
                 if len == 0 {
-                    stream.write_all(&octets.to_be_bytes())?;
+                    stream.write_all(&reception.to_bytes())?;
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! What one host of the demonstration finds out about another.
 
 use super::host::{ECHO, SINK};
+use super::pattern::{Pattern, Reception};
 use pollux::Interface;
 use serde_json::{Value, json};
 use std::error::Error;
@@ -16,49 +17,78 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 const WARM_UP: usize = 200;
 /// What goes there and back.
 const OCTETS: usize = 64;
+/// Headers of IPv4 and ICMP.
+const HEADERS: usize = 20 + 8;
+/// What is written to a stream at once.
+const PART: usize = 1 << 18;
 /// How long a datagram is waited for, and how many may be lost: nothing here loses any, but a busy
 /// machine may be late.
 const LATE: Duration = Duration::from_millis(500);
 const LOST_MAX: usize = 5;
 
-/// How long round trips take.
+/// How long round trips took, of which each was asked for once.
 pub struct RoundTrips {
     sorted: Vec<Duration>,
+    /// All of them together.
+    total: Duration,
+    /// Questions, with those that do not count.
+    asked: usize,
+    /// Questions whose answer did not come in time.
+    lost: usize,
 }
 
 impl RoundTrips {
-    /// Goes there and back as often as the time allows.
+    /// Goes there and back as often as the time allows. A round says how often it had to ask.
     fn measure(
-        mut round: impl FnMut() -> Result<Duration, Box<dyn Error>>,
+        mut round: impl FnMut() -> Result<(Duration, usize), Box<dyn Error>>,
     ) -> Result<Self, Box<dyn Error>> {
+        let (mut rounds, mut asked) = (0, 0);
+        let mut next = || {
+            let done = round().map_err(|error| format!("{error}, after {rounds} that went well"));
+            let (took, tries) = done?;
+            (rounds, asked) = (rounds + 1, asked + tries);
+            Ok::<_, Box<dyn Error>>(took)
+        };
         for _ in 0..WARM_UP {
-            round()?;
+            next()?;
         }
         let (mut sorted, mut total) = (Vec::new(), Duration::ZERO);
         while total < MEASURED_FOR {
-            let took = round()?;
+            let took = next()?;
             total += took;
             sorted.push(took);
         }
         sorted.sort_unstable();
-        Ok(Self { sorted })
+        Ok(Self { sorted, total, asked, lost: asked - rounds })
     }
 
-    /// The one that so many thousandths are not slower than.
+    /// The least that so many thousandths did not exceed, in microseconds.
     fn at(&self, thousandths: usize) -> f64 {
-        let found = self.sorted.get(self.sorted.len() * thousandths / 1000);
+        let rank = (self.sorted.len() * thousandths).div_ceil(1000);
+        let found = self.sorted.get(rank.saturating_sub(1));
         found.map_or(0.0, |time| time.as_nanos() as f64 / 1e3)
     }
 
     /// Microseconds, for people.
     pub fn text(&self) -> String {
         let (median, late) = (self.at(500), self.at(999));
-        format!("{median:.1} us, 99.9 % within {late:.1} us, of {}", self.sorted.len())
+        let lost = if self.lost > 0 { format!(", {} late", self.lost) } else { String::new() };
+        format!("{median:.1} us, 99.9 % within {late:.1} us, of {}{lost}", self.sorted.len())
     }
 
     /// And for programs.
     pub fn json(&self) -> Value {
-        json!({ "median_us": self.at(500), "p999_us": self.at(999), "count": self.sorted.len() })
+        json!({
+            "median_us": self.at(500),
+            "p999_us": self.at(999),
+            "min_us": self.at(0),
+            "max_us": self.at(1000),
+            "count": self.sorted.len(),
+            "warm_up": WARM_UP,
+            "asked": self.asked,
+            "lost": self.lost,
+            "seconds": self.total.as_secs_f64(),
+        })
     }
 }
 
@@ -70,9 +100,22 @@ pub fn timed<R>(f: impl FnOnce() -> R) -> (R, Duration) {
     (result, begun.elapsed())
 }
 
-/// Echoes of ICMP.
+/// Echoes of ICMP, each of which has to be answered.
 pub fn ping(interface: &Interface, to: IpAddr) -> Result<RoundTrips, Box<dyn Error>> {
-    RoundTrips::measure(|| Ok(interface.ping(to, OCTETS, PATIENCE)?))
+    RoundTrips::measure(|| Ok((interface.ping(to, OCTETS, PATIENCE)?, 1)))
+}
+
+/// An echo in a packet as long as the way allows, and none in a longer one: datagrams carry 2,044
+/// bytes and connections 65,520, so the length tells what carries packets, not what a table says
+/// of it. Gives the octets of the echo.
+pub fn longest(interface: &Interface, to: IpAddr, mtu: u32) -> Result<usize, Box<dyn Error>> {
+    let longest = mtu as usize - HEADERS;
+    interface.ping(to, longest, PATIENCE)?;
+    match interface.ping(to, longest + 1, PATIENCE) {
+        Err(error) if error.kind() != ErrorKind::TimedOut => Ok(longest),
+        Err(error) => Err(error.into()),
+        Ok(_) => Err(format!("an echo of {} octets went there by one packet", longest + 1).into()),
+    }
 }
 
 /// Datagrams there and back.
@@ -82,10 +125,9 @@ pub fn udp(interface: &Interface, from: IpAddr, to: IpAddr) -> Result<RoundTrips
     socket.set_read_timeout(Some(LATE));
     let (mut number, mut lost) = (0_u64, 0);
     RoundTrips::measure(|| {
-        loop {
+        for tries in 1.. {
             number += 1;
-            let mut octets = [0; OCTETS];
-            octets[..8].copy_from_slice(&number.to_be_bytes());
+            let octets = numbered(number);
             let (answer, took) = timed(|| {
                 socket.send(&octets)?;
                 let mut answer = [0; OCTETS];
@@ -96,11 +138,12 @@ pub fn udp(interface: &Interface, from: IpAddr, to: IpAddr) -> Result<RoundTrips
                 Ok::<_, std::io::Error>(())
             });
             match answer {
-                Ok(()) => return Ok(took),
+                Ok(()) => return Ok((took, tries)),
                 Err(error) if error.kind() == ErrorKind::TimedOut && lost < LOST_MAX => lost += 1,
                 Err(error) => return Err(error.into()),
             }
         }
+        unreachable!("it ends when it was answered, or failed")
     })
 }
 
@@ -108,37 +151,116 @@ pub fn udp(interface: &Interface, from: IpAddr, to: IpAddr) -> Result<RoundTrips
 pub fn tcp(interface: &Interface, to: IpAddr) -> Result<RoundTrips, Box<dyn Error>> {
     let mut stream = interface.tcp_connect(SocketAddr::new(to, ECHO))?;
     stream.set_read_timeout(Some(PATIENCE));
+    let mut number = 0;
     RoundTrips::measure(|| {
+        number += 1;
+        let (request, mut response) = (numbered(number), [0; OCTETS]);
         let (answer, took) = timed(|| {
-            stream.write_all(&[7; OCTETS])?;
-            stream.read_exact(&mut [0; OCTETS])
+            stream.write_all(&request)?;
+            stream.read_exact(&mut response)
         });
-        Ok(answer.map(|()| took)?)
+        answer?;
+        match response == request {
+            true => Ok((took, 1)),
+            false => Err(format!("response {number} is not what was asked").into()),
+        }
     })
 }
 
-/// One stream, in gigabits a second. All that was written has come when this says so.
-pub fn stream(interface: &Interface, to: IpAddr) -> Result<f64, Box<dyn Error>> {
+/// A message that no other is like.
+fn numbered(number: u64) -> [u8; OCTETS] {
+    let mut octets = [7; OCTETS];
+    octets[..8].copy_from_slice(&number.to_be_bytes());
+    octets
+}
+
+/// How a stream went.
+pub struct Streamed {
+    bytes: u64,
+    took: Duration,
+}
+
+impl Streamed {
+    /// Gigabits a second.
+    pub fn gbit_s(&self) -> f64 {
+        self.bytes as f64 * 8.0 / self.took.as_secs_f64() / 1e9
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        json!({ "bytes": self.bytes, "seconds": self.took.as_secs_f64() })
+    }
+}
+
+/// One stream. All that was written has come, byte for byte, when this says how long that took.
+pub fn stream(interface: &Interface, to: IpAddr) -> Result<Streamed, Box<dyn Error>> {
     let mut stream = interface.tcp_connect(SocketAddr::new(to, SINK))?;
     stream.set_read_timeout(Some(PATIENCE));
     stream.set_write_timeout(Some(PATIENCE));
-    let part = vec![7; 1 << 18];
+    let pattern = Pattern::new();
     let (mut sent, mut took) = (0, Duration::ZERO);
     while took < MEASURED_FOR {
-        let (written, part_took) = timed(|| stream.write_all(&part));
+        let part = pattern.at(sent, PART);
+        let (written, part_took) = timed(|| stream.write_all(part));
         written?;
         sent += part.len() as u64;
         took += part_took;
     }
-    let mut came = [0; 8];
-    let (told, rest) = timed(|| {
+    let mut told = [0; 16];
+    let (done, rest) = timed(|| {
         stream.shutdown(Shutdown::Write)?;
-        stream.read_exact(&mut came)
+        stream.read_exact(&mut told)
     });
-    told?;
-    let came = u64::from_be_bytes(came);
-    if came != sent {
-        return Err(format!("of {sent} octets, {came} have come").into());
+    done?;
+    match Reception::from_bytes(told) {
+        Reception { first_wrong: Some(at), .. } => {
+            Err(format!("of {sent} bytes, byte {at} came as another one").into())
+        }
+        Reception { bytes, .. } if bytes != sent => {
+            Err(format!("of {sent} bytes, {bytes} have come").into())
+        }
+        Reception { .. } => Ok(Streamed { bytes: sent, took: took + rest }),
     }
-    Ok(sent as f64 * 8.0 / (took + rest).as_secs_f64() / 1e9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_those_of_a_known_distribution() {
+        let sorted: Vec<_> = (1..=2000).map(Duration::from_micros).collect();
+        let total = sorted.iter().sum();
+        let trips = RoundTrips { sorted, total, asked: 2200, lost: 0 };
+        let found = [0, 500, 990, 999, 1000].map(|thousandths| trips.at(thousandths));
+        assert_eq!(found, [1.0, 1000.0, 1980.0, 1998.0, 2000.0]);
+        let odd = [3, 5, 9].map(Duration::from_micros).to_vec();
+        let trips = RoundTrips { sorted: odd, total, asked: 3, lost: 0 };
+        assert_eq!([0, 500, 999].map(|thousandths| trips.at(thousandths)), [3.0, 5.0, 9.0]);
+    }
+
+    #[test]
+    fn rounds_are_counted_without_those_that_warm_up() {
+        let mut rounds = 0;
+        let trips = RoundTrips::measure(|| {
+            rounds += 1;
+            // The third of all had to ask twice.
+            Ok((Duration::from_millis(10), if rounds == 3 { 2 } else { 1 }))
+        });
+        let trips = trips.expect("nothing fails");
+        assert_eq!((trips.sorted.len(), rounds), (50, WARM_UP + 50));
+        assert_eq!((trips.asked, trips.lost), (rounds + 1, 1));
+        assert_eq!(trips.total, MEASURED_FOR);
+    }
+
+    #[test]
+    fn a_failure_says_how_many_rounds_went_well() {
+        let mut rounds = 0;
+        let failed = RoundTrips::measure(|| {
+            rounds += 1;
+            if rounds == 8 { Err("timed out".into()) } else { Ok((Duration::from_micros(1), 1)) }
+        });
+        let error = failed.err().expect("the eighth fails").to_string();
+        assert_eq!(error, "timed out, after 7 that went well");
+    }
 }

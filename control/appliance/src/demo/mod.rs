@@ -7,17 +7,18 @@
 //!   host3: serves ----------------+
 //! ```
 //!
-//! What it says it has seen. The first thing that does not go as it should ends it, with a reason
-//! and a bad status. With `--json`, progress goes to standard error.
+//! What it says it has seen. The first thing that does not go as it should ends it, with a reason,
+//! what to do and a bad status. With `--json`, progress goes to standard error.
 
 mod host;
 mod measure;
+mod pattern;
 
 use crate::output::say;
 use crate::show::table;
 use clap::Args;
 use host::Host;
-use measure::{PATIENCE, timed};
+use measure::{PATIENCE, RoundTrips, timed};
 use pollux::{Interface, Mode, Neighbour, Node};
 use pollux_node::fabric::Embedded;
 use serde_json::{Value, json};
@@ -44,6 +45,14 @@ const MODES: [(Mode, &str, &str); 3] = [
     (Mode::Uc, "UC", "unreliable connections"),
 ];
 
+/// What to do when the fabric does not start.
+const NO_FABRIC: &str = "The fabric of this process has a socket in the folder TMPDIR, or /tmp: let \
+    TMPDIR name a folder that you may write to.";
+/// What to do when something else fails.
+const NOT_WELL: &str = "All of it runs in this process, so a machine that is busy otherwise may be \
+    too slow for it: run it again while a core or two are free. If it fails again, it is a defect \
+    of Pollux: report what is printed above, the number of cores and what uname -a prints.";
+
 /// Shows it.
 pub fn demo(arguments: &Arguments) -> Done<()> {
     let told = Told { json: arguments.json };
@@ -51,11 +60,13 @@ pub fn demo(arguments: &Arguments) -> Done<()> {
     let fabric = told.step("a switch, three hosts, a subnet manager", || {
         let fabric = Embedded::start("single:3")?;
         Ok((fabric, String::new()))
-    })?;
+    });
+    let fabric = fabric.map_err(|error| format!("{error}\n{NO_FABRIC}"))?;
     let mut rows = Vec::new();
     for (mode, name, by) in MODES {
         told.line(&format!("\n{name}: {by}"));
-        rows.push(show(&told, &fabric, mode, name)?);
+        let row = show(&told, &fabric, mode, name);
+        rows.push(row.map_err(|error| format!("{name}: {error}\n{NOT_WELL}"))?);
     }
     match arguments.json {
         true => say(&json!({ "hosts": 3, "switches": 1, "modes": rows }).to_string()),
@@ -67,7 +78,7 @@ pub fn demo(arguments: &Arguments) -> Done<()> {
     Ok(())
 }
 
-/// What is shown of one mode.
+/// What is shown of one mode, by the first host, while the others serve.
 fn show(told: &Told, fabric: &Embedded, mode: Mode, name: &str) -> Done<Value> {
     let is_over = AtomicBool::new(false);
     let (tell, heard) = sync_channel(2);
@@ -79,44 +90,58 @@ fn show(told: &Told, fabric: &Embedded, mode: Mode, name: &str) -> Done<Value> {
             scope.spawn(move || serve(fabric, mode, host, &tell, is_over));
         }
         drop(tell);
-        let (interface, up) = come_up(told, fabric, mode, &heard)?;
-        let mut resolved = Vec::new();
-        for host in [2, 3] {
-            resolved.push(resolve(told, &interface, mode, address(host))?);
+        let row = measured(told, fabric, mode, name, &heard);
+        // What is missed here may be missing since a host there has failed.
+        match (row, heard.try_recv()) {
+            (Ok(_), Ok(Err(host))) => Err(host.into()),
+            (Err(error), Ok(Err(host))) => Err(format!("{error}; {host}").into()),
+            (row, _) => row,
         }
-        let to = address(2);
-        let ping = told.step("ping", || {
-            let ping = measure::ping(&interface, to)?;
-            let text = ping.text();
-            Ok((ping, text))
-        })?;
-        let udp = told.step("UDP there and back", || {
-            let udp = measure::udp(&interface, address(1), to)?;
-            let text = udp.text();
-            Ok((udp, text))
-        })?;
-        let tcp = told.step("TCP, request and response", || {
-            let tcp = measure::tcp(&interface, to)?;
-            let text = tcp.text();
-            Ok((tcp, text))
-        })?;
-        let stream = told.step("TCP, one stream", || {
-            let gigabits = measure::stream(&interface, to)?;
-            Ok((gigabits, format!("{gigabits:.1} Gb/s")))
-        })?;
-        if let Ok(Err(error)) = heard.try_recv() {
-            return Err(error.into());
-        }
-        Ok(json!({
-            "mode": name,
-            "up_ms": up.as_secs_f64() * 1e3,
-            "resolved": resolved,
-            "ping": ping.json(),
-            "udp": udp.json(),
-            "tcp": tcp.json(),
-            "stream_gbit_s": stream,
-        }))
     })
+}
+
+/// What the first host finds out.
+fn measured(
+    told: &Told,
+    fabric: &Embedded,
+    mode: Mode,
+    name: &str,
+    heard: &Receiver<Result<(), String>>,
+) -> Done<Value> {
+    let (interface, up) = come_up(told, fabric, mode, heard)?;
+    let (first, mtu) = resolve(told, &interface, mode, address(2))?;
+    let (second, _) = resolve(told, &interface, mode, address(3))?;
+    let to = address(2);
+    let longest = told.step("the longest packet, and none longer", || {
+        let octets = measure::longest(&interface, to, mtu)?;
+        Ok((octets, format!("an echo of {octets} octets")))
+    })?;
+    let trips = |what: &str, f: &dyn Fn() -> Done<RoundTrips>| {
+        told.step(what, || {
+            let trips = f()?;
+            let text = trips.text();
+            Ok((trips.json(), text))
+        })
+    };
+    let ping = trips("ping", &|| measure::ping(&interface, to))?;
+    let udp = trips("UDP there and back", &|| measure::udp(&interface, address(1), to))?;
+    let tcp = trips("TCP, request and response", &|| measure::tcp(&interface, to))?;
+    let stream = told.step("TCP, one stream", || {
+        let stream = measure::stream(&interface, to)?;
+        let text = format!("{:.1} Gb/s", stream.gbit_s());
+        Ok((stream, text))
+    })?;
+    Ok(json!({
+        "mode": name,
+        "up_ms": up.as_secs_f64() * 1e3,
+        "resolved": [first, second],
+        "longest_echo_octets": longest,
+        "ping": ping,
+        "udp": udp,
+        "tcp": tcp,
+        "stream": stream.json(),
+        "stream_gbit_s": stream.gbit_s(),
+    }))
 }
 
 /// Brings up all three; ours is given.
@@ -148,8 +173,8 @@ fn come_up(
     Ok((interface, took))
 }
 
-/// Finds somebody by address, and waits until packets go there as the mode says.
-fn resolve(told: &Told, interface: &Interface, mode: Mode, to: IpAddr) -> Done<Value> {
+/// Finds somebody by address, and waits until packets go there as the mode says; with the MTU.
+fn resolve(told: &Told, interface: &Interface, mode: Mode, to: IpAddr) -> Done<(Value, u32)> {
     told.step(&format!("{to} is resolved, and pinged"), || {
         let (found, took) = timed(|| find(interface, mode, to));
         let one = found?;
@@ -158,7 +183,7 @@ fn resolve(told: &Told, interface: &Interface, mode: Mode, to: IpAddr) -> Done<V
         let text = format!("{ms:.1} ms: queue pair {qpn} of {}, by {by}, MTU {mtu}", one.link.gid);
         let gid = one.link.gid.to_string();
         let row = json!({ "address": to, "gid": gid, "qpn": qpn, "by": by, "mtu": mtu, "ms": ms });
-        Ok((row, text))
+        Ok(((row, mtu), text))
     })
 }
 
@@ -169,12 +194,22 @@ fn find(interface: &Interface, mode: Mode, to: IpAddr) -> Done<Neighbour> {
         let (answer, took) = timed(|| interface.ping(to, 56, rest));
         answer?;
         let known = interface.neighbours().into_iter().find(|one| one.addresses.contains(&to));
-        let is_as_it_should = |one: &Neighbour| one.connection.is_some() == (mode != Mode::Ud);
+        let is_as_it_should =
+            |one: &Neighbour| one.connection.map(|kind| kind.to_string()).as_deref() == kind(mode);
         match known.filter(is_as_it_should) {
             Some(one) => return Ok(one),
             None if rest <= took => return Err("packets do not go there as the mode says".into()),
             None => rest -= took,
         }
+    }
+}
+
+/// The kind of connection that packets go by in a mode; none: by datagram.
+const fn kind(mode: Mode) -> Option<&'static str> {
+    match mode {
+        Mode::Rc => Some("RC"),
+        Mode::Uc => Some("UC"),
+        _ => None,
     }
 }
 
