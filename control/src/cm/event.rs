@@ -15,6 +15,8 @@ pub enum CmEvent {
     Reply { id: ConnectionId, rep: Box<Rep> },
     /// The peer has confirmed, or has sent data. (Who confirms knows it without this.)
     Established { id: ConnectionId, rtu: Option<Box<Rtu>> },
+    /// The peer of a connection that stands was asked whether it still has it, and does.
+    Remembered { id: ConnectionId },
     /// It is over, by nothing that the owner did, or since the peer heard that it shall be; the
     /// queue pair can go to the error state. Comes once.
     Ended { id: ConnectionId, phase: Phase, end: End },

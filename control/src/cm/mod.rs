@@ -209,7 +209,8 @@ impl Cm {
     }
 
     /// Says once more what made a connection that stands. A peer that has forgotten it takes that
-    /// for news and shows it; to one that has not it is a repetition (IBA 12.9.8).
+    /// for news and shows it; to one that has not it is a repetition (IBA 12.9.8), whose answer
+    /// [`CmEvent::Remembered`] tells.
     pub fn probe(&mut self, now: Time, id: ConnectionId) -> Result<(), CmError> {
         self.change(now, id, |connection, out| connection.probe(out))?
     }

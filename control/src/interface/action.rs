@@ -210,7 +210,10 @@ pub enum ConnectionNews {
     /// Data came before it was told to send (RFC 4755 3.2).
     DataCame,
     /// Packets came or went by it since this was told last.
-    Used,
+    Used {
+        /// Whether any came.
+        received: bool,
+    },
     /// Its path failed, and it went on by the other one that it was given (IBA 17.2.8).
     Migrated,
     /// It did not take that other path, and is as good as before.

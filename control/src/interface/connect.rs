@@ -25,6 +25,14 @@ impl Interface {
                 has_news = true;
                 self.ask_paths(now, gid);
             }
+            while let Some(link) = self.connections.poll_suspected() {
+                has_news = true;
+                let key = self.peers.find(&link);
+                let peer = key.and_then(|key| self.peers.all.get(&key));
+                for ip in peer.into_iter().flat_map(|peer| &peer.ips) {
+                    self.neighbours.handle_suspicion(now, *ip);
+                }
+            }
             let Some(link) = self.connections.poll_changed() else { return has_news };
             has_news = true;
             if let Some(key) = self.peers.find(&link) {
@@ -49,7 +57,7 @@ impl Interface {
         }
         for ip in ips {
             match news {
-                ConnectionNews::Used => self.neighbours.handle_use(now, ip),
+                ConnectionNews::Used { .. } => self.neighbours.handle_use(now, ip),
                 // Its address may be another one by now (RFC 4391 9.4).
                 ConnectionNews::Failed => self.neighbours.handle_suspicion(now, ip),
                 _ => {}

@@ -8,7 +8,7 @@ use crate::frame::{Frame, To};
 use crate::icmp::Complaint;
 use crate::membership::MembershipEvent;
 use crate::nd::NdEvent;
-use crate::neighbour::{Claim, NeighbourEvent, Resolution, Solicitation};
+use crate::neighbour::{Claim, ClaimKind, NeighbourEvent, Resolution, Solicitation};
 use pollux_verbs::time::Time;
 use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::ip::ipv6::Ipv6Header;
@@ -180,6 +180,10 @@ impl Interface {
         let is_for_all = matches!(claim.ip, IpAddr::V4(ip) if self.addresses.is_broadcast(ip));
         if is_for_all || !self.routes.is_on_link(now, claim.ip) {
             return self.drops.count(InterfaceDrop::ClaimOffLink);
+        }
+        let is_announced = matches!(claim.kind, ClaimKind::Answer { solicited: false, .. });
+        if let Some(link) = claim.address.filter(|_| is_announced) {
+            self.connections.handle_announcement(now, &link);
         }
         self.neighbours.handle_claim(now, claim);
     }

@@ -1,6 +1,7 @@
 //! Asking for connections.
 
 use super::migration::Ways;
+use super::probe::Probe;
 use super::{Address, Attempt, Cause, Connection, Connections, PeerConfig, PeerDrop, State};
 use crate::cm::{Connect, ConnectionId, Role, request_along};
 use crate::interface::{ConnectionKey, Worker};
@@ -59,6 +60,7 @@ impl Connections {
             state: State::Making,
             since: now,
             used: now,
+            probe: Probe::Idle,
             probed: now,
             id: None,
             qpn: None,

@@ -70,9 +70,14 @@ pub struct PeerConfig {
     pub good_after: Duration,
     /// How long a packet that no datagram has room for waits for a connection.
     pub patience: Duration,
-    /// How often a peer is asked whether it remembers an unreliable connection that is in use. So
-    /// long, and as long as an answer takes, packets may go to one that has begun anew.
-    pub probe_every: Duration,
+    /// How long packets may be sent by an unreliable connection with none coming back before its
+    /// peer is asked whether it still has the connection. So long, and as long as an answer takes,
+    /// packets may go to a peer that has begun anew.
+    pub probe_after: Duration,
+    /// How long an answer to that may take.
+    pub probe_interval: Duration,
+    /// How often the peer is asked before the connection ends.
+    pub probes_max: u8,
     /// When an unused connection to an interface that is no neighbour of ours is ended; without
     /// that, never (RFC 4755 3.4).
     pub idle_for: Option<Duration>,
@@ -120,7 +125,9 @@ impl PeerConfig {
             give_up_for: Duration::from_secs(600),
             good_after: Duration::from_secs(5),
             patience: Duration::from_secs(2),
-            probe_every: Duration::from_secs(30),
+            probe_after: Duration::from_secs(2),
+            probe_interval: Duration::from_millis(500),
+            probes_max: 4,
             idle_for: Some(Duration::from_secs(600)),
             migrates: false,
             alternate_after: Duration::from_secs(5),

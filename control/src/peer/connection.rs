@@ -1,6 +1,7 @@
 //! A connection, as it is known here.
 
 use super::migration::Ways;
+use super::probe::Probe;
 use super::{Address, PeerDrop};
 use crate::cm::{ConnectionId, Role};
 use crate::interface::Worker;
@@ -43,7 +44,8 @@ pub(super) struct Connection {
     pub(super) state: State,
     pub(super) since: Time,
     pub(super) used: Time,
-    /// When the peer was asked last whether it remembers.
+    /// Whether the peer is asked if it still has it, and when it was last.
+    pub(super) probe: Probe,
     pub(super) probed: Time,
     /// Connection management's name for it; none before it was told and after all was over.
     pub(super) id: Option<ConnectionId>,

@@ -1,10 +1,11 @@
 //! How connections end: by a peer's word, by ours, by failure and by disuse.
 
+use super::probe::Probe;
 use super::{Attempt, Connections, PeerDrop, State};
 use crate::cm::{ConnectionId, End, Role};
 use crate::interface::{Action, ConnectionKey};
 use pollux_verbs::time::Time;
-use pollux_verbs::{QpAttributes, QpState, QpType};
+use pollux_verbs::{QpAttributes, QpState};
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::mad::cm::RejectReason;
 
@@ -48,6 +49,7 @@ impl Connections {
         }
         let (address, worker, id) = (connection.peer, connection.worker, connection.id);
         self.drops.count(why);
+        self.set_probe(key, Probe::Idle);
         self.retire(key, was, id.is_some());
         let Some(lane) = self.lane_mut(address, worker) else { return };
         if was_good {
@@ -99,7 +101,10 @@ impl Connections {
                 RejectReason::INVALID_SERVICE_ID => self.try_other_dialect(now, key),
                 _ => self.vain(now, key, PeerDrop::Refused),
             },
-            End::TimedOut if was_asked => self.vain(now, key, PeerDrop::Silence),
+            End::TimedOut if was_asked => {
+                self.suspected.push_back(LinkAddress::parse(&connection.peer));
+                self.vain(now, key, PeerDrop::Silence);
+            }
             End::TimedOut => self.end(now, key, PeerDrop::Silence),
             End::Rejected(_) => self.end(now, key, PeerDrop::Refused),
             End::Asked(_) if !was_good => self.vain(now, key, PeerDrop::PeerEnded),
@@ -127,28 +132,9 @@ impl Connections {
         }
     }
 
-    /// Packets came or went. An unreliable connection does not fail when the peer has begun anew:
-    /// so the peer is asked from time to time whether it remembers, as long as there is traffic.
-    pub(super) fn used(&mut self, now: Time, key: ConnectionKey) {
-        let Some(connection) = self.all.get_mut(&key) else { return };
-        connection.used = now;
-        if now >= connection.probed + self.config.probe_every {
-            self.doubt(now, key);
-        }
-    }
-
-    /// The peer may have forgotten an unreliable connection, and is asked.
-    pub(super) fn doubt(&mut self, now: Time, key: ConnectionKey) {
-        let Some(connection) = self.all.get_mut(&key) else { return };
-        if connection.qp_type == QpType::Uc && connection.state == State::Open {
-            connection.probed = now;
-            // One that has just ended is not asked about.
-            let _gone = connection.id.map(|id| self.cm.probe(now, id));
-        }
-    }
-
     /// The queue pair is no more.
     pub(super) fn ended(&mut self, key: ConnectionKey) {
+        self.set_probe(key, Probe::Idle);
         let Some(connection) = self.all.remove(&key) else { return };
         connection.id.map(|id| self.by_id.remove(&id));
         connection.ways.due.map(|due| self.seeking.remove(&(due, key)));

@@ -36,6 +36,7 @@ mod ending;
 mod lane;
 mod migration;
 mod passive;
+mod probe;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -162,6 +163,10 @@ pub struct Connections {
     seeking: BTreeSet<(Time, ConnectionKey)>,
     /// Ports to which all paths are to be found out.
     sought: VecDeque<Gid>,
+    /// When something becomes of which probe.
+    probes: BTreeSet<(Time, ConnectionKey)>,
+    /// Peers that connection management does not reach.
+    suspected: VecDeque<LinkAddress>,
     actions: VecDeque<Action>,
     changed: VecDeque<LinkAddress>,
     drops: Drops<PeerDrop>,
@@ -185,6 +190,8 @@ impl Connections {
             sweep: None,
             seeking: BTreeSet::new(),
             sought: VecDeque::new(),
+            probes: BTreeSet::new(),
+            suspected: VecDeque::new(),
             actions: VecDeque::new(),
             changed: VecDeque::new(),
             drops: Drops::default(),
@@ -236,9 +243,9 @@ impl Connections {
         match *news {
             ConnectionNews::Made { qpn } => self.made(now, key, qpn),
             ConnectionNews::Failed => self.failed(now, key),
-            ConnectionNews::Used => self.used(now, key),
+            ConnectionNews::Used { received } => self.used(now, key, received),
             ConnectionNews::DataCame => {
-                self.used(now, key);
+                self.used(now, key, true);
                 let waiting = self.all.get(&key).filter(|known| known.state == State::Accepted);
                 if let Some(id) = waiting.and_then(|known| known.id) {
                     // A connection that has just ended needs no confirmation.
@@ -277,6 +284,7 @@ impl Connections {
             self.due.remove(&(at, peer, worker));
             self.set_attempt(peer, worker, Attempt::Idle);
         }
+        self.handle_probes(now);
         self.seek_alternates(now);
         self.end_idle(now);
     }
@@ -285,7 +293,8 @@ impl Connections {
     pub fn poll_timeout(&self) -> Option<Time> {
         let pauses = self.due.first().map(|&(at, ..)| at);
         let seeking = self.seeking.first().map(|&(at, _)| at);
-        [self.cm.poll_timeout(), pauses, self.sweep, seeking].into_iter().flatten().min()
+        let probes = self.probes.first().map(|&(at, _)| at);
+        [self.cm.poll_timeout(), pauses, self.sweep, seeking, probes].into_iter().flatten().min()
     }
 
     /// The next thing to do at the device.
@@ -329,6 +338,7 @@ impl Connections {
                         self.opened(now, key);
                     }
                 }
+                CmEvent::Remembered { id } => self.remembered(id),
                 CmEvent::Ended { id, end, .. } => self.told_the_end(now, id, end),
                 CmEvent::PathOffered { id, lap } => self.path_offered(now, id, &lap),
                 CmEvent::PathAnswered { id, apr } => self.path_answered(now, id, apr.as_deref()),
@@ -405,6 +415,7 @@ impl Connections {
             return;
         }
         (connection.state, connection.since, connection.used) = (State::Open, now, now);
+        connection.probed = now;
         let (address, worker, lane) = (connection.peer, connection.worker, connection.lane);
         let (dialect, role) = (connection.dialect, connection.role());
         let peer = self.enter_peer(address);

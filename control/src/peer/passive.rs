@@ -2,6 +2,7 @@
 
 use super::lane::lane_of;
 use super::migration::Ways;
+use super::probe::Probe;
 use super::{Cause, Connection, Connections, PeerDrop, State};
 use crate::cm::{ConnectionId, Terms};
 use crate::interface::{ConnectionKey, Worker};
@@ -88,6 +89,7 @@ impl Connections {
             state: State::Making,
             since: now,
             used: now,
+            probe: Probe::Idle,
             probed: now,
             id: Some(id),
             qpn: None,

@@ -315,3 +315,64 @@ fn who_asks_in_another_partition_is_refused() {
     let drops = pair.ours.drops().of(PeerDrop::BadPrivateData);
     assert_eq!((pair.ours.rows().count(), drops), (0, 1));
 }
+
+/// Probes of a UC connection that `asks` made, with what a peer that has it still answers: how
+/// many were sent in a minute of `sent` packets a second each, and whether it stands at the end.
+fn probes_of(we_ask: bool, sends: bool, answers: bool) -> (usize, bool) {
+    let mut pair = Pair::new(&[Dialect::Rfc]);
+    pair.qp_type = QpType::Uc;
+    if we_ask {
+        pair.connect();
+        pair.accept(65_524, THEIRS.qpn);
+    } else {
+        pair.ask(Dialect::Rfc, &THEIRS, 0x600);
+        pair.settle();
+        pair.confirm_all();
+    }
+    assert!(pair.mtu().is_some());
+    let key = pair.ours.rows().next().unwrap().connection;
+    pair.is_deaf = !answers;
+    let before = pair.said.len();
+    for _ in 0..60 {
+        if sends {
+            pair.ours.handle_news(pair.now, key, &ConnectionNews::Used { received: false });
+        }
+        pair.pass(Duration::from_secs(1));
+    }
+    let probes = pair.said[before..].iter().filter(|(is_ours, message)| {
+        *is_ours && matches!(message, CmMessage::Req(_) | CmMessage::Rep(_))
+    });
+    (probes.count(), pair.mtu().is_some())
+}
+
+#[test]
+fn an_unreliable_connection_is_probed_while_it_only_sends() {
+    for we_ask in [true, false] {
+        assert_eq!(probes_of(we_ask, true, true), (30, true), "every two seconds: {we_ask}");
+        assert_eq!(probes_of(we_ask, false, true), (0, true), "an idle one costs nothing");
+        assert_eq!(probes_of(we_ask, true, false), (4, false), "a silent peer is gone");
+    }
+}
+
+#[test]
+fn a_peer_that_announces_itself_is_asked_at_once_but_once_a_second() {
+    let mut pair = Pair::new(&[Dialect::Rfc]);
+    pair.qp_type = QpType::Uc;
+    pair.connect();
+    pair.accept(65_524, THEIRS.qpn);
+    pair.pass(Duration::from_secs(10));
+    let before = pair.said.len();
+    let requests = |pair: &Pair| {
+        let said = pair.said[before..].iter();
+        said.filter(|(is_ours, it)| *is_ours && matches!(it, CmMessage::Req(_))).count()
+    };
+    pair.ours.handle_announcement(pair.now, &THEIRS);
+    pair.pass(Duration::from_millis(1));
+    assert_eq!(requests(&pair), 1);
+    for _ in 0..100 {
+        pair.ours.handle_announcement(pair.now, &THEIRS);
+        pair.pass(Duration::from_millis(50));
+    }
+    assert_eq!(requests(&pair), 6, "in five seconds");
+    assert!(pair.mtu().is_some());
+}

@@ -4,10 +4,10 @@ use crate::world::{Weather, World, packet, v4, v6};
 use pollux_control::cm::{Role, request_along};
 use pollux_control::interface::{InterfaceConfig, InterfaceRow, Worker};
 use pollux_control::mad::{Envelope, MadAddress};
-use pollux_control::peer::{ConnectionRow, Policy};
+use pollux_control::peer::{ConnectionRow, PeerConfig, Policy};
 use pollux_fabric::sm::Config;
 use pollux_verbs::QpType;
-use pollux_wire::address::Qpn;
+use pollux_wire::address::{Guid, Qpn};
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::Method;
@@ -254,7 +254,7 @@ fn a_peer_that_offers_what_it_does_not_keep_costs_a_few_attempts_and_gets_datagr
 /// A peer that begins anew with the very numbers that it had, and then only listens.
 #[test]
 fn an_unreliable_connection_that_the_peer_has_forgotten_is_found_out_in_time() {
-    for asks in 0..2 {
+    for (asks, is_announced) in [(0, false), (0, true), (1, false), (1, true)] {
         let policy = |mut config: InterfaceConfig| {
             config.peer.policy = Policy::Uc;
             config
@@ -266,12 +266,19 @@ fn an_unreliable_connection_that_the_peer_has_forgotten_is_found_out_in_time() {
         let qpn = world.hosts[1].qpn;
         world.restart_with(1, qpn, policy);
         world.hosts[1].mover.made = 3000;
+        world.weather.lost = if is_announced { 0 } else { 1_000_000 };
         world.pass(5 * SECOND);
+        world.weather.lost = 0;
         let long = packet(v4(1), v4(2), &[1; 9000]);
         let begun = world.now;
         assert!(world.reaches(0, 1, &long, 35 * SECOND), "{asks}: never found");
         let took = world.now.since_start() - begun.since_start();
-        assert!(took > SECOND, "{asks}: {took:?}, which nobody could have known");
+        let config = PeerConfig::of(Guid(0));
+        let (least, most) = match is_announced {
+            true => (Duration::ZERO, Duration::ZERO),
+            false => (config.probe_after, config.probe_after + 2 * config.probe_interval),
+        };
+        assert!(took >= least && took <= most, "{asks}, announced: {is_announced}: {took:?}");
         assert_eq!(counts(&world), [1, 1]);
     }
 }

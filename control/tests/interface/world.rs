@@ -406,7 +406,7 @@ impl World {
             return;
         }
         assert_eq!(own.state, QpState::Rts, "a packet for what cannot send");
-        self.hosts[nth].mover.news.push((key, ConnectionNews::Used));
+        self.hosts[nth].mover.news.push((key, ConnectionNews::Used { received: false }));
         let ends = self.hosts.iter().enumerate().flat_map(|(to, host)| {
             host.mover.connections.iter().map(move |(key, qp)| (to, *key, *qp))
         });

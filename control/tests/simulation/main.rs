@@ -5,6 +5,7 @@
 //! `seeds` runs worlds and says what has to hold.
 
 mod faults;
+mod flaps;
 #[path = "../interface/mover.rs"]
 mod mover;
 mod network;

@@ -193,7 +193,7 @@ impl World {
         }
         assert_eq!(own.state, QpState::Rts, "a packet for what cannot send");
         let (qp_type, life) = (own.qp_type, node.life);
-        node.mover.news.push((key, ConnectionNews::Used));
+        node.mover.news.push((key, ConnectionNews::Used { received: false }));
         let Outgoing { ether_type, packet, .. } = outgoing;
         let weather = self.weather;
         let message =

@@ -164,11 +164,6 @@ impl Run {
     fn recover(&mut self, mut missing: BTreeSet<(usize, usize)>, len: usize, by: Time) {
         while !missing.is_empty() {
             let sent: Vec<_> = missing.iter().map(|&pair| (pair, self.send(pair, len))).collect();
-            if self.plan.policies.contains(&Policy::Uc) {
-                // Nobody tells who sends by UC that the other end is gone, except who is there now
-                // and wants to answer.
-                missing.iter().for_each(|&(from, to)| _ = self.send((to, from), len));
-            }
             self.world.pass(SECOND);
             for (pair, mark) in sent {
                 if self.world.nodes[pair.1].got.contains_key(&mark) {

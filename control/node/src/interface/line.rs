@@ -334,7 +334,7 @@ mod tests {
         assert!(lead.check().is_ok());
         lead.give(Order::Know(Arc::default()));
         assert!(lead.check().unwrap_err().to_string().contains("nothing that it is told"));
-        let news = |_| (ConnectionKey(1), ConnectionNews::Used);
+        let news = |_| (ConnectionKey(1), ConnectionNews::Used { received: true });
         hand.tell_news((0..TOLD_MAX + WAITING_MAX).map(news));
         assert!(!hand.is_over());
         hand.tell_news([news(0)].into_iter());

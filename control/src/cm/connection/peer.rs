@@ -8,6 +8,11 @@ impl Connection {
         match &self.state {
             State::ReqReceived { mra: Some(mra), .. } => self.say(out, &CmMessage::Mra(**mra)),
             State::RepSent(repeat) => self.say(out, &repeat.message),
+            // Whoever asks so late wants to know whether we have it: see [`Connection::probe`].
+            State::Established { .. } => match &self.rep {
+                Some(rep) => self.say(out, &CmMessage::Rep(**rep)),
+                None => out.count(CmDrop::Repeated),
+            },
             State::TimeWait { last_word: Some(message), .. } => self.say(out, message),
             _ => out.count(CmDrop::Repeated),
         }
@@ -23,7 +28,10 @@ impl Connection {
                 self.tell(out, CmEvent::Reply { id: self.id, rep: Box::new(*rep) });
             }
             State::RepReceived { mra: Some(mra), .. } => self.say(out, &CmMessage::Mra(**mra)),
-            State::Established { rtu: Some(rtu), .. } => self.say(out, &CmMessage::Rtu(**rtu)),
+            State::Established { rtu: Some(rtu), .. } => {
+                self.say(out, &CmMessage::Rtu(**rtu));
+                self.tell(out, CmEvent::Remembered { id: self.id });
+            }
             State::TimeWait { last_word: Some(message), .. } => self.say(out, message),
             _ => out.count(CmDrop::Repeated),
         }
@@ -62,6 +70,7 @@ impl Connection {
                 let rtu = Some(Box::new(*rtu));
                 self.tell(out, CmEvent::Established { id: self.id, rtu });
             }
+            State::Established { .. } => self.tell(out, CmEvent::Remembered { id: self.id }),
             _ => out.count(CmDrop::Repeated),
         }
     }

@@ -218,7 +218,9 @@ impl World {
                 assert!(seen.end.replace(reason).is_none(), "{id} ended twice");
             }
             CmEvent::Closed { id } => self.sides[end].seen.get_mut(&id).unwrap().is_closed = true,
-            CmEvent::PathOffered { .. } | CmEvent::PathAnswered { .. } => {}
+            CmEvent::Remembered { .. }
+            | CmEvent::PathOffered { .. }
+            | CmEvent::PathAnswered { .. } => {}
         }
     }
 

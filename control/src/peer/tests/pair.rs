@@ -36,6 +36,10 @@ pub(super) struct Pair {
     pub(super) made: u32,
     /// What they accepted, by which their next queue pair has its number.
     pub(super) accepted: u32,
+    /// The kind of connection that is asked for, by either.
+    pub(super) qp_type: QpType,
+    /// The peer hears nothing of ours.
+    pub(super) is_deaf: bool,
     /// What their requests say of their workers.
     pub(super) asking: Option<AskingWorker>,
     /// What the peer was told.
@@ -77,6 +81,8 @@ impl Pair {
             queue_pairs: BTreeMap::new(),
             made: 0x100,
             accepted: 0,
+            qp_type: QpType::Rc,
+            is_deaf: false,
             asking: None,
             told: vec![],
             said: vec![],
@@ -96,7 +102,7 @@ impl Pair {
                 }
                 Action::Modify { connection, attributes } => {
                     let (_, state) = self.queue_pairs.get_mut(&connection).unwrap();
-                    *state = transition::check(QpType::Rc, *state, &attributes).unwrap();
+                    *state = transition::check(self.qp_type, *state, &attributes).unwrap();
                     self.modified.push(*attributes);
                     continue;
                 }
@@ -120,7 +126,9 @@ impl Pair {
                 }
                 self.said.push((true, message));
                 let peer = MadAddress::gsi(Lid(1), 0, PKey::DEFAULT);
-                self.theirs.handle_mad(self.now, &Envelope { peer, mad: envelope.mad });
+                if !self.is_deaf {
+                    self.theirs.handle_mad(self.now, &Envelope { peer, mad: envelope.mad });
+                }
             } else if let Some(envelope) = self.theirs.poll_transmit() {
                 let (_, message) = CmMessage::parse_mad(&envelope.mad).unwrap();
                 self.said.push((false, message));
@@ -139,7 +147,7 @@ impl Pair {
 
     /// One of our workers has a packet for the peer.
     pub(super) fn connect_by(&mut self, worker: Worker) {
-        self.ours.connect(self.now, &THEIRS, worker, QpType::Rc, &path(&OURS, &THEIRS));
+        self.ours.connect(self.now, &THEIRS, worker, self.qp_type, &path(&OURS, &THEIRS));
         self.settle();
     }
 
@@ -186,7 +194,10 @@ impl Pair {
         let req = Req {
             service_id: dialect.service_id(OURS.qpn),
             local_qpn: Qpn(qpn),
-            transport_service: TransportService::RC,
+            transport_service: match self.qp_type {
+                QpType::Uc => TransportService::UC,
+                _ => TransportService::RC,
+            },
             starting_psn: Psn::new(0),
             private_data: asking.map_or_else(|| words.padded(), |it| words.padded_with(it)),
             alternate: alternate.unwrap_or_default(),

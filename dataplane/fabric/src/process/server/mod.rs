@@ -747,8 +747,8 @@ mod tests {
         loop {
             let before = came.len();
             while board.down.receive(|entry| match entry.tag() {
-                tag::MESSAGE => came.push(entry.head(1) & 0xff_ffff),
-                tag::CLOSE => came.push(entry.head(0)),
+                tag::MESSAGE => came.push(entry.head()[1] & 0xff_ffff),
+                tag::CLOSE => came.push(entry.head()[0]),
                 _ => {}
             }) {}
             server.send(Time::START, &mut net);
