@@ -30,8 +30,6 @@ pub(super) struct Peer {
     /// How datagrams go there, whatever way packets go.
     pub(super) datagram: Option<DatagramWay>,
     pub(super) since: Time,
-    /// Nobody knows whether it is still there, so the next packet to it is to be seen here.
-    is_doubted: bool,
     pub(super) pending: VecDeque<Parcel>,
 }
 
@@ -84,7 +82,6 @@ impl Interface {
                     ways: self.workers().map(|_| Way::Pending).collect(),
                     datagram: None,
                     since: now,
-                    is_doubted: false,
                     pending: VecDeque::new(),
                 };
                 self.peers.insert(key, peer);
@@ -118,17 +115,6 @@ impl Interface {
         }
     }
 
-    /// Nothing was heard of a neighbour for a while: packets to it are to be seen here again, since
-    /// their first is why it is asked (RFC 4391 9.4). Who uses a connection tells without that.
-    pub(super) fn doubt(&mut self, now: Time, ip: IpAddr) {
-        let key = self.neighbours.address(ip).and_then(|link| self.peers.find(&link));
-        let peer = key.and_then(|key| Some((key, self.peers.all.get_mut(&key)?)));
-        if let Some((key, peer)) = peer {
-            peer.is_doubted = true;
-            self.set_way_of_peer(now, key);
-        }
-    }
-
     /// A packet for the interface at `link`, to which an address leads.
     pub(super) fn send_to_peer(&mut self, now: Time, link: &LinkAddress, parcel: Parcel) {
         let Some(key) = self.peers.find(link) else {
@@ -137,7 +123,6 @@ impl Interface {
         let Some(peer) = self.peers.all.get_mut(&key) else { return };
         let ways = [Worker::LEAD, parcel.worker].map(|worker| peer.way_of(worker));
         if ways.iter().any(|way| matches!(way, Way::Unknown | Way::Pending)) {
-            peer.is_doubted = false;
             // What was not there may be there now, or is to be asked for.
             self.set_way_of_peer(now, key);
             if !parcel.by_datagram {
@@ -192,14 +177,12 @@ impl Interface {
         };
         let datagram = self.path_to(now, gid, Some(key));
         let datagram = datagram.map(|path| path.map(|record| self.datagram_way(&record, qpn)));
-        let is_doubted = self.peers.all.get(&key).is_some_and(|peer| peer.is_doubted);
         let fallback = datagram.and_then(Result::ok);
         let wants_connection = self.wants_connection(key).is_some();
         let way_by = |standing| match (standing, datagram) {
             (Standing::Open { connection, mtu }, _) => Way::Connected { connection, mtu, fallback },
             // The next packet is to be seen here: it is what a connection is asked for.
             (Standing::Idle, Some(Ok(_))) if wants_connection => Way::Unknown,
-            (_, Some(Ok(_))) if is_doubted => Way::Unknown,
             (_, Some(Ok(way))) => Way::Datagram(way),
             (_, Some(Err(_))) => Way::Unknown,
             (_, None) => Way::Pending,

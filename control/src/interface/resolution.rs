@@ -148,7 +148,6 @@ impl Interface {
                 }
                 self.bind(now, ip, link);
             }
-            NeighbourEvent::Doubted(ip) => self.doubt(now, ip),
             NeighbourEvent::Lost(ip, link) => {
                 self.doubt_path(now, link.gid);
                 self.unbind(now, ip, &link);

@@ -141,9 +141,6 @@ pub enum NeighbourEvent<P> {
     Resolved(IpAddr, LinkAddress, Vec<P>),
     /// It has another one, or other flags, than this.
     Changed(IpAddr, LinkAddress, LinkAddress),
-    /// Nothing was heard of it for a while. If it is used now, it is to be asked: so its next use
-    /// has to be told.
-    Doubted(IpAddr),
     /// It does not answer at the address that it had; everyone is asked.
     Lost(IpAddr, LinkAddress),
     /// Nobody answers; these packets cannot be sent.

@@ -156,8 +156,6 @@ impl<P> Neighbours<P> {
         let Some(entry) = self.entries.get_mut(&ip) else { return };
         let known = before.and_then(|before| before.address());
         let was_failed = matches!(before, Some(State::Failed { .. }));
-        let was_stale = matches!(before, Some(State::Stale { .. }));
-        let is_stale = matches!(entry.state, State::Stale { .. });
         let event = match (known, entry.state.address()) {
             (None, Some(address)) => {
                 let pending = std::mem::take(&mut entry.pending);
@@ -167,7 +165,6 @@ impl<P> Neighbours<P> {
                 NeighbourEvent::Changed(ip, before, address)
             }
             (Some(before), None) => NeighbourEvent::Lost(ip, before),
-            (Some(_), Some(_)) if is_stale && !was_stale => NeighbourEvent::Doubted(ip),
             (None, None) if matches!(entry.state, State::Failed { .. }) && !was_failed => {
                 let pending = std::mem::take(&mut entry.pending);
                 NeighbourEvent::Unreachable(ip, self.release(pending))

@@ -512,3 +512,19 @@ fn a_prefix_stays_on_the_link_as_long_as_an_address_of_ours_has_it() {
     world.hosts[0].interface.remove_address(now, IpAddr::from([10, 0, 0, 10]));
     assert_eq!(world.hosts[0].interface.next_hop(world.now, v4(100)), None, "the last one went");
 }
+
+/// A neighbor that nobody heard of for a while is asked by ARP while packets go on to it.
+#[test]
+fn a_flow_of_datagrams_takes_the_slow_path_once() {
+    let mut world = World::up(31, 2);
+    let datagram = packet(v4(1), v4(2), b"on and on");
+    let mut arrived = 0;
+    for _ in 0..3000 {
+        world.send(0, datagram.clone());
+        world.pass(Duration::from_millis(100));
+        arrived += std::mem::take(&mut world.hosts[1].got).len();
+    }
+    assert_eq!((world.hosts[0].slow_path, arrived), (1, 3000));
+    let asked = world.hosts[0].sent.iter().filter(|it| it.ether_type == EtherType::ARP);
+    assert!(asked.count() > 5, "it is asked whether it is still there, for five minutes");
+}

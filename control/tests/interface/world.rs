@@ -44,6 +44,8 @@ pub struct Host {
     pub seen: Vec<Vec<u8>>,
     /// Frames that left.
     pub sent: Vec<Outgoing>,
+    /// Packets of the host that had no way, and went to control.
+    pub slow_path: usize,
 }
 
 #[derive(Clone)]
@@ -141,7 +143,16 @@ impl World {
             let (made, hands) = (1000 * u32::from(number), config.workers - 1);
             let mover = Mover { made, hands, ..Mover::default() };
             let interface = Interface::new(Time::START, config, seed * 100 + nth as u64);
-            Host { at, qpn, interface, mover, got: vec![], seen: vec![], sent: vec![] }
+            Host {
+                at,
+                qpn,
+                interface,
+                mover,
+                got: vec![],
+                seen: vec![],
+                sent: vec![],
+                slow_path: 0,
+            }
         };
         let hosts: Vec<_> = ends.enumerate().map(host).collect();
         Self {
@@ -244,11 +255,15 @@ impl World {
                 host.interface.handle_too_big(self.now, &packet, mtu);
             }
             Some((peer, Way::Datagram(_) | Way::Connected { .. })) => {
+                host.interface.handle_use(self.now, destination);
                 let ether_type =
                     if packet[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 };
                 self.fly(nth, worker, Outgoing { ether_type, packet, by: By::Peer(peer) });
             }
-            _ => host.interface.handle_miss(self.now, worker, packet),
+            _ => {
+                host.slow_path += 1;
+                host.interface.handle_miss(self.now, worker, packet);
+            }
         }
         self.settle();
     }

@@ -363,8 +363,7 @@ impl Node {
                     self.give_up(now, &packet);
                 }
             }
-            NeighbourEvent::Changed(..) | NeighbourEvent::Doubted(_) | NeighbourEvent::Lost(..) => {
-            }
+            NeighbourEvent::Changed(..) | NeighbourEvent::Lost(..) => {}
         }
     }
 
