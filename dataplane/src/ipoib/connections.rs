@@ -107,9 +107,11 @@ pub(super) struct Connections {
     free: Vec<u32>,
     generation: u32,
     by_qpn: BTreeMap<Qpn, u32>,
+    by_qp: BTreeMap<Qp, u32>,
     /// What was found there last: traffic comes in runs.
     last: (Qpn, u32),
-    pub(super) ending: u32,
+    /// Places of those that end.
+    pub(super) ending: Vec<u32>,
     /// Connections that do not share and may want receives.
     pub(super) wanting: Vec<u32>,
 }
@@ -132,8 +134,9 @@ impl Connections {
             free: Vec::new(),
             generation: 0,
             by_qpn: BTreeMap::new(),
+            by_qp: BTreeMap::new(),
             last: (Qpn(u32::MAX), 0),
-            ending: 0,
+            ending: Vec::new(),
             wanting: Vec::new(),
         })
     }
@@ -166,8 +169,7 @@ impl Connections {
     }
 
     fn of_qp(&self, qp: Qp) -> Option<u32> {
-        let is = |slot: &Option<Connection>| slot.as_ref().is_some_and(|one| one.peering.qp == qp);
-        self.slots.iter().position(is).map(|slot| slot as u32)
+        self.by_qp.get(&qp).copied()
     }
 
     pub(super) fn id(&self, slot: u32) -> Option<ConnectionId> {
@@ -222,6 +224,7 @@ impl Connections {
         let generation = connection.generation;
         let slot = self.free.pop().unwrap_or(self.slots.len() as u32);
         self.by_qpn.insert(connection.peering.qpn, slot);
+        self.by_qp.insert(connection.peering.qp, slot);
         match self.slots.get_mut(slot as usize) {
             Some(place) => *place = Some(connection),
             None => self.slots.push(Some(connection)),
@@ -233,6 +236,7 @@ impl Connections {
         let connection = self.slots.get_mut(slot as usize)?.take()?;
         self.free.push(slot);
         self.by_qpn.remove(&connection.peering.qpn);
+        self.by_qp.remove(&connection.peering.qp);
         self.last = (Qpn(u32::MAX), 0);
         Some(connection)
     }
@@ -337,7 +341,7 @@ impl Station {
         // Before RTR it has taken no receive, and perhaps no event will say so.
         let took_none = matches!(was, Ok(QpState::Reset | QpState::Init)) || !is_in_error;
         connection.last_receive_told |= took_none;
-        connections.ending += 1;
+        connections.ending.push(id.slot);
         true
     }
 
@@ -356,6 +360,11 @@ impl Station {
     /// The queue of receives that connections share, if there are to be any.
     pub fn srq(&self) -> Option<Srq> {
         self.connections.srq
+    }
+
+    /// The connection with a queue pair, if there is one.
+    pub fn connection_of(&self, qp: Qp) -> Option<ConnectionId> {
+        self.connections.id(self.connections.of_qp(qp)?)
     }
 
     /// Who is at the ends of a connection.
@@ -406,20 +415,19 @@ impl Station {
     /// Destroys connections that are to end and have everything back. For a moment when the
     /// completion queue is empty.
     pub(super) fn reap<D: Device + ?Sized>(&mut self, device: &mut D) {
-        for slot in 0..self.connections.slots.len() as u32 {
+        for slot in std::mem::take(&mut self.connections.ending) {
             let Some(id) = self.connections.id(slot) else { continue };
             let Some(connection) = self.connections.at(slot) else { continue };
             let peering = connection.peering;
             let is_over = connection.is_drained() || connection.is_given_up;
-            let is_done = connection.state == State::Ending && is_over;
-            if !is_done || device.destroy_qp(peering.qp).is_err() {
+            if !is_over || device.destroy_qp(peering.qp).is_err() {
+                self.connections.ending.push(slot);
                 continue;
             }
             let Self { small, large, .. } = self;
             if let Some(mut ended) = self.connections.remove(slot) {
                 ended.sends.clear(|buf| free(small, large, buf));
             }
-            self.connections.ending -= 1;
             self.events.push_back(StationEvent::ConnectionEnded { connection: id, peering });
         }
     }

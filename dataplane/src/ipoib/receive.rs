@@ -71,7 +71,7 @@ impl Station {
         if self.datagrams.state != State::Started {
             self.settle(device);
         }
-        if self.connections.ending > 0 && is_empty {
+        if is_empty && !self.connections.ending.is_empty() {
             self.reap(device);
         }
         self.replenish(device);
