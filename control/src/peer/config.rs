@@ -58,15 +58,16 @@ pub struct PeerConfig {
     pub connections_per_port_max: usize,
     /// The same of those that end, and so cannot be used.
     pub ending_per_port_max: usize,
-    /// Vain attempts in a row before traffic goes by datagram for good (RFC 4755 8).
+    /// Refused or unanswered attempts in a row before traffic goes by datagram for long
+    /// (RFC 4755 8).
     pub attempts_max: u32,
-    /// The pause after a vain attempt; it doubles each time.
+    /// The pause after a failed attempt; it doubles each time.
     pub pause_min: Duration,
     /// The longest such pause.
     pub pause_max: Duration,
-    /// How long for good is.
+    /// How long that is.
     pub give_up_for: Duration,
-    /// A connection that fails sooner counts as a vain attempt.
+    /// A connection that fails sooner counts as a failed attempt.
     pub good_after: Duration,
     /// How long a packet that no datagram has room for waits for a connection.
     pub patience: Duration,
@@ -121,7 +122,7 @@ impl PeerConfig {
             ending_per_port_max: 64,
             attempts_max: 5,
             pause_min: Duration::from_secs(1),
-            pause_max: Duration::from_secs(60),
+            pause_max: Duration::from_secs(32),
             give_up_for: Duration::from_secs(600),
             good_after: Duration::from_secs(5),
             patience: Duration::from_secs(2),
@@ -142,6 +143,15 @@ impl PeerConfig {
             cm_response_timeout: TimeCode(16),
             cm: CmConfig::of(ca_guid),
         }
+    }
+
+    /// The same at an adapter in software, which acknowledges only when the process that has it
+    /// polls: 134 ms eight times is 1.07 s. That is longer than TCP waits, unlike RFC 4755 7.1 has
+    /// it, because there the end of a retry period says that a process computes and not that a
+    /// packet was lost; and a process that computes for half a second is no reason to lose all that
+    /// was sent to it, and to make its connections anew.
+    pub const fn of_polled(ca_guid: Guid) -> Self {
+        Self { ack_timeout: TimeCode(15), ..Self::of(ca_guid) }
     }
 
     /// Whether there is connected mode at all.

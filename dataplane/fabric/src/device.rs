@@ -138,6 +138,7 @@ impl<L: Link> Device for SoftDevice<L> {
                 refusal_events: true,
                 subnet: !port.is_ethernet(),
                 gsi: !port.is_ethernet(),
+                acks_when_polled: true,
                 sleep: false,
             },
         }

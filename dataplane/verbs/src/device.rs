@@ -189,6 +189,9 @@ pub struct Capabilities {
     pub subnet: bool,
     /// Whether a program may create queue pair 1, which general services go by (IBA 13.5).
     pub gsi: bool,
+    /// Whether requests of peers are acknowledged only when the process that has the adapter polls
+    /// it: the adapter is software of that process.
+    pub acks_when_polled: bool,
     /// Whether [`Device::wait`] sleeps, or only polls.
     pub sleep: bool,
 }

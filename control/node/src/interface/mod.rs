@@ -430,6 +430,10 @@ impl Interface {
 /// What an interface with these settings is to control.
 fn config(settings: &InterfaceSettings, mover: &Mover) -> control::InterfaceConfig {
     let guid = mover.node_guid();
+    let peer = match mover.acks_when_polled() {
+        true => PeerConfig::of_polled(guid),
+        false => PeerConfig::of(guid),
+    };
     control::InterfaceConfig {
         addresses: settings.fixed_addresses().map(|prefix| (prefix.ip, prefix.len)).collect(),
         dhcp: settings.asks_for_address(),
@@ -442,7 +446,7 @@ fn config(settings: &InterfaceSettings, mover: &Mover) -> control::InterfaceConf
             policy: policy(settings.mode),
             receive_mtu: receive_mtu(settings),
             migrates: mover.migrates(),
-            ..PeerConfig::of(guid)
+            ..peer
         },
         policies: settings.peer.iter().map(|one| (one.address, policy(one.mode))).collect(),
         ..control::InterfaceConfig::new(guid, mover.qpn(), settings.pkey)

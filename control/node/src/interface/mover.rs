@@ -275,6 +275,11 @@ impl Mover {
         self.device.attributes().can.migration
     }
 
+    /// Whether the adapter acknowledges only when it is polled.
+    pub fn acks_when_polled(&self) -> bool {
+        self.device.attributes().can.acks_when_polled
+    }
+
     /// The station, for its counters.
     pub fn station(&self) -> &Station {
         &self.station
@@ -423,8 +428,7 @@ impl Mover {
 
     /// There is news of the connection with this queue pair, if there is one.
     fn tell_of(&mut self, qp: Qp, news: ConnectionNews) {
-        let of = |id: &ConnectionId| self.station.peering(*id).is_some_and(|it| it.qp == qp);
-        let key = self.connections.iter().find(|(_, id)| of(id)).map(|(key, _)| *key);
+        let key = self.station.connection_of(qp).and_then(|id| self.key(id));
         self.news.extend(key.map(|key| (key, news)));
     }
 

@@ -167,6 +167,7 @@ fn capabilities(said: &ffi::ibv_device_attr, probe: &Probe, subnet: bool) -> Cap
         subnet,
         // The kernel has it; programs get its datagrams by umad, which no interface uses yet.
         gsi: false,
+        acks_when_polled: false,
         sleep: true,
     }
 }
