@@ -112,7 +112,7 @@ const fn columns(what: What) -> (&'static str, &'static str) {
             "interfaces",
             "interface state workers lid mtu addresses dhcp link sent received why waits_for",
         ),
-        What::Neighbors => ("neighbors", "interface address state by mtu link why"),
+        What::Neighbors => ("neighbors", "interface address state by mtu link why connection"),
         What::Connections => (
             "connections",
             "interface worker peer type state role dialect mtu qpn sent received why",

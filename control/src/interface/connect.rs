@@ -7,7 +7,7 @@
 
 use super::{ConnectionKey, ConnectionNews, Interface, PeerKey, PortView, Worker};
 use crate::cm::LocalPort;
-use crate::peer::{ConnectionRow, Place, Standing};
+use crate::peer::{ConnectionRow, Pause, Place, Standing};
 use pollux_verbs::QpType;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::link_address::LinkAddress;
@@ -112,7 +112,7 @@ impl Interface {
     }
 
     /// Why a peer is not asked for a connection of a worker now, and until when.
-    pub fn pause_of(&self, peer: &LinkAddress, worker: Worker) -> Option<(&'static str, Time)> {
+    pub fn pause_of(&self, peer: &LinkAddress, worker: Worker) -> Option<Pause> {
         self.connections.pause_of(peer, worker)
     }
 }

@@ -201,6 +201,18 @@ impl Interface {
         }
     }
 
+    /// A port was heard. If the administrator said that there is no path to it, it may have been
+    /// down then: its path is asked for again soon, when something is to be sent.
+    pub(super) fn hear_port(&mut self, now: Time, gid: Gid) {
+        let pause = self.config.pause_min;
+        self.paths.change(gid, |path| {
+            let soon = now.max(path.since + pause);
+            if let Some(failure) = &mut path.failure {
+                failure.until = failure.until.min(soon);
+            }
+        });
+    }
+
     /// All paths are asked for again.
     pub(super) fn renew_paths(&mut self, now: Time) {
         for gid in self.paths.all.keys().copied().collect::<Vec<_>>() {

@@ -180,9 +180,11 @@ impl Interface {
         if is_for_all || !self.routes.is_on_link(now, claim.ip) {
             return self.drops.count(InterfaceDrop::ClaimOffLink);
         }
-        let is_announced = matches!(claim.kind, ClaimKind::Answer { solicited: false, .. });
-        if let Some(link) = claim.address.filter(|_| is_announced) {
-            self.connections.handle_announcement(now, &link);
+        if let Some(link) = claim.address {
+            self.hear_port(now, link.gid);
+            if matches!(claim.kind, ClaimKind::Answer { solicited: false, .. }) {
+                self.connections.handle_announcement(now, &link);
+            }
         }
         self.neighbours.handle_claim(now, claim);
     }

@@ -1,8 +1,9 @@
 //! Asking for connections.
 
 use super::migration::Ways;
+use super::pause::Failure;
 use super::probe::Probe;
-use super::{Address, Attempt, Cause, Connection, Connections, PeerConfig, PeerDrop, State};
+use super::{Address, Attempt, Cause, Connection, Connections, PeerDrop, State};
 use crate::cm::{Connect, ConnectionId, Role, request_along};
 use crate::interface::{ConnectionKey, Worker};
 use crate::mad::{GlobalAddress, MadAddress};
@@ -46,7 +47,7 @@ impl Connections {
     ) {
         if self.is_full(worker) {
             self.drops.count(PeerDrop::Full);
-            return self.pause(now, address, worker);
+            return self.pause((now, now), (address, worker), PeerDrop::Full.into());
         }
         let first = self.config.dialect_first;
         let dialect = self.enter_peer(address).dialect.unwrap_or(first);
@@ -159,13 +160,14 @@ impl Connections {
     }
 
     /// A request of ours came to nothing, or what came of it failed at once.
-    pub(super) fn vain(&mut self, now: Time, key: ConnectionKey, why: PeerDrop) {
+    pub(super) fn vain(&mut self, now: Time, key: ConnectionKey, failure: impl Into<Failure>) {
+        let failure = failure.into();
         let Some(connection) = self.all.get(&key) else { return };
         let (address, worker) = (connection.peer, connection.worker);
-        let is_ours = connection.role() == Role::Active;
-        self.end(now, key, why);
+        let (is_ours, began) = (connection.role() == Role::Active, connection.since);
+        self.end(now, key, failure.why);
         if is_ours && self.attempt(address, worker).due().is_none() {
-            self.pause(now, address, worker);
+            self.pause((now, began), (address, worker), failure);
         }
     }
 
@@ -184,26 +186,10 @@ impl Connections {
         lane.has_refused_one = !has_refused_both;
         self.enter_peer(address).dialect = (!has_refused_both).then_some(other);
         if has_refused_both {
-            return self.vain(now, key, PeerDrop::Refused);
+            return self.vain(now, key, Failure::rejected(RejectReason::INVALID_SERVICE_ID));
         }
         self.end(now, key, PeerDrop::Refused);
         self.ask(now, address, worker, qp_type, &path);
-    }
-
-    /// Nobody asks the peer for a while, the longer the more often it was in vain.
-    fn pause(&mut self, now: Time, address: Address, worker: Worker) {
-        let PeerConfig { pause_min, pause_max, attempts_max, give_up_for, .. } = self.config;
-        let Some(lane) = self.lane_mut(address, worker) else { return };
-        lane.failures = lane.failures.saturating_add(1);
-        let attempt = if lane.failures >= attempts_max {
-            lane.failures = 0;
-            self.drops.count(PeerDrop::GaveUp);
-            Attempt::GaveUp { until: now + give_up_for }
-        } else {
-            let doubled = pause_min.saturating_mul(1 << (lane.failures - 1).min(16));
-            Attempt::Paused { until: now + doubled.min(pause_max) }
-        };
-        self.set_attempt(address, worker, attempt);
     }
 
     /// Whether a request of ours for a worker is under way, by which connection.

@@ -68,6 +68,10 @@ impl Connection {
         self.role() == Role::Active || self.dialect == Dialect::Rfc
     }
 
+    pub(super) const fn is_ending(&self) -> bool {
+        matches!(self.state, State::Ending(_))
+    }
+
     pub(super) fn is_under_way(&self) -> bool {
         matches!(self.state, State::Making | State::Asked | State::Accepted)
     }

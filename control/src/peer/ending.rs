@@ -1,5 +1,6 @@
 //! How connections end: by a peer's word, by ours, by failure and by disuse.
 
+use super::pause::Failure;
 use super::probe::Probe;
 use super::{Attempt, Connections, PeerDrop, State};
 use crate::cm::{ConnectionId, End, Role};
@@ -24,7 +25,7 @@ impl Connections {
 
     /// Everything ends.
     pub(super) fn end_all(&mut self, now: Time) {
-        for key in self.all.keys().copied().collect::<Vec<_>>() {
+        for key in self.all.iter().map(|(key, _)| key).collect::<Vec<_>>() {
             self.end(now, key, PeerDrop::Down);
         }
         self.due.clear();
@@ -42,18 +43,18 @@ impl Connections {
         }
         let was = connection.state;
         let was_good = was == State::Open && now >= connection.since + self.config.good_after;
-        (connection.state, connection.since) = (State::Ending(why), now);
         if let Some(id) = connection.id {
             // One that connection management has ended already may be gone there.
             let _gone = self.cm.disconnect(now, id, words);
         }
         let (address, worker, id) = (connection.peer, connection.worker, connection.id);
+        self.all.set_ending(now, key, why);
         self.drops.count(why);
         self.set_probe(key, Probe::Idle);
         self.retire(key, was, id.is_some());
         let Some(lane) = self.lane_mut(address, worker) else { return };
         if was_good {
-            lane.failures = 0;
+            (lane.failures, lane.refusals) = (0, 0);
         }
         if self.asks_by(address, worker) == Some(key) {
             self.set_attempt(address, worker, Attempt::Idle);
@@ -99,7 +100,7 @@ impl Connections {
         match end {
             End::Rejected(rej) if was_asked => match rej.reason {
                 RejectReason::INVALID_SERVICE_ID => self.try_other_dialect(now, key),
-                _ => self.vain(now, key, PeerDrop::Refused),
+                reason => self.vain(now, key, Failure::rejected(reason)),
             },
             End::TimedOut if was_asked => {
                 self.suspected.push_back(LinkAddress::parse(&connection.peer));
@@ -135,7 +136,7 @@ impl Connections {
     /// The queue pair is no more.
     pub(super) fn ended(&mut self, key: ConnectionKey) {
         self.set_probe(key, Probe::Idle);
-        let Some(connection) = self.all.remove(&key) else { return };
+        let Some(connection) = self.all.remove(key) else { return };
         connection.id.map(|id| self.by_id.remove(&id));
         connection.ways.due.map(|due| self.seeking.remove(&(due, key)));
         let peer = connection.peer;
@@ -155,10 +156,10 @@ impl Connections {
             let is_neighbour = self.peers.get(&known.peer).is_some_and(|peer| peer.is_neighbour);
             known.state == State::Open && !is_neighbour && now >= known.used + idle_for
         });
-        for key in is_idle.map(|(&key, _)| key).collect::<Vec<_>>() {
+        for key in is_idle.map(|(key, _)| key).collect::<Vec<_>>() {
             self.end(now, key, PeerDrop::Idle);
         }
-        self.sweep = (!self.all.is_empty()).then(|| now + idle_for / 4);
+        self.sweep = (self.all.len() > 0).then(|| now + idle_for / 4);
     }
 
     fn forget_peer(&mut self, address: [u8; LinkAddress::LEN]) {

@@ -17,6 +17,7 @@
 //! those too long for one by way of control and the lead's connection, which is slower, so that
 //! short ones may overtake them.
 
+use super::pause::Pause;
 use super::{Address, Connections, Standing, State};
 use crate::interface::{ConnectionKey, Worker};
 use pollux_verbs::time::Time;
@@ -30,18 +31,13 @@ pub(super) enum Attempt {
     #[default]
     Idle,
     UnderWay(ConnectionKey),
-    Paused {
-        until: Time,
-    },
-    GaveUp {
-        until: Time,
-    },
+    Paused(Pause),
 }
 
 impl Attempt {
     pub(super) const fn due(self) -> Option<Time> {
         match self {
-            Self::Paused { until } | Self::GaveUp { until } => Some(until),
+            Self::Paused(pause) => Some(pause.until),
             Self::Idle | Self::UnderWay(_) => None,
         }
     }
@@ -51,8 +47,9 @@ impl Attempt {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lane {
     pub(super) attempt: Attempt,
-    /// Vain ones in a row.
+    /// Failed ones in a row, and how many of them were refusals.
     pub(super) failures: u32,
+    pub(super) refusals: u32,
     /// The peer refused the service ID of the other dialect in this round of attempts.
     pub(super) has_refused_one: bool,
 }
@@ -81,7 +78,7 @@ impl Connections {
             return Standing::Paused;
         }
         match self.attempt(peer, worker) {
-            Attempt::Paused { .. } | Attempt::GaveUp { .. } => Standing::Paused,
+            Attempt::Paused(_) => Standing::Paused,
             // One that the peer asked for is as good as one of ours.
             Attempt::Idle | Attempt::UnderWay(_) => serving
                 .find(|(_, it)| it.is_under_way())
@@ -135,17 +132,13 @@ impl Connections {
         if !matches!(Dialect::of(req.service_id), Some((Dialect::Linux, _))) {
             return Worker(lane_of(req) % self.workers);
         }
-        let mut counts: Vec<_> = self.workers().map(|worker| (0, worker)).collect();
-        for known in self.all.values().filter(|it| !matches!(it.state, State::Ending(_))) {
-            counts[usize::from(known.worker.0)].0 += 1;
-        }
-        counts.into_iter().min().map_or(Worker::LEAD, |(_, worker)| worker)
+        let live = |worker: &Worker| (self.all.of_worker(*worker).live, *worker);
+        self.workers().min_by_key(live).unwrap_or(Worker::LEAD)
     }
 
     /// Whether a worker has as many connections as it may.
     pub(super) fn is_full(&self, worker: Worker) -> bool {
-        let own = self.all.values().filter(|it| it.worker == worker);
-        own.count() >= self.config.connections_max
+        self.all.of_worker(worker).total() >= self.config.connections_max
     }
 }
 

@@ -121,7 +121,7 @@ impl Connections {
             it.ways.offer == Offer::Sought && LinkAddress::parse(&it.peer).gid == gid
         };
         let meant = self.all.iter().filter(|(_, known)| is_meant(known));
-        for key in meant.map(|(&key, _)| key).collect::<Vec<_>>() {
+        for key in meant.map(|(key, _)| key).collect::<Vec<_>>() {
             if !self.offer_one_of(now, key, paths) {
                 self.seek_later(now, key);
             }

@@ -15,9 +15,8 @@
 //!
 //! ```text
 //!   Idle --a packet--> UnderWay --Open--> Idle, and packets go by the connection
-//!    ^                    | in vain
-//!    +---- time ------ Paused, longer each time; by datagram meanwhile
-//!    +---- much time - GaveUp, after so many
+//!    ^                    | failed
+//!    +-- time, heard -- Paused, longer each time; by datagram meanwhile: see `pause`
 //! ```
 //!
 //! A peer is a link address without flags (RFC 4755 2.3). Of the RFC's dialect, one connection of a
@@ -36,12 +35,15 @@ mod ending;
 mod lane;
 mod migration;
 mod passive;
+mod pause;
 mod probe;
 mod rows;
+mod table;
 #[cfg(test)]
 mod tests;
 
 pub use config::{PeerConfig, Policy};
+pub use pause::{Failure, Pause};
 pub use rows::ConnectionRow;
 
 use crate::cm::{Cm, CmDrop, CmEvent, ConnectionId, LocalPort, Role, Terms};
@@ -59,6 +61,7 @@ use pollux_wire::keys::PKey;
 use pollux_wire::mad::cm::ipoib::{Dialect, IpoibPrivateData};
 use pollux_wire::mad::cm::{CmMessage, Req};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use table::Table;
 
 reasons! {
     /// Why a connection was not made, or ended.
@@ -87,7 +90,7 @@ reasons! {
         Forgotten = "forgotten",
         /// The interface went down.
         Down = "down",
-        /// So many attempts were vain that traffic goes by datagram.
+        /// So many attempts failed that traffic goes by datagram.
         GaveUp = "gave_up",
     }
 }
@@ -120,7 +123,7 @@ pub enum Standing {
     Idle,
     /// One is asked for, since then.
     UnderWay(Time),
-    /// The last attempt was vain, or there were too many; or what there is takes less than a
+    /// The last attempt failed, or too many did; or what there is takes less than a
     /// datagram does.
     Paused,
     /// There is one.
@@ -136,6 +139,8 @@ pub enum Standing {
 struct Peer {
     /// A neighbour of ours, which is remembered without a connection too.
     is_neighbour: bool,
+    /// When it announced itself or asked for a connection last.
+    heard: Option<Time>,
     /// What it speaks, as far as is known.
     dialect: Option<Dialect>,
     /// Of each of our workers.
@@ -154,7 +159,7 @@ pub struct Connections {
     peers: BTreeMap<Address, Peer>,
     /// When something becomes of which pause.
     due: BTreeSet<(Time, Address, Worker)>,
-    all: BTreeMap<ConnectionKey, Connection>,
+    all: Table,
     by_id: BTreeMap<ConnectionId, ConnectionKey>,
     keys: u64,
     /// When connections that nobody uses are looked for.
@@ -184,7 +189,7 @@ impl Connections {
             place: None,
             peers: BTreeMap::new(),
             due: BTreeSet::new(),
-            all: BTreeMap::new(),
+            all: Table::default(),
             by_id: BTreeMap::new(),
             keys: 0,
             sweep: None,
@@ -361,6 +366,7 @@ impl Connections {
         let lanes = usize::from(self.workers);
         self.peers.entry(peer).or_insert_with(|| Peer {
             is_neighbour: false,
+            heard: None,
             dialect: None,
             lanes: vec![Lane::default(); lanes],
             connections: BTreeSet::new(),
@@ -427,6 +433,9 @@ impl Connections {
         let serves_us = dialect == Dialect::Rfc || role == Role::Active;
         if serves_us {
             self.set_attempt(address, worker, Attempt::Idle);
+        }
+        if role == Role::Passive {
+            self.end_pauses(now, address);
         }
         self.plan_alternate(now, key);
         let replaces = |known: &Connection| {

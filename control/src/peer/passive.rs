@@ -112,25 +112,24 @@ impl Connections {
         to_go: Option<ConnectionKey>,
     ) -> bool {
         let config = &self.config;
-        let (mut of_peer, mut of_lane, mut of_port, mut ending) = (0, 0, 0, 0);
-        let others =
-            self.all.iter().filter(|(key, it)| Some(**key) != to_go && it.worker == worker);
-        for known in others.map(|(_, known)| known) {
-            let is_ending = matches!(known.state, State::Ending(_));
-            let is_of_port = LinkAddress::parse(&known.peer).gid == link.gid;
-            let is_of_peer = known.peer == link.comparison_form();
-            ending += usize::from(is_of_port && is_ending);
-            of_port += usize::from(is_of_port && !is_ending);
-            of_peer += usize::from(is_of_peer && !is_ending);
-            of_lane += usize::from(is_of_peer && known.lane == lane && !is_ending);
-        }
+        let of_port = self.all.of_port(link.gid, worker);
+        let goes = to_go.and_then(|key| self.all.get(&key)).filter(|it| it.worker == worker);
+        let live = of_port.live - usize::from(goes.is_some());
+        // Of one peer there are no more than of its port.
+        let peer = self.peers.get(&link.comparison_form());
+        let keys = peer.into_iter().flat_map(|peer| &peer.connections);
+        let known = keys.filter(|key| Some(**key) != to_go).filter_map(|key| self.all.get(key));
+        let of_peer = known.filter(|it| it.worker == worker && !it.is_ending());
+        let (of_peer, of_lane) = of_peer.fold((0, 0), |(of_peer, of_lane), it| {
+            (of_peer + 1, of_lane + usize::from(it.lane == lane))
+        });
         // A peer's second connection leaves others at its port room for their first.
         let is_second = of_peer > of_lane;
         let of_port_max = config.connections_per_port_max / if is_second { 2 } else { 1 };
         !self.is_full(worker)
             && of_lane < config.connections_per_peer_max
-            && of_port < of_port_max
-            && ending < config.ending_per_port_max
+            && live < of_port_max
+            && of_port.ending < config.ending_per_port_max
     }
 
     /// Whether a request in this dialect and ours cannot both stand (RFC 4755 3.3). With Linux they

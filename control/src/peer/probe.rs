@@ -69,10 +69,12 @@ impl Connections {
 
     /// The peer said to everyone where it is: it may have begun anew.
     pub fn handle_announcement(&mut self, now: Time, link: &LinkAddress) {
-        let Some(peer) = self.peers.get(&link.comparison_form()) else { return };
+        let address = link.comparison_form();
+        let Some(peer) = self.peers.get(&address) else { return };
         for key in peer.connections.clone() {
             self.doubt(now, key);
         }
+        self.end_pauses(now, address);
     }
 
     /// The peer may have forgotten a connection: it is asked now, or as soon as may be.

@@ -1,7 +1,7 @@
 //! Connections as they can be listed (RFC 4755 3.2).
 
 use super::migration::Offer;
-use super::{Attempt, Connections, State};
+use super::{Connections, State};
 use crate::cm::Role;
 use crate::drops::Reason;
 use crate::interface::{ConnectionKey, Worker};
@@ -51,7 +51,7 @@ pub struct ConnectionRow {
 impl Connections {
     /// Every connection.
     pub fn rows(&self) -> impl Iterator<Item = ConnectionRow> {
-        self.all.iter().map(|(&connection, known)| {
+        self.all.iter().map(|(connection, known)| {
             let (state, why) = match known.state {
                 State::Making => ("making", "the queue pair is to be made"),
                 State::Asked => ("asked", "the peer is to reply"),
@@ -96,14 +96,5 @@ impl Connections {
     /// Whose a connection is.
     pub fn peer_of(&self, key: ConnectionKey) -> Option<LinkAddress> {
         self.all.get(&key).map(|known| LinkAddress::parse(&known.peer))
-    }
-
-    /// Why a peer is not asked for a connection of a worker now, and until when.
-    pub fn pause_of(&self, peer: &LinkAddress, worker: Worker) -> Option<(&'static str, Time)> {
-        match self.attempt(peer.comparison_form(), worker) {
-            Attempt::Paused { until } => Some(("the last attempt was vain", until)),
-            Attempt::GaveUp { until } => Some(("too many attempts were vain", until)),
-            Attempt::Idle | Attempt::UnderWay(_) => None,
-        }
     }
 }

@@ -376,3 +376,124 @@ fn a_peer_that_announces_itself_is_asked_at_once_but_once_a_second() {
     assert_eq!(requests(&pair), 6, "in five seconds");
     assert!(pair.mtu().is_some());
 }
+
+impl Pair {
+    /// How long our pauses are after attempts that fail, one after the other, in seconds.
+    fn pauses(&mut self, attempts: usize, mut fail: impl FnMut(&mut Self)) -> Vec<u64> {
+        let pauses = (0..attempts).map(|_| {
+            self.connect();
+            fail(self);
+            let pause = self.ours.pause_of(&THEIRS, Worker::LEAD).expect("it failed");
+            let time = pause.until.since_start() - pause.since.since_start();
+            self.pass(time);
+            time.as_secs()
+        });
+        pauses.collect()
+    }
+
+    fn refuse(&mut self, reason: RejectReason) {
+        let asked = self.told.drain(..).find_map(|event| match event {
+            CmEvent::Request { id, .. } => Some(id),
+            _ => None,
+        });
+        self.theirs.reject(self.now, asked.unwrap(), reason, &[], [0; 148]).unwrap();
+        self.settle();
+    }
+
+    fn accept_and_fail(&mut self) {
+        self.accept(65_524, THEIRS.qpn);
+        let row = self.ours.rows().find(|row| row.state == "open").expect("it is open");
+        self.ours.handle_news(self.now, row.connection, &ConnectionNews::Failed);
+        self.settle();
+    }
+}
+
+#[test]
+fn only_a_peer_that_refuses_or_is_silent_is_given_up() {
+    let pair = || Pair::new(&[Dialect::Rfc]);
+    let refuses = |pair: &mut Pair| pair.refuse(RejectReason::CONSUMER_REJECT);
+    let is_full = |pair: &mut Pair| pair.refuse(RejectReason::NO_QP);
+    let is_slow = Pair::accept_and_fail;
+    assert_eq!(pair().pauses(7, refuses), [1, 2, 4, 8, 600, 1, 2]);
+    assert_eq!(pair().pauses(7, is_full), [1, 2, 4, 8, 16, 32, 32]);
+    assert_eq!(pair().pauses(7, is_slow), [1, 2, 4, 8, 16, 32, 32]);
+    let mut silent = pair();
+    silent.is_deaf = true;
+    let is_silent = |pair: &mut Pair| {
+        while pair.ours.pause_of(&THEIRS, Worker::LEAD).is_none() {
+            pair.pass(Duration::from_millis(50));
+        }
+    };
+    assert_eq!(silent.pauses(6, is_silent), [1, 2, 4, 8, 600, 1]);
+}
+
+#[test]
+fn a_peer_that_is_heard_is_asked_again_after_the_shortest_pause() {
+    for asks in [false, true] {
+        let mut pair = Pair::new(&[Dialect::Rfc]);
+        pair.pauses(4, Pair::accept_and_fail);
+        pair.connect();
+        pair.accept_and_fail();
+        let begin = pair.now;
+        if asks {
+            // By what Linux asks for it only receives.
+            pair.ask(Dialect::Linux, &THEIRS, 0x600);
+            pair.settle();
+            pair.confirm_all();
+        } else {
+            pair.ours.handle_announcement(pair.now, &THEIRS);
+        }
+        let pause = pair.ours.pause_of(&THEIRS, Worker::LEAD).expect("not at once");
+        assert_eq!(pause.until, begin + Duration::from_secs(1), "it asks: {asks}");
+        assert_eq!(
+            pause.text(begin),
+            "last connection attempt failed (the queue pair failed), retry in 1 s"
+        );
+        pair.pass(Duration::from_secs(1));
+        assert_eq!(pair.ours.standing(&THEIRS, Worker::LEAD), Standing::Idle);
+    }
+}
+
+#[test]
+fn a_pause_says_what_the_peer_said() {
+    let mut pair = Pair::new(&[Dialect::Rfc]);
+    pair.connect();
+    pair.refuse(RejectReason(99));
+    pair.pass(Duration::from_millis(300));
+    let pause = pair.ours.pause_of(&THEIRS, Worker::LEAD).unwrap();
+    assert_eq!(pause.text(pair.now), "last connection attempt failed (REJ 99), retry in 1 s");
+    let mut pair = Pair::new(&[]);
+    pair.connect();
+    let pause = pair.ours.pause_of(&THEIRS, Worker::LEAD).unwrap();
+    assert_eq!(
+        pause.text(pair.now),
+        "last connection attempt failed (REJ 8, INVALID_SERVICE_ID), retry in 1 s"
+    );
+}
+
+#[test]
+fn a_request_costs_no_walk_over_all_connections() {
+    let mut pair = Pair::new(&[]);
+    for nth in 0..300 {
+        let before = pair.ours.all.walked();
+        pair.ask(
+            Dialect::ALL[nth as usize % 2],
+            &address(0x1000 + nth, 2 + u64::from(nth)),
+            0x2000 + nth,
+        );
+        pair.settle();
+        pair.confirm_all();
+        assert_eq!(pair.ours.all.walked() - before, 0, "with {nth} others");
+        pair.ours.all.check();
+    }
+    assert_eq!(pair.ours.rows().filter(|row| row.state == "open").count(), 300);
+    for (nth, key) in pair.queue_pairs.keys().copied().collect::<Vec<_>>().into_iter().enumerate() {
+        match nth % 3 {
+            0 => pair.ours.handle_news(pair.now, key, &ConnectionNews::Failed),
+            1 => pair.ours.end(pair.now, key, PeerDrop::Idle),
+            _ => pair.ours.handle_news(pair.now, key, &ConnectionNews::Ended),
+        }
+        pair.settle();
+        pair.ours.all.check();
+    }
+}

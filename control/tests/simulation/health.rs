@@ -1,10 +1,13 @@
-//! Cables that are pulled and put back while a flow goes one way: nobody answers the sender by the
-//! same connection, so nothing but connected mode's own care tells it that the other end is gone.
+//! A flow that goes one way: how long it stands still after cables were pulled and put back, and
+//! after its receiver computed for long. Nobody answers the sender by the same connection, so
+//! nothing but connected mode's own care tells it that the other end is gone.
 
 use crate::world::World;
-use pollux_control::peer::Policy;
+use pollux_control::interface::Worker;
+use pollux_control::peer::{PeerConfig, Policy};
 use pollux_fabric::sm::Config;
 use pollux_verbs::dice::Dice;
+use pollux_wire::address::Guid;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -15,55 +18,100 @@ const LONG: usize = 3000;
 const SHORT: usize = 1000;
 /// How long after the last flap a flow may stand still: a sender that hears nothing asks after two
 /// seconds, and asks again for two; what waits for an answer of ARP asks again after one.
-const STILL_MAX: Duration = Duration::from_secs(6);
+const STILL_MAX: Duration = Duration::from_secs(4);
 const SEEDS: u64 = 25;
 
-/// How long a flow of packets of `len` octets from node 0 to node 1 stands still once the cable
-/// of `whose` was pulled `flaps` times.
-fn still_after(seed: u64, policy: Policy, (whose, flaps): (usize, u32), len: usize) -> Duration {
-    let mut world = World::new(seed, "single:3", Config::default(), |mut config, _| {
-        config.peer.policy = policy;
-        config
-    });
+/// Two nodes of this policy, of which node 0 sends to node 1.
+struct Flow {
+    seed: u64,
+    len: usize,
+    world: World,
+    mark: u64,
+}
+
+impl Flow {
+    fn new(seed: u64, policy: Policy) -> Self {
+        let world = World::new(seed, "single:3", Config::default(), |mut config, _| {
+            config.peer.policy = policy;
+            config
+        });
+        let len = if policy == Policy::Ud { SHORT } else { LONG };
+        let mut flow = Self { seed, len, world, mark: 0 };
+        flow.world.pass(5 * SECOND);
+        flow.goes_on(10 * SECOND);
+        assert!(flow.has_come(), "seed {seed}: not before the trouble either");
+        flow
+    }
+
+    /// A packet every 20 ms.
+    fn goes_on(&mut self, time: Duration) {
+        let until = self.world.now + time;
+        while self.world.now < until {
+            self.mark += 1;
+            self.world.send(0, 1, self.mark, self.len);
+            self.world.pass(20 * MILLISECOND);
+        }
+    }
+
+    /// Whether the last packet has come.
+    fn has_come(&self) -> bool {
+        self.world.nodes[1].got.contains_key(&self.mark)
+    }
+
+    /// How long it is until a packet comes.
+    fn until_it_comes(&mut self) -> Duration {
+        let begin = self.world.now;
+        loop {
+            self.goes_on(20 * MILLISECOND);
+            let still = self.world.now.since_start().saturating_sub(begin.since_start());
+            assert!(still < 100 * SECOND, "seed {}: never", self.seed);
+            if self.has_come() {
+                return still;
+            }
+        }
+    }
+}
+
+/// How long a flow stands still once the cable of `whose` was pulled `flaps` times.
+fn still_after(seed: u64, policy: Policy, (whose, flaps): (usize, u32)) -> Duration {
+    let mut flow = Flow::new(seed, policy);
     let mut dice = Dice::new(seed ^ 0xf1a9);
-    let mut mark = 0;
-    let mut flow = |world: &mut World, time: Duration| {
-        let until = world.now + time;
-        while world.now < until {
-            mark += 1;
-            world.send(0, 1, mark, len);
-            world.pass(20 * MILLISECOND);
-        }
-        mark
-    };
-    world.pass(5 * SECOND);
-    let last = flow(&mut world, 10 * SECOND);
-    assert!(world.nodes[1].got.contains_key(&last), "seed {seed}: not before the flap either");
     for _ in 0..flaps {
-        world.set_cable(whose, false);
-        flow(&mut world, 10 * MILLISECOND + dice.duration(600 * MILLISECOND));
-        world.set_cable(whose, true);
-        flow(&mut world, dice.duration(1500 * MILLISECOND));
+        flow.world.set_cable(whose, false);
+        flow.goes_on(10 * MILLISECOND + dice.duration(600 * MILLISECOND));
+        flow.world.set_cable(whose, true);
+        flow.goes_on(dice.duration(1500 * MILLISECOND));
     }
-    let over = world.now;
-    loop {
-        let last = flow(&mut world, 20 * MILLISECOND);
-        let still = world.now.since_start().saturating_sub(over.since_start());
-        if world.nodes[1].got.contains_key(&last) || still > 100 * SECOND {
-            return still;
-        }
-    }
+    flow.until_it_comes()
 }
 
 #[test]
 fn a_flow_goes_on_soon_after_its_cables_flapped() {
     for policy in [Policy::Uc, Policy::Rc, Policy::Auto, Policy::Ud] {
         for trouble in [(0, 1), (0, 2), (1, 1), (1, 2), (1, 3)] {
-            let len = if policy == Policy::Ud { SHORT } else { LONG };
-            let all = (1..=SEEDS).map(|seed| (still_after(seed, policy, trouble, len), seed));
+            let all = (1..=SEEDS).map(|seed| (still_after(seed, policy, trouble), seed));
             let (longest, seed) = all.max().expect("there are seeds");
             println!("{policy:?}, (end, flaps) {trouble:?}: {longest:?} at the most, seed {seed}");
             assert!(longest <= STILL_MAX, "{policy:?} {trouble:?}: {longest:?}, seed {seed}");
         }
+    }
+}
+
+/// Its control answers ARP and CM all that while, so it is no imposter (RFC 4755 8).
+#[test]
+fn a_receiver_that_was_slow_is_sent_to_by_connection_again() {
+    let pause_max = PeerConfig::of(Guid(0)).pause_max;
+    for seed in 1..=SEEDS {
+        let mut flow = Flow::new(seed, Policy::Rc);
+        flow.world.busy.insert(1);
+        flow.goes_on(60 * SECOND);
+        assert!(!flow.has_come(), "seed {seed}: it is busy");
+        let sender = flow.world.nodes[0].interface.as_ref().expect("it is alive");
+        let link = sender.peer_rows().next().expect("it knows the receiver").link;
+        let pause = sender.pause_of(&link, Worker::LEAD).expect("five attempts have failed");
+        assert!(pause.text(flow.world.now).contains("(the queue pair failed)"), "{pause:?}");
+        flow.world.busy.clear();
+        let still = flow.until_it_comes();
+        assert!(still <= pause_max + SECOND, "seed {seed}: {still:?}");
     }
 }

@@ -2,10 +2,10 @@
 //! what they promise each other holds once it is over.
 //!
 //! `world` moves time and `network` frames and datagrams; `faults` says what befalls a world;
-//! `seeds` runs worlds and says what has to hold.
+//! `seeds` runs worlds and says what has to hold; `health` looks at one flow and one trouble.
 
 mod faults;
-mod flaps;
+mod health;
 #[path = "../interface/mover.rs"]
 mod mover;
 mod network;

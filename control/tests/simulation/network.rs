@@ -231,7 +231,8 @@ impl World {
                 && other.rq_psn == own.sq_psn
                 && matches!(other.state, QpState::Rtr | QpState::Rts)
         });
-        match end.map(|(there, _)| *there).filter(|_| self.is_cabled(from) && self.is_cabled(to)) {
+        let is_reached = self.is_cabled(from) && self.is_cabled(to) && !self.busy.contains(&to);
+        match end.map(|(there, _)| *there).filter(|_| is_reached) {
             Some(there) => {
                 self.nodes[to].mover.news.push((there, ConnectionNews::DataCame));
                 let from = From::Connection(there);

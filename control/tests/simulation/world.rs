@@ -56,6 +56,8 @@ pub struct World {
     pub mad_weather: Weather,
     /// The administrator hears nothing and says nothing.
     pub is_sa_silent: bool,
+    /// Nodes that compute: they acknowledge nothing, while control there goes on.
+    pub busy: BTreeSet<usize>,
     /// Management datagrams of interfaces, and those of them for the administrator.
     pub mads: u64,
     pub questions: u64,
@@ -142,6 +144,7 @@ impl World {
             weather: Weather::CALM,
             mad_weather: Weather::CALM,
             is_sa_silent: false,
+            busy: BTreeSet::new(),
             mads: 0,
             questions: 0,
             frames: 0,

@@ -8,7 +8,7 @@ use crate::interface::sending::NotSent;
 use crate::interface::tally::Tally;
 use crate::interface::{Interface, PingError};
 use pollux_control::cm::Role;
-use pollux_control::interface::{GroupRow, LeaseRow, Way};
+use pollux_control::interface::{GroupRow, LeaseRow, Way, Worker};
 use pollux_control::neighbour::{NeighbourRow, State};
 use pollux_control::peer::ConnectionRow;
 use pollux_dataplane::ipoib::Traffic;
@@ -222,6 +222,7 @@ fn neighbors(now: Time, name: &str, one: &Interface) -> Vec<Value> {
     let row = |row: NeighbourRow| {
         let peer = by_ip.get(&row.ip);
         let (by, mtu) = peer.map_or(("-", None), |peer| way(&peer.way));
+        let pause = peer.and_then(|peer| control.pause_of(&peer.link, Worker::LEAD));
         json!({
             "interface": name,
             "address": row.ip.to_string(),
@@ -230,6 +231,7 @@ fn neighbors(now: Time, name: &str, one: &Interface) -> Vec<Value> {
             "by": by,
             "mtu": row.mtu.or(mtu),
             "why": row.why,
+            "connection": pause.map(|pause| pause.text(now)),
             "seconds": seconds(now, row.since),
             "pending": row.pending,
         })
