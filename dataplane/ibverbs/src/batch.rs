@@ -3,8 +3,9 @@
 //! Two mistakes are easy where a library reads or writes an array of ours. A pointer is taken, the
 //! array is used by its name, and the pointer is used again: the language lets each use of the name
 //! end what the pointer may do. And what the library was to write is read although it has not: that
-//! is memory without a value. So a batch is zero from the beginning, and whatever is read from it is
-//! at worst old; and it gives its pointer last, from the whole array, by a method that borrows it.
+//! is memory without a value. So a batch is zero from the beginning, and whatever is read from it
+//! is at worst old; and it gives its pointer last, from the whole array, by a method that borrows
+//! it.
 //!
 //! Why it lies in a box and stays: to zero kilobytes on the stack costs more than a post does.
 

@@ -110,6 +110,17 @@ impl fmt::Display for Leak {
 impl std::error::Error for Leak {}
 
 /// A handle on a pool. Clones are handles on the same one.
+///
+/// It makes its memory itself. What somebody else may write is no place for buffers, which are lent
+/// as slices:
+///
+/// ```compile_fail,E0624
+/// use pollux_mem::{Pool, PoolConfig, Segment};
+///
+/// let config = PoolConfig { buffers: 1, buffer_octets: 64, headroom_octets: 0 };
+/// let theirs = Segment::create("theirs", config.region_octets()).unwrap();
+/// Pool::in_region(theirs.map().unwrap(), config);
+/// ```
 pub struct Pool {
     core: NonNull<Core>,
 }

@@ -47,7 +47,16 @@ pub struct Words {
     range: memory::Range,
 }
 
-/// The same of words that this process may not write, or does not.
+/// The same of words that this process may not write, or does not. They have no way to:
+///
+/// ```compile_fail,E0599
+/// use pollux_mem::{ReadWords, Segment};
+/// use std::sync::atomic::Ordering;
+///
+/// let segment = Segment::create("theirs", 4096).unwrap();
+/// let words = ReadWords::of(&segment).unwrap();
+/// words.as_slice()[0].store(1, Ordering::Relaxed);
+/// ```
 #[derive(Clone, Debug)]
 pub struct ReadWords {
     range: memory::Range,
