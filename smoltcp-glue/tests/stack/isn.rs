@@ -2,7 +2,7 @@
 
 use crate::segment::{header_of, segment};
 use crate::world::{Weather, World, at};
-use pollux::stack::StackConfig;
+use pollux::stack::{StackConfig, TcpConfig};
 use pollux_wire::ip::tcp::TcpHeader;
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,7 +13,10 @@ const TICK_NANOS: u64 = 64;
 const BACKLOG: usize = 4096;
 
 fn listening(seed: u64) -> World {
-    let mut world = World::new(seed, &StackConfig::default(), Weather::default());
+    // Buffers have nothing to do with it.
+    let tcp = TcpConfig { receive_octets: 2048, send_octets: 2048, ..TcpConfig::default() };
+    let config = StackConfig { tcp, ..StackConfig::default() };
+    let mut world = World::new(seed, &config, Weather::default());
     world.hosts[1].tcp_listen(at(1, 80), BACKLOG).expect("the port is free");
     world
 }
