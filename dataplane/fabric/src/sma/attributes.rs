@@ -176,6 +176,22 @@ pub(super) fn led(
     Ok(Led(port.led))
 }
 
+/// The IEEE OUI of Mellanox.
+pub(super) const MELLANOX: u32 = 0x02_c9;
+
+/// A port's speeds beside those of the specification: none is supported, none active, and none can
+/// be enabled. Octets 7, 11 and 15 are the three, and octet 3 asks for traps of them.
+pub(super) fn mellanox_extended_port_info(
+    node: &mut Node,
+    arrival: Arrival,
+    modifier: u32,
+    new: Option<&[u8; 64]>,
+) -> Answer<[u8; 64]> {
+    const ENABLED: usize = 11;
+    port(node, arrival, modifier as u16)?;
+    there(new.is_none_or(|new| new[ENABLED] == 0).then_some([0; 64]))
+}
+
 /// Takes the attribute out of a Set, and none out of a Get.
 pub(super) fn written<A: Attribute>(is_set: bool, data: &[u8; 64]) -> Option<A> {
     is_set.then(|| A::from_data(data))

@@ -93,6 +93,10 @@ const TRAP_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
 const LED_INFO: AttributeId = AttributeId(0x0031);
 
+/// What devices of Mellanox say of link speeds of their own (FDR10), which subnet managers ask all
+/// for that name this vendor. A dump of a real cluster has such nodes.
+const MELLANOX_EXTENDED_PORT_INFO: AttributeId = AttributeId(0xff90);
+
 /// Handles a datagram of subnet management that has arrived at its node. `port` of the arrival must
 /// be one of the node's.
 pub fn handle(node: &mut Node, arrival: Arrival, octets: &Mad) -> Handled {
@@ -228,6 +232,14 @@ fn attend(
             let mut data = [0; 64];
             data[0] = u8::from(is_on) << 7;
             data
+        }
+        MELLANOX_EXTENDED_PORT_INFO if node.identity.vendor_id == attributes::MELLANOX => {
+            attributes::mellanox_extended_port_info(
+                node,
+                arrival,
+                modifier,
+                is_set.then_some(&*data),
+            )?
         }
         _ => return Err(MadStatus::BAD_METHOD_ATTRIBUTE),
     };

@@ -7,6 +7,7 @@ use crate::tests::is_up;
 use pollux_fabric::sm::Config;
 use pollux_fabric::topology::{End, Topology};
 use pollux_referee::program;
+use pollux_wire::mad::smp::MKey;
 use std::collections::BTreeSet;
 
 /// Two leaves and a spine, with links of several kinds, as `ibnetdiscover` prints them.
@@ -64,7 +65,8 @@ fn are_there(test: &str) -> bool {
 fn tools_give_the_right_picture_under_our_manager() {
     let test = "tools_give_the_right_picture_under_our_manager";
     let Some(rack) = are_there(test).then(|| Rack::new(test)).flatten() else { return };
-    start(&rack.served, MANAGER, Config::default());
+    // Reading takes no key.
+    start(&rack.served, MANAGER, Config { m_key: MKey(0x5eed), ..Config::default() });
     give_the_right_picture(&rack);
 }
 
@@ -74,7 +76,9 @@ fn tools_give_the_right_picture_under_opensm() {
     let test = "tools_give_the_right_picture_under_opensm";
     let Some(opensm) = program(test, "opensm") else { return };
     let Some(rack) = are_there(test).then(|| Rack::new(test)).flatten() else { return };
-    let _running = rack.served.start_opensm(MANAGER, &opensm);
+    let running = rack.served.start_opensm(MANAGER, &opensm);
+    assert!(rack.served.becomes(is_up));
+    assert_eq!(running.errors(), [""; 0], "it asks nothing that is not answered");
     give_the_right_picture(&rack);
 }
 
