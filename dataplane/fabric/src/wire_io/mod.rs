@@ -3,9 +3,15 @@
 //! ```text
 //! stream:PATH           unix socket: whoever comes first listens, the other one connects
 //! stream:connect:PATH   unix socket of somebody else, who listens
-//! udp:ADDR              datagrams: whoever has the address takes it, the other one sends there
 //! udp:LOCAL,REMOTE      datagrams between these two
+//! udp:ADDR              datagrams: whoever has the address takes it, the other one sends there
+//! udp:LOCAL,any         the same for whoever has the address, on any network
 //! ```
+//!
+//! Whoever is at the other end of a wire is a node of the subnet. A unix socket is the user's own;
+//! with `udp:ADDR`, the end that has the address takes the first who sends for the other end, so
+//! that has to be an address of the loopback, where only this machine's programs are. On networks
+//! both ends are named, or the user says by `any` that all who can send there may be the other end.
 //!
 //! 1. [`framing`]: packets in a stream of octets;
 //! 2. `stream` and `udp`: the sockets, none of which blocks;
@@ -47,8 +53,19 @@ pub enum WireAddress {
         /// Our address, or of whoever has it if there is no other.
         address: SocketAddr,
         /// Theirs.
-        remote: Option<SocketAddr>,
+        remote: Remote,
     },
+}
+
+/// The other end of a wire over UDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remote {
+    /// Has this address, and nobody else is listened to.
+    At(SocketAddr),
+    /// Whoever sends first, on this machine.
+    Local,
+    /// Whoever sends first.
+    Any,
 }
 
 /// What is no address of a wire.
@@ -58,7 +75,7 @@ pub struct BadAddress(String);
 impl fmt::Display for BadAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "'{}' is no wire; write stream:PATH, stream:connect:PATH, ", self.0)?;
-        f.write_str("udp:ADDRESS:PORT or udp:LOCAL,REMOTE")
+        f.write_str("udp:LOCAL,REMOTE, udp:ADDRESS:PORT or udp:LOCAL,any")
     }
 }
 
@@ -80,8 +97,11 @@ impl FromStr for WireAddress {
             }
             ("udp", rest) => {
                 let (address, remote) = match rest.split_once(',') {
-                    Some((local, remote)) => (local, Some(remote.parse().map_err(|_| bad())?)),
-                    None => (rest, None),
+                    Some((local, "any")) => (local, Remote::Any),
+                    Some((local, remote)) => {
+                        (local, Remote::At(remote.parse().map_err(|_| bad())?))
+                    }
+                    None => (rest, Remote::Local),
                 };
                 Ok(Self::Udp { address: address.parse().map_err(|_| bad())?, remote })
             }
@@ -264,7 +284,7 @@ mod tests {
     fn a_udp_wire_listens_to_one_peer_until_that_is_silent() {
         let local = || UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = local().local_addr().unwrap();
-        let open = WireAddress::Udp { address, remote: None };
+        let open = WireAddress::Udp { address, remote: Remote::Local };
         let (mut net, mut wire) = (net(), ForeignWire::open(END, &open).unwrap());
         let (peer, stranger) = (local(), local());
         peer.send_to(&[], address).unwrap();
@@ -286,13 +306,41 @@ mod tests {
     }
 
     #[test]
+    fn a_udp_wire_between_two_addresses_listens_to_nobody_else() {
+        let local = || UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = local().local_addr().unwrap();
+        let (peer, stranger) = (local(), local());
+        let remote = Remote::At(peer.local_addr().unwrap());
+        let open = WireAddress::Udp { address, remote };
+        let (mut net, mut wire) = (net(), ForeignWire::open(END, &open).unwrap());
+        stranger.send_to(&[1, 2], address).unwrap();
+        wire.receive(Time::START, &mut net);
+        assert!(!wire.is_up() && wire.counts().received == 0, "though nobody else is there");
+        peer.send_to(&[1, 2], address).unwrap();
+        wire.receive(Time::START, &mut net);
+        assert!(wire.is_up() && wire.counts().received == 1);
+    }
+
+    #[test]
+    fn a_udp_wire_on_a_network_takes_the_first_who_sends_only_where_that_is_wanted() {
+        let address = "0.0.0.0:0".parse().unwrap();
+        let open = |remote| ForeignWire::open(END, &WireAddress::Udp { address, remote });
+        let refused = open(Remote::Local).unwrap_err().to_string();
+        assert!(refused.contains("udp:LOCAL,REMOTE") && refused.contains("any"), "{refused}");
+        assert!(open(Remote::Any).is_ok());
+        assert!(open(Remote::At("127.0.0.1:9".parse().unwrap())).is_ok());
+    }
+
+    #[test]
     fn addresses_are_read_or_refused_with_advice() {
         let stream = |path: &str, may_listen| WireAddress::Stream { path: path.into(), may_listen };
         assert_eq!("stream:/run/a:b".parse(), Ok(stream("/run/a:b", true)));
         assert_eq!("stream:connect:x".parse(), Ok(stream("x", false)));
         let udp = "udp:127.0.0.1:7,[::1]:8".parse::<WireAddress>().unwrap();
-        let (address, remote) = ("127.0.0.1:7".parse().unwrap(), "[::1]:8".parse().ok());
-        assert_eq!(udp, WireAddress::Udp { address, remote });
+        let (address, theirs) = ("127.0.0.1:7".parse().unwrap(), "[::1]:8".parse().unwrap());
+        assert_eq!(udp, WireAddress::Udp { address, remote: Remote::At(theirs) });
+        let any = "udp:127.0.0.1:7,any".parse::<WireAddress>().unwrap();
+        assert_eq!(any, WireAddress::Udp { address, remote: Remote::Any });
         for bad in ["", "stream:", "tcp:1", "udp:localhost", "udp:127.0.0.1:1,"] {
             let error = bad.parse::<WireAddress>().unwrap_err().to_string();
             assert!(error.contains(bad) && error.contains("stream:PATH"), "{error}");

@@ -1,10 +1,12 @@
 //! A wire over UDP: one packet to a datagram, and empty datagrams that say who is there.
 //!
 //! UDP knows no connection, so each end says every [`HELLO`] that it is there, and believes that
-//! the other one is while it has heard of it within [`SILENCE`]. Who has the address that both were
-//! given learns from that where the other one is; it listens to that one only, as long as it is
-//! there.
+//! the other one is while it has heard of it within [`SILENCE`]. Where both were given one address,
+//! the end that has it learns from that where the other one is, and listens to that one only, as
+//! long as it is there. Why only on the loopback, unless told otherwise: on a network whoever sends
+//! first would be at the end of the wire.
 
+use super::Remote;
 use crate::time::Time;
 use rustix::event::{PollFd, PollFlags};
 use std::io::{self, ErrorKind};
@@ -35,10 +37,18 @@ pub(super) struct UdpWire {
 }
 
 impl UdpWire {
-    pub(super) fn bind(address: SocketAddr, remote: Option<SocketAddr>) -> io::Result<Self> {
+    pub(super) fn bind(address: SocketAddr, remote: Remote) -> io::Result<Self> {
         let (socket, peer) = match (UdpSocket::bind(address), remote) {
-            (Ok(socket), remote) => (socket, remote),
-            (Err(error), None) if is_another_ones(&error) => {
+            (Ok(socket), Remote::At(remote)) => (socket, Some(remote)),
+            (Ok(_), Remote::Local) if !address.ip().is_loopback() => {
+                let advice = format!(
+                    "whoever sends to {address} first would be the other end; name that by \
+                     udp:LOCAL,REMOTE, or write udp:{address},any if all who can send there may be"
+                );
+                return Err(io::Error::new(ErrorKind::InvalidInput, advice));
+            }
+            (Ok(socket), Remote::Local | Remote::Any) => (socket, None),
+            (Err(error), Remote::Local) if is_another_ones(&error) => {
                 (UdpSocket::bind(SocketAddr::new(any(address), 0))?, Some(address))
             }
             (Err(error), _) => return Err(error),
