@@ -14,8 +14,13 @@ pub struct Config {
     pub priority: u8,
     /// By which managers, and those who ask the administrator, know each other as trusted.
     pub sm_key: SmKey,
-    /// What ports are protected with; 0 for not at all.
+    /// What ports are protected with; 0 for not at all. Whoever has another key, or none, can read
+    /// all but this and set nothing.
     pub m_key: MKey,
+    /// How long a port keeps its key hidden after somebody else has tried to set something (IBA
+    /// 14.2.4); 0 for ever. A manager that takes over with another key than its predecessor's needs
+    /// that. As long as the master is there, its answer to the trap of such a try ends the lease.
+    pub m_key_lease_seconds: u16,
     /// First half of all GIDs.
     pub prefix: u64,
     /// Every adapter's port gets 2^lmc addresses.
@@ -65,6 +70,7 @@ impl Default for Config {
             priority: 0,
             sm_key: SmKey(1),
             m_key: MKey(0),
+            m_key_lease_seconds: 30,
             prefix: Gid::DEFAULT_PREFIX,
             lmc: 0,
             lids: BTreeMap::new(),

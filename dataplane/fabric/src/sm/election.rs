@@ -19,7 +19,7 @@ use crate::sa::Administrator;
 use crate::subnet::Datagram;
 use crate::time::Time;
 use pollux_wire::address::Guid;
-use pollux_wire::mad::smp::{LidSmp, SmControl, SmInfo, SmState};
+use pollux_wire::mad::smp::{LidSmp, MKey, SmControl, SmInfo, SmKey, SmState};
 use pollux_wire::mad::{Attribute, MadHeader, MadStatus, Method, MgmtClass};
 use std::cmp::Reverse;
 
@@ -95,8 +95,7 @@ fn rank(info: &SmInfo) -> (u8, Reverse<Guid>) {
 }
 
 impl SubnetManager {
-    /// How it shows itself. Why with its key: only who may use queue pair 0 can ask, and OpenSM
-    /// takes a manager that hides its key for one of another installation.
+    /// How it shows itself to other managers.
     pub(super) fn own_info(&self) -> SmInfo {
         SmInfo {
             guid: self.guid,
@@ -239,7 +238,13 @@ impl SubnetManager {
         let header = MadHeader { method: Method::GET_RESP, status, ..*header };
         let mut mad = datagram.mad;
         mad[..MadHeader::LEN].copy_from_slice(&header.emit());
-        mad[DATA].copy_from_slice(&self.own_info().to_data::<64>());
+        // Without the key OpenSM takes a manager for one of another installation; whoever has not
+        // even the M_Key of the subnet is of another one.
+        let smp = LidSmp::parse(&datagram.mad);
+        let is_known = self.config.m_key == MKey(0) || smp.m_key == self.config.m_key;
+        let own = self.own_info();
+        let sm_key = if is_known { own.sm_key } else { SmKey(0) };
+        mad[DATA].copy_from_slice(&SmInfo { sm_key, ..own }.to_data::<64>());
         let slid = if is_directed { datagram.dlid } else { self.own_lid() };
         self.transmit(Datagram {
             slid,

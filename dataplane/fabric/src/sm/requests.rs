@@ -113,7 +113,13 @@ impl Requests {
 
     /// Puts a request in line.
     pub(super) fn ask(&mut self, request: Request) {
-        self.waiting.push_back((Request { m_key: self.m_key, ..request }, 0));
+        self.ask_with(None, request);
+    }
+
+    /// The same with another key than the manager's, if there is one.
+    pub(super) fn ask_with(&mut self, m_key: Option<MKey>, request: Request) {
+        let m_key = m_key.unwrap_or(self.m_key);
+        self.waiting.push_back((Request { m_key, ..request }, 0));
     }
 
     /// Whether there is none in line or under way.

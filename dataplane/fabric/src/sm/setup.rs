@@ -13,7 +13,7 @@ use crate::node::PortSet;
 use pollux_wire::address::{Guid, Lid};
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::smp::{
-    CapabilityMask, LinearForwardingTable, MKeyProtection, MulticastForwardingTable,
+    CapabilityMask, LinearForwardingTable, MKey, MKeyProtection, MulticastForwardingTable,
     MulticastForwardingTableModifier, PKeyTable, PKeyTableModifier, PortInfo, PortPhysState,
     PortState, SlToVlMappingTable, SlToVlModifier, SwitchInfo, VlArbitrationModifier,
     VlArbitrationTable, VlCap, VlPart, VlWeight,
@@ -239,10 +239,15 @@ impl SubnetManager {
     }
 
     fn set_port(&mut self, place: Place, new: PortInfo) {
-        let path = self.view.node(place.node).path(place.port);
+        let node = self.view.node(place.node);
+        let path = node.path(place.port);
         let new = PortInfo { port_phys_state: PortPhysState::NO_CHANGE, ..new };
         let purpose = Purpose::SetPortInfo(place);
-        self.requests.ask(Request::set(path, port_modifier(place.port), new, purpose));
+        let request = Request::set(path, port_modifier(place.port), new, purpose);
+        // A key of another manager shows when its lease is over, and then this one takes its place.
+        let managed = Place { port: node.managed_port(place.port), ..place };
+        let shown = self.view.port(managed).info.map(|info| info.m_key);
+        self.requests.ask_with(shown.filter(|key| *key != MKey(0)), request);
     }
 
     fn places(&self) -> Vec<Place> {
@@ -262,6 +267,7 @@ impl SubnetManager {
             new.m_key = self.config.m_key;
             let is_protected = self.config.m_key.0 != 0;
             new.m_key_protection = MKeyProtection(u8::from(is_protected));
+            new.m_key_lease_period = if is_protected { self.config.m_key_lease_seconds } else { 0 };
             new.gid_prefix = self.config.prefix;
             (new.lid, new.lmc) = (port.lid, port.lmc);
             (new.master_sm_lid, new.master_sm_sl) = (self.own_lid(), 0);

@@ -6,7 +6,9 @@ use crate::subnet::Subnet;
 use crate::topology::{End, Topology};
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::MAD_LEN;
-use pollux_wire::mad::smp::{MKey, MKeyProtection, NodeType, PortState, SmControl, SmKey};
+use pollux_wire::mad::smp::{
+    MKey, MKeyProtection, NodeType, PortInfo, PortState, SmControl, SmKey,
+};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -479,5 +481,70 @@ proptest! {
         world.pass(Duration::from_secs(25));
         let is_master = world.state(1) == SmState::MASTER;
         prop_assert!(!is_master || world.is_up());
+    }
+}
+
+/// The keys of all ports with addresses, and how they protect.
+fn keys(world: &World) -> BTreeSet<(u64, u8)> {
+    let nodes = world.subnet.nodes().iter();
+    let infos = nodes.map(|node| node.ports[usize::from(!node.is_switch())].info);
+    infos.map(|info| (info.m_key.0, info.m_key_protection.0)).collect()
+}
+
+#[test]
+fn a_manager_with_another_key_takes_over_when_the_lease_of_the_old_one_is_over() {
+    let config = |key| Config { m_key: MKey(key), ..Config::default() };
+    let mut world = World::managed("single:3", config(0xa));
+    world.pass(Duration::from_secs(1));
+    assert!(world.is_up() && keys(&world) == BTreeSet::from([(0xa, 1)]));
+    world.stop(1);
+    world.start(2, config(0xb));
+    world.pass(Duration::from_secs(25));
+    assert_eq!(keys(&world), BTreeSet::from([(0xa, 1)]), "the key is hidden, and holds");
+    world.pass(Duration::from_secs(60));
+    assert_eq!(keys(&world), BTreeSet::from([(0xb, 1)]));
+    assert!(world.is_up() && world.manager(2).is_settled());
+}
+
+/// Somebody tries keys for as long as three leases: the master hears of it by traps, and shows up.
+#[test]
+fn a_master_that_is_there_keeps_its_key_hidden() {
+    let m_key = MKey(0xa);
+    let mut world = World::managed("single:3", Config { m_key, ..Config::default() });
+    world.pass(Duration::from_secs(1));
+    let hosts = world.hosts();
+    let ((from, slid), (_, dlid)) = (hosts[2], hosts[1]);
+    for wrong in 1..=90 {
+        let header = MadHeader::new(MgmtClass::SUBN_LID_ROUTED, Method::SET, wrong, PortInfo::ID);
+        let smp = LidSmp { header, m_key: MKey(wrong << 8), ..LidSmp::default() };
+        let (src_qp, p_key, mad) = (Qpn::SMI, PKey::DEFAULT, smp.emit());
+        let datagram = Datagram { slid, dlid, src_qp, dest_qp: src_qp, p_key, mad };
+        world.subnet.send(world.now, from, datagram);
+        world.pass(Duration::from_secs(1));
+        assert_eq!(keys(&world), BTreeSet::from([(0xa, 1)]), "after {wrong} tries");
+    }
+    let host = &world.subnet.nodes()[2];
+    assert_eq!(host.drops.of(NodeDrop::MKey), 90);
+}
+
+/// Managers with the key of the subnet are shown the managers' own, and nobody else is.
+#[test]
+fn the_key_of_managers_shows_to_who_has_the_key_of_the_subnet() {
+    let (m_key, sm_key) = (MKey(0xa), SmKey(0x77));
+    let mut world = World::managed("single:3", Config { m_key, sm_key, ..Config::default() });
+    world.pass(Duration::from_secs(1));
+    let hosts = world.hosts();
+    for (shown, expected) in [(MKey(0), SmKey(0)), (MKey(0xb), SmKey(0)), (m_key, sm_key)] {
+        let header = MadHeader::new(MgmtClass::SUBN_LID_ROUTED, Method::GET, 9, SmInfo::ID);
+        let smp = LidSmp { header, m_key: shown, ..LidSmp::default() };
+        let ((from, slid), dlid, mad) = (hosts[2], hosts[0].1, smp.emit());
+        let (src_qp, p_key) = (Qpn::SMI, PKey::DEFAULT);
+        let datagram = Datagram { slid, dlid, src_qp, dest_qp: src_qp, p_key, mad };
+        world.subnet.send(world.now, from, datagram);
+        let mut answers = Vec::new();
+        world.managers.settle(world.now, &mut world.subnet, |at, answer| {
+            answers.push((at, SmInfo::from_data(&LidSmp::parse(&answer.mad).data).sm_key));
+        });
+        assert_eq!(answers, [(from, expected)], "with {shown:?}");
     }
 }
