@@ -25,6 +25,17 @@ pub struct Arguments {
     /// reliable connections go on by a second path when their first one fails
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = lmc)]
     lmc: u8,
+    /// Ports whose programs and wires may manage the subnet; others are hosts, which set nothing by
+    /// subnet management. Programs at --umad always may
+    #[arg(long, value_name = "NODE[:PORT]", value_delimiter = ',')]
+    managers: Vec<String>,
+    /// The key by which our manager protects all ports, or 0 for no protection; random by default
+    #[arg(long, value_name = "KEY", value_parser = key)]
+    m_key: Option<u64>,
+    /// The key by which our manager trusts other managers and questions such as those of saquery
+    /// --smkey, which asks with 1 by itself; random by default
+    #[arg(long, value_name = "KEY", value_parser = key)]
+    sm_key: Option<u64>,
     /// Where `pollux show` and `pollux fault` find it; and, by the socket PATH.ports beside it,
     /// programs that open `soft:PATH@NODE[:PORT]`
     #[arg(long, value_name = "PATH")]
@@ -32,7 +43,8 @@ pub struct Arguments {
     /// The name under which programs with libumad2sim find it (IBSIM_SOCKNAME)
     #[arg(long, value_name = "NAME")]
     umad: Option<String>,
-    /// A wire to a node that is not ours: stream:PATH or udp:ADDRESS:PORT, at a free port
+    /// A wire to a node that is not ours: stream:PATH, udp:LOCAL,REMOTE or, on one machine,
+    /// udp:ADDRESS:PORT, at a free port. For whoever sends first: udp:LOCAL,any
     #[arg(long = "wire", value_name = "NODE:PORT=WIRE")]
     wires: Vec<Plug>,
     /// Writes every packet to a pcap file
@@ -62,6 +74,15 @@ fn lmc(text: &str) -> Result<u8, String> {
     lmc.ok_or_else(|| "give a number from 0 to 7".into())
 }
 
+/// A key of management, decimal or as in 0x1234.
+fn key(text: &str) -> Result<u64, String> {
+    let key = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    };
+    key.ok_or_else(|| "give a number of 64 bits, as in 0x1234".into())
+}
+
 /// Runs a fabric until a signal ends it.
 pub fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     let partitions = match (arguments.sm, &arguments.partitions) {
@@ -70,6 +91,10 @@ pub fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         (Manager::None, Some(_)) => return Err("--partitions is for --sm embedded".into()),
         (Manager::None, None) if arguments.lmc > 0 => {
             return Err("--lmc is for --sm embedded; OpenSM takes it as its own option".into());
+        }
+        (Manager::None, None) if arguments.m_key.is_some() || arguments.sm_key.is_some() => {
+            let options = "--m-key and --sm-key are for --sm embedded";
+            return Err(format!("{options}; OpenSM takes m_key and sm_key as its own").into());
         }
         (Manager::None, None) => None,
     };
@@ -86,6 +111,9 @@ pub fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         capture: arguments.capture,
         faults: arguments.faults,
         partitions,
+        managers: arguments.managers,
+        m_key: arguments.m_key,
+        sm_key: arguments.sm_key,
         lmc: arguments.lmc,
     })?;
     let (wake, is_over) = signals()?;

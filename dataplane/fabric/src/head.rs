@@ -74,10 +74,11 @@ pub(crate) fn first_word(opcode: Opcode, pkey: PKey, dest_qp: Qpn, whole: bool) 
 }
 
 /// Those bits of the first two words by which something is sent on: P_Key, SL and DLID, and the
-/// seat at the port of that.
+/// seat at the port of that; and, at the end, the SLID. A route belongs to a source: what a peer
+/// sends by a direct lane has the address that the server has seen, or is not of that lane's route.
 #[inline(always)]
 pub(crate) const fn route_bits(first: u64, second: u64) -> u64 {
-    first & (SL | SEAT | 0xffff << 16) | second & 0xffff << 32
+    first & (SL | SEAT | 0xffff << 16) | second & 0xffff << 32 | second >> 48
 }
 
 /// Whether something with this first word is for one of the queue pairs of management, 0 and 1.
@@ -89,6 +90,11 @@ pub(crate) const fn is_management(first: u64) -> bool {
 /// The seat that [`route_bits`] lead to.
 pub(crate) const fn seat_of_route(bits: u64) -> u8 {
     seat_of(Qpn((bits >> 32) as u32))
+}
+
+/// The source that [`route_bits`] are of.
+pub(crate) const fn slid_of_route(bits: u64) -> Lid {
+    Lid(bits as u16)
 }
 
 /// What else [`route_bits`] say.
@@ -292,4 +298,28 @@ pub(crate) fn deth_word(deth: Deth) -> u64 {
 #[inline(always)]
 pub(crate) fn deth_of(word: u64) -> Deth {
     Deth { qkey: QKey(word as u32), src_qp: Qpn((word >> 32) as u32 & 0xff_ffff) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pollux_wire::packet::{Operation, Transport};
+
+    #[test]
+    fn a_route_has_all_that_something_is_sent_on_by_and_its_source() {
+        let (opcode, p_key) = (Opcode::new(Transport::RC, Operation::SEND_ONLY), PKey(0x8123));
+        let first = first_word(opcode, p_key, Qpn(5 << 21 | 0x41), true) | 7 << 56;
+        let second = 0xabcdef | 9 << 24 | 0x1234 << 32 | 0x5678 << 48;
+        let bits = route_bits(first, second);
+        assert_eq!(route_of(bits), Route { dlid: Lid(0x1234), p_key, sl: 7 });
+        assert_eq!((slid_of_route(bits), seat_of_route(bits)), (Lid(0x5678), 5));
+        let other = route_bits(first | SE | ACK_REQ, second ^ 0xffff_ffff);
+        assert_eq!(bits, other, "the rest is none of it");
+        for (word, bit) in [(0, 16), (0, 31), (0, 56), (0, 53), (1, 32), (1, 47), (1, 48), (1, 63)]
+        {
+            let mut words = [first, second];
+            words[word] ^= 1 << bit;
+            assert_ne!(route_bits(words[0], words[1]), bits, "bit {bit} of word {word}");
+        }
+    }
 }

@@ -35,7 +35,8 @@ fn a_fabric_manages_itself_and_the_nodes_behind_its_wires() {
 
     let plug = plug("managed-near");
     let near = Running::new("managed-near", &["--wire", &plug]);
-    let far = Running::unmanaged("managed-far", &["--wire", &plug, "--seed", "2"]);
+    let grant = ["--managers", "switch1:9", "--seed", "2"];
+    let far = Running::unmanaged("managed-far", &[&["--wire", &plug], &grant[..]].concat());
     let start = Instant::now();
     while far.ask(&["show", "ports", "--json"]).1.matches("ACTIVE").count() < 8 {
         assert!(start.elapsed() < PATIENCE, "{:?}", far.ask(&["show", "ports"]));
@@ -113,7 +114,8 @@ fn opensm_manages_nodes_behind_a_wire() {
     let plug = plug("managing");
     let name = format!("pollux-{}-managed", std::process::id());
     let one = Running::unmanaged("managing", &["--wire", &plug, "--umad", &name]);
-    let other = Running::unmanaged("managed", &["--wire", &plug, "--seed", "2"]);
+    let grant = ["--managers", "switch1:9", "--seed", "2"];
+    let other = Running::unmanaged("managed", &[&["--wire", &plug], &grant[..]].concat());
     let _opensm = one.opensm(&preload, &name, "host1", &[]);
     let states = |fabric: &Running| fabric.ask(&["show", "ports", "--json"]).1;
     let start = Instant::now();
@@ -134,6 +136,9 @@ fn what_cannot_be_is_refused_with_advice() {
         (&["--fault", "reorder=1%,delay=18446744073709551615s"], "too long; write at most 60s"),
         (&["--sm", "none", "--partitions", "x"], "--sm embedded"),
         (&["--sm", "none", "--lmc", "1"], "--sm embedded"),
+        (&["--sm", "none", "--m-key", "1"], "--sm embedded"),
+        (&["--m-key", "secret"], "as in 0x1234"),
+        (&["--managers", "host9"], "'host9' names no port"),
         (&["--lmc", "8"], "from 0 to 7"),
         (&["--partitions", "/nonexistent"], "partitions /nonexistent cannot be read"),
         (&["--capture", "/nonexistent/file"], "capture /nonexistent/file"),

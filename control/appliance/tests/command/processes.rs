@@ -142,7 +142,8 @@ fn processes_at_two_fabrics_find_each_other() {
     let wire = crate::running::folder("find-near").join("wire");
     let plug = format!("switch1:9=stream:{}", wire.display());
     let near = Running::new("find-near", &["--topology", "single:2", "--wire", &plug]);
-    let far = ["--topology", "single:2", "--wire", &plug, "--seed", "2"];
+    let grant = ["--managers", "switch1:9"];
+    let far = [&["--topology", "single:2", "--wire", &plug, "--seed", "2"], &grant[..]].concat();
     let far = Running::unmanaged("find-far", &far);
     let mut programs = [&near, &far].map(|fabric| Program::at(&fabric.port(1)));
     find_each_other(&mut programs);

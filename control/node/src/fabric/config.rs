@@ -27,6 +27,14 @@ pub struct Config {
     pub faults: Vec<String>,
     /// Who may talk to whom, if subnet managers of ours say so; none: there are none of ours.
     pub partitions: Option<Partitions>,
+    /// The ports whose processes and wires may manage the subnet, `NODE` or `NODE:PORT`. All others
+    /// are hosts: they can read by subnet management, and set nothing.
+    pub managers: Vec<String>,
+    /// What managers of ours protect ports with; 0 for not at all, and none for a random key.
+    pub m_key: Option<u64>,
+    /// By what managers of ours know others, and whoever may ask their administrator for all it
+    /// knows; none for a random key.
+    pub sm_key: Option<u64>,
     /// Subnet managers of ours give each adapter's port 2^lmc addresses, each with a way of its
     /// own.
     pub lmc: u8,
@@ -105,6 +113,17 @@ fn skipped(file: &str, lines: &[(usize, &str)]) -> Option<String> {
     ))
 }
 
+/// The ports that `NODE` or `NODE:PORT` stands for.
+pub(super) fn places(topology: &Topology, text: &str) -> Result<Vec<End>, StartError> {
+    let mut named = topology.nodes().iter().zip(0..).filter(|(node, _)| node.name == text);
+    match named.next() {
+        Some((node, index)) => {
+            Ok((1..=node.num_ports()).map(|port| End { node: index, port }).collect())
+        }
+        None => place(topology, text, false).map(|end| vec![end]),
+    }
+}
+
 /// The port that `NODE:PORT` stands for. A port for a wire need not be there yet: switches get it.
 pub(super) fn place(topology: &Topology, text: &str, is_new: bool) -> Result<End, StartError> {
     let wrong = |reason: String| StartError::new(format!("'{text}' names no port: {reason}"));
@@ -137,6 +156,10 @@ mod tests {
         assert!(refusal("switch1:9", false).contains("ports 1 to 2"));
         assert!(refusal("host1:2", true).contains("ports 1 to 1"));
         assert!(refusal("nobody:1", true).contains("switch1, host1, host2"));
+        let ports = [1, 2].map(|port| End { node: 0, port });
+        assert_eq!(places(&plan, "switch1").unwrap(), ports);
+        assert_eq!(places(&plan, "switch1:2").unwrap(), ports[1..]);
+        assert!(places(&plan, "nobody").unwrap_err().to_string().contains("NODE:PORT"));
         assert!(topology("single:x", 1, |_| {}).unwrap_err().to_string().contains("no file"));
     }
 

@@ -6,14 +6,11 @@ use pollux_fabric::topology::{End, Topology};
 use pollux_wire::address::Gid;
 use pollux_wire::mad::smp::NodeType;
 use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 
 /// Who manages each of a plan's subnets, and how. Routers join subnets, so they end them.
-pub(super) fn managers(
-    topology: &Topology,
-    partitions: &Partitions,
-    lmc: u8,
-) -> Vec<(End, Config)> {
+pub(super) fn managers(topology: &Topology, config: &Config) -> Vec<(End, Config)> {
     let mut seen = BTreeSet::new();
     let mut subnets = Vec::new();
     for kind in [NodeType::SWITCH, NodeType::CHANNEL_ADAPTER] {
@@ -24,9 +21,14 @@ pub(super) fn managers(
             }
         }
     }
-    let config =
-        |prefix| Config { prefix, partitions: partitions.clone(), lmc, ..Config::default() };
+    let config = |prefix| Config { prefix, ..config.clone() };
     subnets.into_iter().zip((Gid::DEFAULT_PREFIX..).map(config)).collect()
+}
+
+/// A key that nobody else has: the one that was given, or else one that nobody can guess.
+pub(super) fn key(given: Option<u64>) -> u64 {
+    // Its own keys are the system's randomness. 0 would be no key.
+    given.unwrap_or_else(|| RandomState::new().hash_one(()).max(1))
 }
 
 /// Adds to `seen` all that is reached from a node without a router in between.
@@ -55,14 +57,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn keys_are_those_given_or_nobody_elses() {
+        assert_eq!([key(Some(7)), key(Some(0))], [7, 0]);
+        let all: BTreeSet<u64> = (0..100).map(|_| key(None)).collect();
+        assert!(all.len() == 100 && !all.contains(&0));
+    }
+
+    #[test]
     fn each_subnet_has_one_with_a_prefix_of_its_own() {
         let plan = Topology::generate("routed:2x3", 1).unwrap();
-        let all = managers(&plan, &Partitions::default(), 0);
+        let all = managers(&plan, &Config::default());
         let prefixes: Vec<_> = all.iter().map(|(_, config)| config.prefix).collect();
         assert_eq!(prefixes, [Gid::DEFAULT_PREFIX, Gid::DEFAULT_PREFIX + 1]);
         let is_switch = |end: &End| plan.nodes()[end.node as usize].kind == NodeType::SWITCH;
         assert!(all.iter().all(|(end, _)| end.port == 0 && is_switch(end)));
         let tree = Topology::generate("fat-tree:4", 1).unwrap();
-        assert_eq!(managers(&tree, &Partitions::default(), 0).len(), 1);
+        assert_eq!(managers(&tree, &Config::default()).len(), 1);
     }
 }

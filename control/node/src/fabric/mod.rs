@@ -25,14 +25,16 @@ pub use pollux_fabric::sm::Partitions;
 
 use crate::admin::Admin;
 use capture::Capture;
-use config::place;
+use config::{place, places};
 use pollux_fabric::Time;
 use pollux_fabric::link::world::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::process;
+use pollux_fabric::sm;
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::umad::{Clients, Server};
 use pollux_fabric::wire_io::ForeignWire;
+use pollux_wire::mad::smp::{MKey, SmKey};
 use report::Neighbours;
 use rule::Rules;
 use rustix::event::{PollFd, PollFlags};
@@ -68,10 +70,17 @@ impl Fabric {
         for rule in &config.faults {
             rules.add(topology, rule).map_err(StartError::new)?;
         }
-        let managers = config.partitions.as_ref();
-        let managers =
-            managers.map(|partitions| managers::managers(topology, partitions, config.lmc));
+        let granted = config.managers.iter().map(|text| places(topology, text));
+        let granted = granted.collect::<Result<Vec<_>, _>>()?;
+        let managers = config.partitions.map(|partitions| {
+            let m_key = MKey(managers::key(config.m_key));
+            let sm_key = SmKey(managers::key(config.sm_key));
+            let config =
+                sm::Config { partitions, lmc: config.lmc, m_key, sm_key, ..Default::default() };
+            managers::managers(topology, &config)
+        });
         let mut net = Net::new(Subnet::new(config.topology), config.seed, quick());
+        granted.concat().into_iter().for_each(|end| net.grant_management(end));
         let mut wires = Vec::new();
         for (plug, end) in config.wires.iter().zip(ends) {
             let what = format!("the wire {}={}", plug.place, plug.name);

@@ -137,6 +137,10 @@ fn plan(folder: &Path, hosts: usize, manager: Manager, partitions: Option<Partit
         socket: Some(folder.join("socket")),
         umad: (manager == Manager::Umad).then(|| umad(folder)),
         wires: [1, 2].map(plug).into(),
+        managers: match manager {
+            Manager::Guest => [1, 2].map(|wire| format!("switch1:{}", hosts + wire)).into(),
+            _ => Vec::new(),
+        },
         capture: Some(folder.join("capture")),
         partitions,
         ..Config::default()

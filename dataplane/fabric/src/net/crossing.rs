@@ -101,22 +101,22 @@ impl Net {
         wire: &Wire,
         mut flight: Flight,
     ) {
-        let Frame::Packet(octets) = &flight.frame else {
+        let Frame::Packet(octets) = &mut flight.frame else {
             return self.put(now + takes, wire, Duration::ZERO, flight);
         };
         if let Some(tap) = &mut self.tap {
             tap(now, from, octets);
         }
-        let fate = wire.faults.decide(&mut self.dice, octets.len());
-        for delay in fate.delays {
-            let mut copy = flight.clone();
-            if let (Some(bit), Frame::Packet(octets)) = (fate.flipped_bit, &mut copy.frame) {
-                octets[bit / 8] ^= 0x80 >> (bit % 8);
-            }
-            self.put(now + takes, wire, delay, copy);
+        let mut fate = wire.faults.decide(&mut self.dice, octets.len());
+        if let Some(bit) = fate.flipped_bit {
+            octets[bit / 8] ^= 0x80 >> (bit % 8);
         }
-        // What is lost on the link takes no room behind it.
-        self.release(now, flight.hold.take());
+        // What is lost on the link takes no room behind it; the last copy is the frame itself.
+        let Some(last) = fate.delays.pop() else { return self.release(now, flight.hold) };
+        for delay in fate.delays {
+            self.put(now + takes, wire, delay, flight.clone());
+        }
+        self.put(now + takes, wire, last, flight);
     }
 
     fn put(&mut self, sent: Time, wire: &Wire, delay: Duration, flight: Flight) {

@@ -2,7 +2,7 @@
 
 use super::seats::Seat;
 use crate::frame::Frame;
-use crate::switch::Transit;
+use crate::switch::{Hop, Transit};
 use crate::topology::End;
 use pollux_wire::packet::{Lnh, Lrh, Packet, seal_hop};
 use std::sync::Arc;
@@ -37,6 +37,13 @@ impl Flight {
     pub(super) fn new(from: impl Into<Seat>, hops: u8, frame: Frame) -> Self {
         let origin = from.into();
         Self { origin, to: origin.end, hops, leaves: false, frame, hold: None }
+    }
+
+    /// The same on its way out of the node where it is.
+    pub(super) fn by(mut self, hop: Hop) -> Self {
+        self.to.port = hop.port;
+        self.frame.set_lane(hop.vl);
+        self
     }
 
     /// How long it is, LRH to VCRC.

@@ -104,6 +104,9 @@ impl Net {
         match whole(octets) {
             Ok(octets) => {
                 let frame = Frame::Packet(octets.to_vec());
+                if let Err(reason) = self.check_foreign(end, &frame) {
+                    return self.count_drop(end, reason);
+                }
                 let wire = self.wire;
                 self.travel(now, end, Duration::ZERO, &wire, Flight::new(end, 1, frame));
             }
@@ -148,5 +151,64 @@ fn whole(octets: &[u8]) -> Result<&[u8], NodeDrop> {
         Ok(&octets[..lrh.packet_octets() + VCRC_LEN])
     } else {
         Err(NodeDrop::Crc)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::world::Wire;
+    use crate::subnet::{Datagram, Subnet};
+    use crate::topology::Topology;
+    use pollux_wire::address::{Lid, Qpn};
+    use pollux_wire::keys::PKey;
+    use pollux_wire::mad::smp::{DirectedSmp, LinearForwardingTable};
+    use pollux_wire::mad::{Attribute, MadHeader, Method, MgmtClass};
+    use pollux_wire::psn::Psn;
+
+    const END: End = End { node: 0, port: 2 };
+
+    /// A datagram of subnet management comes to the switch over its wire; says how many packets go
+    /// back.
+    fn answers(net: &mut Net, method: Method) -> usize {
+        let class = MgmtClass::SUBN_DIRECTED_ROUTE;
+        let header = MadHeader::new(class, method, 5, LinearForwardingTable::ID);
+        let (dr_slid, dr_dlid) = (Lid::PERMISSIVE, Lid::PERMISSIVE);
+        let data = LinearForwardingTable { ports: [1; 64] }.to_data();
+        let mut smp = DirectedSmp { header, dr_slid, dr_dlid, data, ..DirectedSmp::default() };
+        smp.set_hops(1, 1);
+        let (slid, src_qp, p_key) = (Lid::PERMISSIVE, Qpn::SMI, PKey::DEFAULT);
+        let mad = smp.emit();
+        let datagram = Datagram { slid, dlid: slid, src_qp, dest_qp: src_qp, p_key, mad };
+        let Frame::Packet(octets) = Frame::of_datagram(&datagram, Psn::new(1)) else {
+            unreachable!("datagrams are packets")
+        };
+        net.receive_foreign(Time::START, END, &octets);
+        while let Some(due) = net.deadline() {
+            net.advance(due);
+        }
+        std::iter::from_fn(|| net.poll_foreign(END)).count()
+    }
+
+    #[test]
+    fn what_comes_by_a_wire_sets_something_only_if_that_was_granted() {
+        let mut topology = Topology::generate("single:1", 1).unwrap();
+        topology.add_ports(END);
+        let mut net = Net::new(Subnet::new(topology), 1, Wire::default());
+        net.add_foreign(END).unwrap();
+        net.set_foreign_up(END, true);
+        let has_route = |net: &Net| {
+            let tables = net.subnet().nodes()[0].forwarding.as_ref().unwrap();
+            tables.linear_block(0).unwrap().ports == [1; 64]
+        };
+        let refused = |net: &Net| net.subnet().nodes()[0].drops.of(NodeDrop::NotManager);
+        assert_eq!((answers(&mut net, Method::GET), refused(&net)), (1, 0));
+        assert_eq!((answers(&mut net, Method::SET), refused(&net)), (0, 1));
+        assert_eq!((answers(&mut net, Method::TRAP_REPRESS), refused(&net)), (0, 2));
+        assert_eq!((answers(&mut net, Method::GET_RESP), refused(&net)), (0, 2), "a node answers");
+        assert!(!has_route(&net));
+        net.grant_management(END);
+        assert_eq!((answers(&mut net, Method::SET), refused(&net)), (1, 2));
+        assert!(has_route(&net));
     }
 }

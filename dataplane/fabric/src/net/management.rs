@@ -12,7 +12,7 @@ use crate::sma::Mad;
 use crate::subnet::Datagram;
 use pollux_wire::address::Qpn;
 use pollux_wire::keys::{PKey, QKey};
-use pollux_wire::mad::MgmtClass;
+use pollux_wire::mad::{Method, MgmtClass};
 use pollux_wire::packet::{Deth, Extended, Lrh, Opcode, PACKET_LEN_MAX, Packet};
 use pollux_wire::psn::Psn;
 
@@ -25,6 +25,15 @@ impl Frame {
                 Packet::parse(octets).is_ok_and(|packet| packet.bth().dest_qp <= Qpn::GSI)
             }
         }
+    }
+
+    /// The method of a datagram of subnet management, if it is one. Those go as packets: what a
+    /// message says of queue pair 0 no agent takes.
+    pub(super) fn smp_method(&self) -> Option<Method> {
+        let Self::Packet(octets) = self else { return None };
+        let packet = Packet::parse(octets).ok()?;
+        let is_smp = packet.bth().dest_qp == Qpn::SMI;
+        is_smp.then(|| Method(packet.payload().get(3).copied().unwrap_or(0)))
     }
 
     /// The datagram in a frame for one of the queue pairs of management, at a port that is in these
@@ -46,7 +55,7 @@ impl Frame {
     }
 
     /// The packet of a datagram.
-    pub(super) fn of_datagram(datagram: &Datagram, psn: Psn) -> Self {
+    pub(crate) fn of_datagram(datagram: &Datagram, psn: Psn) -> Self {
         let is_smi = datagram.dest_qp == Qpn::SMI;
         let head = Head {
             opcode: Opcode::UD_SEND_ONLY,

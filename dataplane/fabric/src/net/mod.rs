@@ -40,6 +40,7 @@ use flight::Flight;
 pub(crate) use flight::size_of_message;
 use foreign::Foreign;
 use pollux_wire::address::Lid;
+use pollux_wire::mad::Method;
 use pollux_wire::mad::smp::PortState;
 use pollux_wire::packet::Lrh;
 use pollux_wire::psn::Psn;
@@ -74,6 +75,8 @@ pub struct Net {
     /// When the last frame for each end of a link arrives, late ones left out.
     latest: BTreeMap<End, Time>,
     adapters: BTreeMap<End, Seats>,
+    /// Ports whose processes and wires may manage the subnet.
+    managing: BTreeSet<End>,
     foreign: BTreeMap<End, Foreign>,
     /// Whether subnets are joined: what goes by shortcut has no header that a router could read.
     has_routers: bool,
@@ -120,6 +123,7 @@ impl Net {
             egress: BTreeMap::new(),
             latest: BTreeMap::new(),
             adapters: BTreeMap::new(),
+            managing: BTreeSet::new(),
             foreign: BTreeMap::new(),
             delivered: VecDeque::new(),
             waiting: 0,
@@ -238,13 +242,37 @@ impl Net {
         self.subnet.node_mut(end.node).drops.count(reason);
     }
 
-    /// Whether a frame that leaves an adapter says where it comes from: one of the addresses of its
-    /// port, or none on the way by directed routes (IBA 14.2.2).
-    pub(crate) fn is_from(&self, end: End, frame: &Frame) -> bool {
+    /// From now on what comes by this port may manage the subnet.
+    pub fn grant_management(&mut self, end: End) {
+        self.managing.insert(end);
+    }
+
+    /// Whether an address is one of an adapter's port; none is that of a port without any.
+    pub(crate) fn has_lid(&self, end: End, lid: Lid) -> bool {
         let info = &self.subnet.nodes()[end.node as usize].ports[usize::from(end.port)].info;
+        lid == info.lid || info.lid.covers(info.lmc, lid)
+    }
+
+    /// Whether a process at a port may send a frame. It has to say where it comes from: one of the
+    /// addresses of its port, or none on the way by directed routes (IBA 14.2.2). Of subnet
+    /// management it may only read: it has no agent that would answer, and none that sends traps,
+    /// since those of its port are here.
+    pub(crate) fn check_process(&self, end: End, frame: &Frame) -> Result<(), NodeDrop> {
         let slid = frame.slid();
         let is_directed = slid == Lid::PERMISSIVE && frame.lane() == Lrh::VL_MANAGEMENT;
-        slid == info.lid || info.lid.covers(info.lmc, slid) || is_directed
+        if !self.has_lid(end, slid) && !is_directed {
+            return Err(NodeDrop::SourceLid);
+        }
+        let is_allowed = |method| method == Method::GET || self.managing.contains(&end);
+        frame.smp_method().is_none_or(is_allowed).then_some(()).ok_or(NodeDrop::NotManager)
+    }
+
+    /// Whether a frame that has come by a wire may come in. The agents of the nodes behind it
+    /// answer and send traps; what would set anything needs the grant.
+    fn check_foreign(&self, end: End, frame: &Frame) -> Result<(), NodeDrop> {
+        let sets = |method| matches!(method, Method::SET | Method::TRAP_REPRESS);
+        let is_allowed = self.managing.contains(&end) || !frame.smp_method().is_some_and(sets);
+        is_allowed.then_some(()).ok_or(NodeDrop::NotManager)
     }
 
     /// Something leaves an adapter.
@@ -404,18 +432,17 @@ impl Net {
         if node.ports[usize::from(flight.to.port)].info.port_state != states {
             self.epoch += 1;
         }
-        for hop in hops {
-            if hop.port == 0 {
-                // Switches have no queue pairs for data, and management was seen to.
-                self.subnet.node_mut(flight.to.node).drops.count(NodeDrop::Unclaimed);
-                continue;
-            }
-            let mut copy = flight.clone();
-            copy.to.port = hop.port;
-            copy.frame.set_lane(hop.vl);
-            self.cross(now, copy);
+        if hops.iter().any(|hop| hop.port == 0) {
+            // Switches have no queue pairs for data, and management was seen to.
+            self.count_drop(flight.to, NodeDrop::Unclaimed);
+            hops.retain(|hop| hop.port > 0);
         }
-        self.release(now, flight.hold);
+        // The last copy is the frame itself.
+        let Some(last) = hops.pop() else { return self.release(now, flight.hold) };
+        for hop in hops {
+            self.cross(now, flight.clone().by(hop));
+        }
+        self.cross(now, flight.by(last));
     }
 }
 

@@ -41,7 +41,24 @@
 //! Clients trust the server, and nobody trusts a client: what one writes into shared memory may
 //! harm itself, and reaches others only as what an adapter might send. A receiver takes from a
 //! direct lane nothing but the route that was granted. A client that dies leaves whole entries and
-//! a closed socket; the server takes its cable out, and the place is free.
+//! a closed socket; the server takes its cable out, and the place is free. It is a host and no
+//! administrator: what it sends has its own port's address, and sets nothing of the subnet unless
+//! the fabric was started so ([`Net::grant_management`](crate::net::Net::grant_management)).
+//!
+//! # What a client can cost the server
+//!
+//! | what | at most | beyond that |
+//! |---|---|---|
+//! | connections that wait to be accepted | 4096, or `net.core.somaxconn` | it tries again, for 5 s |
+//! | connections that have said nothing | [`STRANGERS_MAX`](server::STRANGERS_MAX) | the oldest that is silent is closed |
+//! | clients | [`CLIENTS_MAX`](server::CLIENTS_MAX) | refused, with the reason |
+//! | frames for it that it has not taken | [`ARRIVED_FRAMES_MAX`](crate::net::seats::ARRIVED_FRAMES_MAX) | dropped, `full` |
+//! | octets of those | [`ARRIVED_OCTETS_MAX`](crate::net::seats::ARRIVED_OCTETS_MAX) | dropped, `full` |
+//! | control messages that it has not taken | [`SAID_MAX`](server::SAID_MAX) | detached, `overrun` |
+//! | answers at the socket that it has not read | what the socket holds | detached |
+//! | segments that it lends | [`SEGMENTS_MAX`](loans::SEGMENTS_MAX) | detached |
+//! | descriptors of this process | its limit | refused; what is lent is missing, `no_descriptor` |
+//! | direct lanes each way | [`LANES_MAX`](grants::LANES_MAX) | the least used one is taken back |
 //!
 //! Read in this order: [`note`], [`socket`] (what is said by the socket), [`board`], [`direct`],
 //! [`loans`] (memory that others may reach), [`link`], `chair` and `session` (the client),

@@ -10,12 +10,14 @@
 //! Words are in the machine's order: both ends are on one machine. Reading is total.
 
 /// Both ends have to be of the same.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Octets of a note, at the most.
 pub const OCTETS_MAX: usize = HEAD + TEXT_MAX;
 /// Octets of a name or a reason, at the most.
 const TEXT_MAX: usize = 128;
 const HEAD: usize = 24;
+/// The number of a lane, where a client's is in the same word.
+const LANE: u64 = (1 << 48) - 1;
 
 /// What a client wants to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,8 +113,8 @@ impl Note {
             Self::Refused { reason } => (6, 0, 0, reason.as_str()),
             Self::Sends { lane, route } => (7, *lane, *route, ""),
             Self::Receives { lane, route, client } => {
-                // A route leaves its low sixteen bits free, and a client's number is that long.
-                (8, *lane, *route | u64::from(*client & 0xffff), "")
+                // Lanes are counted from 1, and a client's number has sixteen bits.
+                (8, *lane & LANE | u64::from(*client) << LANE.count_ones(), *route, "")
             }
             Self::Lent { client, segment } => (9, both(client, segment), 0, ""),
             Self::Gone { client, segment } => (10, both(client, segment), 0, ""),
@@ -146,8 +148,8 @@ impl Note {
             6 => Self::Refused { reason: text()? },
             7 => Self::Sends { lane: first, route: second },
             8 => {
-                let (route, client) = (second & !0xffff, second as u32 & 0xffff);
-                Self::Receives { lane: first, route, client }
+                let client = (first >> LANE.count_ones()) as u32;
+                Self::Receives { lane: first & LANE, route: second, client }
             }
             9 => Self::Lent { client: low, segment: high },
             10 => Self::Gone { client: low, segment: high },
@@ -164,7 +166,7 @@ mod tests {
 
     #[test]
     fn notes_are_read_as_they_were_written() {
-        let (client, segment, lane, route) = (7, 9, 1 << 40, 0x0500_0003_ffff_0000);
+        let (client, segment, lane, route) = (0xfffe, 9, 1 << 40, 0x0500_0003_ffff_1234);
         for note in [
             Note::Attach(Attach { node: "H-1".into(), port: 2, seat: 3, secret: u64::MAX }),
             Note::Lend { segment },

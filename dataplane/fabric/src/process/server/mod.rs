@@ -16,7 +16,7 @@ use super::socket::{Socket, listen_at, socket_path};
 use super::tag;
 use crate::frame::Frame;
 use crate::hca::violation::KeyViolation;
-use crate::head::{WORDS_MAX, is_management, route_bits, route_of, seat_of_route};
+use crate::head::{WORDS_MAX, is_management, route_bits, route_of, seat_of_route, slid_of_route};
 use crate::net::Net;
 use crate::net::seats::Seat;
 use crate::node::NodeDrop;
@@ -231,6 +231,7 @@ impl Server {
         let clients = &self.clients;
         let changed = self.grants.all(|grant| {
             let from = clients.get(&grant.from).map(|client| client.seat.end);
+            let from = from.filter(|from| net.has_lid(*from, slid_of_route(grant.route)));
             let way = from.and_then(|from| net.way(from, route_of(grant.route)));
             way.as_ref() != Some(&grant.way)
         });
@@ -263,10 +264,11 @@ impl Server {
             }
             was_busy = true;
             match up {
-                Some(Up::Frame(frame)) if !net.is_from(seat.end, &frame) => {
-                    net.count_drop(seat.end, NodeDrop::SourceLid);
-                }
                 Some(Up::Frame(mut frame)) => {
+                    if let Err(reason) = net.check_process(seat.end, &frame) {
+                        net.count_drop(seat.end, reason);
+                        continue;
+                    }
                     let route = match &mut frame {
                         Frame::Message(message) => {
                             // Now: when it has arrived, another may have this one's seat.
@@ -499,10 +501,14 @@ mod tests {
     use crate::process::loans::Loans;
     use crate::process::note::Attach;
     use crate::process::socket::Received;
+    use crate::subnet::Datagram;
     use crate::subnet::Subnet;
     use crate::topology::Topology;
-    use pollux_wire::address::Lid;
-    use pollux_wire::mad::smp::{LinearForwardingTable, PortState};
+    use pollux_wire::address::{Lid, Qpn};
+    use pollux_wire::keys::PKey;
+    use pollux_wire::mad::smp::{DirectedSmp, LidSmp, LinearForwardingTable, PortState};
+    use pollux_wire::mad::{Attribute, MadHeader, Method, MgmtClass};
+    use pollux_wire::psn::Psn;
 
     /// Two hosts at a switch, with the LIDs 1 and 2 behind the ports of these numbers.
     fn server(name: &str) -> (Server, Net) {
@@ -758,7 +764,7 @@ mod tests {
         }
         let expected: Vec<u64> = (0..came.len() as u64).collect();
         assert!(came.len() > 2 * SLOTS, "{}", came.len());
-        assert_eq!(came, expected);
+        assert!(came == expected, "not in order: {:?}", &came[..8]);
     }
 
     #[test]
@@ -807,6 +813,96 @@ mod tests {
         let node = &net.subnet().nodes()[1];
         assert_eq!((node.drops.of(NodeDrop::SourceLid), node.drops.total()), (3, 3));
         assert_eq!(net.came(End { node: 2, port: 1 }), 2);
+    }
+
+    /// A direct lane is for one source; with another address of the port begins another lane, and
+    /// both end when the port has other addresses.
+    #[test]
+    fn a_direct_lane_is_of_one_source() {
+        let (mut server, mut net) = server("one-source");
+        let set_lid = |net: &mut Net, lid| {
+            let info = &mut net.subnet_mut().node_mut(1).ports[1].info;
+            (info.lid, info.lmc) = (Lid(lid), 1);
+        };
+        set_lid(&mut net, 4);
+        let (socket, mut board) = attached(&mut server, &mut net, 1);
+        let (_peer, _peers) = attached(&mut server, &mut net, 2);
+        let mut routes = Vec::new();
+        for slid in [4, 5, 4] {
+            let words = [0xffff << 16 | 0x41 << 32, 2 << 32 | slid << 48, 1];
+            assert!(board.up.send_octets(tag::MESSAGE, &words, b"four"));
+            server.receive(Time::START, &mut net);
+            while let Received::Note(note, _) = socket.receive() {
+                let Note::Sends { route, .. } = note else { continue };
+                routes.push((slid_of_route(route), route_of(route).dlid));
+            }
+        }
+        assert_eq!(routes, [(Lid(4), Lid(2)), (Lid(5), Lid(2))]);
+        assert_eq!(server.census(), (2, 2));
+        set_lid(&mut net, 8);
+        server.tell_changes(&mut net);
+        assert_eq!(server.census(), (2, 0));
+    }
+
+    /// A packet of a host with a datagram of subnet management that would have all packets to a LID
+    /// go by port 2: by directed route over its own port, or to the switch's LID.
+    fn set_routes(is_directed: bool, method: Method) -> Frame {
+        let table = LinearForwardingTable { ports: [2; 64] };
+        let class =
+            if is_directed { MgmtClass::SUBN_DIRECTED_ROUTE } else { MgmtClass::SUBN_LID_ROUTED };
+        let header = MadHeader::new(class, method, 5, LinearForwardingTable::ID);
+        let smp = LidSmp { header, data: table.to_data(), ..LidSmp::default() };
+        let (mut mad, mut slid, mut dlid) = (smp.emit(), Lid(1), Lid(9));
+        if is_directed {
+            let mut smp = DirectedSmp::parse(&mad);
+            (slid, dlid) = (Lid::PERMISSIVE, Lid::PERMISSIVE);
+            (smp.dr_slid, smp.dr_dlid) = (slid, dlid);
+            smp.set_hops(0, 1);
+            smp.initial_path[1] = 1;
+            mad = smp.emit();
+        }
+        let (src_qp, p_key) = (Qpn::SMI, PKey::DEFAULT);
+        let datagram = Datagram { slid, dlid, src_qp, dest_qp: src_qp, p_key, mad };
+        Frame::of_datagram(&datagram, Psn::new(1))
+    }
+
+    /// Who merely attaches is a host: it reads, and sets nothing unless it was granted.
+    #[test]
+    fn a_process_manages_the_subnet_only_if_that_was_granted() {
+        let (mut server, mut net) = server("manages");
+        let end = End { node: 1, port: 1 };
+        net.subnet_mut().node_mut(0).ports[0].info.lid = Lid(9);
+        let tables = net.subnet_mut().node_mut(0).forwarding.as_mut().unwrap();
+        let mut ports = tables.linear_block(0).unwrap();
+        (ports.ports[1], ports.ports[9]) = (1, 0);
+        tables.set_linear_block(0, &ports);
+        net.subnet_mut().node_mut(1).ports[1].info.lid = Lid(1);
+        let (_socket, mut board) = attached(&mut server, &mut net, 1);
+        let mut send = |net: &mut Net, is_directed, method| {
+            let Frame::Packet(octets) = set_routes(is_directed, method) else { unreachable!() };
+            assert!(board.up.send_octets(tag::PACKET, &[], &octets));
+            let before = net.came(end);
+            server.receive(Time::START, net);
+            net.advance(Time::START);
+            while let Some(delivery) = net.poll_delivery() {
+                net.give(delivery);
+            }
+            net.came(end) - before
+        };
+        let route =
+            |net: &Net| net.subnet().nodes()[0].forwarding.as_ref().unwrap().port_of(Lid(1));
+        let refused = |net: &Net| net.subnet().nodes()[1].drops.of(NodeDrop::NotManager);
+        assert_eq!(send(&mut net, false, Method::GET), 1, "an answer");
+        for is_directed in [false, true] {
+            for method in [Method::SET, Method::TRAP, Method::TRAP_REPRESS, Method::GET_RESP] {
+                assert_eq!(send(&mut net, is_directed, method), 0);
+            }
+        }
+        assert_eq!((route(&net), refused(&net)), (Some(1), 8));
+        assert_eq!(net.subnet().nodes()[1].drops.total(), 8, "and nothing else is dropped");
+        net.grant_management(end);
+        send(&mut net, false, Method::SET);
+        assert_eq!((route(&net), refused(&net)), (Some(2), 8));
     }
 
     /// Plays its part in the test below, which starts it with few descriptors.
