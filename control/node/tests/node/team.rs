@@ -261,7 +261,7 @@ impl Team {
 
 fn settings(nth: usize, keys: &str) -> InterfaceSettings {
     let address = format!("{}/24", ip(nth));
-    let text = format!("[interface.ib0]\ndevice = 'soft'\naddress = [{address:?}]\n{keys}\n");
+    let text = format!("[interface.ib0]\ndevice = 'soft:'\naddress = [{address:?}]\n{keys}\n");
     let mut config = NodeConfig::read("test", &text).expect("it is a configuration");
     config.interfaces.remove("ib0").expect("it is there")
 }
