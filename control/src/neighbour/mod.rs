@@ -4,7 +4,7 @@
 //! wait, and the limits. What ARP and neighbour discovery hear comes in as a [`Claim`]; whom they
 //! have to ask goes out as a [`Solicitation`]. A claim that nobody asked for never makes an entry,
 //! except that of a node which asked for us and so will hear from us (RFC 826, RFC 4861 7.2.3); and
-//! to make room for that, no entry in use has to go.
+//! to make room for that, no entry has to go of which more is known than that.
 //!
 //! Events are to be taken after every call: an entry makes a few at most each time.
 
@@ -58,6 +58,11 @@ pub struct NeighbourConfig {
     pub mtu_for: Duration,
     /// Questions to everyone in a second, at most.
     pub broadcasts_per_second_max: u32,
+    /// How long a neighbor may take to say that it is still there when another port claims its
+    /// address. It is asked as often as otherwise; an address that moves is lost for so long.
+    pub contest_retry_after: Duration,
+    /// How many neighbors are asked that in a second, at most.
+    pub contests_per_second_max: u32,
     /// Entries of nodes that asked us something and that nobody here had asked for, in a second, at
     /// most.
     pub mentions_per_second_max: u32,
@@ -83,6 +88,8 @@ impl Default for NeighbourConfig {
             idle_for: Some(Duration::from_secs(300)),
             mtu_for: Duration::from_secs(600),
             broadcasts_per_second_max: 1000,
+            contest_retry_after: Duration::from_millis(125),
+            contests_per_second_max: 1000,
             mentions_per_second_max: 1000,
             connected_mode: true,
         }
@@ -197,6 +204,7 @@ pub struct Neighbours<P> {
     config: NeighbourConfig,
     dice: Dice,
     broadcasts: Rate,
+    contests: Rate,
     mentions: Rate,
     entries: BTreeMap<IpAddr, Entry<P>>,
     /// When something happens to whom.
@@ -215,9 +223,11 @@ impl<P> Neighbours<P> {
     /// An empty cache.
     pub fn new(config: NeighbourConfig, seed: u64) -> Self {
         let per_second = config.broadcasts_per_second_max;
+        let contests = config.contests_per_second_max;
         let mentions = config.mentions_per_second_max;
         Self {
             broadcasts: Rate::new(per_second, per_second),
+            contests: Rate::new(contests, contests),
             mentions: Rate::new(mentions, mentions),
             // Each entry has one question under way.
             asks: Queue::new(config.entries_max),

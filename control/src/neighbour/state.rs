@@ -19,6 +19,13 @@
 //! waiting. Why Failed, which RFC 4861 has not: an address that nobody has must not cost a
 //! broadcast for every packet to it, so the next question waits longer each time.
 //!
+//! Another port says that it has the address: the known one is asked, soon and a few times, before
+//! that is believed (Probe with a rival). Why not at once, as RFC 826 and RFC 4861 7.2.5 would have
+//! it: a forged announcement would take a neighbor's packets, and end its connections. An address
+//! that moves, as with bonding or a virtual IP, is not answered for at its old port, and so moves
+//! within half a second. Another queue pair of the same port is believed at once: that is a
+//! neighbor that began anew (RFC 4391 9.4).
+//!
 //! Permanent entries were configured and hear nobody.
 
 use super::NeighbourConfig;
@@ -55,6 +62,8 @@ pub enum State {
         address: LinkAddress,
         /// When it is forgotten, unless it is used; without that, never.
         until: Option<Time>,
+        /// It was heard to be there when it was asked, and did not only say so.
+        is_confirmed: bool,
     },
     /// It is used again, and something above may yet hear from it.
     Delay {
@@ -71,6 +80,8 @@ pub enum State {
         asked: u8,
         /// When to ask again or give up.
         until: Time,
+        /// Who says that it has the address now.
+        rival: Option<LinkAddress>,
     },
     /// Nobody answered. Until some time nobody is asked again.
     Failed {
@@ -173,7 +184,10 @@ impl State {
             Self::Reachable { .. } => "doubt by the clock",
             Self::Stale { .. } => "a packet to send",
             Self::Delay { .. } => "a confirmation from above",
-            Self::Probe { .. } => "an answer from the neighbour",
+            Self::Probe { rival: None, .. } => "an answer from the neighbour",
+            Self::Probe { rival: Some(_), .. } => {
+                "an answer from the neighbour, whose address another one claims"
+            }
             Self::Failed { .. } => "a packet to send, after a pause",
             Self::Permanent { .. } => "nothing",
         }
@@ -182,9 +196,9 @@ impl State {
     const fn with_address(self, address: LinkAddress) -> Self {
         match self {
             Self::Reachable { until, .. } => Self::Reachable { address, until },
-            Self::Stale { until, .. } => Self::Stale { address, until },
+            Self::Stale { until, is_confirmed, .. } => Self::Stale { address, until, is_confirmed },
             Self::Delay { until, .. } => Self::Delay { address, until },
-            Self::Probe { asked, until, .. } => Self::Probe { address, asked, until },
+            Self::Probe { asked, until, rival, .. } => Self::Probe { address, asked, until, rival },
             same => same,
         }
     }
@@ -198,14 +212,15 @@ impl State {
             (_, Input::Answer { address, solicited, override_cached }) => match self.address() {
                 None => Self::found(now, address, solicited, rules).unwrap_or(self).into(),
                 Some(known) => {
-                    self.answered(now, known, address, solicited, override_cached, rules).into()
+                    self.answered(now, known, address, solicited, override_cached, rules)
                 }
             },
             (_, Input::Mention { address }) => match self.address() {
                 Some(known) if known.is_same_interface(&address) => {
                     self.with_address(address).into()
                 }
-                _ => rules.stale(now, address).into(),
+                Some(known) => self.claimed_by(now, known, address, rules),
+                None => rules.stale(now, address, false).into(),
             },
             (_, Input::Confirmation) => match self.address() {
                 Some(address) => rules.reachable(now, address).into(),
@@ -216,7 +231,7 @@ impl State {
                 | Self::Stale { address, .. }
                 | Self::Delay { address, .. },
                 Input::Suspicion,
-            ) => rules.probe(now, address, 0),
+            ) => rules.probe(now, address, 0, None),
             (_, Input::Suspicion) => self.into(),
         }
     }
@@ -246,12 +261,13 @@ impl State {
                     false => rules.incomplete(now, asked, rounds, failures),
                 }
             }
-            Self::Reachable { address, .. } => rules.stale(now, address).into(),
-            Self::Delay { address, .. } => rules.probe(now, address, 0),
-            Self::Probe { address, asked, .. } if asked < config.probes_max => {
-                rules.probe(now, address, asked)
+            Self::Reachable { address, .. } => rules.stale(now, address, true).into(),
+            Self::Delay { address, .. } => rules.probe(now, address, 0, None),
+            Self::Probe { address, asked, rival, .. } if asked < config.probes_max => {
+                rules.probe(now, address, asked, rival)
             }
-            Self::Probe { .. } => rules.incomplete(now, 0, 0, 0),
+            Self::Probe { rival: Some(rival), .. } => rules.stale(now, rival, false).into(),
+            Self::Probe { rival: None, .. } => rules.incomplete(now, 0, 0, 0),
             Self::Stale { .. } | Self::Failed { .. } => Step { next: None, ask: None },
             Self::Permanent { .. } => self.into(),
         }
@@ -267,8 +283,28 @@ impl State {
         let address = address?;
         Some(match solicited {
             true => rules.reachable(now, address),
-            false => rules.stale(now, address),
+            false => rules.stale(now, address, false),
         })
+    }
+
+    /// Another interface says that it has the address. The known one is asked, unless both are one
+    /// port's.
+    fn claimed_by(
+        self,
+        now: Time,
+        known: LinkAddress,
+        rival: LinkAddress,
+        rules: &mut Rules<'_>,
+    ) -> Step {
+        match self {
+            _ if rival.gid == known.gid => rules.stale(now, rival, false).into(),
+            // The question is under way; the last who claims it gets it.
+            Self::Probe { address, asked, until, rival: Some(_) } => {
+                Self::Probe { address, asked, until, rival: Some(rival) }.into()
+            }
+            _ if !rules.contests.take(now) => self.into(),
+            _ => rules.probe(now, known, 0, Some(rival)),
+        }
     }
 
     /// An answer where an address is known already (RFC 4861 7.2.5). Other flags of the same
@@ -281,17 +317,18 @@ impl State {
         solicited: bool,
         override_cached: bool,
         rules: &mut Rules<'_>,
-    ) -> Self {
+    ) -> Step {
         let address = address.unwrap_or(known);
         let is_other = !address.is_same_interface(&known);
         match (is_other, override_cached, solicited) {
             (true, false, _) => match self {
-                Self::Reachable { .. } => rules.stale(now, known),
-                _ => self,
+                Self::Reachable { .. } => rules.stale(now, known, true).into(),
+                _ => self.into(),
             },
-            (_, _, true) => rules.reachable(now, address),
-            (true, true, false) => rules.stale(now, address),
-            (false, _, false) => self.with_address(address),
+            (true, true, true) if address.gid == known.gid => rules.reachable(now, address).into(),
+            (true, true, _) => self.claimed_by(now, known, address, rules),
+            (false, _, true) => rules.reachable(now, address).into(),
+            (false, _, false) => self.with_address(address).into(),
         }
     }
 }
@@ -304,6 +341,7 @@ pub(super) struct Rules<'a> {
     pub(super) config: &'a NeighbourConfig,
     pub(super) dice: &'a mut Dice,
     pub(super) broadcasts: &'a mut Rate,
+    pub(super) contests: &'a mut Rate,
 }
 
 impl Rules<'_> {
@@ -319,9 +357,18 @@ impl Rules<'_> {
         Step { next: Some(next), ask: Some(if may_ask { Ask::Everyone } else { Ask::Later }) }
     }
 
-    fn probe(&mut self, now: Time, address: LinkAddress, asked: u8) -> Step {
-        let until = now + self.config.retry_after;
-        let next = State::Probe { address, asked: asked + 1, until };
+    fn probe(
+        &mut self,
+        now: Time,
+        address: LinkAddress,
+        asked: u8,
+        rival: Option<LinkAddress>,
+    ) -> Step {
+        let config = self.config;
+        let is_contest = rival.is_some();
+        let after = if is_contest { config.contest_retry_after } else { config.retry_after };
+        let until = now + after;
+        let next = State::Probe { address, asked: asked + 1, until, rival };
         Step { next: Some(next), ask: Some(Ask::At(address)) }
     }
 
@@ -332,8 +379,9 @@ impl Rules<'_> {
         State::Reachable { address, until: now + base / 2 + self.dice.duration(base) }
     }
 
-    pub(super) fn stale(&mut self, now: Time, address: LinkAddress) -> State {
-        State::Stale { address, until: self.config.idle_for.map(|idle_for| now + idle_for) }
+    pub(super) fn stale(&mut self, now: Time, address: LinkAddress, is_confirmed: bool) -> State {
+        let until = self.config.idle_for.map(|idle_for| now + idle_for);
+        State::Stale { address, until, is_confirmed }
     }
 
     fn failed(&mut self, now: Time, failures: u32) -> State {

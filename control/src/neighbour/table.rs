@@ -26,6 +26,8 @@ pub(super) struct Entry<P> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Usefulness {
     Failed,
+    /// It said where it is, and that is all.
+    Mentioned,
     Stale,
     Incomplete,
     InUse,
@@ -36,7 +38,8 @@ impl Usefulness {
     const fn of(state: &State) -> Option<Self> {
         match state {
             State::Failed { .. } => Some(Self::Failed),
-            State::Stale { .. } => Some(Self::Stale),
+            State::Stale { is_confirmed: false, .. } => Some(Self::Mentioned),
+            State::Stale { is_confirmed: true, .. } => Some(Self::Stale),
             State::Incomplete { .. } => Some(Self::Incomplete),
             State::Reachable { .. } | State::Delay { .. } | State::Probe { .. } => {
                 Some(Self::InUse)
@@ -87,10 +90,11 @@ impl<P> Neighbours<P> {
         true
     }
 
-    /// Makes an entry of a node that asked us something; none in use has to go for it.
+    /// Makes an entry of a node that asked us something; only one of the same kind has to go for
+    /// it. Anybody can ask in any number of names, and with a neighbor go its connections.
     pub(super) fn insert_stale(&mut self, now: Time, ip: IpAddr, address: LinkAddress) {
-        if self.make_room(Usefulness::Stale) {
-            let state = self.rules().stale(now, address);
+        if self.make_room(Usefulness::Mentioned) {
+            let state = self.rules().stale(now, address, false);
             self.put(ip, Entry::new(now, state, "asked us"));
             self.report(ip, None);
         }
@@ -179,8 +183,8 @@ impl<P> Neighbours<P> {
     }
 
     fn rules(&mut self) -> Rules<'_> {
-        let Self { config, dice, broadcasts, .. } = self;
-        Rules { config, dice, broadcasts }
+        let Self { config, dice, broadcasts, contests, .. } = self;
+        Rules { config, dice, broadcasts, contests }
     }
 
     fn ask(&mut self, ip: IpAddr, step: Step) {

@@ -8,6 +8,7 @@ use std::fmt::Write;
 use std::net::Ipv4Addr;
 
 const SECOND: Duration = Duration::from_secs(1);
+const MILLISECOND: Duration = Duration::from_millis(1);
 
 fn at(seconds: u64) -> Time {
     Time::START + Duration::from_secs(seconds)
@@ -20,6 +21,12 @@ fn ip(last: u8) -> IpAddr {
 fn link(qpn: u32) -> LinkAddress {
     let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x0002_c903_0000_1001));
     LinkAddress { rc: true, uc: false, qpn: Qpn(qpn), gid }
+}
+
+/// At another port.
+fn elsewhere(qpn: u32) -> LinkAddress {
+    let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x0002_c903_0000_2001));
+    LinkAddress { gid, ..link(qpn) }
 }
 
 fn claim(last: u8, qpn: u32, kind: ClaimKind) -> Claim {
@@ -62,7 +69,13 @@ fn short(step: state::Step) -> String {
         Some(State::Failed { failures, until, forget }) => {
             format!("Failed {failures} until {} forget {}", seconds(until), seconds(forget))
         }
-        Some(State::Probe { address, asked, .. }) => format!("Probe {} {asked}", address.qpn.0),
+        Some(State::Probe { address, asked, rival, .. }) => {
+            let rival = rival.map_or(String::new(), |rival| format!(" against {}", rival.qpn.0));
+            format!("Probe {} {asked}{rival}", address.qpn.0)
+        }
+        Some(State::Stale { address, is_confirmed: false, .. }) => {
+            format!("stale {}, unconfirmed", address.qpn.0)
+        }
         Some(state) => {
             let qpn = state.address().map_or(0, |address| address.qpn.0);
             format!("{} {qpn}", state.name())
@@ -85,10 +98,12 @@ fn every_state_with_every_input() {
         State::Incomplete { asked: 1, rounds: 1, until, failures: 0 },
         State::Incomplete { asked: 3, rounds: 3, until, failures: 2 },
         State::Reachable { address, until },
-        State::Stale { address, until: Some(until) },
+        State::Stale { address, until: Some(until), is_confirmed: true },
         State::Delay { address, until },
-        State::Probe { address, asked: 1, until },
-        State::Probe { address, asked: 3, until },
+        State::Probe { address, asked: 1, until, rival: None },
+        State::Probe { address, asked: 3, until, rival: None },
+        State::Probe { address, asked: 1, until, rival: Some(elsewhere(2)) },
+        State::Probe { address, asked: 3, until, rival: Some(elsewhere(2)) },
         State::Failed { failures: 1, until, forget: at(101) },
         State::Failed { failures: 1, until: at(101), forget: at(102) },
         State::Permanent { address },
@@ -102,6 +117,9 @@ fn every_state_with_every_input() {
         ("answer, same", answer(Some(link(1)), true, false)),
         ("answer, other", answer(Some(link(2)), true, true)),
         ("answer, other, no override", answer(Some(link(2)), true, false)),
+        ("answer, other port", answer(Some(elsewhere(3)), true, true)),
+        ("announced, other port", answer(Some(elsewhere(3)), false, true)),
+        ("mentioned, other port", Input::Mention { address: elsewhere(3) }),
         ("announced, same", answer(Some(link(1)), false, true)),
         ("announced, other", answer(Some(link(2)), false, true)),
         ("announced, other, no override", answer(Some(link(2)), false, false)),
@@ -116,8 +134,10 @@ fn every_state_with_every_input() {
         writeln!(table, "{}", short(state.into())).unwrap();
         for (name, input) in inputs {
             let (mut dice, mut broadcasts) = (Dice::new(1), Rate::new(10, 10));
+            let mut contests = broadcasts.clone();
             let (config, dice) = (&config, &mut dice);
-            let mut rules = Rules { config, dice, broadcasts: &mut broadcasts };
+            let (broadcasts, contests) = (&mut broadcasts, &mut contests);
+            let mut rules = Rules { config, dice, broadcasts, contests };
             let step = state.after(until, input, &mut rules);
             if step != state.into() {
                 writeln!(table, "    {name}: {}", short(step)).unwrap();
@@ -279,6 +299,75 @@ fn what_nobody_asked_for_makes_no_entry_and_evicts_none_in_use() {
     assert_eq!(cache.resolve(at(3), ip(9), 0), Resolution::Waits);
     assert_eq!((cache.address(ip(1)).is_some(), cache.address(ip(2))), (true, None));
     assert!(events(&mut cache).contains(&NeighbourEvent::Forgotten(ip(2), Some(link(5)), vec![])));
+}
+
+#[test]
+fn strangers_who_ask_us_push_out_each_other_and_no_neighbor_that_answered() {
+    let mut cache = cache(NeighbourConfig { entries_max: 64, ..NeighbourConfig::default() });
+    for last in 1..=32 {
+        cache.resolve(at(0), ip(last), 0);
+        cache.handle_claim(at(0), claim(last, 5, ANSWERED));
+    }
+    run(&mut cache, at(60));
+    assert!(cache.rows(at(60)).all(|row| row.state.name() == "stale"), "idle for long");
+    for (number, second) in (0..10_000).zip((60..70).flat_map(|second| [second; 1000])) {
+        let ip = Ipv4Addr::from_bits(0x0a00_0100 + number).into();
+        let kind = ClaimKind::Mention;
+        cache.handle_claim(at(second), Claim { ip, address: Some(elsewhere(number)), kind });
+    }
+    assert!((1..=32).all(|last| cache.address(ip(last)) == Some(link(5))));
+    assert_eq!(cache.load().0, 64);
+    assert_eq!(cache.drops().of(NeighbourDrop::Evicted), 10_000 - 32);
+}
+
+#[test]
+fn an_address_moves_to_another_port_when_its_own_is_silent_and_not_before() {
+    for is_there in [true, false] {
+        for kind in [ANNOUNCED, ANSWERED, ClaimKind::Mention] {
+            let mut cache = cache(NeighbourConfig::default());
+            cache.resolve(at(0), ip(2), 1);
+            cache.handle_claim(at(0), claim(2, 5, ANSWERED));
+            events(&mut cache);
+            asked(&mut cache);
+            let begin = at(1);
+            let rival = Claim { ip: ip(2), address: Some(elsewhere(6)), kind };
+            cache.handle_claim(begin, rival);
+            let mut now = begin;
+            let mut questions = asked(&mut cache);
+            while cache.rows(now).any(|row| row.state.name() == "probe") {
+                assert_eq!(cache.address(ip(2)), Some(link(5)), "packets go on to where it was");
+                cache.handle_claim(now, rival);
+                if is_there {
+                    cache.handle_claim(now, claim(2, 5, ANSWERED));
+                    continue;
+                }
+                now = cache.poll_timeout().unwrap();
+                cache.handle_timeout(now);
+                questions.extend(asked(&mut cache));
+            }
+            let took = now.since_start() - begin.since_start();
+            let times = if is_there { 1 } else { 3 };
+            assert_eq!(questions, vec![Solicitation { ip: ip(2), at: Some(link(5)) }; times]);
+            let changed = match is_there {
+                true => vec![],
+                false => vec![NeighbourEvent::Changed(ip(2), link(5), elsewhere(6))],
+            };
+            assert_eq!(events(&mut cache), changed);
+            assert_eq!(took, if is_there { Duration::ZERO } else { 375 * MILLISECOND });
+        }
+    }
+}
+
+#[test]
+fn another_queue_pair_of_the_same_port_is_believed_at_once() {
+    let mut cache = cache(NeighbourConfig::default());
+    cache.resolve(at(0), ip(2), 1);
+    cache.handle_claim(at(0), claim(2, 5, ANSWERED));
+    events(&mut cache);
+    asked(&mut cache);
+    cache.handle_claim(at(1), claim(2, 6, ANNOUNCED));
+    assert_eq!(events(&mut cache), [NeighbourEvent::Changed(ip(2), link(5), link(6))]);
+    assert_eq!(asked(&mut cache), []);
 }
 
 #[test]

@@ -7,7 +7,9 @@ use pollux_control::mad::{Envelope, MadAddress};
 use pollux_control::peer::{ConnectionRow, PeerConfig, Policy};
 use pollux_fabric::sm::Config;
 use pollux_verbs::QpType;
-use pollux_wire::address::{Guid, Qpn};
+use pollux_wire::address::{Gid, Guid, Qpn};
+use pollux_wire::ip::arp::{ArpOperation, ArpPacket};
+use pollux_wire::ip::ipoib::EtherType;
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::Method;
@@ -15,6 +17,7 @@ use pollux_wire::mad::cm::ipoib::{Dialect, IpoibPrivateData};
 use pollux_wire::mad::cm::{CmMessage, Req};
 use pollux_wire::mad::sa::{PathRecord, PathRecordMask, SaMad};
 use pollux_wire::units::{Mtu, TimeCode};
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -353,4 +356,33 @@ fn a_request_that_connection_management_refuses_is_counted_where_people_look() {
     for expected in [("cm", "no_listener", 1), ("sa", "stranger", 1), ("mad", "not_asked", 1)] {
         assert!(rows.contains(&expected), "{expected:?}: {rows:?}");
     }
+}
+
+#[test]
+fn strangers_who_ask_us_end_no_idle_connection() {
+    let mut world = with(15, 2, |mut config, _| {
+        config.peer.policy = Policy::Rc;
+        config.neighbour.entries_max = 16;
+        config
+    });
+    assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"once"), SECOND));
+    world.pass(60 * SECOND);
+    assert_eq!(counts(&world), [1, 1]);
+    let us = world.hosts[0].interface.row().address;
+    for host in 100..200u8 {
+        let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(u64::from(host)));
+        let question = ArpPacket {
+            operation: ArpOperation::REQUEST,
+            sender_hardware: LinkAddress { gid, ..us },
+            sender_protocol: Ipv4Addr::new(10, 0, 0, host),
+            target_hardware: us,
+            target_protocol: Ipv4Addr::new(10, 0, 0, 1),
+        };
+        let mut octets = vec![0; ArpPacket::<LinkAddress>::LEN];
+        question.write(&mut octets).unwrap();
+        world.inject(0, EtherType::ARP, &octets);
+    }
+    world.pass(SECOND);
+    assert_eq!(counts(&world), [1, 1]);
+    assert!(world.hosts[0].interface.neighbour_rows(world.now).any(|row| row.ip == v4(2)));
 }

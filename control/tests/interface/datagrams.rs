@@ -406,6 +406,46 @@ fn nobody_speaks_for_another_interface() {
 }
 
 #[test]
+fn nobody_takes_an_address_from_a_neighbor_that_answers() {
+    let mut world = World::up(25, 3);
+    assert_all_reach(&mut world, SECOND);
+    let rows: Vec<_> = world.hosts.iter().map(|host| host.interface.row()).collect();
+    let bound = world.hosts[0].mover.bound.clone();
+    let lie = claim(Ipv4Addr::new(10, 0, 0, 2), rows[2].address, rows[0].address);
+    let own = &world.hosts[2];
+    let from = From::Datagram {
+        qpn: own.qpn,
+        lid: rows[2].link.unwrap().lid,
+        gid: Some(rows[2].address.gid),
+        group: None,
+    };
+    for _ in 0..10 {
+        let received = Received { ether_type: EtherType::ARP, packet: &lie, from };
+        world.hosts[0].interface.handle_packet(world.now, received);
+        world.settle();
+        world.pass(SECOND / 10);
+        assert_eq!(world.hosts[0].mover.bound, bound);
+    }
+    assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"to whom it is"), SECOND));
+}
+
+/// As with bonding, or a virtual address: another node announces what the last one gave up.
+#[test]
+fn an_address_that_moves_is_followed_within_half_a_second() {
+    let mut world = World::up(26, 3);
+    assert_all_reach(&mut world, SECOND);
+    let now = world.now;
+    world.hosts[1].interface.remove_address(now, v4(2));
+    world.settle();
+    assert!(world.hosts[2].interface.add_address(now, v4(2), 24));
+    world.pass(SECOND / 2);
+    let datagram = packet(v4(1), v4(2), b"to who has it now");
+    world.hosts[2].got.clear();
+    world.send(0, datagram.clone());
+    assert!(world.heard(2, &datagram));
+}
+
+#[test]
 fn any_datagram_and_any_packet_is_survived() {
     let mut world = World::up(12, 2);
     let mut dice = Dice::new(12);
