@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! soft:                   a port of a fabric that this process has to itself
-//! soft:PATH@NODE[:PORT]   a port of a running `pollux fabric --socket PATH`
+//! soft:PATH@NODE[:PORT]   a port of a running `pollux fabric --socket PATH`: NODE by its name or
+//!                         GUID, and without PORT the first port that has a cable
 //! mlx5_0[:PORT]           an adapter in hardware, as libibverbs calls it
 //! null:                   a source and sink of packets, for measuring the engine alone
 //! ```

@@ -59,6 +59,18 @@ impl Desk {
         assert_eq!(rows.as_array().map(Vec::len), Some(1), "{rows}");
         rows[0].take()
     }
+
+    /// The same, once it is in this state and says this last: it may still be on the way there.
+    fn until(&self, name: &str, state: &str, why: &str) -> Value {
+        let begun = Instant::now();
+        loop {
+            let row = self.interface(name);
+            if row["state"] == state && row["why"].as_str().is_some_and(|it| it.ends_with(why)) {
+                return row;
+            }
+            assert!(begun.elapsed() < PATIENCE, "not {state}: {row}");
+        }
+    }
 }
 
 impl Drop for Desk {
@@ -117,16 +129,10 @@ fn lines_that_are_pasted_together_work_in_any_order() {
 fn a_node_waits_for_its_fabric_and_says_so() {
     let desk = Desk::new("waits");
     let nodes = [desk.node("a"), desk.node("b")];
-    let missing = desk.interface("a");
-    assert_eq!(
-        (&missing["state"], &missing["waits_for"]),
-        (&"missing".into(), &"the device".into())
-    );
+    let missing = desk.until("a", "missing", "; retrying");
+    assert_eq!(missing["waits_for"], "the device");
     let why = missing["why"].as_str().expect("a reason");
-    assert!(
-        why.contains("no fabric listens at fabric.sock") && why.ends_with("; retrying"),
-        "{why}"
-    );
+    assert!(why.contains("no fabric listens at fabric.sock"), "{why}");
     let (_, table, _) = desk.run(&["show", "interfaces", "--socket", "a.sock"]);
     let words = "start one with `pollux fabric --socket fabric.sock`; retrying";
     assert!(table.contains("ib0        missing") && table.contains(words), "{table}");
@@ -189,7 +195,10 @@ fn forty_pings_at_once_and_silent_connections_keep_nobody_out() {
             .spawn()
             .expect("it starts")
     };
-    outcome(ping("10.0.0.2").wait_with_output().expect("it ends"));
+    // Each is up once it has asked, whether or not the other one was then.
+    for (from, to) in [("b.sock", "10.0.0.1"), ("a.sock", "10.0.0.2")] {
+        desk.run(&["ping", to, "--count", "1", "--socket", from]);
+    }
     let _silent: Vec<_> =
         (0..16).map(|_| UnixStream::connect(desk.0.join("a.sock")).expect("it listens")).collect();
     let all: Vec<_> = (101..=140).map(|host| ping(&format!("10.0.0.{host}"))).collect();
@@ -247,7 +256,57 @@ fn a_process_that_is_to_outlive_its_terminal_does() {
     let node = Ending(quiet.stderr(Stdio::null()).spawn().expect("it starts"));
     desk.interface("a");
     signal(&node.0, "-HUP");
-    assert_eq!(desk.interface("a")["state"], "missing", "it answers");
+    desk.until("a", "missing", "; retrying");
+}
+
+/// A dump of a cluster in which two hosts have one name, and one is connected by its second port.
+const DUMP: &str = "\
+switchguid=0x10
+Switch 3 \"S-10\" # \"core\" base port 0 lid 1 lmc 0
+[1] \"H-20\"[1] # \"one\" lid 2 4xQDR
+[2] \"H-30\"[1] # \"one\" lid 3 4xQDR
+[3] \"H-40\"[2] # \"two\" lid 4 4xQDR
+
+caguid=0x20
+Ca 1 \"H-20\" # \"one\"
+[1](21) \"S-10\"[1] # lid 2 lmc 0 \"core\" lid 1 4xQDR
+
+caguid=0x30
+Ca 1 \"H-30\" # \"one\"
+[1](31) \"S-10\"[2] # lid 3 lmc 0 \"core\" lid 1 4xQDR
+
+caguid=0x40
+Ca 2 \"H-40\" # \"two\"
+[2](42) \"S-10\"[3] # lid 4 lmc 0 \"core\" lid 1 4xQDR
+";
+
+#[test]
+fn a_name_of_two_nodes_is_ambiguous_and_a_port_without_a_cable_is_passed_over() {
+    let desk = Desk::new("names");
+    std::fs::write(desk.0.join("dump"), DUMP).expect("it is ours");
+    let _fabric = desk.start(&["fabric", "--topology", "dump", "--socket", "fabric.sock"]);
+    let configure = |name: &str, host: &str| {
+        let file = desk.0.join(format!("{name}.toml"));
+        let text = std::fs::read_to_string(&file).expect("it is ours");
+        std::fs::write(file, text.replace("@host1", host).replace("@host2", host)).expect("ours");
+    };
+    configure("b", "@one");
+    let node = desk.node("b");
+    let why = "2 nodes are called 'one'; write the GUID of one in its place: \
+               0x0000000000000020, 0x0000000000000030; retrying";
+    desk.until("b", "missing", why);
+    drop(node);
+    configure("a", "@0x30");
+    std::fs::copy(desk.0.join("a.toml"), desk.0.join("b.toml")).expect("it is ours");
+    let text = std::fs::read_to_string(desk.0.join("b.toml")).expect("it is ours");
+    let text = text.replace("@0x30", "@two").replace("10.0.0.1/", "10.0.0.2/");
+    std::fs::write(desk.0.join("b.toml"), text).expect("it is ours");
+    let _nodes = [desk.node("a"), desk.node("b")];
+    for (from, to) in [("a.sock", "10.0.0.2"), ("b.sock", "10.0.0.1")] {
+        let (code, printed, said) =
+            desk.run(&["ping", to, "--count", "10", "--interval", "0.1", "--socket", from]);
+        assert_eq!(code, Some(0), "{printed}{said}");
+    }
 }
 
 #[test]

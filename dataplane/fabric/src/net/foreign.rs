@@ -83,6 +83,11 @@ impl Net {
         }
     }
 
+    /// Whether a wire is at this port.
+    pub fn is_foreign(&self, end: End) -> bool {
+        self.foreign.contains_key(&end)
+    }
+
     /// A packet for the wire at a port.
     pub fn poll_foreign(&mut self, end: End) -> Option<Vec<u8>> {
         let foreign = self.foreign.get_mut(&end)?;

@@ -50,7 +50,7 @@ impl Net {
         let mut grh = grh.ok_or(NodeDrop::NoRoute)?;
         let node = &self.subnet.nodes()[at.node as usize];
         let came_by = &node.ports[usize::from(at.port)];
-        let leaves_by = (1u8..)
+        let leaves_by = (1..=u8::MAX)
             .zip(&node.ports[1..])
             .find(|(number, port)| *number != at.port && port.info.gid_prefix == grh.dgid.prefix());
         let (number, port) = leaves_by.ok_or(NodeDrop::NoRoute)?;

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 pub struct Address {
     /// The server's socket.
     pub path: PathBuf,
-    /// The node, by its name in the topology.
+    /// The node, by its name in the topology or by its GUID (`0x0002c90300001001`).
     pub node: String,
-    /// Its port.
-    pub port: u8,
+    /// Its port; without one, the first that has a cable.
+    pub port: Option<u8>,
 }
 
 impl Address {
@@ -19,8 +19,8 @@ impl Address {
     pub fn parse(name: &str) -> Option<Self> {
         let (path, place) = name.strip_prefix("soft:")?.rsplit_once('@')?;
         let (node, port) = match place.rsplit_once(':') {
-            Some((node, port)) => (node, port.parse().ok().filter(|&port| port > 0)?),
-            None => (place, 1),
+            Some((node, port)) => (node, Some(port.parse().ok().filter(|&port| port > 0)?)),
+            None => (place, None),
         };
         let is_whole = !path.is_empty() && !node.is_empty();
         is_whole.then(|| Self { path: path.into(), node: node.into(), port })
@@ -29,7 +29,8 @@ impl Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "soft:{}@{}:{}", self.path.display(), self.node, self.port)
+        write!(f, "soft:{}@{}", self.path.display(), self.node)?;
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
     }
 }
 
@@ -42,7 +43,8 @@ mod tests {
         let address = Address::parse("soft:/run/a@b/fabric@H-1:2").unwrap();
         assert_eq!((address.path.to_str(), &*address.node), (Some("/run/a@b/fabric"), "H-1"));
         assert_eq!(Address::parse(&address.to_string()), Some(address));
-        assert_eq!(Address::parse("soft:x@y").unwrap().port, 1);
+        let whole = Address::parse("soft:x@y").unwrap();
+        assert_eq!((whole.port, whole.to_string()), (None, "soft:x@y".into()));
         for name in ["soft:", "soft:x", "soft:@y", "soft:x@", "soft:x@y:0", "soft:x@y:z", "x@y"] {
             assert_eq!(Address::parse(name), None, "{name}");
         }

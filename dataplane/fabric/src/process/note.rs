@@ -14,7 +14,7 @@ pub const VERSION: u32 = 4;
 /// Octets of a note, at the most.
 pub const OCTETS_MAX: usize = HEAD + TEXT_MAX;
 /// Octets of a name or a reason, at the most.
-const TEXT_MAX: usize = 128;
+pub const TEXT_MAX: usize = 512;
 const HEAD: usize = 24;
 /// The number of a lane, where a client's is in the same word.
 const LANE: u64 = (1 << 48) - 1;
@@ -22,10 +22,10 @@ const LANE: u64 = (1 << 48) - 1;
 /// What a client wants to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attach {
-    /// The node's name.
+    /// The node's name, or its GUID.
     pub node: String,
-    /// Its port.
-    pub port: u8,
+    /// Its port; without one, the first that has a cable.
+    pub port: Option<u8>,
     /// The seat there.
     pub seat: u8,
     /// What those who share a port know, and nobody else.
@@ -104,7 +104,8 @@ impl Note {
         let both = |client: &u32, segment: &u32| u64::from(*client) | u64::from(*segment) << 32;
         let (kind, first, second, text) = match self {
             Self::Attach(Attach { node, port, seat, secret }) => {
-                (1, u64::from(*port) | u64::from(*seat) << 8, *secret, node.as_str())
+                let port = port.unwrap_or(0);
+                (1, u64::from(port) | u64::from(*seat) << 8, *secret, node.as_str())
             }
             Self::Lend { segment } => (2, u64::from(*segment), 0, ""),
             Self::Forget { segment } => (3, u64::from(*segment), 0, ""),
@@ -122,7 +123,7 @@ impl Note {
         };
         let head = [u64::from(VERSION) | kind << 32, first, second];
         let mut octets: Vec<u8> = head.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        octets.extend_from_slice(&text.as_bytes()[..text.len().min(TEXT_MAX)]);
+        octets.extend_from_slice(&text.as_bytes()[..text.floor_char_boundary(TEXT_MAX)]);
         octets
     }
 
@@ -139,6 +140,7 @@ impl Note {
         Some(match zeroth >> 32 {
             1 => {
                 let [port, seat] = u16::try_from(first).ok()?.to_le_bytes();
+                let port = Some(port).filter(|port| *port > 0);
                 Self::Attach(Attach { node: text()?, port, seat, secret: second })
             }
             2 => Self::Lend { segment: low },
@@ -168,7 +170,8 @@ mod tests {
     fn notes_are_read_as_they_were_written() {
         let (client, segment, lane, route) = (0xfffe, 9, 1 << 40, 0x0500_0003_ffff_1234);
         for note in [
-            Note::Attach(Attach { node: "H-1".into(), port: 2, seat: 3, secret: u64::MAX }),
+            Note::Attach(Attach { node: "H-1".into(), port: Some(2), seat: 3, secret: u64::MAX }),
+            Note::Attach(Attach { node: "0x2c9".into(), port: None, seat: 0, secret: 0 }),
             Note::Lend { segment },
             Note::Forget { segment },
             Note::Fetch { client, segment },

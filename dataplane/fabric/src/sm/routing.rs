@@ -36,7 +36,7 @@ impl Graph {
         let mut has_hosts = vec![false; nodes.len()];
         let mut links = vec![Vec::new(); nodes.len()];
         for (switch, &node) in nodes.iter().enumerate() {
-            for (number, port) in (0u8..).zip(&view.node(node).ports) {
+            for (number, port) in (0..=u8::MAX).zip(&view.node(node).ports) {
                 let Some(peer) = port.peer else { continue };
                 match index.get(&peer.node) {
                     Some(&other) if other as usize != switch => links[switch].push((number, other)),

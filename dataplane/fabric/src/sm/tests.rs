@@ -137,6 +137,12 @@ fn every_kind_of_fabric_is_brought_up() {
 }
 
 #[test]
+fn the_largest_switch_is_brought_up() {
+    let world = World::managed("single:254", Config::default());
+    assert!(world.is_up() && world.hosts().len() == 254);
+}
+
+#[test]
 fn hosts_reach_every_host_and_switch_and_no_links_wait_for_each_other_in_a_circle() {
     for spec in SPECS {
         let world = World::managed(spec, Config::default());

@@ -441,7 +441,7 @@ fn ports_have_one_client() {
     for (name, reason) in [
         (served.name(1), "somebody is at this port"),
         (format!("soft:{path}@nobody"), "no node of this name"),
-        (format!("soft:{path}@host1:2"), "no host with such a port"),
+        (format!("soft:{path}@host1:2"), "node 'host1' has no port 2; ports go from 1 to 1"),
         (format!("soft:{path}-not@host1"), "no fabric listens"),
         ("soft:".into(), "not of the form"),
     ] {

@@ -1,5 +1,6 @@
 //! Who comes and goes at a server, and what clients say by their sockets.
 
+use super::naming::find_port;
 use super::{CLIENTS_MAX, Client, Place, STRANGERS_MAX, Server};
 use crate::hca::SEATS_MAX;
 use crate::net::Net;
@@ -10,7 +11,6 @@ use crate::process::loans::{SEGMENTS_MAX, TABLE};
 use crate::process::note::{Attach, Note};
 use crate::process::socket::{Received, Socket, accept};
 use crate::time::Time;
-use crate::topology::End;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -71,7 +71,7 @@ impl Server {
             Received::Nothing => return Some(stranger),
             Received::Note(Note::Attach(ask), Some(table)) => {
                 if let Err((stranger, reason)) = self.attach(net, stranger, &ask, table) {
-                    refuse(&stranger, reason);
+                    refuse(&stranger, &reason);
                 }
             }
             Received::Truncated(_) => refuse(&stranger, NO_ROOM),
@@ -87,7 +87,7 @@ impl Server {
         socket: Socket,
         ask: &Attach,
         table: OwnedFd,
-    ) -> Result<(), (Socket, &'static str)> {
+    ) -> Result<(), (Socket, String)> {
         let seat = match self.find_seat(net, ask) {
             Ok(seat) => seat,
             Err(reason) => return Err((socket, reason)),
@@ -97,11 +97,11 @@ impl Server {
             net.set_cable(end, true);
         }
         let Ok((board, fd)) = ServerBoard::create(&net.port(end)) else {
-            return Err((socket, NO_ROOM));
+            return Err((socket, NO_ROOM.into()));
         };
         let number = self.free_number();
         if !socket.send(&Note::Attached { client: number }, Some(fd.as_fd())) {
-            return Err((socket, "the socket is full"));
+            return Err((socket, "the socket is full".into()));
         }
         board.set_wants_packets(net.wants_packets());
         net.claim(seat);
@@ -117,27 +117,21 @@ impl Server {
 
     /// The seat that a client may have: any of a port where nobody is, and of others those that are
     /// free, if it knows what those know who are there.
-    fn find_seat(&self, net: &Net, ask: &Attach) -> Result<Seat, &'static str> {
-        let nodes = net.subnet().topology().nodes();
-        let Some(index) = nodes.iter().position(|planned| planned.name == ask.node) else {
-            return Err("the fabric has no node of this name");
-        };
-        let has_port = (1..=nodes[index].num_ports()).contains(&ask.port);
-        let end = End { node: index as u32, port: ask.port };
-        if net.subnet().nodes()[index].is_switch() || !has_port {
-            return Err("the node is no host with such a port");
-        }
+    fn find_seat(&self, net: &Net, ask: &Attach) -> Result<Seat, String> {
+        let topology = net.subnet().topology();
+        let has_cable = |end| topology.peer(end).is_some() || net.is_foreign(end);
+        let end = find_port(topology, has_cable, &ask.node, ask.port)?;
         if ask.seat >= SEATS_MAX {
-            return Err("an adapter is not opened so often");
+            return Err("an adapter is not opened so often".into());
         }
         let place = self.places.get(&end);
         let is_free =
             |place: &Place| place.secret == ask.secret && !place.seats.contains_key(&ask.seat);
         if !place.is_none_or(is_free) {
-            return Err("somebody is at this port");
+            return Err("somebody is at this port".into());
         }
         if self.clients.len() >= CLIENTS_MAX {
-            return Err("the fabric has as many clients as it may have");
+            return Err("the fabric has as many clients as it may have".into());
         }
         Ok(Seat { end, number: ask.seat })
     }

@@ -7,6 +7,7 @@
 //! goes by the sockets is in `clients`.
 
 mod clients;
+mod naming;
 
 use super::board::ServerBoard;
 use super::direct::Granted;
@@ -545,7 +546,7 @@ mod tests {
         let socket = Socket::connect(&server.path.with_extension("")).unwrap();
         let node = format!("host{host}");
         let loans = Loans::new().unwrap();
-        let ask = Attach { node, port: 1, seat, secret };
+        let ask = Attach { node, port: Some(1), seat, secret };
         assert!(socket.send(&Note::Attach(ask), Some(loans.as_fd())));
         server.look(Time::START, net);
         match socket.receive() {
@@ -660,7 +661,7 @@ mod tests {
                 3 => Note::Wake,
                 4 => Note::Attach(Attach {
                     node: "host2".into(),
-                    port: 1,
+                    port: Some(1),
                     seat: segment as u8,
                     secret: dice.roll(),
                 }),
@@ -687,7 +688,7 @@ mod tests {
         let sockets = (1..).zip(&tables).map(|(host, table)| {
             let socket = Socket::connect(&server.path.with_extension(""));
             let socket = socket.unwrap_or_else(|error| panic!("host{host}: {error}"));
-            let ask = Attach { node: format!("host{host}"), port: 1, seat: 0, secret: 1 };
+            let ask = Attach { node: format!("host{host}"), port: Some(1), seat: 0, secret: 1 };
             assert!(socket.send(&Note::Attach(ask), Some(table.as_fd())));
             socket
         });
@@ -712,7 +713,7 @@ mod tests {
         server.look(Time::START, &mut net);
         let silent: Vec<_> = (0..STRANGERS_MAX).map(|_| connect(&server)).collect();
         let loans = Loans::new().unwrap();
-        let ask = Attach { node: "host1".into(), port: 1, seat: 0, secret: 1 };
+        let ask = Attach { node: "host1".into(), port: Some(1), seat: 0, secret: 1 };
         assert!(first.send(&Note::Attach(ask), Some(loans.as_fd())));
         server.look(Time::START, &mut net);
         assert!(matches!(first.receive(), Received::Note(Note::Attached { .. }, Some(_))));
