@@ -220,7 +220,8 @@ impl Interface {
             connections: Connections::new(config.peer.clone(), config.workers, dice.roll()),
             keys: 0,
             actions: VecDeque::new(),
-            frames: Queue::new(config.packets_max),
+            // One turn may ask every neighbor something.
+            frames: Queue::new(config.packets_max + config.neighbour.entries_max),
             deliveries: Queue::new(config.packets_max),
             drops: Drops::default(),
             config,

@@ -87,6 +87,12 @@ impl Interface {
             has_news = true;
             self.hear_nd(now, event);
         }
+        has_news | self.send_of_resolution(now)
+    }
+
+    /// Sends what ARP and ND have to say; says whether there was any.
+    fn send_of_resolution(&mut self, now: Time) -> bool {
+        let mut has_news = false;
         while let Some(frame) = self.arp.poll_transmit().or_else(|| self.nd.poll_transmit()) {
             has_news = true;
             self.send_frame(now, frame);
@@ -130,6 +136,9 @@ impl Interface {
         while let Some(question) = self.neighbours.poll_transmit() {
             has_news = true;
             self.solicit(question);
+            // One turn may ask more neighbors than ARP and ND have room for questions. Questions
+            // that are lost count as asked, and those of neighbors in step would be lost each time.
+            self.send_of_resolution(now);
         }
         has_news
     }

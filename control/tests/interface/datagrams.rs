@@ -356,7 +356,7 @@ fn a_crowd_of_liars_costs_tables_their_limits_and_no_more() {
 }
 
 /// What one says who claims an address.
-fn claim(ip: Ipv4Addr, link: LinkAddress, to: LinkAddress) -> Vec<u8> {
+pub fn claim(ip: Ipv4Addr, link: LinkAddress, to: LinkAddress) -> Vec<u8> {
     let claim = ArpPacket {
         operation: ArpOperation::REQUEST,
         sender_hardware: link,

@@ -4,10 +4,10 @@
 mod alone;
 mod connections;
 mod datagrams;
-mod echoes;
 mod groups;
 mod leases;
 mod life;
+mod limits;
 mod mover;
 mod requests;
 mod sizes;

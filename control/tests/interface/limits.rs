@@ -1,15 +1,20 @@
-//! Echo requests of a neighbor, at rates that only a healthy, fast neighbor reaches.
+//! Limits that protect against strangers, met by healthy neighbors: fast ones, and many.
 
+use crate::datagrams::claim;
 use crate::world::{World, packet, v4, v6};
 use pollux_control::peer::Policy;
 use pollux_fabric::sm::Config;
 use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::arp::{ArpOperation, ArpPacket};
 use pollux_wire::ip::icmp::Echo;
 use pollux_wire::ip::icmpv4::{self, Icmpv4Message};
 use pollux_wire::ip::icmpv6::{self, Icmpv6Message};
+use pollux_wire::ip::ipoib::EtherType;
 use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4Packet};
 use pollux_wire::ip::ipv6::{Ipv6Header, Ipv6Packet};
-use std::net::IpAddr;
+use pollux_wire::ip::link_address::LinkAddress;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -100,4 +105,76 @@ fn a_neighbor_is_answered_each_echo_at_whatever_rate_it_asks() {
             }
         }
     }
+}
+
+/// Addresses of neighbors, as many as may introduce themselves in one second.
+fn crowd() -> Vec<Ipv4Addr> {
+    (0..1000).map(|number: u32| Ipv4Addr::from_bits(0x0a01_0000 + number)).collect()
+}
+
+/// The addresses that a host has asked for by ARP since it was asked last.
+fn asked_for(world: &mut World) -> BTreeSet<Ipv4Addr> {
+    let sent = world.hosts[0].sent.drain(..).filter(|one| one.ether_type == EtherType::ARP);
+    let parsed = sent.filter_map(|one| ArpPacket::<LinkAddress>::parse(&one.packet).ok());
+    let requests = parsed.filter(|arp| arp.operation == ArpOperation::REQUEST);
+    requests.map(|arp| arp.target_protocol).collect()
+}
+
+/// Two hosts of a large network.
+fn large() -> World {
+    let mut world = World::with(32, 2, Config::default(), |config, nth| {
+        config.address(IpAddr::V4(Ipv4Addr::new(10, 255, 0, nth as u8 + 1)), 8)
+    });
+    world.pass(5 * SECOND);
+    world.assert_up();
+    world
+}
+
+#[test]
+fn a_thousand_neighbors_that_are_used_at_once_are_all_probed_at_once() {
+    let mut world = large();
+    let (own, link) =
+        (world.hosts[0].interface.row().address, world.hosts[1].interface.row().address);
+    for ip in crowd() {
+        world.inject(0, EtherType::ARP, &claim(ip, link, own));
+    }
+    world.pass(SECOND);
+    let now = world.now;
+    for ip in crowd() {
+        world.hosts[0].interface.handle_use(now, ip.into());
+    }
+    world.settle();
+    world.pass(4 * SECOND);
+    world.hosts[0].sent.clear();
+    // Nobody confirms for five seconds; then the first probe of each is due, in one turn.
+    world.pass(SECOND + SECOND / 2);
+    let probed = asked_for(&mut world);
+    assert_eq!(probed.len(), crowd().len());
+    assert!(crowd().iter().all(|ip| probed.contains(ip)));
+    let lost = world.hosts[0].interface.drop_rows().find(|(_, why, _)| *why == "frames_full");
+    assert_eq!(lost, Some(("interface", "frames_full", 0)));
+}
+
+#[test]
+fn five_thousand_neighbors_that_are_looked_for_at_once_are_all_asked_for() {
+    let mut world = large();
+    world.hosts[0].sent.clear();
+    let crowd: BTreeSet<_> =
+        (0..5000).map(|nth: u32| Ipv4Addr::from_bits(0x0a01_0000 + nth)).collect();
+    for ip in &crowd {
+        world.send(0, packet(IpAddr::V4(Ipv4Addr::new(10, 255, 0, 1)), (*ip).into(), b"who?"));
+    }
+    // A thousand may be asked for by broadcast at once, and then a thousand in a second.
+    let (own, link) =
+        (world.hosts[0].interface.row().address, world.hosts[1].interface.row().address);
+    let mut asked = BTreeSet::new();
+    for _ in 0..5 {
+        let now = asked_for(&mut world);
+        for ip in &now {
+            world.inject(0, EtherType::ARP, &claim(*ip, link, own));
+        }
+        asked.extend(now);
+        world.pass(SECOND);
+    }
+    assert_eq!(asked.len(), crowd.len());
 }
