@@ -8,7 +8,7 @@ use crate::samples::{per_second, ping_pong};
 use pollux::stack::{StackConfig, TcpConfig};
 use pollux::{Interface, Node, TcpListener, TcpStream, UdpSlot, UdpSocket};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
 const PORT: u16 = 7000;
@@ -220,13 +220,20 @@ fn ask_tcp(plan: &Plan, interface: &Interface) -> Result<Outcome, PerfError> {
             Ok(Outcome::Connections { per_second: rate })
         }
         What::Bw | What::Rate => {
-            let mut octets = 0;
+            let mut sent = 0;
             let rate = per_second(plan.duration, || {
                 let count = poll(|| stream.write(&buffer), || false)?.unwrap_or(0) as u64;
-                octets += count;
+                sent += count;
                 Ok(count)
             })?;
-            Ok(Outcome::OneWay { per_second: rate, octets: 1, lost: 0, sent: octets })
+            // The other end says what it has read when it has read all.
+            stream.shutdown(Shutdown::Write)?;
+            let mut came = [0; size_of::<u64>()];
+            let heard = read_exact(&mut stream, &mut came, || false)?;
+            heard
+                .ok_or(PerfError::OtherEnd("it ended the stream before it had read all".into()))?;
+            let lost = sent.saturating_sub(u64::from_be_bytes(came));
+            Ok(Outcome::OneWay { per_second: rate, octets: 1, lost, sent })
         }
     }
 }
@@ -281,8 +288,17 @@ fn answer_tcp(
             }
             What::Connect => {}
             What::Bw | What::Rate => {
-                let mut read = || poll(|| stream.read(&mut buffer), || exchange.is_over());
-                while read()?.is_some_and(|count| count > 0) {}
+                let (mut came, mut is_whole) = (0, false);
+                while !is_whole {
+                    match poll(|| stream.read(&mut buffer), || exchange.is_over())? {
+                        Some(0) => is_whole = true,
+                        Some(count) => came += count as u64,
+                        None => break,
+                    }
+                }
+                if is_whole {
+                    write_all(&mut stream, &came.to_be_bytes())?;
+                }
             }
         }
     }

@@ -1,4 +1,5 @@
-//! The command, asked to measure something for a moment. What it measures is not judged.
+//! The command, asked to measure something for a moment. How fast that is is not judged; that the
+//! figures fit to each other and to the time is.
 
 use serde_json::Value;
 use std::process::Command;
@@ -21,8 +22,15 @@ fn has_cores(test: &str) -> bool {
     cores >= 2
 }
 
+/// How long each measurement takes, in seconds.
+const DURATION: f64 = 0.05;
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
 fn outcome(arguments: &str) -> Value {
-    let arguments = format!("{arguments} --duration 0.05 --json");
+    let arguments = format!("{arguments} --duration {DURATION} --json");
     let said = perf(&arguments).unwrap_or_else(|error| panic!("{arguments}: {error}"));
     assert!(said["environment"]["cpu"].is_string(), "{said}");
     said["measured"][0]["outcome"].clone()
@@ -37,11 +45,21 @@ fn latency_of_every_layer() {
         for way in ["verbs --transport rc", "verbs --transport ud", "udp --transport uc", "tcp"] {
             let said = outcome(&format!("lat --layer {way} --size 100{ends}"));
             let latency = &said["latency"];
-            assert!(latency["samples"].as_u64().is_some_and(|samples| samples > 0), "{said}");
+            let of = |key: &str| number(&latency[key]);
             let percentiles = latency["percentiles"].as_array().expect("there are some");
-            let values: Vec<f64> =
-                percentiles.iter().map(|one| one[1].as_f64().expect("a number")).collect();
-            assert!(values.len() == 7 && values.is_sorted() && values[0] > 0.0, "{said}");
+            let values: Vec<f64> = percentiles.iter().map(|one| number(&one[1])).collect();
+            assert!(values.len() == 7 && values.is_sorted(), "{said}");
+            // The histogram keeps three digits.
+            assert!(0.0 < of("min") && of("min") <= values[0], "{said}");
+            assert!(values[6] <= of("max") * 1.001, "{said}");
+            // A round trip begins where the one before ended, so all together they take the time
+            // that was measured, and one more at most; what is printed is half of each.
+            let seconds = of("samples") * of("mean") * 2.0 / 1e9;
+            let last = of("max") * 2.0 / 1e9;
+            assert!((DURATION * 0.999..(DURATION + last) * 1.001).contains(&seconds), "{said}");
+            // Half of them took the median or longer.
+            let at_least = (of("samples") / 2.0).floor() * values[0] * 2.0 / 1e9;
+            assert!(at_least <= seconds * 1.001, "{said}");
         }
     }
 }
@@ -71,11 +89,11 @@ fn what_is_sent_one_way_is_counted_where_it_comes() {
     ] {
         let said = outcome(way);
         let one_way = &said["one_way"];
-        assert!(one_way["per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{way}: {said}");
-        let (sent, lost) = (one_way["sent"].as_u64(), one_way["lost"].as_u64());
-        assert!(sent > lost, "{way}: {said}");
+        let [rate, sent, lost] = ["per_second", "sent", "lost"].map(|key| number(&one_way[key]));
+        // What came within the time, at least as long, is part of all that came.
+        assert!(rate > 0.0 && rate * DURATION <= sent - lost, "{way}: {said}");
         if !way.contains("ud") {
-            assert_eq!(lost, Some(0), "{way}: {said}");
+            assert_eq!(lost, 0.0, "{way}: {said}");
         }
     }
 }
