@@ -46,8 +46,8 @@ const MODES: [(Mode, &str, &str); 3] = [
 ];
 
 /// What to do when the fabric does not start.
-const NO_FABRIC: &str = "The fabric of this process has a socket in the folder TMPDIR, or /tmp: let \
-    TMPDIR name a folder that you may write to.";
+const NO_FABRIC: &str = "The fabric of this process has a socket in the folder TMPDIR, or /tmp: \
+    let TMPDIR name a folder that you may write to.";
 /// What to do when something else fails.
 const NOT_WELL: &str = "All of it runs in this process, so a machine that is busy otherwise may be \
     too slow for it: run it again while a core or two are free. If it fails again, it is a defect \
