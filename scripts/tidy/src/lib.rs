@@ -17,6 +17,7 @@ use std::fmt;
 
 pub mod layouts;
 pub mod ledger;
+pub mod limits;
 pub mod manifest;
 pub mod mutants;
 pub mod rust;
@@ -55,7 +56,7 @@ impl fmt::Display for Finding {
 
 /// Everything in `tree` that breaks a rule.
 pub fn tidy(tree: &Tree) -> Vec<Finding> {
-    const RULES: [fn(&Tree) -> Vec<Finding>; 11] = [
+    const RULES: [fn(&Tree) -> Vec<Finding>; 12] = [
         text::columns,
         text::trailing_space,
         text::banned_words,
@@ -67,6 +68,7 @@ pub fn tidy(tree: &Tree) -> Vec<Finding> {
         manifest::direction,
         manifest::shared_lints,
         layouts::all_are_tested,
+        limits::stand_in_the_source,
     ];
     RULES.iter().flat_map(|rule| rule(tree)).collect()
 }
