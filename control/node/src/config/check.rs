@@ -6,7 +6,8 @@
 
 use super::lines::{Step, line_of};
 use super::{ConfigError, InterfaceSettings, Mode, NodeConfig, Prefix};
-use crate::device::DeviceName;
+use crate::device::{DeviceName, open};
+use crate::interface::gsi::NO_GSI;
 use pollux_dataplane::engine::counts::WORKERS_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -252,6 +253,8 @@ pub(super) struct Machine {
     pub(super) cores: Vec<usize>,
     /// This build can open adapters in hardware.
     pub(super) opens_adapters: bool,
+    /// Whether an adapter is here whose management is not for programs.
+    pub(super) lacks_gsi: fn(&str) -> bool,
 }
 
 impl Machine {
@@ -259,7 +262,11 @@ impl Machine {
     pub(super) fn this() -> Self {
         let cores = core_affinity::get_core_ids().unwrap_or_default();
         let cores = cores.into_iter().map(|core| core.id).collect();
-        Self { cores, opens_adapters: pollux_ibverbs::OPENS_ADAPTERS }
+        let lacks_gsi = |name: &str| {
+            let can = open(name).map(|opened| opened.device.attributes().can);
+            can.is_ok_and(|can| can.subnet && !can.gsi)
+        };
+        Self { cores, opens_adapters: pollux_ibverbs::OPENS_ADAPTERS, lacks_gsi }
     }
 
     /// Fails with what is not here.
@@ -275,13 +282,17 @@ impl Machine {
             return Err(Broken::new(&["workers".into(), "cores".into(), nth.into()], reason));
         }
         for (name, interface) in &config.interfaces {
+            let Ok(DeviceName::Adapter { .. }) = DeviceName::parse(&interface.device) else {
+                continue;
+            };
+            let device = interface.device.clone();
+            let reason = match (self.opens_adapters, (self.lacks_gsi)(&device)) {
+                (false, _) => pollux_ibverbs::OpenError::NotBuilt { device }.to_string(),
+                (true, true) => format!("{device}: this adapter has no {NO_GSI}"),
+                (true, false) => continue,
+            };
             let one = One { name, interface };
-            let parsed = DeviceName::parse(&interface.device);
-            if let (false, Ok(DeviceName::Adapter { .. })) = (self.opens_adapters, parsed) {
-                let device = interface.device.clone();
-                let error = pollux_ibverbs::OpenError::NotBuilt { device };
-                return Err(Broken::new(&one.path(["device".into()]), error.to_string()));
-            }
+            return Err(Broken::new(&one.path(["device".into()]), reason));
         }
         Ok(())
     }

@@ -113,7 +113,7 @@ fn an_error_names_the_line_of_the_key_and_of_nothing_that_looks_like_it() {
     assert!(said.starts_with("node.toml:8: core 2 stands there twice"), "{said}");
     let one = text.replace("[workers]", "address = ['127.0.0.1/8']\n[workers]");
     assert!(refusal(&one).starts_with("node.toml:6: ib1 cannot have 127.0.0.1/8"), "{one}");
-    let machine = Machine { cores: vec![2], opens_adapters: true };
+    let machine = Machine { cores: vec![2], opens_adapters: true, lacks_gsi: |_| false };
     let config = NodeConfig::read("node.toml", &text).unwrap();
     let said = config.on(&machine, "node.toml", &text).unwrap_err().to_string();
     assert!(said.starts_with("node.toml:8: there is no core 3; this process may be on [2]"));
@@ -198,7 +198,8 @@ fn a_device_that_can_never_be_opened_is_refused_and_one_that_may_come_is_not() {
             }
         }
     }
-    let build = |opens_adapters| Machine { cores: Vec::new(), opens_adapters };
+    let lacks_gsi = |name: &str| name == "mlx5_0:1";
+    let build = |opens_adapters| Machine { cores: Vec::new(), opens_adapters, lacks_gsi };
     let on = |device: &str, opens_adapters| {
         let config = NodeConfig::read("f", &with(device)).expect("each is a name");
         config.on(&build(opens_adapters), "node.toml", &with(device))
@@ -207,6 +208,9 @@ fn a_device_that_can_never_be_opened_is_refused_and_one_that_may_come_is_not() {
         on(device, false).expect(device);
     }
     on("bogus", true).expect("an adapter may come");
+    let said = on("mlx5_0:1", true).unwrap_err().to_string();
+    assert!(said.starts_with("node.toml:3: mlx5_0:1: this adapter has no queue pair 1"), "{said}");
+    assert!(said.contains("soft:PATH@NODE") && said.contains("RoCE"), "{said}");
     let said = on("bogus", false).unwrap_err().to_string();
     assert!(said.starts_with("node.toml:3: bogus: built without the feature `hca`"), "{said}");
     assert_eq!(
