@@ -4,8 +4,8 @@ use crate::{Finding, Tree};
 
 const TABLE: &str = "control/LIMITS.md";
 
-/// Each row `NAME | VALUE | FILE` of the table stands in a line of that file, and each function that
-/// a row names is one of the tree.
+/// Each row `NAME | VALUE | FILE` of the table stands in a line of that file, and each function
+/// that a row names is one of the tree.
 pub fn stand_in_the_source(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (i, line) in tree.file(TABLE).iter().flat_map(|file| file.text.lines()).enumerate() {

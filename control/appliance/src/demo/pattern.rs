@@ -1,5 +1,5 @@
-//! The content of the demonstration's stream, which both ends know: the receiver compares every byte
-//! with what belongs at its place.
+//! The content of the demonstration's stream, which both ends know: the receiver compares every
+//! byte with what belongs at its place.
 //!
 //! Why a pattern and not a hash: comparing costs next to nothing beside the stream, and tells where
 //! the first wrong byte is. Its length is prime, so that no buffer, segment or window is a multiple

@@ -59,9 +59,9 @@ pub struct Gsi {
 
 /// Why there is no interface at a genuine InfiniBand adapter, and what there is instead. Its queue
 /// pair 1 is the kernel's; interfaces do not exchange MADs with the kernel (umad) yet.
-pub const NO_GSI: &str = "queue pair 1 for programs, so an interface has no subnet management there; \
-    adapters on InfiniBand carry no interfaces yet: use a port of a software fabric (soft: or \
-    soft:PATH@NODE), or an adapter in RoCE mode";
+pub const NO_GSI: &str = "queue pair 1 for programs, so an interface has no subnet management \
+    there; adapters on InfiniBand carry no interfaces yet: use a port of a software fabric (soft: \
+    or soft:PATH@NODE), or an adapter in RoCE mode";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
