@@ -2,7 +2,7 @@
 //! (RFC 5927 4 says for UDP only that it cannot be told; here it can).
 //!
 //! A table of hashes, of which each set keeps the newest few. Who talks to one peer again and again
-//! costs a comparison for a datagram.
+//! by IPv4 costs two comparisons for a datagram.
 
 use super::lookup::Secret;
 use std::hash::BuildHasher;
@@ -18,7 +18,8 @@ type Ends = (SocketAddr, SocketAddr);
 #[derive(Default)]
 pub(super) struct Recent {
     secret: Secret,
-    last: Option<Ends>,
+    /// The last two of IPv4, as words: addresses, and ports.
+    last: (u64, u32),
     /// Hashes, the newest of a set first; 0 is none. There is a table once anything was sent.
     sets: Vec<[u64; WAYS]>,
 }
@@ -26,10 +27,15 @@ pub(super) struct Recent {
 impl Recent {
     #[inline]
     pub(super) fn note(&mut self, ends: Ends) {
-        if self.last != Some(ends) {
-            self.last = Some(ends);
-            self.insert(ends);
+        if let (SocketAddr::V4(from), SocketAddr::V4(to)) = ends {
+            let addresses = u64::from(from.ip().to_bits()) << 32 | u64::from(to.ip().to_bits());
+            let words = (addresses, u32::from(from.port()) << 16 | u32::from(to.port()));
+            if words == self.last {
+                return;
+            }
+            self.last = words;
         }
+        self.insert(ends);
     }
 
     fn insert(&mut self, ends: Ends) {
