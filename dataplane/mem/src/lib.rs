@@ -9,9 +9,11 @@
 //! 4. [`words`], [`lane`], [`seq_cell`], [`counters`]: what two processes share,
 //!    where neither trusts the other. All of it is atomic words, so these hold no `unsafe` but the
 //!    one that makes words out of a region;
-//! 5. [`memory`]: words as octets, for what adapters and their peers may write at any time;
-//! 6. [`snapshot`]: tables that one thread publishes and others read without waiting;
-//! 7. [`counted`]: how much is allocated, for tests of what something costs.
+//! 5. [`one_writer`], [`lease`]: words that one process writes and others only read, and how an
+//!    owner takes back what it let others copy;
+//! 6. [`memory`]: words as octets, for what adapters and their peers may write at any time;
+//! 7. [`snapshot`]: tables that one thread publishes and others read without waiting;
+//! 8. [`counted`]: how much is allocated, for tests of what something costs.
 //!
 //! Three rules run through all of it. Full and empty are answers, not errors. No hot operation
 //! takes a lock, a system call or an allocation. What another process writes may stop the flow but
@@ -28,9 +30,11 @@ pub mod counters;
 mod cursor;
 pub mod free_list;
 pub mod lane;
+pub mod lease;
 pub mod memory;
 pub mod mpsc;
 pub mod octets;
+pub mod one_writer;
 pub mod pad;
 pub mod pool;
 pub mod region;
@@ -42,7 +46,9 @@ mod sync;
 pub mod words;
 
 pub use buf::Buf;
+pub use lease::{Lease, LeaseReader};
 pub use memory::Memory;
+pub use one_writer::{OwnWords, PeerWords};
 pub use pad::CachePadded;
 pub use pool::{Cache, Pool, PoolConfig};
 pub use region::{Backing, Region};

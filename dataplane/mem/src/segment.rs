@@ -89,6 +89,12 @@ impl Segment {
         fcntl_add_seals(&self.fd, SealFlags::FUTURE_WRITE).map_err(MapError::system("F_ADD_SEALS"))
     }
 
+    /// Whether nobody can map it for writing any more.
+    pub fn is_sealed(&self) -> bool {
+        let writing = SealFlags::FUTURE_WRITE | SealFlags::WRITE;
+        fcntl_get_seals(&self.fd).is_ok_and(|seals| seals.intersects(writing))
+    }
+
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -121,7 +127,9 @@ mod tests {
     fn nobody_writes_anew_once_it_is_sealed() {
         let segment = Segment::create("test", 4096).unwrap();
         let ours = Memory::over(segment.map().unwrap());
+        assert!(!segment.is_sealed());
         segment.seal().unwrap();
+        assert!(segment.is_sealed());
         assert!(segment.map().is_err() && ours.write(0, b"here"));
         let mut out = [0; 4];
         assert!(Memory::borrowed(&segment).unwrap().read(0, &mut out));

@@ -65,7 +65,7 @@ pub struct ReadWords {
 /// A word that somebody else may write at any time.
 #[derive(Debug)]
 #[repr(transparent)]
-pub struct ReadWord(AtomicU64);
+pub struct ReadWord(pub(crate) AtomicU64);
 
 impl ReadWord {
     /// Its value, which orders nothing.

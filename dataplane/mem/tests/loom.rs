@@ -5,17 +5,19 @@
 //! the one checks access to slots and the other the order of relaxed words. The snapshot is not:
 //! its atomics are arc-swap's, which loom does not see.
 //!
-//! The orderings of rings, list and cell were weakened one by one to see a model fail. One stays
-//! without a witness, the release of the head in `lane`: it keeps loads before a store, and
+//! The orderings of rings, list, cell and lease were weakened one by one to see a model fail. One
+//! stays without a witness, the release of the head in `lane`: it keeps loads before a store, and
 //! loom lets no load see a later store.
 #![cfg(loom)]
 #![allow(unsafe_code, reason = "loom's cell is the witness, and its access is unsafe")]
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use pollux_mem::free_list::FreeList;
 use pollux_mem::lane::Lane;
+use pollux_mem::lease::{Lease, LeaseReader};
 use pollux_mem::seq_cell::{SeqReader, SeqWriter};
 use pollux_mem::{Pool, PoolConfig, Words, mpsc, octets, spsc};
 
@@ -214,5 +216,47 @@ fn seq_cell_is_read_whole() {
         assert!(matches!(reader.try_read(), None | Some([0, 0] | [1, 1] | [2, 2])));
         writing.join().unwrap();
         assert_eq!(reader.try_read(), Some([2, 2]));
+    });
+}
+
+/// What an owner lends, and the lease on it, which begins as 1.
+fn leased() -> Arc<[AtomicU64; 3]> {
+    Arc::new([AtomicU64::new(1), AtomicU64::new(7), AtomicU64::new(7)])
+}
+
+#[test]
+fn no_copy_counts_that_has_what_the_owner_wrote_after_it_revoked() {
+    loom::model(|| {
+        let words = leased();
+        let owner = words.clone();
+        let owning = thread::spawn(move || {
+            Lease::of(&owner[0]).revoke(0);
+            owner[1].store(8, Ordering::Relaxed);
+            owner[2].store(8, Ordering::Relaxed);
+        });
+        let lease = LeaseReader::of(&words[0]);
+        let before = lease.now();
+        let copy = [1, 2].map(|at: usize| words[at].load(Ordering::Relaxed));
+        if before == 1 && lease.is_still(before) {
+            assert_eq!(copy, [7, 7]);
+        }
+        owning.join().unwrap();
+    });
+}
+
+#[test]
+fn who_sees_a_grant_sees_what_it_stands_for() {
+    loom::model(|| {
+        let words = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let owner = words.clone();
+        let owning = thread::spawn(move || {
+            owner[1].store(7, Ordering::Relaxed);
+            Lease::of(&owner[0]).grant(1);
+        });
+        let lease = LeaseReader::of(&words[0]);
+        if lease.now() == 1 {
+            assert_eq!(words[1].load(Ordering::Relaxed), 7);
+        }
+        owning.join().unwrap();
     });
 }

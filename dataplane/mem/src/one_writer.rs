@@ -1,0 +1,100 @@
+//! Shared words that one process writes and others only read, by what each of them can map.
+//!
+//! The writer maps the segment first and seals it then: from there on nobody, the writer included,
+//! can map it for writing. A reader maps it for reading alone, so its type has no store: one would
+//! be a signal. What a reader finds is the writer's to say, and is judged like all that a peer
+//! writes; but nobody else has a say in it.
+
+use crate::lease::LeaseReader;
+use crate::region::MapError;
+use crate::segment::Segment;
+use crate::sync::AtomicU64;
+use crate::words::{ReadWords, Words};
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Words that this process writes.
+#[derive(Debug)]
+pub struct OwnWords {
+    words: Words,
+    segment: Segment,
+}
+
+/// Words that another process writes.
+#[derive(Debug)]
+pub struct PeerWords {
+    words: ReadWords,
+}
+
+impl OwnWords {
+    /// At least so many octets of zeroed words. Fails where the kernel cannot keep others from
+    /// writing (before Linux 5.1).
+    pub fn create(name: &str, octets: usize) -> Result<Self, MapError> {
+        let segment = Segment::create(name, octets)?;
+        let words = Words::over(segment.map()?);
+        segment.seal()?;
+        Ok(Self { words, segment })
+    }
+
+    /// The words.
+    #[inline(always)]
+    pub fn as_slice(&self) -> &[AtomicU64] {
+        self.words.as_slice()
+    }
+}
+
+impl AsFd for OwnWords {
+    /// The descriptor, for readers.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.segment.as_fd()
+    }
+}
+
+impl PeerWords {
+    /// The words of a segment that a peer sent, if it is of a length within `octets` and nobody can
+    /// map it for writing any more.
+    pub fn open(fd: OwnedFd, octets: RangeInclusive<usize>) -> Result<Self, MapError> {
+        let segment = Segment::from_fd(fd, octets)?;
+        if !segment.is_sealed() {
+            return Err(MapError::NotSealed);
+        }
+        Ok(Self { words: ReadWords::of(&segment)? })
+    }
+
+    /// A word, if there are so many. Relaxed: what orders it is a lease that was looked at.
+    #[inline]
+    pub fn load(&self, at: usize) -> Option<u64> {
+        Some(self.words.as_slice().get(at)?.load())
+    }
+
+    /// The lease in a word, if there are so many.
+    #[inline]
+    pub fn lease(&self, at: usize) -> Option<LeaseReader<'_>> {
+        self.words.as_slice().get(at).map(LeaseReader::of_peer)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::sync::Ordering;
+
+    #[test]
+    fn only_its_maker_writes_it() {
+        let own = OwnWords::create("test", 4096).unwrap();
+        let fd = || own.as_fd().try_clone_to_owned().unwrap();
+        let peer = PeerWords::open(fd(), 4096..=4096).unwrap();
+        own.as_slice()[3].store(7, Ordering::Relaxed);
+        assert_eq!((peer.load(3), peer.load(512)), (Some(7), None));
+        assert!(peer.lease(3).unwrap().is_still(7) && peer.lease(512).is_none());
+        let received = Segment::from_fd(fd(), 1..=1 << 20).unwrap();
+        assert!(received.map().is_err(), "nobody maps it for writing");
+    }
+
+    #[test]
+    fn what_others_could_write_is_no_peers() {
+        let open = Segment::create("test", 4096).unwrap();
+        let opened = PeerWords::open(open.into_fd(), 1..=4096);
+        assert!(matches!(opened, Err(MapError::NotSealed)));
+    }
+}
