@@ -10,8 +10,9 @@
 //! where it belongs; [`Arrival`] what the adapter at the other end decides by. [`Frame`] is one
 //! that has to wait in between.
 
+use crate::hca::LIMITS;
 use crate::hca::memory::Pieces;
-use crate::head::{Head, LENT, WORDS_MAX};
+use crate::head::{Head, WORDS_MAX};
 use crate::lend::{Leave, Lends};
 use crate::link::Link;
 use pollux_mem::lane::{Entry, FIRST_WORDS};
@@ -173,13 +174,6 @@ impl Message {
         self.head[1] = self.head[1] & !(0xff << 24) | u64::from(vl & 0xf) << 24;
     }
 
-    /// Says whom what it lends is to be asked for.
-    pub(crate) fn set_lender(&mut self, client: u32) {
-        if self.head[0] & LENT != 0 {
-            self.head[2] = self.head[2] & 0xffff_ffff | u64::from(client) << 32;
-        }
-    }
-
     /// Octets that it carries, itself or lent.
     pub(crate) fn octets(&self) -> u64 {
         match self.head_words().lent {
@@ -283,7 +277,7 @@ impl<'a> Arrival<'a> {
         let (head, grh, extended) = Head::read(message.words, |index| message.head[index])?;
         let payload = match head.lent {
             false => Source::Octets(&message.payload),
-            true => Source::lent(&message.payload, lender?),
+            true => Source::lent(&message.payload, lender?)?,
         };
         Some(Self { head, grh, extended, payload })
     }
@@ -302,7 +296,7 @@ impl<'a> Arrival<'a> {
             true => {
                 room.clear();
                 entry.read(|part| room.extend_from_slice(part));
-                Source::lent(room, lender?)
+                Source::lent(room, lender?)?
             }
         };
         Some(Self { head, grh, extended, payload })
@@ -310,9 +304,13 @@ impl<'a> Arrival<'a> {
 }
 
 impl<'a> Source<'a> {
-    fn lent(wheres: &'a [u8], lender: &'a dyn Lends) -> Self {
+    /// What a lent payload names; none if no adapter would send so many pieces.
+    fn lent(wheres: &'a [u8], lender: &'a dyn Lends) -> Option<Self> {
+        if sges_of(wheres).count() > LIMITS.sges_max as usize {
+            return None;
+        }
         let octets = sges_of(wheres).map(|sge| sge.octets as usize).sum();
-        Self::Lent { wheres, octets, lender }
+        Some(Self::Lent { wheres, octets, lender })
     }
 
     #[inline(always)]

@@ -7,14 +7,11 @@
 //! ```text
 //! word 0   opcode 8 | flags 8 | P_Key 16 | destination QP 24 | SL 8
 //!      1   PSN 24 | VL 8 | DLID 16 | SLID 16
-//!      2   sequence numbers that it takes 32 | whom it comes from 32
+//!      2   sequence numbers that it takes 32
 //!      3 ...  extended headers, as the opcode demands: 0 to 4 words
 //!        ...  GRH: 5 words
 //! ```
 //!
-//! Whom it comes from is written by the server of a fabric of processes, of what is lent: there the
-//! receiver finds the memory.
-
 use crate::hca::qpn::{SEAT_BITS, seat_of};
 use crate::net::ways::Route;
 use pollux_wire::address::{Lid, Qpn};
@@ -141,6 +138,13 @@ impl Head {
             ..Bth::default()
         };
         Headers { lrh, grh, bth, rd: None, extended }
+    }
+
+    /// Those first two words of it that [`route_bits`] and [`is_management`] look at.
+    pub(crate) fn route_words(&self) -> [u64; 2] {
+        let first = first_word(self.opcode, self.pkey, self.dest_qp, self.whole);
+        let second = u64::from(self.dlid.0) << 32 | u64::from(self.slid.0) << 48;
+        [first | u64::from(self.sl) << 56, second]
     }
 
     /// Writes the words; says how many.

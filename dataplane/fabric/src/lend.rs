@@ -9,15 +9,17 @@
 //! is never lent.
 //!
 //! Peers in the same process see the [`Lender`] itself. Peers in other processes see what it tells
-//! its [`Loans`], and only regions that they can map count as lent then.
+//! its [`Loans`]; which of them may take what, their links decide ([`Link::lends`]).
+//!
+//! [`Link::lends`]: crate::link::Link::lends
 
 use crate::hca::memory::{Pieces, region_of};
 use crate::process::loans::Loans;
 use arc_swap::ArcSwapOption;
-use pollux_mem::Memory;
+use pollux_mem::{Lease, LeaseReader, Memory};
 use pollux_verbs::{LKey, Sge};
 use pollux_wire::address::Qpn;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Regions to a chunk, and chunks: enough for all that an adapter registers.
@@ -26,14 +28,20 @@ const CHUNKS: usize = 256;
 /// Queue pairs share epochs: more than one flush too many does no harm but a retry.
 pub(crate) const EPOCHS: usize = 1024;
 
-/// What has been lent, as a borrower sees it.
+/// What has been lent, as a borrower sees it. Whether a copy counts is asked behind it, as
+/// [`LeaseReader`] has it.
 pub(crate) trait Lends {
-    /// The region of this key, if it is lent now, and the address where its owner has it. A look
-    /// after a copy tells what was so during it.
-    fn region(&self, key: LKey) -> Option<(Memory, u64)>;
+    /// The region of this key, if it is lent now.
+    fn region(&self, key: LKey) -> Option<LentRegion>;
+
+    /// Whether a region is still lent as it was.
+    fn holds(&self, key: LKey, lease: u64) -> bool;
 
     /// A queue pair's leave of now.
     fn leave(&self, qpn: Qpn) -> Leave;
+
+    /// Whether a queue pair's leave is still this one.
+    fn has_leave(&self, leave: Leave) -> bool;
 
     /// Copies what `sges` name to `targets`, from their `skip`-th octet on; says whether the leave
     /// held all the while.
@@ -48,21 +56,28 @@ pub(crate) trait Lends {
             return false;
         }
         for sge in sges {
-            let Some((memory, base)) = self.region(sge.lkey) else { return false };
+            let Some(LentRegion { memory, base, lease }) = self.region(sge.lkey) else {
+                return false;
+            };
             let Some(at) = sge.address.checked_sub(base) else { return false };
             let octets = sge.octets as usize;
-            if !targets.copy_from(skip, &memory, at as usize, octets) {
-                return false;
-            }
-            // What was read comes before the looks that follow.
-            fence(Ordering::Acquire);
-            if self.region(sge.lkey).is_none() {
+            let copied = targets.copy_from(skip, &memory, at as usize, octets);
+            if !copied || !self.holds(sge.lkey, lease) {
                 return false;
             }
             skip += octets;
         }
-        self.leave(leave.qpn) == leave
+        self.has_leave(leave)
     }
+}
+
+/// A region that is lent.
+pub(crate) struct LentRegion {
+    pub(crate) memory: Memory,
+    /// The address that its owner has it at.
+    pub(crate) base: u64,
+    /// What the lease on it says as long as that is so.
+    pub(crate) lease: u64,
 }
 
 /// What one adapter lends.
@@ -70,17 +85,21 @@ pub(crate) trait Lends {
 pub struct Lender {
     chunks: Box<[OnceLock<Chunk>]>,
     /// How often queue pairs have taken back what they lent.
-    epochs: Box<[AtomicU32]>,
+    epochs: Box<[AtomicU64]>,
+    /// How often anything was lent: no two leases have the same value.
+    grants: AtomicU64,
     /// What peers in other processes see, if that is where they are.
     loans: OnceLock<Arc<Loans>>,
 }
 
-type Chunk = Box<[ArcSwapOption<Lent>]>;
+type Chunk = Box<[Lent]>;
 
-#[derive(Debug)]
+/// A region that may be lent.
+#[derive(Debug, Default)]
 struct Lent {
-    key: LKey,
-    memory: Memory,
+    /// What [`lease_of`] makes of its key; 0: it is not lent.
+    lease: AtomicU64,
+    memory: ArcSwapOption<Memory>,
 }
 
 /// A queue pair's leave, as it was when the message was sent.
@@ -94,7 +113,8 @@ impl Default for Lender {
     fn default() -> Self {
         Self {
             chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
-            epochs: (0..EPOCHS).map(|_| AtomicU32::new(0)).collect(),
+            epochs: (0..EPOCHS).map(|_| AtomicU64::new(0)).collect(),
+            grants: AtomicU64::new(0),
             loans: OnceLock::new(),
         }
     }
@@ -113,10 +133,12 @@ impl Lender {
             loans.lend(key, memory);
         }
         // Whatever its peers do, an adapter also borrows from itself.
-        let empty = || (0..CHUNK).map(|_| ArcSwapOption::empty()).collect();
+        let empty = || (0..CHUNK).map(|_| Lent::default()).collect();
         if let Some((chunk, place)) = self.place(key) {
-            let lent = Lent { key, memory: memory.clone() };
-            chunk.get_or_init(empty)[place].store(Some(Arc::new(lent)));
+            let lent = &chunk.get_or_init(empty)[place];
+            lent.memory.store(Some(Arc::new(memory.clone())));
+            let nth = self.grants.fetch_add(1, Ordering::Relaxed);
+            Lease::of(&lent.lease).grant(lease_of(key, nth));
         }
     }
 
@@ -127,30 +149,24 @@ impl Lender {
         }
         let place = self.place(key);
         if let Some((chunk, place)) = place.and_then(|(chunk, at)| Some((chunk.get()?, at))) {
-            chunk[place].store(None);
+            Lease::of(&chunk[place].lease).revoke(0);
+            chunk[place].memory.store(None);
         }
-    }
-
-    /// Whether peers can take a message from where its pieces are; else it goes by copy.
-    pub(crate) fn lends(&self, pieces: &Pieces<'_>) -> bool {
-        let loans = self.loans.get();
-        loans.is_none_or(|loans| pieces.sges().all(|sge| loans.lends(sge.lkey)))
     }
 
     /// Takes back all that a queue pair lent for messages.
     pub(crate) fn revoke(&self, qpn: Qpn) {
-        let epoch = self.epoch(qpn).fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        // With the fence in `copy`: who reads what the owner writes from now on sees the new epoch.
-        fence(Ordering::Release);
+        let lease = Lease::of(self.epoch(qpn));
+        let epoch = (lease.value() as u32).wrapping_add(1);
+        lease.revoke(epoch.into());
         if let Some(loans) = self.loans.get() {
             loans.set_epoch(qpn, epoch);
         }
     }
 
-    /// The region of this key, if it is lent now.
-    fn lent(&self, key: LKey) -> Option<Arc<Lent>> {
+    fn lent(&self, key: LKey) -> Option<&Lent> {
         let (chunk, place) = self.place(key)?;
-        chunk.get()?[place].load_full().filter(|lent| lent.key == key)
+        chunk.get()?.get(place)
     }
 
     fn place(&self, key: LKey) -> Option<(&OnceLock<Chunk>, usize)> {
@@ -158,18 +174,39 @@ impl Lender {
         Some((self.chunks.get(region / CHUNK)?, region % CHUNK))
     }
 
-    fn epoch(&self, qpn: Qpn) -> &AtomicU32 {
+    fn epoch(&self, qpn: Qpn) -> &AtomicU64 {
         &self.epochs[qpn.0 as usize % EPOCHS]
     }
 }
 
 impl Lends for Lender {
-    fn region(&self, key: LKey) -> Option<(Memory, u64)> {
+    fn region(&self, key: LKey) -> Option<LentRegion> {
         let lent = self.lent(key)?;
-        Some((lent.memory.clone(), lent.memory.address()))
+        let lease = LeaseReader::of(&lent.lease).now();
+        let memory = lent.memory.load_full().filter(|_| is_lease_of(key, lease))?;
+        Some(LentRegion { base: memory.address(), memory: (*memory).clone(), lease })
+    }
+
+    fn holds(&self, key: LKey, lease: u64) -> bool {
+        self.lent(key).is_some_and(|lent| LeaseReader::of(&lent.lease).is_still(lease))
     }
 
     fn leave(&self, qpn: Qpn) -> Leave {
-        Leave { qpn, epoch: self.epoch(qpn).load(Ordering::Acquire) }
+        Leave { qpn, epoch: LeaseReader::of(self.epoch(qpn)).now() as u32 }
     }
+
+    fn has_leave(&self, leave: Leave) -> bool {
+        LeaseReader::of(self.epoch(leave.qpn)).is_still(leave.epoch.into())
+    }
+}
+
+/// What the lease on a region says while that is lent for the `nth` time: another value each time,
+/// and never 0.
+pub(crate) fn lease_of(key: LKey, nth: u64) -> u64 {
+    u64::from(key.0) | (nth % u64::from(u32::MAX) + 1) << 32
+}
+
+/// Whether a lease says that the region of this key is lent.
+pub(crate) fn is_lease_of(key: LKey, lease: u64) -> bool {
+    lease as u32 == key.0 && lease >> 32 != 0
 }

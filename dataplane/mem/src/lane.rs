@@ -338,13 +338,6 @@ impl LaneReceiver {
     /// Hands the oldest entry to `take` and releases it; says whether there was one.
     #[inline]
     pub fn receive(&mut self, take: impl FnOnce(&Entry<'_>)) -> bool {
-        self.receive_if(|entry| (take(entry), true).1)
-    }
-
-    /// Shows the oldest entry to `take`, and releases it if that took it. Says whether there was
-    /// one that is gone now; one that was not taken is there the next time, if the peer lets it be.
-    #[inline]
-    pub fn receive_if(&mut self, take: impl FnOnce(&Entry<'_>) -> bool) -> bool {
         if !self.has_entry() {
             return false;
         }
@@ -353,8 +346,7 @@ impl LaneReceiver {
         let slots = shape.map_or(1, Shape::slots);
         let (lane, position) = (&self.lane, self.position);
         match shape {
-            Some(shape) if !take(&Entry::copied(first, lane, position, shape)) => return false,
-            Some(_) => {}
+            Some(shape) => take(&Entry::copied(first, lane, position, shape)),
             None => self.refused += 1,
         }
         self.position = self.position.wrapping_add(slots);

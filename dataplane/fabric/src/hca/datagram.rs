@@ -1,6 +1,7 @@
 //! Unreliable datagrams: one packet each, to anybody who has the key (IBA 9.8.2).
 
 use super::Shared;
+use super::outlet::Outlet;
 use super::port::Drop;
 use super::qp::{Common, QueuePair, Sent, To};
 use super::queue::{Kept, SendWork};
@@ -24,7 +25,7 @@ impl Requester {
         common: &Common,
         shared: &mut Shared,
         shortcut: bool,
-        send: &mut impl FnMut(&Outgoing<'_>) -> bool,
+        outlet: &mut impl Outlet,
     ) -> Sent {
         if common.state != QpState::Rts {
             return Sent::All;
@@ -46,7 +47,7 @@ impl Requester {
             Kept::Sges(_) => Payload::Copied { pieces, skip: 0, octets },
         };
         let (head, grh, extended) = self.datagram_head(common, shared, work);
-        if !send(&Outgoing { head, grh, extended, payload, as_packet: !shortcut }) {
+        if !outlet.send(&Outgoing { head, grh, extended, payload, as_packet: !shortcut }) {
             return Sent::Stalled;
         }
         self.finish_datagram(common, shared);

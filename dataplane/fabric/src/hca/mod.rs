@@ -9,6 +9,7 @@
 mod datagram;
 pub(crate) mod memory;
 mod migration;
+mod outlet;
 pub mod port;
 mod posting;
 mod qp;
@@ -25,6 +26,7 @@ use crate::lend::Lender;
 use crate::link::Link;
 use crate::time::Time;
 use memory::MemoryTable;
+use outlet::{Exit, Own};
 use pollux_verbs::device::Limits;
 use pollux_verbs::table::Table;
 use pollux_verbs::{AddressVector, AsyncEvent, Cq, Pd, Qp, QpInit, QpState, QpType};
@@ -355,37 +357,13 @@ impl Adapter {
         shortcut: bool,
         link: &mut L,
     ) -> Sent {
+        let own = Own::of(self, link.has_agents());
         let Some(qp) = self.qps.get_mut(number) else { return Sent::All };
         qp.is_active = false;
-        let (port, mut lost) = (&self.shared.port, 0);
-        let (lid, lmc, is_up) = (port.lid, port.lmc, port.state == PortState::ACTIVE);
-        // On Ethernet the port's names say what comes back to it.
-        let own_gids = port.is_ethernet().then(|| port.gids.clone());
-        let (seat, has_agents) = (self.seat, link.has_agents());
         let (looped, room, groups) = (&mut self.looped, &mut self.room, &self.groups);
-        let sent = qp.transmit(&mut self.shared, now, shortcut, &mut |outgoing| {
-            // A port that carries no traffic throws away what it is given, as hardware does (IBA
-            // 7.2): requests have been sent, to no avail, and their time runs.
-            if !is_up {
-                lost += 1;
-                return true;
-            }
-            let dlid = outgoing.dlid();
-            let is_own = match &own_gids {
-                None => lid.covers(lmc, dlid),
-                Some(gids) => outgoing.dgid().is_some_and(|dgid| gids.contains(&dgid)),
-            };
-            let is_here = seat_of(outgoing.head.dest_qp) == seat;
-            if is_own && is_here && !(has_agents && outgoing.is_management()) {
-                looped.push_back(outgoing.to_frame());
-                return true;
-            }
-            let went = outgoing.send(link, room);
-            if went && outgoing.mgid().is_some_and(|mgid| has_member(groups, mgid, dlid)) {
-                looped.push_back(outgoing.to_frame());
-            }
-            went
-        });
+        let mut exit = Exit { link, looped, groups, room, own, lost: 0 };
+        let sent = qp.transmit(&mut self.shared, now, shortcut, &mut exit);
+        let lost = exit.lost;
         for _ in 0..lost {
             self.shared.port.drops.count(Drop::PortDown);
         }

@@ -1,12 +1,12 @@
 //! A queue pair: what both of its halves need, and how it goes through its states (IBA 10.3).
 
 use super::Shared;
+use super::outlet::Outlet;
 use super::port::Port;
 use super::queue::{RecvWork, SharedQueue};
 use super::requester::Requester;
 use super::responder::Responder;
 use super::usual::Usual;
-use crate::frame::Outgoing;
 use crate::head::Head;
 use crate::time::Time;
 use pollux_verbs::table::Table;
@@ -139,11 +139,11 @@ impl QueuePair {
         shared: &mut Shared,
         now: Time,
         shortcut: bool,
-        send: &mut impl FnMut(&Outgoing<'_>) -> bool,
+        outlet: &mut impl Outlet,
     ) -> Sent {
         let mut sent = Sent::More;
         for _ in 0..SENT_PER_TURN {
-            sent = self.transmit_one(shared, now, shortcut, send);
+            sent = self.transmit_one(shared, now, shortcut, outlet);
             if !matches!(sent, Sent::More) {
                 break;
             }
@@ -157,22 +157,22 @@ impl QueuePair {
         shared: &mut Shared,
         now: Time,
         shortcut: bool,
-        send: &mut impl FnMut(&Outgoing<'_>) -> bool,
+        outlet: &mut impl Outlet,
     ) -> Sent {
         let Self { common, requester, responder, .. } = self;
         if common.init.qp_type.is_datagram() {
-            return requester.transmit_datagram(common, shared, shortcut, send);
+            return requester.transmit_datagram(common, shared, shortcut, outlet);
         }
         // The halves take turns, so that long answers do not keep requests back for ever.
         self.asks_next = !self.asks_next;
         if self.asks_next {
-            match requester.transmit(common, shared, now, shortcut, send) {
-                Sent::All => responder.transmit(common, shared, shortcut, send),
+            match requester.transmit(common, shared, now, shortcut, outlet) {
+                Sent::All => responder.transmit(common, shared, shortcut, outlet),
                 other => other,
             }
         } else {
-            match responder.transmit(common, shared, shortcut, send) {
-                Sent::All => requester.transmit(common, shared, now, shortcut, send),
+            match responder.transmit(common, shared, shortcut, outlet) {
+                Sent::All => requester.transmit(common, shared, now, shortcut, outlet),
                 other => other,
             }
         }

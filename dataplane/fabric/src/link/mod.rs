@@ -13,7 +13,7 @@ use crate::hca::Adapter;
 use crate::hca::violation::KeyViolation;
 use crate::lend::Lender;
 use crate::time::Time;
-use pollux_verbs::{Device, VerbsError};
+use pollux_verbs::{Device, LKey, VerbsError};
 use std::sync::Arc;
 
 /// One end of a link.
@@ -32,6 +32,11 @@ pub trait Link {
             part.copy_from_slice(now);
             rest = later;
         })
+    }
+    /// Whether the receiver of a message whose head begins so can copy it out of the regions of
+    /// these keys. If not, it goes in pieces, by copy.
+    fn lends(&mut self, _head: [u64; 2], _keys: &mut dyn Iterator<Item = LKey>) -> bool {
+        true
     }
     /// Tells the other end what this one's adapter lends.
     fn attach(&mut self, lender: &Arc<Lender>);

@@ -8,6 +8,8 @@
 //! ```
 
 use super::board::SLOTS;
+use super::exposure::Exposure;
+use super::loans::Borrowed;
 use super::tag;
 use crate::frame::sges_of;
 use crate::head::LENT;
@@ -27,6 +29,9 @@ const WORDS: usize = 1;
 /// switch does at the head of a queue whose time is up (IBA 18.2.5.4): one peer that takes nothing
 /// must not hold up the way to all others.
 const STALLS_MAX: u32 = 1 << 20;
+
+/// Packets, or words, that a sender can have sent between two looks of the server's.
+const WENT_MAX: u64 = 1 << 40;
 
 struct Places {
     state: Words,
@@ -56,6 +61,8 @@ pub(crate) struct Granted {
     counters: CounterReader,
     /// Packets and words that were seen last.
     seen: [u64; 2],
+    /// The segment that the receiver has been told of, and has not answered for.
+    asked: Option<u32>,
 }
 
 impl Granted {
@@ -66,7 +73,7 @@ impl Granted {
         Lane::create(lane, SLOTS).expect("the place is large enough");
         state.as_slice()[0].store(1, Ordering::Release);
         let counters = CounterReader::new(counters);
-        Ok((Self { state, counters, seen: [0; 2] }, segment.into_fd()))
+        Ok((Self { state, counters, seen: [0; 2], asked: None }, segment.into_fd()))
     }
 
     /// The sender may not use it from now on.
@@ -74,11 +81,25 @@ impl Granted {
         self.state.as_slice()[0].store(0, Ordering::Release);
     }
 
-    /// Packets and words since the last look.
+    /// Packets and words since the last look, as the sender counts them: any numbers, but none
+    /// beyond what can go in that time.
     pub(crate) fn went(&mut self) -> [u64; 2] {
         let now = [PACKETS, WORDS].map(|counter| self.counters.read(counter).unwrap_or(0));
         let before = std::mem::replace(&mut self.seen, now);
-        [0, 1].map(|nth| now[nth].wrapping_sub(before[nth]))
+        [0, 1].map(|nth| now[nth].wrapping_sub(before[nth]).min(WENT_MAX))
+    }
+
+    /// The receiver is asked to map a segment, or to give it up. False if it has not answered yet
+    /// what it was asked before.
+    pub(crate) fn ask(&mut self, segment: u32) -> bool {
+        let may = self.asked.is_none();
+        self.asked = self.asked.or(Some(segment));
+        may
+    }
+
+    /// The receiver answers; says whether it was asked.
+    pub(crate) fn answer(&mut self, segment: u32) -> bool {
+        self.asked.take_if(|asked| *asked == segment).is_some()
     }
 }
 
@@ -89,6 +110,8 @@ pub(crate) struct Out {
     pub(crate) route: u64,
     /// The server knows that the sender uses it.
     pub(crate) is_begun: bool,
+    /// What its receiver may read.
+    pub(crate) exposure: Exposure,
     state: Words,
     counters: Counters,
     lane: LaneSender,
@@ -100,7 +123,8 @@ impl Out {
         let Places { state, counters, lane } = open(fd)?;
         let lane = Lane::open(lane).ok()?.sender();
         let counters = Counters::new(counters);
-        Some(Self { number, route, is_begun: false, state, counters, lane, stalls: 0 })
+        let (is_begun, exposure, stalls) = (false, Exposure::default(), 0);
+        Some(Self { number, route, is_begun, exposure, state, counters, lane, stalls })
     }
 
     /// Whether it may be used.
@@ -164,15 +188,15 @@ pub(crate) struct In {
     pub(crate) number: u64,
     /// What may come by it.
     pub(crate) route: u64,
-    /// From whom.
-    pub(crate) client: u32,
+    /// What its sender lets us read.
+    pub(crate) borrowed: Borrowed,
     pub(crate) lane: LaneReceiver,
 }
 
 impl In {
-    pub(crate) fn open(fd: OwnedFd, number: u64, route: u64, client: u32) -> Option<Self> {
+    pub(crate) fn open(fd: OwnedFd, number: u64, route: u64) -> Option<Self> {
         let lane = Lane::open(open(fd)?.lane).ok()?.receiver();
-        Some(Self { number, route, client, lane })
+        Some(Self { number, route, borrowed: Borrowed::default(), lane })
     }
 }
 
@@ -184,7 +208,7 @@ mod tests {
     fn what_goes_is_counted_and_ends_when_the_server_says_so() {
         let (mut granted, fd) = Granted::create().unwrap();
         let mut out = Out::open(fd.try_clone().unwrap(), 1, 2).unwrap();
-        let mut from = In::open(fd, 1, 2, 3).unwrap();
+        let mut from = In::open(fd, 1, 2).unwrap();
         assert!(out.is_open() && out.send_octets(&[0, 0, 1], b"four"));
         assert!(out.send(&[0, 0, 3], 9, |part| part.fill(7)));
         assert_eq!(granted.went(), [4, (24 + 4) / 4 + (3 * 24 + 9_u64).div_ceil(4)]);
@@ -198,6 +222,24 @@ mod tests {
         }
         granted.close();
         assert!(!out.is_open());
+    }
+
+    #[test]
+    fn no_counter_of_a_sender_is_out_of_bounds() {
+        let (mut granted, fd) = Granted::create().unwrap();
+        let mut out = Out::open(fd, 1, 2).unwrap();
+        for amount in [u64::MAX, 1, u64::MAX / 2, u64::MAX - 7] {
+            out.counters.add(PACKETS, amount);
+            out.counters.add(WORDS, amount);
+            assert_eq!(granted.went(), [amount.min(WENT_MAX); 2]);
+        }
+    }
+
+    #[test]
+    fn a_receiver_is_asked_one_thing_at_a_time() {
+        let (mut granted, _) = Granted::create().unwrap();
+        assert!(granted.ask(3) && !granted.ask(4) && !granted.answer(4));
+        assert!(granted.answer(3) && !granted.answer(3) && granted.ask(4));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use crate::link::threads::Clock;
 use crate::time::Time;
 use pollux_mem::region::MapError;
 use pollux_verbs::error::over;
-use pollux_verbs::{Device, VerbsError};
+use pollux_verbs::{Device, LKey, VerbsError};
 use pollux_wire::mad::smp::PortState;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -139,7 +139,7 @@ impl ProcessLink {
         loop {
             match joined(&socket) {
                 Answer::Joined(board) => {
-                    link.state = State::Joined(Box::new(Session::new(socket, board)));
+                    link.join(socket, board);
                     return Ok(link);
                 }
                 Answer::Refused(reason) => return Err(OpenError::Refused(address(), reason)),
@@ -150,6 +150,12 @@ impl ProcessLink {
                 Answer::NotYet => wait(&mut [PollFd::new(&socket, PollFlags::IN)]),
             }
         }
+    }
+
+    /// The server has let the adapter in.
+    fn join(&mut self, socket: Socket, board: ClientBoard) {
+        let session = Session::new(socket, board, self.loans.clone());
+        self.state = State::Joined(Box::new(session));
     }
 
     /// The port as the server has it, if that is news.
@@ -168,8 +174,7 @@ impl ProcessLink {
         let Address { node, port, .. } = &self.address;
         let (seat, secret) = (self.chair.seat(), self.chair.secret());
         let note = Note::Attach(Attach { node: node.clone(), port: *port, seat, secret });
-        self.loans.tell_all();
-        socket.send(&note, Some(self.loans.as_fd()))
+        socket.send(&note, None)
     }
 
     /// Looks at the socket, and for a server if there is none.
@@ -182,9 +187,7 @@ impl ProcessLink {
                     self.state = State::Apart;
                     let port = Port { state: PortState::DOWN, ..adapter.port().clone() };
                     adapter.take_port(port);
-                    return;
                 }
-                session.tell(&self.loans);
             }
             State::Apart => {
                 let socket = Socket::connect(&self.address.path).ok();
@@ -198,7 +201,7 @@ impl ProcessLink {
                 Answer::Joined(board) => {
                     let before = std::mem::replace(&mut self.state, State::Apart);
                     let State::Asking(socket) = before else { return };
-                    self.state = State::Joined(Box::new(Session::new(socket, board)));
+                    self.join(socket, board);
                 }
             },
         }
@@ -260,6 +263,13 @@ impl Link for ProcessLink {
         }
     }
 
+    fn lends(&mut self, head: [u64; 2], keys: &mut dyn Iterator<Item = LKey>) -> bool {
+        match &mut self.state {
+            State::Joined(session) => session.lends(head, keys),
+            _ => false,
+        }
+    }
+
     fn attach(&mut self, lender: &Arc<Lender>) {
         lender.set_loans(&self.loans);
     }
@@ -300,7 +310,7 @@ impl Link for ProcessLink {
     #[inline]
     fn send_message(&mut self, head: &[u64], octets: usize, fill: impl FnMut(&mut [u8])) -> bool {
         match &mut self.state {
-            State::Joined(session) => session.send_message(&self.loans, head, octets, fill),
+            State::Joined(session) => session.send_message(head, octets, fill),
             _ => true,
         }
     }
@@ -381,7 +391,7 @@ mod tests {
                 // It has come in, and its question is there; nobody answers.
                 let socket = accept(listener.as_fd()).expect("it has tried again");
                 let asked = socket.receive();
-                assert!(matches!(asked, Received::Note(Note::Attach(_), Some(_))), "{asked:?}");
+                assert!(matches!(asked, Received::Note(Note::Attach(_), None)), "{asked:?}");
             }
             Time::START + Duration::from_secs(*steps)
         });

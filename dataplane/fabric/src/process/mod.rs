@@ -38,36 +38,65 @@
 //!
 //! # Who trusts whom
 //!
-//! Clients trust the server, and nobody trusts a client: what one writes into shared memory may
-//! harm itself, and reaches others only as what an adapter might send. A receiver takes from a
-//! direct lane nothing but the route that was granted. A client that dies leaves whole entries and
-//! a closed socket; the server takes its cable out, and the place is free. It is a host and no
-//! administrator: what it sends has its own port's address, and sets nothing of the subnet unless
-//! the fabric was started so ([`Net::grant_management`](crate::net::Net::grant_management)).
+//! Clients trust the server, and nobody trusts a client. It may write anything into all that it
+//! maps for writing, at any instant, and may stop or die:
+//!
+//! - An entry's shape and head are copied once and judged by the copy; its octets are copied into
+//!   the receiver's memory and not looked at. A receiver takes nothing from a direct lane but
+//!   messages of the route that was granted, and none for management.
+//! - Rings have turns, so whoever fills one keeps nobody from the others, and nothing that comes
+//!   waits for anything: what cannot be taken is dropped and counted.
+//! - Memory is lent by its owner, segment by segment, to the receiver of a lane that it sends by,
+//!   and to nobody else. The segment is sealed, so that nobody but its owner writes to it; so is
+//!   the table of leases. A message is lent only when its receiver has mapped all that it takes,
+//!   and goes by copy else. A receiver can read all of the segments that were lent to it, not just
+//!   the messages in them, until the lane ends; one that keeps the mapping can read them for as
+//!   long as their owner uses them. So what must not be read by any peer that long messages are
+//!   sent to does not belong into [`Memory::shared`](pollux_mem::Memory::shared).
+//! - A sender has one question at a time about its segments to each receiver, and 64 segments a
+//!   lane, of 128 GiB in all; more, and what comes unasked, ends it or is not passed on.
+//!
+//! What is left to two clients that share a lane: either may spoil what goes by it for the other.
+//! The sender's counters are its own, and the receiver can change them. A client that dies leaves
+//! whole entries and a closed socket; the server takes its cable out, and the place is free. It is a
+//! host and no administrator: what it sends has its own port's address, and sets nothing of the
+//! subnet unless the fabric was started so
+//! ([`Net::grant_management`](crate::net::Net::grant_management)).
 //!
 //! # What a client can cost the server
 //!
 //! | what | at most | beyond that |
 //! |---|---|---|
-//! | connections that wait to be accepted | 4096, or `net.core.somaxconn` | it tries again, for 5 s |
-//! | connections that have said nothing | [`STRANGERS_MAX`](server::STRANGERS_MAX) | the oldest that is silent is closed |
-//! | clients | [`CLIENTS_MAX`](server::CLIENTS_MAX) | refused, with the reason |
-//! | frames for it that it has not taken | [`ARRIVED_FRAMES_MAX`](crate::net::seats::ARRIVED_FRAMES_MAX) | dropped, `full` |
-//! | octets of those | [`ARRIVED_OCTETS_MAX`](crate::net::seats::ARRIVED_OCTETS_MAX) | dropped, `full` |
-//! | control messages that it has not taken | [`SAID_MAX`](server::SAID_MAX) | detached, `overrun` |
+//! | connections that wait to be accepted | 4096, or `net.core.somaxconn` | it tries again, 5 s |
+//! | connections that have said nothing | [`STRANGERS_MAX`] | the oldest silent one is closed |
+//! | clients | [`CLIENTS_MAX`] | refused, with the reason |
+//! | frames for it that it has not taken | [`ARRIVED_FRAMES_MAX`] | dropped, `full` |
+//! | octets of those | [`ARRIVED_OCTETS_MAX`] | dropped, `full` |
+//! | control messages that it has not taken | [`SAID_MAX`] | detached, `overrun` |
 //! | answers at the socket that it has not read | what the socket holds | detached |
-//! | segments that it lends | [`SEGMENTS_MAX`](loans::SEGMENTS_MAX) | detached |
-//! | descriptors of this process | its limit | refused; what is lent is missing, `no_descriptor` |
-//! | direct lanes each way | [`LANES_MAX`](grants::LANES_MAX) | the least used one is taken back |
+//! | descriptors of this process | its limit | refused; what is passed on is lost |
+//! | direct lanes each way | [`LANES_MAX`] | the least used one is taken back |
+//!
+//! The server keeps no segments: what a sender lets its receiver map is passed on, one question at
+//! a time for each lane. A receiver maps [`SEGMENTS_MAX`] for each lane.
+//!
+//! [`STRANGERS_MAX`]: server::STRANGERS_MAX
+//! [`CLIENTS_MAX`]: server::CLIENTS_MAX
+//! [`ARRIVED_FRAMES_MAX`]: crate::net::seats::ARRIVED_FRAMES_MAX
+//! [`ARRIVED_OCTETS_MAX`]: crate::net::seats::ARRIVED_OCTETS_MAX
+//! [`SAID_MAX`]: server::SAID_MAX
+//! [`LANES_MAX`]: grants::LANES_MAX
+//! [`SEGMENTS_MAX`]: loans::SEGMENTS_MAX
 //!
 //! Read in this order: [`note`], [`socket`] (what is said by the socket), [`board`], [`direct`],
-//! [`loans`] (memory that others may reach), [`link`], `chair` and `session` (the client),
-//! [`grants`], [`server`].
+//! [`loans`] and `exposure` (memory that others may reach), [`link`], `chair` and `session` (the
+//! client), [`grants`], [`server`].
 
 pub mod address;
 pub mod board;
 mod chair;
 pub mod direct;
+mod exposure;
 pub mod grants;
 pub mod link;
 pub mod loans;

@@ -16,8 +16,6 @@ pub const OCTETS_MAX: usize = HEAD + TEXT_MAX;
 /// Octets of a name or a reason, at the most.
 pub const TEXT_MAX: usize = 512;
 const HEAD: usize = 24;
-/// The number of a lane, where a client's is in the same word.
-const LANE: u64 = (1 << 48) - 1;
 
 /// What a client wants to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,24 +33,32 @@ pub struct Attach {
 /// What is said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// Client: puts an adapter to a port. Beside it, the table of what it lends.
+    /// Client: puts an adapter to a port.
     Attach(Attach),
-    /// Client: it lends this segment, which comes beside.
-    Lend {
-        /// Its number.
+    /// The sender of a direct lane to its receiver: it may read this segment, which comes beside;
+    /// number 0 is the sender's table of leases.
+    Expose {
+        /// The lane.
+        lane: u64,
+        /// The sender's number of the segment.
         segment: u32,
     },
-    /// Client: it does not any more.
-    Forget {
-        /// Its number.
+    /// The sender of a direct lane to its receiver: there is nothing more to be read there.
+    Withdraw {
+        /// The lane.
+        lane: u64,
+        /// The sender's number of the segment.
         segment: u32,
     },
-    /// Client: it has to take something from a peer's segment; number 0 is the peer's table.
-    Fetch {
-        /// The peer.
-        client: u32,
-        /// Its segment.
+    /// The receiver of a direct lane to its sender, who says nothing of other segments before this:
+    /// whether it has the segment mapped now.
+    Mapped {
+        /// The lane.
+        lane: u64,
+        /// The sender's number of the segment.
         segment: u32,
+        /// Whether it is.
+        is_mapped: bool,
     },
     /// Client: there is something in its lane, and the server sleeps.
     Wake,
@@ -79,47 +85,27 @@ pub enum Note {
         lane: u64,
         /// What may come by it, as the bits of a head.
         route: u64,
-        /// From whom.
-        client: u32,
-    },
-    /// Server: the segment that was asked for, which comes beside.
-    Lent {
-        /// Whose it is.
-        client: u32,
-        /// Its number.
-        segment: u32,
-    },
-    /// Server: there is no such segment any more; with number 0, no such client.
-    Gone {
-        /// Whose it was.
-        client: u32,
-        /// Its number.
-        segment: u32,
     },
 }
 
 impl Note {
     /// Writes it.
     pub fn emit(&self) -> Vec<u8> {
-        let both = |client: &u32, segment: &u32| u64::from(*client) | u64::from(*segment) << 32;
         let (kind, first, second, text) = match self {
             Self::Attach(Attach { node, port, seat, secret }) => {
                 let port = port.unwrap_or(0);
                 (1, u64::from(port) | u64::from(*seat) << 8, *secret, node.as_str())
             }
-            Self::Lend { segment } => (2, u64::from(*segment), 0, ""),
-            Self::Forget { segment } => (3, u64::from(*segment), 0, ""),
-            Self::Fetch { client, segment } => (4, both(client, segment), 0, ""),
+            Self::Expose { lane, segment } => (2, *lane, u64::from(*segment), ""),
+            Self::Withdraw { lane, segment } => (3, *lane, u64::from(*segment), ""),
+            Self::Mapped { lane, segment, is_mapped } => {
+                (4, *lane, u64::from(*segment) | u64::from(*is_mapped) << 32, "")
+            }
             Self::Attached { client } => (5, u64::from(*client), 0, ""),
             Self::Refused { reason } => (6, 0, 0, reason.as_str()),
             Self::Sends { lane, route } => (7, *lane, *route, ""),
-            Self::Receives { lane, route, client } => {
-                // Lanes are counted from 1, and a client's number has sixteen bits.
-                (8, *lane & LANE | u64::from(*client) << LANE.count_ones(), *route, "")
-            }
-            Self::Lent { client, segment } => (9, both(client, segment), 0, ""),
-            Self::Gone { client, segment } => (10, both(client, segment), 0, ""),
-            Self::Wake => (11, 0, 0, ""),
+            Self::Receives { lane, route } => (8, *lane, *route, ""),
+            Self::Wake => (9, 0, 0, ""),
         };
         let head = [u64::from(VERSION) | kind << 32, first, second];
         let mut octets: Vec<u8> = head.iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -135,7 +121,6 @@ impl Note {
         if zeroth as u32 != VERSION || text.len() > TEXT_MAX {
             return None;
         }
-        let (low, high) = (first as u32, (first >> 32) as u32);
         let text = || str::from_utf8(text).ok().map(str::to_owned);
         Some(match zeroth >> 32 {
             1 => {
@@ -143,19 +128,17 @@ impl Note {
                 let port = Some(port).filter(|port| *port > 0);
                 Self::Attach(Attach { node: text()?, port, seat, secret: second })
             }
-            2 => Self::Lend { segment: low },
-            3 => Self::Forget { segment: low },
-            4 => Self::Fetch { client: low, segment: high },
-            5 => Self::Attached { client: low },
+            2 => Self::Expose { lane: first, segment: second as u32 },
+            3 => Self::Withdraw { lane: first, segment: second as u32 },
+            4 => {
+                let (segment, is_mapped) = (second as u32, second >> 32 & 1 != 0);
+                Self::Mapped { lane: first, segment, is_mapped }
+            }
+            5 => Self::Attached { client: first as u32 },
             6 => Self::Refused { reason: text()? },
             7 => Self::Sends { lane: first, route: second },
-            8 => {
-                let client = (first >> LANE.count_ones()) as u32;
-                Self::Receives { lane: first & LANE, route: second, client }
-            }
-            9 => Self::Lent { client: low, segment: high },
-            10 => Self::Gone { client: low, segment: high },
-            11 => Self::Wake,
+            8 => Self::Receives { lane: first, route: second },
+            9 => Self::Wake,
             _ => return None,
         })
     }
@@ -168,19 +151,18 @@ mod tests {
 
     #[test]
     fn notes_are_read_as_they_were_written() {
-        let (client, segment, lane, route) = (0xfffe, 9, 1 << 40, 0x0500_0003_ffff_1234);
+        let (client, segment, lane, route) = (7, 9, 1 << 40, 0x0500_0003_ffff_1234);
         for note in [
             Note::Attach(Attach { node: "H-1".into(), port: Some(2), seat: 3, secret: u64::MAX }),
             Note::Attach(Attach { node: "0x2c9".into(), port: None, seat: 0, secret: 0 }),
-            Note::Lend { segment },
-            Note::Forget { segment },
-            Note::Fetch { client, segment },
+            Note::Expose { lane, segment },
+            Note::Withdraw { lane, segment },
+            Note::Mapped { lane, segment, is_mapped: true },
+            Note::Mapped { lane, segment, is_mapped: false },
             Note::Attached { client },
             Note::Refused { reason: "no such node".into() },
             Note::Sends { lane, route },
-            Note::Receives { lane, route, client },
-            Note::Lent { client, segment },
-            Note::Gone { client, segment },
+            Note::Receives { lane, route },
             Note::Wake,
         ] {
             assert_eq!(Note::parse(&note.emit()), Some(note));

@@ -6,27 +6,29 @@
 //! said CLOSED before, and so the server's ring says CLOSE before it shows what came later; CLOSE
 //! takes what is left in the lane.
 //!
-//! What is lent waits at the head of its lane until its segment has been fetched, which takes a
-//! round trip to the server once a segment.
+//! Nothing waits in a ring either: what cannot be taken when it comes, such as a message out of
+//! memory that is not mapped, is thrown away. Senders lend only what is mapped ([`exposure`]).
+//!
+//! [`exposure`]: super::exposure
 
 use super::board::ClientBoard;
 use super::direct::{In, Out};
-use super::loans::{Borrowed, Loans, News, TABLE};
+use super::exposure::Reach;
+use super::loans::{Borrowed, Loans};
 use super::note::Note;
 use super::socket::{Received, Socket};
 use super::tag;
-use crate::frame::{Arrival, sges_of};
+use crate::frame::Arrival;
 use crate::hca::Adapter;
 use crate::hca::violation::KeyViolation;
-use crate::head::{LENT, is_management, route_bits};
+use crate::head::{is_management, route_bits};
 use crate::lend::Lends;
 use crate::time::Time;
 use pollux_mem::lane::Entry;
-use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, OwnedFd};
-
-/// Lenders that are remembered; beyond that, those that are gone are forgotten.
-const KNOWN_MAX: usize = 1024;
+use pollux_verbs::LKey;
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// Entries that a ring may give in a row while others wait.
 const IN_A_ROW: u32 = 16;
@@ -39,6 +41,8 @@ pub(super) struct Lost;
 pub(super) struct Session {
     socket: Socket,
     pub(super) board: ClientBoard,
+    /// What the adapter lends.
+    loans: Arc<Loans>,
     outs: Vec<Out>,
     /// The one that was used last.
     out_last: usize,
@@ -49,7 +53,8 @@ pub(super) struct Session {
     turn_left: u32,
     /// Lanes that the server has not said OPEN of.
     coming: BTreeMap<u64, In>,
-    lenders: Lenders,
+    /// What senders of lanes asked, answered, as far as the socket had no room: one a lane.
+    answers: VecDeque<Note>,
     /// There is something at the socket.
     has_mail: bool,
 }
@@ -63,28 +68,19 @@ enum Path<'a> {
     Full,
 }
 
-/// Peers that have lent something.
-#[derive(Default)]
-struct Lenders {
-    known: BTreeMap<u32, Borrowed>,
-    /// Client and segment of what was asked for and has not come.
-    asked: BTreeSet<(u32, u32)>,
-    /// What is to be asked for.
-    asks: Vec<(u32, u32)>,
-}
-
 impl Session {
-    pub(super) fn new(socket: Socket, board: ClientBoard) -> Self {
+    pub(super) fn new(socket: Socket, board: ClientBoard, loans: Arc<Loans>) -> Self {
         Self {
             socket,
             board,
+            loans,
             outs: Vec::new(),
             out_last: 0,
             ins: Vec::new(),
             turn: 0,
             turn_left: IN_A_ROW,
             coming: BTreeMap::new(),
-            lenders: Lenders::default(),
+            answers: VecDeque::new(),
             has_mail: false,
         }
     }
@@ -92,7 +88,7 @@ impl Session {
     /// Whether the socket should be looked at before it is time to.
     #[inline]
     pub(super) fn wants_mail(&self) -> bool {
-        self.has_mail || !self.lenders.asked.is_empty()
+        self.has_mail || !self.answers.is_empty()
     }
 
     // ---------------------------------------------------------------- sending
@@ -113,14 +109,10 @@ impl Session {
     #[inline(always)]
     pub(super) fn send_message(
         &mut self,
-        loans: &Loans,
         head: &[u64],
         octets: usize,
         fill: impl FnMut(&mut [u8]),
     ) -> bool {
-        if head[0] & LENT != 0 && !self.tell(loans) {
-            return false;
-        }
         match self.path(head) {
             Path::Direct(out) => out.send(head, octets, fill),
             Path::Full => false,
@@ -146,15 +138,33 @@ impl Session {
         wake(&self.board, &self.socket);
     }
 
-    /// Tells the server what is lent; says whether all is told. Who receives what is lent asks the
-    /// server for it, which has to know it then.
-    pub(super) fn tell(&self, loans: &Loans) -> bool {
-        loans.tell(|news| match news {
-            News::Lend(segment, lent) => {
-                self.socket.send(&Note::Lend { segment: *segment }, Some(lent.as_fd()))
+    /// Whether the receiver of a message with this head can copy it out of the regions of these
+    /// keys; if it could and was not asked yet, it is asked.
+    pub(super) fn lends(&mut self, head: [u64; 2], keys: &mut dyn Iterator<Item = LKey>) -> bool {
+        if !matches!(self.path(&head), Path::Direct(_)) {
+            return false;
+        }
+        let out = &mut self.outs[self.out_last];
+        let segment = match out.exposure.reach(&self.loans, keys) {
+            Reach::Lease => return true,
+            Reach::Copy => return false,
+            Reach::Asks(segment) => segment,
+        };
+        let note = Note::Expose { lane: out.number, segment };
+        if self.loans.show(segment, |fd| self.socket.send(&note, Some(fd))) == Some(true) {
+            out.exposure.asked(segment);
+        }
+        false
+    }
+
+    /// Has receivers give up what is lent no more.
+    fn withdraw(&mut self) {
+        for out in &mut self.outs {
+            let Some(segment) = out.exposure.stale(&self.loans) else { continue };
+            if self.socket.send(&Note::Withdraw { lane: out.number, segment }, None) {
+                out.exposure.withdrew(segment);
             }
-            News::Forget(segment) => self.socket.send(&Note::Forget { segment: *segment }, None),
-        })
+        }
     }
 
     /// Where a message goes. Management goes by the server, where the agents of its port are.
@@ -206,7 +216,7 @@ impl Session {
                 self.turn_left = IN_A_ROW;
             }
             let took = match self.ins.get_mut(self.turn) {
-                Some(from) => from.receive(now, adapter, &mut self.lenders, room),
+                Some(from) => from.receive(now, adapter, room),
                 None => self.board.down.has_entry() && self.receive_down(now, adapter, room),
             };
             if took {
@@ -221,23 +231,15 @@ impl Session {
     /// The next thing that the server has sent.
     #[cold]
     fn receive_down(&mut self, now: Time, adapter: &mut Adapter, room: &mut Vec<u8>) -> bool {
-        let (lenders, mut said) = (&mut self.lenders, None);
-        let received = self.board.down.receive_if(|entry| match entry.tag() {
+        let mut said = None;
+        let received = self.board.down.receive(|entry| match entry.tag() {
             tag::PACKET => {
                 room.clear();
                 entry.read(|part| room.extend_from_slice(part));
                 adapter.handle_packet(now, room);
-                true
             }
-            tag::MESSAGE => {
-                // Whom it comes from stands where the receiver looks for nothing.
-                let client = (entry.first_words()[2] >> 32) as u32;
-                take(entry, client, now, adapter, lenders, room)
-            }
-            other => {
-                said = Some((other, entry.head()[0]));
-                true
-            }
+            tag::MESSAGE => take(entry, None, now, adapter, room),
+            other => said = Some((other, entry.head()[0])),
         });
         match said {
             Some((tag::OPEN, number)) => self.begin_in(number),
@@ -263,7 +265,7 @@ impl Session {
         let Some(at) = self.ins.iter().position(|from| from.number == number) else { return };
         let mut from = self.ins.swap_remove(at);
         for _ in 0..super::board::SLOTS {
-            if !from.receive(now, adapter, &mut self.lenders, room) {
+            if !from.receive(now, adapter, room) {
                 break;
             }
         }
@@ -271,7 +273,7 @@ impl Session {
 
     // ---------------------------------------------------------------- the socket
 
-    /// Takes what the server has said by the socket, and asks for what is needed.
+    /// Takes what the server has said by the socket, and answers.
     pub(super) fn read_mail(&mut self) -> Result<(), Lost> {
         self.has_mail = false;
         loop {
@@ -283,11 +285,12 @@ impl Session {
                 Received::Truncated(note) => self.take_note(note, None),
             }
         }
-        for (client, segment) in std::mem::take(&mut self.lenders.asks) {
-            if !self.socket.send(&Note::Fetch { client, segment }, None) {
+        while let Some(answer) = self.answers.front() {
+            if !self.socket.send(answer, None) {
                 // There will be room, or an end.
-                self.lenders.asks.push((client, segment));
+                break;
             }
+            self.answers.pop_front();
         }
         // What the server has closed is given up also where nothing is sent.
         for at in (0..self.outs.len()).rev() {
@@ -296,6 +299,7 @@ impl Session {
                 self.outs.swap_remove(at);
             }
         }
+        self.withdraw();
         Ok(())
     }
 
@@ -304,16 +308,35 @@ impl Session {
             (Note::Sends { lane, route }, Some(fd)) => {
                 self.outs.extend(Out::open(fd, lane, route));
             }
-            (Note::Receives { lane, route, client }, Some(fd)) => {
-                // The number may be that of one who is gone, given anew.
-                self.lenders.known.retain(|other, known| *other != client || !known.is_gone());
-                self.coming.extend(In::open(fd, lane, route, client).map(|from| (lane, from)));
+            (Note::Receives { lane, route }, Some(fd)) => {
+                self.coming.extend(In::open(fd, lane, route).map(|from| (lane, from)));
             }
-            (Note::Lent { client, segment }, fd) => self.lenders.take(client, segment, fd),
-            (Note::Gone { client, segment: TABLE }, _) => self.lenders.lose(client),
-            (Note::Gone { client, segment }, _) => self.lenders.take(client, segment, None),
+            (Note::Expose { lane, segment }, fd) => {
+                let borrowed = self.borrowed(lane);
+                let is_mapped = borrowed.zip(fd).is_some_and(|(by, fd)| by.map(segment, fd));
+                self.answers.push_back(Note::Mapped { lane, segment, is_mapped });
+            }
+            (Note::Withdraw { lane, segment }, _) => {
+                if let Some(borrowed) = self.borrowed(lane) {
+                    borrowed.unmap(segment);
+                }
+                self.answers.push_back(Note::Mapped { lane, segment, is_mapped: false });
+            }
+            (Note::Mapped { lane, segment, is_mapped }, _) => {
+                let out = self.outs.iter_mut().find(|out| out.number == lane);
+                if let Some(out) = out {
+                    out.exposure.answered(segment, is_mapped, &self.loans);
+                }
+            }
             _ => {}
         }
+    }
+
+    /// What the sender of a lane lets us read.
+    fn borrowed(&mut self, lane: u64) -> Option<&mut Borrowed> {
+        let from = self.ins.iter_mut().chain(self.coming.values_mut());
+        let mut of_lane = from.filter(|from| from.number == lane);
+        of_lane.next().map(|from| &mut from.borrowed)
     }
 }
 
@@ -336,97 +359,34 @@ fn wake(board: &ClientBoard, socket: &Socket) {
 impl In {
     /// Hands the next message to the adapter; says whether there was any.
     #[inline(always)]
-    fn receive(
-        &mut self,
-        now: Time,
-        adapter: &mut Adapter,
-        lenders: &mut Lenders,
-        room: &mut Vec<u8>,
-    ) -> bool {
-        let (route, client) = (self.route, self.client);
-        self.lane.receive_if(|entry| {
+    fn receive(&mut self, now: Time, adapter: &mut Adapter, room: &mut Vec<u8>) -> bool {
+        let Self { route, borrowed, lane, .. } = self;
+        lane.receive(|entry| {
             let [first, second, ..] = entry.first_words();
-            if entry.tag() != tag::MESSAGE || route_bits(first, second) != route {
+            if entry.tag() != tag::MESSAGE || route_bits(first, second) != *route {
                 adapter.handle_message(now, None);
-                return true;
+                return;
             }
-            take(entry, client, now, adapter, lenders, room)
+            take(entry, Some(borrowed), now, adapter, room);
         })
     }
 }
 
-/// Hands a message to the adapter; says whether it is done with. One that is lent waits for its
-/// segment.
+/// Hands a message to the adapter. What is lent is taken from its lender, if there is one.
 #[inline(always)]
 fn take(
     entry: &Entry<'_>,
-    client: u32,
+    lender: Option<&Borrowed>,
     now: Time,
     adapter: &mut Adapter,
-    lenders: &mut Lenders,
     room: &mut Vec<u8>,
-) -> bool {
-    if adapter.take_usual(now, entry) {
-        return true;
-    }
-    if entry.first_words()[0] & LENT == 0 {
-        adapter.handle_message(now, Arrival::of_entry(entry, None, room).as_ref());
-        return true;
-    }
-    take_lent(entry, client, now, adapter, lenders, room)
-}
-
-#[cold]
-fn take_lent(
-    entry: &Entry<'_>,
-    client: u32,
-    now: Time,
-    adapter: &mut Adapter,
-    lenders: &mut Lenders,
-    room: &mut Vec<u8>,
-) -> bool {
-    room.clear();
-    entry.read(|part| room.extend_from_slice(part));
-    if !lenders.are_ready(client, room) {
-        return false;
-    }
-    let lender = lenders.known.get(&client).map(|borrowed| borrowed as &dyn Lends);
-    adapter.handle_message(now, Arrival::of_entry(entry, lender, room).as_ref());
-    true
-}
-
-impl Lenders {
-    /// Whether what a message names can be looked at; asks for what is missing.
-    fn are_ready(&mut self, client: u32, wheres: &[u8]) -> bool {
-        let borrowed = self.known.entry(client).or_default();
-        let missing = sges_of(wheres).find_map(|sge| borrowed.missing(sge.lkey));
-        let Some(segment) = missing else { return true };
-        if self.asked.insert((client, segment)) {
-            self.asks.push((client, segment));
-        }
-        false
-    }
-
-    /// A lender is no more. What of it still comes is lost, and asks for nothing.
-    fn lose(&mut self, client: u32) {
-        self.asked.retain(|(other, _)| *other != client);
-        if self.known.len() >= KNOWN_MAX {
-            self.known.retain(|_, known| !known.is_gone());
-        }
-        let mut gone = Borrowed::default();
-        gone.take(TABLE, None);
-        self.known.insert(client, gone);
-    }
-
-    /// What was asked for has come, or there is none.
-    fn take(&mut self, client: u32, segment: u32, fd: Option<OwnedFd>) {
-        let was_asked = self.asked.remove(&(client, segment));
-        match self.known.get_mut(&client) {
-            Some(borrowed) => borrowed.take(segment, fd),
-            // Nobody waits for what nothing was borrowed from.
-            None if was_asked => self.known.entry(client).or_default().take(segment, fd),
-            None => {}
-        }
+) {
+    if !adapter.take_usual(now, entry) {
+        // Management goes by the server, where its agents are, and never past it.
+        let is_misplaced = lender.is_some() && is_management(entry.first_words()[0]);
+        let lender = lender.map(|borrowed| borrowed as &dyn Lends);
+        let arrival = Arrival::of_entry(entry, lender, room).filter(|_| !is_misplaced);
+        adapter.handle_message(now, arrival.as_ref());
     }
 }
 
@@ -445,6 +405,7 @@ mod tests {
     use pollux_wire::keys::{PKey, QKey};
     use pollux_wire::packet::{Deth, Opcode};
     use pollux_wire::psn::Psn;
+    use std::os::fd::AsFd;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     const QKEY: QKey = QKey(0x1234);
@@ -460,7 +421,8 @@ mod tests {
         let server = accept(listener.as_fd()).unwrap();
         std::fs::remove_file(socket_path(&path)).unwrap();
         let (board, fd) = ServerBoard::create(&port()).unwrap();
-        (Session::new(socket, ClientBoard::open(fd).unwrap()), board, server)
+        let loans = Arc::new(Loans::new().unwrap());
+        (Session::new(socket, ClientBoard::open(fd).unwrap(), loans), board, server)
     }
 
     fn port() -> Port {
@@ -561,7 +523,7 @@ mod tests {
         let (_lane, fd) = Granted::create().unwrap();
         let route = route_bits(granted[0], granted[1]);
         assert_ne!(route, route_bits(other[0], other[1]));
-        session.ins.push(In::open(fd.try_clone().unwrap(), 1, route, 3).unwrap());
+        session.ins.push(In::open(fd.try_clone().unwrap(), 1, route).unwrap());
         let words = words_of(&fd);
         let mut sender = Out::open(fd, 1, route).unwrap();
         let is_over = AtomicBool::new(false);
@@ -596,13 +558,13 @@ mod tests {
         let mut senders: Vec<Out> = (1..=4)
             .map(|number| {
                 let fd = Granted::create().unwrap().1;
-                session.ins.push(In::open(fd.try_clone().unwrap(), number, route, 3).unwrap());
+                session.ins.push(In::open(fd.try_clone().unwrap(), number, route).unwrap());
                 Out::open(fd, number, route).unwrap()
             })
             .collect();
         // A lane that opens, one that ends, word of mail, and a datagram for the other partition.
         let fd = Granted::create().unwrap().1;
-        session.coming.insert(5, In::open(fd, 5, route, 3).unwrap());
+        session.coming.insert(5, In::open(fd, 5, route).unwrap());
         for (what, number) in [(tag::OPEN, 5), (tag::CLOSE, 5), (tag::MAIL, 0)] {
             assert!(board.down.send_octets(what, &[number], &[]));
         }

@@ -16,6 +16,7 @@ use pollux_wire::address::Lid;
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::smp::PortState;
 use pollux_wire::units::TimeCode;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::env;
 use std::os::unix::process::{ExitStatusExt, parent_id};
 use std::process::{Child, Command, Stdio};
@@ -50,6 +51,11 @@ fn connection() -> Connection {
 /// A client at a host, with a queue pair for the other host's. The first queue pair of every
 /// adapter has the same number, so nobody has to be told.
 fn client(name: &str, host: u32) -> Side<ProcessLink> {
+    client_with(name, host, SLOT * SLOTS)
+}
+
+/// The same with so many octets of memory.
+fn client_with(name: &str, host: u32, octets: usize) -> Side<ProcessLink> {
     let begun = Instant::now();
     let device = loop {
         match open(name, clock()) {
@@ -59,7 +65,7 @@ fn client(name: &str, host: u32) -> Side<ProcessLink> {
         }
         std::thread::yield_now();
     };
-    let memory = Memory::shared(SLOT * SLOTS).unwrap();
+    let memory = Memory::shared(octets).unwrap();
     let mut side = side_of(device, memory, &connection());
     wait_for(&mut side, |side| side.device.port(1).unwrap().state == PortState::ACTIVE);
     let peer = side.device.qpn(side.qp).unwrap();
@@ -86,7 +92,7 @@ fn octet(which: usize) -> u8 {
 }
 
 /// Sends messages in their order, for ever, or so many.
-fn send(side: &mut Side<ProcessLink>, messages: usize, waiting: impl Fn()) {
+fn send(side: &mut Side<ProcessLink>, messages: usize, mut waiting: impl FnMut()) {
     let (mut posted, mut done) = (0, 0);
     while done < messages {
         if posted < messages && posted - done < SLOTS {
@@ -177,6 +183,19 @@ fn peer() {
     let waiting = || assert_eq!(parent_id(), parent, "nobody is there any more");
     match role.as_str() {
         "sender" => send(&mut client(&name(path, 2), 2), usize::MAX, waiting),
+        // With less address space than the peer's memory takes.
+        "tight" => {
+            let mut side = client(&name(path, 2), 2);
+            let before = getrlimit(Resource::As);
+            let most = Some(address_space() + (8 << 20));
+            setrlimit(Resource::As, Rlimit { current: most, ..before }).unwrap();
+            let mut receiver = Receiver::default();
+            loop {
+                receiver.step(&mut side);
+                assert_eq!(borrowed(), 0, "there is no room for it");
+                waiting();
+            }
+        }
         "server" => {
             let (mut server, clock) = (server(path, "single:2"), clock());
             let mut ports = 0;
@@ -196,6 +215,61 @@ fn descriptors() -> usize {
 fn mappings() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.contains("pollux-")).count()
+}
+
+/// Octets of addresses that are in use.
+fn address_space() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
+    pages * rustix::param::page_size() as u64
+}
+
+/// Segments of peers that are mapped to take long messages from.
+fn borrowed() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let is_borrowed = |line: &&str| line.contains("r--s") && line.contains("pollux-memory");
+    maps.lines().filter(is_borrowed).count()
+}
+
+/// Long messages are copied once, out of memory that the receiver has mapped for as long as its
+/// lane lasts, and no other memory.
+#[test]
+fn memory_is_mapped_by_who_is_lent_it_and_as_long_as_the_lane_lasts() {
+    let _alone = alone();
+    let (served, [mut a, mut b]) = two("mapped");
+    assert_eq!(borrowed(), 0);
+    let mut receiver = until_direct(&served, &mut a, &mut b);
+    let mut sent = receiver.came;
+    let begun = Instant::now();
+    while borrowed() == 0 {
+        assert!(begun.elapsed() < PATIENCE, "nothing is lent");
+        exchange_from(&mut a, &mut b, &mut receiver, &mut sent, 8);
+    }
+    exchange_from(&mut a, &mut b, &mut receiver, &mut sent, 80);
+    assert_eq!(borrowed(), 1, "only what the sender lent");
+    let left = served.ask(|server| {
+        server.net_mut().set_tap(Box::new(|_, _: End, _: &[u8]| ()));
+        server.tell_changes();
+        server.census().1
+    });
+    assert_eq!(left, 0);
+    exchange_from(&mut a, &mut b, &mut receiver, &mut sent, 8);
+    assert_eq!(borrowed(), 0, "the lane is over");
+}
+
+/// A receiver that cannot map its peer's memory gets everything by copy.
+#[test]
+fn a_receiver_without_address_space_gets_long_messages_by_copy() {
+    const MESSAGES: usize = 80;
+    let _alone = alone();
+    let served = Served::start("tight", "single:2");
+    let mut peer = Peer::start("tight", served.path());
+    let mut side = client_with(&served.name(1), 1, 64 << 20);
+    send(&mut side, MESSAGES, || {
+        assert!(peer.0.try_wait().unwrap().is_none(), "the receiver has ended");
+    });
+    assert_eq!(served.ask(|server| server.census()), (2, 2), "all went past the server");
+    peer.kill();
 }
 
 /// A client that is killed in the middle of whatever it does leaves nothing behind, and the next

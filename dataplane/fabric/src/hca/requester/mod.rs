@@ -18,6 +18,7 @@ mod answers;
 mod sending;
 
 use super::Shared;
+use super::outlet::Outlet;
 use super::qp::{Common, Sent};
 use super::queue::{InlineSlots, Kept, SendWork};
 use crate::frame::{Arrival, COPY_OCTETS_MAX, Outgoing, Payload, Source};

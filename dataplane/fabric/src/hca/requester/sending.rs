@@ -13,7 +13,7 @@ impl Requester {
         shared: &mut Shared,
         now: Time,
         shortcut: bool,
-        send: &mut impl FnMut(&Outgoing<'_>) -> bool,
+        outlet: &mut impl Outlet,
     ) -> Sent {
         while self.may_send(common, now) {
             if self.queue[self.next].is_local() {
@@ -29,9 +29,9 @@ impl Requester {
                 self.break_off(common, CompletionStatus::LocalProtection);
                 break;
             };
-            let whole =
-                work.needs_answer() || shortcut && self.goes_whole(common, shared, work, &pieces);
-            if !send(&self.outgoing(common, shared, pieces, whole, shortcut)) {
+            let whole = work.needs_answer()
+                || shortcut && self.goes_whole(common, shared, work, &pieces, outlet);
+            if !outlet.send(&self.outgoing(common, shared, pieces, whole, shortcut)) {
                 return Sent::Stalled;
             }
             self.sent(common, shared, now, whole);
@@ -49,10 +49,15 @@ impl Requester {
         shared: &Shared,
         work: &SendWork,
         pieces: &Pieces<'_>,
+        outlet: &mut impl Outlet,
     ) -> bool {
         let is_short = work.octets as usize <= COPY_OCTETS_MAX;
         let is_rc = common.init.qp_type == QpType::Rc;
-        self.packet == 0 && (is_short || is_rc && shared.memory.lender().lends(pieces))
+        if self.packet > 0 || is_short || !is_rc {
+            return self.packet == 0 && is_short;
+        }
+        let (head, _) = common.head(&shared.port, Operation::SEND_ONLY, work.psn);
+        outlet.lends(&head, pieces)
     }
 
     /// Whether anything may be sent now at all.

@@ -18,6 +18,7 @@ mod sending;
 
 use super::Shared;
 use super::memory::is_window;
+use super::outlet::Outlet;
 use super::port::Drop;
 use super::qp::{Common, Sent};
 use super::queue::RecvWork;

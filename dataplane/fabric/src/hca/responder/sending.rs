@@ -11,7 +11,7 @@ impl Responder {
         common: &Common,
         shared: &mut Shared,
         shortcut: bool,
-        send: &mut impl FnMut(&Outgoing<'_>) -> bool,
+        outlet: &mut impl Outlet,
     ) -> Sent {
         let aeth = |syndrome| Aeth { syndrome, msn: self.msn };
         let good = |common: &Common| aeth(Syndrome::Ack(common.credits()));
@@ -30,7 +30,7 @@ impl Responder {
             }
             Answer::Read(read) => {
                 let good = good(common);
-                return match read.transmit(common, shared, good, shortcut, send) {
+                return match read.transmit(common, shared, good, shortcut, outlet) {
                     Some(sent) => {
                         if read.packet == read.packets {
                             self.answers.pop_front();
@@ -49,7 +49,7 @@ impl Responder {
         };
         let (head, grh) = common.head(&shared.port, operation, psn);
         let payload = Payload::NONE;
-        if !send(&Outgoing { head, grh, extended, payload, as_packet: !shortcut }) {
+        if !outlet.send(&Outgoing { head, grh, extended, payload, as_packet: !shortcut }) {
             return Sent::Stalled;
         }
         self.answers.pop_front();
@@ -66,7 +66,7 @@ impl ReadAnswer {
         shared: &Shared,
         good: Aeth,
         shortcut: bool,
-        send: &mut impl FnMut(&Outgoing<'_>) -> bool,
+        outlet: &mut impl Outlet,
     ) -> Option<Sent> {
         let Reth { va, rkey, dma_len } = self.reth;
         let (pd, need) = (common.init.pd, Access::REMOTE_READ);
@@ -78,8 +78,11 @@ impl ReadAnswer {
         let octets = dma_len as usize;
         let lends = octets > COPY_OCTETS_MAX;
         let lender = shared.memory.lender();
-        let reaches = !lends || !is_window(RKey(rkey)) && lender.lends(&pieces);
-        let whole = shortcut && self.packet == 0 && reaches;
+        let reaches = |outlet: &mut _| {
+            let (head, _) = common.head(port, Operation::READ_RESPONSE_ONLY, psn);
+            !is_window(RKey(rkey)) && Outlet::lends(outlet, &head, &pieces)
+        };
+        let whole = shortcut && self.packet == 0 && (!lends || reaches(outlet));
         let (operation, has_aeth) = read_response(whole, self.packet, self.packets);
         let extended = if has_aeth { Extended::Aeth(good) } else { Extended::None };
         let (mut head, grh) = common.head(port, operation, psn);
@@ -94,7 +97,7 @@ impl ReadAnswer {
         };
         let sent = if whole { self.packets } else { 1 };
         head.packets = sent;
-        if !send(&Outgoing { head, grh, extended, payload, as_packet: !shortcut }) {
+        if !outlet.send(&Outgoing { head, grh, extended, payload, as_packet: !shortcut }) {
             return Some(Sent::Stalled);
         }
         self.packet += sent;

@@ -7,19 +7,20 @@ use crate::net::Net;
 use crate::net::seats::Seat;
 use crate::node::NodeDrop;
 use crate::process::board::{SLOTS, ServerBoard};
-use crate::process::loans::{SEGMENTS_MAX, TABLE};
+use crate::process::grants::LANES_MAX;
 use crate::process::note::{Attach, Note};
 use crate::process::socket::{Received, Socket, accept};
 use crate::time::Time;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use pollux_mem::Segment;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Connections taken in a look: as many as there may be clients and strangers. More wait outside.
 const ACCEPTED_MAX: usize = CLIENTS_MAX + STRANGERS_MAX;
 /// Why a client is refused where this process is at its limits.
 const NO_ROOM: &str = "the fabric has no memory or no descriptors left";
-/// Notes taken of a client at a time: more than the segments that it may lend.
-const NOTES: usize = 2 * SEGMENTS_MAX;
+/// Notes taken of a client at a time: more than the lanes that it may have.
+const NOTES: usize = 4 * LANES_MAX;
 
 impl Server {
     /// Looks at all sockets.
@@ -27,9 +28,6 @@ impl Server {
         let clients: Vec<u32> = self.clients.keys().copied().collect();
         for number in clients {
             self.read(net, number);
-        }
-        for (to, client, segment) in std::mem::take(&mut self.fetches) {
-            self.hand_over(net, to, client, segment);
         }
         let clients: Vec<u32> = self.clients.keys().copied().collect();
         for number in clients {
@@ -69,8 +67,8 @@ impl Server {
         };
         match stranger.receive() {
             Received::Nothing => return Some(stranger),
-            Received::Note(Note::Attach(ask), Some(table)) => {
-                if let Err((stranger, reason)) = self.attach(net, stranger, &ask, table) {
+            Received::Note(Note::Attach(ask), _) => {
+                if let Err((stranger, reason)) = self.attach(net, stranger, &ask) {
                     refuse(&stranger, &reason);
                 }
             }
@@ -86,7 +84,6 @@ impl Server {
         net: &mut Net,
         socket: Socket,
         ask: &Attach,
-        table: OwnedFd,
     ) -> Result<(), (Socket, String)> {
         let seat = match self.find_seat(net, ask) {
             Ok(seat) => seat,
@@ -105,9 +102,8 @@ impl Server {
         }
         board.set_wants_packets(net.wants_packets());
         net.claim(seat);
-        let lent = BTreeMap::from([(TABLE, (table, BTreeSet::new()))]);
         let (held, taken, outbox, is_lost) = (None, 0, VecDeque::new(), false);
-        let client = Client { socket, seat, board, lent, held, taken, outbox, is_lost };
+        let client = Client { socket, seat, board, held, taken, outbox, is_lost };
         self.clients.insert(number, client);
         let secret = ask.secret;
         let place = self.places.entry(end).or_insert(Place { secret, seats: BTreeMap::new() });
@@ -152,26 +148,24 @@ impl Server {
             let Some(client) = self.clients.get_mut(&number) else { return };
             match client.socket.receive() {
                 Received::Nothing => return,
-                Received::Note(Note::Lend { segment }, Some(fd)) => {
-                    let has_room = client.lent.len() <= SEGMENTS_MAX && segment != TABLE;
-                    if !has_room || client.lent.contains_key(&segment) {
-                        client.is_lost = true;
+                Received::Note(note @ (Note::Expose { .. } | Note::Withdraw { .. }), fd) => {
+                    if !self.pass_question(net, number, &note, fd) {
+                        self.lose(number);
                         return;
                     }
-                    client.lent.insert(segment, (fd, BTreeSet::new()));
                 }
-                Received::Note(Note::Forget { segment }, _) if segment != TABLE => {
-                    self.forget(net, number, segment);
-                }
-                Received::Note(Note::Fetch { client, segment }, _) => {
-                    self.fetches.push((number, client, segment));
+                Received::Note(note @ Note::Mapped { .. }, _) => {
+                    self.pass_answer(net, number, &note);
                 }
                 // Its lane is looked at next.
                 Received::Note(Note::Wake, _) => {}
-                // It has lent, and we have no descriptor left for that: no fault of its own. Who
-                // asks for the segment hears that there is none.
-                Received::Truncated(Note::Lend { .. }) => {
+                // It lends, and we have no descriptor left for that: no fault of its own.
+                Received::Truncated(note @ Note::Expose { .. }) => {
                     net.count_drop(client.seat.end, NodeDrop::NoDescriptor);
+                    if !self.pass_question(net, number, &note, None) {
+                        self.lose(number);
+                        return;
+                    }
                 }
                 Received::Note(..) | Received::Truncated(_) | Received::End => {
                     client.is_lost = true;
@@ -181,31 +175,57 @@ impl Server {
         }
     }
 
-    /// A client wants what another one lends.
-    fn hand_over(&mut self, net: &mut Net, to: u32, client: u32, segment: u32) {
-        if to != client {
-            // It lent this before it spoke of it, but perhaps nobody has read so.
-            self.read(net, client);
-        }
-        let lender = self.clients.get_mut(&client);
-        let lent = lender.and_then(|lender| lender.lent.get_mut(&segment));
-        let fd = lent.and_then(|(fd, borrowers)| {
-            borrowers.insert(to);
-            fd.try_clone().ok()
-        });
-        let note = match fd {
-            Some(_) => Note::Lent { client, segment },
-            None => Note::Gone { client, segment },
+    /// Passes on what the sender of a lane says to its receiver about a segment. False if that is
+    /// not its lane, if the receiver has not answered what was said before, or if others could
+    /// write to the segment.
+    fn pass_question(
+        &mut self,
+        net: &mut Net,
+        from: u32,
+        note: &Note,
+        beside: Option<OwnedFd>,
+    ) -> bool {
+        let (lane, segment) = match *note {
+            Note::Expose { lane, segment } | Note::Withdraw { lane, segment } => (lane, segment),
+            _ => return false,
         };
-        self.tell(net, to, &note, fd.as_ref());
+        // One that has ended meanwhile has nobody at its other end.
+        let Some(grant) = self.grants.lane(lane) else { return true };
+        let Some(granted) = self.lanes.get_mut(&lane) else { return true };
+        let to = grant.to;
+        if grant.from != from || !granted.ask(segment) {
+            return false;
+        }
+        let is_exposed = matches!(note, Note::Expose { .. });
+        if is_exposed && beside.is_none() {
+            // There was no descriptor left for it to come by, which is not the client's fault.
+            let answer = Note::Mapped { lane, segment, is_mapped: false };
+            granted.answer(segment);
+            return self.tell(net, from, &answer, None);
+        }
+        let Some(fd) = beside.filter(|_| is_exposed) else {
+            self.tell(net, to, note, None);
+            return true;
+        };
+        let sent = Segment::from_fd(fd, 1..=usize::MAX);
+        let Some(sealed) = sent.ok().filter(Segment::is_sealed) else { return false };
+        self.tell(net, to, note, Some(&sealed.into_fd()));
+        true
     }
 
-    /// Tells those who have a segment that it is lent no more.
-    fn forget(&mut self, net: &mut Net, client: u32, segment: u32) {
-        let lender = self.clients.get_mut(&client);
-        let Some((_, borrowers)) = lender.and_then(|it| it.lent.remove(&segment)) else { return };
-        for borrower in borrowers {
-            self.tell(net, borrower, &Note::Gone { client, segment }, None);
+    /// Passes on what the receiver of a lane answers, if it was asked.
+    fn pass_answer(&mut self, net: &mut Net, to: u32, note: &Note) {
+        let Note::Mapped { lane, segment, .. } = *note else { return };
+        let Some(grant) = self.grants.lane(lane).filter(|grant| grant.to == to) else { return };
+        let from = grant.from;
+        if self.lanes.get_mut(&lane).is_some_and(|granted| granted.answer(segment)) {
+            self.tell(net, from, note, None);
+        }
+    }
+
+    fn lose(&mut self, number: u32) {
+        if let Some(client) = self.clients.get_mut(&number) {
+            client.is_lost = true;
         }
     }
 
@@ -214,7 +234,6 @@ impl Server {
         self.take_up(now, net, number, SLOTS);
         net.advance(now);
         self.grants.of_client(number).into_iter().for_each(|lane| self.end_lane(net, lane));
-        self.forget(net, number, TABLE);
         let Some(client) = self.clients.remove(&number) else { return };
         net.detach(client.seat);
         let end = client.seat.end;

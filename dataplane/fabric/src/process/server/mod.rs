@@ -17,7 +17,9 @@ use super::socket::{Socket, listen_at, socket_path};
 use super::tag;
 use crate::frame::Frame;
 use crate::hca::violation::KeyViolation;
-use crate::head::{WORDS_MAX, is_management, route_bits, route_of, seat_of_route, slid_of_route};
+use crate::head::{
+    LENT, WORDS_MAX, is_management, route_bits, route_of, seat_of_route, slid_of_route,
+};
 use crate::net::Net;
 use crate::net::seats::Seat;
 use crate::node::NodeDrop;
@@ -62,8 +64,6 @@ pub struct Server {
     places: BTreeMap<End, Place>,
     /// Ports whose cables came out with their clients.
     unplugged: BTreeSet<End>,
-    /// Who wants which segment of whom.
-    fetches: Vec<(u32, u32, u32)>,
     grants: Grants,
     lanes: BTreeMap<u64, Granted>,
     client_last: u32,
@@ -89,8 +89,6 @@ struct Client {
     socket: Socket,
     seat: Seat,
     board: ServerBoard,
-    /// What it lends, by number, and who has it. The first is the table.
-    lent: BTreeMap<u32, (OwnedFd, BTreeSet<u32>)>,
     /// A frame that the lane down had no room for.
     held: Option<Frame>,
     /// How many of the frames that came for it are behind us, that one with them.
@@ -129,7 +127,6 @@ impl Server {
             strangers: VecDeque::new(),
             places: BTreeMap::new(),
             unplugged: BTreeSet::new(),
-            fetches: Vec::new(),
             grants: Grants::default(),
             lanes: BTreeMap::new(),
             client_last: 0,
@@ -265,15 +262,13 @@ impl Server {
             }
             was_busy = true;
             match up {
-                Some(Up::Frame(mut frame)) => {
+                Some(Up::Frame(frame)) => {
                     if let Err(reason) = net.check_process(seat.end, &frame) {
                         net.count_drop(seat.end, reason);
                         continue;
                     }
-                    let route = match &mut frame {
+                    let route = match &frame {
                         Frame::Message(message) => {
-                            // Now: when it has arrived, another may have this one's seat.
-                            message.set_lender(number);
                             let is_data = !is_management(message.word(0));
                             is_data.then(|| route_bits(message.word(0), message.word(1)))
                         }
@@ -389,7 +384,7 @@ impl Server {
                 let Ok((granted, fd)) = Granted::create() else { return };
                 let lane = self.grants.grant(from, to, route, way);
                 self.lanes.insert(lane, granted);
-                let receives = Note::Receives { lane, route, client: from };
+                let receives = Note::Receives { lane, route };
                 let are_told = self.tell(net, to, &receives, Some(&fd))
                     && self.tell(net, from, &Note::Sends { lane, route }, Some(&fd));
                 if !are_told {
@@ -480,10 +475,14 @@ fn up_of(entry: &Entry<'_>) -> Up {
                 Up::Rubbish
             }
         }
-        tag::MESSAGE if (3..=WORDS_MAX).contains(&entry.head_words()) => {
+        // What is lent goes by direct lanes alone: others cannot reach it.
+        tag::MESSAGE
+            if (3..=WORDS_MAX).contains(&entry.head_words())
+                && entry.first_words()[0] & LENT == 0 =>
+        {
             let mut head = entry.head();
             let head = &mut head[..entry.head_words()];
-            // Management goes as packets, and whom it comes from is not the client's to say.
+            // Which lane of a link it is on is not the client's to say.
             head[1] &= !(0xff << 24);
             head[2] &= 0xffff_ffff;
             let octets = octets();
@@ -499,12 +498,12 @@ mod tests {
     use crate::link::fault::Dice;
     use crate::link::world::Wire;
     use crate::process::board::{ClientBoard, SLOTS};
-    use crate::process::loans::Loans;
     use crate::process::note::Attach;
     use crate::process::socket::Received;
     use crate::subnet::Datagram;
     use crate::subnet::Subnet;
     use crate::topology::Topology;
+    use pollux_mem::Segment;
     use pollux_wire::address::{Lid, Qpn};
     use pollux_wire::keys::PKey;
     use pollux_wire::mad::smp::{DirectedSmp, LidSmp, LinearForwardingTable, PortState};
@@ -545,9 +544,8 @@ mod tests {
     ) -> Result<(Socket, ClientBoard), String> {
         let socket = Socket::connect(&server.path.with_extension("")).unwrap();
         let node = format!("host{host}");
-        let loans = Loans::new().unwrap();
         let ask = Attach { node, port: Some(1), seat, secret };
-        assert!(socket.send(&Note::Attach(ask), Some(loans.as_fd())));
+        assert!(socket.send(&Note::Attach(ask), None));
         server.look(Time::START, net);
         match socket.receive() {
             Received::Note(Note::Attached { .. }, Some(fd)) => {
@@ -655,9 +653,9 @@ mod tests {
             assert!(server.census().1 <= super::super::grants::LANES_MAX);
             let segment = dice.roll() as u32;
             let note = match dice.below(6) {
-                0 => Note::Fetch { client: segment % 8, segment: segment >> 16 },
-                1 => Note::Lend { segment },
-                2 => Note::Forget { segment },
+                0 => Note::Expose { lane: dice.below(8), segment },
+                1 => Note::Withdraw { lane: dice.below(8), segment },
+                2 => Note::Mapped { lane: dice.below(8), segment, is_mapped: true },
                 3 => Note::Wake,
                 4 => Note::Attach(Attach {
                     node: "host2".into(),
@@ -684,12 +682,11 @@ mod tests {
     fn all_who_come_at_once_are_served() {
         const HOSTS: u32 = 240;
         let (mut server, mut net) = of("single:240", "at-once");
-        let tables: Vec<_> = (0..HOSTS).map(|_| Loans::new().unwrap()).collect();
-        let sockets = (1..).zip(&tables).map(|(host, table)| {
+        let sockets = (1..=HOSTS).map(|host| {
             let socket = Socket::connect(&server.path.with_extension(""));
             let socket = socket.unwrap_or_else(|error| panic!("host{host}: {error}"));
             let ask = Attach { node: format!("host{host}"), port: Some(1), seat: 0, secret: 1 };
-            assert!(socket.send(&Note::Attach(ask), Some(table.as_fd())));
+            assert!(socket.send(&Note::Attach(ask), None));
             socket
         });
         let sockets: Vec<Socket> = sockets.collect();
@@ -712,9 +709,8 @@ mod tests {
         let first = connect(&server);
         server.look(Time::START, &mut net);
         let silent: Vec<_> = (0..STRANGERS_MAX).map(|_| connect(&server)).collect();
-        let loans = Loans::new().unwrap();
         let ask = Attach { node: "host1".into(), port: Some(1), seat: 0, secret: 1 };
-        assert!(first.send(&Note::Attach(ask), Some(loans.as_fd())));
+        assert!(first.send(&Note::Attach(ask), None));
         server.look(Time::START, &mut net);
         assert!(matches!(first.receive(), Received::Note(Note::Attached { .. }, Some(_))));
         assert_eq!((server.census().0, server.strangers.len()), (1, STRANGERS_MAX));
@@ -783,14 +779,13 @@ mod tests {
         assert_eq!((server.census().0, overruns(&net)), (0, 1));
     }
 
-    /// Answers to questions by the socket are one control message, however many there are.
+    /// What is at the socket is one control message, however much it is.
     #[test]
-    fn a_client_that_only_asks_has_one_control_message_waiting() {
+    fn a_client_that_is_told_much_has_one_control_message_waiting() {
         let (mut server, mut net) = server("asks");
-        let (socket, _board) = attached(&mut server, &mut net, 1);
-        for _ in 0..100 {
-            assert!(socket.send(&Note::Fetch { client: 9, segment: 1 }, None));
-            server.look(Time::START, &mut net);
+        let (_socket, _board) = attached(&mut server, &mut net, 1);
+        for segment in 0..100 {
+            assert!(server.tell(&mut net, 1, &Note::Withdraw { lane: 1, segment }, None));
         }
         assert_eq!((server.census().0, server.clients[&1].outbox.len()), (1, 1));
     }
@@ -911,9 +906,9 @@ mod tests {
     #[ignore = "it needs a process of its own"]
     fn in_a_process_of_few_descriptors() {
         let (mut server, mut net) = server("descriptors");
-        let (socket, _board) = attached(&mut server, &mut net, 1);
-        let lent = Loans::new().unwrap();
-        let lend = |segment| socket.send(&Note::Lend { segment }, Some(lent.as_fd()));
+        let ([(sender, _a), (receiver, _b)], lane) = with_lane(&mut server, &mut net);
+        let lent = sealed();
+        let lend = |segment| sender.send(&Note::Expose { lane, segment }, Some(lent.as_fd()));
         let mut others = Vec::new();
         while let Ok(other) = lent.as_fd().try_clone_to_owned() {
             others.push(other);
@@ -921,12 +916,13 @@ mod tests {
         assert!(lend(1));
         server.look(Time::START, &mut net);
         let drops = |net: &Net| net.subnet().nodes()[1].drops.of(NodeDrop::NoDescriptor);
-        assert_eq!((server.census().0, drops(&net)), (1, 1), "it is no fault of the client's");
+        assert_eq!((server.census().0, drops(&net)), (2, 1), "it is no fault of the client's");
+        let refused = Note::Mapped { lane, segment: 1, is_mapped: false };
+        assert_eq!(mail(&sender), (vec![refused], 0));
         others.clear();
         assert!(lend(2));
         server.look(Time::START, &mut net);
-        let lent: Vec<u32> = server.clients[&1].lent.keys().copied().collect();
-        assert_eq!((lent, drops(&net)), (vec![0, 2], 1));
+        assert_eq!((mail(&receiver).1, drops(&net)), (1, 1));
     }
 
     #[test]
@@ -940,6 +936,113 @@ mod tests {
             .unwrap();
         let output = String::from_utf8_lossy(&ran.stdout);
         assert!(ran.status.success() && output.contains("1 passed"), "{output}");
+    }
+
+    /// All that has come by a socket, but for lanes.
+    fn mail(socket: &Socket) -> (Vec<Note>, usize) {
+        let (mut notes, mut beside) = (Vec::new(), 0);
+        while let Received::Note(note, fd) = socket.receive() {
+            if !matches!(note, Note::Sends { .. } | Note::Receives { .. }) {
+                beside += usize::from(fd.is_some());
+                notes.push(note);
+            }
+        }
+        (notes, beside)
+    }
+
+    /// Two clients with a lane from the first to the second, and its number.
+    fn with_lane(server: &mut Server, net: &mut Net) -> ([(Socket, ClientBoard); 2], u64) {
+        let mut ends = [1, 2].map(|host| attached(server, net, host));
+        let words = [0xffff << 16 | 0x41 << 32, 2 << 32, 1];
+        assert!(ends[0].1.up.send_octets(tag::MESSAGE, &words, b"four"));
+        server.receive(Time::START, net);
+        let lanes: Vec<u64> = server.lanes.keys().copied().collect();
+        assert_eq!(lanes.len(), 1);
+        ends.iter().for_each(|(socket, _)| assert_eq!(mail(socket), (vec![], 0)));
+        (ends, lanes[0])
+    }
+
+    fn sealed() -> Segment {
+        let segment = Segment::create("test", 4096).unwrap();
+        segment.seal().unwrap();
+        segment
+    }
+
+    /// What a sender lends goes to the receiver of its lane, and whoever else asks gets nothing.
+    #[test]
+    fn a_segment_reaches_nobody_but_the_receiver_of_its_senders_lane() {
+        let (mut server, mut net) = server("segments");
+        let ([(sender, _a), (receiver, _b)], lane) = with_lane(&mut server, &mut net);
+        let (snooper, _c) = seated(&mut server, &mut net, 2, 1, 1).unwrap();
+        let segment = 7;
+        let expose = Note::Expose { lane, segment };
+        assert!(sender.send(&expose, Some(sealed().as_fd())));
+        assert!(snooper.send(&Note::Mapped { lane, segment, is_mapped: true }, None));
+        server.look(Time::START, &mut net);
+        assert_eq!(mail(&receiver), (vec![expose.clone()], 1));
+        assert_eq!((mail(&snooper), mail(&sender)), ((vec![], 0), (vec![], 0)));
+
+        let mapped = Note::Mapped { lane, segment, is_mapped: true };
+        let of_other = Note::Mapped { lane, segment: 8, is_mapped: true };
+        for answer in [&of_other, &mapped, &mapped] {
+            assert!(receiver.send(answer, None));
+        }
+        server.look(Time::START, &mut net);
+        assert_eq!(mail(&sender), (vec![mapped], 0), "what was asked, and once");
+        let withdraw = Note::Withdraw { lane, segment };
+        assert!(sender.send(&withdraw, None));
+        server.look(Time::START, &mut net);
+        assert_eq!(mail(&receiver), (vec![withdraw], 0));
+        assert_eq!(server.census(), (3, 1));
+
+        // Another one's lane, and one that there is not.
+        assert!(snooper.send(&Note::Expose { lane: lane + 1, segment }, Some(sealed().as_fd())));
+        server.look(Time::START, &mut net);
+        assert_eq!(server.census(), (3, 1));
+        assert!(snooper.send(&expose, Some(sealed().as_fd())));
+        server.look(Time::START, &mut net);
+        assert_eq!((server.census(), mail(&receiver)), ((2, 1), (vec![], 0)));
+    }
+
+    /// Whoever says more than one thing of segments before the receiver answers, or lends what
+    /// others could write to, is lost; the receiver is not.
+    #[test]
+    fn a_sender_cannot_flood_its_receiver_with_segments() {
+        for what in ["twice", "unsealed", "no segment"] {
+            let (mut server, mut net) = server("floods");
+            let ([(sender, _a), (receiver, _b)], lane) = with_lane(&mut server, &mut net);
+            let open = Segment::create("test", 4096).unwrap();
+            let file = std::fs::File::open("/proc/self/exe").unwrap();
+            let (first, fd, came) = match what {
+                "twice" => (Some(sealed()), sealed().into_fd(), 1),
+                "unsealed" => (None, open.into_fd(), 0),
+                _ => (None, file.into(), 0),
+            };
+            if let Some(first) = first {
+                assert!(sender.send(&Note::Expose { lane, segment: 1 }, Some(first.as_fd())));
+            }
+            assert!(sender.send(&Note::Expose { lane, segment: 2 }, Some(fd.as_fd())));
+            server.look(Time::START, &mut net);
+            assert_eq!((server.census(), mail(&receiver).1), ((1, 0), came), "{what}");
+        }
+    }
+
+    /// The server cannot let others take what a client lends it, and takes none of it.
+    #[test]
+    fn what_is_lent_does_not_go_by_the_server() {
+        let (mut server, mut net) = server("lent");
+        let ([(_sender, mut a), (_receiver, mut b)], _) = with_lane(&mut server, &mut net);
+        net.advance(Time::START);
+        server.send(Time::START, &mut net);
+        while b.down.receive(|_| ()) {}
+        let before = net.subnet().nodes()[1].drops.of(NodeDrop::Unclaimed);
+        let words = [LENT | 0xffff << 16 | 0x41 << 32, 2 << 32, 1];
+        assert!(a.up.send_octets(tag::MESSAGE, &words, &[0; 24]));
+        server.receive(Time::START, &mut net);
+        net.advance(Time::START);
+        server.send(Time::START, &mut net);
+        assert_eq!(net.subnet().nodes()[1].drops.of(NodeDrop::Unclaimed), before + 1);
+        assert!(!b.down.has_entry());
     }
 
     #[test]
