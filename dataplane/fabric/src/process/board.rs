@@ -7,12 +7,19 @@
 //!                   writes 0
 //! then     the port, as a cell; the server writes
 //!          the lane up, the lane down
+//!          for each direct lane that the client sends by, a line each:
+//!            the lane's number while it may be used, else 0; the server writes
+//!            packets that went, or that messages stood for, and their words of four octets
 //! ```
+//!
+//! What the two say to each other of direct lanes stands here and not in the lane's own segment,
+//! so that its receiver has no part in it.
 //!
 //! The server reads nothing of it but the lane up, entry by entry, and the head of the lane down;
 //! what a client spoils is its own. A client that sleeps would say so in line 0 as the server does;
 //! clients poll so far.
 
+use super::grants::LANES_MAX;
 use crate::hca::port::{Drops, LinkLayer, Port};
 use pollux_mem::lane::{Lane, LaneReceiver, LaneSender};
 use pollux_mem::region::MapError;
@@ -85,18 +92,29 @@ fn port_of(words: &PortWords) -> Port {
     }
 }
 
+/// What a sender and the server share of a direct lane.
+#[derive(Clone)]
+pub(crate) struct LanePlace {
+    /// The lane's number while it may be used, else 0; the server writes.
+    pub(crate) state: Words,
+    /// What went by it; the sender writes.
+    pub(crate) counters: Words,
+}
+
 /// The places in a board, the same at both ends.
 struct Places {
     line: Words,
     port: Words,
     up: Words,
     down: Words,
+    lanes: Vec<LanePlace>,
 }
 
 fn octets() -> usize {
     let lane = Lane::words(SLOTS).expect("a power of two");
     // Places are whole lines, so each may take one more than it asks for.
-    (LINE_WORDS + words_needed::<PortWords>() + 2 * lane + 3 * LINE_WORDS) * 8
+    let lanes = 2 * LANES_MAX * LINE_WORDS;
+    (LINE_WORDS + words_needed::<PortWords>() + 2 * lane + 3 * LINE_WORDS + lanes) * 8
 }
 
 fn places(segment: &Segment) -> Result<Places, MapError> {
@@ -108,6 +126,9 @@ fn places(segment: &Segment) -> Result<Places, MapError> {
         port: take(words_needed::<PortWords>()),
         up: take(lane),
         down: take(lane),
+        lanes: (0..LANES_MAX)
+            .map(|_| LanePlace { state: take(LINE_WORDS), counters: take(LINE_WORDS) })
+            .collect(),
     })
 }
 
@@ -119,13 +140,15 @@ pub(crate) struct ServerBoard {
     written: PortWords,
     pub(crate) up: LaneReceiver,
     pub(crate) down: LaneSender,
+    /// For the lanes that the client sends by.
+    pub(crate) lanes: Vec<LanePlace>,
 }
 
 impl ServerBoard {
     /// A new board of a port, and the descriptor for its client.
     pub(crate) fn create(port: &Port) -> Result<(Self, OwnedFd), MapError> {
         let segment = Segment::create("pollux-board", octets())?;
-        let Places { line, port: cell, up, down } = places(&segment)?;
+        let Places { line, port: cell, up, down, lanes } = places(&segment)?;
         let lane = |words| Lane::create(words, SLOTS).expect("the place is large enough");
         let mut board = Self {
             line,
@@ -133,6 +156,7 @@ impl ServerBoard {
             written: [0; PORT_WORDS],
             up: lane(up).receiver(),
             down: lane(down).sender(),
+            lanes,
         };
         board.set_port(port);
         Ok((board, segment.into_fd()))
@@ -172,6 +196,8 @@ pub(crate) struct ClientBoard {
     seen: u64,
     pub(crate) up: LaneSender,
     pub(crate) down: LaneReceiver,
+    /// For the lanes that we send by.
+    pub(crate) lanes: Vec<LanePlace>,
 }
 
 impl ClientBoard {
@@ -179,10 +205,10 @@ impl ClientBoard {
     pub(crate) fn open(fd: OwnedFd) -> Option<Self> {
         let page = 1 << 16;
         let segment = Segment::from_fd(fd, octets()..=octets() + page).ok()?;
-        let Places { line, port, up, down } = places(&segment).ok()?;
+        let Places { line, port, up, down, lanes } = places(&segment).ok()?;
         let port = SeqReader::new(port)?;
         let (up, down) = (Lane::open(up).ok()?.sender(), Lane::open(down).ok()?.receiver());
-        Some(Self { line, port, seen: 0, up, down })
+        Some(Self { line, port, seen: 0, up, down, lanes })
     }
 
     /// The port, if it has changed since the last look.

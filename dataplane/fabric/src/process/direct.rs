@@ -1,13 +1,10 @@
 //! A direct lane: messages of one route from one client to another, past the server.
 //!
-//! ```text
-//! line 0   word 0   1 while it may be used, then 0; the server writes
-//! line 1   word 0   packets that went, or that messages stood for; the sender writes
-//!               1   their words of four octets
-//! then     the lane
-//! ```
+//! Its segment has the ring and nothing else: sender and receiver write to it, and each can spoil
+//! only what goes from the one to the other. Whether it may be used, and what has gone by it,
+//! stands in the [`board`](super::board) that the sender shares with the server.
 
-use super::board::SLOTS;
+use super::board::{LanePlace, SLOTS};
 use super::exposure::Exposure;
 use super::loans::Borrowed;
 use super::tag;
@@ -21,7 +18,6 @@ use pollux_mem::{Segment, Words};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
-const LINE_WORDS: usize = 16;
 const PACKETS: usize = 0;
 const WORDS: usize = 1;
 
@@ -33,30 +29,20 @@ const STALLS_MAX: u32 = 1 << 20;
 /// Packets, or words, that a sender can have sent between two looks of the server's.
 const WENT_MAX: u64 = 1 << 40;
 
-struct Places {
-    state: Words,
-    counters: Words,
-    lane: Words,
-}
-
 fn octets() -> usize {
-    (2 * LINE_WORDS + Lane::words(SLOTS).expect("a power of two") + LINE_WORDS) * 8
+    Lane::words(SLOTS).expect("a power of two") * 8
 }
 
-fn places(segment: &Segment) -> Result<Places, MapError> {
-    let mut words = Words::over(segment.map()?);
-    let lane = Lane::words(SLOTS).expect("a power of two");
-    let mut take = |count| words.take(count).expect("the segment's length was checked");
-    Ok(Places { state: take(LINE_WORDS), counters: take(LINE_WORDS), lane: take(lane) })
-}
-
-fn open(fd: OwnedFd) -> Option<Places> {
+fn open(fd: OwnedFd) -> Option<Lane> {
     let page = 1 << 16;
-    places(&Segment::from_fd(fd, octets()..=octets() + page).ok()?).ok()
+    let segment = Segment::from_fd(fd, octets()..=octets() + page).ok()?;
+    Lane::open(Words::over(segment.map().ok()?)).ok()
 }
 
 /// The server's view.
 pub(crate) struct Granted {
+    /// Which of its sender's places it has.
+    pub(crate) slot: usize,
     state: Words,
     counters: CounterReader,
     /// Packets and words that were seen last.
@@ -66,14 +52,20 @@ pub(crate) struct Granted {
 }
 
 impl Granted {
-    /// A new lane, open; and what its ends map.
-    pub(crate) fn create() -> Result<(Self, OwnedFd), MapError> {
+    /// A new lane with one of its sender's places, closed; and what its ends map.
+    pub(crate) fn create(slot: usize, place: LanePlace) -> Result<(Self, OwnedFd), MapError> {
         let segment = Segment::create("pollux-direct", octets())?;
-        let Places { state, counters, lane } = places(&segment)?;
-        Lane::create(lane, SLOTS).expect("the place is large enough");
-        state.as_slice()[0].store(1, Ordering::Release);
+        Lane::create(Words::over(segment.map()?), SLOTS).expect("the segment is large enough");
+        let LanePlace { state, counters } = place;
         let counters = CounterReader::new(counters);
-        Ok((Self { state, counters, seen: [0; 2], asked: None }, segment.into_fd()))
+        let mut granted = Self { slot, state, counters, seen: [0; 2], asked: None };
+        granted.went();
+        Ok((granted, segment.into_fd()))
+    }
+
+    /// The sender may use it from now on, under this number.
+    pub(crate) fn open(&self, number: u64) {
+        self.state.as_slice()[0].store(number, Ordering::Release);
     }
 
     /// The sender may not use it from now on.
@@ -119,10 +111,9 @@ pub(crate) struct Out {
 }
 
 impl Out {
-    pub(crate) fn open(fd: OwnedFd, number: u64, route: u64) -> Option<Self> {
-        let Places { state, counters, lane } = open(fd)?;
-        let lane = Lane::open(lane).ok()?.sender();
-        let counters = Counters::new(counters);
+    pub(crate) fn open(fd: OwnedFd, number: u64, route: u64, place: &LanePlace) -> Option<Self> {
+        let LanePlace { state, counters } = place.clone();
+        let (lane, counters) = (open(fd)?.sender(), Counters::new(counters));
         let (is_begun, exposure, stalls) = (false, Exposure::default(), 0);
         Some(Self { number, route, is_begun, exposure, state, counters, lane, stalls })
     }
@@ -130,7 +121,7 @@ impl Out {
     /// Whether it may be used.
     #[inline(always)]
     pub(crate) fn is_open(&self) -> bool {
-        self.state.as_slice()[0].load(Ordering::Acquire) == 1
+        self.state.as_slice()[0].load(Ordering::Acquire) == self.number
     }
 
     #[inline(always)]
@@ -195,7 +186,7 @@ pub(crate) struct In {
 
 impl In {
     pub(crate) fn open(fd: OwnedFd, number: u64, route: u64) -> Option<Self> {
-        let lane = Lane::open(open(fd)?.lane).ok()?.receiver();
+        let lane = open(fd)?.receiver();
         Some(Self { number, route, borrowed: Borrowed::default(), lane })
     }
 }
@@ -204,11 +195,23 @@ impl In {
 mod tests {
     use super::*;
 
+    fn place() -> LanePlace {
+        let line = || Words::private(16).unwrap();
+        LanePlace { state: line(), counters: line() }
+    }
+
+    /// Lane 1, open: the server's view, and both ends.
+    fn lane() -> (Granted, Out, In) {
+        let place = place();
+        let (granted, fd) = Granted::create(0, place.clone()).unwrap();
+        granted.open(1);
+        let out = Out::open(fd.try_clone().unwrap(), 1, 2, &place).unwrap();
+        (granted, out, In::open(fd, 1, 2).unwrap())
+    }
+
     #[test]
     fn what_goes_is_counted_and_ends_when_the_server_says_so() {
-        let (mut granted, fd) = Granted::create().unwrap();
-        let mut out = Out::open(fd.try_clone().unwrap(), 1, 2).unwrap();
-        let mut from = In::open(fd, 1, 2).unwrap();
+        let (mut granted, mut out, mut from) = lane();
         assert!(out.is_open() && out.send_octets(&[0, 0, 1], b"four"));
         assert!(out.send(&[0, 0, 3], 9, |part| part.fill(7)));
         assert_eq!(granted.went(), [4, (24 + 4) / 4 + (3 * 24 + 9_u64).div_ceil(4)]);
@@ -222,12 +225,30 @@ mod tests {
         }
         granted.close();
         assert!(!out.is_open());
+        granted.open(2);
+        assert!(!out.is_open(), "another lane in the same place");
+    }
+
+    /// Nothing that the receiver can write to says whether the lane is open, or what went by it.
+    #[test]
+    fn a_receiver_has_no_say_in_whether_a_lane_is_open() {
+        let place = place();
+        let (mut granted, fd) = Granted::create(0, place.clone()).unwrap();
+        granted.open(1);
+        let mut out = Out::open(fd.try_clone().unwrap(), 1, 2, &place).unwrap();
+        assert!(out.send_octets(&[0, 0, 1], b"four"));
+        granted.close();
+        let receivers = Words::over(Segment::from_fd(fd, 1..=1 << 30).unwrap().map().unwrap());
+        for value in [1, u64::MAX] {
+            receivers.as_slice().iter().for_each(|word| word.store(value, Ordering::Release));
+        }
+        assert!(!out.is_open());
+        assert_eq!(granted.went(), [1, (24 + 4) / 4]);
     }
 
     #[test]
     fn no_counter_of_a_sender_is_out_of_bounds() {
-        let (mut granted, fd) = Granted::create().unwrap();
-        let mut out = Out::open(fd, 1, 2).unwrap();
+        let (mut granted, mut out, _from) = lane();
         for amount in [u64::MAX, 1, u64::MAX / 2, u64::MAX - 7] {
             out.counters.add(PACKETS, amount);
             out.counters.add(WORDS, amount);
@@ -237,15 +258,14 @@ mod tests {
 
     #[test]
     fn a_receiver_is_asked_one_thing_at_a_time() {
-        let (mut granted, _) = Granted::create().unwrap();
+        let (mut granted, ..) = lane();
         assert!(granted.ask(3) && !granted.ask(4) && !granted.answer(4));
         assert!(granted.answer(3) && !granted.answer(3) && granted.ask(4));
     }
 
     #[test]
     fn a_peer_that_takes_nothing_holds_nobody_up_for_ever() {
-        let (_, fd) = Granted::create().unwrap();
-        let mut out = Out::open(fd, 1, 2).unwrap();
+        let (_granted, mut out, _from) = lane();
         while out.send_octets(&[0, 0, 1], b"") {}
         assert!((0..=STALLS_MAX).any(|_| out.send_octets(&[0, 0, 1], b"")));
     }

@@ -32,7 +32,7 @@
 //!
 //! It ends when its way is another one or none, when anything on it wants packets, when one of the
 //! two is gone, or when it is the least used one and another is wanted. The server writes so into
-//! the lane's state, which the sender reads before every message; the sender says CLOSED behind
+//! the sender's board, which that reads before every message; the sender says CLOSED behind
 //! the last one, and the server says CLOSE to the receiver, which takes what is left. Where traffic
 //! is no longer allowed, the server does not wait for the sender.
 //!
@@ -56,11 +56,13 @@
 //! - A sender has one question at a time about its segments to each receiver, and 64 segments a
 //!   lane, of 128 GiB in all; more, and what comes unasked, ends it or is not passed on.
 //!
-//! What is left to two clients that share a lane: either may spoil what goes by it for the other.
-//! The sender's counters are its own, and the receiver can change them. A client that dies leaves
-//! whole entries and a closed socket; the server takes its cable out, and the place is free. It is a
-//! host and no administrator: what it sends has its own port's address, and sets nothing of the
-//! subnet unless the fabric was started so
+//! - Whether a lane may be used, and what went by it, stands where its receiver cannot write. What
+//!   a sender counts of its own is its own to say.
+//!
+//! What is left to two clients that share a lane: either may spoil what goes by it for the other. A
+//! client that dies leaves whole entries and a closed socket; the server takes its cable out, and
+//! the place is free. It is a host and no administrator: what it sends has its own port's address,
+//! and sets nothing of the subnet unless the fabric was started so
 //! ([`Net::grant_management`](crate::net::Net::grant_management)).
 //!
 //! # What a client can cost the server

@@ -16,6 +16,8 @@ pub const OCTETS_MAX: usize = HEAD + TEXT_MAX;
 /// Octets of a name or a reason, at the most.
 pub const TEXT_MAX: usize = 512;
 const HEAD: usize = 24;
+/// The number of a lane, where a slot is in the same word.
+const LANE: u64 = (1 << 48) - 1;
 
 /// What a client wants to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +80,8 @@ pub enum Note {
         lane: u64,
         /// What may go by it, as the bits of a head.
         route: u64,
+        /// Which of the places in the board is its own.
+        slot: u16,
     },
     /// Server: the client will receive by this lane, which comes beside.
     Receives {
@@ -103,7 +107,10 @@ impl Note {
             }
             Self::Attached { client } => (5, u64::from(*client), 0, ""),
             Self::Refused { reason } => (6, 0, 0, reason.as_str()),
-            Self::Sends { lane, route } => (7, *lane, *route, ""),
+            Self::Sends { lane, route, slot } => {
+                // Lanes are counted from 1, and a slot has sixteen bits.
+                (7, *lane & LANE | u64::from(*slot) << LANE.count_ones(), *route, "")
+            }
             Self::Receives { lane, route } => (8, *lane, *route, ""),
             Self::Wake => (9, 0, 0, ""),
         };
@@ -136,7 +143,10 @@ impl Note {
             }
             5 => Self::Attached { client: first as u32 },
             6 => Self::Refused { reason: text()? },
-            7 => Self::Sends { lane: first, route: second },
+            7 => {
+                let slot = (first >> LANE.count_ones()) as u16;
+                Self::Sends { lane: first & LANE, route: second, slot }
+            }
             8 => Self::Receives { lane: first, route: second },
             9 => Self::Wake,
             _ => return None,
@@ -161,7 +171,7 @@ mod tests {
             Note::Mapped { lane, segment, is_mapped: false },
             Note::Attached { client },
             Note::Refused { reason: "no such node".into() },
-            Note::Sends { lane, route },
+            Note::Sends { lane, route, slot: 63 },
             Note::Receives { lane, route },
             Note::Wake,
         ] {

@@ -305,8 +305,9 @@ impl Session {
 
     fn take_note(&mut self, note: Note, beside: Option<OwnedFd>) {
         match (note, beside) {
-            (Note::Sends { lane, route }, Some(fd)) => {
-                self.outs.extend(Out::open(fd, lane, route));
+            (Note::Sends { lane, route, slot }, Some(fd)) => {
+                let place = self.board.lanes.get(usize::from(slot));
+                self.outs.extend(place.and_then(|place| Out::open(fd, lane, route, place)));
             }
             (Note::Receives { lane, route }, Some(fd)) => {
                 self.coming.extend(In::open(fd, lane, route).map(|from| (lane, from)));
@@ -392,7 +393,7 @@ fn take(
 
 #[cfg(test)]
 mod tests {
-    use super::super::board::{SLOTS, ServerBoard};
+    use super::super::board::{LanePlace, SLOTS, ServerBoard};
     use super::super::direct::Granted;
     use super::super::socket::{accept, listen_at, socket_path};
     use super::*;
@@ -500,6 +501,12 @@ mod tests {
         }
     }
 
+    fn lane() -> (OwnedFd, LanePlace) {
+        let line = || Words::private(16).unwrap();
+        let place = LanePlace { state: line(), counters: line() };
+        (Granted::create(0, place.clone()).unwrap().1, place)
+    }
+
     /// The words of a direct lane's segment, as a sender without manners has them.
     fn words_of(fd: &OwnedFd) -> Words {
         let segment = Segment::from_fd(fd.try_clone().unwrap(), 1..=1 << 30).unwrap();
@@ -520,12 +527,12 @@ mod tests {
         const EACH: usize = 5_000;
         let ((mut session, _board, _server), mut victim) = (session("flips"), victim());
         let (granted, other) = (victim.datagram(0), victim.datagram(1));
-        let (_lane, fd) = Granted::create().unwrap();
+        let (fd, place) = lane();
         let route = route_bits(granted[0], granted[1]);
         assert_ne!(route, route_bits(other[0], other[1]));
         session.ins.push(In::open(fd.try_clone().unwrap(), 1, route).unwrap());
         let words = words_of(&fd);
-        let mut sender = Out::open(fd, 1, route).unwrap();
+        let mut sender = Out::open(fd, 1, route, &place).unwrap();
         let is_over = AtomicBool::new(false);
         let (mut sent, mut taken, mut under_other, mut refused) = (0, 0, 0, 0);
         std::thread::scope(|scope| {
@@ -557,13 +564,13 @@ mod tests {
         let route = route_bits(head[0], head[1]);
         let mut senders: Vec<Out> = (1..=4)
             .map(|number| {
-                let fd = Granted::create().unwrap().1;
+                let (fd, place) = lane();
                 session.ins.push(In::open(fd.try_clone().unwrap(), number, route).unwrap());
-                Out::open(fd, number, route).unwrap()
+                Out::open(fd, number, route, &place).unwrap()
             })
             .collect();
         // A lane that opens, one that ends, word of mail, and a datagram for the other partition.
-        let fd = Granted::create().unwrap().1;
+        let (fd, _) = lane();
         session.coming.insert(5, In::open(fd, 5, route).unwrap());
         for (what, number) in [(tag::OPEN, 5), (tag::CLOSE, 5), (tag::MAIL, 0)] {
             assert!(board.down.send_octets(what, &[number], &[]));

@@ -381,17 +381,28 @@ impl Server {
             }
             Verdict::Yes => {
                 // Without memory everything goes on by the server.
-                let Ok((granted, fd)) = Granted::create() else { return };
-                let lane = self.grants.grant(from, to, route, way);
+                let Some((granted, fd)) = self.new_lane(from) else { return };
+                let (slot, lane) = (granted.slot as u16, self.grants.grant(from, to, route, way));
+                granted.open(lane);
                 self.lanes.insert(lane, granted);
                 let receives = Note::Receives { lane, route };
                 let are_told = self.tell(net, to, &receives, Some(&fd))
-                    && self.tell(net, from, &Note::Sends { lane, route }, Some(&fd));
+                    && self.tell(net, from, &Note::Sends { lane, route, slot }, Some(&fd));
                 if !are_told {
                     self.end_lane(net, lane);
                 }
             }
         }
+    }
+
+    /// Memory for one more lane of a client's, which has fewer than it may have.
+    fn new_lane(&self, from: u32) -> Option<(Granted, OwnedFd)> {
+        let is_of = |number: &u64| self.grants.lane(*number).is_some_and(|lane| lane.from == from);
+        let taken: BTreeSet<usize> =
+            self.lanes.iter().filter(|(lane, _)| is_of(lane)).map(|(_, lane)| lane.slot).collect();
+        let places = self.clients.get(&from)?.board.lanes.iter().enumerate();
+        let (slot, place) = places.into_iter().find(|(slot, _)| !taken.contains(slot))?;
+        Granted::create(slot, place.clone()).ok()
     }
 
     /// A lane ends now: what is in it is taken, and nothing more.
