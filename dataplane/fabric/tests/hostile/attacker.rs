@@ -1,0 +1,401 @@
+//! A client that a fabric lets in, and that then writes what it likes into everything it maps, says
+//! what it likes by its socket, and comes back when it is thrown out.
+
+use pollux_fabric::process::note::{Attach, Note};
+use pollux_fabric::process::socket::{Received, Socket};
+use pollux_mem::lane::{Lane, LaneReceiver, LaneSender};
+use pollux_mem::seq_cell::words_needed;
+use pollux_mem::{Memory, Segment, Words};
+use pollux_verbs::dice::Dice;
+use pollux_wire::address::{Lid, Qpn};
+use pollux_wire::keys::{PKey, QKey};
+use pollux_wire::packet::{Bth, Deth, Extended, Headers, Lnh, Lrh, Opcode};
+use pollux_wire::psn::Psn;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+/// What it does, by the names under which it is counted.
+pub const ACTS: [&str; 15] = [
+    "garbage",
+    "messages",
+    "packets",
+    "broken-packets",
+    "board",
+    "lanes",
+    "flips",
+    "saturate",
+    "expose",
+    "lies",
+    "leases",
+    "nonsense",
+    "deaf",
+    "attach",
+    "snoop",
+];
+/// What comes of it.
+pub const OUTCOMES: [&str; 5] = ["thrown-out", "refused", "lane-to", "lane-from", "found"];
+
+/// What honest clients send begins so.
+pub const SECRET: &[u8; 16] = b"nobody's concern";
+
+const SLOTS: usize = 1024;
+const LINE: usize = 16;
+/// Words of a table of leases: epochs, then four words to a region.
+const EPOCHS: usize = 1024;
+const TABLE_OCTETS: usize = (EPOCHS + 4096 * 4) * 8;
+type PortWords = [u64; 2 + 8 + 64];
+
+/// The tags of entries that a client may send.
+const MESSAGE: u8 = 0;
+const PACKET: u8 = 1;
+const SWITCH: u8 = 2;
+/// Flags of a head's first word.
+const WHOLE: u64 = 1 << 10;
+const LENT: u64 = 1 << 11;
+
+/// A lane of ours.
+struct Out {
+    number: u64,
+    route: u64,
+    words: Words,
+    lane: LaneSender,
+}
+
+impl Out {
+    /// The first words of a datagram to a queue pair, by the route that the lane was granted for.
+    fn words_to(&self, dest_qp: u64) -> [u64; 2] {
+        let route = self.route;
+        let first = route & (0xff << 56 | 0xe0_0000 << 32 | 0xffff << 16);
+        [0x64 | first | dest_qp << 32, route & 0xffff << 32 | 4 << 48]
+    }
+}
+
+/// As long as it is at its port.
+pub struct Attacker {
+    socket: Socket,
+    board: Words,
+    up: LaneSender,
+    down: LaneReceiver,
+    outs: Vec<Out>,
+    /// All else that it has been given.
+    given: Vec<Words>,
+    borrowed: Vec<Memory>,
+    table: Option<(Words, Segment)>,
+    is_out: bool,
+}
+
+/// All that is counted.
+#[derive(Default)]
+pub struct Counts {
+    pub acts: [u64; ACTS.len()],
+    pub outcomes: [u64; OUTCOMES.len()],
+}
+
+impl Attacker {
+    /// Comes to a port; none if the server does not let it, for now.
+    pub fn attach(path: &Path, node: &str, seat: u8) -> Option<Self> {
+        let socket = Socket::connect(path).ok()?;
+        let ask = Attach { node: node.into(), port: Some(1), seat, secret: 4711 };
+        if !socket.send(&Note::Attach(ask), None) {
+            return None;
+        }
+        loop {
+            match socket.receive() {
+                Received::Nothing => std::thread::yield_now(),
+                Received::Note(Note::Attached { .. }, Some(fd)) => return Self::at(socket, fd),
+                _ => return None,
+            }
+        }
+    }
+
+    fn at(socket: Socket, fd: OwnedFd) -> Option<Self> {
+        let board = map(fd)?;
+        let mut words = board.clone();
+        let lane = Lane::words(SLOTS)?;
+        words.take(LINE)?;
+        words.take(words_needed::<PortWords>())?;
+        let up = Lane::open(words.take(lane)?).ok()?.sender();
+        let down = Lane::open(words.take(lane)?).ok()?.receiver();
+        let (outs, given, borrowed) = (Vec::new(), Vec::new(), Vec::new());
+        Some(Self { socket, board, up, down, outs, given, borrowed, table: None, is_out: false })
+    }
+
+    /// Whether the server has had enough of it.
+    pub fn is_out(&self) -> bool {
+        self.is_out
+    }
+
+    /// Does something of the kind `act`, and reads what has come unless it is deaf.
+    pub fn act(&mut self, act: usize, dice: &mut Dice, counts: &mut Counts) {
+        counts.acts[act] += 1;
+        match ACTS[act] {
+            "garbage" => self.garbage(dice),
+            "messages" => self.messages(dice),
+            "packets" => self.packet(dice, false),
+            "broken-packets" => self.packet(dice, true),
+            "board" => scribble(&self.board, dice),
+            "lanes" => {
+                let outs = self.outs.iter().map(|out| &out.words);
+                outs.chain(&self.given).for_each(|words| scribble(words, dice));
+            }
+            "flips" => self.flip(dice),
+            "saturate" => self.saturate(),
+            "expose" => self.expose(dice),
+            "lies" => self.lie(dice),
+            "leases" => self.lease(dice),
+            "nonsense" => self.say(&Note::Refused { reason: "you".into() }, None),
+            "deaf" => {
+                // To itself, and nobody takes it.
+                for _ in 0..200 {
+                    let head = [0x64 | 0xffff << 16 | 0x40 << 32, 4 << 32 | 4 << 48, 1, 0];
+                    let _ = self.up.send_octets(MESSAGE, &head, &[7; 8192]);
+                }
+                return;
+            }
+            "snoop" => counts.outcomes[4] += u64::from(self.finds_a_secret()),
+            _ => self.is_out = true,
+        }
+        self.say(&Note::Wake, None);
+        self.read(dice, counts);
+    }
+
+    fn garbage(&mut self, dice: &mut Dice) {
+        let head: Vec<u64> = (0..dice.below(15)).map(|_| dice.roll()).collect();
+        let octets: Vec<u8> = (0..dice.below(16_384)).map(|_| dice.roll() as u8).collect();
+        let _ = self.up.send_octets(dice.below(10) as u8, &head, &octets);
+    }
+
+    /// A head to somebody, in the partition of all or in one that is not its own.
+    fn head(&self, dice: &mut Dice) -> Vec<u64> {
+        let opcodes = [0x04, 0x24, 0x64, 0x06, 0x0a, 0x0c, 0x10, 0x11, 0x12, 0x13, 0x14, 0x00];
+        let key = [0xffff, 0xffff, 0x8001][dice.below(3) as usize];
+        let dest_qp = [0x41, 0x42, OWN_QPN, OPEN_QPN, 1, 0, 0xff_ffff][dice.below(7) as usize];
+        let first = opcodes[dice.below(12) as usize] | dice.below(64) << 8 | key << 16;
+        let second = dice.below(1 << 24) | (2 + dice.below(3)) << 32 | 4 << 48;
+        let third = [1, 1, dice.roll()][dice.below(3) as usize];
+        let mut head = vec![first | dest_qp << 32, second, third];
+        head.extend((0..dice.below(6)).map(|_| dice.roll()));
+        if dice.below(2) == 0 && head.len() > 3 {
+            head[3] = deth(QKEY);
+        }
+        head
+    }
+
+    fn messages(&mut self, dice: &mut Dice) {
+        for _ in 0..8 {
+            let (head, octets) = (self.head(dice), vec![7; dice.below(5000) as usize]);
+            let _ = self.up.send_octets(MESSAGE, &head, &octets);
+            // What a lane is granted for.
+            let head =
+                [0x64 | 0xffff << 16 | OPEN_QPN << 32, (2 + dice.below(2)) << 32 | 4 << 48, 1, 0];
+            let _ = self.up.send_octets(MESSAGE, &head, b"open");
+        }
+    }
+
+    fn packet(&mut self, dice: &mut Dice, breaks: bool) {
+        let is_gsi = dice.below(2) == 0;
+        let dlid = Lid([1, 2, 3, 4][dice.below(4) as usize]);
+        let dest_qp = Qpn(if is_gsi { 1 } else { 0x40 + dice.below(4) as u32 });
+        let qkey = if is_gsi { QKey::GSI } else { QKEY };
+        let bth = Bth {
+            opcode: Opcode::UD_SEND_ONLY,
+            mig_req: true,
+            pkey: PKey(0xffff),
+            ..Bth::default()
+        };
+        let headers = Headers {
+            lrh: Lrh { lnh: Lnh::LOCAL, dlid, slid: Lid(4), ..Lrh::default() },
+            grh: None,
+            bth: Bth { dest_qp, psn: Psn::new(1), ..bth },
+            rd: None,
+            extended: Extended::Deth(Deth { qkey, src_qp: Qpn(1) }),
+        };
+        let mut mad: Vec<u8> = (0..256).map(|_| dice.roll() as u8).collect();
+        mad[0] = 1;
+        mad[1] = [3, 4, 7, 0x32, 1][dice.below(5) as usize];
+        let mut octets = vec![0; 512];
+        let Ok(len) = headers.emit(&mad, &mut octets) else { return };
+        if breaks {
+            octets[dice.below(len as u64) as usize] ^= 1 << dice.below(8);
+        }
+        let _ = self.up.send_octets(PACKET, &[], &octets[..len]);
+    }
+
+    /// Sends by a lane what was granted, and writes other routes over it while it is taken: among
+    /// them that of the partition which it is not in, with all that a queue pair there asks for.
+    fn flip(&mut self, dice: &mut Dice) {
+        for out in &mut self.outs {
+            let [first, second] = out.words_to(OPEN_QPN);
+            let granted = [first, second, 1, deth(QKEY)];
+            for _ in 0..64 {
+                let _ = out.lane.send_octets(MESSAGE, &granted, b"flip");
+            }
+            let own = 0x64 | 0x8001 << 16 | OWN_QPN << 32;
+            let others = [
+                [own, second, 1, deth(OWN_QKEY)],
+                [first ^ 0x60_0000 << 32, second, 1, deth(QKEY)],
+                [own ^ 1 << 32, second ^ 1 << 32, 1, deth(OWN_QKEY)],
+                [dice.roll(), dice.roll(), dice.roll(), dice.roll()],
+            ];
+            let words = &out.words.as_slice()[2 * LINE..];
+            for head in others.into_iter().flat_map(|other| [other, granted]).cycle().take(40) {
+                for slot in words.chunks_exact(LINE).take(SLOTS) {
+                    for (word, value) in slot[2..].iter().zip(head) {
+                        word.store(value, Ordering::Relaxed);
+                    }
+                }
+            }
+        }
+    }
+
+    fn saturate(&mut self) {
+        for out in &mut self.outs {
+            let [first, second] = out.words_to(OPEN_QPN);
+            while out.lane.send_octets(MESSAGE, &[first, second, 1, deth(QKEY)], b"more") {}
+        }
+        let head = [0x64 | 0xffff << 16 | OPEN_QPN << 32, 2 << 32 | 4 << 48, 1, deth(QKEY)];
+        while self.up.send_octets(MESSAGE, &head, b"more") {}
+    }
+
+    fn expose(&mut self, dice: &mut Dice) {
+        let lane = self.lane(dice);
+        let segment = dice.below(70) as u32;
+        let octets = [1, 4096, 1 << 20, 1 << 36][dice.below(4) as usize];
+        // One of this length that nobody has touched takes no memory.
+        let Ok(one) = Segment::create("x", octets) else { return };
+        if dice.below(4) > 0 {
+            let _ = one.seal();
+        }
+        self.say(&Note::Expose { lane, segment }, Some(&one));
+    }
+
+    fn lie(&mut self, dice: &mut Dice) {
+        let (lane, segment) = (self.lane(dice), dice.below(70) as u32);
+        for is_mapped in [true, false] {
+            self.say(&Note::Mapped { lane, segment, is_mapped }, None);
+        }
+        self.say(&Note::Withdraw { lane, segment }, None);
+    }
+
+    fn lane(&self, dice: &mut Dice) -> u64 {
+        match self.outs.get(dice.below(4) as usize) {
+            Some(out) => out.number,
+            None => dice.below(40),
+        }
+    }
+
+    /// Lends what it goes on changing, in more pieces and places than there are.
+    fn lease(&mut self, dice: &mut Dice) {
+        if self.table.is_none() {
+            let Ok(segment) = Segment::create("t", TABLE_OCTETS) else { return };
+            let Ok(words) = segment.map() else { return };
+            let _ = segment.seal();
+            self.table = Some((Words::over(words), segment));
+        }
+        let Some((table, segment)) = &self.table else { return };
+        let Some(out) = self.outs.first_mut() else { return };
+        let note = Note::Expose { lane: out.number, segment: dice.below(3) as u32 };
+        let is_there = self.socket.send(&note, Some(segment.as_fd()));
+        let mut wheres = vec![0; 8];
+        for nth in 0..[1, 4, 33, 200][dice.below(4) as usize] {
+            let key = (nth as u64 + 1) << 8;
+            let address = [0x1000, dice.roll()][dice.below(2) as usize];
+            wheres.extend(address.to_le_bytes());
+            wheres.extend(
+                (key | [16, 4096, u32::MAX.into()][dice.below(3) as usize] << 32).to_le_bytes(),
+            );
+            let words = &table.as_slice()[EPOCHS + nth * 4..];
+            words[1].store(dice.below(3), Ordering::Relaxed);
+            words[2].store(0x1000, Ordering::Relaxed);
+            words[0].store(1 << 32 | key, Ordering::Release);
+        }
+        let first = 0x04 | WHOLE | LENT | out.route & 0xffff << 16 | 0x41 << 32;
+        let head = [first, out.route & 0xffff << 32 | dice.below(1 << 24), 1];
+        let _ = out.lane.send_octets(MESSAGE, &head, &wheres);
+        for word in table.as_slice().iter().take(EPOCHS + 800) {
+            word.store(dice.roll(), Ordering::Relaxed);
+        }
+        self.is_out |= !is_there;
+    }
+
+    /// Whether anything that it maps has what honest clients send to each other.
+    fn finds_a_secret(&self) -> bool {
+        let mut octets = Vec::new();
+        let words = self.given.iter().chain([&self.board]);
+        for word in words.flat_map(|words| words.as_slice()) {
+            octets.extend(word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        for memory in &self.borrowed {
+            let from = octets.len();
+            octets.resize(from + memory.octets().min(1 << 22), 0);
+            let _ = memory.read(0, &mut octets[from..]);
+        }
+        octets.windows(SECRET.len()).any(|part| part == SECRET)
+    }
+
+    fn say(&mut self, note: &Note, beside: Option<&Segment>) {
+        self.is_out |= !self.socket.send(note, beside.map(AsFd::as_fd));
+    }
+
+    /// Takes what has come, and what it is given.
+    fn read(&mut self, dice: &mut Dice, counts: &mut Counts) {
+        for _ in 0..SLOTS {
+            if !self.down.receive(|_| ()) {
+                break;
+            }
+        }
+        loop {
+            let (note, fd) = match self.socket.receive() {
+                Received::Nothing => return,
+                Received::End => return self.is_out = true,
+                Received::Note(note, fd) => (note, fd),
+                Received::Truncated(note) => (note, None),
+            };
+            match (note, fd.and_then(map)) {
+                (Note::Sends { lane, route, .. }, Some(words)) => {
+                    counts.outcomes[2] += 1;
+                    let Ok(at) = Lane::open(words.clone()) else { continue };
+                    let _ = self.up.send_octets(SWITCH, &[lane], &[]);
+                    self.outs.push(Out { number: lane, route, words, lane: at.sender() });
+                }
+                (Note::Receives { .. }, Some(words)) => {
+                    counts.outcomes[3] += 1;
+                    self.given.push(words);
+                }
+                (Note::Expose { lane, segment }, words) => {
+                    self.given.extend(words);
+                    let is_mapped = dice.below(2) == 0;
+                    self.say(&Note::Mapped { lane, segment, is_mapped }, None);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The queue pairs that are open to it have this key; they are the fourth of their adapters.
+pub const QKEY: QKey = QKey(0x1234);
+pub const OPEN_QPN: u64 = 0x44;
+/// Those for datagrams between honest clients, the third, have this one, which it has found out.
+pub const OWN_QKEY: QKey = QKey(0x4711);
+pub const OWN_QPN: u64 = 0x43;
+
+/// What says that a datagram has the right key.
+fn deth(qkey: QKey) -> u64 {
+    u64::from(qkey.0) | 0x40 << 32
+}
+
+fn map(fd: OwnedFd) -> Option<Words> {
+    let segment = Segment::from_fd(fd, 1..=1 << 30).ok()?;
+    segment.map().ok().map(Words::over)
+}
+
+/// Any words into any places.
+fn scribble(words: &Words, dice: &mut Dice) {
+    let all = words.as_slice();
+    for _ in 0..dice.below(100) {
+        let value = [dice.roll(), dice.below(4096), u64::MAX, 0][dice.below(4) as usize];
+        all[dice.below(all.len() as u64) as usize].store(value, Ordering::Relaxed);
+    }
+}
