@@ -4,10 +4,11 @@
 //! does, it receives and it sends. Lanes are polled while there is traffic, and sockets are looked
 //! at now and then. Whoever runs it sleeps when there is none ([`Server::sleep`]), and then clients
 //! wake it by their sockets. It decides little: [`super::grants`] does, and the net. Who comes and
-//! goes by the sockets is in `clients`.
+//! goes by the sockets is in `clients`; what comes by their rings, in `up`.
 
 mod clients;
 mod naming;
+mod up;
 
 use super::board::ServerBoard;
 use super::direct::Granted;
@@ -16,23 +17,19 @@ use super::note::Note;
 use super::socket::{Socket, listen_at, socket_path};
 use super::tag;
 use crate::frame::Frame;
-use crate::hca::violation::KeyViolation;
-use crate::head::{
-    LENT, WORDS_MAX, is_management, route_bits, route_of, seat_of_route, slid_of_route,
-};
+use crate::head::{is_management, route_bits, route_of, seat_of_route, slid_of_route};
 use crate::net::Net;
 use crate::net::seats::Seat;
 use crate::node::NodeDrop;
 use crate::time::Time;
 use crate::topology::End;
-use pollux_mem::lane::Entry;
-use pollux_wire::packet::Packet;
 use rustix::event::{PollFd, PollFlags};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use up::Up;
 
 /// Clients at a time; each has a dozen descriptors at the most, but for what it lends.
 pub const CLIENTS_MAX: usize = 256;
@@ -104,15 +101,6 @@ struct Said {
     lane: u64,
     /// How many frames had come for the client when it was said: they go first.
     behind: u64,
-}
-
-/// Something of a client.
-enum Up {
-    Frame(Frame),
-    Switch(u64),
-    Closed(u64),
-    Violation(KeyViolation),
-    Rubbish,
 }
 
 impl Server {
@@ -257,7 +245,7 @@ impl Server {
             let Some(client) = self.clients.get_mut(&number) else { break };
             let seat = client.seat;
             let mut up = None;
-            if !client.board.up.receive(|entry| up = Some(up_of(entry))) {
+            if !client.board.up.receive(|entry| up = Some(Up::of(entry))) {
                 break;
             }
             was_busy = true;
@@ -464,48 +452,10 @@ fn settle_lane(net: &mut Net, grants: &mut Grants, number: u64, lane: &mut Grant
     grants.used(number, packets);
 }
 
-/// What a client has sent, whatever it wrote.
-fn up_of(entry: &Entry<'_>) -> Up {
-    let octets = || {
-        let mut octets = Vec::with_capacity(entry.octets());
-        entry.read(|part| octets.extend_from_slice(part));
-        octets
-    };
-    match entry.tag() {
-        tag::SWITCH => Up::Switch(entry.head()[0]),
-        tag::CLOSED => Up::Closed(entry.head()[0]),
-        tag::VIOLATION => {
-            let violation = KeyViolation::read(entry.head()[0], &octets());
-            violation.map_or(Up::Rubbish, Up::Violation)
-        }
-        tag::PACKET => {
-            let octets = octets();
-            if Packet::parse(&octets).is_ok() {
-                Up::Frame(Frame::Packet(octets))
-            } else {
-                Up::Rubbish
-            }
-        }
-        // What is lent goes by direct lanes alone: others cannot reach it.
-        tag::MESSAGE
-            if (3..=WORDS_MAX).contains(&entry.head_words())
-                && entry.first_words()[0] & LENT == 0 =>
-        {
-            let mut head = entry.head();
-            let head = &mut head[..entry.head_words()];
-            // Which lane of a link it is on is not the client's to say.
-            head[1] &= !(0xff << 24);
-            head[2] &= 0xffff_ffff;
-            let octets = octets();
-            Up::Frame(Frame::message(head, octets.len(), |all| all.copy_from_slice(&octets)))
-        }
-        _ => Up::Rubbish,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::head::LENT;
     use crate::link::fault::Dice;
     use crate::link::world::Wire;
     use crate::process::board::{ClientBoard, SLOTS};
@@ -912,10 +862,16 @@ mod tests {
         assert_eq!((route(&net), refused(&net)), (Some(2), 8));
     }
 
-    /// Plays its part in the test below, which starts it with few descriptors.
+    /// Says to a process that a test starts which part it plays.
+    const ROLE: &str = "POLLUX_FEW_DESCRIPTORS";
+
+    /// The part of the process that the test below starts with few descriptors.
     #[test]
-    #[ignore = "it needs a process of its own"]
+    #[expect(clippy::disallowed_methods, reason = "a process that a test starts is told so")]
     fn in_a_process_of_few_descriptors() {
+        if std::env::var(ROLE).is_err() {
+            return;
+        }
         let (mut server, mut net) = server("descriptors");
         let ([(sender, _a), (receiver, _b)], lane) = with_lane(&mut server, &mut net);
         let lent = sealed();
@@ -942,7 +898,8 @@ mod tests {
         let ran = std::process::Command::new("sh")
             .args(["-c", "ulimit -n 64 && exec \"$0\" \"$@\""])
             .arg(std::env::current_exe().unwrap())
-            .args(["--exact", name, "--ignored", "--test-threads=1"])
+            .args(["--exact", name, "--test-threads=1"])
+            .env(ROLE, "1")
             .output()
             .unwrap();
         let output = String::from_utf8_lossy(&ran.stdout);

@@ -1,0 +1,58 @@
+//! What a client put into its ring, judged by one copy of the entry.
+
+use crate::frame::Frame;
+use crate::hca::violation::KeyViolation;
+use crate::head::{LENT, WORDS_MAX};
+use crate::process::tag;
+use pollux_mem::lane::Entry;
+use pollux_wire::packet::Packet;
+
+/// An entry of a client.
+pub(super) enum Up {
+    Frame(Frame),
+    Switch(u64),
+    Closed(u64),
+    Violation(KeyViolation),
+    Rubbish,
+}
+
+impl Up {
+    /// What a client has sent, whatever it wrote.
+    pub(super) fn of(entry: &Entry<'_>) -> Self {
+        let octets = || {
+            let mut octets = Vec::with_capacity(entry.octets());
+            entry.read(|part| octets.extend_from_slice(part));
+            octets
+        };
+        match entry.tag() {
+            tag::SWITCH => Self::Switch(entry.head()[0]),
+            tag::CLOSED => Self::Closed(entry.head()[0]),
+            tag::VIOLATION => {
+                let violation = KeyViolation::read(entry.head()[0], &octets());
+                violation.map_or(Self::Rubbish, Self::Violation)
+            }
+            tag::PACKET => {
+                let octets = octets();
+                if Packet::parse(&octets).is_ok() {
+                    Self::Frame(Frame::Packet(octets))
+                } else {
+                    Self::Rubbish
+                }
+            }
+            // What is lent goes by direct lanes alone: others cannot reach it.
+            tag::MESSAGE
+                if (3..=WORDS_MAX).contains(&entry.head_words())
+                    && entry.first_words()[0] & LENT == 0 =>
+            {
+                let mut head = entry.head();
+                let head = &mut head[..entry.head_words()];
+                // Which lane of a link it is on is not the client's to say.
+                head[1] &= !(0xff << 24);
+                head[2] &= 0xffff_ffff;
+                let octets = octets();
+                Self::Frame(Frame::message(head, octets.len(), |all| all.copy_from_slice(&octets)))
+            }
+            _ => Self::Rubbish,
+        }
+    }
+}
