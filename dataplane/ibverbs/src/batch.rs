@@ -116,7 +116,13 @@ mod tests {
     fn what_fails_to_be_filled_is_not_counted() {
         let mut batch = Batch::<u32, 3>::new();
         assert_eq!(batch.first(9), [0; 3]);
-        assert_eq!(batch.fill(|place| Ok::<_, ()>(*place = 7)), Ok(()));
+        assert_eq!(
+            batch.fill(|place| {
+                *place = 7;
+                Ok::<_, ()>(())
+            }),
+            Ok(())
+        );
         assert_eq!(batch.fill(|place| Err(std::mem::replace(place, 8))), Err(0));
         assert_eq!((batch.len(), batch.filled_mut()), (1, &mut [7][..]));
         batch.clear();
@@ -129,7 +135,10 @@ mod tests {
         for count in [3, 2] {
             batch.clear();
             for id in 0..count {
-                let fill = |place: &mut ffi::ibv_recv_wr| Ok::<_, ()>(place.wr_id = id);
+                let fill = |place: &mut ffi::ibv_recv_wr| {
+                    place.wr_id = id;
+                    Ok::<_, ()>(())
+                };
                 assert_eq!(batch.fill(fill), Ok(()));
             }
             let mut at = batch.list();

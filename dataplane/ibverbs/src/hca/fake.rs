@@ -118,7 +118,7 @@ impl Wc {
             match rest {
                 Rest::Garbage => ptr::write_bytes(to, 0xa5, 1),
                 Rest::Unwritten => {
-                    to.cast::<MaybeUninit<RawWc>>().copy_from(&raw const *nothing, 1)
+                    to.cast::<MaybeUninit<RawWc>>().copy_from(&raw const *nothing, 1);
                 }
             }
             (*to).wr_id = self.wr_id;

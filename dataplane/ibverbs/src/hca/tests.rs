@@ -157,7 +157,7 @@ fn sends_of_any_number_arrive_in_lists_that_end() {
                 _ => Data::EMPTY,
             };
             let remote = Remote { address: nth as u64, rkey: RKey(1) };
-            let op = if nth % 2 == 0 { SendOp::Send } else { SendOp::Write(remote) };
+            let op = if nth.is_multiple_of(2) { SendOp::Send } else { SendOp::Write(remote) };
             SendRequest { id: nth as u64, op, flags: SendFlags::SIGNALED, data }
         })
         .collect();
@@ -169,7 +169,7 @@ fn sends_of_any_number_arrive_in_lists_that_end() {
             1 => (Vec::new(), sges[nth].map(|sge| (sge.address, 16, 0x99)).to_vec()),
             _ => (Vec::new(), Vec::new()),
         };
-        let opcode = if nth % 2 == 0 { IBV_WR_SEND } else { IBV_WR_RDMA_WRITE };
+        let opcode = if nth.is_multiple_of(2) { IBV_WR_SEND } else { IBV_WR_RDMA_WRITE };
         Posted { id: nth as u64, opcode, inline, sges: entries }
     };
     let expected: Vec<Vec<_>> =
