@@ -96,8 +96,7 @@ pub fn run(root: &Path) -> io::Result<Vec<Finding>> {
     if !findings.is_empty() {
         return Ok(findings);
     }
-    let built = std::fs::canonicalize(root.join("target"))?;
-    let bench = Bench { tree: &tree, at: root.join("target/mutants"), built };
+    let bench = Bench { tree: &tree, at: root.join("target/mutants") };
     bench.copy(root)?;
     let suites: BTreeMap<Vec<String>, BTreeSet<&str>> =
         mutants.iter().fold(BTreeMap::new(), |mut suites, mutant| {
@@ -124,12 +123,11 @@ pub fn run(root: &Path) -> io::Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// A copy of the tree to break things in.
+/// A copy of the tree to break things in. Cargo builds it in a place of its own: it takes packages
+/// of two trees for the same, and would serve the tree's own tests with what was built of the copy.
 struct Bench<'a> {
     tree: &'a Tree,
     at: PathBuf,
-    /// Where cargo builds it: in the tree's own place, since what is not ours is the same.
-    built: PathBuf,
 }
 
 impl Bench<'_> {
@@ -175,17 +173,22 @@ impl Bench<'_> {
         fate
     }
 
-    /// Runs tests of a target by their names. What is broken is built as quickly as can be.
+    /// Runs tests of a target by their names. What is broken is built as quickly as can be, and
+    /// suites that repeat themselves by seed run once.
     fn test(&self, suite: &[String], names: &BTreeSet<&str>) -> io::Result<Fate> {
-        let settings = ["debug=false", "opt-level=0"];
         let mut cargo = Command::new("cargo");
         cargo.args(["test", "--quiet"]);
-        for setting in settings {
-            cargo.args(["--config", &format!("profile.dev.package.pollux-control.{setting}")]);
+        for package in ["pollux-control", "pollux-fabric"] {
+            for setting in ["debug=false", "opt-level=0"] {
+                cargo.args(["--config", &format!("profile.dev.package.{package}.{setting}")]);
+            }
+        }
+        if suite.last().is_some_and(|target| target == "conformance") {
+            cargo.env("POLLUX_SEEDS", "1");
         }
         cargo.args(suite).arg("--").args(names);
         cargo.current_dir(&self.at);
-        cargo.env("CARGO_TARGET_DIR", &self.built).env("RUST_BACKTRACE", "0");
+        cargo.env_remove("CARGO_TARGET_DIR").env("RUST_BACKTRACE", "0");
         let output = cargo.output()?;
         let said = String::from_utf8_lossy(&output.stdout);
         let has_run = !said.contains(" 0 passed; 0 failed");
@@ -234,7 +237,7 @@ mod tests {
     fn a_file_of_tests_belongs_to_a_target() {
         let manifest = "[package]\nname = \"own-x\"\n";
         let tree = Tree::of(&[("x/y/Cargo.toml", manifest)]);
-        let bench = Bench { tree: &tree, at: PathBuf::new(), built: PathBuf::new() };
+        let bench = Bench { tree: &tree, at: PathBuf::new() };
         assert_eq!(bench.suite("x/y/src/a/b.rs"), ["--package", "own-x", "--lib"]);
         let suite = ["--package", "own-x", "--test", "z"];
         assert_eq!(bench.suite("x/y/tests/z/a.rs"), suite);
