@@ -3,7 +3,7 @@
 //!
 //! The lender writes the table, and is the only one who can. The memory is in segments of its own
 //! ([`Memory::shared`]). A peer gets the table, and a segment, when the lender says so by a lane
-//! that it sends to that peer by (see [`exposure`](super::exposure)), and never else.
+//! that it sends to that peer by (see `exposure`), and never else.
 //!
 //! ```text
 //! words 0 .. 1023    how often queue pairs took back what they lent, by number modulo 1024: leases

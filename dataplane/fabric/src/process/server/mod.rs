@@ -36,7 +36,7 @@ pub const CLIENTS_MAX: usize = 256;
 /// Sockets that nobody has said anything by; of more, the oldest is closed.
 pub const STRANGERS_MAX: usize = 256;
 /// Control messages that wait for a client. One that leaves so many is detached: a client that is
-/// only slow, or stopped, is told less than that ([`Server::consider`] grants it no more lanes).
+/// only slow, or stopped, is told less than that (`Server::consider` grants it no more lanes).
 pub const SAID_MAX: usize = 1024;
 /// Entries taken of a client in a turn, so that nobody who sends much keeps others from sending.
 const BATCH: usize = 64;
