@@ -14,6 +14,10 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+/// How long a server gets until its client is started, and how often.
+const SERVER_READY_PAUSE: Duration = Duration::from_millis(400);
+const SERVER_READY_TRIES: u32 = 10;
+
 /// Why there is no figure of a peer.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -90,13 +94,25 @@ fn served(
     mut client: Command,
 ) -> Result<String, NoFigure> {
     let _server = Process(server.spawn().map_err(failed(program))?);
-    std::thread::sleep(Duration::from_millis(400));
-    let output = client.stdout(Stdio::piped()).output().map_err(failed(program))?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    match output.status.success() {
-        true => Ok(said),
-        false => Err(NoFigure::Failed(program, last_line(&said))),
+    client.stdout(Stdio::piped());
+    let mut tries = SERVER_READY_TRIES;
+    loop {
+        // A server says nothing when it listens, so the client is started again until it does.
+        std::thread::sleep(SERVER_READY_PAUSE);
+        let output = client.output().map_err(failed(program))?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        tries -= 1;
+        if output.status.success() {
+            return Ok(said);
+        } else if tries == 0 || !is_refused(&said) {
+            return Err(NoFigure::Failed(program, last_line(&said)));
+        }
     }
+}
+
+/// Whether a client found nobody who listens.
+fn is_refused(said: &str) -> bool {
+    said.contains("Connection refused")
 }
 
 fn last_line(said: &str) -> String {
