@@ -138,7 +138,10 @@ fn plan(folder: &Path, hosts: usize, manager: Manager, partitions: Option<Partit
         umad: (manager == Manager::Umad).then(|| umad(folder)),
         wires: [1, 2].map(plug).into(),
         managers: match manager {
-            Manager::Guest => [1, 2].map(|wire| format!("switch1:{}", hosts + wire)).into(),
+            // Beside OpenSM here, one in the guest may stand by and take over.
+            Manager::Guest | Manager::Umad => {
+                [1, 2].map(|wire| format!("switch1:{}", hosts + wire)).into()
+            }
             _ => Vec::new(),
         },
         capture: Some(folder.join("capture")),

@@ -45,9 +45,9 @@ fn with<R>(illness: &Mutex<Illness>, change: impl FnOnce(&mut Illness) -> R) -> 
 
 #[test]
 fn an_adapter_whose_management_is_not_for_programs_is_refused_with_what_to_use_instead() {
-    let fabric = Running::start("an_adapter_whose_management", 1, Manager::Ours);
-    for is_shared in [false, true] {
-        let (opened, illness) = ailing(&fabric.port(1));
+    let fabric = Running::start("an_adapter_whose_management", 2, Manager::Ours);
+    for (host, is_shared) in [(1, false), (2, true)] {
+        let (opened, illness) = ailing(&fabric.port(host));
         with(&illness, |it| it.lacks_gsi = true);
         let refusal = match is_shared {
             true => SharedPort::new(opened).err().map(|error| error.to_string()),
