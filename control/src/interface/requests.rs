@@ -36,7 +36,8 @@ const SECOND: Duration = Duration::from_secs(1);
 /// sender's name for the connection; of repetitions, the last.
 #[derive(Default)]
 pub(super) struct Requests {
-    held: BTreeMap<(Gid, Lid, CommId), Envelope>,
+    /// Boxed, since a map that was filled once keeps room for eleven.
+    held: BTreeMap<(Gid, Lid, CommId), Box<Envelope>>,
     /// How many ports each LID has had looked for since a moment, for a second. There are no more
     /// LIDs than 2^16.
     looked_for: BTreeMap<Lid, u32>,
@@ -62,7 +63,7 @@ impl Requests {
         let first = (gid, Lid(0), CommId(0));
         let last = (gid, Lid(u16::MAX), CommId(u32::MAX));
         let keys: Vec<_> = self.held.range(first..=last).map(|(key, _)| *key).collect();
-        keys.iter().filter_map(|key| self.held.remove(key)).collect()
+        keys.iter().filter_map(|key| self.held.remove(key)).map(|held| *held).collect()
     }
 }
 
@@ -118,7 +119,7 @@ impl Interface {
         if is_new && (is_full || !self.may_look_for(now, lid)) {
             return self.drops.count(InterfaceDrop::RequestPutOff);
         }
-        self.requests.held.insert(key, *envelope);
+        self.requests.held.insert(key, Box::new(*envelope));
         // A path that is asked for already is as good.
         let is_asked = self.paths.get(gid).is_some_and(|path| path.is_asked)
             || self.is_asked(Purpose::Requester(gid));
