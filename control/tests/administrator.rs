@@ -7,7 +7,7 @@ use pollux_control::sa::{
 use pollux_fabric::sm::{Config, Residents};
 use pollux_fabric::subnet::{Datagram, Subnet};
 use pollux_fabric::topology::{End, Topology};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Guid, Lid, Qpn};
 use pollux_wire::keys::{PKey, QKey};
@@ -29,7 +29,7 @@ struct World {
     clients: Vec<SaClient>,
     hosts: Vec<End>,
     now: Time,
-    dice: Dice,
+    rng: SeededRng,
     /// How many datagrams of a million are lost on their way from or to a client.
     lost: u32,
     /// Acknowledgements of reports are lost all the same.
@@ -49,7 +49,8 @@ impl World {
         let hosts: Vec<_> = hosts.map(|(node, _)| End { node, port: 1 }).collect();
         let mut managers = Residents::default();
         managers.start(&mut subnet, hosts[0], Config::default());
-        let client = |host| SaClient::new(SaConfig::default(), Dice::new(seed * 8 + host as u64));
+        let client =
+            |host| SaClient::new(SaConfig::default(), SeededRng::new(seed * 8 + host as u64));
         let clients = (0..hosts.len()).map(client).collect();
         let mut world = Self {
             subnet,
@@ -57,7 +58,7 @@ impl World {
             clients,
             hosts,
             now: Time::START,
-            dice: Dice::new(!seed),
+            rng: SeededRng::new(!seed),
             lost: 0,
             loses_acknowledgements: false,
             notices: Vec::new(),
@@ -106,7 +107,7 @@ impl World {
 
     fn arrive(&mut self, at: End, datagram: &Datagram) {
         let Some(host) = self.hosts.iter().position(|host| *host == at) else { return };
-        if datagram.dest_qp != Qpn::GSI || self.dice.happens(self.lost) {
+        if datagram.dest_qp != Qpn::GSI || self.rng.happens(self.lost) {
             return;
         }
         self.segments += usize::from(SaMad::parse(&datagram.mad).rmpp.active);
@@ -126,7 +127,7 @@ impl World {
             while let Some(Envelope { peer, mad }) = self.clients[host].poll_transmit() {
                 has_sent = true;
                 let is_acknowledgement = SaMad::parse(&mad).header.method == Method::REPORT_RESP;
-                if self.dice.happens(self.lost) || is_acknowledgement && self.loses_acknowledgements
+                if self.rng.happens(self.lost) || is_acknowledgement && self.loses_acknowledgements
                 {
                     continue;
                 }
@@ -404,7 +405,7 @@ fn reports_of_strangers_are_not_believed() {
 
 #[test]
 fn answers_of_strangers_are_not_believed() {
-    let mut client = SaClient::new(SaConfig::default(), Dice::new(1));
+    let mut client = SaClient::new(SaConfig::default(), SeededRng::new(1));
     let [peer, stranger] = [1, 2].map(|lid| MadAddress::gsi(Lid(lid), 0, PKey::DEFAULT));
     client.handle_sm_change(Time::START, Some(peer));
     client.ask(Time::START, RequestId(1), Question::class_port_info()).unwrap();
@@ -419,7 +420,7 @@ fn answers_of_strangers_are_not_believed() {
 
 #[test]
 fn a_busy_administrator_is_asked_again() {
-    let mut client = SaClient::new(SaConfig::default(), Dice::new(1));
+    let mut client = SaClient::new(SaConfig::default(), SeededRng::new(1));
     let peer = MadAddress::gsi(Lid(1), 0, PKey::DEFAULT);
     let mut now = Time::START;
     client.handle_sm_change(now, Some(peer));

@@ -4,7 +4,7 @@ use pollux_control::cm::{Cm, CmConfig, CmEvent, Connect, LocalPort, request_alon
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_referee::frames::gmp;
 use pollux_referee::tshark::{Frame, judge};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Guid, Lid, Qpn};
 use pollux_wire::keys::PKey;
@@ -22,7 +22,7 @@ fn gid(end: usize) -> Gid {
 }
 
 fn side(end: usize) -> Cm {
-    let mut cm = Cm::new(CmConfig::of(gid(end).guid()), Dice::new(end as u64));
+    let mut cm = Cm::new(CmConfig::of(gid(end).guid()), SeededRng::new(end as u64));
     cm.handle_port(LocalPort { gids: vec![gid(end)], ..LocalPort::default() });
     cm.listen(Dialect::Rfc.service_id(UD_QPN), [0; 148]).unwrap();
     cm

@@ -23,7 +23,7 @@ use crate::drops::{Drops, reasons};
 use crate::frame::{FRAMES_MAX, Frame, To, is_interface};
 use crate::neighbour::{Claim, ClaimKind};
 use own::{Conflict, Say};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::arp::{ArpOperation, ArpPacket};
 use pollux_wire::ip::ipoib::EtherType;
@@ -92,7 +92,7 @@ reasons! {
 /// Address resolution on one interface.
 pub struct Arp {
     config: ArpConfig,
-    dice: Dice,
+    rng: SeededRng,
     own: BTreeMap<Ipv4Addr, OwnState>,
     registered: BTreeMap<Ipv4Addr, LinkAddress>,
     questions: Questions,
@@ -106,7 +106,7 @@ impl Arp {
     pub fn new(config: ArpConfig, seed: u64) -> Self {
         Self {
             config,
-            dice: Dice::secret(seed),
+            rng: SeededRng::secret(seed),
             own: BTreeMap::new(),
             registered: BTreeMap::new(),
             questions: Questions::default(),
@@ -123,7 +123,7 @@ impl Arp {
             return false;
         }
         let state = match probe {
-            true => OwnState::probing(now, &mut self.dice),
+            true => OwnState::probing(now, &mut self.rng),
             false => OwnState::announcing(now),
         };
         self.own.insert(ip, state);
@@ -197,7 +197,7 @@ impl Arp {
         for ip in addresses {
             let Some(state) = self.own.get_mut(&ip) else { continue };
             let was_ours = state.is_ours();
-            let (next, say) = state.timed_out(now, &mut self.dice);
+            let (next, say) = state.timed_out(now, &mut self.rng);
             *state = next;
             if next.is_ours() && !was_ours {
                 self.events.push(ArpEvent::Held(ip));

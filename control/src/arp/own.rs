@@ -9,7 +9,7 @@
 //! While it is probed it is not ours: nothing is answered or sent for it. One that is held is
 //! defended once in a while, and either kept (a server must stay where its clients look) or ceded.
 
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use std::time::Duration;
 
@@ -66,8 +66,8 @@ pub(super) enum Conflict {
 
 impl OwnState {
     /// Begins with a random wait, so that nodes that start together do not ask together.
-    pub(super) fn probing(now: Time, dice: &mut Dice) -> Self {
-        Self::Probing { sent: 0, until: now + dice.duration(PROBE_WAIT) }
+    pub(super) fn probing(now: Time, rng: &mut SeededRng) -> Self {
+        Self::Probing { sent: 0, until: now + rng.duration(PROBE_WAIT) }
     }
 
     pub(super) const fn announcing(now: Time) -> Self {
@@ -87,17 +87,17 @@ impl OwnState {
     }
 
     /// Its time has come: what it is then, and what to say.
-    pub(super) fn timed_out(self, now: Time, dice: &mut Dice) -> (Self, Option<Say>) {
+    pub(super) fn timed_out(self, now: Time, rng: &mut SeededRng) -> (Self, Option<Say>) {
         match self {
             Self::Probing { sent, .. } if sent < PROBES => {
                 let sent = sent + 1;
                 let wait = match sent {
                     PROBES => ANNOUNCE_WAIT,
-                    _ => PROBE_INTERVAL_MIN + dice.duration(PROBE_INTERVAL_SPREAD),
+                    _ => PROBE_INTERVAL_MIN + rng.duration(PROBE_INTERVAL_SPREAD),
                 };
                 (Self::Probing { sent, until: now + wait }, Some(Say::Probe))
             }
-            Self::Probing { .. } => Self::announcing(now).timed_out(now, dice),
+            Self::Probing { .. } => Self::announcing(now).timed_out(now, rng),
             Self::Announcing { sent, .. } if sent + 1 < ANNOUNCEMENTS => {
                 let until = now + ANNOUNCE_INTERVAL;
                 (Self::Announcing { sent: sent + 1, until }, Some(Say::Announcement))

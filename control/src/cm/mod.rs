@@ -56,7 +56,7 @@ use crate::mad::{Envelope, MadAddress};
 use connection::Connection;
 use index::Index;
 use outbox::Outbox;
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Qpn};
 use pollux_wire::mad::cm::{Apr, CommId, Lap, RejectReason, Rep, Req};
@@ -142,7 +142,7 @@ type Words = Arc<[u8; 148]>;
 /// Connection management of a port.
 #[derive(Debug)]
 pub struct Cm {
-    dice: Dice,
+    rng: SeededRng,
     listeners: BTreeMap<ServiceId, Words>,
     port: LocalPort,
     connections: BTreeMap<ConnectionId, Connection>,
@@ -152,10 +152,10 @@ pub struct Cm {
 
 impl Cm {
     /// One without connections.
-    pub fn new(config: CmConfig, mut dice: Dice) -> Self {
-        let out = Outbox::new(config, dice.split());
+    pub fn new(config: CmConfig, mut rng: SeededRng) -> Self {
+        let out = Outbox::new(config, rng.split());
         Self {
-            dice,
+            rng,
             listeners: BTreeMap::new(),
             port: LocalPort::default(),
             connections: BTreeMap::new(),
@@ -392,7 +392,7 @@ impl Cm {
 
     fn unused_id(&mut self) -> ConnectionId {
         loop {
-            let id = ConnectionId(self.dice.roll() as u32);
+            let id = ConnectionId(self.rng.next_u64() as u32);
             if id != ConnectionId::MIN && !self.connections.contains_key(&id) {
                 return id;
             }
@@ -401,6 +401,6 @@ impl Cm {
 
     /// The upper half is for what is between us and the wire.
     fn transaction_id(&mut self) -> u64 {
-        self.dice.roll() & u64::from(u32::MAX)
+        self.rng.next_u64() & u64::from(u32::MAX)
     }
 }

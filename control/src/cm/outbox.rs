@@ -4,7 +4,7 @@ use super::state::Repeat;
 use super::{CmConfig, CmDrop, CmEvent};
 use crate::drops::Drops;
 use crate::mad::{Envelope, MadAddress};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::mad::cm::CmMessage;
 use std::collections::VecDeque;
@@ -14,16 +14,16 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Outbox {
     pub(super) config: CmConfig,
-    dice: Dice,
+    rng: SeededRng,
     messages: VecDeque<Envelope>,
     events: VecDeque<CmEvent>,
     drops: Drops<CmDrop>,
 }
 
 impl Outbox {
-    pub(super) fn new(config: CmConfig, dice: Dice) -> Self {
+    pub(super) fn new(config: CmConfig, rng: SeededRng) -> Self {
         let (messages, events) = (VecDeque::new(), VecDeque::new());
-        Self { config, dice, messages, events, drops: Drops::default() }
+        Self { config, rng, messages, events, drops: Drops::default() }
     }
 
     /// Says something; if too much waits already, it is lost as if on the wire, and what matters
@@ -62,7 +62,7 @@ impl Outbox {
 
     /// What many say at one moment, such as goodbyes, shall not all be said again at one moment.
     fn later(&mut self, now: Time, interval: Duration) -> Time {
-        now + interval + self.dice.duration(interval / 8)
+        now + interval + self.rng.duration(interval / 8)
     }
 
     /// The peer has heard and asks for time: not for ever, and not for ever again.

@@ -26,7 +26,7 @@ pub use message::client_id;
 use crate::bounded::Queue;
 use crate::drops::{Drops, reasons};
 use crate::frame::{FRAMES_MAX, Frame, To};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::dhcp::{DhcpHeader, DhcpKind, DhcpMessage, DhcpOp, DhcpOptionCode};
@@ -136,7 +136,7 @@ reasons! {
 /// The client of one interface.
 pub struct Dhcp {
     client_id: Vec<u8>,
-    dice: Dice,
+    rng: SeededRng,
     state: DhcpState,
     since: Time,
     xid: u32,
@@ -153,7 +153,7 @@ impl Dhcp {
     pub fn new(client_id: &[u8], seed: u64) -> Self {
         Self {
             client_id: client_id[..client_id.len().min(CLIENT_ID_OCTETS_MAX)].to_vec(),
-            dice: Dice::secret(seed),
+            rng: SeededRng::secret(seed),
             state: DhcpState::Stopped,
             since: Time::START,
             xid: 0,
@@ -166,7 +166,7 @@ impl Dhcp {
 
     /// Begins to look for an address.
     pub fn start(&mut self, now: Time) {
-        let delay = self.dice.duration(START_DELAY_MAX);
+        let delay = self.rng.duration(START_DELAY_MAX);
         self.restart(now, delay);
     }
 
@@ -435,14 +435,14 @@ impl Dhcp {
     }
 
     fn new_exchange(&mut self, now: Time) {
-        self.xid = self.dice.roll() as u32;
+        self.xid = self.rng.next_u64() as u32;
         self.began = now;
     }
 
     /// Doubling, and a second more or less (RFC 2131 4.1).
     fn retry_after(&mut self, sent: u8) -> Duration {
         let doubled = RETRY_MIN * (1 << sent.min(8));
-        doubled.min(RETRY_MAX) - RETRY_SPREAD + self.dice.duration(RETRY_SPREAD * 2)
+        doubled.min(RETRY_MAX) - RETRY_SPREAD + self.rng.duration(RETRY_SPREAD * 2)
     }
 }
 

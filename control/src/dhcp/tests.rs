@@ -273,7 +273,7 @@ fn what_is_for_another_or_makes_no_sense_is_dropped() {
     let discover = next(&mut client);
     let good = reply(&discover, DhcpKind::OFFER, GIVEN, SERVER);
     let mut other = self::client();
-    other.dice = Dice::new(2);
+    other.rng = SeededRng::new(2);
     other.start(at(0));
     let strange = next(&mut other);
     client.handle_packet(at(1), &reply(&strange, DhcpKind::OFFER, GIVEN, SERVER));

@@ -64,7 +64,7 @@ use groups::Group;
 use life::Standing;
 use paths::Paths;
 use peers::Peers;
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::address::Gid;
 use pollux_wire::ip::ipoib::EtherType;
@@ -182,7 +182,7 @@ pub struct Interface {
 impl Interface {
     /// An interface at a port of which nothing is known yet.
     pub fn new(now: Time, config: InterfaceConfig, seed: u64) -> Self {
-        let mut dice = Dice::secret(seed);
+        let mut rng = SeededRng::secret(seed);
         let link = LinkAddress { qpn: config.qpn, ..LinkAddress::default() };
         let arp = ArpConfig { link, cedes: config.cedes };
         let nd = NdConfig {
@@ -197,27 +197,27 @@ impl Interface {
             standing: None,
             life: Life::NoPort,
             since: now,
-            sa: SaClient::new(config.sa, dice.split()),
+            sa: SaClient::new(config.sa, rng.split()),
             questions: Questions::default(),
             subscriptions: BTreeMap::new(),
             addresses: Addresses::new(),
             routes: Routes::new(),
             owned: BTreeMap::new(),
             undetected: BTreeSet::new(),
-            neighbours: Neighbours::new(neighbour, dice.roll()),
-            arp: Arp::new(arp, dice.roll()),
-            nd: Nd::new(nd, dice.roll()),
-            membership: Membership::new(dice.roll()),
+            neighbours: Neighbours::new(neighbour, rng.next_u64()),
+            arp: Arp::new(arp, rng.next_u64()),
+            nd: Nd::new(nd, rng.next_u64()),
+            membership: Membership::new(rng.next_u64()),
             icmp: Icmp::new(&config.icmp),
-            part_id: dice.roll() as u16,
+            part_id: rng.next_u64() as u16,
             dhcp: None,
-            dhcp_seed: dice.roll(),
+            dhcp_seed: rng.next_u64(),
             lease: None,
             groups: BTreeMap::new(),
             paths: Paths::default(),
             requests: Requests::default(),
             peers: Peers::default(),
-            connections: Connections::new(config.peer.clone(), config.workers, dice.roll()),
+            connections: Connections::new(config.peer.clone(), config.workers, rng.next_u64()),
             keys: 0,
             actions: VecDeque::new(),
             // One turn may ask every neighbor something.

@@ -15,7 +15,7 @@
 
 use super::{Envelope, Mad, MadAddress, Reception, SegmentOutcome};
 use crate::drops::{Drops, reasons};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::mad::rmpp::RmppStatus;
 use pollux_wire::mad::sa::SaMad;
@@ -107,7 +107,7 @@ struct Finished {
 /// Questions in line and under way; each has a purpose of type `K`.
 pub struct Transactions<K> {
     peer: Option<MadAddress>,
-    dice: Dice,
+    rng: SeededRng,
     window: usize,
     line_max: usize,
     table_octets_max: usize,
@@ -123,10 +123,10 @@ pub struct Transactions<K> {
 impl<K> Transactions<K> {
     /// None yet, and nobody to ask: `window` may be under way at a time and `line_max` wait
     /// besides; a table may have so many octets.
-    pub fn new(window: usize, line_max: usize, table_octets_max: usize, dice: Dice) -> Self {
+    pub fn new(window: usize, line_max: usize, table_octets_max: usize, rng: SeededRng) -> Self {
         Self {
             peer: None,
-            dice,
+            rng,
             window: window.max(1),
             line_max,
             table_octets_max,
@@ -331,7 +331,7 @@ impl<K> Transactions<K> {
 
     fn unused_id(&mut self) -> u32 {
         loop {
-            let id = self.dice.roll() as u32;
+            let id = self.rng.next_u64() as u32;
             let is_used = self.finished.iter().any(|finished| finished.id == id);
             if id != 0 && !is_used && !self.sent.contains_key(&id) {
                 return id;
@@ -345,7 +345,7 @@ impl<K> Transactions<K> {
         let Patience { first, longest, .. } = request.patience;
         let wait = first.saturating_mul(1 << tries.min(16)).min(longest);
         // Those who began at one moment shall not all come again at one moment.
-        let deadline = now + wait + self.dice.duration(wait / 8);
+        let deadline = now + wait + self.rng.duration(wait / 8);
         let (tries, reception) = (tries + 1, None);
         self.deadlines.insert((deadline, id));
         self.sent.insert(id, Sent { request, tries, deadline, is_busy: false, reception });
@@ -375,7 +375,7 @@ mod tests {
         Patience { tries: 3, first: Duration::from_secs(1), longest: Duration::from_secs(3) };
 
     fn transactions() -> Transactions<u32> {
-        let mut transactions = Transactions::new(2, 4, 1000, Dice::new(1));
+        let mut transactions = Transactions::new(2, 4, 1000, SeededRng::new(1));
         transactions.handle_peer(Time::START, Some(PEER));
         transactions
     }

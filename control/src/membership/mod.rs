@@ -17,7 +17,7 @@ use crate::bounded::Queue;
 use crate::drops::{Drops, reasons};
 use crate::frame::{FRAMES_MAX, Frame};
 use message::Heard;
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::mgid::GroupId;
 use reporter::Reporter;
@@ -56,7 +56,7 @@ reasons! {
 
 /// The groups of an interface.
 pub struct Membership {
-    dice: Dice,
+    rng: SeededRng,
     /// How many local listeners each group has.
     listeners: BTreeMap<IpAddr, usize>,
     /// How many groups each group of the link carries.
@@ -74,7 +74,7 @@ impl Membership {
     /// No group is heard yet.
     pub fn new(seed: u64) -> Self {
         Self {
-            dice: Dice::secret(seed),
+            rng: SeededRng::secret(seed),
             listeners: BTreeMap::new(),
             link_groups: BTreeMap::new(),
             igmp: Reporter::new(),
@@ -156,7 +156,7 @@ impl Membership {
     /// A packet of IPv4 came that carries IGMP.
     pub fn handle_igmp(&mut self, now: Time, octets: &[u8]) {
         match message::read_igmp(octets) {
-            Ok(Heard::Query(query)) => self.igmp.handle_query(now, query, &mut self.dice),
+            Ok(Heard::Query(query)) => self.igmp.handle_query(now, query, &mut self.rng),
             Ok(Heard::Report(group)) => self.igmp.handle_report(now, group),
             Err(reason) => self.drops.count(reason),
         }
@@ -165,7 +165,7 @@ impl Membership {
     /// A packet of IPv6 came that carries MLD.
     pub fn handle_mld(&mut self, now: Time, octets: &[u8]) {
         match message::read_mld(octets) {
-            Ok(Heard::Query(query)) => self.mld.handle_query(now, query, &mut self.dice),
+            Ok(Heard::Query(query)) => self.mld.handle_query(now, query, &mut self.rng),
             Ok(Heard::Report(group)) => self.mld.handle_report(now, group),
             Err(reason) => self.drops.count(reason),
         }
@@ -173,14 +173,14 @@ impl Membership {
 
     /// Does what is due by now.
     pub fn handle_timeout(&mut self, now: Time) {
-        let Self { dice, igmp, mld, frames, v4_source, v6_source, .. } = self;
+        let Self { rng, igmp, mld, frames, v4_source, v6_source, .. } = self;
         if igmp.due().is_some_and(|due| due <= now) {
-            for report in igmp.next(now, dice) {
+            for report in igmp.next(now, rng) {
                 message::write_igmp(*v4_source, &report).into_iter().for_each(|it| frames.push(it));
             }
         }
         if mld.due().is_some_and(|due| due <= now) {
-            for report in mld.next(now, dice) {
+            for report in mld.next(now, rng) {
                 message::write_mld(*v6_source, &report).into_iter().for_each(|it| frames.push(it));
             }
         }

@@ -9,7 +9,7 @@
 //! Sources are not filtered: who hears a group hears it from everyone. So what is reported of a
 //! group is always "all but none", or, when it is left, "none".
 
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::group_record::RecordType;
 use std::collections::BTreeMap;
@@ -132,7 +132,7 @@ impl Reporter {
     }
 
     /// A router asks.
-    pub(super) fn handle_query(&mut self, now: Time, query: Query, dice: &mut Dice) {
+    pub(super) fn handle_query(&mut self, now: Time, query: Query, rng: &mut SeededRng) {
         let before = self.version(now);
         match query.version {
             Version::Oldest => self.oldest_until = Some(now + OLD_QUERIER_TIME),
@@ -142,7 +142,7 @@ impl Reporter {
         if self.version(now) != before {
             self.forget_timers();
         }
-        let due = now + dice.duration(query.within);
+        let due = now + rng.duration(query.within);
         if self.general.is_some_and(|general| general <= due) {
             return;
         }
@@ -150,7 +150,7 @@ impl Reporter {
             None if self.version(now) == Version::Current => self.general = Some(due),
             None => {
                 for group in self.groups.values_mut().filter(|group| group.is_heard) {
-                    group.ask(now + dice.duration(query.within), Vec::new());
+                    group.ask(now + rng.duration(query.within), Vec::new());
                 }
             }
             Some(group) => {
@@ -180,21 +180,21 @@ impl Reporter {
     }
 
     /// What is to be told now; nothing when that is all.
-    pub(super) fn next(&mut self, now: Time, dice: &mut Dice) -> Vec<Report> {
+    pub(super) fn next(&mut self, now: Time, rng: &mut SeededRng) -> Vec<Report> {
         let version = self.version(now);
         let mut reports = match version {
-            Version::Current => self.changed_records(now, dice),
-            _ => self.changed_in_old(now, version, dice),
+            Version::Current => self.changed_records(now, rng),
+            _ => self.changed_in_old(now, version, rng),
         };
         reports.extend(self.answers(now, version));
         self.groups.retain(|_, group| group.is_heard || group.change.is_some());
         reports
     }
 
-    fn changed_records(&mut self, now: Time, dice: &mut Dice) -> Vec<Report> {
+    fn changed_records(&mut self, now: Time, rng: &mut SeededRng) -> Vec<Report> {
         let mut records = Vec::new();
         for (&ip, group) in &mut self.groups {
-            if group.take_change(now, dice.duration(REPORT_INTERVAL)) {
+            if group.take_change(now, rng.duration(REPORT_INTERVAL)) {
                 let kind = match group.is_heard {
                     true => RecordType::CHANGE_TO_EXCLUDE_MODE,
                     false => RecordType::CHANGE_TO_INCLUDE_MODE,
@@ -205,10 +205,10 @@ impl Reporter {
         in_reports(records)
     }
 
-    fn changed_in_old(&mut self, now: Time, version: Version, dice: &mut Dice) -> Vec<Report> {
+    fn changed_in_old(&mut self, now: Time, version: Version, rng: &mut SeededRng) -> Vec<Report> {
         let mut reports = Vec::new();
         for (&ip, group) in &mut self.groups {
-            if !group.take_change(now, dice.duration(OLD_REPORT_INTERVAL)) {
+            if !group.take_change(now, rng.duration(OLD_REPORT_INTERVAL)) {
                 continue;
             }
             if group.is_heard {

@@ -19,7 +19,7 @@ use crate::bounded::Queue;
 use crate::drops::{Drops, reasons};
 use crate::frame::{FRAMES_MAX, Frame, Sender, To, is_interface};
 use crate::neighbour::{Claim, ClaimKind};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::icmpv6::{Icmpv6Message, checksum_ok};
@@ -121,7 +121,7 @@ reasons! {
 /// Neighbour discovery on one interface.
 pub struct Nd {
     config: NdConfig,
-    dice: Dice,
+    rng: SeededRng,
     own: BTreeMap<Ipv6Addr, OwnState>,
     solicitations: Option<Solicitations>,
     frames: Queue<Frame>,
@@ -142,7 +142,7 @@ impl Nd {
     pub fn new(config: NdConfig, seed: u64) -> Self {
         Self {
             config,
-            dice: Dice::secret(seed),
+            rng: SeededRng::secret(seed),
             own: BTreeMap::new(),
             solicitations: None,
             frames: Queue::new(FRAMES_MAX),
@@ -161,7 +161,7 @@ impl Nd {
         // 5.4.2).
         let until = match self.config.detections {
             0 => now,
-            _ => now + self.dice.duration(DETECTION_DELAY_MAX),
+            _ => now + self.rng.duration(DETECTION_DELAY_MAX),
         };
         self.own.insert(ip, OwnState::Tentative { sent: 0, until });
         true
@@ -209,7 +209,7 @@ impl Nd {
 
     /// Asks which routers there are, until one answers or nobody did a few times.
     pub fn solicit_routers(&mut self, now: Time) {
-        self.solicitations = Some(Solicitations::new(now, &mut self.dice));
+        self.solicitations = Some(Solicitations::new(now, &mut self.rng));
     }
 
     /// An IPv6 packet came that carries such a message, without the header of the link.

@@ -1,6 +1,6 @@
 //! Asking for routers, and what they say (RFC 4861 6.3).
 
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::ipv6::IPV6_MTU_MIN;
 use pollux_wire::ip::list::List;
@@ -109,8 +109,8 @@ pub(super) struct Solicitations {
 
 impl Solicitations {
     /// Begins with a random wait, so that nodes that start together do not ask together.
-    pub(super) fn new(now: Time, dice: &mut Dice) -> Self {
-        Self { sent: 0, until: now + dice.duration(DELAY_MAX) }
+    pub(super) fn new(now: Time, rng: &mut SeededRng) -> Self {
+        Self { sent: 0, until: now + rng.duration(DELAY_MAX) }
     }
 
     /// The time to ask has come; afterwards there may be nothing left to ask.

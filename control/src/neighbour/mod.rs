@@ -17,7 +17,7 @@ pub use state::State;
 
 use crate::bounded::{Queue, Rate};
 use crate::drops::{Drops, reasons};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::ipv4::IPV4_MTU_MIN;
 use pollux_wire::ip::ipv6::IPV6_MTU_MIN;
@@ -202,7 +202,7 @@ pub struct NeighbourRow {
 /// The cache. `P` is a packet, in whatever form its owner keeps it.
 pub struct Neighbours<P> {
     config: NeighbourConfig,
-    dice: Dice,
+    rng: SeededRng,
     broadcasts: Rate,
     contests: Rate,
     mentions: Rate,
@@ -232,7 +232,7 @@ impl<P> Neighbours<P> {
             // Each entry has one question under way.
             asks: Queue::new(config.entries_max),
             config,
-            dice: Dice::secret(seed),
+            rng: SeededRng::secret(seed),
             entries: BTreeMap::new(),
             due: BTreeSet::new(),
             order: BTreeSet::new(),

@@ -30,7 +30,7 @@
 
 use super::NeighbourConfig;
 use crate::bounded::Rate;
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::link_address::LinkAddress;
 use std::time::Duration;
@@ -339,7 +339,7 @@ const ROUNDS_PER_BROADCAST: u8 = 4;
 /// What states are made by.
 pub(super) struct Rules<'a> {
     pub(super) config: &'a NeighbourConfig,
-    pub(super) dice: &'a mut Dice,
+    pub(super) rng: &'a mut SeededRng,
     pub(super) broadcasts: &'a mut Rate,
     pub(super) contests: &'a mut Rate,
 }
@@ -376,7 +376,7 @@ impl Rules<'_> {
     /// (RFC 4861 6.3.2).
     fn reachable(&mut self, now: Time, address: LinkAddress) -> State {
         let base = self.config.reachable_for;
-        State::Reachable { address, until: now + base / 2 + self.dice.duration(base) }
+        State::Reachable { address, until: now + base / 2 + self.rng.duration(base) }
     }
 
     pub(super) fn stale(&mut self, now: Time, address: LinkAddress, is_confirmed: bool) -> State {

@@ -183,8 +183,8 @@ impl<P> Neighbours<P> {
     }
 
     fn rules(&mut self) -> Rules<'_> {
-        let Self { config, dice, broadcasts, contests, .. } = self;
-        Rules { config, dice, broadcasts, contests }
+        let Self { config, rng, broadcasts, contests, .. } = self;
+        Rules { config, rng, broadcasts, contests }
     }
 
     fn ask(&mut self, ip: IpAddr, step: Step) {

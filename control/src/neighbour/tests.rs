@@ -133,11 +133,11 @@ fn every_state_with_every_input() {
     for state in states {
         writeln!(table, "{}", short(state.into())).unwrap();
         for (name, input) in inputs {
-            let (mut dice, mut broadcasts) = (Dice::new(1), Rate::new(10, 10));
+            let (mut rng, mut broadcasts) = (SeededRng::new(1), Rate::new(10, 10));
             let mut contests = broadcasts.clone();
-            let (config, dice) = (&config, &mut dice);
+            let (config, rng) = (&config, &mut rng);
             let (broadcasts, contests) = (&mut broadcasts, &mut contests);
-            let mut rules = Rules { config, dice, broadcasts, contests };
+            let mut rules = Rules { config, rng, broadcasts, contests };
             let step = state.after(until, input, &mut rules);
             if step != state.into() {
                 writeln!(table, "    {name}: {}", short(step)).unwrap();

@@ -86,7 +86,7 @@ impl Connections {
     }
 
     fn send_req(&mut self, now: Time, key: ConnectionKey, qpn: Qpn, path: &PathRecord) {
-        let starting_psn = Psn::new(self.dice.roll() as u32);
+        let starting_psn = Psn::new(self.rng.next_u64() as u32);
         let Some(worker) = self.all.get(&key).map(|connection| connection.worker) else { return };
         let Some(place) = &self.place else { return };
         let words = self.words(place.link.qpn);

@@ -87,7 +87,7 @@ impl Connections {
         let ways = &mut connection.ways;
         let pause = config.alternate_after.saturating_mul(1 << ways.vain.min(16));
         let pause = pause.min(config.alternate_pause_max);
-        let due = now + pause + self.dice.duration(pause / 8);
+        let due = now + pause + self.rng.duration(pause / 8);
         if let Some(before) = ways.due.replace(due) {
             self.seeking.remove(&(before, key));
         }

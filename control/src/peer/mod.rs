@@ -52,7 +52,7 @@ use crate::interface::{Action, ConnectionKey, ConnectionNews, Worker};
 use crate::mad::{Envelope, MadAddress};
 use connection::{Cause, Connection, State};
 use lane::{Attempt, Lane};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_verbs::{QpType, Retries};
 use pollux_wire::address::{Gid, Qpn};
@@ -154,7 +154,7 @@ pub struct Connections {
     /// How many of ours there are, one at the least.
     workers: u8,
     cm: Cm,
-    dice: Dice,
+    rng: SeededRng,
     place: Option<Place>,
     peers: BTreeMap<Address, Peer>,
     /// When something becomes of which pause.
@@ -180,12 +180,12 @@ pub struct Connections {
 impl Connections {
     /// None yet, and nowhere to make them, for so many workers.
     pub fn new(config: PeerConfig, workers: u8, seed: u64) -> Self {
-        let mut dice = Dice::secret(seed);
+        let mut rng = SeededRng::secret(seed);
         Self {
-            cm: Cm::new(config.cm, dice.split()),
+            cm: Cm::new(config.cm, rng.split()),
             config,
             workers: workers.max(1),
-            dice,
+            rng,
             place: None,
             peers: BTreeMap::new(),
             due: BTreeSet::new(),

@@ -171,7 +171,7 @@ impl Connections {
     ) {
         let mut rep = Rep {
             local_qpn: qpn,
-            starting_psn: Psn::new(self.dice.roll() as u32),
+            starting_psn: Psn::new(self.rng.next_u64() as u32),
             target_ack_delay: self.config.ca_ack_delay,
             rnr_retry_count: RNR_FOR_EVER,
             srq: true,

@@ -18,7 +18,7 @@ use crate::drops::{Drops, reasons};
 use crate::mad::{
     Envelope, Full, MadAddress, Outcome, Patience, Request, TransactionDrop, Transactions,
 };
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::mad::notice::NoticeReport;
 use pollux_wire::mad::sa::SaMad;
@@ -120,14 +120,14 @@ pub struct SaClient {
 
 impl SaClient {
     /// A client that does not know its administrator yet.
-    pub fn new(config: SaConfig, dice: Dice) -> Self {
+    pub fn new(config: SaConfig, rng: SeededRng) -> Self {
         Self {
             config,
             transactions: Transactions::new(
                 config.questions_under_way_max,
                 config.questions_in_line_max,
                 config.table_octets_max,
-                dice,
+                rng,
             ),
             acknowledgements: VecDeque::new(),
             notices: VecDeque::new(),
@@ -278,7 +278,7 @@ mod tests {
                 0..60,
             ),
         ) {
-            let mut client = SaClient::new(SaConfig::default(), Dice::new(1));
+            let mut client = SaClient::new(SaConfig::default(), SeededRng::new(1));
             let (now, peer) = (Time::START, MadAddress::gsi(Lid(1), 0, PKey::DEFAULT));
             client.handle_sm_change(now, Some(peer));
             let (mut asked, mut ended) = (0, 0);

@@ -6,7 +6,7 @@ use pollux_control::interface::{From, GroupTerms, Interface, InterfaceConfig, Re
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_control::nd::{Nd, NdConfig};
 use pollux_fabric::sm::{Config, Partitions};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Guid, Lid, Qpn};
 use pollux_wire::ip::arp::{ArpOperation, ArpPacket};
@@ -324,14 +324,14 @@ fn a_crowd_of_liars_costs_tables_their_limits_and_no_more() {
     });
     world.pass(5 * SECOND);
     assert_all_reach(&mut world, SECOND);
-    let mut dice = Dice::new(11);
+    let mut rng = SeededRng::new(11);
     let victim = world.hosts[0].interface.row().address;
     for _ in 0..3000 {
-        let (ip, guid) = (dice.roll() as u32, Guid(dice.roll()));
+        let (ip, guid) = (rng.next_u64() as u32, Guid(rng.next_u64()));
         let gid = Gid::new(Gid::DEFAULT_PREFIX, guid);
-        let qpn = Qpn(dice.below(1 << 24) as u32);
+        let qpn = Qpn(rng.below(1 << 24) as u32);
         let lie = ArpPacket {
-            operation: if dice.happens(500_000) {
+            operation: if rng.happens(500_000) {
                 ArpOperation::REQUEST
             } else {
                 ArpOperation::REPLY
@@ -344,7 +344,7 @@ fn a_crowd_of_liars_costs_tables_their_limits_and_no_more() {
         let mut octets = vec![0; ArpPacket::<LinkAddress>::LEN];
         lie.write(&mut octets).unwrap();
         world.inject(0, EtherType::ARP, &octets);
-        if dice.happens(20_000) {
+        if rng.happens(20_000) {
             world.pass(SECOND / 50);
         }
     }
@@ -448,14 +448,14 @@ fn an_address_that_moves_is_followed_within_half_a_second() {
 #[test]
 fn any_datagram_and_any_packet_is_survived() {
     let mut world = World::up(12, 2);
-    let mut dice = Dice::new(12);
+    let mut rng = SeededRng::new(12);
     for round in 0..4000u32 {
-        let octets: Vec<u8> = (0..dice.below(300)).map(|_| dice.roll() as u8).collect();
+        let octets: Vec<u8> = (0..rng.below(300)).map(|_| rng.next_u64() as u8).collect();
         let kinds = [EtherType::ARP, EtherType::RARP, EtherType::IPV4, EtherType::IPV6];
         world.inject(0, kinds[round as usize % 4], &octets);
         let mut mad = [0; 256];
-        mad.iter_mut().for_each(|octet| *octet = dice.roll() as u8);
-        mad[..4].copy_from_slice(&[1, [3, 7][round as usize % 2], 2, dice.roll() as u8]);
+        mad.iter_mut().for_each(|octet| *octet = rng.next_u64() as u8);
+        mad[..4].copy_from_slice(&[1, [3, 7][round as usize % 2], 2, rng.next_u64() as u8]);
         let peer = MadAddress::gsi(Lid(1), 0, PKey::DEFAULT);
         let now = world.now;
         world.hosts[0].interface.handle_mad(now, &Envelope { peer, mad });

@@ -9,7 +9,7 @@ use pollux_control::mad::{Envelope, MadAddress};
 use pollux_fabric::sm::{Config, Residents};
 use pollux_fabric::subnet::{Datagram, Subnet};
 use pollux_fabric::topology::{End, Topology};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_verbs::{QpState, QpType};
 use pollux_wire::address::Qpn;
@@ -71,7 +71,7 @@ pub struct World {
     pub reports: Vec<u64>,
     /// How interfaces see their ports.
     pub seen: fn(usize, PortView) -> PortView,
-    dice: Dice,
+    rng: SeededRng,
     flying: BTreeMap<(Time, u64), Flying>,
     number: u64,
 }
@@ -165,7 +165,7 @@ impl World {
             weather: Weather::default(),
             mads_lost: 0,
             seen: |_, view| view,
-            dice: Dice::new(!seed),
+            rng: SeededRng::new(!seed),
             flying: BTreeMap::new(),
             number: 0,
         }
@@ -316,7 +316,7 @@ impl World {
         let host = &mut self.hosts[nth];
         let (header, _) = MadHeader::read(&datagram.mad).unwrap();
         self.reports[nth] += u64::from(header.method == Method::REPORT);
-        if datagram.dest_qp == Qpn::GSI && !self.dice.happens(self.mads_lost) {
+        if datagram.dest_qp == Qpn::GSI && !self.rng.happens(self.mads_lost) {
             let peer = MadAddress::gsi(datagram.slid, 0, PKey::DEFAULT);
             host.interface.handle_mad(self.now, &Envelope { peer, mad: datagram.mad });
         }
@@ -356,7 +356,7 @@ impl World {
             }
             while let Some(Envelope { peer, mad }) = self.hosts[nth].interface.poll_mad() {
                 has_news = true;
-                if self.dice.happens(self.mads_lost) {
+                if self.rng.happens(self.mads_lost) {
                     continue;
                 }
                 let view = self.view(nth);
@@ -397,13 +397,13 @@ impl World {
             .collect();
         let Outgoing { ether_type, packet, .. } = outgoing;
         for to in receivers {
-            let copies = 1 + u32::from(self.dice.happens(self.weather.doubled));
+            let copies = 1 + u32::from(self.rng.happens(self.weather.doubled));
             for _ in 0..copies {
-                if self.dice.happens(self.weather.lost) {
+                if self.rng.happens(self.weather.lost) {
                     continue;
                 }
-                let delay = match self.dice.happens(self.weather.delayed) {
-                    true => self.dice.duration(Duration::from_millis(200)),
+                let delay = match self.rng.happens(self.weather.delayed) {
+                    true => self.rng.duration(Duration::from_millis(200)),
                     false => Duration::ZERO,
                 };
                 self.number += 1;

@@ -8,7 +8,7 @@ use node::{Node, link};
 use pollux_control::address::AddressState;
 use pollux_control::nd::ALL_NODES;
 use pollux_control::neighbour::{NeighbourConfig, Neighbours, State};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::arp::{ArpOperation, ArpPacket};
@@ -72,15 +72,15 @@ fn whatever_happens_on_the_link_resolution_ends_and_no_packet_is_lost_in_it() {
     for seed in 0..60 {
         let mut world = world(4, seed, bad_link());
         world.run_for(SETTLED);
-        let mut dice = Dice::new(seed);
+        let mut rng = SeededRng::new(seed);
         for _ in 0..60 {
             let now = world.now;
-            let from = dice.below(4) as usize;
+            let from = rng.below(4) as usize;
             // Number 5 and above do not exist.
-            let number = 1 + dice.below(6);
-            let to = if dice.happens(500_000) { v4(number) } else { v6(number) };
+            let number = 1 + rng.below(6);
+            let to = if rng.happens(500_000) { v4(number) } else { v6(number) };
             world.nodes[from].ping(now, to);
-            world.run_for(dice.duration(3 * SECOND));
+            world.run_for(rng.duration(3 * SECOND));
         }
         world.run_for(30 * SECOND);
         for (number, node) in world.nodes.iter().enumerate() {
@@ -110,11 +110,11 @@ fn no_two_nodes_hold_one_address() {
         let faults = Faults { delay: Duration::from_millis(50), ..Faults::default() };
         let mut world = world(2, seed, faults);
         // The second begins at any time: before, while, or after the first has it.
-        let mut dice = Dice::new(seed);
+        let mut rng = SeededRng::new(seed);
         let now = world.now;
         world.nodes[0].configure(now, "10.0.0.9", 24);
         world.nodes[0].configure(now, "fd00::9", 64);
-        world.run_for(dice.duration(SETTLED));
+        world.run_for(rng.duration(SETTLED));
         let now = world.now;
         world.nodes[1].configure(now, "10.0.0.9", 24);
         world.nodes[1].configure(now, "fd00::9", 64);
@@ -234,7 +234,7 @@ fn a_storm_of_forged_claims_does_not_part_two_nodes() {
         let config = NeighbourConfig { entries_max: 32, ..NeighbourConfig::default() };
         world.nodes[0].neighbours = Neighbours::new(config, seed);
         world.run_for(SETTLED);
-        let mut dice = Dice::new(seed);
+        let mut rng = SeededRng::new(seed);
         for round in 0..40 {
             let now = world.now;
             for to in [v4(2), v6(2)] {
@@ -244,7 +244,7 @@ fn a_storm_of_forged_claims_does_not_part_two_nodes() {
             assert_eq!(world.nodes[0].echoes.len(), 2 * (round + 1), "seed {seed}");
             for _ in 0..200 {
                 let now = world.now;
-                world.nodes[0].receive(now, EtherType::ARP, &forged(&mut dice));
+                world.nodes[0].receive(now, EtherType::ARP, &forged(&mut rng));
                 world.nodes[0].drain(now);
             }
             assert!(world.nodes[0].rows(world.now).len() <= 32);
@@ -253,13 +253,13 @@ fn a_storm_of_forged_claims_does_not_part_two_nodes() {
 }
 
 /// A question to node 1, or an answer, from anybody but nodes 1 and 2.
-fn forged(dice: &mut Dice) -> Vec<u8> {
-    let operation = ArpOperation(1 + dice.below(2) as u16);
-    let nowhere = link(1000 + dice.below(100_000), 2 + dice.below(1000) as u32);
+fn forged(rng: &mut SeededRng) -> Vec<u8> {
+    let operation = ArpOperation(1 + rng.below(2) as u16);
+    let nowhere = link(1000 + rng.below(100_000), 2 + rng.below(1000) as u32);
     let packet = ArpPacket {
         operation,
         sender_hardware: nowhere,
-        sender_protocol: Ipv4Addr::from_bits(0x0a00_0003 + dice.below(0xff_0000) as u32),
+        sender_protocol: Ipv4Addr::from_bits(0x0a00_0003 + rng.below(0xff_0000) as u32),
         target_hardware: link(1, 0x41),
         target_protocol: Ipv4Addr::new(10, 0, 0, 1),
     };

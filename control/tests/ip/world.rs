@@ -2,7 +2,7 @@
 
 use crate::node::Node;
 use pollux_control::frame::{Frame, To};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::ipoib::EtherType;
 use std::collections::BTreeMap;
@@ -25,16 +25,16 @@ pub struct World {
     pub to_groups: usize,
     /// Every frame that was sent.
     pub frames: Vec<Frame>,
-    dice: Dice,
+    rng: SeededRng,
     travelling: BTreeMap<(Time, u64), (usize, EtherType, Vec<u8>)>,
     sent: u64,
 }
 
 impl World {
     pub fn new(seed: u64, faults: Faults, nodes: Vec<Node>) -> Self {
-        let (dice, travelling) = (Dice::new(seed), BTreeMap::new());
+        let (rng, travelling) = (SeededRng::new(seed), BTreeMap::new());
         let (now, sent) = (Time::START, 0);
-        Self { now, nodes, faults, to_groups: 0, frames: Vec::new(), dice, travelling, sent }
+        Self { now, nodes, faults, to_groups: 0, frames: Vec::new(), rng, travelling, sent }
     }
 
     /// Lets everything happen that is due until `end`.
@@ -76,10 +76,10 @@ impl World {
                 To::Link(address) => self.nodes[to].link.is_same_interface(&address),
                 To::Neighbour(_) | To::Route => panic!("the node resolves these"),
             };
-            if is_receiver && !self.dice.happens(self.faults.loss) {
-                let copies = 1 + u64::from(self.dice.happens(self.faults.duplication));
+            if is_receiver && !self.rng.happens(self.faults.loss) {
+                let copies = 1 + u64::from(self.rng.happens(self.faults.duplication));
                 for _ in 0..copies {
-                    let delay = self.dice.duration(self.faults.delay);
+                    let delay = self.rng.duration(self.faults.delay);
                     let arrival = self.now + Duration::from_micros(2) + delay;
                     self.sent += 1;
                     let packet = (to, frame.ether_type, frame.packet.clone());

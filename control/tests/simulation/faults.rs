@@ -1,8 +1,8 @@
-//! What befalls a world: troubles, each with its beginning and its end, drawn from dice.
+//! What befalls a world: troubles, each with its beginning and its end, drawn from an RNG.
 
 use crate::network::Weather;
 use crate::world::World;
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -30,28 +30,28 @@ pub enum Trouble {
 
 impl Trouble {
     /// Any one, and how long it lasts.
-    pub fn any(dice: &mut Dice, nodes: usize) -> (Self, Duration) {
-        let node = dice.below(nodes as u64) as usize;
-        let trouble = match dice.below(10) {
+    pub fn any(rng: &mut SeededRng, nodes: usize) -> (Self, Duration) {
+        let node = rng.below(nodes as u64) as usize;
+        let trouble = match rng.below(10) {
             0 | 1 => Self::Dead {
                 node,
-                has_new_qpn: dice.happens(500_000),
-                forgets_qpns: dice.happens(500_000),
+                has_new_qpn: rng.happens(500_000),
+                forgets_qpns: rng.happens(500_000),
             },
-            2 => Self::QueuePair { node, which: dice.below(nodes as u64) as usize },
+            2 => Self::QueuePair { node, which: rng.below(nodes as u64) as usize },
             3 => Self::NoQueuePairs { node },
             4 => Self::Cable { node },
             5 => Self::Closed { node },
             6 => Self::SaSilence,
             7 => Self::NewManager,
             _ => Self::Weather {
-                frames: dice.happens(700_000),
-                mads: dice.happens(700_000),
-                how_bad: storm(dice),
+                frames: rng.happens(700_000),
+                mads: rng.happens(700_000),
+                how_bad: storm(rng),
             },
         };
-        let long = if dice.happens(200_000) { 120 } else { 20 };
-        (trouble, dice.duration(long * SECOND))
+        let long = if rng.happens(200_000) { 120 } else { 20 };
+        (trouble, rng.duration(long * SECOND))
     }
 
     pub fn begin(&self, world: &mut World) {
@@ -88,10 +88,10 @@ impl Trouble {
     }
 }
 
-fn storm(dice: &mut Dice) -> Weather {
+fn storm(rng: &mut SeededRng) -> Weather {
     Weather {
-        lost: dice.below(400_000) as u32,
-        doubled: dice.below(200_000) as u32,
-        late: dice.duration(3 * SECOND),
+        lost: rng.below(400_000) as u32,
+        doubled: rng.below(200_000) as u32,
+        late: rng.duration(3 * SECOND),
     }
 }

@@ -6,7 +6,7 @@ use crate::world::World;
 use pollux_control::interface::Worker;
 use pollux_control::peer::{PeerConfig, Policy};
 use pollux_fabric::sm::Config;
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_wire::address::Guid;
 use std::time::Duration;
 
@@ -75,12 +75,12 @@ impl Flow {
 /// How long a flow stands still once the cable of `whose` was pulled `flaps` times.
 fn still_after(seed: u64, policy: Policy, (whose, flaps): (usize, u32)) -> Duration {
     let mut flow = Flow::new(seed, policy);
-    let mut dice = Dice::new(seed ^ 0xf1a9);
+    let mut rng = SeededRng::new(seed ^ 0xf1a9);
     for _ in 0..flaps {
         flow.world.set_cable(whose, false);
-        flow.goes_on(10 * MILLISECOND + dice.duration(600 * MILLISECOND));
+        flow.goes_on(10 * MILLISECOND + rng.duration(600 * MILLISECOND));
         flow.world.set_cable(whose, true);
-        flow.goes_on(dice.duration(1500 * MILLISECOND));
+        flow.goes_on(rng.duration(1500 * MILLISECOND));
     }
     flow.until_it_comes()
 }

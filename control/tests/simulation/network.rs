@@ -74,12 +74,12 @@ impl World {
 
     /// When copies of something come, in this weather.
     fn arrivals(&mut self, weather: Weather) -> impl Iterator<Item = Duration> + use<> {
-        let copies = 1 + u32::from(self.dice.happens(weather.doubled));
-        let dice = &mut self.dice;
+        let copies = 1 + u32::from(self.rng.happens(weather.doubled));
+        let rng = &mut self.rng;
         let times: Vec<_> = (0..copies)
             .filter_map(|_| {
-                let late = dice.duration(weather.late);
-                (!dice.happens(weather.lost)).then_some(WAY + late)
+                let late = rng.duration(weather.late);
+                (!rng.happens(weather.lost)).then_some(WAY + late)
             })
             .collect();
         times.into_iter()
@@ -206,7 +206,7 @@ impl World {
             }
             // Late is what comes by a second try; order is kept by it, and by nobody here.
             _ => {
-                let late = self.dice.duration(weather.late.min(RETRIES));
+                let late = self.rng.duration(weather.late.min(RETRIES));
                 self.put(WAY + late, Event::Message(message(packet)));
             }
         }

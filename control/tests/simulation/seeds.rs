@@ -10,7 +10,7 @@ use pollux_control::interface::{InterfaceConfig, Load, Way, Worker};
 use pollux_control::peer::Policy;
 use pollux_fabric::sm::Config;
 use pollux_verbs::QpState;
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -51,33 +51,33 @@ struct Plan {
 }
 
 impl Plan {
-    fn of(seed: u64, nodes: usize) -> (Self, Dice) {
-        let mut dice = Dice::new(seed);
-        let usual = [Policy::Auto, Policy::Rc, Policy::Rc, Policy::Uc][dice.below(4) as usize];
-        let is_mixed = dice.happens(250_000);
+    fn of(seed: u64, nodes: usize) -> (Self, SeededRng) {
+        let mut rng = SeededRng::new(seed);
+        let usual = [Policy::Auto, Policy::Rc, Policy::Rc, Policy::Uc][rng.below(4) as usize];
+        let is_mixed = rng.happens(250_000);
         let all = [Policy::Auto, Policy::Rc, Policy::Uc, Policy::Ud];
-        let mut policy = |_| if is_mixed { all[dice.below(4) as usize] } else { usual };
+        let mut policy = |_| if is_mixed { all[rng.below(4) as usize] } else { usual };
         let policies = (0..nodes).map(&mut policy).collect();
         let mtus = [4100, 9004, 65_524, 65_524];
-        let receive_mtus = (0..nodes).map(|_| mtus[dice.below(4) as usize]).collect();
-        let troubles = (0..dice.below(12)).map(|_| {
-            let (trouble, time) = Trouble::any(&mut dice, nodes);
-            (dice.duration(60 * SECOND), trouble, time)
+        let receive_mtus = (0..nodes).map(|_| mtus[rng.below(4) as usize]).collect();
+        let troubles = (0..rng.below(12)).map(|_| {
+            let (trouble, time) = Trouble::any(&mut rng, nodes);
+            (rng.duration(60 * SECOND), trouble, time)
         });
         let troubles = troubles.collect();
-        let ipv6 = dice.happens(500_000);
-        let workers = Self::workers(&mut Dice::new(!seed), nodes);
-        (Self { nodes, policies, receive_mtus, workers, ipv6, troubles }, dice)
+        let ipv6 = rng.happens(500_000);
+        let workers = Self::workers(&mut SeededRng::new(!seed), nodes);
+        (Self { nodes, policies, receive_mtus, workers, ipv6, troubles }, rng)
     }
 
     /// In one world of two nobody has several workers, in one of four all have as many.
-    fn workers(dice: &mut Dice, nodes: usize) -> Vec<u8> {
+    fn workers(rng: &mut SeededRng, nodes: usize) -> Vec<u8> {
         let all = [1, 2, 2, 4];
-        let usual = all[dice.below(4) as usize];
-        match dice.below(4) {
+        let usual = all[rng.below(4) as usize];
+        match rng.below(4) {
             0 | 1 => vec![1; nodes],
             2 => vec![usual; nodes],
-            _ => (0..nodes).map(|_| all[dice.below(4) as usize]).collect(),
+            _ => (0..nodes).map(|_| all[rng.below(4) as usize]).collect(),
         }
     }
 
@@ -108,18 +108,18 @@ impl Plan {
 struct Run {
     seed: u64,
     plan: Plan,
-    dice: Dice,
+    rng: SeededRng,
     world: World,
     mark: u64,
 }
 
 impl Run {
     fn new(seed: u64, nodes: usize) -> Self {
-        let (plan, dice) = Plan::of(seed, nodes);
+        let (plan, rng) = Plan::of(seed, nodes);
         let topology = format!("single:{}", nodes + 1);
         let world =
             World::new(seed, &topology, Config::default(), |it, nth| plan.configure(it, nth));
-        Self { seed, plan, dice, world, mark: 0 }
+        Self { seed, plan, rng, world, mark: 0 }
     }
 
     fn send(&mut self, (from, to): (usize, usize), len: usize) -> u64 {
@@ -139,15 +139,15 @@ impl Run {
         let pairs = self.plan.pairs();
         for ((at, _), (trouble, begins)) in steps {
             while self.world.now < begin + at {
-                let some = pairs[self.dice.below(pairs.len() as u64) as usize];
-                let is_both_ways = self.dice.happens(500_000);
-                let len = if self.dice.happens(500_000) { SHORT } else { LONG };
+                let some = pairs[self.rng.below(pairs.len() as u64) as usize];
+                let is_both_ways = self.rng.happens(500_000);
+                let len = if self.rng.happens(500_000) { SHORT } else { LONG };
                 self.send(some, len);
                 if is_both_ways {
                     self.send((some.1, some.0), len);
                 }
                 let left = (begin + at).since_start().saturating_sub(self.world.now.since_start());
-                let pause = self.dice.duration(2 * SECOND);
+                let pause = self.rng.duration(2 * SECOND);
                 self.world.pass(pause.min(left));
             }
             match begins {
@@ -303,7 +303,7 @@ fn run(seed: u64, nodes: usize) -> Recovery {
     let over = run.world.now;
     let mut pairs = run.plan.pairs();
     while pairs.len() > PAIRS_MAX {
-        let one = run.dice.below(pairs.len() as u64) as usize;
+        let one = run.rng.below(pairs.len() as u64) as usize;
         let (from, to) = pairs.swap_remove(one);
         pairs.retain(|pair| *pair != (to, from));
     }

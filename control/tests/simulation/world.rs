@@ -12,7 +12,7 @@ use pollux_control::mad::{Envelope, MadAddress};
 use pollux_fabric::sm::{Config, Residents};
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::{End, Topology};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::ip::IpProtocol;
@@ -49,7 +49,7 @@ pub struct World {
     pub manager: (End, Config),
     pub nodes: Vec<Node>,
     pub now: Time,
-    pub dice: Dice,
+    pub rng: SeededRng,
     /// What befalls frames.
     pub weather: Weather,
     /// What befalls management datagrams.
@@ -140,7 +140,7 @@ impl World {
             manager: (at_manager, manager),
             nodes,
             now: Time::START,
-            dice: Dice::new(seed),
+            rng: SeededRng::new(seed),
             weather: Weather::CALM,
             mad_weather: Weather::CALM,
             is_sa_silent: false,
@@ -165,7 +165,7 @@ impl World {
 
     /// A node begins, or begins anew.
     pub fn start(&mut self, nth: usize) {
-        let seed = self.dice.roll();
+        let seed = self.rng.next_u64();
         let node = &mut self.nodes[nth];
         node.life += 1;
         node.interface = Some(Interface::new(self.now, node.config.clone(), seed));

@@ -34,7 +34,7 @@ mod tests;
 use counts::{CountsWriter, WorkerCounts};
 use idle::{AWAKE, Idle};
 use pollux_mem::spsc::{self, Consumer, Producer};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -113,7 +113,7 @@ pub struct Worker<C> {
     commands: Consumer<C>,
     counts: WorkerCounts,
     published: CountsWriter,
-    dice: Dice,
+    rng: SeededRng,
     state: State,
     /// When the last turn began, and whether it was busy.
     last: Option<(Time, bool)>,
@@ -145,7 +145,7 @@ pub fn worker<C>(idle: Idle, published: CountsWriter, seed: u64) -> (Worker<C>, 
         commands: consumer,
         counts: WorkerCounts::default(),
         published,
-        dice: Dice::new(seed),
+        rng: SeededRng::new(seed),
         state: State::Running,
         last: None,
         silent_since: None,
@@ -285,7 +285,7 @@ impl<C> Worker<C> {
         work.keep_house(now);
         self.counts.packets = work.packets();
         self.published.write(&self.counts);
-        self.house_due = now + HOUSE_EVERY / 2 + self.dice.duration(HOUSE_EVERY);
+        self.house_due = now + HOUSE_EVERY / 2 + self.rng.duration(HOUSE_EVERY);
     }
 
     /// Ends without a rest: it is not for long.

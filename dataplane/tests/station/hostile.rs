@@ -3,7 +3,7 @@
 use crate::pair::*;
 use pollux_dataplane::reason::PacketDrop;
 use pollux_mem::Memory;
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::*;
 
 /// Sends messages past the station: whatever octets, by the given queue pair of host 0.
@@ -145,15 +145,15 @@ fn any_octets_are_taken_or_counted() {
     for seed in 0..20 {
         let mut pair = Pair::new(seed, Setup { small: [300; 2], ..Setup::default() });
         let mut rogue = Rogue::new(&mut pair);
-        let mut dice = Dice::new(seed);
+        let mut rng = SeededRng::new(seed);
         let mut came = 0;
         for _ in 0..500 {
-            let octets_max = if dice.happens(500_000) { 64 } else { 2048 };
-            let octets = dice.below(octets_max) as usize;
-            let mut message = end::pattern(dice.roll(), octets);
+            let octets_max = if rng.happens(500_000) { 64 } else { 2048 };
+            let octets = rng.below(octets_max) as usize;
+            let mut message = end::pattern(rng.next_u64(), octets);
             let ether_types = [0x0800u16, 0x86dd, 0x0806, 0x8035];
-            if octets >= 5 && dice.happens(800_000) {
-                let ether_type = ether_types[dice.below(4) as usize];
+            if octets >= 5 && rng.happens(800_000) {
+                let ether_type = ether_types[rng.below(4) as usize];
                 message[..2].copy_from_slice(&ether_type.to_be_bytes());
             }
             rogue.send(&mut pair, &message);

@@ -13,7 +13,7 @@
 //! 5. [`address`], [`event`], [`error`]: the rest of the vocabulary;
 //! 6. [`conformance`]: the suite that every adapter must pass, and a good place to learn verbs;
 //! 7. [`end`]: one end of a connection that is told what to do from elsewhere;
-//! 8. [`time`] and [`dice`]: moments and random numbers, which are passed in everywhere;
+//! 8. [`time`] and [`rng`]: moments and random numbers, which are passed in everywhere;
 //! 9. [`table`]: for implementers, where handles come from.
 #![forbid(unsafe_code)]
 
@@ -21,12 +21,12 @@ pub mod address;
 pub mod completion;
 pub mod conformance;
 pub mod device;
-pub mod dice;
 pub mod end;
 pub mod error;
 pub mod event;
 pub mod memory;
 pub mod qp;
+pub mod rng;
 pub mod table;
 pub mod time;
 pub mod transition;

@@ -42,7 +42,7 @@ use mtu::Mtus;
 use outbox::{Outbox, Packet};
 use packet::{IpPacket, NotWhole, Quoted};
 use pollux_control::bounded::Queue;
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
 use std::collections::BTreeSet;
@@ -57,7 +57,7 @@ const UNHEARD_MAX: usize = 64;
 /// Sockets of a host.
 pub struct Stack {
     addresses: BTreeSet<IpAddr>,
-    dice: Dice,
+    rng: SeededRng,
     mtus: Mtus,
     udp: Udp,
     tcp: Tcp,
@@ -73,19 +73,19 @@ impl Stack {
     /// A stack without sockets. The seed is to be unknown to others.
     pub fn new(config: StackConfig, seed: u64) -> Self {
         // Others see numbers and ports that come of it.
-        let mut dice = Dice::secret(seed);
+        let mut rng = SeededRng::secret(seed);
         Self {
             addresses: BTreeSet::new(),
             mtus: Mtus::new(config.mtu),
             udp: Udp::new(config.udp_sockets_max, config.udp_queue_octets_max),
-            tcp: Tcp::new(config.tcp, config.verifies, dice.split()),
+            tcp: Tcp::new(config.tcp, config.verifies, rng.split()),
             out: Outbox::new(config.packets_max),
             current: Packet::default(),
             unheard: Queue::new(UNHEARD_MAX),
             counts: Counts::default(),
             verifies: config.verifies,
             share: Share::ALL,
-            dice,
+            rng,
         }
     }
 

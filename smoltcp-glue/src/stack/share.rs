@@ -4,7 +4,7 @@
 use super::tcp::TcpId;
 use super::{BindError, Stack, UdpId};
 use pollux_dataplane::flow::{Deal, LEAD};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -71,7 +71,7 @@ impl Stack {
         (local, remote): (SocketAddr, SocketAddr),
     ) -> Result<TcpId, BindError> {
         let mut locals =
-            ephemeral_ports(&mut self.dice).map(|port| SocketAddr::new(local.ip(), port));
+            ephemeral_ports(&mut self.rng).map(|port| SocketAddr::new(local.ip(), port));
         let local = locals.find(|local| {
             self.share.has_connection(*local, remote) && self.tcp.is_free(*local, remote)
         });
@@ -80,7 +80,7 @@ impl Stack {
 
     /// A socket at any port that is free and that is dealt to this stack.
     pub(super) fn udp_bind_in_share(&mut self, mut local: SocketAddr) -> Result<UdpId, BindError> {
-        for port in ephemeral_ports(&mut self.dice) {
+        for port in ephemeral_ports(&mut self.rng) {
             local.set_port(port);
             if !self.share.has_port(port) {
                 continue;
@@ -95,8 +95,8 @@ impl Stack {
 }
 
 /// All of them, from any one on.
-fn ephemeral_ports(dice: &mut Dice) -> impl Iterator<Item = u16> + use<> {
-    let first = dice.below(EPHEMERAL_PORTS.len() as u64) as usize;
+fn ephemeral_ports(rng: &mut SeededRng) -> impl Iterator<Item = u16> + use<> {
+    let first = rng.below(EPHEMERAL_PORTS.len() as u64) as usize;
     EPHEMERAL_PORTS.skip(first).chain(EPHEMERAL_PORTS.take(first))
 }
 

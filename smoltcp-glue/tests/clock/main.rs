@@ -2,13 +2,13 @@
 //! is right, everybody goes on when it is over, and memory stays what it was.
 //!
 //! It takes `POLLUX_LOAD_MINUTES` minutes, and a few seconds without being told. What happens is
-//! drawn from dice; when, the machine decides.
+//! drawn from an RNG; when, the machine decides.
 
 use pollux::{Interface, Mode, Node, TcpListener, TcpStream, UdpSocket};
 use pollux_mem::counted::Counted;
 use pollux_node::admin::client::ask;
 use pollux_node::fabric::Embedded;
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -155,7 +155,7 @@ fn stream(interface: &Interface, to: SocketAddr, stream: u64, len: usize) -> std
 
 /// Talks to the server, and now and then ends its interface and begins another.
 fn talk(fabric: &Embedded, host: usize, shared: &Shared) {
-    let mut dice = Dice::new(host as u64);
+    let mut rng = SeededRng::new(host as u64);
     let mut number = (host as u64) << 32;
     let mut is_calm = false;
     while !shared.is_over() {
@@ -170,9 +170,9 @@ fn talk(fabric: &Embedded, host: usize, shared: &Shared) {
             // What begins in the calm has to succeed.
             let was_calm = std::mem::replace(&mut is_calm, shared.is_calm.load(Ordering::Relaxed));
             number += 1;
-            match dice.below(10) {
+            match rng.below(10) {
                 0..3 => {
-                    let payload = vec![number as u8; 1 + dice.below(1900) as usize];
+                    let payload = vec![number as u8; 1 + rng.below(1900) as usize];
                     let mut buffer = [0; 2048];
                     if socket.send_to(&payload, at(0, ECHOES)).is_ok()
                         && socket.recv_from(&mut buffer).is_ok()
@@ -183,7 +183,7 @@ fn talk(fabric: &Embedded, host: usize, shared: &Shared) {
                 3 => drop(socket.send_to(&[1; 1000], SocketAddr::new(IpAddr::from(GROUP), NEWS))),
                 kind => {
                     let most = if kind == 4 { 200_000 } else { 5_000 };
-                    let len = dice.below(most) as usize;
+                    let len = rng.below(most) as usize;
                     match stream(&interface, at(0, STREAMS), number, len) {
                         Ok(()) => add(&shared.whole),
                         Err(error) if was_calm => panic!("host {host} in the calm: {error}"),
@@ -216,14 +216,14 @@ fn trouble(fabric: &Embedded, end: Instant, mut look: impl FnMut()) {
         "host2:1/down",
         "host3:1/down",
     ];
-    let mut dice = Dice::new(1);
-    let pause = |most: Duration, dice: &mut Dice| std::thread::sleep(dice.duration(most));
+    let mut rng = SeededRng::new(1);
+    let pause = |most: Duration, rng: &mut SeededRng| std::thread::sleep(rng.duration(most));
     while Instant::now() < end {
-        let rule = RULES[dice.below(RULES.len() as u64) as usize];
+        let rule = RULES[rng.below(RULES.len() as u64) as usize];
         let number = ask(&fabric.path(), &format!("fault add {rule}")).expect("it answers");
-        pause(SECOND, &mut dice);
+        pause(SECOND, &mut rng);
         ask(&fabric.path(), &format!("fault del {number}")).expect("it is there");
-        pause(3 * SECOND, &mut dice);
+        pause(3 * SECOND, &mut rng);
         look();
     }
 }

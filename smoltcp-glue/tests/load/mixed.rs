@@ -12,7 +12,7 @@ use pollux_fabric::link::fault::Faults;
 use pollux_fabric::link::world::Wire;
 use pollux_fabric::sm;
 use pollux_fabric::topology::End;
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -52,17 +52,17 @@ fn wire() -> Wire {
 
 impl Trouble {
     /// Any one, and how long it lasts.
-    fn any(dice: &mut Dice) -> (Self, Duration) {
-        let host = dice.below(MODES.len() as u64) as usize;
-        let trouble = match dice.below(10) {
+    fn any(rng: &mut SeededRng) -> (Self, Duration) {
+        let host = rng.below(MODES.len() as u64) as usize;
+        let trouble = match rng.below(10) {
             0..=2 => Self::Cable(host),
             3 | 4 => Self::Death(host),
             5 => Self::Leave(host),
             6 => Self::Manager,
-            _ => Self::Weather(storm(dice)),
+            _ => Self::Weather(storm(rng)),
         };
-        let long = if dice.happens(500_000) { SECOND } else { 15 * SECOND };
-        (trouble, dice.duration(long))
+        let long = if rng.happens(500_000) { SECOND } else { 15 * SECOND };
+        (trouble, rng.duration(long))
     }
 
     fn begin(self, world: &mut World) {
@@ -91,8 +91,8 @@ impl Trouble {
     }
 }
 
-fn storm(dice: &mut Dice) -> Wire {
-    let mut chance = |max: u64| if dice.below(2) == 0 { 0 } else { dice.below(max) as u32 };
+fn storm(rng: &mut SeededRng) -> Wire {
+    let mut chance = |max: u64| if rng.below(2) == 0 { 0 } else { rng.below(max) as u32 };
     let faults = Faults {
         loss: chance(50_000),
         duplication: chance(10_000),
@@ -100,7 +100,7 @@ fn storm(dice: &mut Dice) -> Wire {
         corruption: chance(5_000),
         delay_max: Duration::from_micros(200),
     };
-    let latency = dice.duration(Duration::from_millis(2));
+    let latency = rng.duration(Duration::from_millis(2));
     Wire { faults, latency, ..wire() }
 }
 
@@ -129,24 +129,24 @@ fn serve(world: &mut World, host: usize, tally: &Shared) {
 }
 
 /// Any program begins.
-fn begin_any(world: &mut World, dice: &mut Dice, stream: &mut u64, tally: &Shared) {
+fn begin_any(world: &mut World, rng: &mut SeededRng, stream: &mut u64, tally: &Shared) {
     let count = MODES.len() as u64;
-    let from = dice.below(count) as usize;
-    let to = (from + 1 + dice.below(count - 1) as usize) % MODES.len();
+    let from = rng.below(count) as usize;
+    let to = (from + 1 + rng.below(count - 1) as usize) % MODES.len();
     *stream += 1;
-    match dice.below(10) {
+    match rng.below(10) {
         0 | 1 => {
-            let lens = (0..=dice.below(20)).map(|_| 1 + dice.below(3000) as usize).collect();
-            let every = dice.duration(SECOND / 2);
+            let lens = (0..=rng.below(20)).map(|_| 1 + rng.below(3000) as usize).collect();
+            let every = rng.duration(SECOND / 2);
             world.run(from, Asker::new(tally, at(to, ECHOES), lens, every));
         }
-        2 => world.run(from, Speaker::new(tally, 5, dice.duration(SECOND))),
+        2 => world.run(from, Speaker::new(tally, 5, rng.duration(SECOND))),
         kind => {
             let most = if kind == 3 { 1_500_000 } else { 30_000 };
-            let (there, back) = (dice.below(most) as usize, dice.below(most) as usize);
+            let (there, back) = (rng.below(most) as usize, rng.below(most) as usize);
             let abort_at = (kind == 4).then_some(there / 2);
             // Sometimes nobody listens there.
-            let port = if kind == 5 && dice.happens(300_000) { 81 } else { STREAMS };
+            let port = if kind == 5 && rng.happens(300_000) { 81 } else { STREAMS };
             let plan = Plan { abort_at, ..Plan::new(*stream, at(to, port), there, back) };
             world.run(from, Client::new(plan, tally));
         }
@@ -154,24 +154,24 @@ fn begin_any(world: &mut World, dice: &mut Dice, stream: &mut u64, tally: &Share
 }
 
 /// Goes on for so long, and lets things happen.
-fn troubled(world: &mut World, dice: &mut Dice, stream: &mut u64, tally: &Shared) {
+fn troubled(world: &mut World, rng: &mut SeededRng, stream: &mut u64, tally: &Shared) {
     let end = world.now() + TROUBLED;
     let mut next_program = world.now();
-    let mut next_trouble = world.now() + dice.duration(5 * SECOND);
+    let mut next_trouble = world.now() + rng.duration(5 * SECOND);
     let mut under_way: BTreeMap<(Time, u64), Trouble> = BTreeMap::new();
     let mut number = 0;
     while world.now() < end {
         let now = world.now();
         if next_program <= now {
-            begin_any(world, dice, stream, tally);
-            next_program = now + dice.duration(SECOND);
+            begin_any(world, rng, stream, tally);
+            next_program = now + rng.duration(SECOND);
         }
         if next_trouble <= now {
-            let (trouble, lasts) = Trouble::any(dice);
+            let (trouble, lasts) = Trouble::any(rng);
             trouble.begin(world);
             number += 1;
             under_way.insert((now + lasts, number), trouble);
-            next_trouble = now + dice.duration(10 * SECOND);
+            next_trouble = now + rng.duration(10 * SECOND);
         }
         while let Some(over) = under_way.first_entry().filter(|entry| entry.key().0 <= now) {
             over.remove().end(world, tally);
@@ -263,14 +263,14 @@ pub fn run(seed: u64, time: Duration) {
         ..TcpConfig::default()
     };
     let config = StackConfig { tcp, ..StackConfig::default() };
-    let mut dice = Dice::new(seed);
-    let mut world = World::new(dice.roll(), &MODES, wire(), &config);
+    let mut rng = SeededRng::new(seed);
+    let mut world = World::new(rng.next_u64(), &MODES, wire(), &config);
     let tally = Shared::default();
     (0..MODES.len()).for_each(|host| serve(&mut world, host, &tally));
     let served = world.programs();
     let (begin, mut stream, mut holdings) = (world.now(), 0, Vec::new());
     while world.now() < begin + time {
-        troubled(&mut world, &mut dice, &mut stream, &tally);
+        troubled(&mut world, &mut rng, &mut stream, &tally);
         world.until("all programs end", STUCK_AFTER, |world| world.programs() == served);
         world.pass(KNOWN_IN);
         everybody_reaches_everybody(&mut world, &mut stream);

@@ -19,7 +19,7 @@ use pollux_fabric::topology::{End, Topology};
 use pollux_fabric::{Adapter, SoftDevice};
 use pollux_node::Opened;
 use pollux_node::config::{AddressSetting, InterfaceSettings, Prefix};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::smp::NodeType;
@@ -68,7 +68,7 @@ pub struct Seat {
 pub struct World {
     pub net: NetWorld,
     pub seats: Vec<Seat>,
-    pub dice: Dice,
+    pub rng: SeededRng,
     /// When all are to be looked at again, since something happened.
     settle: Option<Time>,
     look: Option<Time>,
@@ -93,8 +93,8 @@ impl World {
         let nodes = (0..).zip(topology.nodes());
         let hosts = nodes.filter(|(_, node)| node.kind == NodeType::CHANNEL_ADAPTER);
         let ends: Vec<_> = hosts.map(|(node, _)| End { node, port: 1 }).collect();
-        let mut dice = Dice::new(seed);
-        let net = NetWorld::new(Net::new(Subnet::new(topology), dice.roll(), wire));
+        let mut rng = SeededRng::new(seed);
+        let net = NetWorld::new(Net::new(Subnet::new(topology), rng.next_u64(), wire));
         net.start_manager(ends[0], sm::Config::default());
         let seats = modes.iter().enumerate().map(|(nth, mode)| Seat {
             end: ends[nth + 1],
@@ -105,7 +105,7 @@ impl World {
             qps: Arc::default(),
         });
         let seats = seats.collect();
-        let mut world = Self { net, seats, dice, settle: None, look: None, turns: 0 };
+        let mut world = Self { net, seats, rng, settle: None, look: None, turns: 0 };
         (0..modes.len()).for_each(|nth| world.start(nth));
         world.until("all are up", Duration::from_secs(60), |world| {
             world.seats.iter().all(Seat::is_up)
@@ -121,7 +121,7 @@ impl World {
 
     /// A host begins, at an adapter that knows nothing of any before.
     pub fn start(&mut self, nth: usize) {
-        let seeds = [self.dice.roll(), self.dice.roll()];
+        let seeds = [self.rng.next_u64(), self.rng.next_u64()];
         let (now, net) = (self.now(), &self.net);
         let seat = &mut self.seats[nth];
         let adapter = Adapter::new(net.net().port(seat.end));

@@ -1,7 +1,7 @@
 //! Two stacks and a link between them. What the link does to packets comes from a seed.
 
 use pollux::stack::{Stack, StackConfig, TcpError, TcpId};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -40,7 +40,7 @@ pub struct World {
     pub octets: u64,
     /// A packet for each host that others are to overtake, and how many.
     held: [Option<(u32, Vec<u8>)>; 2],
-    dice: Dice,
+    rng: SeededRng,
     flight: BTreeMap<(Time, u64), (usize, Vec<u8>)>,
 }
 
@@ -59,9 +59,9 @@ pub fn at(host: usize, port: u16) -> SocketAddr {
 
 impl World {
     pub fn new(seed: u64, config: &StackConfig, weather: Weather) -> Self {
-        let mut dice = Dice::new(seed);
+        let mut rng = SeededRng::new(seed);
         let hosts = [0, 1].map(|host| {
-            let mut stack = Stack::new(config.clone(), dice.roll());
+            let mut stack = Stack::new(config.clone(), rng.next_u64());
             stack.set_addresses([ip(host, false), ip(host, true)]);
             stack
         });
@@ -75,7 +75,7 @@ impl World {
             longest: 0,
             octets: 0,
             held: [None, None],
-            dice,
+            rng,
             flight,
         }
     }
@@ -88,10 +88,10 @@ impl World {
             self.octets += packet.len() as u64;
         }
         let is_too_long = (1..packet.len()).contains(&self.weather.longest);
-        if is_too_long || self.dice.happens(self.weather.lost) {
+        if is_too_long || self.rng.happens(self.weather.lost) {
             return;
         }
-        if self.dice.happens(self.weather.doubled) {
+        if self.rng.happens(self.weather.doubled) {
             self.launch(to, packet.clone());
         }
         self.launch(to, packet);
@@ -99,7 +99,7 @@ impl World {
 
     /// Puts a packet on its way, unless the next two are to come before it.
     fn launch(&mut self, to: usize, packet: Vec<u8>) {
-        if self.held[to].is_none() && self.dice.happens(self.weather.swapped) {
+        if self.held[to].is_none() && self.rng.happens(self.weather.swapped) {
             self.held[to] = Some((2, packet));
             return;
         }
@@ -114,7 +114,7 @@ impl World {
     }
 
     fn fly(&mut self, to: usize, packet: Vec<u8>) {
-        let delay = if self.dice.happens(self.weather.late) { LATE } else { self.delay };
+        let delay = if self.rng.happens(self.weather.late) { LATE } else { self.delay };
         let number = self.packets * 2 + u64::from(self.flight.len() as u32 & 1);
         let mut key = (self.now + delay, number);
         while self.flight.contains_key(&key) {

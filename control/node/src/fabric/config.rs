@@ -13,7 +13,7 @@ use std::str::FromStr;
 pub struct Config {
     /// Its nodes and links.
     pub topology: Topology,
-    /// What its dice begin with.
+    /// The seed of its RNG.
     pub seed: u64,
     /// Where it is asked; and, at `PATH.ports`, where processes find its ports.
     pub socket: Option<PathBuf>,

@@ -241,7 +241,7 @@ mod tests {
     use pollux_control::sa::{
         Answer, Membership, Question, RequestId, SaClient, SaConfig, SaEvent,
     };
-    use pollux_verbs::dice::Dice;
+    use pollux_verbs::rng::SeededRng;
     use pollux_verbs::time::Time;
     use pollux_wire::mad::cm::{Rej, Req, Rtu};
     use pollux_wire::mad::notice::TrapNumber;
@@ -259,7 +259,7 @@ mod tests {
     /// What the administrator's own client makes of the answer to a question.
     fn ask(question: Question) -> Answer {
         let (mut in_band, now) = (in_band(), Time::START);
-        let mut client = SaClient::new(SaConfig::default(), Dice::new(1));
+        let mut client = SaClient::new(SaConfig::default(), SeededRng::new(1));
         client.handle_sm_change(now, Some(MadAddress::gsi(LID, 0, PKey::DEFAULT)));
         client.ask(now, RequestId(1), question).expect("there is room");
         let asked = client.poll_transmit().expect("it asks");

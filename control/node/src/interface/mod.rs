@@ -53,7 +53,7 @@ use pollux_control::interface::{Delivery, Worker};
 use pollux_control::peer::{PeerConfig, Policy};
 use pollux_dataplane::ipoib::Received;
 use pollux_verbs::VerbsError;
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::address::Scope;
 use pollux_wire::ip::ipoib::{EtherType, IpoibHeader};
@@ -119,19 +119,19 @@ impl Interface {
         settings: &InterfaceSettings,
         seed: u64,
     ) -> Result<(Self, Vec<Hand>), DeviceError> {
-        let mut dice = Dice::secret(seed);
+        let mut rng = SeededRng::secret(seed);
         let message_octets = (settings.mode != Mode::Ud).then_some(receive_mtu(settings));
         let terms = Terms { p_key: settings.pkey, scope: Scope::LINK_LOCAL, message_octets };
-        let mut mover = Mover::new(place.into(), terms, dice.roll())?;
+        let mut mover = Mover::new(place.into(), terms, rng.next_u64())?;
         let mut crew = Crew::default();
         let hands = (1..settings.workers).map(|number| {
             let whose = (Worker(number), &mut mover);
-            Hand::join(now, &mut crew, whose, terms, dice.roll())
+            Hand::join(now, &mut crew, whose, terms, rng.next_u64())
         });
         let hands = hands.collect::<Result<Vec<_>, _>>()?;
         let config = config(settings, &mover);
         let mut interface = Self {
-            control: control::Interface::new(now, config, dice.roll()),
+            control: control::Interface::new(now, config, rng.next_u64()),
             is_told: true,
             control_due: None,
             mover,

@@ -11,7 +11,7 @@ use pollux_fabric::link::world::Wire;
 use pollux_node::interface::echo::Outcome;
 use pollux_node::interface::{Hand, Interface, Side};
 use pollux_node::port::SharedPort;
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_verbs::{AsyncEvent, VerbsError};
 use std::net::Ipv4Addr;
@@ -286,8 +286,8 @@ fn partitions_of_one_port_have_hands_each() {
 }
 
 /// What goes wrong with a world's links.
-fn storm(dice: &mut Dice) -> Wire {
-    let mut chance = |max: u64| if dice.below(2) == 0 { 0 } else { dice.below(max) as u32 };
+fn storm(rng: &mut SeededRng) -> Wire {
+    let mut chance = |max: u64| if rng.below(2) == 0 { 0 } else { rng.below(max) as u32 };
     let faults = Faults {
         loss: chance(50_000),
         duplication: chance(10_000),
@@ -302,33 +302,33 @@ fn storm(dice: &mut Dice) -> Wire {
 fn whatever_happens_every_worker_reaches_everybody_afterwards() {
     for seed in 0..SEEDS {
         println!("seed {seed}");
-        let mut dice = Dice::new(seed);
-        let keys: Vec<_> = (0..3).map(|_| KEYS[dice.below(KEYS.len() as u64) as usize]).collect();
+        let mut rng = SeededRng::new(seed);
+        let keys: Vec<_> = (0..3).map(|_| KEYS[rng.below(KEYS.len() as u64) as usize]).collect();
         let mut world = World::new(seed, &keys, Wire::default());
-        let wire = storm(&mut dice);
+        let wire = storm(&mut rng);
         world.net.net_mut().set_wires(wire);
         for _ in 0..40 {
-            let nth = dice.below(3) as usize;
-            match dice.below(12) {
+            let nth = rng.below(3) as usize;
+            match rng.below(12) {
                 0 => {
                     world.kill(nth);
-                    let pause = Duration::from_millis(dice.below(5000));
+                    let pause = Duration::from_millis(rng.below(5000));
                     world.pass(pause);
                     world.start(nth);
                 }
                 1 => {
                     world.set_cable(nth, false);
-                    let pause = Duration::from_millis(dice.below(10_000));
+                    let pause = Duration::from_millis(rng.below(10_000));
                     world.pass(pause);
                     world.set_cable(nth, true);
                 }
                 _ => {
                     let workers = world.teams[nth].hands.len() as u64 + 1;
-                    let (worker, to) = (dice.below(workers) as u8, dice.below(2) as usize);
+                    let (worker, to) = (rng.below(workers) as u8, rng.below(2) as usize);
                     let to = (nth + 1 + to) % 3;
-                    let octets = 1 + dice.below(10_000) as usize;
+                    let octets = 1 + rng.below(10_000) as usize;
                     let _ = world.send((nth, worker), to, &vec![0; octets]);
-                    let pause = Duration::from_micros(dice.below(1_000_000));
+                    let pause = Duration::from_micros(rng.below(1_000_000));
                     world.pass(pause);
                 }
             }

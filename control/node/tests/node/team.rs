@@ -15,7 +15,7 @@ use pollux_node::Opened;
 use pollux_node::config::{InterfaceSettings, NodeConfig};
 use pollux_node::interface::sending::NotSent;
 use pollux_node::interface::{Hand, Interface, Side};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::ipv4::Ipv4Header;
@@ -51,7 +51,7 @@ pub struct Team {
 pub struct World {
     pub net: NetWorld,
     pub teams: Vec<Team>,
-    pub dice: Dice,
+    pub rng: SeededRng,
     settle: Option<Time>,
     turns: u32,
 }
@@ -85,8 +85,8 @@ impl World {
         let nodes = (0..).zip(topology.nodes());
         let hosts = nodes.filter(|(_, node)| node.kind == NodeType::CHANNEL_ADAPTER);
         let ends: Vec<_> = hosts.map(|(node, _)| End { node, port: 1 }).collect();
-        let mut dice = Dice::new(seed);
-        let net = NetWorld::new(Net::new(Subnet::new(topology), dice.roll(), wire));
+        let mut rng = SeededRng::new(seed);
+        let net = NetWorld::new(Net::new(Subnet::new(topology), rng.next_u64(), wire));
         net.start_manager(ends[0], sm::Config::default());
         let team = |(nth, keys): (usize, &&str)| Team {
             end: ends[nth + 1],
@@ -98,7 +98,7 @@ impl World {
             came: Vec::new(),
         };
         let teams = keys.iter().enumerate().map(team).collect();
-        let mut world = Self { net, teams, dice, settle: None, turns: 0 };
+        let mut world = Self { net, teams, rng, settle: None, turns: 0 };
         (0..keys.len()).for_each(|nth| world.start(nth));
         world.until("all are up", |world| world.teams.iter().all(Team::is_up));
         world
@@ -110,7 +110,7 @@ impl World {
 
     /// A team begins, at an adapter that knows nothing of any before.
     pub fn start(&mut self, nth: usize) {
-        let (now, seed) = (self.now(), self.dice.roll());
+        let (now, seed) = (self.now(), self.rng.next_u64());
         let team = &mut self.teams[nth];
         let adapter = Adapter::new(self.net.net().port(team.end));
         let device = Box::new(SoftDevice::new("soft", adapter, self.net.link(team.end)));
@@ -151,7 +151,7 @@ impl World {
     /// Sends by one of a team's workers until something of that has come; says to which worker.
     /// Packets may be lost that find a way which is gone.
     pub fn must_reach(&mut self, from: (usize, u8), to: usize, octets: usize) -> Worker {
-        let payload: Vec<u8> = (0..octets).map(|_| self.dice.roll() as u8).collect();
+        let payload: Vec<u8> = (0..octets).map(|_| self.rng.next_u64() as u8).collect();
         let end = self.now() + PATIENCE;
         loop {
             assert!(self.now() < end, "from {from:?} to {to}: {octets} octets never come");

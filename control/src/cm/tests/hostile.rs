@@ -3,7 +3,7 @@
 use super::world::*;
 use crate::cm::{Cm, CmConfig, CmDrop, CmEvent, Phase};
 use crate::mad::Envelope;
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::address::Qpn;
 use pollux_wire::mad::MAD_LEN;
@@ -43,7 +43,7 @@ proptest! {
     fn any_datagrams_are_survived_and_what_they_began_ends(
         datagrams in prop::collection::vec((datagram(), 1usize..5), 0..60),
     ) {
-        let mut cm = Cm::new(CmConfig::of(guid(0)), Dice::new(1));
+        let mut cm = Cm::new(CmConfig::of(guid(0)), SeededRng::new(1));
         cm.listen(SERVICE, WORDS).unwrap();
         for (mad, from) in datagrams {
             cm.handle_mad(Time::START, &Envelope { peer: address(from), mad });
@@ -114,16 +114,16 @@ fn a_flood_is_bounded_in_every_table() {
         events_max: 60,
         ..config
     };
-    let mut cm = Cm::new(limits(CmConfig::of(guid(0))), Dice::new(1));
+    let mut cm = Cm::new(limits(CmConfig::of(guid(0))), SeededRng::new(1));
     cm.listen(SERVICE, WORDS).unwrap();
-    let mut dice = Dice::new(5);
+    let mut rng = SeededRng::new(5);
     let mut now = Time::START;
     for number in 0..5000 {
-        let qpn = Qpn(dice.roll() as u32 & 0xff_ffff);
+        let qpn = Qpn(rng.next_u64() as u32 & 0xff_ffff);
         let mut req = request(1 + number % 4, 0, qpn);
-        req.local_comm_id.0 = dice.roll() as u32;
+        req.local_comm_id.0 = rng.next_u64() as u32;
         let peer = address(1 + number % 4);
-        let mad = CmMessage::Req(req).emit_mad(dice.roll());
+        let mad = CmMessage::Req(req).emit_mad(rng.next_u64());
         cm.handle_mad(now, &Envelope { peer, mad });
         now = now + Duration::from_millis(20);
         cm.handle_timeout(now);
@@ -137,7 +137,7 @@ fn a_flood_is_bounded_in_every_table() {
 #[test]
 fn requests_that_were_rejected_count_too_as_long_as_they_are_remembered() {
     let config = CmConfig { requests_pending_per_peer_max: 20, ..CmConfig::of(guid(0)) };
-    let mut cm = Cm::new(config, Dice::new(1));
+    let mut cm = Cm::new(config, SeededRng::new(1));
     cm.listen(SERVICE, WORDS).unwrap();
     let mut now = Time::START;
     let ask = |cm: &mut Cm, from: usize, number: u32, now| {

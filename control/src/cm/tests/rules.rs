@@ -3,7 +3,7 @@
 use super::world::*;
 use crate::cm::{Cm, CmConfig, CmDrop, CmError, Connect, End, Phase};
 use crate::mad::{Envelope, GlobalAddress, MadAddress};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Guid, Lid, Qpn};
 use pollux_wire::keys::PKey;
@@ -408,7 +408,7 @@ fn a_connection_that_the_peer_has_forgotten_is_found_out_by_asking() {
             assert_eq!(world.phase(side, id), Some(Phase::Established), "both remember");
         }
         let other = 1 - asks;
-        let mut anew = Cm::new(CmConfig::of(guid(other)), Dice::new(77));
+        let mut anew = Cm::new(CmConfig::of(guid(other)), SeededRng::new(77));
         anew.listen(SERVICE, WORDS).unwrap();
         world.sides[other].cm = anew;
         world.sides[asks].cm.probe(now, ids[asks]).unwrap();

@@ -2,7 +2,7 @@
 
 use super::world::*;
 use crate::cm::{ConnectionId, Phase};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_wire::mad::cm::RejectReason;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,11 +12,11 @@ const SEEDS: u64 = 3000;
 /// Longer than any side keeps trying: sixteen times, some four seconds apart, and that twice.
 const LONG: Duration = Duration::from_secs(600);
 
-fn storm(dice: &mut Dice) -> Weather {
+fn storm(rng: &mut SeededRng) -> Weather {
     Weather {
-        lost: dice.below(500_000) as u32,
-        doubled: dice.below(300_000) as u32,
-        late: Duration::from_millis(dice.below(8000)),
+        lost: rng.below(500_000) as u32,
+        doubled: rng.below(300_000) as u32,
+        late: Duration::from_millis(rng.below(8000)),
     }
 }
 
@@ -36,13 +36,13 @@ fn pairs(world: &World) -> Vec<(ConnectionId, Option<ConnectionId>)> {
 fn whatever_the_weather_both_sides_stand_or_neither_does() {
     let mut established = 0;
     for seed in 0..SEEDS {
-        let mut dice = Dice::new(seed);
+        let mut rng = SeededRng::new(seed);
         let mut world = World::new(seed);
-        world.weather = storm(&mut dice);
-        for _ in 0..=dice.below(3) {
-            let from = dice.below(2) as usize;
+        world.weather = storm(&mut rng);
+        for _ in 0..=rng.below(3) {
+            let from = rng.below(2) as usize;
             world.connect(from);
-            world.pass(dice.duration(Duration::from_secs(2)));
+            world.pass(rng.duration(Duration::from_secs(2)));
         }
         world.pass(LONG);
         for (ours, theirs) in pairs(&world) {
@@ -72,26 +72,26 @@ fn assert_terms_agree(world: &World, seed: u64) {
 fn whatever_the_weather_nothing_is_left_after_the_end() {
     let mut unheard = 0;
     for seed in 0..SEEDS {
-        let mut dice = Dice::new(seed ^ 0x5eed);
+        let mut rng = SeededRng::new(seed ^ 0x5eed);
         let mut world = World::new(seed);
-        world.weather = storm(&mut dice);
+        world.weather = storm(&mut rng);
         world.sides[1].refusal =
-            dice.happens(200_000).then_some(RejectReason::INVALID_TRANSPORT_SERVICE_TYPE);
+            rng.happens(200_000).then_some(RejectReason::INVALID_TRANSPORT_SERVICE_TYPE);
         let mut ids = Vec::new();
         for _ in 0..3 {
-            let from = dice.below(2) as usize;
+            let from = rng.below(2) as usize;
             ids.push((from, world.connect(from)));
-            world.pass(dice.duration(Duration::from_secs(20)));
+            world.pass(rng.duration(Duration::from_secs(20)));
         }
         for (end, id) in ids {
             let now = world.now;
-            if dice.happens(500_000) {
+            if rng.happens(500_000) {
                 world.sides[end].cm.forget(now, id);
             } else {
                 let _gone = world.sides[end].cm.disconnect(now, id, [0; 220]);
             }
             world.exchange(end);
-            world.pass(dice.duration(Duration::from_secs(5)));
+            world.pass(rng.duration(Duration::from_secs(5)));
         }
         world.pass(LONG);
         for (side, number) in world.sides.iter().zip(0..) {

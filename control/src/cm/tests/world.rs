@@ -4,7 +4,7 @@ use crate::cm::{
     Cm, CmConfig, CmEvent, Connect, ConnectionId, End, LocalPort, Phase, Terms, request_along,
 };
 use crate::mad::{Envelope, MadAddress};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Guid, Lid, Qpn};
 use pollux_wire::keys::PKey;
@@ -106,7 +106,7 @@ pub(super) struct World {
     pub(super) sides: Vec<Side>,
     wire: BTreeMap<(Time, u64), (usize, Envelope)>,
     sent: u64,
-    dice: Dice,
+    rng: SeededRng,
     pub(super) weather: Weather,
     /// Every message that was sent: from where, and what.
     pub(super) said: Vec<(usize, CmMessage)>,
@@ -120,7 +120,7 @@ impl World {
     pub(super) fn with(seed: u64, limits: impl Fn(CmConfig) -> CmConfig) -> Self {
         let side = |end| {
             let config = limits(CmConfig::of(guid(end)));
-            let mut cm = Cm::new(config, Dice::new(seed * 2 + end as u64));
+            let mut cm = Cm::new(config, SeededRng::new(seed * 2 + end as u64));
             cm.listen(SERVICE, WORDS).unwrap();
             cm.handle_port(LocalPort { gids: vec![gid(end)], ..LocalPort::default() });
             let (seen, next_qpn) = (BTreeMap::new(), 0x100 * (end as u32 + 1));
@@ -131,7 +131,7 @@ impl World {
             sides: (0..2).map(side).collect(),
             wire: BTreeMap::new(),
             sent: 0,
-            dice: Dice::new(!seed),
+            rng: SeededRng::new(!seed),
             weather: Weather::default(),
             said: Vec::new(),
         }
@@ -178,13 +178,13 @@ impl World {
         if to >= self.sides.len() {
             return;
         }
-        let copies = if self.dice.happens(self.weather.doubled) { 2 } else { 1 };
+        let copies = if self.rng.happens(self.weather.doubled) { 2 } else { 1 };
         for _ in 0..copies {
-            if self.dice.happens(self.weather.lost) {
+            if self.rng.happens(self.weather.lost) {
                 continue;
             }
             let peer = MadAddress { lid: lid(from), ..envelope.peer };
-            let at = self.now + Duration::from_micros(10) + self.dice.duration(self.weather.late);
+            let at = self.now + Duration::from_micros(10) + self.rng.duration(self.weather.late);
             self.sent += 1;
             self.wire.insert((at, self.sent), (to, Envelope { peer, ..*envelope }));
         }

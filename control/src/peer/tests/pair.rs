@@ -69,7 +69,7 @@ impl Pair {
         let (p_key, pkey_index, datagram_mtu) = (PKey::DEFAULT, 0, 2044);
         let place = Place { link: OURS, p_key, pkey_index, port, datagram_mtu };
         ours.handle_place(Time::START, Some(place));
-        let mut theirs = Cm::new(CmConfig::of(Guid(2)), Dice::new(2));
+        let mut theirs = Cm::new(CmConfig::of(Guid(2)), SeededRng::new(2));
         for dialect in listens {
             theirs.listen(dialect.service_id(THEIRS.qpn), [0; 148]).unwrap();
         }

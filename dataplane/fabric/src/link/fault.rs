@@ -3,7 +3,7 @@
 //! A rule is a chance for each kind. All of it comes from one seed, so a run that failed runs
 //! again.
 
-pub use pollux_verbs::dice::Dice;
+pub use pollux_verbs::rng::SeededRng;
 use std::time::Duration;
 
 /// What goes wrong on a link, and how often in a million packets.
@@ -37,20 +37,20 @@ impl Faults {
     }
 
     /// Decides about a packet of so many octets.
-    pub fn decide(&self, dice: &mut Dice, octets: usize) -> Fate {
-        if dice.happens(self.loss) {
+    pub fn decide(&self, rng: &mut SeededRng, octets: usize) -> Fate {
+        if rng.happens(self.loss) {
             return Fate::default();
         }
-        let flips = dice.happens(self.corruption);
-        let flipped_bit = flips.then(|| dice.below(octets as u64 * 8) as usize);
-        let late = |dice: &mut Dice, happens: bool| {
+        let flips = rng.happens(self.corruption);
+        let flipped_bit = flips.then(|| rng.below(octets as u64 * 8) as usize);
+        let late = |rng: &mut SeededRng, happens: bool| {
             let max = self.delay_max.as_nanos() as u64;
-            if happens { Duration::from_nanos(dice.below(max.max(1))) } else { Duration::ZERO }
+            if happens { Duration::from_nanos(rng.below(max.max(1))) } else { Duration::ZERO }
         };
-        let reordered = dice.happens(self.reordering);
-        let mut delays = vec![late(dice, reordered)];
-        if dice.happens(self.duplication) {
-            delays.push(late(dice, true));
+        let reordered = rng.happens(self.reordering);
+        let mut delays = vec![late(rng, reordered)];
+        if rng.happens(self.duplication) {
+            delays.push(late(rng, true));
         }
         Fate { flipped_bit, delays }
     }
@@ -64,8 +64,8 @@ mod tests {
     fn the_same_seed_gives_the_same_faults() {
         let faults = Faults { loss: 300_000, corruption: 300_000, ..Faults::default() };
         let run = |seed| {
-            let mut dice = Dice::new(seed);
-            (0..50).map(|_| format!("{:?}", faults.decide(&mut dice, 100))).collect::<Vec<_>>()
+            let mut rng = SeededRng::new(seed);
+            (0..50).map(|_| format!("{:?}", faults.decide(&mut rng, 100))).collect::<Vec<_>>()
         };
         assert_eq!(run(7), run(7));
         assert_ne!(run(7), run(8));
@@ -74,10 +74,10 @@ mod tests {
     #[test]
     fn chances_are_what_they_say() {
         let faults = Faults { loss: 100_000, duplication: 50_000, ..Faults::default() };
-        let mut dice = Dice::new(1);
+        let mut rng = SeededRng::new(1);
         let mut copies = [0; 3];
         for _ in 0..100_000 {
-            copies[faults.decide(&mut dice, 64).delays.len()] += 1;
+            copies[faults.decide(&mut rng, 64).delays.len()] += 1;
         }
         assert!((9_500..10_500).contains(&copies[0]), "{copies:?}");
         assert!((4_100..4_900).contains(&copies[2]), "{copies:?}");

@@ -7,7 +7,7 @@
 //! The two ends of a link share the world by reference count and cell: all of it is one thread's.
 
 use super::Link;
-use super::fault::{Dice, Faults};
+use super::fault::{Faults, SeededRng};
 use crate::frame::Frame;
 use crate::hca::Adapter;
 use crate::lend::Lender;
@@ -54,7 +54,7 @@ pub struct World {
 
 struct Inner {
     now: Time,
-    dice: Dice,
+    rng: SeededRng,
     wire: Wire,
     tap: Option<Tap>,
     /// On their way, by arrival and then by the order of their sending, each with its receiver.
@@ -79,7 +79,7 @@ impl World {
     pub fn new(seed: u64, wire: Wire) -> (Self, [WorldLink; 2]) {
         let inner = Inner {
             now: Time::START,
-            dice: Dice::new(seed),
+            rng: SeededRng::new(seed),
             wire,
             tap: None,
             travelling: BTreeMap::new(),
@@ -208,7 +208,7 @@ impl Inner {
         if let Some(tap) = &mut self.tap {
             tap(self.now, from, &octets);
         }
-        let fate = self.wire.faults.decide(&mut self.dice, octets.len());
+        let fate = self.wire.faults.decide(&mut self.rng, octets.len());
         for delay in fate.delays {
             let mut copy = octets.clone();
             if let Some(bit) = fate.flipped_bit {
@@ -219,7 +219,7 @@ impl Inner {
     }
 
     fn put(&mut self, to: usize, delay: Duration, frame: Frame) {
-        let jitter = self.dice.duration(self.wire.jitter);
+        let jitter = self.rng.duration(self.wire.jitter);
         let in_order = self.latest[to].max(self.now + self.wire.latency + jitter);
         self.latest[to] = in_order;
         self.sent += 1;

@@ -107,7 +107,7 @@ impl Net {
         if let Some(tap) = &mut self.tap {
             tap(now, from, octets);
         }
-        let mut fate = wire.faults.decide(&mut self.dice, octets.len());
+        let mut fate = wire.faults.decide(&mut self.rng, octets.len());
         if let Some(bit) = fate.flipped_bit {
             octets[bit / 8] ^= 0x80 >> (bit % 8);
         }
@@ -120,7 +120,7 @@ impl Net {
     }
 
     fn put(&mut self, sent: Time, wire: &Wire, delay: Duration, flight: Flight) {
-        let jitter = self.dice.duration(wire.jitter);
+        let jitter = self.rng.duration(wire.jitter);
         let latest = self.latest.entry(flight.to).or_insert(Time::START);
         *latest = (*latest).max(sent + wire.latency + jitter);
         let at = *latest + delay;

@@ -28,7 +28,7 @@ pub mod world;
 use crate::frame::Frame;
 use crate::hca::port::{Drops, LinkLayer, Port};
 use crate::hca::violation::KeyViolation;
-use crate::link::fault::Dice;
+use crate::link::fault::SeededRng;
 use crate::link::world::Wire;
 use crate::node::{Node, NodeDrop};
 use crate::subnet::{Datagram, Departure, PacketLinks, Subnet};
@@ -58,7 +58,7 @@ const HOPS_MAX: u8 = 64;
 /// A subnet that carries data.
 pub struct Net {
     subnet: Subnet,
-    dice: Dice,
+    rng: SeededRng,
     wire: Wire,
     /// Links that are not as all others, by number.
     wires: BTreeMap<u32, Wire>,
@@ -112,7 +112,7 @@ impl Net {
         let mut net = Self {
             has_routers: subnet.nodes().iter().any(router::is_router),
             subnet,
-            dice: Dice::new(seed),
+            rng: SeededRng::new(seed),
             wire,
             wires: BTreeMap::new(),
             tap: None,

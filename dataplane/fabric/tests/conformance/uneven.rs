@@ -6,7 +6,7 @@
 //! what is to go, as a busy ring between threads does; a trace tells whether two seeds differ.
 
 use pollux_fabric::link::Link;
-use pollux_fabric::link::fault::Dice;
+use pollux_fabric::link::fault::SeededRng;
 use pollux_fabric::link::world::WorldLink;
 use pollux_fabric::{Adapter, Lender, Time};
 use std::cell::RefCell;
@@ -43,7 +43,7 @@ pub struct Schedule {
 }
 
 struct Inner {
-    dice: Dice,
+    rng: SeededRng,
     /// Whether a frame of an end was refused since somebody asked.
     owes: [bool; 2],
     /// Whether a frame was sent or taken since somebody asked.
@@ -51,8 +51,8 @@ struct Inner {
 }
 
 impl Inner {
-    const fn new(dice: Dice) -> Self {
-        Self { dice, owes: [false; 2], is_busy: false }
+    const fn new(rng: SeededRng) -> Self {
+        Self { rng, owes: [false; 2], is_busy: false }
     }
 }
 
@@ -64,21 +64,21 @@ impl Schedule {
             withheld: 0,
             refused: 0,
             extra_turns_max: 0,
-            inner: Rc::new(RefCell::new(Inner::new(Dice::new(0)))),
+            inner: Rc::new(RefCell::new(Inner::new(SeededRng::new(0)))),
             trace,
         }
     }
 
     /// One that is uneven in the way and as far as the seed says.
     pub fn uneven(seed: u64, trace: Trace) -> Self {
-        // Not the dice that fall for the wire.
-        let mut dice = Dice::new(!seed);
+        // Not the RNG of the wire.
+        let mut rng = SeededRng::new(!seed);
         Self {
-            jitter: Duration::from_nanos(dice.below(20_000)),
-            withheld: dice.below(600_000) as u32,
-            refused: dice.below(200_000) as u32,
-            extra_turns_max: dice.below(7),
-            inner: Rc::new(RefCell::new(Inner::new(dice))),
+            jitter: Duration::from_nanos(rng.below(20_000)),
+            withheld: rng.below(600_000) as u32,
+            refused: rng.below(200_000) as u32,
+            extra_turns_max: rng.below(7),
+            inner: Rc::new(RefCell::new(Inner::new(rng))),
             trace,
         }
     }
@@ -94,9 +94,9 @@ impl Schedule {
 
     /// Who gets turns now, in this order.
     pub fn turns(&self) -> impl Iterator<Item = usize> + use<> {
-        let dice = &mut self.inner.borrow_mut().dice;
-        let turns = dice.below(self.extra_turns_max + 1);
-        let sides: Vec<usize> = (0..turns).map(|_| dice.below(2) as usize).collect();
+        let rng = &mut self.inner.borrow_mut().rng;
+        let turns = rng.below(self.extra_turns_max + 1);
+        let sides: Vec<usize> = (0..turns).map(|_| rng.below(2) as usize).collect();
         sides.into_iter()
     }
 
@@ -106,7 +106,7 @@ impl Schedule {
     }
 
     fn happens(&self, per_million: u32) -> bool {
-        self.inner.borrow_mut().dice.happens(per_million)
+        self.inner.borrow_mut().rng.happens(per_million)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::pair::{Connection, Pair, connect, side};
 use pollux_fabric::link::Link;
-use pollux_fabric::link::fault::Dice;
+use pollux_fabric::link::fault::SeededRng;
 use pollux_fabric::link::world::{Wire, World};
 use pollux_fabric::{Drop, SoftDevice, Time};
 use pollux_verbs::*;
@@ -149,15 +149,15 @@ fn packets_with_a_changed_octet_harm_nobody_else() {
         side.device.post_send(side.qp, &[SendRequest { id: 0, op, flags, data }]).unwrap();
         assert_eq!(pair.wait(0).status, CompletionStatus::Success);
     }
-    let mut dice = Dice::new(7);
+    let mut rng = SeededRng::new(7);
     for packet in seen.take() {
         for _ in 0..300 {
             let mut victim = Pair::new(1, Wire::default(), &Connection::default());
             let side = &mut victim.sides[1];
             let other = side.initialised(side.cq, side.cq);
             let mut changed = packet.clone();
-            let at = dice.below(packet.len() as u64 - 6) as usize;
-            changed[at] = dice.roll() as u8;
+            let at = rng.below(packet.len() as u64 - 6) as usize;
+            changed[at] = rng.next_u64() as u8;
             seal(&mut changed);
             let side = &mut victim.sides[1];
             side.device.adapter_mut().handle_packet(Time::START, &changed);

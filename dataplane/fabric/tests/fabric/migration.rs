@@ -6,7 +6,7 @@
 //! migrates again and again.
 
 use crate::pair::{Connection, Pair, Side, connect_by, side, side_of};
-use pollux_fabric::link::fault::{Dice, Faults};
+use pollux_fabric::link::fault::{Faults, SeededRng};
 use pollux_fabric::link::world::{Wire, World};
 use pollux_fabric::net::Net;
 use pollux_fabric::net::world::{NetLink, NetWorld};
@@ -203,15 +203,15 @@ struct Scenario {
     world: NetWorld,
     wire: Wire,
     hosts: [Host; 2],
-    dice: Dice,
+    rng: SeededRng,
     /// The spine of the present path.
     spine: usize,
 }
 
 impl Scenario {
     fn new(seed: u64) -> Self {
-        let mut dice = Dice::new(seed);
-        let wire = Wire { packets_only: dice.below(2) == 0, ..Wire::default() };
+        let mut rng = SeededRng::new(seed);
+        let wire = Wire { packets_only: rng.below(2) == 0, ..Wire::default() };
         let world = NetWorld::new(Net::new(subnet(seed), seed, wire));
         let connection =
             Connection { timeout: TimeCode(6), memory_octets: 1 << 18, ..Connection::default() };
@@ -221,7 +221,7 @@ impl Scenario {
             connect_by(&mut host.side, qpns[1 - nth], path(nth, 0), &connection);
             (0..SLOTS).for_each(|id| host.post_recv(id));
         }
-        Self { world, wire, hosts, dice, spine: 0 }
+        Self { world, wire, hosts, rng, spine: 0 }
     }
 
     /// One turn of both ends; says whether anything will happen.
@@ -229,8 +229,8 @@ impl Scenario {
         for nth in [0, 1] {
             let remote = self.hosts[1 - nth].side.remote(READ_AT);
             let host = &mut self.hosts[nth];
-            if posts && self.dice.below(2) == 0 {
-                host.post(nth, (self.dice.below(4) == 0).then_some(remote));
+            if posts && self.rng.below(2) == 0 {
+                host.post(nth, (self.rng.below(4) == 0).then_some(remote));
             }
             host.side.device.progress();
             host.take_completions(nth);
@@ -244,7 +244,7 @@ impl Scenario {
 
     /// Lets both talk for a while.
     fn go_on(&mut self) {
-        for _ in 0..self.dice.below(20) {
+        for _ in 0..self.rng.below(20) {
             self.turn(true);
         }
     }
@@ -298,9 +298,9 @@ impl Scenario {
             let is_armed = |host: &Host| host.attributes().migration == Some(Migration::Armed);
             self.until("both are armed", |run| run.hosts.iter().all(is_armed));
             self.go_on();
-            let leaf = self.dice.below(2) as usize;
+            let leaf = self.rng.below(2) as usize;
             let deaths = [Death::Cable { leaf }, Death::Entry { leaf }, Death::Loss { leaf }];
-            let kind = deaths[self.dice.below(3) as usize];
+            let kind = deaths[self.rng.below(3) as usize];
             self.set_dead(kind, true);
             let migrated = |host: &Host| host.migrations == death;
             self.until("both have migrated", |run| run.hosts.iter().all(migrated));

@@ -2,7 +2,7 @@
 //! that was sent is lost or comes twice.
 
 use crate::pair::{Connection, Side, connect, side_of};
-use pollux_fabric::link::fault::Dice;
+use pollux_fabric::link::fault::SeededRng;
 use pollux_fabric::link::world::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::net::world::{NetLink, NetWorld};
@@ -85,7 +85,7 @@ fn message(number: u64) -> Vec<u8> {
 
 /// Sends all, while links fail and come back; gives how many of the failures met traffic.
 fn run(seed: u64, wire: Wire) -> usize {
-    let mut dice = Dice::new(seed);
+    let mut rng = SeededRng::new(seed);
     let mut tree = Tree::new(seed, wire);
     let [sender, receiver] = &mut tree.sides;
     for id in 0..MESSAGES {
@@ -97,7 +97,7 @@ fn run(seed: u64, wire: Wire) -> usize {
         sender.device.post_send(sender.qp, &[SendRequest { id, op, data, flags }]).unwrap();
     }
     let mut failures: Vec<(u64, End)> = (0..FAILURES)
-        .map(|_| (dice.below(12), tree.trunks[dice.below(tree.trunks.len() as u64) as usize]))
+        .map(|_| (rng.below(12), tree.trunks[rng.below(tree.trunks.len() as u64) as usize]))
         .collect();
     failures.sort_unstable();
     let (mut sent, mut came, mut out, mut met) = (Vec::new(), Vec::new(), None, 0);

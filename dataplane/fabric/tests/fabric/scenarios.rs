@@ -7,7 +7,7 @@
 //! - When all faults are over, nothing is stuck.
 
 use crate::pair::{Connection, Pair};
-use pollux_fabric::link::fault::{Dice, Faults};
+use pollux_fabric::link::fault::{Faults, SeededRng};
 use pollux_fabric::link::world::Wire;
 use pollux_verbs::*;
 use pollux_wire::units::{Mtu, TimeCode};
@@ -32,7 +32,7 @@ const READ: usize = 99;
 
 struct Scenario {
     pair: Pair,
-    dice: Dice,
+    rng: SeededRng,
     qp_type: QpType,
     /// The wire neither repeats packets nor lets them overtake.
     keeps_order: bool,
@@ -43,8 +43,8 @@ struct Scenario {
     received: Vec<usize>,
 }
 
-fn wire(dice: &mut Dice) -> Wire {
-    let mut chance = |max: u64| if dice.below(2) == 0 { 0 } else { dice.below(max) as u32 };
+fn wire(rng: &mut SeededRng) -> Wire {
+    let mut chance = |max: u64| if rng.below(2) == 0 { 0 } else { rng.below(max) as u32 };
     let faults = Faults {
         loss: chance(30_000),
         duplication: chance(30_000),
@@ -52,37 +52,37 @@ fn wire(dice: &mut Dice) -> Wire {
         corruption: chance(20_000),
         delay_max: Duration::from_micros(20),
     };
-    let packets_only = dice.below(2) == 0;
+    let packets_only = rng.below(2) == 0;
     Wire { faults, packets_only, ..Wire::default() }
 }
 
 impl Scenario {
     fn new(seed: u64) -> Self {
-        let mut dice = Dice::new(seed);
-        let qp_type = if dice.below(4) == 0 { QpType::Uc } else { QpType::Rc };
+        let mut rng = SeededRng::new(seed);
+        let qp_type = if rng.below(4) == 0 { QpType::Uc } else { QpType::Rc };
         let mtus = [Mtu::OCTETS_256, Mtu::OCTETS_512, Mtu::OCTETS_1024, Mtu::OCTETS_2048];
         let connection = Connection {
             qp_type,
-            mtu: mtus[dice.below(4) as usize],
-            psn: 0xff_ffff - dice.below(40) as u32,
+            mtu: mtus[rng.below(4) as usize],
+            psn: 0xff_ffff - rng.below(40) as u32,
             memory_octets: (READ_AT + SLOT) as usize,
             timeout: TimeCode(8),
             ..Connection::default()
         };
-        let wire = wire(&mut dice);
-        let count = 1 + dice.below(24) as u32;
+        let wire = wire(&mut rng);
+        let count = 1 + rng.below(24) as u32;
         let reliable = qp_type == QpType::Rc;
         let mut message = |imm| {
-            let is_read = reliable && dice.below(3) == 0;
-            Message { octets: size(&mut dice), imm, is_read }
+            let is_read = reliable && rng.below(3) == 0;
+            Message { octets: size(&mut rng), imm, is_read }
         };
         let messages = (0..count).map(&mut message).collect();
-        let pair = Pair::new(dice.roll(), wire, &connection);
+        let pair = Pair::new(rng.next_u64(), wire, &connection);
         let there = content(READ, SLOT as u32);
         assert!(pair.sides[1].memory.write(READ_AT as usize, &there));
         Self {
             pair,
-            dice,
+            rng,
             qp_type,
             keeps_order: wire.faults.duplication | wire.faults.reordering == 0,
             messages,
@@ -181,7 +181,7 @@ impl Scenario {
         // A connection may be given up when its retries are: then a run is over as well. With
         // faults as rare as these, seven in a row are not met, so a failure here is one.
         for turn in 0..200_000 {
-            match self.dice.below(3) {
+            match self.rng.below(3) {
                 0 => self.post_send(),
                 1 => self.post_recv(),
                 _ => {}
@@ -212,12 +212,12 @@ impl Scenario {
 }
 
 /// Small and large ones, and those around a packet's end.
-fn size(dice: &mut Dice) -> u32 {
-    match dice.below(4) {
-        0 => dice.below(5) as u32,
-        1 => (256 << dice.below(4)) + dice.below(3) as u32 - 1,
-        2 => dice.below(300) as u32,
-        _ => dice.below(SLOT) as u32,
+fn size(rng: &mut SeededRng) -> u32 {
+    match rng.below(4) {
+        0 => rng.below(5) as u32,
+        1 => (256 << rng.below(4)) + rng.below(3) as u32 - 1,
+        2 => rng.below(300) as u32,
+        _ => rng.below(SLOT) as u32,
     }
 }
 

@@ -6,7 +6,7 @@ use pollux_fabric::process::socket::{Received, Socket};
 use pollux_mem::lane::{Lane, LaneReceiver, LaneSender};
 use pollux_mem::seq_cell::words_needed;
 use pollux_mem::{Memory, Segment, Words};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::keys::{PKey, QKey};
 use pollux_wire::packet::{Bth, Deth, Extended, Headers, Lnh, Lrh, Opcode};
@@ -127,23 +127,23 @@ impl Attacker {
     }
 
     /// Does something of the kind `act`, and reads what has come unless it is deaf.
-    pub fn act(&mut self, act: usize, dice: &mut Dice, counts: &mut Counts) {
+    pub fn act(&mut self, act: usize, rng: &mut SeededRng, counts: &mut Counts) {
         counts.acts[act] += 1;
         match ACTS[act] {
-            "garbage" => self.garbage(dice),
-            "messages" => self.messages(dice),
-            "packets" => self.packet(dice, false),
-            "broken-packets" => self.packet(dice, true),
-            "board" => scribble(&self.board, dice),
+            "garbage" => self.garbage(rng),
+            "messages" => self.messages(rng),
+            "packets" => self.packet(rng, false),
+            "broken-packets" => self.packet(rng, true),
+            "board" => scribble(&self.board, rng),
             "lanes" => {
                 let outs = self.outs.iter().map(|out| &out.words);
-                outs.chain(&self.given).for_each(|words| scribble(words, dice));
+                outs.chain(&self.given).for_each(|words| scribble(words, rng));
             }
-            "flips" => self.flip(dice),
+            "flips" => self.flip(rng),
             "saturate" => self.saturate(),
-            "expose" => self.expose(dice),
-            "lies" => self.lie(dice),
-            "leases" => self.lease(dice),
+            "expose" => self.expose(rng),
+            "lies" => self.lie(rng),
+            "leases" => self.lease(rng),
             "nonsense" => self.say(&Note::Refused { reason: "you".into() }, None),
             "deaf" => {
                 // To itself, and nobody takes it.
@@ -157,46 +157,46 @@ impl Attacker {
             _ => self.is_out = true,
         }
         self.say(&Note::Wake, None);
-        self.read(dice, counts);
+        self.read(rng, counts);
     }
 
-    fn garbage(&mut self, dice: &mut Dice) {
-        let head: Vec<u64> = (0..dice.below(15)).map(|_| dice.roll()).collect();
-        let octets: Vec<u8> = (0..dice.below(16_384)).map(|_| dice.roll() as u8).collect();
-        let _ = self.up.send_octets(dice.below(10) as u8, &head, &octets);
+    fn garbage(&mut self, rng: &mut SeededRng) {
+        let head: Vec<u64> = (0..rng.below(15)).map(|_| rng.next_u64()).collect();
+        let octets: Vec<u8> = (0..rng.below(16_384)).map(|_| rng.next_u64() as u8).collect();
+        let _ = self.up.send_octets(rng.below(10) as u8, &head, &octets);
     }
 
     /// A head to somebody, in the partition of all or in one that is not its own.
-    fn head(&self, dice: &mut Dice) -> Vec<u64> {
+    fn head(&self, rng: &mut SeededRng) -> Vec<u64> {
         let opcodes = [0x04, 0x24, 0x64, 0x06, 0x0a, 0x0c, 0x10, 0x11, 0x12, 0x13, 0x14, 0x00];
-        let key = [0xffff, 0xffff, 0x8001][dice.below(3) as usize];
-        let dest_qp = [0x41, 0x42, OWN_QPN, OPEN_QPN, 1, 0, 0xff_ffff][dice.below(7) as usize];
-        let first = opcodes[dice.below(12) as usize] | dice.below(64) << 8 | key << 16;
-        let second = dice.below(1 << 24) | (2 + dice.below(3)) << 32 | 4 << 48;
-        let third = [1, 1, dice.roll()][dice.below(3) as usize];
+        let key = [0xffff, 0xffff, 0x8001][rng.below(3) as usize];
+        let dest_qp = [0x41, 0x42, OWN_QPN, OPEN_QPN, 1, 0, 0xff_ffff][rng.below(7) as usize];
+        let first = opcodes[rng.below(12) as usize] | rng.below(64) << 8 | key << 16;
+        let second = rng.below(1 << 24) | (2 + rng.below(3)) << 32 | 4 << 48;
+        let third = [1, 1, rng.next_u64()][rng.below(3) as usize];
         let mut head = vec![first | dest_qp << 32, second, third];
-        head.extend((0..dice.below(6)).map(|_| dice.roll()));
-        if dice.below(2) == 0 && head.len() > 3 {
+        head.extend((0..rng.below(6)).map(|_| rng.next_u64()));
+        if rng.below(2) == 0 && head.len() > 3 {
             head[3] = deth(QKEY);
         }
         head
     }
 
-    fn messages(&mut self, dice: &mut Dice) {
+    fn messages(&mut self, rng: &mut SeededRng) {
         for _ in 0..8 {
-            let (head, octets) = (self.head(dice), vec![7; dice.below(5000) as usize]);
+            let (head, octets) = (self.head(rng), vec![7; rng.below(5000) as usize]);
             let _ = self.up.send_octets(MESSAGE, &head, &octets);
             // What a lane is granted for.
             let head =
-                [0x64 | 0xffff << 16 | OPEN_QPN << 32, (2 + dice.below(2)) << 32 | 4 << 48, 1, 0];
+                [0x64 | 0xffff << 16 | OPEN_QPN << 32, (2 + rng.below(2)) << 32 | 4 << 48, 1, 0];
             let _ = self.up.send_octets(MESSAGE, &head, b"open");
         }
     }
 
-    fn packet(&mut self, dice: &mut Dice, breaks: bool) {
-        let is_gsi = dice.below(2) == 0;
-        let dlid = Lid([1, 2, 3, 4][dice.below(4) as usize]);
-        let dest_qp = Qpn(if is_gsi { 1 } else { 0x40 + dice.below(4) as u32 });
+    fn packet(&mut self, rng: &mut SeededRng, breaks: bool) {
+        let is_gsi = rng.below(2) == 0;
+        let dlid = Lid([1, 2, 3, 4][rng.below(4) as usize]);
+        let dest_qp = Qpn(if is_gsi { 1 } else { 0x40 + rng.below(4) as u32 });
         let qkey = if is_gsi { QKey::GSI } else { QKEY };
         let bth = Bth {
             opcode: Opcode::UD_SEND_ONLY,
@@ -211,20 +211,20 @@ impl Attacker {
             rd: None,
             extended: Extended::Deth(Deth { qkey, src_qp: Qpn(1) }),
         };
-        let mut mad: Vec<u8> = (0..256).map(|_| dice.roll() as u8).collect();
+        let mut mad: Vec<u8> = (0..256).map(|_| rng.next_u64() as u8).collect();
         mad[0] = 1;
-        mad[1] = [3, 4, 7, 0x32, 1][dice.below(5) as usize];
+        mad[1] = [3, 4, 7, 0x32, 1][rng.below(5) as usize];
         let mut octets = vec![0; 512];
         let Ok(len) = headers.emit(&mad, &mut octets) else { return };
         if breaks {
-            octets[dice.below(len as u64) as usize] ^= 1 << dice.below(8);
+            octets[rng.below(len as u64) as usize] ^= 1 << rng.below(8);
         }
         let _ = self.up.send_octets(PACKET, &[], &octets[..len]);
     }
 
     /// Sends by a lane what was granted, and writes other routes over it while it is taken: among
     /// them that of the partition which it is not in, with all that a queue pair there asks for.
-    fn flip(&mut self, dice: &mut Dice) {
+    fn flip(&mut self, rng: &mut SeededRng) {
         for out in &mut self.outs {
             let [first, second] = out.words_to(OPEN_QPN);
             let granted = [first, second, 1, deth(QKEY)];
@@ -236,7 +236,7 @@ impl Attacker {
                 [own, second, 1, deth(OWN_QKEY)],
                 [first ^ 0x60_0000 << 32, second, 1, deth(QKEY)],
                 [own ^ 1 << 32, second ^ 1 << 32, 1, deth(OWN_QKEY)],
-                [dice.roll(), dice.roll(), dice.roll(), dice.roll()],
+                [rng.next_u64(), rng.next_u64(), rng.next_u64(), rng.next_u64()],
             ];
             let words = &out.words.as_slice()[2 * LINE..];
             for head in others.into_iter().flat_map(|other| [other, granted]).cycle().take(40) {
@@ -258,35 +258,35 @@ impl Attacker {
         while self.up.send_octets(MESSAGE, &head, b"more") {}
     }
 
-    fn expose(&mut self, dice: &mut Dice) {
-        let lane = self.lane(dice);
-        let segment = dice.below(70) as u32;
-        let octets = [1, 4096, 1 << 20, 1 << 36][dice.below(4) as usize];
+    fn expose(&mut self, rng: &mut SeededRng) {
+        let lane = self.lane(rng);
+        let segment = rng.below(70) as u32;
+        let octets = [1, 4096, 1 << 20, 1 << 36][rng.below(4) as usize];
         // One of this length that nobody has touched takes no memory.
         let Ok(one) = Segment::create("x", octets) else { return };
-        if dice.below(4) > 0 {
+        if rng.below(4) > 0 {
             let _ = one.seal();
         }
         self.say(&Note::Expose { lane, segment }, Some(&one));
     }
 
-    fn lie(&mut self, dice: &mut Dice) {
-        let (lane, segment) = (self.lane(dice), dice.below(70) as u32);
+    fn lie(&mut self, rng: &mut SeededRng) {
+        let (lane, segment) = (self.lane(rng), rng.below(70) as u32);
         for is_mapped in [true, false] {
             self.say(&Note::Mapped { lane, segment, is_mapped }, None);
         }
         self.say(&Note::Withdraw { lane, segment }, None);
     }
 
-    fn lane(&self, dice: &mut Dice) -> u64 {
-        match self.outs.get(dice.below(4) as usize) {
+    fn lane(&self, rng: &mut SeededRng) -> u64 {
+        match self.outs.get(rng.below(4) as usize) {
             Some(out) => out.number,
-            None => dice.below(40),
+            None => rng.below(40),
         }
     }
 
     /// Lends what it goes on changing, in more pieces and places than there are.
-    fn lease(&mut self, dice: &mut Dice) {
+    fn lease(&mut self, rng: &mut SeededRng) {
         if self.table.is_none() {
             let Ok(segment) = Segment::create("t", TABLE_OCTETS) else { return };
             let Ok(words) = segment.map() else { return };
@@ -295,26 +295,26 @@ impl Attacker {
         }
         let Some((table, segment)) = &self.table else { return };
         let Some(out) = self.outs.first_mut() else { return };
-        let note = Note::Expose { lane: out.number, segment: dice.below(3) as u32 };
+        let note = Note::Expose { lane: out.number, segment: rng.below(3) as u32 };
         let is_there = self.socket.send(&note, Some(segment.as_fd()));
         let mut wheres = vec![0; 8];
-        for nth in 0..[1, 4, 33, 200][dice.below(4) as usize] {
+        for nth in 0..[1, 4, 33, 200][rng.below(4) as usize] {
             let key = (nth as u64 + 1) << 8;
-            let address = [0x1000, dice.roll()][dice.below(2) as usize];
+            let address = [0x1000, rng.next_u64()][rng.below(2) as usize];
             wheres.extend(address.to_le_bytes());
             wheres.extend(
-                (key | [16, 4096, u32::MAX.into()][dice.below(3) as usize] << 32).to_le_bytes(),
+                (key | [16, 4096, u32::MAX.into()][rng.below(3) as usize] << 32).to_le_bytes(),
             );
             let words = &table.as_slice()[EPOCHS + nth * 4..];
-            words[1].store(dice.below(3), Ordering::Relaxed);
+            words[1].store(rng.below(3), Ordering::Relaxed);
             words[2].store(0x1000, Ordering::Relaxed);
             words[0].store(1 << 32 | key, Ordering::Release);
         }
         let first = 0x04 | WHOLE | LENT | out.route & 0xffff << 16 | 0x41 << 32;
-        let head = [first, out.route & 0xffff << 32 | dice.below(1 << 24), 1];
+        let head = [first, out.route & 0xffff << 32 | rng.below(1 << 24), 1];
         let _ = out.lane.send_octets(MESSAGE, &head, &wheres);
         for word in table.as_slice().iter().take(EPOCHS + 800) {
-            word.store(dice.roll(), Ordering::Relaxed);
+            word.store(rng.next_u64(), Ordering::Relaxed);
         }
         self.is_out |= !is_there;
     }
@@ -339,7 +339,7 @@ impl Attacker {
     }
 
     /// Takes what has come, and what it is given.
-    fn read(&mut self, dice: &mut Dice, counts: &mut Counts) {
+    fn read(&mut self, rng: &mut SeededRng, counts: &mut Counts) {
         for _ in 0..SLOTS {
             if !self.down.receive(|_| ()) {
                 break;
@@ -365,7 +365,7 @@ impl Attacker {
                 }
                 (Note::Expose { lane, segment }, words) => {
                     self.given.extend(words);
-                    let is_mapped = dice.below(2) == 0;
+                    let is_mapped = rng.below(2) == 0;
                     self.say(&Note::Mapped { lane, segment, is_mapped }, None);
                 }
                 _ => {}
@@ -392,10 +392,10 @@ fn map(fd: OwnedFd) -> Option<Words> {
 }
 
 /// Any words into any places.
-fn scribble(words: &Words, dice: &mut Dice) {
+fn scribble(words: &Words, rng: &mut SeededRng) {
     let all = words.as_slice();
-    for _ in 0..dice.below(100) {
-        let value = [dice.roll(), dice.below(4096), u64::MAX, 0][dice.below(4) as usize];
-        all[dice.below(all.len() as u64) as usize].store(value, Ordering::Relaxed);
+    for _ in 0..rng.below(100) {
+        let value = [rng.next_u64(), rng.below(4096), u64::MAX, 0][rng.below(4) as usize];
+        all[rng.below(all.len() as u64) as usize].store(value, Ordering::Relaxed);
     }
 }

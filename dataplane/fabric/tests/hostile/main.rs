@@ -22,7 +22,7 @@ mod served;
 use attacker::{ACTS, Attacker, Counts, OUTCOMES};
 use honest::{Honest, PATIENCE};
 use pollux_fabric::node::{NodeDrop, PKeys};
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_wire::keys::PKey;
 use served::{clock, name, path_of, server};
 use std::collections::BTreeMap;
@@ -135,8 +135,8 @@ fn serve(path: &Path) {
 /// Does whatever the seed says until it is killed, or until it is time to die. Tells of all that it
 /// did before that.
 fn attack(path: &Path, seed: u64) {
-    let (mut dice, mut counts, parent) = (Dice::new(seed), Counts::default(), parent_id());
-    let turns = 200 + dice.below(2000);
+    let (mut rng, mut counts, parent) = (SeededRng::new(seed), Counts::default(), parent_id());
+    let turns = 200 + rng.below(2000);
     let mut attacker = None;
     for _ in 0..turns {
         assert_eq!(parent_id(), parent, "nobody is there any more");
@@ -149,11 +149,11 @@ fn attack(path: &Path, seed: u64) {
             }
             continue;
         };
-        let act = dice.below(ACTS.len() as u64) as usize;
+        let act = rng.below(ACTS.len() as u64) as usize;
         // To look through all memory takes long, and to leave loses the lanes.
         let is_rare = ["attach", "snoop", "nonsense", "deaf"].contains(&ACTS[act]);
-        if !is_rare || dice.below(30) == 0 {
-            at.act(act, &mut dice, &mut counts);
+        if !is_rare || rng.below(30) == 0 {
+            at.act(act, &mut rng, &mut counts);
         }
         if at.is_out() {
             counts.outcomes[0] += 1;

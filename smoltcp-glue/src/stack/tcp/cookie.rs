@@ -141,7 +141,7 @@ pub(super) fn good_until(now: Time) -> Time {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pollux_verbs::dice::Dice;
+    use pollux_verbs::rng::SeededRng;
 
     const NOW: Time = Time::START;
 
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_cookie_says_what_a_syn_said() {
-        let secret = IsnSecret::new(&mut Dice::secret(7));
+        let secret = IsnSecret::new(&mut SeededRng::secret(7));
         for mss in LENGTHS {
             for scale in (0..=SCALE_MAX).map(Some).chain([None]) {
                 for sack in [false, true] {
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_cookie_is_good_for_its_ends_and_its_number_and_not_for_long() {
-        let secret = IsnSecret::new(&mut Dice::secret(7));
+        let secret = IsnSecret::new(&mut SeededRng::secret(7));
         let offer = Offer { mss: 2004, scale: Some(4), sack: true };
         let cookie = secret.cookie(NOW, ends(), 4711, offer);
         let is_good = |now, ends, number, cookie| secret.offer(now, ends, number, cookie).is_some();
@@ -174,13 +174,13 @@ mod tests {
         assert!(!is_good(NOW, (ends().1, ends().0), 4711, cookie));
         assert!(!is_good(NOW, ends(), 4712, cookie));
         assert!((0..32).all(|bit| !is_good(NOW, ends(), 4711, cookie ^ 1 << bit)));
-        let other = IsnSecret::new(&mut Dice::secret(8));
+        let other = IsnSecret::new(&mut SeededRng::secret(8));
         assert_eq!(other.offer(NOW, ends(), 4711, cookie), None);
     }
 
     #[test]
     fn a_guess_is_right_as_seldom_as_the_hash_is_long() {
-        let secret = IsnSecret::new(&mut Dice::secret(7));
+        let secret = IsnSecret::new(&mut SeededRng::secret(7));
         let right =
             (0..1 << 20).filter(|guess| secret.offer(NOW, ends(), 4711, *guess * 4093).is_some());
         // Two epochs of 2^24: one in eight runs has one.

@@ -8,7 +8,7 @@
 
 use crate::stack::outbox::{Exit, Packet};
 use crate::stack::packet::IpPacket;
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::tcp::{TcpSegment, fill_checksum};
 use smoltcp::iface::{Config, Interface, PollResult, SocketSet};
@@ -34,7 +34,7 @@ pub(super) struct Engine {
     interfaces: Vec<(u32, Interface)>,
     /// Which was used last.
     last: usize,
-    dice: Dice,
+    rng: SeededRng,
 }
 
 /// When and where a connection is polled.
@@ -65,8 +65,8 @@ impl Written {
 }
 
 impl Engine {
-    pub(super) const fn new(dice: Dice) -> Self {
-        Self { interfaces: Vec::new(), last: 0, dice }
+    pub(super) const fn new(rng: SeededRng) -> Self {
+        Self { interfaces: Vec::new(), last: 0, rng }
     }
 
     /// The interface for an address of ours and an MTU.
@@ -88,7 +88,7 @@ impl Engine {
         if self.interfaces.len() == INTERFACES_MAX {
             self.interfaces.clear();
         }
-        self.interfaces.push((at.mtu, make(at, self.dice.roll())));
+        self.interfaces.push((at.mtu, make(at, self.rng.next_u64())));
         self.interfaces.len() - 1
     }
 

@@ -7,7 +7,7 @@
 
 #![expect(deprecated, reason = "its successor may be another function in another version")]
 
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use std::hash::{Hasher, SipHasher};
 use std::net::{IpAddr, SocketAddr};
@@ -22,8 +22,8 @@ pub(super) struct IsnSecret {
 }
 
 impl IsnSecret {
-    pub(super) fn new(dice: &mut Dice) -> Self {
-        Self { keys: [dice.roll(), dice.roll()] }
+    pub(super) fn new(rng: &mut SeededRng) -> Self {
+        Self { keys: [rng.next_u64(), rng.next_u64()] }
     }
 
     /// The number that a connection between two ends begins with.

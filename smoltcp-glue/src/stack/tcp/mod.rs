@@ -39,7 +39,7 @@ use super::{BindError, Counts, Lookup};
 use connection::Holder;
 use engine::{At, Engine};
 use isn::IsnSecret;
-use pollux_verbs::dice::Dice;
+use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::tcp::TcpSegment;
 use repair::is_after;
@@ -86,11 +86,11 @@ struct Event {
 }
 
 impl Tcp {
-    pub(super) fn new(config: TcpConfig, verifies: bool, mut dice: Dice) -> Self {
+    pub(super) fn new(config: TcpConfig, verifies: bool, mut rng: SeededRng) -> Self {
         Self {
-            secret: IsnSecret::new(&mut dice),
+            secret: IsnSecret::new(&mut rng),
             served: Served::default(),
-            engine: Engine::new(dice),
+            engine: Engine::new(rng),
             connections: Slab::new(config.connections_max),
             by_addresses: Lookup::default(),
             listeners: Slab::new(config.listeners_max),

@@ -1,7 +1,7 @@
 //! Wires around wires: faults by rule and seed, and captures.
 
 use super::EthernetWire;
-use crate::link::fault::{Dice, Faults};
+use crate::link::fault::{Faults, SeededRng};
 use crate::time::Time;
 use pollux_wire::ethernet::EthernetHeader;
 use pollux_wire::roce::RocePacket;
@@ -23,7 +23,7 @@ const LATE_FRAMES_MAX: usize = 4096;
 /// finds neighbours: that has timers of whole seconds, and is not what the rules are meant to try.
 pub struct Faulty<W> {
     inner: W,
-    dice: Dice,
+    rng: SeededRng,
     outgoing: Direction,
     incoming: Direction,
 }
@@ -39,7 +39,7 @@ impl<W: EthernetWire> Faulty<W> {
     /// A wire without faults so far.
     pub fn new(inner: W, seed: u64) -> Self {
         let (outgoing, incoming) = Default::default();
-        Self { inner, dice: Dice::new(seed), outgoing, incoming }
+        Self { inner, rng: SeededRng::new(seed), outgoing, incoming }
     }
 
     /// Changes the rule of one way.
@@ -66,8 +66,8 @@ impl Direction {
     }
 
     /// The copies of a frame that go on now; others are kept.
-    fn strike(&mut self, dice: &mut Dice, now: Time, frame: &[u8]) -> Vec<Vec<u8>> {
-        let fate = self.faults.decide(dice, frame.len());
+    fn strike(&mut self, rng: &mut SeededRng, now: Time, frame: &[u8]) -> Vec<Vec<u8>> {
+        let fate = self.faults.decide(rng, frame.len());
         let mut at_once = Vec::new();
         for delay in fate.delays {
             let mut copy = frame.to_vec();
@@ -100,7 +100,7 @@ impl<W: EthernetWire> EthernetWire for Faulty<W> {
         if !self.outgoing.strikes(frame) {
             return self.inner.send(now, frame);
         }
-        for copy in self.outgoing.strike(&mut self.dice, now, frame) {
+        for copy in self.outgoing.strike(&mut self.rng, now, frame) {
             self.inner.send(now, &copy);
         }
     }
@@ -120,7 +120,7 @@ impl<W: EthernetWire> EthernetWire for Faulty<W> {
             if !self.incoming.strikes(frame) {
                 return true;
             }
-            for copy in self.incoming.strike(&mut self.dice, now, frame) {
+            for copy in self.incoming.strike(&mut self.rng, now, frame) {
                 self.incoming.kept += 1;
                 self.incoming.late.insert((now, self.incoming.kept), copy);
             }

@@ -456,7 +456,7 @@ fn settle_lane(net: &mut Net, grants: &mut Grants, number: u64, lane: &mut Grant
 mod tests {
     use super::*;
     use crate::head::LENT;
-    use crate::link::fault::Dice;
+    use crate::link::fault::SeededRng;
     use crate::link::world::Wire;
     use crate::process::board::{ClientBoard, SLOTS};
     use crate::process::note::Attach;
@@ -595,34 +595,34 @@ mod tests {
     /// Rubbish in lanes and at sockets stops nobody but who wrote it.
     #[test]
     fn whatever_a_client_writes_is_counted_or_thrown_away() {
-        let ((mut server, mut net), mut dice) = (server("rubbish"), Dice::new(1));
+        let ((mut server, mut net), mut rng) = (server("rubbish"), SeededRng::new(1));
         for _ in 0..200 {
             let (socket, mut board) = attached(&mut server, &mut net, 1);
             let (_victim, _board) = attached(&mut server, &mut net, 2);
-            let beside = seated(&mut server, &mut net, 1, 1 + dice.below(7) as u8, 1);
+            let beside = seated(&mut server, &mut net, 1, 1 + rng.below(7) as u8, 1);
             for _ in 0..100 {
-                let head: Vec<u64> = (0..dice.below(15)).map(|_| dice.roll()).collect();
-                let octets: Vec<u8> = (0..dice.below(600)).map(|_| dice.roll() as u8).collect();
-                let _ = board.up.send_octets(dice.below(8) as u8, &head, &octets);
+                let head: Vec<u64> = (0..rng.below(15)).map(|_| rng.next_u64()).collect();
+                let octets: Vec<u8> = (0..rng.below(600)).map(|_| rng.next_u64() as u8).collect();
+                let _ = board.up.send_octets(rng.below(8) as u8, &head, &octets);
                 // To the other host, by its LID.
-                let words = [dice.roll(), 2 << 32 | dice.below(1 << 24), dice.roll()];
+                let words = [rng.next_u64(), 2 << 32 | rng.below(1 << 24), rng.next_u64()];
                 let _ = board.up.send_octets(tag::MESSAGE, &words, &octets);
                 server.receive(Time::START, &mut net);
                 net.advance(Time::START);
                 server.send(Time::START, &mut net);
             }
             assert!(server.census().1 <= super::super::grants::LANES_MAX);
-            let segment = dice.roll() as u32;
-            let note = match dice.below(6) {
-                0 => Note::Expose { lane: dice.below(8), segment },
-                1 => Note::Withdraw { lane: dice.below(8), segment },
-                2 => Note::Mapped { lane: dice.below(8), segment, is_mapped: true },
+            let segment = rng.next_u64() as u32;
+            let note = match rng.below(6) {
+                0 => Note::Expose { lane: rng.below(8), segment },
+                1 => Note::Withdraw { lane: rng.below(8), segment },
+                2 => Note::Mapped { lane: rng.below(8), segment, is_mapped: true },
                 3 => Note::Wake,
                 4 => Note::Attach(Attach {
                     node: "host2".into(),
                     port: Some(1),
                     seat: segment as u8,
-                    secret: dice.roll(),
+                    secret: rng.next_u64(),
                 }),
                 _ => Note::Attached { client: segment },
             };

@@ -1,51 +1,50 @@
 //! Random numbers for faults, choices of schedule and identifiers, from a seed.
 //!
-//! Why not a crate: no more quality is needed than these ten lines have, and a run that failed runs
-//! again from its seed whatever version of what is installed.
+//! Why not a crate: these ten lines are good enough, and a seed has to replay a failed run with any
+//! version of any dependency.
 //!
-//! Numbers that others see, as identifiers on the wire, must not tell them what comes next: those
-//! are rolled with [`Dice::secret`].
+//! Identifiers on the wire must not reveal the next ones: use [`SeededRng::secret`] for those.
 
 #![expect(deprecated, reason = "its successor may be another function in another version")]
 
 use std::hash::{Hasher, SipHasher};
 use std::time::Duration;
 
-/// Numbers that look random, the same for the same seed.
+/// A random number generator: the same numbers for the same seed.
 #[derive(Clone, Debug)]
-pub struct Dice(Kind);
+pub struct SeededRng(Kind);
 
 #[derive(Clone, Debug)]
 enum Kind {
-    /// SplitMix64, from whose numbers its seed can be computed.
+    /// SplitMix64. Its numbers reveal its seed.
     Quick(u64),
     /// SipHash-2-4 of a counter, keyed by the seed.
     Secret { seed: u64, count: u64 },
 }
 
-impl Dice {
-    /// Dice for whatever nobody wants to guess.
+impl SeededRng {
+    /// A generator for numbers that need not be secret.
     pub const fn new(seed: u64) -> Self {
         Self(Kind::Quick(seed))
     }
 
-    /// Dice whose numbers can be shown: who does not know the seed can tell none from others.
+    /// A generator whose past numbers do not reveal the next ones to a reader without the seed.
     pub const fn secret(seed: u64) -> Self {
         Self(Kind::Secret { seed, count: 0 })
     }
 
-    /// Other dice of the same kind, with a seed that these have rolled.
+    /// Another generator of the same kind, seeded by this one.
     #[must_use]
     pub fn split(&mut self) -> Self {
-        let seed = self.roll();
+        let seed = self.next_u64();
         match self.0 {
             Kind::Quick(_) => Self::new(seed),
             Kind::Secret { .. } => Self::secret(seed),
         }
     }
 
-    /// Any number.
-    pub fn roll(&mut self) -> u64 {
+    /// The next number, any of 64 bits.
+    pub fn next_u64(&mut self) -> u64 {
         match &mut self.0 {
             Kind::Quick(state) => split_mix(state),
             Kind::Secret { seed, count } => {
@@ -59,16 +58,16 @@ impl Dice {
 
     /// A number below `end`; 0 if that is 0.
     pub fn below(&mut self, end: u64) -> u64 {
-        self.roll().checked_rem(end).unwrap_or(0)
+        self.next_u64().checked_rem(end).unwrap_or(0)
     }
 
-    /// A time below `end`; none if that is none, and then without a roll.
+    /// A duration below `end`. Zero for zero, without a draw.
     pub fn duration(&mut self, end: Duration) -> Duration {
         let nanos = end.as_nanos() as u64;
         Duration::from_nanos(if nanos == 0 { 0 } else { self.below(nanos) })
     }
 
-    /// Whether something happens that happens so many times in a million.
+    /// True `per_million` times in a million.
     pub fn happens(&mut self, per_million: u32) -> bool {
         per_million > 0 && self.below(1_000_000) < u64::from(per_million)
     }
@@ -108,22 +107,23 @@ mod tests {
         unshift(mixed, 30)
     }
 
-    fn next_is_known(mut dice: Dice) -> bool {
-        let mut copy = Dice::new(state_after(dice.roll()));
-        copy.roll() == dice.roll()
+    fn next_is_known(mut rng: SeededRng) -> bool {
+        let mut copy = SeededRng::new(state_after(rng.next_u64()));
+        copy.next_u64() == rng.next_u64()
     }
 
     #[test]
-    fn a_number_of_secret_dice_does_not_tell_the_next() {
-        assert!(next_is_known(Dice::new(7)), "which is why there are others");
-        assert!(!next_is_known(Dice::secret(7)));
-        assert!(!next_is_known(Dice::secret(7).split()));
+    fn a_secret_generator_does_not_reveal_its_next_number() {
+        assert!(next_is_known(SeededRng::new(7)), "which is why there are others");
+        assert!(!next_is_known(SeededRng::secret(7)));
+        assert!(!next_is_known(SeededRng::secret(7).split()));
     }
 
     #[test]
-    fn dice_fall_the_same_for_the_same_seed() {
-        for make in [Dice::new, Dice::secret] {
-            let rolls = |mut dice: Dice| [dice.roll(), dice.roll(), dice.split().roll()];
+    fn the_same_seed_gives_the_same_numbers() {
+        for make in [SeededRng::new, SeededRng::secret] {
+            let rolls =
+                |mut rng: SeededRng| [rng.next_u64(), rng.next_u64(), rng.split().next_u64()];
             assert_eq!(rolls(make(5)), rolls(make(5)));
             assert_ne!(rolls(make(5)), rolls(make(6)));
         }
