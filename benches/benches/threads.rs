@@ -6,7 +6,7 @@
 //!
 //! All runs are interleaved, and medians are shown, so that what else the machine does meets all of
 //! them alike. The bare figures are those of the same cores in the same run: a cache line that goes
-//! to and fro; two lines each way, as a message of 64 octets with its head needs; a copy of 1 MiB.
+//! to and fro; two lines each way, as a message of 64 bytes with its head needs; a copy of 1 MiB.
 //! UCX (`scripts/host-setup --peers`) is asked by its own `ucx_perftest`, over POSIX shared memory,
 //! pinned to the same cores, if it is installed.
 //!
@@ -17,14 +17,14 @@
 //! |---|---|---|---|
 //! | a cache line to and fro, half | 90 to 96 ns | | |
 //! | two lines each way, half | 194 to 208 ns | | |
-//! | RC, 64 octets, one way | 359 to 368 ns | 3.7 to 4.1 x the line; 1.8 x the two lines | 1.5 x |
+//! | RC, 64 bytes, one way | 359 to 368 ns | 3.7 to 4.1 x the line; 1.8 x the two lines | 1.5 x |
 //! | the same | | 0.73 to 0.75 x `tag_lat` of UCX | 1.0 x |
-//! | UD, 64 octets, one way | 404 ns | 4.2 to 4.5 x the line | 1.5 x |
-//! | RC, 64 octets, batches of 32 | 9.2 to 11.7 M/s | 1.2 to 1.9 x `tag_bw` of UCX | 2.0 x |
+//! | UD, 64 bytes, one way | 404 ns | 4.2 to 4.5 x the line | 1.5 x |
+//! | RC, 64 bytes, batches of 32 | 9.2 to 11.7 M/s | 1.2 to 1.9 x `tag_bw` of UCX | 2.0 x |
 //! | the same on 1,000 queue pairs, one SRQ | 8.4 to 9.1 M/s | 1.1 to 1.3 x slower | 1.3 x |
 //! | RC, 64 KiB | 30 GB/s | 1.3 to 1.4 x a copy | 0.8 x |
 //! | RC, 1 MiB | 21 to 22 GB/s | 0.96 x a copy | 0.8 x |
-//! | RC, 64 octets, as packets | 1.0 us, 3.0 M/s | 2.6 x slower, 3 to 4 x fewer | |
+//! | RC, 64 bytes, as packets | 1.0 us, 3.0 M/s | 2.6 x slower, 3 to 4 x fewer | |
 //! | RC, 1 MiB, as packets | 1.1 GB/s | 19 x slower | |
 //!
 //! What bounds the short messages is the way between the cores. A line to and fro is one line that
@@ -33,14 +33,14 @@
 //! more than the 1.5 x that were hoped for. On top of that come our own instructions (see the bench
 //! `instructions`): 22 ns to post and 29 ns to take a message when both ends are one thread. The
 //! same transfers bound the rate: in one thread a message costs its sender 30 and its receiver
-//! 37 ns. What makes packets dear is the variant CRC, at 0.8 octets a clock cycle on both ends.
+//! 37 ns. What makes packets dear is the variant CRC, at 0.8 bytes a clock cycle on both ends.
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock, and its arguments")]
 
 use core_affinity::CoreId;
 use pollux_perf::machine::{copy, lines, on_both};
 use pollux_perf::peers::{Terms, ucx};
 use pollux_perf::samples::median;
-use pollux_perf::verbs::end::{GRH_OCTETS, Setup, ThreadEnd, ends};
+use pollux_perf::verbs::end::{GRH_BYTES, Setup, ThreadEnd, ends};
 use pollux_verbs::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -86,28 +86,28 @@ fn figures(cores: [usize; 2]) -> Vec<Figure> {
     let terms = Terms { cores, fifo: None, duration: Duration::from_millis(200) };
     let packets = Setup { packets_only: true, ..Setup::of(Rc) };
     let thousand = Setup { qps: 1000, has_srq: true, ..Setup::of(Rc) };
-    let one_way = |setup, octets| move || Some(one_way(cores, setup, octets));
-    let many = |setup, octets, batch| move || Some(rate(cores, setup, octets, batch) * 1e-6);
+    let one_way = |setup, bytes| move || Some(one_way(cores, setup, bytes));
+    let many = |setup, bytes, batch| move || Some(rate(cores, setup, bytes, batch) * 1e-6);
     let bandwidth =
-        |setup, octets: u32| move || Some(rate(cores, setup, octets, 4) * f64::from(octets) * 1e-9);
+        |setup, bytes: u32| move || Some(rate(cores, setup, bytes, 4) * f64::from(bytes) * 1e-9);
     vec![
         ("cache line to and fro, half", "ns", Box::new(move || Some(lines(cores, false)))),
         ("two lines each way, half", "ns", Box::new(move || Some(lines(cores, true)))),
         ("copy of 1 MiB", "GB/s", Box::new(|| Some(copy() * 1e-9))),
-        ("RC 64 octets one way", "ns", Box::new(one_way(Setup::of(Rc), 64))),
-        ("UC 64 octets one way", "ns", Box::new(one_way(Setup::of(Uc), 64))),
-        ("UD 64 octets one way", "ns", Box::new(one_way(Setup::of(Ud), 64))),
-        ("RC 64 octets one way, packets", "ns", Box::new(one_way(packets, 64))),
-        ("UCX tag_lat 64 octets", "ns", Box::new(move || ucx::tag_lat(&terms, 64).ok())),
+        ("RC 64 bytes one way", "ns", Box::new(one_way(Setup::of(Rc), 64))),
+        ("UC 64 bytes one way", "ns", Box::new(one_way(Setup::of(Uc), 64))),
+        ("UD 64 bytes one way", "ns", Box::new(one_way(Setup::of(Ud), 64))),
+        ("RC 64 bytes one way, packets", "ns", Box::new(one_way(packets, 64))),
+        ("UCX tag_lat 64 bytes", "ns", Box::new(move || ucx::tag_lat(&terms, 64).ok())),
         ("RC 2 KiB one way", "ns", Box::new(one_way(Setup::of(Rc), 2048))),
         ("UC 2 KiB one way", "ns", Box::new(one_way(Setup::of(Uc), 2048))),
         ("UD 2 KiB one way", "ns", Box::new(one_way(Setup::of(Ud), 2048))),
         ("RC 2 KiB one way, packets", "ns", Box::new(one_way(packets, 2048))),
-        ("RC 64 octets, batches of 32", "M/s", Box::new(many(Setup::of(Rc), 64, 32))),
+        ("RC 64 bytes, batches of 32", "M/s", Box::new(many(Setup::of(Rc), 64, 32))),
         ("the same on 1,000 queue pairs, SRQ", "M/s", Box::new(many(thousand, 64, 32))),
-        ("RC 64 octets, batches, packets", "M/s", Box::new(many(packets, 64, 32))),
+        ("RC 64 bytes, batches, packets", "M/s", Box::new(many(packets, 64, 32))),
         (
-            "UCX tag_bw 64 octets",
+            "UCX tag_bw 64 bytes",
             "M/s",
             Box::new(move || Some(ucx::tag_bw(&terms, 64).ok()? * 1e-6)),
         ),
@@ -121,17 +121,17 @@ fn figures(cores: [usize; 2]) -> Vec<Figure> {
 fn ratios(of: &dyn Fn(&str) -> Option<f64>) -> Vec<(String, f64, &'static str)> {
     let line = "cache line to and fro, half";
     let beside = [
-        ("RC 64 octets one way", line, "<= 1.5"),
-        ("UD 64 octets one way", line, "<= 1.5"),
-        ("RC 64 octets one way", "two lines each way, half", ""),
-        ("RC 64 octets one way", "UCX tag_lat 64 octets", "<= 1.0"),
-        ("RC 64 octets, batches of 32", "UCX tag_bw 64 octets", ">= 2.0"),
-        ("RC 64 octets, batches of 32", "the same on 1,000 queue pairs, SRQ", "<= 1.3"),
+        ("RC 64 bytes one way", line, "<= 1.5"),
+        ("UD 64 bytes one way", line, "<= 1.5"),
+        ("RC 64 bytes one way", "two lines each way, half", ""),
+        ("RC 64 bytes one way", "UCX tag_lat 64 bytes", "<= 1.0"),
+        ("RC 64 bytes, batches of 32", "UCX tag_bw 64 bytes", ">= 2.0"),
+        ("RC 64 bytes, batches of 32", "the same on 1,000 queue pairs, SRQ", "<= 1.3"),
         ("RC 64 KiB", "copy of 1 MiB", ">= 0.8"),
         ("RC 1 MiB", "copy of 1 MiB", ">= 0.8"),
-        ("RC 64 octets one way, packets", "RC 64 octets one way", ""),
+        ("RC 64 bytes one way, packets", "RC 64 bytes one way", ""),
         ("RC 2 KiB one way, packets", "RC 2 KiB one way", ""),
-        ("RC 64 octets, batches of 32", "RC 64 octets, batches, packets", ""),
+        ("RC 64 bytes, batches of 32", "RC 64 bytes, batches, packets", ""),
         ("RC 1 MiB", "RC 1 MiB, packets", ""),
     ];
     let ratio =
@@ -153,20 +153,20 @@ fn print_json(figures: &[Figure], medians: &[Option<f64>], of: &dyn Fn(&str) -> 
 }
 
 /// Half the round trip of a message; inline if it is short.
-fn one_way(cores: [usize; 2], setup: Setup, octets: u32) -> f64 {
+fn one_way(cores: [usize; 2], setup: Setup, bytes: u32) -> f64 {
     let [mut a, mut b] = ends(setup);
-    let room = octets + GRH_OCTETS;
+    let room = bytes + GRH_BYTES;
     for end in [&mut a, &mut b] {
         (0..64).for_each(|_| end.recv(room).expect("there is room"));
     }
     let turns = |end: &mut ThreadEnd, begins: bool| {
         for _ in 0..ROUNDS {
             if begins {
-                end.send(octets).expect("there is room");
+                end.send(bytes).expect("there is room");
             }
             end.wait(|| false).expect("all goes well");
             if !begins {
-                end.send(octets).expect("there is room");
+                end.send(bytes).expect("there is room");
             }
             end.recv(room).expect("there is room");
         }
@@ -177,12 +177,12 @@ fn one_way(cores: [usize; 2], setup: Setup, octets: u32) -> f64 {
 }
 
 /// Messages a second, one way, in batches, each on the next queue pair.
-fn rate(cores: [usize; 2], setup: Setup, octets: u32, batch: usize) -> f64 {
+fn rate(cores: [usize; 2], setup: Setup, bytes: u32, batch: usize) -> f64 {
     let [mut a, mut b] = ends(setup);
-    let total = if octets > 4096 { 400 } else { 200_000 / batch * batch };
+    let total = if bytes > 4096 { 400 } else { 200_000 / batch * batch };
     let over = AtomicBool::new(false);
-    (0..512).for_each(|_| b.recv(octets).expect("there is room"));
-    let sge = [Sge { address: a.region.address, octets, lkey: a.region.lkey }];
+    (0..512).for_each(|_| b.recv(bytes).expect("there is room"));
+    let sge = [Sge { address: a.region.address, bytes, lkey: a.region.lkey }];
     let request = |flags| SendRequest { id: 0, op: SendOp::Send, flags, data: Data::Sges(&sge) };
     let mut requests = vec![request(SendFlags::NONE); batch];
     requests[batch - 1] = request(SendFlags::SIGNALED);
@@ -209,7 +209,7 @@ fn rate(cores: [usize; 2], setup: Setup, octets: u32, batch: usize) -> f64 {
             while came < total || !over.load(Ordering::Acquire) {
                 let count = b.device.poll(b.cq, &mut out).expect("it exists");
                 came += count;
-                (0..count).for_each(|_| b.recv(octets).expect("there is room"));
+                (0..count).for_each(|_| b.recv(bytes).expect("there is room"));
             }
         },
     );

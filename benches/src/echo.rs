@@ -15,7 +15,7 @@ const NEIGHBOURS: u32 = 1000;
 /// Turns between two looks at whether it is over.
 const TURNS: u32 = 1000;
 
-/// Packets of 64 octets a second that come, are turned round and go, on this core.
+/// Packets of 64 bytes a second that come, are turned round and go, on this core.
 #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
 pub fn rate(core: usize, duration: Duration) -> Result<f64, String> {
     pinned(core, || {

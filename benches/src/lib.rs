@@ -40,13 +40,13 @@
 //! in the kernel behind one that got no core any more.
 //!
 //! **Forwarding**: nothing here forwards yet. What stands beside testpmd is an echo: a worker that
-//! takes packets of 64 octets from the device of nothing as datagrams, asks whose they are, turns
+//! takes packets of 64 bytes from the device of nothing as datagrams, asks whose they are, turns
 //! them round, finds their way back among 1,000 neighbours, and sends them in batches. It has 10.3
 //! Mpps on one core, 97 ns a packet, and testpmd 33.6 (0.31 x; 0.6 x is wanted). That is 799
 //! instructions a packet (the bench `echo` of `dataplane`), of which the bench
 //! `instructions` there has some 420 for a receive and a send in batches of 32. What is left: 156
 //! for the device to fill a receive, 106 for two lookups, and the moving of what is known of a
-//! packet, 64 octets when it has come and 48 when it goes.
+//! packet, 64 bytes when it has come and 48 when it goes.
 //! testpmd changes Ethernet addresses and nothing else, and its device does not write the packets
 //! that come; ours does.
 #![forbid(unsafe_code)]

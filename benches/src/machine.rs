@@ -43,7 +43,7 @@ pub fn pinned<T: Send>(core: usize, what: impl FnOnce() -> T + Send) -> T {
 struct Slot([AtomicU64; 16]);
 
 /// Half the round trip, in nanoseconds, of one line that both write; or of slots, in which each
-/// side writes as many words as a message of 64 octets has, to other ones each time.
+/// side writes as many words as a message of 64 bytes has, to other ones each time.
 pub fn lines(cores: [usize; 2], as_messages: bool) -> f64 {
     let slots = || (0..if as_messages { 1024 } else { 1 }).map(|_| Slot::default()).collect();
     let (there, back): (Vec<Slot>, Vec<Slot>) = (slots(), slots());
@@ -79,7 +79,7 @@ pub fn lines(cores: [usize; 2], as_messages: bool) -> f64 {
     )
 }
 
-/// Octets in a second that one core copies, 1 MiB at a time.
+/// Bytes in a second that one core copies, 1 MiB at a time.
 pub fn copy() -> f64 {
     let (from, mut to) = (vec![1u8; 1 << 20], vec![0u8; 1 << 20]);
     let begun = Instant::now();

@@ -12,13 +12,13 @@ use pollux_perf::error::PerfError;
 use pollux_perf::pair::{Outcome, play_part, run};
 use pollux_perf::peers::Terms;
 use pollux_perf::plan::{Layer, Plan, Transport, What};
-use pollux_perf::verbs::octets_per_connection;
+use pollux_perf::verbs::bytes_per_connection;
 use serde_json::json;
 use std::error::Error;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-/// Octets that `--size sweep` stands for.
+/// Bytes that `--size sweep` stands for.
 const SWEEP: [u32; 8] = [1, 64, 256, 1024, 2000, 16 << 10, 64 << 10, 1 << 20];
 
 /// What Pollux costs, beside what others cost on the same cores.
@@ -33,7 +33,7 @@ struct Arguments {
 enum Action {
     /// Half the round trip of one message at a time.
     Lat(Measure),
-    /// Octets that go one way.
+    /// Bytes that go one way.
     Bw(Measure),
     /// Messages that go one way.
     Rate(Measure),
@@ -44,7 +44,7 @@ enum Action {
     /// One end of a measurement, in a process of its own.
     #[command(hide = true)]
     Part { plan: String },
-    /// Octets that an idle connection of verbs costs.
+    /// Bytes that an idle connection of verbs costs.
     #[command(hide = true)]
     IdleMemory,
 }
@@ -58,7 +58,7 @@ struct Measure {
     /// What carries that
     #[arg(long, value_enum, default_value = "rc")]
     transport: Transport,
-    /// Octets of a message, or `sweep` for several, from 1 to as many as there may be
+    /// Bytes of a message, or `sweep` for several, from 1 to as many as there may be
     #[arg(long, value_name = "N|sweep", default_value = "64")]
     size: String,
     /// The device that asks: soft:PATH@NODE[:PORT] or mlx5_0[:PORT]; without it, one of a fabric
@@ -162,16 +162,16 @@ fn measured(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
     settle(&measure.place)?;
     let sizes = match measure.size.as_str() {
         "sweep" => SWEEP.to_vec(),
-        text => vec![text.parse().map_err(|_| format!("--size {text:?}: write octets, or sweep"))?],
+        text => vec![text.parse().map_err(|_| format!("--size {text:?}: write bytes, or sweep"))?],
     };
-    let plans = sizes.iter().map(|octets| Plan {
+    let plans = sizes.iter().map(|bytes| Plan {
         duration: measure.duration,
         per_second: measure.rate,
         devices: measure.device.clone().zip(measure.peer.clone()).map(Into::into),
         processes: measure.processes,
         fifo: measure.place.fifo,
         cores: measure.place.cores,
-        ..Plan::new(what, measure.layer, measure.transport, *octets)
+        ..Plan::new(what, measure.layer, measure.transport, *bytes)
     });
     // A sweep goes as far as messages may be long.
     let plans: Vec<Plan> = plans.filter(|plan| sizes.len() == 1 || plan.check().is_ok()).collect();
@@ -180,7 +180,7 @@ fn measured(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
         let outcome = run(&plan)?;
         if !measure.place.json {
             print!("{}", if outcomes.is_empty() { format!("{environment}\n") } else { "".into() });
-            println!("{:>8} octets  {}", plan.octets, sentence(&outcome));
+            println!("{:>8} bytes  {}", plan.bytes, sentence(&outcome));
         }
         outcomes.push(json!({ "plan": plan, "outcome": outcome }));
     }
@@ -205,13 +205,13 @@ fn sentence(outcome: &Outcome) -> String {
                 latency.lost
             )
         }
-        Outcome::OneWay { per_second, octets, sent, lost } => {
-            let octets_per_second = per_second * f64::from(*octets);
-            let messages = match octets {
+        Outcome::OneWay { per_second, bytes, sent, lost } => {
+            let bytes_per_second = per_second * f64::from(*bytes);
+            let messages = match bytes {
                 1 => String::new(),
                 _ => format!("{:.3} M messages/s, ", per_second * 1e-6),
             };
-            format!("{messages}{:.3} GB/s, {lost} of {sent} lost", octets_per_second * 1e-9)
+            format!("{messages}{:.3} GB/s, {lost} of {sent} lost", bytes_per_second * 1e-9)
         }
         Outcome::Connections { per_second } => format!("{per_second:.0} connections/s"),
     }
@@ -235,6 +235,6 @@ fn compared(how: &Compare) -> Result<(), Box<dyn Error>> {
 }
 
 fn idle_memory() -> Result<(), PerfError> {
-    println!("{}", octets_per_connection()?);
+    println!("{}", bytes_per_connection()?);
     Ok(())
 }

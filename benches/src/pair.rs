@@ -36,12 +36,12 @@ pub enum Side {
 pub enum Outcome {
     /// Half of round trips.
     Latency(Latency),
-    /// Messages of so many octets that came, in a second; and how many of those sent did not.
+    /// Messages of so many bytes that came, in a second; and how many of those sent did not.
     OneWay {
         /// How many came in a second.
         per_second: f64,
-        /// Octets of each.
-        octets: u32,
+        /// Bytes of each.
+        bytes: u32,
         /// How many were sent, with those that do not count.
         sent: u64,
         /// How many of them did not come.
@@ -59,13 +59,13 @@ impl Outcome {
     pub fn one_way(plan: &Plan, per_second: f64, sent: u64, came: u64) -> Self {
         let lost = sent.saturating_sub(came);
         let per_second = per_second * came as f64 / sent.max(1) as f64;
-        Self::OneWay { per_second, octets: plan.octets, sent, lost }
+        Self::OneWay { per_second, bytes: plan.bytes, sent, lost }
     }
 
-    /// Octets in a second, if it is they that were counted.
-    pub fn octets_per_second(&self) -> Option<f64> {
+    /// Bytes in a second, if it is they that were counted.
+    pub fn bytes_per_second(&self) -> Option<f64> {
         match self {
-            Self::OneWay { per_second, octets, .. } => Some(per_second * f64::from(*octets)),
+            Self::OneWay { per_second, bytes, .. } => Some(per_second * f64::from(*bytes)),
             _ => None,
         }
     }

@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The longest message between two adapters.
-pub const MESSAGE_OCTETS_MAX: u32 = 8 << 20;
-/// The longest payload of UDP over a connection of 65,520 octets, and over datagrams of 2,044.
-const UDP_OCTETS_MAX: [u32; 2] = [65_520 - 28, 2_044 - 28];
+pub const MESSAGE_BYTES_MAX: u32 = 8 << 20;
+/// The longest payload of UDP over a connection of 65,520 bytes, and over datagrams of 2,044.
+const UDP_BYTES_MAX: [u32; 2] = [65_520 - 28, 2_044 - 28];
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum What {
     /// Half the round trip of one message at a time.
     Lat,
-    /// Octets that go one way.
+    /// Bytes that go one way.
     Bw,
     /// Messages that go one way.
     Rate,
@@ -78,8 +78,8 @@ pub struct Plan {
     pub layer: Layer,
     /// What carries that.
     pub transport: Transport,
-    /// Octets of a message; for TCP, of a write.
-    pub octets: u32,
+    /// Bytes of a message; for TCP, of a write.
+    pub bytes: u32,
     /// How long it is measured, after a while that does not count.
     pub duration: Duration,
     /// Open loop: messages that fall due in a second, whether or not the one before is answered.
@@ -96,7 +96,7 @@ pub struct Plan {
 
 impl Plan {
     /// A measurement between threads, on the first two cores and a fabric of the harness's own.
-    pub const fn new(what: What, layer: Layer, transport: Transport, octets: u32) -> Self {
+    pub const fn new(what: What, layer: Layer, transport: Transport, bytes: u32) -> Self {
         let duration = Duration::from_secs(1);
         let (per_second, devices, fifo) = (None, None, None);
         let (processes, cores) = (false, [0, 1]);
@@ -104,7 +104,7 @@ impl Plan {
             what,
             layer,
             transport,
-            octets,
+            bytes,
             duration,
             per_second,
             devices,
@@ -117,17 +117,17 @@ impl Plan {
     /// Refuses what nobody can measure, and says what can be.
     pub fn check(&self) -> Result<(), PerfError> {
         let refuse = |why: &str| Err(PerfError::Plan(why.into()));
-        if self.octets == 0 {
-            return refuse("a message has one octet at least; write --size 1");
+        if self.bytes == 0 {
+            return refuse("a message has one byte at least; write --size 1");
         }
-        let octets_max = match (self.layer, self.transport) {
+        let bytes_max = match (self.layer, self.transport) {
             (Layer::Verbs, Transport::Ud) => 2048,
-            (Layer::Verbs | Layer::Tcp, _) => MESSAGE_OCTETS_MAX,
-            (Layer::Udp, Transport::Ud) => UDP_OCTETS_MAX[1],
-            (Layer::Udp, _) => UDP_OCTETS_MAX[0],
+            (Layer::Verbs | Layer::Tcp, _) => MESSAGE_BYTES_MAX,
+            (Layer::Udp, Transport::Ud) => UDP_BYTES_MAX[1],
+            (Layer::Udp, _) => UDP_BYTES_MAX[0],
         };
-        if self.octets > octets_max {
-            let why = format!("no message here is longer than {octets_max} octets; lower --size");
+        if self.bytes > bytes_max {
+            let why = format!("no message here is longer than {bytes_max} bytes; lower --size");
             return refuse(&why);
         }
         match (self.what, self.layer) {
@@ -152,8 +152,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_measured_is_refused_with_advice() {
-        let refusal = |what, layer, transport, octets| {
-            let plan = Plan::new(what, layer, transport, octets);
+        let refusal = |what, layer, transport, bytes| {
+            let plan = Plan::new(what, layer, transport, bytes);
             plan.check().err().map(|error| error.to_string()).unwrap_or_default()
         };
         assert_eq!(refusal(What::Lat, Layer::Verbs, Transport::Rc, 64), "");

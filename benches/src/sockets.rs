@@ -18,8 +18,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const TRIES_MAX: u32 = 100;
 /// Reads in vain before who answers asks whether all is over.
 const READS_IDLE: u32 = 50_000;
-/// Octets that TCP takes before they are read or acknowledged.
-const WINDOW_OCTETS: usize = 4 << 20;
+/// Bytes that TCP takes before they are read or acknowledged.
+const WINDOW_BYTES: usize = 4 << 20;
 /// Datagrams of a batch.
 const BATCH: usize = 32;
 /// More than a datagram that no connection carries.
@@ -63,11 +63,8 @@ pub fn play(
 
 /// Windows as wide as the kernel lets them grow.
 fn limits() -> StackConfig {
-    let tcp = TcpConfig {
-        receive_octets: WINDOW_OCTETS,
-        send_octets: WINDOW_OCTETS,
-        ..TcpConfig::default()
-    };
+    let tcp =
+        TcpConfig { receive_bytes: WINDOW_BYTES, send_bytes: WINDOW_BYTES, ..TcpConfig::default() };
     StackConfig { tcp, ..StackConfig::default() }
 }
 
@@ -101,7 +98,7 @@ fn ask_udp(
     exchange: &mut Exchange,
 ) -> Result<Outcome, PerfError> {
     let (peer, mut buffer) = (at(Side::Answers), vec![0; 1 << 16]);
-    let payload = vec![7; plan.octets as usize];
+    let payload = vec![7; plan.bytes as usize];
     make_way(plan, socket, &mut buffer)?;
     exchange.meet()?;
     if plan.what == What::Lat {
@@ -187,7 +184,7 @@ fn answer_udp(plan: &Plan, socket: &UdpSocket, exchange: &mut Exchange) -> Resul
 }
 
 fn drain_udp(plan: &Plan, socket: &UdpSocket, exchange: &mut Exchange) -> Result<(), PerfError> {
-    let mut buffers = vec![vec![0; plan.octets as usize]; BATCH];
+    let mut buffers = vec![vec![0; plan.bytes as usize]; BATCH];
     let slot = |buffer| UdpSlot { buffer, received: None };
     let mut slots: Vec<_> = buffers.iter_mut().map(|buffer| slot(&mut buffer[..])).collect();
     let mut came = 0;
@@ -202,7 +199,7 @@ fn drain_udp(plan: &Plan, socket: &UdpSocket, exchange: &mut Exchange) -> Result
 
 fn ask_tcp(plan: &Plan, interface: &Interface) -> Result<Outcome, PerfError> {
     let mut stream = connect(interface)?;
-    let mut buffer = vec![7; plan.octets as usize];
+    let mut buffer = vec![7; plan.bytes as usize];
     match plan.what {
         What::Lat => {
             let latency = ping_pong(plan.duration, plan.per_second, || {
@@ -233,7 +230,7 @@ fn ask_tcp(plan: &Plan, interface: &Interface) -> Result<Outcome, PerfError> {
             heard
                 .ok_or(PerfError::OtherEnd("it ended the stream before it had read all".into()))?;
             let lost = sent.saturating_sub(u64::from_be_bytes(came));
-            Ok(Outcome::OneWay { per_second: rate, octets: 1, lost, sent })
+            Ok(Outcome::OneWay { per_second: rate, bytes: 1, lost, sent })
         }
     }
 }
@@ -247,10 +244,10 @@ fn connect(interface: &Interface) -> Result<TcpStream, PerfError> {
     Ok(stream)
 }
 
-fn write_all(stream: &mut TcpStream, mut octets: &[u8]) -> io::Result<()> {
-    while !octets.is_empty() {
-        let written = poll(|| stream.write(octets), || false)?.unwrap_or(0);
-        octets = &octets[written..];
+fn write_all(stream: &mut TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let written = poll(|| stream.write(bytes), || false)?.unwrap_or(0);
+        bytes = &bytes[written..];
     }
     Ok(())
 }
@@ -277,7 +274,7 @@ fn answer_tcp(
     exchange: &mut Exchange,
 ) -> Result<(), PerfError> {
     listener.set_nonblocking(true);
-    let mut buffer = vec![0; if plan.what == What::Lat { plan.octets as usize } else { 1 << 18 }];
+    let mut buffer = vec![0; if plan.what == What::Lat { plan.bytes as usize } else { 1 << 18 }];
     while let Some((mut stream, _)) = poll(|| listener.accept(), || exchange.is_over())? {
         stream.set_nonblocking(true);
         match plan.what {

@@ -55,10 +55,10 @@ pub struct Frame {
 
 impl Frame {
     /// What a datagram or a message carries: the header of the link, then the packet.
-    pub fn octets(&self) -> Vec<u8> {
-        let mut octets = IpoibHeader { ether_type: self.ether_type }.emit().to_vec();
-        octets.extend_from_slice(&self.packet);
-        octets
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = IpoibHeader { ether_type: self.ether_type }.emit().to_vec();
+        bytes.extend_from_slice(&self.packet);
+        bytes
     }
 
     /// A packet of IPv4, or none if it would be longer than one can be.

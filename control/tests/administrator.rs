@@ -196,7 +196,7 @@ fn a_path_is_found_and_what_is_not_there_has_its_error() {
     let answer = world.ask(1, Question::path(sgid, dgid, PKey::DEFAULT, 0));
     let Ok(Answer::Path(path)) = answer else { panic!("{answer:?}") };
     assert_eq!((path.slid, path.dlid), (world.lid(1), world.lid(3)));
-    assert_eq!((path.sgid, path.dgid, path.mtu), (sgid, dgid, Mtu::OCTETS_4096));
+    assert_eq!((path.sgid, path.dgid, path.mtu), (sgid, dgid, Mtu::BYTES_4096));
     let answer = world.ask(1, Question::paths(sgid, dgid, PKey::DEFAULT));
     assert_eq!(answer, Ok(Answer::Paths(vec![path])), "there is one way");
     let nobody = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x999));

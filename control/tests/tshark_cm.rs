@@ -35,7 +35,7 @@ fn connect() -> Connect {
         slid: Lid(1),
         dlid: Lid(2),
         p_key: PKey::DEFAULT,
-        mtu: Mtu::OCTETS_2048,
+        mtu: Mtu::BYTES_2048,
         packet_life_time: TimeCode(18),
         ..PathRecord::default()
     };

@@ -5,7 +5,7 @@
 //! cargo bench -p pollux-dataplane --bench echo
 //! ```
 //!
-//! A breath takes 62 or 63 packets of 64 octets, which come as datagrams, finds whose they are and
+//! A breath takes 62 or 63 packets of 64 bytes, which come as datagrams, finds whose they are and
 //! their way back, and sends them: 49,564 instructions in all, 799 a packet, with the device's own.
 //! Must be below 52,500.
 //!

@@ -17,7 +17,7 @@
 //! |---|---|---|---|---|
 //! | `deal` | 106 | 131 | 83 | 140 |
 //!
-//! | bench | RC | UD | RC, 1,500 octets | must be below |
+//! | bench | RC | UD | RC, 1,500 bytes | must be below |
 //! |---|---|---|---|---|
 //! | `send_one` | 434 | 400 | 445 | 460 |
 //! | `send_32` | 6,742 | 6,584 | 7,191 | 7,500 |
@@ -26,8 +26,8 @@
 //! | `receive_32` | 6,918 | 7,107 | | 7,500 |
 //! | `poll_nothing` | 218 | | | 230 |
 //!
-//! In batches of 32 that is 209 instructions for a packet of 64 octets that is sent by RC, and 215
-//! for one that is received, with the posting of the next receive. Packets are of 64 octets where
+//! In batches of 32 that is 209 instructions for a packet of 64 bytes that is sent by RC, and 215
+//! for one that is received, with the posting of the next receive. Packets are of 64 bytes where
 //! nothing else is said.
 #![expect(missing_docs, reason = "gungraun's macros make public items without documentation")]
 #![expect(unused_qualifications, reason = "and name types in full")]
@@ -61,7 +61,7 @@ fn below(instructions: u64) -> LibraryBenchmarkConfig {
 /// Receives of connections, shorter than the largest so that setting up is quick.
 const RECEIVE_MTU: u32 = 9000;
 /// Receives of datagrams: with the GRH.
-const DATAGRAM_OCTETS: u32 = 40 + 2048;
+const DATAGRAM_BYTES: u32 = 40 + 2048;
 
 struct Bench {
     device: Sink,
@@ -119,7 +119,7 @@ fn bench() -> Box<Bench> {
 
 impl Bench {
     /// Packets to be sent.
-    fn make(&mut self, qp_type: QpType, octets: usize, count: usize) {
+    fn make(&mut self, qp_type: QpType, bytes: usize, count: usize) {
         let way = Datagram { ah: Ah(0), qpn: Qpn(9), mtu: 2044 };
         let route = match qp_type {
             QpType::Ud => Route::Datagram(way),
@@ -130,8 +130,8 @@ impl Bench {
             }),
         };
         for _ in 0..count {
-            let mut packet = self.station.buffer(octets).expect("there are enough");
-            packet.push_back(octets).expect("there is room").fill(0x45);
+            let mut packet = self.station.buffer(bytes).expect("there are enough");
+            packet.push_back(bytes).expect("there is room").fill(0x45);
             self.batch.push(Outgoing { packet, ether_type: EtherType::IPV4, route });
         }
     }
@@ -140,13 +140,13 @@ impl Bench {
         self.station.send(&mut self.device, black_box(&mut self.batch), &mut self.refused);
     }
 
-    fn deliver(&mut self, qp_type: QpType, octets: usize, count: usize) {
+    fn deliver(&mut self, qp_type: QpType, bytes: usize, count: usize) {
         let mut message = vec![8, 0, 0, 0];
-        message.resize(4 + octets, 0x45);
+        message.resize(4 + bytes, 0x45);
         let peering = self.station.peering(self.connection).expect("it is there");
         for _ in 0..count {
             match qp_type {
-                QpType::Ud => self.device.deliver(DATAGRAM_OCTETS, 40, &message, Qpn(1)),
+                QpType::Ud => self.device.deliver(DATAGRAM_BYTES, 40, &message, Qpn(1)),
                 _ => self.device.deliver(RECEIVE_MTU, 0, &message, peering.qpn),
             }
         }
@@ -165,34 +165,34 @@ impl Bench {
 }
 
 /// With packets to be sent, after some that were.
-fn to_send(qp_type: QpType, octets: usize, count: usize) -> Box<Bench> {
+fn to_send(qp_type: QpType, bytes: usize, count: usize) -> Box<Bench> {
     let mut bench = bench();
     for _ in 0..4 {
-        bench.make(qp_type, octets, 32);
+        bench.make(qp_type, bytes, 32);
         bench.send();
         bench.device.finish_sends();
         bench.poll();
     }
     assert!(bench.refused.is_empty());
-    bench.make(qp_type, octets, count);
+    bench.make(qp_type, bytes, count);
     bench
 }
 
 /// With packets that have come, after some that had.
-fn to_receive(qp_type: QpType, octets: usize, count: usize) -> Box<Bench> {
+fn to_receive(qp_type: QpType, bytes: usize, count: usize) -> Box<Bench> {
     let mut bench = bench();
     for _ in 0..4 {
-        bench.deliver(qp_type, octets, 32);
+        bench.deliver(qp_type, bytes, 32);
         bench.poll();
         bench.recycle();
     }
-    bench.deliver(qp_type, octets, count);
+    bench.deliver(qp_type, bytes, count);
     bench
 }
 
 /// With a batch that is sent.
-fn sent(qp_type: QpType, octets: usize, count: usize) -> Box<Bench> {
-    let mut bench = to_send(qp_type, octets, count);
+fn sent(qp_type: QpType, bytes: usize, count: usize) -> Box<Bench> {
+    let mut bench = to_send(qp_type, bytes, count);
     bench.send();
     bench.device.finish_sends();
     bench
@@ -208,10 +208,10 @@ fn route(mut bench: Box<Bench>, to: IpAddr) -> Box<impl Sized> {
     bench
 }
 
-/// A packet of these octets before its ports.
-fn packet(front: [u8; 20], octets: usize) -> Vec<u8> {
+/// A packet of these bytes before its ports.
+fn packet(front: [u8; 20], bytes: usize) -> Vec<u8> {
     let mut packet = front.to_vec();
-    packet.resize(octets, 9);
+    packet.resize(bytes, 9);
     packet
 }
 

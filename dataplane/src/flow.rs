@@ -32,7 +32,7 @@ pub struct Deal {
 /// Numbers that look like any (as in the tables of neighbours).
 const FACTORS: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93];
 
-/// Octets in front of what an error of ICMP quotes, of either version.
+/// Bytes in front of what an error of ICMP quotes, of either version.
 const ICMP_LEN: usize = 8;
 
 /// Types of ICMPv4 that quote a packet (RFC 792): unreachable, quench, redirect, time, parameter.

@@ -1,12 +1,12 @@
 //! Where packets lie: a pool of buffers in memory that adapters can be told of.
 //!
 //! The memory is mapped twice, as two processes would map it. Through one mapping programs own
-//! buffers and lend their octets as slices; the other is what is registered with adapters. So an
+//! buffers and lend their bytes as slices; the other is what is registered with adapters. So an
 //! adapter in software is to the pool what one in hardware is: another party, which touches a
 //! buffer only while it is posted. Peers in other processes of such an adapter's fabric may read
 //! the memory, so that long packets are copied once; they cannot write to it.
 //!
-//! Every packet that was received begins [`PACKET_OFFSET`] octets into its buffer, whatever stood
+//! Every packet that was received begins [`PACKET_OFFSET`] bytes into its buffer, whatever stood
 //! in front of it on the wire; so does every one that is made here. What lies in front is room for
 //! the headers of any link that it may leave by.
 
@@ -15,7 +15,7 @@ use pollux_mem::{Buf, Cache, Memory, Pool, PoolConfig};
 use pollux_verbs::{Access, Device, LKey, MemoryRegion, Pd, Sge, VerbsError};
 use pollux_wire::ip::ipoib::IpoibHeader;
 
-/// Where in its buffer a packet begins: behind a cache line, and behind the four octets that every
+/// Where in its buffer a packet begins: behind a cache line, and behind the four bytes that every
 /// link has in front of it (RFC 4391 6). With these a message begins on a line, and with a GRH on a
 /// word, so that an adapter in software moves words and has none to put together.
 pub const PACKET_OFFSET: usize = 64 + IpoibHeader::LEN;
@@ -34,14 +34,14 @@ pub struct PacketMemory {
 }
 
 impl PacketMemory {
-    /// So many buffers for packets of at most so many octets, headers of the link not counted.
-    /// Takes `buffers * (packet_octets_max + 68)` octets, rounded up to an odd number of cache
+    /// So many buffers for packets of at most so many bytes, headers of the link not counted.
+    /// Takes `buffers * (packet_bytes_max + 68)` bytes, rounded up to an odd number of cache
     /// lines each.
-    pub fn new(buffers: u32, packet_octets_max: u32) -> Result<Self, PoolError> {
+    pub fn new(buffers: u32, packet_bytes_max: u32) -> Result<Self, PoolError> {
         let config = PoolConfig {
             buffers,
-            buffer_octets: packet_octets_max.saturating_add(PACKET_OFFSET as u32),
-            headroom_octets: PACKET_OFFSET as u16,
+            buffer_bytes: packet_bytes_max.saturating_add(PACKET_OFFSET as u32),
+            headroom_bytes: PACKET_OFFSET as u16,
         };
         let (pool, memory) = Pool::shared(config)?;
         Ok(Self { pool, memory })
@@ -53,8 +53,8 @@ impl PacketMemory {
     }
 
     /// The longest packet that a buffer has room for.
-    pub fn packet_octets_max(&self) -> u32 {
-        self.pool.config().buffer_octets - PACKET_OFFSET as u32
+    pub fn packet_bytes_max(&self) -> u32 {
+        self.pool.config().buffer_bytes - PACKET_OFFSET as u32
     }
 }
 
@@ -62,7 +62,7 @@ impl PacketMemory {
 #[derive(Debug)]
 pub(crate) struct Stock {
     pub(crate) cache: Cache,
-    pub(crate) packet_octets_max: usize,
+    pub(crate) packet_bytes_max: usize,
     /// The pool's memory, as the adapter knows it.
     region: MemoryRegion,
     /// By their index.
@@ -78,7 +78,7 @@ impl Stock {
     ) -> Result<Self, VerbsError> {
         Ok(Self {
             cache: packets.pool.cache(STOCK_MAX),
-            packet_octets_max: packets.packet_octets_max() as usize,
+            packet_bytes_max: packets.packet_bytes_max() as usize,
             region: device.register(pd, &packets.memory, Access::LOCAL_WRITE)?,
             posted: (0..packets.pool.config().buffers).map(|_| None).collect(),
         })
@@ -88,7 +88,7 @@ impl Stock {
     #[inline]
     pub(crate) fn sge(&self, buf: &Buf) -> Option<Sge> {
         let address = self.region.address.wrapping_add(buf.distance() as u64);
-        let sge = Sge { address, octets: buf.len() as u32, lkey: self.region.lkey };
+        let sge = Sge { address, bytes: buf.len() as u32, lkey: self.region.lkey };
         self.holds(buf).then_some(sge)
     }
 

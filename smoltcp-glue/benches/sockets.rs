@@ -1,4 +1,4 @@
-//! Instructions of a message of 64 octets there and back between the sockets of two stacks, without
+//! Instructions of a message of 64 bytes there and back between the sockets of two stacks, without
 //! devices, counted by callgrind; more than the limit fails.
 //!
 //! ```text
@@ -20,7 +20,7 @@ use std::hint::black_box;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-const OCTETS: usize = 64;
+const BYTES: usize = 64;
 
 fn below(instructions: u64) -> LibraryBenchmarkConfig {
     let mut callgrind = Callgrind::default();
@@ -83,10 +83,10 @@ fn udp() -> Box<Pair<UdpId>> {
 fn udp_round(pair: &mut Pair<UdpId>) {
     for (from, to) in [(0, 1), (1, 0)] {
         let sent =
-            pair.stacks[from].udp_send(pair.now, pair.sockets[from], (None, at(to)), &[7; OCTETS]);
+            pair.stacks[from].udp_send(pair.now, pair.sockets[from], (None, at(to)), &[7; BYTES]);
         assert!(sent.is_ok());
         pair.step(from);
-        let mut message = [0; OCTETS];
+        let mut message = [0; BYTES];
         let received = pair.stacks[to].udp_recv(pair.sockets[to], &mut message);
         assert!(received.is_ok_and(|received| received.is_some()));
         pair.step(to);
@@ -108,12 +108,12 @@ fn tcp() -> Box<Pair<TcpId>> {
 
 fn tcp_round(pair: &mut Pair<TcpId>) {
     for (from, to) in [(0, 1), (1, 0)] {
-        let sent = pair.stacks[from].tcp_send(pair.sockets[from], &[7; OCTETS]);
-        assert_eq!(sent, Ok(Some(OCTETS)));
+        let sent = pair.stacks[from].tcp_send(pair.sockets[from], &[7; BYTES]);
+        assert_eq!(sent, Ok(Some(BYTES)));
         pair.step(from);
-        let mut message = [0; OCTETS];
+        let mut message = [0; BYTES];
         let received = pair.stacks[to].tcp_recv(pair.sockets[to], &mut message);
-        assert_eq!(received, Ok(Some(OCTETS)));
+        assert_eq!(received, Ok(Some(BYTES)));
         pair.step(to);
     }
 }

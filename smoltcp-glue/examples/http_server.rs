@@ -23,7 +23,7 @@ use std::net::SocketAddr;
 const PORT: u16 = 80;
 const ANSWER: &[u8] = b"HTTP/1.0 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
 /// What is read of a request, which nobody looks at beyond its end.
-const REQUEST_OCTETS_MAX: usize = 8192;
+const REQUEST_BYTES_MAX: usize = 8192;
 
 fn main() -> Ended {
     ends::run(serve, ask, &ends::words())
@@ -56,7 +56,7 @@ fn is_waited_for(stream: &mut TcpStream, request: &mut Vec<u8>) -> bool {
         let _ = stream.write_all(ANSWER);
         return false;
     }
-    request.len() < REQUEST_OCTETS_MAX
+    request.len() < REQUEST_BYTES_MAX
 }
 
 fn ask(device: &str, address: &str, server: &str) -> Ended {

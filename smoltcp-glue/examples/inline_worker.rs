@@ -50,8 +50,8 @@ fn main() -> Ended {
     }
     sums[0].0.recv_from(&mut [0; 8])?;
     for number in 1..=NUMBERS {
-        let octets = number.to_be_bytes();
-        let all: Vec<_> = (0..SOCKETS).map(|to| (&octets[..], at(to))).collect();
+        let bytes = number.to_be_bytes();
+        let all: Vec<_> = (0..SOCKETS).map(|to| (&bytes[..], at(to))).collect();
         for batch in all.chunks(BATCH) {
             let mut sent = 0;
             while sent < batch.len() {
@@ -63,10 +63,10 @@ fn main() -> Ended {
                 speaks.step();
                 hears.step();
                 for (socket, sum) in &mut sums {
-                    let mut octets = [0; 8];
+                    let mut bytes = [0; 8];
                     while socket.is_readable() {
-                        socket.recv_from(&mut octets)?;
-                        *sum += u64::from_be_bytes(octets);
+                        socket.recv_from(&mut bytes)?;
+                        *sum += u64::from_be_bytes(bytes);
                         missing = missing.saturating_sub(1);
                     }
                 }

@@ -45,9 +45,9 @@ fn main() -> Ended {
             hosts.iter().for_each(|host| _ = host.step());
         }
         for (socket, heard) in &mut listeners {
-            let mut octets = [0; 64];
-            if let Ok((len, from)) = socket.recv_from(&mut octets) {
-                *heard = Some((String::from_utf8_lossy(&octets[..len]).into_owned(), from));
+            let mut bytes = [0; 64];
+            if let Ok((len, from)) = socket.recv_from(&mut bytes) {
+                *heard = Some((String::from_utf8_lossy(&bytes[..len]).into_owned(), from));
             }
         }
     }

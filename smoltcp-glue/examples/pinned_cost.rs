@@ -17,7 +17,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::scope;
 use std::time::{Duration, Instant};
 
-const OCTETS: usize = 64;
+const BYTES: usize = 64;
 const WHILE: Duration = Duration::from_millis(100);
 
 fn setup(host: u8) -> Setup {
@@ -37,7 +37,7 @@ macro_rules! measure {
 
             /// One host: over UDP, then over TCP.
             pub fn alone(rounds: usize) -> Result<[Figure; 2], Box<dyn Error>> {
-                let (interface, mut buffer) = ($up(setup(1))?, [0; OCTETS]);
+                let (interface, mut buffer) = ($up(setup(1))?, [0; BYTES]);
                 let (asks, answers) =
                     (interface.udp_bind(at(1, 0))?, interface.udp_bind(at(1, 7))?);
                 let from = asks.local_addr()?;
@@ -64,7 +64,7 @@ macro_rules! measure {
                 let ((ready, is_ready), is_over) = (channel(), AtomicBool::new(false));
                 scope(|scope| {
                     let serving = scope.spawn(|| serve(ready, &is_over).map_err(|e| e.to_string()));
-                    let (interface, mut buffer) = ($up(setup(1))?, [0; OCTETS]);
+                    let (interface, mut buffer) = ($up(setup(1))?, [0; BYTES]);
                     is_ready.recv()?;
                     let mut stream = (0..1000).find_map(|_| interface.tcp_connect(at(2, 80)).ok());
                     let stream = stream.as_mut().ok_or("nobody listens")?;
@@ -91,7 +91,7 @@ macro_rules! measure {
             }
 
             fn serve(ready: Sender<()>, is_over: &AtomicBool) -> Result<(), Box<dyn Error>> {
-                let (interface, mut buffer) = ($up(setup(2))?, [0; OCTETS]);
+                let (interface, mut buffer) = ($up(setup(2))?, [0; BYTES]);
                 let socket = interface.udp_bind(at(2, 7))?;
                 socket.set_read_timeout(Some(WHILE));
                 let listener = interface.tcp_listen(at(2, 80), 4)?;
@@ -131,7 +131,7 @@ fn half(rounds: usize, mut round: impl FnMut() -> io::Result<()>) -> io::Result<
 
 fn main() -> Result<(), Box<dyn Error>> {
     let rounds = std::env::args().nth(1).map_or(Ok(20_000), |text| text.parse::<usize>())?.max(1);
-    println!("half of a round trip of {OCTETS} octets: median, 99 %");
+    println!("half of a round trip of {BYTES} bytes: median, 99 %");
     let print = |what: &str, [udp, tcp]: [Figure; 2]| {
         println!("{what:24} UDP {:?}, {:?}; TCP {:?}, {:?}", udp[0], udp[1], tcp[0], tcp[1]);
     };

@@ -21,7 +21,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 7000;
-const OCTETS: usize = 64;
+const BYTES: usize = 64;
 /// How long it is measured.
 const MEASURED: Duration = Duration::from_secs(1);
 
@@ -34,7 +34,7 @@ fn serve(device: &str, address: &str) -> Ended {
     let listener = interface.tcp_listen(ends::at(address, PORT)?, 16)?;
     loop {
         let (mut stream, peer) = listener.accept()?;
-        let mut request = [0; OCTETS];
+        let mut request = [0; BYTES];
         while stream.read_exact(&mut request).is_ok() {
             stream.write_all(&request)?;
         }
@@ -50,8 +50,8 @@ fn ask(device: &str, address: &str, server: &str) -> Ended {
     let started = Instant::now();
     while times.is_empty() || started.elapsed() < MEASURED {
         let begun = Instant::now();
-        stream.write_all(&[7; OCTETS])?;
-        stream.read_exact(&mut [0; OCTETS])?;
+        stream.write_all(&[7; BYTES])?;
+        stream.read_exact(&mut [0; BYTES])?;
         times.push(begun.elapsed());
     }
     times.sort_unstable();

@@ -80,7 +80,7 @@ impl fmt::Display for UdpError {
             Self::Refused => f.write_str("the peer has no socket at that port"),
             Self::Unreachable => f.write_str("there is no way to the peer"),
             Self::TooBig(max) => {
-                write!(f, "a datagram to there has {max} octets at most; send less at a time")
+                write!(f, "a datagram to there has {max} bytes at most; send less at a time")
             }
             Self::BadAddress => {
                 f.write_str("no datagram goes there from this socket; mind family and port")

@@ -1,20 +1,20 @@
-//! Packets that come to one worker of an interface and are another's: a ring of octets from each
+//! Packets that come to one worker of an interface and are another's: a ring of bytes from each
 //! to each.
 //!
 //! A peer with as many workers as we have sends each of them what is its own. One with fewer, such
 //! as Linux with its one connection, does not, and datagrams all come to the lead. Whoever gets a
 //! packet of another's copies it into the ring to that one, which takes it from there as if it had
-//! come to itself. In a ring stand four octets with the length, then the packet. One for which
+//! come to itself. In a ring stand four bytes with the length, then the packet. One for which
 //! there is no room is lost, as on a link, and counted.
 
 use crate::stack::Share;
 use pollux_dataplane::flow::Deal;
-use pollux_mem::octets::{self, Reader, Writer};
+use pollux_mem::byte_ring::{self, Reader, Writer};
 
-/// Octets that are on their way from one worker to another, at most: some windows of TCP.
-const RING_OCTETS: usize = 2 << 20;
-/// Octets before a packet.
-const HEAD_OCTETS: usize = 4;
+/// Bytes that are on their way from one worker to another, at most: some windows of TCP.
+const RING_BYTES: usize = 2 << 20;
+/// Bytes before a packet.
+const HEAD_BYTES: usize = 4;
 /// Packets that are taken from one worker before others have their turn.
 const TAKEN_MAX: usize = 64;
 
@@ -57,7 +57,7 @@ pub(crate) fn among(deal: Deal) -> Vec<Handing> {
     };
     for from in 0..all.len() {
         for to in 0..all.len() {
-            let (writer, reader) = octets::ring(RING_OCTETS).expect("it is a power of two");
+            let (writer, reader) = byte_ring::ring(RING_BYTES).expect("it is a power of two");
             all[from].to.push(writer);
             all[to].from.push(reader);
         }
@@ -97,16 +97,16 @@ impl Handing {
     pub(crate) fn take(&mut self, mut show: impl FnMut(&[u8])) -> bool {
         let before = self.counts.taken;
         for ring in &mut self.from {
-            let mut len = [0; HEAD_OCTETS];
+            let mut len = [0; HEAD_BYTES];
             for _ in 0..TAKEN_MAX {
                 if !ring.peek(0, &mut len) {
                     break;
                 }
                 let len = u32::from_ne_bytes(len) as usize;
                 self.scratch.resize(len.max(self.scratch.len()), 0);
-                let is_there = ring.peek(HEAD_OCTETS, &mut self.scratch[..len]);
+                let is_there = ring.peek(HEAD_BYTES, &mut self.scratch[..len]);
                 debug_assert!(is_there, "a packet is written whole");
-                ring.skip(HEAD_OCTETS + len);
+                ring.skip(HEAD_BYTES + len);
                 self.counts.taken += 1;
                 show(&self.scratch[..len]);
             }
@@ -164,7 +164,7 @@ mod tests {
             all[0].give(1, &packet);
         }
         let counts = all[0].counts();
-        assert_eq!(counts.given, (RING_OCTETS / (packet.len() + HEAD_OCTETS)) as u64);
+        assert_eq!(counts.given, (RING_BYTES / (packet.len() + HEAD_BYTES)) as u64);
         assert_eq!(counts.given + counts.lost, 100);
         // Others have their own room.
         all[2].give(1, &packet);

@@ -154,11 +154,11 @@ impl Host {
         &mut self,
         now: Time,
         to: IpAddr,
-        octets: usize,
+        bytes: usize,
         patience: Duration,
     ) -> io::Result<EchoId> {
         let lead = self.node.lead().ok_or(io::ErrorKind::Unsupported)?;
-        let asked = lead.ping(now, to, octets, patience);
+        let asked = lead.ping(now, to, bytes, patience);
         asked.map_err(|why| match why {
             PingError::TooMany => io::ErrorKind::QuotaExceeded.into(),
             PingError::TooLong => io::ErrorKind::InvalidInput.into(),

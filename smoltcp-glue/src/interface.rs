@@ -141,10 +141,10 @@ impl Interface {
         Ok(TcpStream::new(self.clone(), id))
     }
 
-    /// Asks a node for an echo of so many octets, and says how long that took. The first may be
+    /// Asks a node for an echo of so many bytes, and says how long that took. The first may be
     /// slow: a neighbour has to be resolved, and perhaps to be connected to.
-    pub fn ping(&self, to: IpAddr, octets: usize, patience: Duration) -> io::Result<Duration> {
-        let id = self.with(|inner, now| inner.begin_ping(now, to, octets, patience))?;
+    pub fn ping(&self, to: IpAddr, bytes: usize, patience: Duration) -> io::Result<Duration> {
+        let id = self.with(|inner, now| inner.begin_ping(now, to, bytes, patience))?;
         self.wait(Patience::Endless, |inner, _| inner.ping_outcome(id).transpose())
     }
 

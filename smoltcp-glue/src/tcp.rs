@@ -172,10 +172,9 @@ impl Read for &TcpStream {
 }
 
 impl Write for &TcpStream {
-    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
-        self.interface.wait(self.write_patience.get(), |inner, _| {
-            Ok(inner.stack.tcp_send(self.id, octets)?)
-        })
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.interface
+            .wait(self.write_patience.get(), |inner, _| Ok(inner.stack.tcp_send(self.id, bytes)?))
     }
 
     /// Waits until the peer has acknowledged all.
@@ -196,8 +195,8 @@ impl Read for TcpStream {
 }
 
 impl Write for TcpStream {
-    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
-        (&*self).write(octets)
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&*self).write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -19,7 +19,7 @@ pub struct UdpSocket {
 /// One datagram of a batch that is received.
 #[derive(Debug)]
 pub struct UdpSlot<'a> {
-    /// Where its octets go.
+    /// Where its bytes go.
     pub buffer: &'a mut [u8],
     /// What came, if it did.
     pub received: Option<UdpReceived>,
@@ -86,7 +86,7 @@ impl UdpSocket {
         self.interface.with(|inner, _| inner.stack.udp_is_readable(self.id))
     }
 
-    /// Receives a datagram: how many of its octets are in the buffer, and whose it is.
+    /// Receives a datagram: how many of its bytes are in the buffer, and whose it is.
     pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let received = self
             .interface

@@ -49,14 +49,14 @@ fn the_examples_run_on_soft_roce() {
     assert!(said("inline_worker\n").contains("1000 of 1000 sockets have heard"), "{text}");
     for (mode, way) in [("rc", ""), ("ud", " -R")] {
         let stream = said(&format!("iperf3 {mode} -n 1M{way}\n"));
-        assert_eq!(octets(&stream, "sent"), Some(1 << 20), "{text}");
-        assert_eq!(octets(&stream, "received"), Some(1 << 20), "{text}");
+        assert_eq!(bytes(&stream, "sent"), Some(1 << 20), "{text}");
+        assert_eq!(bytes(&stream, "received"), Some(1 << 20), "{text}");
         let datagrams = said(&format!("iperf3 {mode} -u -n 200K -b 10M{way}\n"));
-        assert!(octets(&datagrams, "received") > Some(100 << 10), "{text}");
+        assert!(bytes(&datagrams, "received") > Some(100 << 10), "{text}");
     }
 }
 
 /// The number behind a word at the beginning of a line.
-fn octets(text: &str, word: &str) -> Option<u64> {
+fn bytes(text: &str, word: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(word)?.split_whitespace().next()?.parse().ok())
 }

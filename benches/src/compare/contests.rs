@@ -61,7 +61,7 @@ pub const CONTESTS: &[Contest] = &[
     Contest {
         rows: &[Row {
             id: "rc-64-lat-threads",
-            what: "RC, 64 octets, one way, two threads",
+            what: "RC, 64 bytes, one way, two threads",
             unit: "ns",
             budget: Budget::AtMost(1.5),
         }],
@@ -72,7 +72,7 @@ pub const CONTESTS: &[Contest] = &[
     Contest {
         rows: &[Row {
             id: "rc-64-lat-processes",
-            what: "RC, 64 octets, one way, two processes",
+            what: "RC, 64 bytes, one way, two processes",
             unit: "ns",
             budget: Budget::AtMost(1.0),
         }],
@@ -94,7 +94,7 @@ pub const CONTESTS: &[Contest] = &[
     Contest {
         rows: &[Row {
             id: "rate-64-processes",
-            what: "RC, 64 octets, messages a second, two processes",
+            what: "RC, 64 bytes, messages a second, two processes",
             unit: "M/s",
             budget: Budget::AtLeast(2.0),
         }],
@@ -106,7 +106,7 @@ pub const CONTESTS: &[Contest] = &[
         rows: &[
             Row {
                 id: "udp-lat",
-                what: "UDP, 64 octets, half a round trip, median",
+                what: "UDP, 64 bytes, half a round trip, median",
                 unit: "ns",
                 budget: Budget::AtMost(0.25),
             },
@@ -124,7 +124,7 @@ pub const CONTESTS: &[Contest] = &[
     Contest {
         rows: &[Row {
             id: "tcp-lat",
-            what: "TCP, 64 octets, half a round trip, median",
+            what: "TCP, 64 bytes, half a round trip, median",
             unit: "ns",
             budget: Budget::AtMost(0.2),
         }],
@@ -146,7 +146,7 @@ pub const CONTESTS: &[Contest] = &[
     Contest {
         rows: &[Row {
             id: "echo-64",
-            what: "packets of 64 octets that come, are turned round and go (echo), one core",
+            what: "packets of 64 bytes that come, are turned round and go (echo), one core",
             unit: "Mpps",
             budget: Budget::AtLeast(0.6),
         }],
@@ -172,7 +172,7 @@ pub const CONTESTS: &[Contest] = &[
         rows: &[Row {
             id: "rc-idle-memory",
             what: "an idle RC queue pair, beside its share of the SRQ",
-            unit: "octets",
+            unit: "bytes",
             budget: Budget::AtMost(4096.0),
         }],
         beside: "",
@@ -181,12 +181,12 @@ pub const CONTESTS: &[Contest] = &[
     },
 ];
 
-fn verbs(terms: &Terms, what: What, octets: u32) -> Plan {
-    plan(terms, Plan::new(what, Layer::Verbs, Transport::Rc, octets))
+fn verbs(terms: &Terms, what: What, bytes: u32) -> Plan {
+    plan(terms, Plan::new(what, Layer::Verbs, Transport::Rc, bytes))
 }
 
-fn sockets(terms: &Terms, what: What, layer: Layer, octets: u32) -> Plan {
-    plan(terms, Plan::new(what, layer, Transport::Rc, octets))
+fn sockets(terms: &Terms, what: What, layer: Layer, bytes: u32) -> Plan {
+    plan(terms, Plan::new(what, layer, Transport::Rc, bytes))
 }
 
 /// Between processes, as the peers are.
@@ -226,10 +226,10 @@ fn median_of(plan: &Plan) -> Figures {
     Ok(latency(plan)?[..1].to_vec())
 }
 
-/// Octets a second.
+/// Bytes a second.
 fn one_way(plan: &Plan) -> Figures {
     let outcome = run(plan).map_err(text)?;
-    let rate = outcome.octets_per_second().ok_or(format!("not one way: {outcome:?}"))?;
+    let rate = outcome.bytes_per_second().ok_or(format!("not one way: {outcome:?}"))?;
     Ok(vec![rate])
 }
 

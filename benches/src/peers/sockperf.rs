@@ -8,19 +8,19 @@ const PROGRAM: &str = "sockperf";
 const TRIES_MAX: usize = 5;
 
 /// Half the round trip of a message, in nanoseconds: what 50 % and 99.9 % did not exceed.
-pub fn ping_pong(terms: &Terms, octets: u32, is_tcp: bool) -> Result<[f64; 2], NoFigure> {
-    let mut result = ping_pong_once(terms, octets, is_tcp);
+pub fn ping_pong(terms: &Terms, bytes: u32, is_tcp: bool) -> Result<[f64; 2], NoFigure> {
+    let mut result = ping_pong_once(terms, bytes, is_tcp);
     for _ in 1..TRIES_MAX {
         match &result {
             Err(NoFigure::Failed(_, why)) if why.contains("errno=115") => {}
             _ => break,
         }
-        result = ping_pong_once(terms, octets, is_tcp);
+        result = ping_pong_once(terms, bytes, is_tcp);
     }
     result
 }
 
-fn ping_pong_once(terms: &Terms, octets: u32, is_tcp: bool) -> Result<[f64; 2], NoFigure> {
+fn ping_pong_once(terms: &Terms, bytes: u32, is_tcp: bool) -> Result<[f64; 2], NoFigure> {
     installed(PROGRAM, "--peers")?;
     let port = free_port(PROGRAM)?;
     let [server, mut client] = ["server", "ping-pong"].map(|role| {
@@ -31,7 +31,7 @@ fn ping_pong_once(terms: &Terms, octets: u32, is_tcp: bool) -> Result<[f64; 2], 
         }
         command
     });
-    client.args(["-t", &terms.seconds(), "-m", &octets.to_string()]);
+    client.args(["-t", &terms.seconds(), "-m", &bytes.to_string()]);
     let said = served(PROGRAM, server, client)?;
     let percentile = |part: &str| {
         let line = said.lines().find(|line| line.contains(&format!("percentile {part} =")))?;

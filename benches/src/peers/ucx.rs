@@ -5,15 +5,15 @@ use super::{NoFigure, Terms, free_port, installed, served, unclear};
 const PROGRAM: &str = "ucx_perftest";
 
 /// Half the round trip of a message, in nanoseconds: the median.
-pub fn tag_lat(terms: &Terms, octets: u32) -> Result<f64, NoFigure> {
+pub fn tag_lat(terms: &Terms, bytes: u32) -> Result<f64, NoFigure> {
     let count = 20_000 * terms.duration.as_millis().clamp(200, 2000) as u32 / 200;
-    column(terms, "tag_lat", octets, count, 1).map(|microseconds| microseconds * 1e3)
+    column(terms, "tag_lat", bytes, count, 1).map(|microseconds| microseconds * 1e3)
 }
 
 /// Messages a second.
-pub fn tag_bw(terms: &Terms, octets: u32) -> Result<f64, NoFigure> {
-    let count = if octets > 4096 { 5_000 } else { 1_000_000 };
-    column(terms, "tag_bw", octets, count, 3).map(|microseconds| 1e6 / microseconds)
+pub fn tag_bw(terms: &Terms, bytes: u32) -> Result<f64, NoFigure> {
+    let count = if bytes > 4096 { 5_000 } else { 1_000_000 };
+    column(terms, "tag_bw", bytes, count, 3).map(|microseconds| 1e6 / microseconds)
 }
 
 /// A column of the last line: how many, their median, their average, and all by their number, in
@@ -21,16 +21,16 @@ pub fn tag_bw(terms: &Terms, octets: u32) -> Result<f64, NoFigure> {
 fn column(
     terms: &Terms,
     test: &str,
-    octets: u32,
+    bytes: u32,
     count: u32,
     column: usize,
 ) -> Result<f64, NoFigure> {
     installed(PROGRAM, "--peers")?;
     let port = free_port(PROGRAM)?;
-    let (octets, count) = (octets.to_string(), count.to_string());
+    let (bytes, count) = (bytes.to_string(), count.to_string());
     let [server, mut client] = [0, 1].map(|end| {
         let mut command = terms.pinned(end, PROGRAM);
-        command.args(["-p", &port, "-t", test, "-s", &octets, "-n", &count, "-f"]);
+        command.args(["-p", &port, "-t", test, "-s", &bytes, "-n", &count, "-f"]);
         command.env("UCX_TLS", "posix,self");
         command
     });

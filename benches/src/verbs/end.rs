@@ -15,14 +15,14 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Octets of an end's memory.
-pub const OCTETS: usize = 8 << 20;
-/// Octets that lie in front of what a datagram brings.
-pub const GRH_OCTETS: u32 = 40;
+/// Bytes of an end's memory.
+pub const BYTES: usize = 8 << 20;
+/// Bytes that lie in front of what a datagram brings.
+pub const GRH_BYTES: u32 = 40;
 /// Requests that may be outstanding each way.
 const REQUESTS_MAX: u32 = 1024;
 /// Messages up to this length go inline.
-pub const INLINE_OCTETS: u32 = 64;
+pub const INLINE_BYTES: u32 = 64;
 /// Looks that find nothing before others may run on this core: one of them may be who is awaited.
 const LOOKS_AWAKE: u32 = 20_000;
 
@@ -85,7 +85,7 @@ pub fn ends(setup: Setup) -> [ThreadEnd; 2] {
     let mut ends = std::thread::scope(|scope| {
         let made = devices(setup.packets_only).map(|device| {
             scope.spawn(move || {
-                let memory = Memory::private(OCTETS).expect("there is memory");
+                let memory = Memory::private(BYTES).expect("there is memory");
                 End::new(Box::new(device), 1, &memory, &setup).expect("there is room")
             })
         });
@@ -152,7 +152,7 @@ impl<D: Device + ?Sized> End<D> {
             recv_requests_max: REQUESTS_MAX,
             send_sges_max: 1,
             recv_sges_max: 1,
-            inline_octets_max: INLINE_OCTETS,
+            inline_bytes_max: INLINE_BYTES,
             signal_all: false,
         })?)
     }
@@ -204,7 +204,7 @@ impl<D: Device + ?Sized> End<D> {
         let rtr = QpAttributes {
             state: Some(QpState::Rtr),
             path: (!ud).then_some(path),
-            path_mtu: (!ud).then_some(mtu.min(Mtu::OCTETS_4096)),
+            path_mtu: (!ud).then_some(mtu.min(Mtu::BYTES_4096)),
             dest_qp: (!ud).then_some(to),
             rq_psn: (!ud).then_some(Psn::new(0)),
             responder_resources: rc.then_some(4),
@@ -227,8 +227,8 @@ impl<D: Device + ?Sized> End<D> {
     }
 
     /// Posts a receive.
-    pub fn recv(&mut self, octets: u32) -> Result<(), PerfError> {
-        let sge = [Sge { address: self.region.address, octets, lkey: self.region.lkey }];
+    pub fn recv(&mut self, bytes: u32) -> Result<(), PerfError> {
+        let sge = [Sge { address: self.region.address, bytes, lkey: self.region.lkey }];
         let request = [RecvRequest { id: 0, sges: &sge }];
         match self.srq {
             Some(srq) => self.device.post_srq_recv(srq, &request)?,
@@ -237,11 +237,11 @@ impl<D: Device + ?Sized> End<D> {
         Ok(())
     }
 
-    /// Sends a message of so many octets; inline if it is short.
-    pub fn send(&mut self, octets: u32) -> Result<(), PerfError> {
-        let sge = [Sge { address: self.region.address, octets, lkey: self.region.lkey }];
-        let data = match octets {
-            0..=INLINE_OCTETS => Data::Inline(&[7; INLINE_OCTETS as usize][..octets as usize]),
+    /// Sends a message of so many bytes; inline if it is short.
+    pub fn send(&mut self, bytes: u32) -> Result<(), PerfError> {
+        let sge = [Sge { address: self.region.address, bytes, lkey: self.region.lkey }];
+        let data = match bytes {
+            0..=INLINE_BYTES => Data::Inline(&[7; INLINE_BYTES as usize][..bytes as usize]),
             _ => Data::Sges(&sge),
         };
         let request = SendRequest { id: 0, op: self.op(), flags: SendFlags::NONE, data };

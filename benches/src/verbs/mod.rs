@@ -7,7 +7,7 @@ use crate::exchange::Exchange;
 use crate::pair::{Outcome, Side};
 use crate::plan::{Plan, What};
 use crate::samples::{per_second, ping_pong};
-use end::{Card, End, GRH_OCTETS, OCTETS, Setup};
+use end::{BYTES, Card, End, GRH_BYTES, Setup};
 use pollux_mem::Memory;
 use pollux_verbs::{Completion, Data, Device, SendFlags, SendRequest, Sge};
 use pollux_wire::address::Qpn;
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Looks in vain before the end that drains asks whether all is over.
 const LOOKS_IDLE: u32 = 20_000;
 /// From this length on, messages are posted in small batches.
-const LONG_OCTETS: u32 = 4096;
+const LONG_BYTES: u32 = 4096;
 
 /// Plays one side at a port of this device.
 pub fn play<D: Device + ?Sized>(
@@ -32,7 +32,7 @@ pub fn play<D: Device + ?Sized>(
     exchange: &mut Exchange,
 ) -> Result<Option<Outcome>, PerfError> {
     // Whoever reads the memory of another process needs it to be shared.
-    let memory = if plan.processes { Memory::shared(OCTETS) } else { Memory::private(OCTETS) };
+    let memory = if plan.processes { Memory::shared(BYTES) } else { Memory::private(BYTES) };
     let memory = memory.map_err(|error| PerfError::Plan(format!("there is no memory: {error}")))?;
     let mut end = End::new(device, port, &memory, &Setup::of(plan.transport.qp_type()))?;
     let other: Card = exchange.swap(&end.card()?)?;
@@ -51,15 +51,15 @@ pub fn play<D: Device + ?Sized>(
     }
 }
 
-/// Octets of a receive.
+/// Bytes of a receive.
 fn room(plan: &Plan) -> u32 {
-    (plan.octets + GRH_OCTETS).min(OCTETS as u32)
+    (plan.bytes + GRH_BYTES).min(BYTES as u32)
 }
 
 #[expect(clippy::disallowed_methods, reason = "messages may be lost")]
 fn ask<D: Device + ?Sized>(plan: &Plan, end: &mut End<D>) -> Result<Outcome, PerfError> {
     let latency = ping_pong(plan.duration, plan.per_second, || {
-        end.send(plan.octets)?;
+        end.send(plan.bytes)?;
         let mut asked = None;
         let mut is_lost = || asked.get_or_insert_with(Instant::now).elapsed() > PATIENCE;
         match end.wait(&mut is_lost)? {
@@ -76,7 +76,7 @@ fn answer<D: Device + ?Sized>(
     exchange: &mut Exchange,
 ) -> Result<(), PerfError> {
     while end.wait(|| exchange.is_over())? {
-        end.send(plan.octets)?;
+        end.send(plan.bytes)?;
         end.recv(room(plan))?;
     }
     Ok(())
@@ -88,9 +88,9 @@ fn pour<D: Device + ?Sized>(
     end: &mut End<D>,
     exchange: &mut Exchange,
 ) -> Result<Outcome, PerfError> {
-    let batch = if plan.octets >= LONG_OCTETS { 4 } else { 32 };
+    let batch = if plan.bytes >= LONG_BYTES { 4 } else { 32 };
     let region = end.region;
-    let sge = [Sge { address: region.address, octets: plan.octets, lkey: region.lkey }];
+    let sge = [Sge { address: region.address, bytes: plan.bytes, lkey: region.lkey }];
     let op = end.op();
     let request = |flags| SendRequest { id: 0, op, flags, data: Data::Sges(&sge) };
     let mut requests = vec![request(SendFlags::NONE); batch as usize];
@@ -152,9 +152,9 @@ fn connect<D: Device + ?Sized>(
     Ok(Outcome::Connections { per_second: rate })
 }
 
-/// Octets of this process that an RC queue pair costs, connected and idle, beside its share of the
+/// Bytes of this process that an RC queue pair costs, connected and idle, beside its share of the
 /// shared receive queue.
-pub fn octets_per_connection() -> Result<f64, PerfError> {
+pub fn bytes_per_connection() -> Result<f64, PerfError> {
     const COUNT: usize = 8192;
     let [device, _peer] = end::devices(false);
     let memory = Memory::private(1 << 12);
@@ -162,16 +162,16 @@ pub fn octets_per_connection() -> Result<f64, PerfError> {
     let setup = Setup { qps: 0, has_srq: true, ..Setup::of(pollux_verbs::QpType::Rc) };
     let mut end = End::new(Box::new(device), 1, &memory, &setup)?;
     let path = end.way_to(&end.card()?);
-    let before = resident_octets();
+    let before = resident_bytes();
     for _ in 0..COUNT {
         let qp = end.create_qp()?;
         end.connect_qp(qp, Qpn(1), path)?;
     }
-    Ok((resident_octets() - before) / COUNT as f64)
+    Ok((resident_bytes() - before) / COUNT as f64)
 }
 
-/// Octets of memory that this process has in use.
-fn resident_octets() -> f64 {
+/// Bytes of memory that this process has in use.
+fn resident_bytes() -> f64 {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = pages.split_whitespace().nth(1).and_then(|pages| pages.parse::<f64>().ok());
     pages.unwrap_or(0.0) * 4096.0

@@ -27,7 +27,7 @@ pub struct Arguments {
     /// The interface to ask from; without it, the one that has a route there
     #[arg(long, value_name = "INTERFACE")]
     from: Option<String>,
-    /// Octets of data
+    /// Bytes of data
     #[arg(long, value_name = "N", default_value_t = 56)]
     size: u16,
     /// How many requests, 1 or more; without it, until a signal ends it
@@ -115,11 +115,11 @@ impl Statistics {
             return self.lost(address, answer["lost"].as_str().unwrap_or("no answer"));
         };
         self.sent += 1;
-        let (octets, ttl) = (&answer["octets"], &answer["ttl"]);
+        let (bytes, ttl) = (&answer["bytes"], &answer["ttl"]);
         let (sequence, time) = (self.sent, us / 1e3);
         self.times.push(time);
         print(&format!(
-            "{octets} bytes from {address}: icmp_seq={sequence} ttl={ttl} time={time:.3} ms\n"
+            "{bytes} bytes from {address}: icmp_seq={sequence} ttl={ttl} time={time:.3} ms\n"
         ))
     }
 

@@ -9,7 +9,7 @@
 //!   show interfaces | neighbors | connections | groups | drops        {"ok": [{...}, ...]}
 //!   show workers                                                      {"ok": [{...}, ...]}
 //!   idle poll | pause | adaptive [WORKER]                             {"ok": null}
-//!   ping ADDRESS OCTETS [INTERFACE]                                   {"ok": {...}}
+//!   ping ADDRESS BYTES [INTERFACE]                                   {"ok": {...}}
 //! what cannot be answered now, but perhaps soon                       {"later": "..."}
 //! anything else                                                       {"error": "..."}
 //! ```
@@ -36,7 +36,7 @@ use std::time::Duration;
 
 /// Connections at a time. Each has a descriptor, of which a process has 1,024 by default.
 pub const CONNECTIONS_MAX: usize = 256;
-/// Octets of a question.
+/// Bytes of a question.
 const QUESTION_LEN_MAX: usize = 4096;
 /// How long a client may take to ask, and how long to take its answer.
 const CLIENT_MAX: Duration = Duration::from_secs(5);
@@ -193,11 +193,11 @@ impl Connection {
 /// Takes what has come of a question; says whether it is complete: at the end of a line, or as long
 /// as any may be.
 fn read(stream: &mut UnixStream, question: &mut Vec<u8>) -> io::Result<bool> {
-    let mut octets = [0; 512];
+    let mut bytes = [0; 512];
     while question.len() < QUESTION_LEN_MAX && !question.contains(&b'\n') {
-        match stream.read(&mut octets) {
+        match stream.read(&mut bytes) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(len) => question.extend_from_slice(&octets[..len]),
+            Ok(len) => question.extend_from_slice(&bytes[..len]),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
             Err(error) => return Err(error),
         }

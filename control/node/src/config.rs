@@ -316,7 +316,7 @@ fn mtu<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     match (IPV6_MTU_MIN..=longest()).contains(&mtu) {
         true => Ok(mtu),
         false => Err(de::Error::custom(format!(
-            "packets of {mtu} octets are none that an interface is for; write {IPV6_MTU_MIN} to {}",
+            "packets of {mtu} bytes are none that an interface is for; write {IPV6_MTU_MIN} to {}",
             longest()
         ))),
     }
@@ -359,12 +359,12 @@ impl<'de> Deserialize<'de> for AddressSetting {
 
 fn link_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LinkAddress, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let octets = text.split(':').map(|octet| u8::from_str_radix(octet, 16).ok());
-    let octets: Option<Vec<u8>> = octets.collect();
-    let octets = octets.and_then(|octets| <[u8; LinkAddress::LEN]>::try_from(octets).ok());
-    octets.map(|octets| LinkAddress::parse(&octets)).ok_or_else(|| {
+    let bytes = text.split(':').map(|byte| u8::from_str_radix(byte, 16).ok());
+    let bytes: Option<Vec<u8>> = bytes.collect();
+    let bytes = bytes.and_then(|bytes| <[u8; LinkAddress::LEN]>::try_from(bytes).ok());
+    bytes.map(|bytes| LinkAddress::parse(&bytes)).ok_or_else(|| {
         de::Error::custom(format!(
-            "{text:?} is no link address; write its 20 octets as `ip neighbour` does, aa:bb:..."
+            "{text:?} is no link address; write its 20 bytes as `ip neighbour` does, aa:bb:..."
         ))
     })
 }

@@ -356,7 +356,7 @@ mod tests {
                 recv_requests_max: 1,
                 send_sges_max: 1,
                 recv_sges_max: 1,
-                inline_octets_max: 0,
+                inline_bytes_max: 0,
                 signal_all: false,
             });
             qp.expect("there is room")

@@ -183,8 +183,8 @@ impl Arp {
     }
 
     /// An ARP or RARP packet came, without the header of the link.
-    pub fn handle_packet(&mut self, now: Time, octets: &[u8]) {
-        if let Err(reason) = self.handle(now, octets) {
+    pub fn handle_packet(&mut self, now: Time, bytes: &[u8]) {
+        if let Err(reason) = self.handle(now, bytes) {
             self.drops.count(reason);
         }
     }
@@ -237,8 +237,8 @@ impl Arp {
         &self.drops
     }
 
-    fn handle(&mut self, now: Time, octets: &[u8]) -> Result<(), ArpDrop> {
-        let packet = ArpPacket::<LinkAddress>::parse(octets).map_err(|_| ArpDrop::Malformed)?;
+    fn handle(&mut self, now: Time, bytes: &[u8]) -> Result<(), ArpDrop> {
+        let packet = ArpPacket::<LinkAddress>::parse(bytes).map_err(|_| ArpDrop::Malformed)?;
         let hardware = packet.sender_hardware;
         if !is_interface(&hardware) {
             return Err(ArpDrop::BadHardware);
@@ -455,12 +455,12 @@ impl Arp {
     }
 
     fn send(&mut self, to: To, packet: &ArpPacket<LinkAddress>) {
-        let mut octets = vec![0; ArpPacket::<LinkAddress>::LEN];
+        let mut bytes = vec![0; ArpPacket::<LinkAddress>::LEN];
         let is_reverse =
             matches!(packet.operation, ArpOperation::REVERSE_REQUEST | ArpOperation::REVERSE_REPLY);
         let ether_type = if is_reverse { EtherType::RARP } else { EtherType::ARP };
-        if packet.write(&mut octets).is_ok() {
-            self.frames.push(Frame { to, ether_type, packet: octets });
+        if packet.write(&mut bytes).is_ok() {
+            self.frames.push(Frame { to, ether_type, packet: bytes });
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Questions and answers octet by octet, conflicts, and hostile packets.
+//! Questions and answers byte by byte, conflicts, and hostile packets.
 
 use super::*;
 use pollux_wire::address::{Gid, Guid, Qpn};
@@ -37,11 +37,11 @@ fn packet(
     (sender_hardware, sender_protocol): (LinkAddress, Ipv4Addr),
     (target_hardware, target_protocol): (LinkAddress, Ipv4Addr),
 ) -> Vec<u8> {
-    let mut octets = vec![0; ArpPacket::<LinkAddress>::LEN];
+    let mut bytes = vec![0; ArpPacket::<LinkAddress>::LEN];
     let packet =
         ArpPacket { operation, sender_hardware, sender_protocol, target_hardware, target_protocol };
-    packet.write(&mut octets).unwrap();
-    octets
+    packet.write(&mut bytes).unwrap();
+    bytes
 }
 
 fn request(sender: (LinkAddress, Ipv4Addr), target: Ipv4Addr) -> Vec<u8> {
@@ -76,7 +76,7 @@ fn a_request_is_answered_whatever_its_target_hardware_address_is() {
         expected.extend(link(3).emit());
         expected.extend(THEIRS.octets());
         assert_eq!(frame.packet, expected);
-        assert_eq!(frame.octets()[..4], [8, 6, 0, 0]);
+        assert_eq!(frame.bytes()[..4], [8, 6, 0, 0]);
         assert_eq!(events(&mut arp), [claim(3, ClaimKind::Mention)]);
         assert_eq!(arp.poll_transmit(), None);
     }
@@ -100,8 +100,8 @@ fn who_answers_us_is_believed_more_than_who_tells_everyone() {
     let mut arp = arp(false);
     let to_us = packet(ArpOperation::REPLY, (link(3), THEIRS), (link(2), OURS));
     let to_other = packet(ArpOperation::REPLY, (link(3), THEIRS), (link(9), THEIRS));
-    for octets in [&to_us, &to_other, &request((link(3), THEIRS), THEIRS)] {
-        arp.handle_packet(at(20_000), octets);
+    for bytes in [&to_us, &to_other, &request((link(3), THEIRS), THEIRS)] {
+        arp.handle_packet(at(20_000), bytes);
     }
     let told = [claim(3, ANSWERED), claim(3, ANNOUNCED), claim(3, ANNOUNCED)];
     assert_eq!(events(&mut arp), told);
@@ -135,10 +135,10 @@ fn whoever_has_or_wants_a_probed_address_keeps_us_from_it() {
     let has = packet(ArpOperation::REPLY, (link(3), OURS), (link(2), NOBODY));
     let announces = request((link(3), OURS), OURS);
     let wants = request((link(3), NOBODY), OURS);
-    for octets in [has, announces, wants] {
+    for bytes in [has, announces, wants] {
         let mut arp = Arp::new(ArpConfig { link: link(2), cedes: false }, 7);
         assert!(arp.add(at(0), OURS, true));
-        arp.handle_packet(at(1), &octets);
+        arp.handle_packet(at(1), &bytes);
         assert!(events(&mut arp).contains(&ArpEvent::Ceded(OURS, link(3))));
         assert_eq!((arp.own().count(), arp.poll_timeout()), (0, None));
     }
@@ -277,12 +277,12 @@ proptest! {
         all in proptest::collection::vec((any::<[u8; 56]>(), 0u16..12, any::<bool>()), 0..400),
     ) {
         let mut arp = arp(true);
-        for (mut octets, operation, to_us) in all {
-            octets[..8].copy_from_slice(&[0, 32, 8, 0, 20, 4, 0, operation as u8]);
+        for (mut bytes, operation, to_us) in all {
+            bytes[..8].copy_from_slice(&[0, 32, 8, 0, 20, 4, 0, operation as u8]);
             if to_us {
-                octets[52..].copy_from_slice(&OURS.octets());
+                bytes[52..].copy_from_slice(&OURS.octets());
             }
-            arp.handle_packet(at(20_000), &octets);
+            arp.handle_packet(at(20_000), &bytes);
         }
         prop_assert!(sent(&mut arp).len() <= FRAMES_MAX);
         prop_assert!(events(&mut arp).len() <= EVENTS_MAX);
@@ -290,10 +290,10 @@ proptest! {
     }
 
     #[test]
-    fn any_octets_are_a_drop_or_not(octets in proptest::collection::vec(any::<u8>(), 0..80)) {
+    fn any_bytes_are_a_drop_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
         let mut arp = arp(false);
-        arp.handle_packet(at(20_000), &octets);
-        if octets.len() < 56 {
+        arp.handle_packet(at(20_000), &bytes);
+        if bytes.len() < 56 {
             prop_assert_eq!(arp.drops().of(ArpDrop::Malformed), 1);
         }
     }

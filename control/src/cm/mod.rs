@@ -231,7 +231,7 @@ impl Cm {
         self.change(now, id, |connection, out| connection.confirm(out, private_data))?
     }
 
-    /// Rejects a request or a reply. Of additional information 72 octets count.
+    /// Rejects a request or a reply. Of additional information 72 bytes count.
     pub fn reject(
         &mut self,
         now: Time,

@@ -245,7 +245,7 @@ mod tests {
             hop_limit,
             p_key: PKey::DEFAULT,
             sl: 3,
-            mtu: Mtu::OCTETS_2048,
+            mtu: Mtu::BYTES_2048,
             rate: Rate::GBPS_56,
             packet_life_time: TimeCode(18),
             flow_label: 0x12345,
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!((active.dest_qp, passive.dest_qp), (Qpn(0x200), Qpn(0x100)));
         assert_eq!((active.rq_psn, active.sq_psn), (Psn::new(0x111), Psn::new(0x222)));
         assert_eq!((passive.rq_psn, passive.sq_psn), (active.sq_psn, active.rq_psn));
-        assert_eq!((active.path_mtu, passive.path_mtu), (Mtu::OCTETS_2048, Mtu::OCTETS_2048));
+        assert_eq!((active.path_mtu, passive.path_mtu), (Mtu::BYTES_2048, Mtu::BYTES_2048));
         // Reads: each serves what the other issues.
         assert_eq!((active.responder_resources, active.initiator_depth), (3, 2));
         assert_eq!((passive.responder_resources, passive.initiator_depth), (2, 3));

@@ -72,8 +72,8 @@ impl Lease {
 
 /// Who sent a message.
 pub(super) fn server(message: &DhcpMessage<'_>) -> Option<Ipv4Addr> {
-    let octets: [u8; 4] = message.option(DhcpOptionCode::SERVER_IDENTIFIER)?.try_into().ok()?;
-    Some(octets.into())
+    let bytes: [u8; 4] = message.option(DhcpOptionCode::SERVER_IDENTIFIER)?.try_into().ok()?;
+    Some(bytes.into())
 }
 
 /// Half of the time from `now` until `end` (RFC 2131 4.4.5).
@@ -111,5 +111,5 @@ fn number(message: &DhcpMessage<'_>, code: DhcpOptionCode) -> Option<u32> {
 
 fn addresses(message: &DhcpMessage<'_>, code: DhcpOptionCode) -> Vec<Ipv4Addr> {
     let (all, _) = message.option(code).unwrap_or(&[]).as_chunks::<4>();
-    all.iter().take(ROUTERS_MAX).map(|&octets| octets.into()).collect()
+    all.iter().take(ROUTERS_MAX).map(|&bytes| bytes.into()).collect()
 }

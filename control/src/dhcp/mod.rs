@@ -50,7 +50,7 @@ const DECLINE_WAIT: Duration = Duration::from_secs(10);
 /// Between requests to prolong a lease, at least (RFC 2131 4.4.5).
 const RENEW_INTERVAL_MIN: Duration = Duration::from_secs(60);
 /// The longest identifier of a client.
-pub const CLIENT_ID_OCTETS_MAX: usize = 64;
+pub const CLIENT_ID_BYTES_MAX: usize = 64;
 
 /// How far the client is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,11 +148,11 @@ pub struct Dhcp {
 }
 
 impl Dhcp {
-    /// A client that is known by `client_id`, of which at most [`CLIENT_ID_OCTETS_MAX`] octets
+    /// A client that is known by `client_id`, of which at most [`CLIENT_ID_BYTES_MAX`] bytes
     /// count.
     pub fn new(client_id: &[u8], seed: u64) -> Self {
         Self {
-            client_id: client_id[..client_id.len().min(CLIENT_ID_OCTETS_MAX)].to_vec(),
+            client_id: client_id[..client_id.len().min(CLIENT_ID_BYTES_MAX)].to_vec(),
             rng: SeededRng::secret(seed),
             state: DhcpState::Stopped,
             since: Time::START,
@@ -236,8 +236,8 @@ impl Dhcp {
     }
 
     /// A packet of IPv4 came for the port of clients.
-    pub fn handle_packet(&mut self, now: Time, octets: &[u8]) {
-        if let Err(reason) = self.handle(now, octets) {
+    pub fn handle_packet(&mut self, now: Time, bytes: &[u8]) {
+        if let Err(reason) = self.handle(now, bytes) {
             self.drops.count(reason);
         }
     }
@@ -304,9 +304,9 @@ impl Dhcp {
         }
     }
 
-    fn handle(&mut self, now: Time, octets: &[u8]) -> Result<(), DhcpDrop> {
+    fn handle(&mut self, now: Time, bytes: &[u8]) -> Result<(), DhcpDrop> {
         let malformed = |_| DhcpDrop::Malformed;
-        let packet = Ipv4Packet::parse(octets).map_err(malformed)?;
+        let packet = Ipv4Packet::parse(bytes).map_err(malformed)?;
         let header = packet.header();
         if header.protocol != IpProtocol::UDP || header.is_fragment() {
             return Err(DhcpDrop::Malformed);

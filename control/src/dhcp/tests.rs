@@ -334,9 +334,9 @@ proptest! {
     }
 
     #[test]
-    fn any_octets_are_a_drop_or_not(octets in proptest::collection::vec(any::<u8>(), 0..400)) {
+    fn any_bytes_are_a_drop_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         let mut client = client();
         client.start(at(0));
-        client.handle_packet(at(0), &octets);
+        client.handle_packet(at(0), &bytes);
     }
 }

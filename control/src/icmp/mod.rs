@@ -36,7 +36,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 const HOP_LIMIT: u8 = 64;
 /// How long a complaint of IPv4 may be (RFC 1812 4.3.2.3).
 const V4_LEN_MAX: usize = 576;
-/// Octets before the packet that is complained about.
+/// Bytes before the packet that is complained about.
 const V4_HEADERS: usize = Ipv4Header::LEN + 8;
 const V6_HEADERS: usize = Ipv6Header::LEN + 8;
 
@@ -126,15 +126,10 @@ impl Icmp {
     }
 
     /// A packet came that may be an echo request to us.
-    pub fn handle_echo(
-        &mut self,
-        now: Time,
-        octets: &[u8],
-        addresses: &Addresses,
-    ) -> Option<Frame> {
-        let answer = match octets.first().map(|first| first >> 4) {
-            Some(4) => echo_v4(octets).map(|frame| (frame, false)),
-            _ => echo_v6(octets, addresses),
+    pub fn handle_echo(&mut self, now: Time, bytes: &[u8], addresses: &Addresses) -> Option<Frame> {
+        let answer = match bytes.first().map(|first| first >> 4) {
+            Some(4) => echo_v4(bytes).map(|frame| (frame, false)),
+            _ => echo_v6(bytes, addresses),
         };
         let allowed =
             answer.and_then(|(frame, to_group)| match !to_group || self.group_echoes.take(now) {
@@ -149,14 +144,14 @@ impl Icmp {
     pub fn complain(
         &mut self,
         now: Time,
-        octets: &[u8],
+        bytes: &[u8],
         to_group: bool,
         complaint: Complaint,
         addresses: &Addresses,
     ) -> Option<Frame> {
-        let answer = match octets.first().map(|first| first >> 4) {
-            Some(4) => complain_v4(octets, to_group, complaint, addresses),
-            _ => complain_v6(octets, to_group, complaint, addresses),
+        let answer = match bytes.first().map(|first| first >> 4) {
+            Some(4) => complain_v4(bytes, to_group, complaint, addresses),
+            _ => complain_v6(bytes, to_group, complaint, addresses),
         };
         // The rate is for what is sent, so that what never would be cannot use it up.
         let allowed = answer.and_then(|frame| match self.errors.take(now) {
@@ -172,8 +167,8 @@ impl Icmp {
     }
 }
 
-fn echo_v4(octets: &[u8]) -> Result<Frame, IcmpDrop> {
-    let packet = Ipv4Packet::parse(octets).map_err(|_| IcmpDrop::Malformed)?;
+fn echo_v4(bytes: &[u8]) -> Result<Frame, IcmpDrop> {
+    let packet = Ipv4Packet::parse(bytes).map_err(|_| IcmpDrop::Malformed)?;
     let header = packet.header();
     if header.is_fragment() {
         return Err(IcmpDrop::Fragment);
@@ -195,8 +190,8 @@ fn echo_v4(octets: &[u8]) -> Result<Frame, IcmpDrop> {
 }
 
 /// The reply, and whether the request was for a group.
-fn echo_v6(octets: &[u8], addresses: &Addresses) -> Result<(Frame, bool), IcmpDrop> {
-    let packet = Ipv6Packet::parse(octets).map_err(|_| IcmpDrop::Malformed)?;
+fn echo_v6(bytes: &[u8], addresses: &Addresses) -> Result<(Frame, bool), IcmpDrop> {
+    let packet = Ipv6Packet::parse(bytes).map_err(|_| IcmpDrop::Malformed)?;
     let header = packet.header();
     let upper =
         UpperLayer::find(header.next_header, packet.payload()).map_err(|_| IcmpDrop::Malformed)?;
@@ -221,12 +216,12 @@ fn echo_v6(octets: &[u8], addresses: &Addresses) -> Result<(Frame, bool), IcmpDr
 }
 
 fn complain_v4(
-    octets: &[u8],
+    bytes: &[u8],
     to_group: bool,
     complaint: Complaint,
     addresses: &Addresses,
 ) -> Result<Frame, IcmpDrop> {
-    let packet = Ipv4Packet::parse(octets).map_err(|_| IcmpDrop::Malformed)?;
+    let packet = Ipv4Packet::parse(bytes).map_err(|_| IcmpDrop::Malformed)?;
     let header = packet.header();
     if header.fragment_offset != 0 {
         return Err(IcmpDrop::Fragment);
@@ -241,7 +236,7 @@ fn complain_v4(
     if header.protocol == IpProtocol::ICMPV4 && !is_v4_query(packet.payload()) {
         return Err(IcmpDrop::AboutError);
     }
-    let original = &octets[..octets.len().min(usize::from(header.total_length))];
+    let original = &bytes[..bytes.len().min(usize::from(header.total_length))];
     let original = &original[..original.len().min(V4_LEN_MAX - V4_HEADERS)];
     let unreachable = |code, mtu: u32| Icmpv4Message::DestinationUnreachable {
         code,
@@ -267,12 +262,12 @@ fn complain_v4(
 }
 
 fn complain_v6(
-    octets: &[u8],
+    bytes: &[u8],
     to_group: bool,
     complaint: Complaint,
     addresses: &Addresses,
 ) -> Result<Frame, IcmpDrop> {
-    let packet = Ipv6Packet::parse(octets).map_err(|_| IcmpDrop::Malformed)?;
+    let packet = Ipv6Packet::parse(bytes).map_err(|_| IcmpDrop::Malformed)?;
     let header = packet.header();
     // Path MTU discovery works for groups as well (RFC 4443 2.4 e.3).
     let is_about_size = matches!(complaint, Complaint::TooBig(_));
@@ -288,7 +283,7 @@ fn complain_v6(
         return Err(IcmpDrop::AboutError);
     }
     let len = Ipv6Header::LEN + packet.payload().len();
-    let original = &octets[..len.min(IPV6_MTU_MIN as usize - V6_HEADERS)];
+    let original = &bytes[..len.min(IPV6_MTU_MIN as usize - V6_HEADERS)];
     let unreachable = |code| Icmpv6Message::DestinationUnreachable { code, original };
     let message = match complaint {
         Complaint::NoRoute => unreachable(Icmpv6Unreachable::NO_ROUTE),

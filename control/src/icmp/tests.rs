@@ -32,7 +32,7 @@ fn v6(source: &str, destination: &str, message: &Icmpv6Message<'_>) -> Vec<u8> {
     v6_frame(source, destination, message).unwrap().packet
 }
 
-/// A packet of UDP with so many octets of payload.
+/// A packet of UDP with so many bytes of payload.
 fn udp(source: &str, destination: &str, len: usize) -> Vec<u8> {
     match (source.parse().unwrap(), destination.parse().unwrap()) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
@@ -82,7 +82,7 @@ fn echoes_that_would_multiply_or_go_nowhere_are_not_answered() {
     *broken.last_mut().unwrap() ^= 1;
     let mut fragment = v4("10.0.0.2", "10.0.0.1", &request4);
     fragment[6] = 0x20;
-    for (octets, reason) in [
+    for (bytes, reason) in [
         (v4("10.0.0.2", "224.0.0.1", &request4), IcmpDrop::ToGroup),
         (v4("10.0.0.2", "255.255.255.255", &request4), IcmpDrop::ToGroup),
         (v4("0.0.0.0", "10.0.0.1", &request4), IcmpDrop::FromNobody),
@@ -94,7 +94,7 @@ fn echoes_that_would_multiply_or_go_nowhere_are_not_answered() {
         (fragment, IcmpDrop::Fragment),
     ] {
         let before = icmp.drops().of(reason);
-        assert_eq!(icmp.handle_echo(NOW, &octets, &addresses), None, "{reason:?}");
+        assert_eq!(icmp.handle_echo(NOW, &bytes, &addresses), None, "{reason:?}");
         assert_eq!(icmp.drops().of(reason), before + 1, "{reason:?}");
     }
 }
@@ -134,7 +134,7 @@ fn what_must_not_be_complained_about_is_not() {
     let error6 = Icmpv6Message::PacketTooBig { mtu: 1280, original: &[0x60; 48] };
     let mut later = udp("10.0.0.2", "10.9.9.9", 100);
     later[7] = 1;
-    for (octets, reason) in [
+    for (bytes, reason) in [
         (v4("10.0.0.2", "10.9.9.9", &error4), IcmpDrop::AboutError),
         (v6("2001:db8::2", "2a00::1", &error6), IcmpDrop::AboutError),
         (udp("10.0.0.2", "224.1.2.3", 8), IcmpDrop::ToGroup),
@@ -148,8 +148,8 @@ fn what_must_not_be_complained_about_is_not() {
         (later, IcmpDrop::Fragment),
     ] {
         let before = icmp.drops().of(reason);
-        let told = icmp.complain(NOW, &octets, false, Complaint::NoAnswer, &addresses);
-        assert_eq!((told, icmp.drops().of(reason)), (None, before + 1), "{reason:?} {octets:?}");
+        let told = icmp.complain(NOW, &bytes, false, Complaint::NoAnswer, &addresses);
+        assert_eq!((told, icmp.drops().of(reason)), (None, before + 1), "{reason:?} {bytes:?}");
     }
     let alone = udp("10.0.0.2", "10.9.9.9", 8);
     assert!(icmp.complain(NOW, &alone, true, Complaint::NoAnswer, &addresses).is_none());
@@ -177,7 +177,7 @@ fn only_echoes_for_a_group_have_a_rate() {
     let (mut icmp, addresses) = (icmp(), addresses());
     let to_one = v6("fe80::2", "fe80::1", &Icmpv6Message::EchoRequest(ECHO));
     let to_all = v6("fe80::2", "ff02::1", &Icmpv6Message::EchoRequest(ECHO));
-    let mut ask = |octets: &[u8], now| icmp.handle_echo(now, octets, &addresses).is_some();
+    let mut ask = |bytes: &[u8], now| icmp.handle_echo(now, bytes, &addresses).is_some();
     let start = Time::START + Duration::from_secs(5);
     let burst = (0..10_000).filter(|_| ask(&to_all, start)).count();
     assert_eq!(burst, 50);
@@ -195,22 +195,22 @@ fn only_echoes_for_a_group_have_a_rate() {
 proptest! {
     /// Hostile packets: never a panic, and no answer is answered, by whichever of two nodes.
     #[test]
-    fn any_octets_are_a_drop_or_an_answer_that_ends(
-        mut octets in proptest::collection::vec(any::<u8>(), 1..200),
+    fn any_bytes_are_a_drop_or_an_answer_that_ends(
+        mut bytes in proptest::collection::vec(any::<u8>(), 1..200),
         version in prop_oneof![Just(0x45u8), Just(0x60u8)],
         fits in any::<bool>(),
     ) {
-        octets[0] = version;
-        if fits && octets.len() > 40 {
-            let len = octets.len() as u16;
+        bytes[0] = version;
+        if fits && bytes.len() > 40 {
+            let len = bytes.len() as u16;
             match version {
-                0x45 => octets[2..4].copy_from_slice(&len.to_be_bytes()),
-                _ => octets[4..6].copy_from_slice(&(len - 40).to_be_bytes()),
+                0x45 => bytes[2..4].copy_from_slice(&len.to_be_bytes()),
+                _ => bytes[4..6].copy_from_slice(&(len - 40).to_be_bytes()),
             }
         }
         let (mut icmp, addresses) = (icmp(), addresses());
-        let echo = icmp.handle_echo(NOW, &octets, &addresses);
-        let error = icmp.complain(NOW, &octets, false, Complaint::NoAnswer, &addresses);
+        let echo = icmp.handle_echo(NOW, &bytes, &addresses);
+        let error = icmp.complain(NOW, &bytes, false, Complaint::NoAnswer, &addresses);
         for answer in echo.into_iter().chain(error.clone()) {
             prop_assert!(answer.packet.len() <= IPV6_MTU_MIN as usize);
             prop_assert_eq!(icmp.handle_echo(NOW, &answer.packet, &addresses), None);

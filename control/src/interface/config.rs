@@ -94,7 +94,7 @@ pub struct GroupTerms {
 impl Default for GroupTerms {
     /// As OpenSM makes it.
     fn default() -> Self {
-        Self { q_key: QKey::IPOIB_OPENSM, mtu: Mtu::OCTETS_2048, rate: Rate::GBPS_10, sl: 0 }
+        Self { q_key: QKey::IPOIB_OPENSM, mtu: Mtu::BYTES_2048, rate: Rate::GBPS_10, sl: 0 }
     }
 }
 

@@ -88,30 +88,30 @@ impl Interface {
         }
     }
 
-    fn receive_v4(&mut self, now: Time, octets: &[u8]) {
-        let Ok(packet) = Ipv4Packet::parse(octets) else {
+    fn receive_v4(&mut self, now: Time, bytes: &[u8]) {
+        let Ok(packet) = Ipv4Packet::parse(bytes) else {
             return self.drops.count(InterfaceDrop::Malformed);
         };
-        if self.is_from_dhcp(now, &packet, octets) {
+        if self.is_from_dhcp(now, &packet, bytes) {
             return;
         }
         let header = packet.header();
         let first = packet.payload().first().copied().map(Icmpv4Type);
         let is_whole = !header.is_fragment();
         match (header.protocol, first) {
-            (IpProtocol::IGMP, _) => self.membership.handle_igmp(now, octets),
+            (IpProtocol::IGMP, _) => self.membership.handle_igmp(now, bytes),
             (IpProtocol::ICMPV4, Some(Icmpv4Type::ECHO_REQUEST)) if is_whole => {
-                self.deliver(now, EtherType::IPV4, header.destination.into(), octets, Owner::Echo);
+                self.deliver(now, EtherType::IPV4, header.destination.into(), bytes, Owner::Echo);
             }
             _ => {
                 let owner = Owner::Sockets;
-                self.deliver(now, EtherType::IPV4, header.destination.into(), octets, owner);
+                self.deliver(now, EtherType::IPV4, header.destination.into(), bytes, owner);
             }
         }
     }
 
-    fn receive_v6(&mut self, now: Time, octets: &[u8]) {
-        let Ok(packet) = Ipv6Packet::parse(octets) else {
+    fn receive_v6(&mut self, now: Time, bytes: &[u8]) {
+        let Ok(packet) = Ipv6Packet::parse(bytes) else {
             return self.drops.count(InterfaceDrop::Malformed);
         };
         let header = packet.header();
@@ -119,9 +119,9 @@ impl Interface {
             return self.drops.count(InterfaceDrop::Malformed);
         };
         match owner_of_v6(&upper) {
-            Owner::Discovery => self.nd.handle_packet(octets),
-            Owner::Listeners => self.membership.handle_mld(now, octets),
-            owner => self.deliver(now, EtherType::IPV6, header.destination.into(), octets, owner),
+            Owner::Discovery => self.nd.handle_packet(bytes),
+            Owner::Listeners => self.membership.handle_mld(now, bytes),
+            owner => self.deliver(now, EtherType::IPV6, header.destination.into(), bytes, owner),
         }
     }
 
@@ -131,7 +131,7 @@ impl Interface {
         now: Time,
         ether_type: EtherType,
         destination: IpAddr,
-        octets: &[u8],
+        bytes: &[u8],
         owner: Owner,
     ) {
         let is_broadcast = matches!(destination, IpAddr::V4(ip) if self.addresses.is_broadcast(ip));
@@ -142,12 +142,12 @@ impl Interface {
             return self.drops.count(InterfaceDrop::Transit);
         }
         if matches!(owner, Owner::Echo) {
-            if let Some(frame) = self.icmp.handle_echo(now, octets, &self.addresses) {
+            if let Some(frame) = self.icmp.handle_echo(now, bytes, &self.addresses) {
                 self.send_frame(now, frame);
             }
             return;
         }
-        self.deliveries.push(Delivery { ether_type, packet: octets.to_vec() });
+        self.deliveries.push(Delivery { ether_type, packet: bytes.to_vec() });
     }
 
     /// Nobody listens at the port that a packet is for.

@@ -63,7 +63,7 @@ impl Interface {
         &mut self,
         now: Time,
         packet: &Ipv4Packet<'_>,
-        octets: &[u8],
+        bytes: &[u8],
     ) -> bool {
         let Some(dhcp) = &mut self.dhcp else { return false };
         let header = packet.header();
@@ -72,7 +72,7 @@ impl Interface {
             && !header.is_fragment()
             && ports.is_some_and(|ports| ports.destination_port == DhcpHeader::CLIENT_PORT);
         if is_for_client {
-            dhcp.handle_packet(now, octets);
+            dhcp.handle_packet(now, bytes);
         }
         is_for_client
     }

@@ -315,7 +315,7 @@ impl Interface {
 
     fn broadcast_joined(&mut self, now: Time, record: McMemberRecord) {
         let Some(standing) = self.standing else { return };
-        let room = ip_mtu(record.mtu.octets().unwrap_or(0) as u32);
+        let room = ip_mtu(record.mtu.bytes().unwrap_or(0) as u32);
         let least = if self.config.ipv6 { IPV6_MTU_MIN } else { IPV4_MTU_MIN };
         let Standing { pkey_index, lid, lmc, gid, .. } = standing;
         let mtu = room.min(self.config.mtu_max);

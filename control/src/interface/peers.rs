@@ -244,7 +244,7 @@ impl Interface {
         let standing = self.standing;
         let mask = standing.map_or(0, |standing| (1u16 << standing.lmc.min(7)) - 1);
         let link_mtu = self.link().map_or(0, |link| link.mtu);
-        let path_mtu = ip_mtu(record.mtu.octets().unwrap_or(0) as u32);
+        let path_mtu = ip_mtu(record.mtu.bytes().unwrap_or(0) as u32);
         let vector = AddressVector {
             dlid: record.dlid,
             sl: record.sl,

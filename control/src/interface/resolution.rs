@@ -256,12 +256,12 @@ impl Interface {
 pub(super) fn destination(packet: &[u8]) -> Option<IpAddr> {
     match packet.first()? >> 4 {
         4 if packet.len() >= Ipv4Header::LEN => {
-            let octets: [u8; 4] = packet[16..20].try_into().ok()?;
-            Some(Ipv4Addr::from(octets).into())
+            let bytes: [u8; 4] = packet[16..20].try_into().ok()?;
+            Some(Ipv4Addr::from(bytes).into())
         }
         6 if packet.len() >= Ipv6Header::LEN => {
-            let octets: [u8; 16] = packet[24..40].try_into().ok()?;
-            Some(octets.into())
+            let bytes: [u8; 16] = packet[24..40].try_into().ok()?;
+            Some(bytes.into())
         }
         _ => None,
     }

@@ -138,7 +138,7 @@ impl Life {
             }
             Self::TooSmall { mtu, least, .. } => {
                 let why = format!(
-                    "the link's datagrams take packets of {mtu} octets, and {least} are needed: \
+                    "the link's datagrams take packets of {mtu} bytes, and {least} are needed: \
                      make the broadcast group's MTU larger, or turn IPv6 off"
                 );
                 ("waiting", why, Some("the time to look again"))

@@ -10,7 +10,7 @@ use crate::icmp::Complaint;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4Packet};
 
-/// Octets that a fragment's place is counted in.
+/// Bytes that a fragment's place is counted in.
 const UNIT: usize = 8;
 
 impl Interface {
@@ -34,7 +34,7 @@ impl Interface {
         }
     }
 
-    /// What is sent of a packet where `mtu` octets fit: itself, its parts, or nothing, of which its
+    /// What is sent of a packet where `mtu` bytes fit: itself, its parts, or nothing, of which its
     /// sender is told.
     pub(super) fn fit(&mut self, now: Time, packet: Vec<u8>, mtu: u32) -> Vec<Vec<u8>> {
         if packet.len() <= mtu as usize {
@@ -52,8 +52,8 @@ impl Interface {
 
 /// The parts of a packet, if there may be any. One that was to go whole has perhaps no
 /// identification that tells its parts from another's; it gets `id` then.
-fn parts(octets: &[u8], mtu: usize, id: u16) -> Option<Vec<Vec<u8>>> {
-    let packet = Ipv4Packet::parse(octets).ok()?;
+fn parts(bytes: &[u8], mtu: usize, id: u16) -> Option<Vec<Vec<u8>>> {
+    let packet = Ipv4Packet::parse(bytes).ok()?;
     let header = packet.header();
     // Which options go with every part is their own affair, and nobody sends any.
     let has_options = header.header_len() != Ipv4Header::LEN;
@@ -98,8 +98,8 @@ mod tests {
     /// The payload that parts make, if each is well.
     fn joined(parts: &[Vec<u8>], header: &Ipv4Header) -> Vec<u8> {
         let mut payload = Vec::new();
-        for (nth, octets) in parts.iter().enumerate() {
-            let part = Ipv4Packet::parse(octets).unwrap();
+        for (nth, bytes) in parts.iter().enumerate() {
+            let part = Ipv4Packet::parse(bytes).unwrap();
             let own = part.header();
             assert!(part.checksum_ok() && own.identification == header.identification);
             assert_eq!((own.ttl, own.protocol), (header.ttl, header.protocol));
@@ -128,8 +128,8 @@ mod tests {
         }
 
         #[test]
-        fn any_octets_are_survived(octets in prop::collection::vec(any::<u8>(), 0..100), mtu: u16) {
-            let _parts = parts(&octets, mtu.into(), 1);
+        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..100), mtu: u16) {
+            let _parts = parts(&bytes, mtu.into(), 1);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Management datagrams as control passes them on: the octets, and who is at the other end.
+//! Management datagrams as control passes them on: the bytes, and who is at the other end.
 //!
 //! What moves datagrams puts into an [`Envelope`] what a completion and a GRH said of a datagram
 //! that came, and takes out of one what a work request and an address handle need for one that is
@@ -16,7 +16,7 @@ use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::MAD_LEN;
 
-/// The octets of a management datagram.
+/// The bytes of a management datagram.
 pub type Mad = [u8; MAD_LEN];
 
 /// A management datagram and the other end of its way.

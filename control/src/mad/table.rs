@@ -46,7 +46,7 @@ pub enum SegmentOutcome {
 
 impl Reception {
     /// A segment has come; the table may be so long.
-    pub fn receive(&mut self, mad: &SaMad, octets_max: usize) -> SegmentOutcome {
+    pub fn receive(&mut self, mad: &SaMad, bytes_max: usize) -> SegmentOutcome {
         let rmpp = &mad.rmpp;
         if matches!(rmpp.rmpp_type, RmppType::STOP | RmppType::ABORT) {
             return SegmentOutcome::Ended(rmpp.status);
@@ -63,7 +63,7 @@ impl Reception {
         let Ok(len) = rmpp.data_len(SaHeader::LEN) else {
             return aborted(mad, RmppStatus::INCONSISTENT_LAST_AND_PAYLOAD_LENGTH);
         };
-        if self.table.len() + len > octets_max {
+        if self.table.len() + len > bytes_max {
             return aborted(mad, RmppStatus::RESOURCES_EXHAUSTED);
         }
         self.table.extend_from_slice(&mad.data[..len]);
@@ -196,12 +196,12 @@ mod tests {
             segments in prop::collection::vec((any::<[u8; 12]>(), 0u8..5, 0u32..4), 0..20),
         ) {
             let mut reception = Reception::default();
-            for (octets, kind, number) in segments {
+            for (bytes, kind, number) in segments {
                 let rmpp = RmppHeader {
                     rmpp_type: RmppType(kind),
                     segment_number: number,
                     version: 1,
-                    ..RmppHeader::parse(&octets)
+                    ..RmppHeader::parse(&bytes)
                 };
                 reception.receive(&SaMad { rmpp, ..head() }, 500);
                 prop_assert!(reception.table.len() <= 500);

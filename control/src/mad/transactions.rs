@@ -60,8 +60,8 @@ pub enum Outcome {
     /// With a table that came in segments.
     Table {
         /// The records.
-        octets: Vec<u8>,
-        /// From one to the next, in units of 8 octets.
+        bytes: Vec<u8>,
+        /// From one to the next, in units of 8 bytes.
         attribute_offset: u16,
     },
     /// The peer ended the transfer of a table, or we did, for this reason.
@@ -110,7 +110,7 @@ pub struct Transactions<K> {
     rng: SeededRng,
     window: usize,
     line_max: usize,
-    table_octets_max: usize,
+    table_bytes_max: usize,
     waiting: VecDeque<Request<K>>,
     sent: BTreeMap<u32, Sent<K>>,
     deadlines: BTreeSet<(Time, u32)>,
@@ -122,14 +122,14 @@ pub struct Transactions<K> {
 
 impl<K> Transactions<K> {
     /// None yet, and nobody to ask: `window` may be under way at a time and `line_max` wait
-    /// besides; a table may have so many octets.
-    pub fn new(window: usize, line_max: usize, table_octets_max: usize, rng: SeededRng) -> Self {
+    /// besides; a table may have so many bytes.
+    pub fn new(window: usize, line_max: usize, table_bytes_max: usize, rng: SeededRng) -> Self {
         Self {
             peer: None,
             rng,
             window: window.max(1),
             line_max,
-            table_octets_max,
+            table_bytes_max,
             waiting: VecDeque::new(),
             sent: BTreeMap::new(),
             deadlines: BTreeSet::new(),
@@ -251,12 +251,12 @@ impl<K> Transactions<K> {
     fn handle_segment(&mut self, now: Time, id: u32, segment: &SaMad) {
         let Some(sent) = self.sent.get_mut(&id) else { return };
         let reception = sent.reception.get_or_insert_default();
-        match reception.receive(segment, self.table_octets_max) {
+        match reception.receive(segment, self.table_bytes_max) {
             SegmentOutcome::Ignored => return self.count(TransactionDrop::Segment),
             SegmentOutcome::Kept => {}
             SegmentOutcome::Acknowledged(mad) => self.transmit(mad),
             SegmentOutcome::Whole(acknowledgement) => {
-                let octets = sent.reception.take().unwrap_or_default().into_table();
+                let bytes = sent.reception.take().unwrap_or_default().into_table();
                 self.transmit(acknowledgement);
                 if self.finished.len() == FINISHED_MAX {
                     self.finished.pop_front();
@@ -264,7 +264,7 @@ impl<K> Transactions<K> {
                 let until = now + FINISHED_TIME;
                 self.finished.push_back(Finished { id, until, acknowledgement });
                 let attribute_offset = segment.sa.attribute_offset;
-                return self.end(now, id, Outcome::Table { octets, attribute_offset });
+                return self.end(now, id, Outcome::Table { bytes, attribute_offset });
             }
             SegmentOutcome::Aborted(status, mad) => {
                 self.transmit(mad);
@@ -469,10 +469,10 @@ mod tests {
         for segment in &segments {
             transactions.handle_answer(Time::START, &segment.emit());
         }
-        let (octets, attribute_offset) = (vec![7; 300], 0);
+        let (bytes, attribute_offset) = (vec![7; 300], 0);
         assert_eq!(
             transactions.poll_event(),
-            Some((5, Outcome::Table { octets, attribute_offset }))
+            Some((5, Outcome::Table { bytes, attribute_offset }))
         );
         let said = |transactions: &mut Transactions<u32>| {
             let said = std::iter::from_fn(|| transactions.poll_transmit());
@@ -502,7 +502,7 @@ mod tests {
             transactions.handle_answer(due, &segment.emit());
         }
         let ended = transactions.poll_event();
-        assert!(matches!(ended, Some((5, Outcome::Table { octets, .. })) if octets == [8; 300]));
+        assert!(matches!(ended, Some((5, Outcome::Table { bytes, .. })) if bytes == [8; 300]));
     }
 
     #[test]

@@ -33,9 +33,9 @@ pub(super) enum Heard {
 }
 
 /// Reads a packet of IPv4 that carries IGMP.
-pub(super) fn read_igmp(octets: &[u8]) -> Result<Heard, MembershipDrop> {
+pub(super) fn read_igmp(bytes: &[u8]) -> Result<Heard, MembershipDrop> {
     let malformed = |_| MembershipDrop::Malformed;
-    let packet = Ipv4Packet::parse(octets).map_err(malformed)?;
+    let packet = Ipv4Packet::parse(bytes).map_err(malformed)?;
     let header = packet.header();
     if !packet.checksum_ok() || !igmp::checksum_ok(packet.payload()) {
         return Err(MembershipDrop::Checksum);
@@ -82,9 +82,9 @@ pub(super) fn read_igmp(octets: &[u8]) -> Result<Heard, MembershipDrop> {
 }
 
 /// Reads a packet of IPv6 that carries MLD.
-pub(super) fn read_mld(octets: &[u8]) -> Result<Heard, MembershipDrop> {
+pub(super) fn read_mld(bytes: &[u8]) -> Result<Heard, MembershipDrop> {
     let malformed = |_| MembershipDrop::Malformed;
-    let packet = Ipv6Packet::parse(octets).map_err(malformed)?;
+    let packet = Ipv6Packet::parse(bytes).map_err(malformed)?;
     let header = packet.header();
     let upper = UpperLayer::find(header.next_header, packet.payload()).map_err(malformed)?;
     if upper.protocol != IpProtocol::ICMPV6 || upper.fragment.is_some() {

@@ -154,8 +154,8 @@ impl Membership {
     }
 
     /// A packet of IPv4 came that carries IGMP.
-    pub fn handle_igmp(&mut self, now: Time, octets: &[u8]) {
-        match message::read_igmp(octets) {
+    pub fn handle_igmp(&mut self, now: Time, bytes: &[u8]) {
+        match message::read_igmp(bytes) {
             Ok(Heard::Query(query)) => self.igmp.handle_query(now, query, &mut self.rng),
             Ok(Heard::Report(group)) => self.igmp.handle_report(now, group),
             Err(reason) => self.drops.count(reason),
@@ -163,8 +163,8 @@ impl Membership {
     }
 
     /// A packet of IPv6 came that carries MLD.
-    pub fn handle_mld(&mut self, now: Time, octets: &[u8]) {
-        match message::read_mld(octets) {
+    pub fn handle_mld(&mut self, now: Time, bytes: &[u8]) {
+        match message::read_mld(bytes) {
             Ok(Heard::Query(query)) => self.mld.handle_query(now, query, &mut self.rng),
             Ok(Heard::Report(group)) => self.mld.handle_report(now, group),
             Err(reason) => self.drops.count(reason),

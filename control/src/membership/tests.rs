@@ -352,8 +352,8 @@ proptest! {
     }
 
     #[test]
-    fn any_octets_are_a_drop_or_not(octets in proptest::collection::vec(any::<u8>(), 0..200)) {
-        member().handle_igmp(at(0), &octets);
-        member().handle_mld(at(0), &octets);
+    fn any_bytes_are_a_drop_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        member().handle_igmp(at(0), &bytes);
+        member().handle_mld(at(0), &bytes);
     }
 }

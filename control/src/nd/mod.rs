@@ -213,8 +213,8 @@ impl Nd {
     }
 
     /// An IPv6 packet came that carries such a message, without the header of the link.
-    pub fn handle_packet(&mut self, octets: &[u8]) {
-        if let Err(reason) = self.handle(octets) {
+    pub fn handle_packet(&mut self, bytes: &[u8]) {
+        if let Err(reason) = self.handle(bytes) {
             self.drops.count(reason);
         }
     }
@@ -259,8 +259,8 @@ impl Nd {
         &self.drops
     }
 
-    fn handle(&mut self, octets: &[u8]) -> Result<(), NdDrop> {
-        let packet = Ipv6Packet::parse(octets).map_err(|_| NdDrop::Malformed)?;
+    fn handle(&mut self, bytes: &[u8]) -> Result<(), NdDrop> {
+        let packet = Ipv6Packet::parse(bytes).map_err(|_| NdDrop::Malformed)?;
         let header = packet.header();
         let upper = UpperLayer::find(header.next_header, packet.payload())
             .map_err(|_| NdDrop::Malformed)?;

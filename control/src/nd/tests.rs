@@ -1,4 +1,4 @@
-//! Questions and answers octet by octet, duplicates, and hostile packets.
+//! Questions and answers byte by byte, duplicates, and hostile packets.
 
 use super::*;
 use pollux_wire::address::{Gid, Guid, Qpn};
@@ -92,7 +92,7 @@ fn a_question_to_the_group_is_answered_to_one() {
     asker.solicit(local(2), local(1), None);
     let question = asker.poll_transmit().unwrap();
     assert_eq!(question.to, group("ff02::1:ff00:1".parse().unwrap()));
-    // Header of IPv6, 24 octets of solicitation, then the option.
+    // Header of IPv6, 24 bytes of solicitation, then the option.
     assert_eq!(question.packet[64..72], [1, 3, 0, 0, 0x80, 0, 0, 2]);
     assert_eq!(
         (question.packet[72..].to_vec(), question.packet.len()),
@@ -157,12 +157,12 @@ fn an_address_is_asked_for_before_it_is_used() {
 // req: ud-slaac
 #[test]
 fn duplicates_are_found_by_question_and_by_answer() {
-    for octets in
+    for bytes in
         [solicitation(NOBODY, local(1), None), advertisement(ALL_NODES, false, local(1), 2)]
     {
         let mut nd = Nd::new(config(), 3);
         assert!(nd.add(at(0), local(1)));
-        nd.handle_packet(&octets);
+        nd.handle_packet(&bytes);
         assert_eq!(events(&mut nd), [NdEvent::Duplicate(local(1))]);
         assert_eq!((nd.own().count(), nd.poll_timeout()), (0, None));
     }
@@ -325,9 +325,9 @@ proptest! {
                 ..Ipv6Header::default()
             };
             icmpv6::fill_checksum(&mut body, &header.pseudo_header()).unwrap();
-            let mut octets = vec![0; Ipv6Header::LEN + body.len()];
-            header.write_packet(body.len(), &mut octets).unwrap().copy_from_slice(&body);
-            nd.handle_packet(&octets);
+            let mut bytes = vec![0; Ipv6Header::LEN + body.len()];
+            header.write_packet(body.len(), &mut bytes).unwrap().copy_from_slice(&body);
+            nd.handle_packet(&bytes);
         }
         prop_assert!(frames(&mut nd).len() <= FRAMES_MAX);
         prop_assert!(events(&mut nd).len() <= EVENTS_MAX);
@@ -336,7 +336,7 @@ proptest! {
     }
 
     #[test]
-    fn any_octets_are_a_drop_or_not(octets in proptest::collection::vec(any::<u8>(), 0..200)) {
-        nd().handle_packet(&octets);
+    fn any_bytes_are_a_drop_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        nd().handle_packet(&bytes);
     }
 }

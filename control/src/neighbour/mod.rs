@@ -312,7 +312,7 @@ impl<P> Neighbours<P> {
         self.step(now, ip, Input::Suspicion, "doubted from above");
     }
 
-    /// The path to `destination` bears no more than `mtu` octets.
+    /// The path to `destination` bears no more than `mtu` bytes.
     pub fn handle_mtu(&mut self, now: Time, destination: IpAddr, mtu: u32) {
         let least = if destination.is_ipv4() { IPV4_MTU_MIN } else { IPV6_MTU_MIN };
         let until = now + self.config.mtu_for;

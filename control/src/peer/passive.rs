@@ -63,7 +63,7 @@ impl Connections {
         if peer == own || req.p_key.partition() != partition {
             return Err(bad);
         }
-        if req.path_mtu.octets().is_none() {
+        if req.path_mtu.bytes().is_none() {
             return Err((RejectReason::INVALID_PATH_MTU, PeerDrop::BadPrivateData));
         }
         let lane = lane_of(&req);

@@ -212,7 +212,7 @@ fn every_message_that_makes_or_refuses_a_connection_says_who_we_are() {
         };
         kinds.insert(kind);
         assert_eq!(private_data[..8], words, "{kind}");
-        assert!(private_data[8..].iter().all(|octet| *octet == 0), "{kind}");
+        assert!(private_data[8..].iter().all(|byte| *byte == 0), "{kind}");
     }
     assert_eq!(kinds.into_iter().collect::<Vec<_>>(), ["REJ", "REP", "REQ", "RTU"]);
 }

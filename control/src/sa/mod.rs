@@ -41,8 +41,8 @@ pub struct SaConfig {
     pub questions_in_line_max: usize,
     /// Notices that wait to be polled.
     pub notices_max: usize,
-    /// Octets of a table.
-    pub table_octets_max: usize,
+    /// Bytes of a table.
+    pub table_bytes_max: usize,
     /// How often a question is asked, and for how long.
     pub patience: Patience,
 }
@@ -53,7 +53,7 @@ impl Default for SaConfig {
             questions_under_way_max: 16,
             questions_in_line_max: 4096,
             notices_max: 256,
-            table_octets_max: 4 << 20,
+            table_bytes_max: 4 << 20,
             // Some 13 seconds in all: Linux gives up after one to three and begins anew, which a
             // caller of ours need not.
             patience: Patience {
@@ -126,7 +126,7 @@ impl SaClient {
             transactions: Transactions::new(
                 config.questions_under_way_max,
                 config.questions_in_line_max,
-                config.table_octets_max,
+                config.table_bytes_max,
                 rng,
             ),
             acknowledgements: VecDeque::new(),
@@ -226,8 +226,8 @@ impl SaClient {
         let (Asked { id, question }, outcome) = self.transactions.poll_event()?;
         let result = match outcome {
             Outcome::Answered(mad) => read_record(&question, &SaMad::parse(&mad)),
-            Outcome::Table { octets, attribute_offset } => {
-                read_table(&question, &octets, attribute_offset)
+            Outcome::Table { bytes, attribute_offset } => {
+                read_table(&question, &bytes, attribute_offset)
             }
             Outcome::Aborted(status) => Err(SaError::Aborted(status)),
             Outcome::Busy => Err(SaError::Busy),
@@ -282,7 +282,7 @@ mod tests {
             let (now, peer) = (Time::START, MadAddress::gsi(Lid(1), 0, PKey::DEFAULT));
             client.handle_sm_change(now, Some(peer));
             let (mut asked, mut ended) = (0, 0);
-            for (octets, kind, is_well) in datagrams {
+            for (bytes, kind, is_well) in datagrams {
                 let question = match kind {
                     0 => Question::path(Gid::NONE, Gid::NONE, PKey::DEFAULT, 0),
                     1 => Question::groups(PKey::DEFAULT),
@@ -291,7 +291,7 @@ mod tests {
                 };
                 client.ask(now, RequestId(asked), question).unwrap();
                 asked += 1;
-                let mut mad: [u8; MAD_LEN] = octets.try_into().unwrap();
+                let mut mad: [u8; MAD_LEN] = bytes.try_into().unwrap();
                 let method = if kind == 3 { Method::REPORT } else { Method::GET_RESP };
                 mad[..4].copy_from_slice(&[1, 3, 2, method.0]);
                 while let Some(Envelope { mad: sent, .. }) = client.poll_transmit() {

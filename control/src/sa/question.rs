@@ -218,7 +218,7 @@ fn record<R: Record>(answer: &SaMad) -> Result<R, SaError> {
 fn read_path(question: &Question, answer: &SaMad) -> Result<PathRecord, SaError> {
     let asked: PathRecord = record(&question.0)?;
     let path: PathRecord = record(answer)?;
-    if !path.dlid.is_unicast() || path.mtu.octets().is_none() {
+    if !path.dlid.is_unicast() || path.mtu.bytes().is_none() {
         return Err(SaError::BadAnswer);
     }
     Ok(PathRecord { dgid: asked.dgid, sgid: asked.sgid, ..path })

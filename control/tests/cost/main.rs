@@ -29,22 +29,22 @@ use pollux_verbs::QpType;
 /// Why more than 4,096, which it was before: connections are counted by port, unreliable ones are
 /// probed, and the reason of a failure is kept, so 48 nodes measure 2,379 at control and 1,825 at
 /// the device. Some of that is a node's, not a connection's: among 250 nodes it is less.
-const CONNECTION_OCTETS_MAX: usize = 4224;
+const CONNECTION_BYTES_MAX: usize = 4224;
 /// Connections whose memory is looked at: many, since tables grow in steps.
 const CONNECTIONS: u32 = 1000;
 
 #[global_allocator]
 static MEMORY: Counted = Counted::new();
 
-/// Octets of a connection's queue pair and its queues at the adapter in software.
-fn octets_at_the_device() -> usize {
+/// Bytes of a connection's queue pair and its queues at the adapter in software.
+fn bytes_at_the_device() -> usize {
     let config = Config { connections_max: CONNECTIONS, ..Setup::default().config };
     let mut pair = Pair::new(1, Setup { config, ..Setup::default() });
-    let before = MEMORY.octets();
+    let before = MEMORY.bytes();
     for _ in 0..CONNECTIONS {
         pair.connect(QpType::Rc);
     }
-    (MEMORY.octets() - before) / CONNECTIONS as usize / 2
+    (MEMORY.bytes() - before) / CONNECTIONS as usize / 2
 }
 
 #[test]
@@ -53,9 +53,9 @@ fn a_cluster_starts_within_bounds_and_connections_cost_little() {
     let [datagrams, connected] = [Policy::Ud, Policy::Rc].map(|policy| {
         let storm = storm::start(nodes, policy);
         println!("{storm}");
-        storm.octets_of_a_peer
+        storm.bytes_of_a_peer
     });
-    let (control, device) = (connected - datagrams, octets_at_the_device());
-    println!("an idle RC connection costs {control} octets at control, {device} at the device");
-    assert!(control + device <= CONNECTION_OCTETS_MAX, "{control} and {device}");
+    let (control, device) = (connected - datagrams, bytes_at_the_device());
+    println!("an idle RC connection costs {control} bytes at control, {device} at the device");
+    assert!(control + device <= CONNECTION_BYTES_MAX, "{control} and {device}");
 }

@@ -21,7 +21,7 @@ const HEARD_BY_ALL_MAX: usize = 200;
 const NODES: usize = 48;
 /// Everybody has heard everybody by then, a short packet.
 const TALKED_BY: Duration = Duration::from_secs(60);
-/// Octets of the packet that everybody has for everybody.
+/// Bytes of the packet that everybody has for everybody.
 const PACKET: usize = 100;
 const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -44,8 +44,8 @@ pub struct Storm {
     under_way_max: usize,
     drops: BTreeMap<(&'static str, &'static str), u64>,
     /// What a node keeps of another: neighbour, path, way, and connection if there is one.
-    pub octets_of_a_peer: usize,
-    octets_max: usize,
+    pub bytes_of_a_peer: usize,
+    bytes_max: usize,
     took: Duration,
 }
 
@@ -64,7 +64,7 @@ pub fn start(nodes: usize, policy: Policy) -> Storm {
         nodes.iter().all(|node| node.is_up() && node.addresses().iter().count() > 0)
     });
     cluster.world.pass(1000 * MILLISECOND);
-    let before = MEMORY.octets();
+    let before = MEMORY.bytes();
     let begin = cluster.world.now;
     cluster.everybody_talks();
     let heard = since(begin, cluster.world.now);
@@ -78,7 +78,7 @@ pub fn start(nodes: usize, policy: Policy) -> Storm {
     cluster.world.pass(60_000 * MILLISECOND);
     let connections = count(&cluster.interfaces());
     assert_eq!(connections, pairs * wanted, "one for each pair, of which both ends know");
-    let octets_of_a_peer = (MEMORY.octets() - before) / pairs;
+    let bytes_of_a_peer = (MEMORY.bytes() - before) / pairs;
     Storm {
         nodes,
         policy,
@@ -93,8 +93,8 @@ pub fn start(nodes: usize, policy: Policy) -> Storm {
         waiting_max: cluster.waiting_max,
         under_way_max: cluster.under_way_max,
         drops: cluster.drops(),
-        octets_of_a_peer,
-        octets_max: MEMORY.octets_max(),
+        bytes_of_a_peer,
+        bytes_max: MEMORY.bytes_max(),
         took: began.elapsed(),
     }
 }
@@ -190,8 +190,8 @@ impl fmt::Display for Storm {
         writeln!(f, "  questions for others, of a node   {}", self.spared / nodes)?;
         writeln!(f, "  packets waiting at a node, most   {}", self.waiting_max)?;
         writeln!(f, "  events under way, most            {}", self.under_way_max)?;
-        writeln!(f, "  memory of a peer                  {} octets", self.octets_of_a_peer)?;
-        let megabytes = self.octets_max / 1_000_000;
+        writeln!(f, "  memory of a peer                  {} bytes", self.bytes_of_a_peer)?;
+        let megabytes = self.bytes_max / 1_000_000;
         writeln!(f, "  memory of all, at the most        {megabytes} MB")?;
         let took = self.took.as_secs_f64();
         writeln!(f, "  took here                         {took:.1} s")?;

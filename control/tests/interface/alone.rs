@@ -39,7 +39,7 @@ pub fn port() -> PortView {
         lmc: 0,
         sm_lid: Lid(1),
         sm_sl: 0,
-        mtu: Mtu::OCTETS_2048,
+        mtu: Mtu::BYTES_2048,
         gids: vec![Gid::new(Gid::DEFAULT_PREFIX, Guid(0x50))],
         pkeys: vec![PKey::DEFAULT],
     }
@@ -141,7 +141,7 @@ impl Alone {
     pub fn grant_all(&mut self) {
         self.take();
         while let Some(request) = self.requests.first().map(name) {
-            self.answer(&request, MadStatus::OK, Mtu::OCTETS_2048);
+            self.answer(&request, MadStatus::OK, Mtu::BYTES_2048);
         }
         self.said();
     }

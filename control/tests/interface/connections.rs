@@ -70,7 +70,7 @@ fn one_connection_carries_both_directions_and_all_addresses() {
         assert!(world.reaches(0, 1, &packet(v6(1), v6(2), b"by another address"), SECOND));
         assert!(
             world.reaches(1, 0, &packet(v4(2), v4(1), &vec![7; 31_980]), SECOND),
-            "32,000 octets"
+            "32,000 bytes"
         );
         assert_eq!(counts(&world), [1, 1], "{policy:?}");
         for host in &world.hosts {
@@ -87,7 +87,7 @@ fn path_between(from: &InterfaceRow, to: &InterfaceRow) -> PathRecord {
         sgid: from.address.gid,
         dgid: to.address.gid,
         p_key: PKey::DEFAULT,
-        mtu: Mtu::OCTETS_2048,
+        mtu: Mtu::BYTES_2048,
         ..PathRecord::default()
     }
 }
@@ -378,9 +378,9 @@ fn strangers_who_ask_us_end_no_idle_connection() {
             target_hardware: us,
             target_protocol: Ipv4Addr::new(10, 0, 0, 1),
         };
-        let mut octets = vec![0; ArpPacket::<LinkAddress>::LEN];
-        question.write(&mut octets).unwrap();
-        world.inject(0, EtherType::ARP, &octets);
+        let mut bytes = vec![0; ArpPacket::<LinkAddress>::LEN];
+        question.write(&mut bytes).unwrap();
+        world.inject(0, EtherType::ARP, &bytes);
     }
     world.pass(SECOND);
     assert_eq!(counts(&world), [1, 1]);

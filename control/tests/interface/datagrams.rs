@@ -122,7 +122,7 @@ fn a_link_too_narrow_for_ipv6_is_refused_with_a_remedy() {
     assert_eq!(row(&world, 0).0, "up", "enough for IPv4");
     let (state, why, _) = row(&world, 1);
     assert_eq!(state, "waiting");
-    assert!(why.contains("1020 octets, and 1280 are needed"), "{why}");
+    assert!(why.contains("1020 bytes, and 1280 are needed"), "{why}");
 }
 
 /// The fabric's own administrator makes no broadcast groups, so one is played here.
@@ -341,9 +341,9 @@ fn a_crowd_of_liars_costs_tables_their_limits_and_no_more() {
             target_hardware: victim,
             target_protocol: Ipv4Addr::new(10, 0, 0, 1),
         };
-        let mut octets = vec![0; ArpPacket::<LinkAddress>::LEN];
-        lie.write(&mut octets).unwrap();
-        world.inject(0, EtherType::ARP, &octets);
+        let mut bytes = vec![0; ArpPacket::<LinkAddress>::LEN];
+        lie.write(&mut bytes).unwrap();
+        world.inject(0, EtherType::ARP, &bytes);
         if rng.happens(20_000) {
             world.pass(SECOND / 50);
         }
@@ -364,9 +364,9 @@ pub fn claim(ip: Ipv4Addr, link: LinkAddress, to: LinkAddress) -> Vec<u8> {
         target_hardware: to,
         target_protocol: Ipv4Addr::new(10, 0, 0, 1),
     };
-    let mut octets = vec![0; ArpPacket::<LinkAddress>::LEN];
-    claim.write(&mut octets).unwrap();
-    octets
+    let mut bytes = vec![0; ArpPacket::<LinkAddress>::LEN];
+    claim.write(&mut bytes).unwrap();
+    bytes
 }
 
 #[test]
@@ -450,11 +450,11 @@ fn any_datagram_and_any_packet_is_survived() {
     let mut world = World::up(12, 2);
     let mut rng = SeededRng::new(12);
     for round in 0..4000u32 {
-        let octets: Vec<u8> = (0..rng.below(300)).map(|_| rng.next_u64() as u8).collect();
+        let bytes: Vec<u8> = (0..rng.below(300)).map(|_| rng.next_u64() as u8).collect();
         let kinds = [EtherType::ARP, EtherType::RARP, EtherType::IPV4, EtherType::IPV6];
-        world.inject(0, kinds[round as usize % 4], &octets);
+        world.inject(0, kinds[round as usize % 4], &bytes);
         let mut mad = [0; 256];
-        mad.iter_mut().for_each(|octet| *octet = rng.next_u64() as u8);
+        mad.iter_mut().for_each(|byte| *byte = rng.next_u64() as u8);
         mad[..4].copy_from_slice(&[1, [3, 7][round as usize % 2], 2, rng.next_u64() as u8]);
         let peer = MadAddress::gsi(Lid(1), 0, PKey::DEFAULT);
         let now = world.now;

@@ -45,7 +45,7 @@ fn a_group_is_made_like_the_broadcast_group() {
     assert_eq!((record.mgid, record.port_gid), (mgid, link.gid));
     assert_eq!((record.q_key, record.p_key, record.sl), (QKey(0x1234), PKey::DEFAULT, 3));
     assert_eq!((record.traffic_class, record.flow_label, record.hop_limit), (9, 77, 0));
-    assert_eq!((record.mtu_selector, record.mtu), (Selector::EXACTLY, Mtu::OCTETS_4096));
+    assert_eq!((record.mtu_selector, record.mtu), (Selector::EXACTLY, Mtu::BYTES_4096));
     assert_eq!((record.rate_selector, record.rate), (Selector::EXACTLY, Rate(6)));
 
     // And so the administrator makes it, which those who join it afterwards are told.
@@ -110,7 +110,7 @@ const EVENTS: [(&str, Happen); 12] = [
     ("no such group", |it| answer(it, MadStatus::SA_NO_RECORDS)),
     ("denied", |it| answer(it, MadStatus::SA_DENIED)),
     ("no room", |it| answer(it, MadStatus::SA_NO_RESOURCES)),
-    ("left", |it| _ = it.answer(&format!("leave {NAME}"), MadStatus::OK, Mtu::OCTETS_2048)),
+    ("left", |it| _ = it.answer(&format!("leave {NAME}"), MadStatus::OK, Mtu::BYTES_2048)),
     ("created", |it| it.be_told(TrapNumber::MULTICAST_GROUP_CREATED, mgid())),
     ("deleted", |it| it.be_told(TrapNumber::MULTICAST_GROUP_DELETED, mgid())),
     ("reregister", |it| it.interface.handle_reregister(it.now)),
@@ -148,7 +148,7 @@ fn send(alone: &mut Alone) {
 /// The answer to the oldest request to be in the group.
 fn answer(alone: &mut Alone, status: MadStatus) {
     let asked = [format!("join {NAME} to send"), format!("create {NAME}")];
-    _ = asked.iter().any(|asked| alone.answer(asked, status, Mtu::OCTETS_2048));
+    _ = asked.iter().any(|asked| alone.answer(asked, status, Mtu::BYTES_2048));
 }
 
 fn mgid() -> pollux_wire::address::Gid {

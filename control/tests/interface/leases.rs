@@ -34,7 +34,7 @@ struct Heard {
     header: DhcpHeader,
     source: Ipv4Addr,
     destination: Ipv4Addr,
-    id_octets: usize,
+    id_bytes: usize,
 }
 
 fn host(number: u8) -> Ipv4Addr {
@@ -83,8 +83,8 @@ impl Leasing {
     }
 
     fn serve(&mut self) {
-        for octets in std::mem::take(&mut self.world.hosts[0].got) {
-            let packet = Ipv4Packet::parse(&octets).unwrap();
+        for bytes in std::mem::take(&mut self.world.hosts[0].got) {
+            let packet = Ipv4Packet::parse(&bytes).unwrap();
             let Ok(datagram) = UdpDatagram::parse(packet.payload()) else { continue };
             if datagram.header().destination_port != 67 {
                 continue;
@@ -92,9 +92,9 @@ impl Leasing {
             let asked = DhcpMessage::parse(datagram.payload()).unwrap();
             let &[kind] = asked.option(Code::MESSAGE_TYPE).unwrap() else { panic!("{asked:?}") };
             let Ipv4Header { source, destination, .. } = packet.header();
-            let id_octets = asked.option(Code::CLIENT_IDENTIFIER).map_or(0, <[u8]>::len);
+            let id_bytes = asked.option(Code::CLIENT_IDENTIFIER).map_or(0, <[u8]>::len);
             let (kind, header) = (DhcpKind(kind), asked.header);
-            self.heard.push(Heard { kind, header, source, destination, id_octets });
+            self.heard.push(Heard { kind, header, source, destination, id_bytes });
             let answer = match kind {
                 DhcpKind::DISCOVER => DhcpKind::OFFER,
                 DhcpKind::REQUEST => DhcpKind::ACK,
@@ -154,7 +154,7 @@ fn an_interface_gets_keeps_and_gives_back_an_address() {
     for heard in &leasing.heard {
         let header = &heard.header;
         assert_eq!((header.hardware_type, header.hardware_len), (32, 0), "RFC 4390 2.1");
-        assert!(header.broadcast && heard.id_octets > 0 && heard.source.is_unspecified());
+        assert!(header.broadcast && heard.id_bytes > 0 && heard.source.is_unspecified());
         assert_eq!(heard.destination, Ipv4Addr::BROADCAST);
     }
     assert!(leasing.has(host(42)));

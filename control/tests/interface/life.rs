@@ -51,14 +51,14 @@ const STATES: [(&str, Bring); 12] = [
         let mut alone =
             alone(|config| InterfaceConfig { create: Some(Default::default()), ..config });
         alone.see(|_| {});
-        assert!(alone.answer(JOIN, MadStatus::SA_NO_RECORDS, Mtu::OCTETS_2048));
+        assert!(alone.answer(JOIN, MadStatus::SA_NO_RECORDS, Mtu::BYTES_2048));
         alone
     }),
     ("paused", || paused(3)),
     ("too small", || {
         let mut alone = alone(|config| config);
         alone.see(|_| {});
-        assert!(alone.answer(JOIN, MadStatus::OK, Mtu::OCTETS_1024));
+        assert!(alone.answer(JOIN, MadStatus::OK, Mtu::BYTES_1024));
         alone
     }),
     ("up", up),
@@ -94,10 +94,10 @@ const EVENTS: [(&str, Happen); 16] = [
         let left = due.map(|due| due.since_start() - it.now.since_start());
         it.pass(left.unwrap_or(Duration::ZERO));
     }),
-    ("granted", |it| answer(it, MadStatus::OK, Mtu::OCTETS_2048)),
-    ("granted, small", |it| answer(it, MadStatus::OK, Mtu::OCTETS_1024)),
-    ("no such group", |it| answer(it, MadStatus::SA_NO_RECORDS, Mtu::OCTETS_2048)),
-    ("denied", |it| answer(it, MadStatus::SA_DENIED, Mtu::OCTETS_2048)),
+    ("granted", |it| answer(it, MadStatus::OK, Mtu::BYTES_2048)),
+    ("granted, small", |it| answer(it, MadStatus::OK, Mtu::BYTES_1024)),
+    ("no such group", |it| answer(it, MadStatus::SA_NO_RECORDS, Mtu::BYTES_2048)),
+    ("denied", |it| answer(it, MadStatus::SA_DENIED, Mtu::BYTES_2048)),
     ("silence", Alone::be_silent),
 ];
 
@@ -122,7 +122,7 @@ fn paused(times: u32) -> Alone {
         if let Life::Paused { until, .. } = *alone.interface.life() {
             alone.pass(until.since_start() - alone.now.since_start());
         }
-        assert!(alone.answer(JOIN, MadStatus::SA_DENIED, Mtu::OCTETS_2048));
+        assert!(alone.answer(JOIN, MadStatus::SA_DENIED, Mtu::BYTES_2048));
     }
     alone
 }
@@ -191,15 +191,15 @@ fn an_interface_that_pauses_joins_at_once_when_the_subnet_manager_is_new() {
         alone.said();
         happens(&mut alone);
         assert_eq!(alone.said(), [JOIN], "without waiting");
-        assert!(alone.answer(JOIN, MadStatus::SA_DENIED, Mtu::OCTETS_2048));
+        assert!(alone.answer(JOIN, MadStatus::SA_DENIED, Mtu::BYTES_2048));
         let Life::Paused { failures: 1, until, .. } = *alone.interface.life() else {
             panic!("failures at the other manager count: {:?}", alone.interface.life())
         };
         assert_eq!(until, alone.now + SECOND, "the shortest pause");
         assert!(
-            alone.answer(JOIN, MadStatus::OK, Mtu::OCTETS_2048) || {
+            alone.answer(JOIN, MadStatus::OK, Mtu::BYTES_2048) || {
                 alone.pass(SECOND);
-                alone.answer(JOIN, MadStatus::OK, Mtu::OCTETS_2048)
+                alone.answer(JOIN, MadStatus::OK, Mtu::BYTES_2048)
             }
         );
         assert!(alone.interface.is_up());

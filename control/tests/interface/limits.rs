@@ -27,23 +27,23 @@ fn request(source: IpAddr, destination: IpAddr, number: u32) -> Vec<u8> {
     let data = number.to_be_bytes();
     let echo = Echo { identifier: 7, sequence: number as u16, data: &data };
     let mut message = [0; 12];
-    let mut octets = packet(source, destination, &message);
+    let mut bytes = packet(source, destination, &message);
     if source.is_ipv4() {
         Icmpv4Message::EchoRequest(echo).write(&mut message).unwrap();
         icmpv4::fill_checksum(&mut message).unwrap();
-        let header = Ipv4Packet::parse(&octets).unwrap().header();
+        let header = Ipv4Packet::parse(&bytes).unwrap().header();
         let header = Ipv4Header { protocol: IpProtocol::ICMPV4, ..header };
-        let payload = header.write_packet(&[], message.len(), &mut octets).unwrap();
+        let payload = header.write_packet(&[], message.len(), &mut bytes).unwrap();
         payload.copy_from_slice(&message);
     } else {
-        let header = Ipv6Packet::parse(&octets).unwrap().header();
+        let header = Ipv6Packet::parse(&bytes).unwrap().header();
         let header = Ipv6Header { next_header: IpProtocol::ICMPV6, ..header };
         Icmpv6Message::EchoRequest(echo).write(&mut message).unwrap();
         icmpv6::fill_checksum(&mut message, &header.pseudo_header()).unwrap();
-        let payload = header.write_packet(message.len(), &mut octets).unwrap();
+        let payload = header.write_packet(message.len(), &mut bytes).unwrap();
         payload.copy_from_slice(&message);
     }
-    octets
+    bytes
 }
 
 /// The number in an echo reply.

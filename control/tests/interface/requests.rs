@@ -34,7 +34,7 @@ fn request(to: &InterfaceRow, gid: Gid, qpn: Qpn, number: u32) -> Req {
         sgid: gid,
         dgid: to.address.gid,
         p_key: PKey::DEFAULT,
-        mtu: Mtu::OCTETS_2048,
+        mtu: Mtu::BYTES_2048,
         ..PathRecord::default()
     };
     let words = IpoibPrivateData { ud_qpn: qpn, receive_mtu: 65_524 };

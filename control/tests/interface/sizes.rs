@@ -25,11 +25,11 @@ fn world(seed: u64) -> World {
 }
 
 /// A packet that may not be parted.
-fn whole(source: IpAddr, destination: IpAddr, octets: usize) -> Vec<u8> {
+fn whole(source: IpAddr, destination: IpAddr, bytes: usize) -> Vec<u8> {
     let (IpAddr::V4(source), IpAddr::V4(destination)) = (source, destination) else {
-        return packet(source, destination, &vec![6; octets - 40]);
+        return packet(source, destination, &vec![6; bytes - 40]);
     };
-    let mut whole = vec![4; octets];
+    let mut whole = vec![4; bytes];
     let (protocol, dont_fragment) = (IpProtocol::UDP, true);
     let header = Ipv4Header {
         protocol,
@@ -39,15 +39,15 @@ fn whole(source: IpAddr, destination: IpAddr, octets: usize) -> Vec<u8> {
         ttl: 64,
         ..Ipv4Header::default()
     };
-    header.write_packet(&[], octets - Ipv4Header::LEN, &mut whole).unwrap();
+    header.write_packet(&[], bytes - Ipv4Header::LEN, &mut whole).unwrap();
     whole
 }
 
 /// Who was told by whom that how much would have fitted, of what a host got.
 fn complaints(world: &World, nth: usize) -> Vec<(IpAddr, u32)> {
-    let read = |octets: &Vec<u8>| match octets[0] >> 4 {
+    let read = |bytes: &Vec<u8>| match bytes[0] >> 4 {
         4 => {
-            let packet = Ipv4Packet::parse(octets).unwrap();
+            let packet = Ipv4Packet::parse(bytes).unwrap();
             match Icmpv4Message::parse(packet.payload()).ok()? {
                 Icmpv4Message::DestinationUnreachable {
                     code: Icmpv4Unreachable::FRAGMENTATION_NEEDED,
@@ -58,7 +58,7 @@ fn complaints(world: &World, nth: usize) -> Vec<(IpAddr, u32)> {
             }
         }
         _ => {
-            let packet = Ipv6Packet::parse(octets).unwrap();
+            let packet = Ipv6Packet::parse(bytes).unwrap();
             match Icmpv6Message::parse(packet.payload()).ok()? {
                 Icmpv6Message::PacketTooBig { mtu, .. } => {
                     Some((packet.header().source.into(), mtu))
@@ -116,15 +116,15 @@ fn a_packet_of_ipv4_that_may_be_parted_is() {
         let parts = &world.hosts[2].got;
         assert_eq!(parts.len(), 3);
         let mut came = vec![0; 5000];
-        for octets in parts {
-            let part = Ipv4Packet::parse(octets).unwrap();
-            assert!(octets.len() <= 2044 && part.checksum_ok());
+        for bytes in parts {
+            let part = Ipv4Packet::parse(bytes).unwrap();
+            assert!(bytes.len() <= 2044 && part.checksum_ok());
             let at = usize::from(part.header().fragment_offset) * 8;
             came[at..at + part.payload().len()].copy_from_slice(part.payload());
         }
         assert_eq!(came, payload);
     }
-    let ids = world.hosts[2].seen.iter().filter_map(|octets| Ipv4Packet::parse(octets).ok());
+    let ids = world.hosts[2].seen.iter().filter_map(|bytes| Ipv4Packet::parse(bytes).ok());
     let ids = ids.filter(|part| part.header().is_fragment());
     let ids: std::collections::BTreeSet<_> = ids.map(|it| it.header().identification).collect();
     assert_eq!(ids.len(), 2, "each packet's parts have a name of their own");

@@ -19,14 +19,14 @@ use std::time::Duration;
 
 /// A frame as tshark is to read it. `what` names it in failures.
 fn judged(what: &str, frame: &Frame) -> tshark::Frame {
-    let octets = match frame.to {
+    let bytes = match frame.to {
         To::Group(id) => {
             let group = LinkGroup { id, p_key: PKey::DEFAULT, scope: Scope::LINK_LOCAL };
-            ud_multicast(group.mgid(), &frame.octets())
+            ud_multicast(group.mgid(), &frame.bytes())
         }
-        _ => ud(&frame.octets()),
+        _ => ud(&frame.bytes()),
     };
-    let judged = tshark::Frame::new(format!("{what}: {:02x?}", frame.packet), octets);
+    let judged = tshark::Frame::new(format!("{what}: {:02x?}", frame.packet), bytes);
     match frame.ether_type {
         EtherType::ARP | EtherType::RARP => judged.expect("arp.hw.size", 20),
         EtherType::IPV6 => judged.expect("icmpv6.checksum.status", 1),

@@ -263,7 +263,7 @@ fn forged(rng: &mut SeededRng) -> Vec<u8> {
         target_hardware: link(1, 0x41),
         target_protocol: Ipv4Addr::new(10, 0, 0, 1),
     };
-    let mut octets = vec![0; ArpPacket::<LinkAddress>::LEN];
-    packet.write(&mut octets).unwrap();
-    octets
+    let mut bytes = vec![0; ArpPacket::<LinkAddress>::LEN];
+    packet.write(&mut bytes).unwrap();
+    bytes
 }

@@ -200,24 +200,24 @@ impl Node {
         }
     }
 
-    fn receive_v4(&mut self, now: Time, octets: &[u8]) {
-        let Ok(packet) = Ipv4Packet::parse(octets) else { return };
+    fn receive_v4(&mut self, now: Time, bytes: &[u8]) {
+        let Ok(packet) = Ipv4Packet::parse(bytes) else { return };
         let header = packet.header();
         if header.protocol == IpProtocol::IGMP {
-            return self.membership.handle_igmp(now, octets);
+            return self.membership.handle_igmp(now, bytes);
         }
         if !self.addresses.is_ours(header.destination.into()) {
             return;
         }
-        if let Some(answer) = self.icmp.handle_echo(now, octets, &self.addresses) {
+        if let Some(answer) = self.icmp.handle_echo(now, bytes, &self.addresses) {
             self.route(now, answer.ether_type, answer.packet);
         } else if let Ok(Icmpv4Message::EchoReply(_)) = Icmpv4Message::parse(packet.payload()) {
             self.echoes.push(header.source.into());
         }
     }
 
-    fn receive_v6(&mut self, now: Time, octets: &[u8]) {
-        let Ok(packet) = Ipv6Packet::parse(octets) else { return };
+    fn receive_v6(&mut self, now: Time, bytes: &[u8]) {
+        let Ok(packet) = Ipv6Packet::parse(bytes) else { return };
         let header = packet.header();
         let destination = IpAddr::V6(header.destination);
         if !self.addresses.is_ours(destination) && !self.membership.hears(destination) {
@@ -225,11 +225,11 @@ impl Node {
         }
         let Ok(upper) = UpperLayer::find(header.next_header, packet.payload()) else { return };
         match Icmpv6Message::parse(upper.payload) {
-            Ok(Icmpv6Message::Nd(_)) => self.nd.handle_packet(octets),
-            Ok(Icmpv6Message::Mld(_)) => self.membership.handle_mld(now, octets),
+            Ok(Icmpv6Message::Nd(_)) => self.nd.handle_packet(bytes),
+            Ok(Icmpv6Message::Mld(_)) => self.membership.handle_mld(now, bytes),
             Ok(Icmpv6Message::EchoReply(_)) => self.echoes.push(header.source.into()),
             _ => {
-                if let Some(answer) = self.icmp.handle_echo(now, octets, &self.addresses) {
+                if let Some(answer) = self.icmp.handle_echo(now, bytes, &self.addresses) {
                     self.route(now, answer.ether_type, answer.packet);
                 }
             }

@@ -188,7 +188,7 @@ impl Run {
             interface.drop_rows().filter(|row| row.2 > 0).for_each(|row| println!("  {row:?}"));
         }
         let now = self.world.now;
-        panic!("seed {}: {len} octets do not arrive by {now:?}: {missing:?}", self.seed);
+        panic!("seed {}: {len} bytes do not arrive by {now:?}: {missing:?}", self.seed);
     }
 
     /// Short packets of everyone to everyone, each second.

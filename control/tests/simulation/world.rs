@@ -105,7 +105,7 @@ pub fn packet(from: usize, to: usize, mark: u64, len: usize) -> Vec<u8> {
 fn mark(packet: &[u8]) -> Option<u64> {
     let (header, rest) = packet.split_at_checked(Ipv4Header::LEN)?;
     (header[9] == IpProtocol::UDP.0).then_some(())?;
-    rest.first_chunk().map(|octets| u64::from_be_bytes(*octets))
+    rest.first_chunk().map(|bytes| u64::from_be_bytes(*bytes))
 }
 
 impl World {

@@ -31,9 +31,9 @@ impl Sink {
         Self { memories: Vec::new(), qps: 0, receives, ready, asked: None }
     }
 
-    /// A message comes into the oldest receive that is as long as `octets_max` says.
-    pub fn deliver(&mut self, receive_octets: u32, gap: usize, message: &[u8], qpn: Qpn) {
-        let of_length = |(_, sge): &(u64, Sge)| sge.octets == receive_octets;
+    /// A message comes into the oldest receive that is as long as `bytes_max` says.
+    pub fn deliver(&mut self, receive_bytes: u32, gap: usize, message: &[u8], qpn: Qpn) {
+        let of_length = |(_, sge): &(u64, Sge)| sge.bytes == receive_bytes;
         let at = self.receives.iter().position(of_length).expect("one is posted");
         let (id, sge) = self.receives.remove(at);
         let memory = &self.memories[sge.lkey.0 as usize];
@@ -52,7 +52,7 @@ impl Sink {
             status: CompletionStatus::Success,
             kind: CompletionKind::Recv,
             qpn,
-            octets: (gap + message.len()) as u32,
+            bytes: (gap + message.len()) as u32,
             with: With::Nothing,
             from: (gap > 0).then_some(from),
         });
@@ -66,7 +66,7 @@ impl Sink {
             status: CompletionStatus::Success,
             kind: CompletionKind::Send,
             qpn: Qpn(0),
-            octets: 0,
+            bytes: 0,
             with: With::Nothing,
             from: None,
         });
@@ -87,7 +87,7 @@ impl Device for Sink {
             qps_max: many,
             requests_max: many,
             sges_max: 1,
-            inline_octets_max: 188,
+            inline_bytes_max: 188,
             ahs_max: many,
             multicast_attachments_max: many,
             responder_resources_max: 16,
@@ -105,8 +105,8 @@ impl Device for Sink {
             lmc: 0,
             sm_lid: Lid(1),
             sm_sl: 0,
-            mtu_max: Mtu::OCTETS_2048,
-            mtu: Mtu::OCTETS_2048,
+            mtu_max: Mtu::BYTES_2048,
+            mtu: Mtu::BYTES_2048,
             gids: 1,
             pkeys: 1,
         })
@@ -115,8 +115,8 @@ impl Device for Sink {
     fn register(&mut self, _: Pd, memory: &Memory, _: Access) -> Result<MemoryRegion, VerbsError> {
         let lkey = LKey(self.memories.len() as u32);
         self.memories.push(memory.clone());
-        let (address, octets) = (memory.address(), memory.octets() as u64);
-        Ok(MemoryRegion { address, octets, lkey, rkey: RKey(0) })
+        let (address, bytes) = (memory.address(), memory.bytes() as u64);
+        Ok(MemoryRegion { address, bytes, lkey, rkey: RKey(0) })
     }
 
     fn create_qp(&mut self, _: &QpInit) -> Result<Qp, VerbsError> {

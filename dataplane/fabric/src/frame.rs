@@ -5,7 +5,7 @@
 //! packet), same sequence numbers (as many as it would have packets), same answers. So an adapter
 //! handles both by one code, and a connection may go from one to the other between two messages.
 //!
-//! A short message carries its octets, a long one of a reliable connection says where they are
+//! A short message carries its bytes, a long one of a reliable connection says where they are
 //! ([`Lender`](crate::Lender)). [`Outgoing`] is what an adapter hands to its link, which writes it
 //! where it belongs; [`Arrival`] what the adapter at the other end decides by. [`Frame`] is one
 //! that has to wait in between.
@@ -20,8 +20,8 @@ use pollux_verbs::{LKey, Sge};
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::packet::{Extended, Grh, Lrh, PACKET_LEN_MAX, Packet};
 
-/// Octets that a message carries itself; a longer one of a reliable connection lends them.
-pub(crate) const COPY_OCTETS_MAX: usize = 512;
+/// Bytes that a message carries itself; a longer one of a reliable connection lends them.
+pub(crate) const COPY_BYTES_MAX: usize = 512;
 
 /// Something to be sent.
 pub struct Outgoing<'a> {
@@ -36,41 +36,41 @@ pub struct Outgoing<'a> {
 /// What something to be sent carries.
 #[derive(Clone, Copy)]
 pub(crate) enum Payload<'a> {
-    /// These octets.
-    Octets(&'a [u8]),
-    /// So many octets of the sender's memory, by copy.
-    Copied { pieces: Pieces<'a>, skip: usize, octets: usize },
+    /// These bytes.
+    Bytes(&'a [u8]),
+    /// So many bytes of the sender's memory, by copy.
+    Copied { pieces: Pieces<'a>, skip: usize, bytes: usize },
     /// All of these pieces of the sender's memory, lent.
     Lent { pieces: Pieces<'a>, leave: Leave },
 }
 
 impl Payload<'_> {
-    pub(crate) const NONE: Self = Self::Octets(&[]);
+    pub(crate) const NONE: Self = Self::Bytes(&[]);
 
-    /// Octets that travel.
+    /// Bytes that travel.
     #[inline(always)]
-    fn octets(&self) -> usize {
+    fn bytes(&self) -> usize {
         match self {
-            Self::Octets(octets) => octets.len(),
-            Self::Copied { octets, .. } => *octets,
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Copied { bytes, .. } => *bytes,
             Self::Lent { pieces, .. } => (1 + 2 * pieces.sges().count()) * 8,
         }
     }
 
-    /// Writes the octets from `done` on that travel.
+    /// Writes the bytes from `done` on that travel.
     #[inline(always)]
     fn fill(&self, done: usize, out: &mut [u8]) {
         match self {
-            Self::Octets(octets) => out.copy_from_slice(&octets[done..done + out.len()]),
+            Self::Bytes(bytes) => out.copy_from_slice(&bytes[done..done + out.len()]),
             Self::Copied { pieces, skip, .. } => pieces.read(skip + done, out),
             Self::Lent { pieces, leave } => {
                 let sges = pieces.sges().flat_map(|sge| {
-                    [sge.address, u64::from(sge.lkey.0) | u64::from(sge.octets) << 32]
+                    [sge.address, u64::from(sge.lkey.0) | u64::from(sge.bytes) << 32]
                 });
                 let first = u64::from(leave.qpn.0) | u64::from(leave.epoch) << 32;
                 let words = std::iter::once(first).chain(sges).skip(done / 8);
-                for (octets, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-                    *octets = word.to_le_bytes();
+                for (bytes, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+                    *bytes = word.to_le_bytes();
                 }
             }
         }
@@ -104,11 +104,11 @@ impl Outgoing<'_> {
 
     /// Writes the packet, LRH to VCRC, in place of what `out` had.
     fn write_packet(&self, out: &mut Vec<u8>) {
-        let octets = self.payload.octets();
+        let bytes = self.payload.bytes();
         out.clear();
-        out.resize(octets + (PACKET_LEN_MAX - 4096), 0);
+        out.resize(bytes + (PACKET_LEN_MAX - 4096), 0);
         let headers = self.head.headers(self.grh, self.extended);
-        let len = headers.emit_with(octets, out, |room| self.payload.fill(0, room));
+        let len = headers.emit_with(bytes, out, |room| self.payload.fill(0, room));
         out.truncate(len.expect("a payload of at most an MTU fits"));
     }
 
@@ -122,7 +122,7 @@ impl Outgoing<'_> {
         let mut words = [0; WORDS_MAX];
         let count = self.head.write(self.grh.as_ref(), &self.extended, &mut words);
         let mut done = 0;
-        link.send_message(&words[..count], self.payload.octets(), |part| {
+        link.send_message(&words[..count], self.payload.bytes(), |part| {
             self.payload.fill(done, part);
             done += part.len();
         })
@@ -131,13 +131,13 @@ impl Outgoing<'_> {
     /// The same, to be kept.
     pub(crate) fn to_frame(&self) -> Frame {
         if self.as_packet {
-            let mut octets = Vec::new();
-            self.write_packet(&mut octets);
-            return Frame::Packet(octets);
+            let mut bytes = Vec::new();
+            self.write_packet(&mut bytes);
+            return Frame::Packet(bytes);
         }
         let mut words = [0; WORDS_MAX];
         let count = self.head.write(self.grh.as_ref(), &self.extended, &mut words);
-        Frame::message(&words[..count], self.payload.octets(), |all| self.payload.fill(0, all))
+        Frame::message(&words[..count], self.payload.bytes(), |all| self.payload.fill(0, all))
     }
 }
 
@@ -174,11 +174,11 @@ impl Message {
         self.head[1] = self.head[1] & !(0xff << 24) | u64::from(vl & 0xf) << 24;
     }
 
-    /// Octets that it carries, itself or lent.
-    pub(crate) fn octets(&self) -> u64 {
+    /// Bytes that it carries, itself or lent.
+    pub(crate) fn bytes(&self) -> u64 {
         match self.head_words().lent {
             false => self.payload.len() as u64,
-            true => sges_of(&self.payload).map(|sge| u64::from(sge.octets)).sum(),
+            true => sges_of(&self.payload).map(|sge| u64::from(sge.bytes)).sum(),
         }
     }
 
@@ -208,11 +208,11 @@ impl Message {
 }
 
 impl Frame {
-    /// That of a message: the words of its head, and so many octets, which `fill` writes.
-    pub(crate) fn message(words: &[u64], octets: usize, mut fill: impl FnMut(&mut [u8])) -> Self {
+    /// That of a message: the words of its head, and so many bytes, which `fill` writes.
+    pub(crate) fn message(words: &[u64], bytes: usize, mut fill: impl FnMut(&mut [u8])) -> Self {
         let mut head = [0; WORDS_MAX];
         head[..words.len()].copy_from_slice(words);
-        let mut payload = vec![0; octets];
+        let mut payload = vec![0; bytes];
         fill(&mut payload);
         Self::Message(Message { head, words: words.len(), payload })
     }
@@ -220,7 +220,7 @@ impl Frame {
     /// Where it goes.
     pub fn dlid(&self) -> Lid {
         match self {
-            Self::Packet(octets) => Lrh::read(octets).map_or(Lid::NONE, |(lrh, _)| lrh.dlid),
+            Self::Packet(bytes) => Lrh::read(bytes).map_or(Lid::NONE, |(lrh, _)| lrh.dlid),
             Self::Message(message) => Lid((message.head[1] >> 32) as u16),
         }
     }
@@ -228,7 +228,7 @@ impl Frame {
     /// Where it says that it comes from.
     pub(crate) fn slid(&self) -> Lid {
         match self {
-            Self::Packet(octets) => Lrh::read(octets).map_or(Lid::NONE, |(lrh, _)| lrh.slid),
+            Self::Packet(bytes) => Lrh::read(bytes).map_or(Lid::NONE, |(lrh, _)| lrh.slid),
             Self::Message(message) => message.head_words().slid,
         }
     }
@@ -245,13 +245,13 @@ pub struct Arrival<'a> {
 /// Where the payload of an arrival is.
 #[derive(Clone, Copy)]
 pub(crate) enum Source<'a> {
-    Octets(&'a [u8]),
+    Bytes(&'a [u8]),
     /// In a lane.
     Entry(&'a Entry<'a>),
-    /// In the sender's memory; these octets say where.
+    /// In the sender's memory; these bytes say where.
     Lent {
         wheres: &'a [u8],
-        octets: usize,
+        bytes: usize,
         lender: &'a dyn Lends,
     },
 }
@@ -268,15 +268,15 @@ impl<'a> Arrival<'a> {
             head: Head::of_packet(packet),
             grh: packet.grh(),
             extended: packet.extended(),
-            payload: Source::Octets(packet.payload()),
+            payload: Source::Bytes(packet.payload()),
         }
     }
 
-    /// That of words and octets; none if they make no sense.
+    /// That of words and bytes; none if they make no sense.
     pub(crate) fn of_message(message: &'a Message, lender: Option<&'a dyn Lends>) -> Option<Self> {
         let (head, grh, extended) = Head::read(message.words, |index| message.head[index])?;
         let payload = match head.lent {
-            false => Source::Octets(&message.payload),
+            false => Source::Bytes(&message.payload),
             true => Source::lent(&message.payload, lender?)?,
         };
         Some(Self { head, grh, extended, payload })
@@ -309,26 +309,26 @@ impl<'a> Source<'a> {
         if sges_of(wheres).count() > LIMITS.sges_max as usize {
             return None;
         }
-        let octets = sges_of(wheres).map(|sge| sge.octets as usize).sum();
-        Some(Self::Lent { wheres, octets, lender })
+        let bytes = sges_of(wheres).map(|sge| sge.bytes as usize).sum();
+        Some(Self::Lent { wheres, bytes, lender })
     }
 
     #[inline(always)]
-    pub(crate) fn octets(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         match self {
-            Self::Octets(octets) => octets.len(),
-            Self::Entry(entry) => entry.octets(),
-            Self::Lent { octets, .. } => *octets,
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Entry(entry) => entry.bytes(),
+            Self::Lent { bytes, .. } => *bytes,
         }
     }
 
-    /// Copies all of it to `targets`, from their `skip`-th octet on; the targets are long enough.
+    /// Copies all of it to `targets`, from their `skip`-th byte on; the targets are long enough.
     /// Says whether it was there to be copied: what was lent may have been taken back.
     #[inline(always)]
     #[must_use]
     pub(crate) fn copy_to(&self, targets: &Pieces<'_>, skip: usize) -> bool {
         match self {
-            Self::Octets(octets) => targets.write(skip, octets),
+            Self::Bytes(bytes) => targets.write(skip, bytes),
             Self::Entry(entry) => {
                 let mut at = skip;
                 entry.read(|part| {
@@ -351,6 +351,6 @@ pub(crate) fn sges_of(wheres: &[u8]) -> impl Iterator<Item = Sge> {
     wheres.get(8..).unwrap_or_default().as_chunks::<16>().0.iter().map(|sge| {
         let word = |at: usize| sge[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
         let rest = word(8);
-        Sge { address: word(0), octets: (rest >> 32) as u32, lkey: LKey(rest as u32) }
+        Sge { address: word(0), bytes: (rest >> 32) as u32, lkey: LKey(rest as u32) }
     })
 }

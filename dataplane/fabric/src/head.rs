@@ -38,7 +38,7 @@ pub(crate) struct Head {
     pub(crate) ack_req: bool,
     /// A whole message, which may be longer than the path MTU.
     pub(crate) whole: bool,
-    /// What it carries is not octets but where they are, in memory that its sender lends.
+    /// What it carries is not bytes but where they are, in memory that its sender lends.
     pub(crate) lent: bool,
     pub(crate) pkey: PKey,
     pub(crate) dest_qp: Qpn,
@@ -169,8 +169,8 @@ impl Head {
         let extended_words = write_extended(extended, &mut out[3..]);
         let mut count = 3 + extended_words;
         if let Some(grh) = grh {
-            for (word, octets) in out[count..].iter_mut().zip(grh.emit().as_chunks::<8>().0) {
-                *word = u64::from_be_bytes(*octets);
+            for (word, bytes) in out[count..].iter_mut().zip(grh.emit().as_chunks::<8>().0) {
+                *word = u64::from_be_bytes(*bytes);
             }
             count += GRH_WORDS;
         }
@@ -216,11 +216,11 @@ impl Head {
 }
 
 fn read_grh(at: usize, word: &impl Fn(usize) -> u64) -> Grh {
-    let mut octets = [0; Grh::LEN];
-    for (index, octets) in octets.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        *octets = word(at + index).to_be_bytes();
+    let mut bytes = [0; Grh::LEN];
+    for (index, bytes) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        *bytes = word(at + index).to_be_bytes();
     }
-    Grh::parse(&octets)
+    Grh::parse(&bytes)
 }
 
 #[inline(always)]

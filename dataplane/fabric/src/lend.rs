@@ -1,6 +1,6 @@
 //! Memory that an adapter lends to its peers, so that a long message is copied once.
 //!
-//! A long message that takes the shortcut carries no octets but where they are: the receiver takes
+//! A long message that takes the shortcut carries no bytes but where they are: the receiver takes
 //! them from the sender's own memory. That may not outlive the sender's leave. It ends when the
 //! region is deregistered, when the queue pair fails or goes, for then the request is its owner's
 //! again and so is the memory, and when its peers' rights change. So a receiver looks before the
@@ -43,7 +43,7 @@ pub(crate) trait Lends {
     /// Whether a queue pair's leave is still this one.
     fn has_leave(&self, leave: Leave) -> bool;
 
-    /// Copies what `sges` name to `targets`, from their `skip`-th octet on; says whether the leave
+    /// Copies what `sges` name to `targets`, from their `skip`-th byte on; says whether the leave
     /// held all the while.
     fn copy(
         &self,
@@ -60,12 +60,12 @@ pub(crate) trait Lends {
                 return false;
             };
             let Some(at) = sge.address.checked_sub(base) else { return false };
-            let octets = sge.octets as usize;
-            let copied = targets.copy_from(skip, &memory, at as usize, octets);
+            let bytes = sge.bytes as usize;
+            let copied = targets.copy_from(skip, &memory, at as usize, bytes);
             if !copied || !self.holds(sge.lkey, lease) {
                 return false;
             }
-            skip += octets;
+            skip += bytes;
         }
         self.has_leave(leave)
     }

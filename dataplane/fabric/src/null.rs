@@ -3,7 +3,7 @@
 //! Sends are done as soon as they are posted, wherever they go. Receives are filled with one and
 //! the same packet as soon as somebody polls: there is always another one, so whoever polls is
 //! never idle. What it does for a packet is what no adapter could be without: it remembers the
-//! receive, writes the octets where that says, and writes the completion. Nothing is copied out of
+//! receive, writes the bytes where that says, and writes the completion. Nothing is copied out of
 //! what is sent.
 //!
 //! It has the verbs of datagrams and connections that move messages; whoever asks for more is told
@@ -31,7 +31,7 @@ const MANY: u32 = 1 << 16;
 const BESIDE_MAX: u32 = 1 << (24 - NUMBER_BITS);
 const NUMBER_BITS: u32 = 17;
 /// What is copied at once.
-const INLINE_OCTETS_MAX: u32 = 188;
+const INLINE_BYTES_MAX: u32 = 188;
 /// Who sends the packets: another port than ours.
 const SOURCE: Source = Source {
     src_qp: Qpn(0x99),
@@ -49,7 +49,7 @@ const GUID: Guid = Guid(0x0250_9e00_0000_0001);
 pub struct NullDevice {
     /// What comes: a message with its encapsulation, and zeroes up to a whole word.
     message: Vec<u8>,
-    message_octets: usize,
+    message_bytes: usize,
     /// Which of those beside each other this is, and how many there were.
     nth: u32,
     opened: Arc<AtomicU32>,
@@ -86,7 +86,7 @@ struct QueuePair {
 }
 
 impl NullDevice {
-    /// One from which IP packets of 64 octets come, to 10.0.0.1.
+    /// One from which IP packets of 64 bytes come, to 10.0.0.1.
     pub fn new() -> Self {
         let mut message = vec![8, 0, 0, 0, 0x45, 0, 0, 64, 0, 0, 0, 0, 64, 17, 0x66, 0xab];
         message.extend([10, 0, 0, 2, 10, 0, 0, 1, 0x1b, 0x58, 0x1b, 0x59, 0, 44, 0, 0]);
@@ -94,13 +94,13 @@ impl NullDevice {
         Self::with(message)
     }
 
-    /// One from which this message comes, whose first four octets are the encapsulation of IP.
+    /// One from which this message comes, whose first four bytes are the encapsulation of IP.
     pub fn with(mut message: Vec<u8>) -> Self {
-        let message_octets = message.len();
-        message.resize(message_octets.next_multiple_of(WORD), 0);
+        let message_bytes = message.len();
+        message.resize(message_bytes.next_multiple_of(WORD), 0);
         Self {
             message,
-            message_octets,
+            message_bytes,
             nth: 0,
             opened: Arc::new(AtomicU32::new(1)),
             pds: Table::new(MANY),
@@ -148,16 +148,16 @@ impl NullDevice {
         let Some(Receives { posted, .. }) = receives else { return 0 };
         let is_datagram = qp.init.qp_type.is_datagram();
         let gap = if is_datagram { Grh::LEN } else { 0 };
-        let octets = gap + self.message_octets;
+        let bytes = gap + self.message_bytes;
         let from = is_datagram.then_some(SOURCE);
-        let (kind, octets_all) = (CompletionKind::Recv, octets as u32);
-        let well = Completion { kind, octets: octets_all, from, ..done(qpn) };
+        let (kind, bytes_all) = (CompletionKind::Recv, bytes as u32);
+        let well = Completion { kind, bytes: bytes_all, from, ..done(qpn) };
         let count = posted.len().min(completions.len());
         for (place, (id, sge)) in completions.iter_mut().zip(posted.drain(..count)) {
             // Whole words if they fit: less than one is not written by a store alone.
-            let fits = gap + self.message.len() <= sge.octets as usize;
-            let message = if fits { &self.message } else { &self.message[..self.message_octets] };
-            let is_written = octets <= sge.octets as usize
+            let fits = gap + self.message.len() <= sge.bytes as usize;
+            let message = if fits { &self.message } else { &self.message[..self.message_bytes] };
+            let is_written = bytes <= sge.bytes as usize
                 && self.regions.get(sge.lkey.0).is_some_and(|memory| {
                     let at = sge.address.wrapping_sub(memory.address()) as usize;
                     memory.write(at.wrapping_add(gap), message)
@@ -227,7 +227,7 @@ impl Device for NullDevice {
             qps_max: MANY,
             requests_max: MANY,
             sges_max: 1,
-            inline_octets_max: INLINE_OCTETS_MAX,
+            inline_bytes_max: INLINE_BYTES_MAX,
             ahs_max: MANY,
             multicast_attachments_max: MANY,
             responder_resources_max: 16,
@@ -254,8 +254,8 @@ impl Device for NullDevice {
             lmc: 0,
             sm_lid: Lid(1),
             sm_sl: 0,
-            mtu_max: Mtu::OCTETS_4096,
-            mtu: Mtu::OCTETS_4096,
+            mtu_max: Mtu::BYTES_4096,
+            mtu: Mtu::BYTES_4096,
             gids: 1,
             pkeys: 1,
         })
@@ -281,8 +281,8 @@ impl Device for NullDevice {
     fn register(&mut self, _: Pd, memory: &Memory, _: Access) -> Result<MemoryRegion, VerbsError> {
         let key = self.regions.insert(memory.clone());
         let key = key.map_err(|_| over("register", "regions_max", MANY))?;
-        let (address, octets) = (memory.address(), memory.octets() as u64);
-        Ok(MemoryRegion { address, octets, lkey: LKey(key), rkey: RKey(key) })
+        let (address, bytes) = (memory.address(), memory.bytes() as u64);
+        Ok(MemoryRegion { address, bytes, lkey: LKey(key), rkey: RKey(key) })
     }
 
     fn deregister(&mut self, region: LKey) -> Result<(), VerbsError> {
@@ -405,14 +405,14 @@ impl Device for NullDevice {
             QpState::Err => CompletionStatus::Flushed,
             _ => CompletionStatus::Success,
         };
-        let (qp_type, inline_max) = (kept.init.qp_type, kept.init.inline_octets_max as usize);
+        let (qp_type, inline_max) = (kept.init.qp_type, kept.init.inline_bytes_max as usize);
         let signals_all = kept.init.signal_all || kept.state == QpState::Err;
         let Some(queue) = self.cqs.get_mut(kept.init.send_cq.0) else { return Err(NO_QUEUE) };
         for (accepted, request) in batch.iter().enumerate() {
             if !qp_type.has(&request.op) {
                 return refused(accepted, PostRefusal::BadOperation);
             }
-            if matches!(request.data, Data::Inline(octets) if octets.len() > inline_max) {
+            if matches!(request.data, Data::Inline(bytes) if bytes.len() > inline_max) {
                 return refused(accepted, PostRefusal::InlineTooLong);
             }
             if signals_all || request.flags.has(SendFlags::SIGNALED) {
@@ -481,7 +481,7 @@ impl Device for NullDevice {
             opened.fetch_sub(1, Ordering::Relaxed);
             return Err(over("beside", "devices beside each other", BESIDE_MAX));
         }
-        let message = self.message[..self.message_octets].to_vec();
+        let message = self.message[..self.message_bytes].to_vec();
         Ok(Box::new(Self { nth, opened, ..Self::with(message) }))
     }
 }
@@ -509,7 +509,7 @@ mod tests {
             recv_requests_max: 4,
             send_sges_max: 1,
             recv_sges_max: 1,
-            inline_octets_max: 64,
+            inline_bytes_max: 64,
             signal_all: false,
         };
         let qp = device.create_qp(&init).unwrap();
@@ -533,7 +533,7 @@ mod tests {
     fn every_receive_is_filled_once_and_in_turn() {
         let mut device = NullDevice::with(vec![8, 0, 0, 0, 0x45, 7]);
         let (cq, qp, memory, region) = ready(&mut device, QpType::Ud);
-        let sge = |at: u64, octets| Sge { address: region.address + at, octets, lkey: region.lkey };
+        let sge = |at: u64, bytes| Sge { address: region.address + at, bytes, lkey: region.lkey };
         let posts =
             [(1, [sge(0, 64)]), (2, [sge(64, 64)]), (3, [sge(128, 45)]), (4, [sge(4090, 64)])];
         let posts = posts.each_ref().map(|(id, sges)| RecvRequest { id: *id, sges });
@@ -546,9 +546,9 @@ mod tests {
         let (good, bad) = (CompletionStatus::Success, CompletionStatus::LocalProtection);
         // The third is too short, the fourth beyond its memory.
         assert_eq!(polled(&mut device, cq), [(1, good), (2, good), (3, bad), (4, bad)]);
-        let mut octets = [0; 6];
-        assert!(memory.read(64 + 40, &mut octets));
-        assert_eq!(octets, [8, 0, 0, 0, 0x45, 7]);
+        let mut bytes = [0; 6];
+        assert!(memory.read(64 + 40, &mut bytes));
+        assert_eq!(bytes, [8, 0, 0, 0, 0x45, 7]);
         assert_eq!(polled(&mut device, cq), []);
         device.post_recv(qp, &posts[..2]).unwrap();
         to(&mut device, qp, QpState::Err);
@@ -565,14 +565,14 @@ mod tests {
         for device in [&mut first as &mut dyn Device, second.as_mut(), third.as_mut()] {
             let (cq, qp, memory, region) = ready(device, QpType::Ud);
             to(device, qp, QpState::Rtr);
-            let sges = [Sge { address: region.address, octets: 128, lkey: region.lkey }];
+            let sges = [Sge { address: region.address, bytes: 128, lkey: region.lkey }];
             device.post_recv(qp, &[RecvRequest { id: 1, sges: &sges }]).unwrap();
             let mut out = [Completion::NOTHING];
             assert_eq!(device.poll(cq, &mut out), Ok(1));
             assert_eq!(device.qpn(qp), Ok(out[0].qpn));
-            let mut octets = [0; 5];
-            assert!(memory.read(Grh::LEN, &mut octets));
-            assert_eq!(octets, [8, 0, 0, 0, 0x45]);
+            let mut bytes = [0; 5];
+            assert!(memory.read(Grh::LEN, &mut bytes));
+            assert_eq!(bytes, [8, 0, 0, 0, 0x45]);
             seen.insert(out[0].qpn);
         }
         assert_eq!(seen.len(), 3);
@@ -583,11 +583,11 @@ mod tests {
     fn sends_are_done_at_once_and_those_that_cannot_be_are_refused() {
         let mut device = NullDevice::new();
         let (cq, qp, ..) = ready(&mut device, QpType::Rc);
-        let request = |id, flags, octets| SendRequest {
+        let request = |id, flags, bytes| SendRequest {
             id,
             op: SendOp::Send,
             flags,
-            data: Data::Inline(octets),
+            data: Data::Inline(bytes),
         };
         let batch = [
             request(1, SendFlags::NONE, &[0; 64]),

@@ -43,7 +43,7 @@ pub struct Datagram {
     /// The partition that it is of. Subnet management is of none (IBA 10.9.8), and says the default
     /// one. What begins at a port has that port's own key of the partition, full or limited.
     pub p_key: PKey,
-    /// Its octets.
+    /// Its bytes.
     pub mad: Mad,
 }
 

@@ -94,8 +94,8 @@ fn exchange(
             continue;
         }
         let mut whole = [0; MAD_LEN];
-        let octets = received.datagram.len();
-        whole.get_mut(..octets).ok_or("an answer in segments")?.copy_from_slice(received.datagram);
+        let bytes = received.datagram.len();
+        whole.get_mut(..bytes).ok_or("an answer in segments")?.copy_from_slice(received.datagram);
         return Ok(received.is_answered.then_some(whole));
     }
 }

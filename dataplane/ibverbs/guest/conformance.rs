@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Messages longer than this are left out: the guest copies a few megabytes a second.
-const MEMORY_OCTETS_MAX: u64 = 1 << 20;
+const MEMORY_BYTES_MAX: u64 = 1 << 20;
 
 struct Rxe {
     devices: Vec<Box<dyn Device + Send>>,
@@ -60,8 +60,8 @@ impl Adapters for Rxe {
         1 << 10
     }
 
-    fn memory_octets_max(&self) -> u64 {
-        MEMORY_OCTETS_MAX
+    fn memory_bytes_max(&self) -> u64 {
+        MEMORY_BYTES_MAX
     }
 }
 

@@ -91,7 +91,7 @@ const DIFFERENCES: &[Difference] = &[
         cases: &["shared-receive/error-leaves-it-alone", "shared-receive/last-receive-event"],
     },
     Difference {
-        reason: "rxe's library refuses an atomic that is not on eight octets when it is posted, \
+        reason: "rxe's library refuses an atomic that is not on eight bytes when it is posted, \
                  and IBA lets the responder do it (9.4.5)",
         found: &["this transport has no such request"],
         cases: &["atomic/add-not-on-eight", "atomic/swap-not-on-eight"],

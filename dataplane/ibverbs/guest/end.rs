@@ -26,8 +26,8 @@ const POLLED_MAX: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Room for a message behind the GRH of a datagram.
-const BUFFER_OCTETS: usize = 4096;
-const GRH_OCTETS: u32 = 40;
+const BUFFER_BYTES: usize = 4096;
+const GRH_BYTES: u32 = 40;
 const QKEY: QKey = QKey(0x1111_1111);
 
 /// A queue pair's name on the network.
@@ -66,7 +66,7 @@ impl End {
         let pd = device.create_pd().expect("a domain");
         let send_cq = device.create_cq(SENDS_MAX).expect("a queue for sends");
         let recv_cq = device.create_cq(RECEIVES_MAX).expect("a queue for receives");
-        let memory = Memory::private(BUFFER_OCTETS).expect("memory");
+        let memory = Memory::private(BUFFER_BYTES).expect("memory");
         let region = device.register(pd, &memory, Access::LOCAL_WRITE).expect("a region");
         let init = QpInit {
             qp_type,
@@ -78,7 +78,7 @@ impl End {
             recv_requests_max: RECEIVES_MAX,
             send_sges_max: 1,
             recv_sges_max: 1,
-            inline_octets_max: 0,
+            inline_bytes_max: 0,
             signal_all: false,
         };
         let qp = device.create_qp(&init).expect("a queue pair");
@@ -122,22 +122,22 @@ impl End {
     }
 
     pub fn receive(&mut self) {
-        let sge = Sge { octets: 1024, ..self.sge() };
+        let sge = Sge { bytes: 1024, ..self.sge() };
         let request = RecvRequest { id: 1, sges: &[sge] };
         self.device.post_recv(self.qp, &[request]).expect("room for a receive");
     }
 
     #[inline]
-    pub fn send(&mut self, octets: u32, flags: SendFlags) {
+    pub fn send(&mut self, bytes: u32, flags: SendFlags) {
         let op = self.to.map_or(SendOp::Send, SendOp::Datagram);
-        let sges = [Sge { octets, ..self.sge() }];
+        let sges = [Sge { bytes, ..self.sge() }];
         let request = SendRequest { id: 2, op, flags, data: Data::Sges(&sges) };
         self.device.post_send(self.qp, &[request]).expect("room for a send");
     }
 
     fn sge(&self) -> Sge {
-        let address = self.region.address + u64::from(GRH_OCTETS);
-        Sge { address, octets: 0, lkey: self.region.lkey }
+        let address = self.region.address + u64::from(GRH_BYTES);
+        Sge { address, bytes: 0, lkey: self.region.lkey }
     }
 
     /// What has completed; at most one.
@@ -192,7 +192,7 @@ fn connected(path: AddressVector, dest_qp: Qpn) -> QpAttributes {
     QpAttributes {
         state: Some(QpState::Rtr),
         path: Some(path),
-        path_mtu: Some(Mtu::OCTETS_1024),
+        path_mtu: Some(Mtu::BYTES_1024),
         dest_qp: Some(dest_qp),
         rq_psn: Some(Psn::new(0)),
         responder_resources: Some(1),

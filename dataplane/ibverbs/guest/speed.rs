@@ -34,7 +34,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const OCTETS: u32 = 64;
+const BYTES: u32 = 64;
 const PAIRS: usize = 5;
 const ROUND_TRIPS: usize = 1000;
 const MESSAGES: usize = 2000;
@@ -74,7 +74,7 @@ pub fn run() -> bool {
         let Measure { name, unit, .. } = measure;
         println!("{name:12} {ours:>10.2} {theirs:>10.2} {ratio:>8.3} {unit}");
         lines.push(format!(
-            "{{\"measure\":\"{name}\",\"unit\":\"{unit}\",\"octets\":{OCTETS},\"pairs\":{PAIRS},\
+            "{{\"measure\":\"{name}\",\"unit\":\"{unit}\",\"bytes\":{BYTES},\"pairs\":{PAIRS},\
              \"ours\":{ours:.3},\"perftest\":{theirs:.3},\"ratio\":{ratio:.4}}}"
         ));
     }
@@ -129,7 +129,7 @@ fn our_latency(measure: &Measure) -> f64 {
     let mut posted = Vec::with_capacity(ROUND_TRIPS);
     for nth in 1..=ROUND_TRIPS {
         posted.push(Instant::now());
-        end.send(OCTETS, SendFlags::SIGNALED);
+        end.send(BYTES, SendFlags::SIGNALED);
         end.sleep(end.send_cq);
         end.take(end.send_cq);
         hear(&mut end, nth, ROUND_TRIPS);
@@ -142,7 +142,7 @@ fn our_latency(measure: &Measure) -> f64 {
 fn pong(end: &mut End, count: usize) {
     for nth in 1..=count {
         hear(end, nth, count);
-        end.send(OCTETS, SendFlags::SIGNALED);
+        end.send(BYTES, SendFlags::SIGNALED);
         end.sleep(end.send_cq);
         end.take(end.send_cq);
     }
@@ -168,7 +168,7 @@ fn our_rate(measure: &Measure) -> f64 {
             posted += 1;
             let is_signaled = posted % SIGNALED_EVERY == 0;
             let flags = if is_signaled { SendFlags::SIGNALED } else { SendFlags::NONE };
-            end.send(OCTETS, flags);
+            end.send(BYTES, flags);
         }
         end.sleep(end.send_cq);
         done += end.take(end.send_cq) * SIGNALED_EVERY;
@@ -212,7 +212,7 @@ fn perftest(measure: &Measure) -> f64 {
     let start = |device: &str, rest: &[&str]| -> Child {
         Command::new(program)
             .args(["-e", "-F", "-d", device, "-x", "0", "-m", "1024"])
-            .args(["-c", &service, "-s", &OCTETS.to_string(), "-n", &count])
+            .args(["-c", &service, "-s", &BYTES.to_string(), "-n", &count])
             .args(rest)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -228,7 +228,7 @@ fn perftest(measure: &Measure) -> f64 {
     let text = String::from_utf8_lossy(&output.stdout);
     let row = text.lines().filter(|line| !line.contains('#')).find_map(|line| {
         let cells: Vec<&str> = line.split_whitespace().collect();
-        (cells.first() == Some(&OCTETS.to_string().as_str()))
+        (cells.first() == Some(&BYTES.to_string().as_str()))
             .then(|| cells.get(column)?.parse().ok())
     });
     let figure: f64 = row.flatten().unwrap_or_else(|| panic!("{program} has no figure: {text}"));

@@ -63,7 +63,7 @@ impl Default for Roots {
 const LISTED_MAX: usize = 8;
 
 /// Memory that may be locked below which queues of a worker do not fit.
-const MEMLOCK_OCTETS_MIN: u64 = 64 << 20;
+const MEMLOCK_BYTES_MIN: u64 = 64 << 20;
 
 /// Looks at everything, devices first.
 pub fn examine(roots: &Roots) -> Vec<Finding> {
@@ -197,10 +197,10 @@ fn memlock(roots: &Roots) -> Finding {
     let line = text.lines().find(|line| line.starts_with("Max locked memory"));
     let soft = line.and_then(|line| line.split_whitespace().nth(3)).unwrap_or("unknown");
     let is_enough =
-        soft == "unlimited" || soft.parse::<u64>().is_ok_and(|octets| octets >= MEMLOCK_OCTETS_MIN);
+        soft == "unlimited" || soft.parse::<u64>().is_ok_and(|bytes| bytes >= MEMLOCK_BYTES_MIN);
     let verdict = if is_enough { Verdict::Good } else { Verdict::Bad };
     let remedy = "ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit";
-    finding("memlock", verdict, format!("{soft} octets may be locked"), remedy)
+    finding("memlock", verdict, format!("{soft} bytes may be locked"), remedy)
 }
 
 fn huge_pages(roots: &Roots) -> Finding {
@@ -296,7 +296,7 @@ mod tests {
                 "ok   ib_uverbs: loaded",
                 "ok   ib_umad: loaded",
                 "ok   ib_cm: the CM class is free",
-                "ok   memlock: unlimited octets may be locked",
+                "ok   memlock: unlimited bytes may be locked",
                 "ok   huge pages: 60 huge pages free of 64",
                 "ok   CPU governor: performance",
                 "ok   CPU isolation: 2-3",
@@ -328,7 +328,7 @@ mod tests {
             "BAD  ib_uverbs: not loaded; modprobe",
             "BAD  ib_umad: not loaded; modprobe",
             "warn ib_cm: the kernel answers the CM class itself; unload",
-            "BAD  memlock: 8388608 octets may be locked; ulimit",
+            "BAD  memlock: 8388608 bytes may be locked; ulimit",
             "warn huge pages: 0 huge pages free of 0; ",
             "warn CPU governor: powersave; ",
             "warn CPU isolation: no CPU is isolated; ",

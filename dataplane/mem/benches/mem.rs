@@ -47,7 +47,7 @@ use std::time::Instant;
 
 const ENTRIES: usize = 256;
 const BATCH: usize = 32;
-const CONFIG: PoolConfig = PoolConfig { buffers: 4096, buffer_octets: 2048, headroom_octets: 128 };
+const CONFIG: PoolConfig = PoolConfig { buffers: 4096, buffer_bytes: 2048, headroom_bytes: 128 };
 
 fn wait<T>(mut poll: impl FnMut() -> Option<T>) -> T {
     loop {

@@ -1,18 +1,18 @@
-//! A buffer of a pool: its owner's handle, sixteen octets that move by value.
+//! A buffer of a pool: its owner's handle, sixteen bytes that move by value.
 //!
-//! A buffer has a *window*, the octets that are the packet. In front of it lies headroom for
+//! A buffer has a *window*, the bytes that are the packet. In front of it lies headroom for
 //! headers to come, behind it tailroom. Both bounds travel in the handle and not in the buffer, so
 //! stripping a header touches no memory.
 //!
 //! ```text
 //! |<- headroom ->|<- window: len ->|<- tailroom ->|
-//! 0              offset            offset + len   buffer_octets
+//! 0              offset            offset + len   buffer_bytes
 //! ```
 //!
-//! Why octets are lent as `&[u8]` although a device writes them: it does so only while the buffer
+//! Why bytes are lent as `&[u8]` although a device writes them: it does so only while the buffer
 //! is posted, and then the device's queue owns the `Buf` and lends nothing. No other process can
 //! write them at all: a pool makes its memory itself, private or sealed. The memory is zeroed when
-//! mapped, so any octet is initialised whatever was or was not received.
+//! mapped, so any byte is initialised whatever was or was not received.
 
 use crate::pool::Core;
 use std::fmt;
@@ -34,10 +34,10 @@ const _: () = {
     assert!(size_of::<Option<Buf>>() == 16);
 };
 
-// SAFETY: a buffer has one owner, who alone reaches its octets, and it holds a reference to its
+// SAFETY: a buffer has one owner, who alone reaches its bytes, and it holds a reference to its
 // pool, which any thread may use and may take down.
 unsafe impl Send for Buf {}
-// SAFETY: a shared reference gives out the octets for reading only.
+// SAFETY: a shared reference gives out the bytes for reading only.
 unsafe impl Sync for Buf {}
 
 impl Buf {
@@ -49,15 +49,15 @@ impl Buf {
     #[inline(always)]
     pub(crate) unsafe fn new(core: NonNull<Core>, index: u32) -> Self {
         // SAFETY: alive by the reference that passes to us.
-        let offset = unsafe { core.as_ref() }.config.headroom_octets;
+        let offset = unsafe { core.as_ref() }.config.headroom_bytes;
         Self { core, index, offset, len: 0 }
     }
 
     /// The packet.
     #[inline]
-    pub fn octets(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         // SAFETY: the window lies within the buffer, as every change of it checks, and the buffer
-        // within the region, which our reference keeps mapped. The octets are initialised. No other
+        // within the region, which our reference keeps mapped. The bytes are initialised. No other
         // `Buf` has this index, so in this mapping only `&mut self` writes. The pool made the
         // region, so no process maps the same pages for writing but this one, and here only the
         // `Memory` that `Pool::shared` gave beside the pool does: it is registered with adapters,
@@ -67,15 +67,15 @@ impl Buf {
 
     /// The packet, to be written.
     #[inline]
-    pub fn octets_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `octets`, and `&mut self` makes the borrow exclusive.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and `&mut self` makes the borrow exclusive.
         unsafe { slice::from_raw_parts_mut(self.address().as_ptr(), self.len()) }
     }
 
     /// Where the window begins: what a scatter/gather entry names, valid while the buffer is owned.
     #[inline]
     pub fn address(&self) -> NonNull<u8> {
-        // SAFETY: index < count and offset <= buffer_octets <= stride, so this stays within the
+        // SAFETY: index < count and offset <= buffer_bytes <= stride, so this stays within the
         // region, whose length was checked against count * stride.
         unsafe { self.pool_core().base.add(self.distance()) }
     }
@@ -99,13 +99,13 @@ impl Buf {
         self.len == 0
     }
 
-    /// How many octets are free before the window.
+    /// How many bytes are free before the window.
     #[inline(always)]
     pub fn headroom(&self) -> usize {
         usize::from(self.offset)
     }
 
-    /// How many octets the window can still grow by at its end.
+    /// How many bytes the window can still grow by at its end.
     #[inline]
     pub fn tailroom(&self) -> usize {
         let behind = self.capacity() - self.headroom() - self.len();
@@ -115,7 +115,7 @@ impl Buf {
     /// How long the whole buffer is.
     #[inline(always)]
     pub fn capacity(&self) -> usize {
-        self.pool_core().config.buffer_octets as usize
+        self.pool_core().config.buffer_bytes as usize
     }
 
     /// Which buffer of its pool it is.
@@ -134,10 +134,10 @@ impl Buf {
         }
         let window = (u16::try_from(offset).ok()?, u16::try_from(len).ok()?);
         (self.offset, self.len) = window;
-        Some(self.octets_mut())
+        Some(self.bytes_mut())
     }
 
-    /// Grows the window by `count` octets at the front and lends those, for a header to be written.
+    /// Grows the window by `count` bytes at the front and lends those, for a header to be written.
     /// `None`, and no change, when the headroom is smaller.
     #[inline]
     #[must_use]
@@ -145,10 +145,10 @@ impl Buf {
         // The end stays where it is, which is within the buffer.
         let count = u16::try_from(count).ok()?;
         (self.offset, self.len) = (self.offset.checked_sub(count)?, self.len.checked_add(count)?);
-        Some(&mut self.octets_mut()[..usize::from(count)])
+        Some(&mut self.bytes_mut()[..usize::from(count)])
     }
 
-    /// Grows the window by `count` octets at the end and lends those. `None`, and no change, when
+    /// Grows the window by `count` bytes at the end and lends those. `None`, and no change, when
     /// the tailroom is smaller.
     #[inline]
     #[must_use]
@@ -158,7 +158,7 @@ impl Buf {
         Some(&mut window[len..])
     }
 
-    /// Takes `count` octets off the front, a header that was read. `None`, and no change, when the
+    /// Takes `count` bytes off the front, a header that was read. `None`, and no change, when the
     /// packet is shorter.
     #[inline]
     #[must_use]
@@ -168,7 +168,7 @@ impl Buf {
         Some(())
     }
 
-    /// Cuts the packet to `len` octets if it is longer.
+    /// Cuts the packet to `len` bytes if it is longer.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         // What is cut to fits in 16 bits, because the present length does.
@@ -218,9 +218,9 @@ impl fmt::Debug for Buf {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use crate::Memory;
-    use crate::pool::{BUFFER_OCTETS_MAX, Leak, Pool, PoolConfig, PoolError};
+    use crate::pool::{BUFFER_BYTES_MAX, Leak, Pool, PoolConfig, PoolError};
 
-    const CONFIG: PoolConfig = PoolConfig { buffers: 8, buffer_octets: 256, headroom_octets: 64 };
+    const CONFIG: PoolConfig = PoolConfig { buffers: 8, buffer_bytes: 256, headroom_bytes: 64 };
 
     #[test]
     fn window_moves_within_the_buffer() {
@@ -229,26 +229,25 @@ mod tests {
         assert_eq!((buf.headroom(), buf.len(), buf.tailroom()), (64, 0, 192));
         buf.push_back(4).unwrap().copy_from_slice(b"data");
         buf.push_front(2).unwrap().copy_from_slice(b"h:");
-        assert_eq!(buf.octets(), b"h:data");
+        assert_eq!(buf.bytes(), b"h:data");
         assert_eq!(buf.pull_front(7), None);
         assert_eq!(buf.pull_front(2), Some(()));
-        assert_eq!(buf.octets(), b"data");
+        assert_eq!(buf.bytes(), b"data");
         assert_eq!(buf.push_front(65), None);
         assert_eq!(buf.push_back(189), None);
         assert_eq!(buf.push_back(usize::MAX), None);
         assert_eq!(buf.set_window(250, 7), None);
         assert_eq!(buf.set_window(usize::MAX, 2), None);
-        assert_eq!(buf.octets(), b"data", "a refusal changes nothing");
+        assert_eq!(buf.bytes(), b"data", "a refusal changes nothing");
         buf.truncate(9);
         buf.truncate(3);
-        assert_eq!(buf.octets(), b"dat");
+        assert_eq!(buf.bytes(), b"dat");
         assert_eq!(buf.set_window(0, 256).map(|window| window.len()), Some(256));
     }
 
     #[test]
     fn longest_buffer_can_be_filled_from_any_offset() {
-        let config =
-            PoolConfig { buffers: 2, buffer_octets: BUFFER_OCTETS_MAX, headroom_octets: 0 };
+        let config = PoolConfig { buffers: 2, buffer_bytes: BUFFER_BYTES_MAX, headroom_bytes: 0 };
         let pool = Pool::new(config).unwrap();
         let mut buf = pool.alloc().unwrap();
         assert_eq!(buf.tailroom(), 0xffff);
@@ -283,7 +282,7 @@ mod tests {
         assert!(Memory::borrowed(segment).unwrap().read(buf.distance(), &mut out));
         assert_eq!(&out, b"here");
         assert!(memory.write(buf.distance(), b"come"));
-        assert_eq!(buf.octets(), b"come", "an adapter writes while the buffer is posted");
+        assert_eq!(buf.bytes(), b"come", "an adapter writes while the buffer is posted");
     }
 
     #[test]
@@ -295,7 +294,7 @@ mod tests {
         drop(cache);
         assert_eq!(pool.close(), Err(Leak { outstanding: 1 }));
         buf.push_back(3).unwrap().copy_from_slice(b"yes");
-        assert_eq!(buf.octets(), b"yes");
+        assert_eq!(buf.bytes(), b"yes");
     }
 
     #[test]
@@ -324,9 +323,9 @@ mod tests {
         for config in [
             PoolConfig { buffers: 0, ..CONFIG },
             PoolConfig { buffers: u32::MAX, ..CONFIG },
-            PoolConfig { buffer_octets: 0, headroom_octets: 0, ..CONFIG },
-            PoolConfig { buffer_octets: u32::MAX, ..CONFIG },
-            PoolConfig { headroom_octets: 257, ..CONFIG },
+            PoolConfig { buffer_bytes: 0, headroom_bytes: 0, ..CONFIG },
+            PoolConfig { buffer_bytes: u32::MAX, ..CONFIG },
+            PoolConfig { headroom_bytes: 257, ..CONFIG },
         ] {
             assert!(matches!(Pool::new(config), Err(PoolError::BadConfig(bad)) if bad == config));
         }

@@ -9,33 +9,33 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The system's allocator, and how much it has given.
 #[derive(Debug, Default)]
 pub struct Counted {
-    octets: AtomicUsize,
-    octets_max: AtomicUsize,
+    bytes: AtomicUsize,
+    bytes_max: AtomicUsize,
 }
 
 impl Counted {
     /// One that has given nothing yet.
     pub const fn new() -> Self {
-        Self { octets: AtomicUsize::new(0), octets_max: AtomicUsize::new(0) }
+        Self { bytes: AtomicUsize::new(0), bytes_max: AtomicUsize::new(0) }
     }
 
-    /// Octets that are in use.
-    pub fn octets(&self) -> usize {
-        self.octets.load(Ordering::Relaxed)
+    /// Bytes that are in use.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// The most that ever were at once.
-    pub fn octets_max(&self) -> usize {
-        self.octets_max.load(Ordering::Relaxed)
+    pub fn bytes_max(&self) -> usize {
+        self.bytes_max.load(Ordering::Relaxed)
     }
 
-    fn add(&self, octets: usize) {
-        let now = self.octets.fetch_add(octets, Ordering::Relaxed) + octets;
-        self.octets_max.fetch_max(now, Ordering::Relaxed);
+    fn add(&self, bytes: usize) {
+        let now = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.bytes_max.fetch_max(now, Ordering::Relaxed);
     }
 
-    fn remove(&self, octets: usize) {
-        self.octets.fetch_sub(octets, Ordering::Relaxed);
+    fn remove(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
@@ -60,11 +60,11 @@ unsafe impl GlobalAlloc for Counted {
         unsafe { System.dealloc(piece, layout) }
     }
 
-    unsafe fn realloc(&self, piece: *mut u8, layout: Layout, octets: usize) -> *mut u8 {
+    unsafe fn realloc(&self, piece: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         self.remove(layout.size());
-        self.add(octets);
+        self.add(bytes);
         // SAFETY: as for `dealloc`; the caller promises that the new size is one that a layout has.
-        unsafe { System.realloc(piece, layout, octets) }
+        unsafe { System.realloc(piece, layout, bytes) }
     }
 }
 
@@ -82,12 +82,12 @@ mod tests {
             let one = counted.alloc(layout);
             let other = counted.alloc_zeroed(layout);
             assert!(!one.is_null() && other.read() == 0);
-            assert_eq!(counted.octets(), 200);
+            assert_eq!(counted.bytes(), 200);
             let one = counted.realloc(one, layout, larger.size());
-            assert_eq!(counted.octets(), 400);
+            assert_eq!(counted.bytes(), 400);
             counted.dealloc(one, larger);
             counted.dealloc(other, layout);
         }
-        assert_eq!((counted.octets(), counted.octets_max()), (0, 400));
+        assert_eq!((counted.bytes(), counted.bytes_max()), (0, 400));
     }
 }

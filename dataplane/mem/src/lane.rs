@@ -1,12 +1,12 @@
 //! The ring of entries of any length between two processes, of which neither trusts the other.
 //!
-//! An entry is a message: a few words of head, then octets. A slot is two cache lines, which the
+//! An entry is a message: a few words of head, then bytes. A slot is two cache lines, which the
 //! machine fetches as a pair, so a short message travels in one or two lines; a long one takes
 //! several slots in a row:
 //!
 //! ```text
-//! slot p      turn | shape | head ... | octets ...        15 words beside the turn
-//! slot p + 1  -    | octets ...
+//! slot p      turn | shape | head ... | bytes ...        15 words beside the turn
+//! slot p + 1  -    | bytes ...
 //! ```
 //!
 //! The turn of the first slot is written last, by one atomic store, and later slots have none of
@@ -17,7 +17,7 @@
 //! Positions, turns and room are those of the other rings. A peer that lies can stop the
 //! flow, drop entries or deliver rubbish: entries are to be judged like packets. The shape and the
 //! first words of the head are copied once, when the entry is taken up, and all is decided by the
-//! copies: a sender that changes the originals meanwhile changes nothing. The octets are copied by
+//! copies: a sender that changes the originals meanwhile changes nothing. The bytes are copied by
 //! the receiver, at the end and without being judged.
 
 mod shape;
@@ -32,7 +32,7 @@ use shape::Shape;
 const SLOT_WORDS: usize = 16;
 /// Those beside the turn.
 const ROOM_WORDS: usize = SLOT_WORDS - 1;
-/// Octets beside the turn.
+/// Bytes beside the turn.
 const ROOM: usize = ROOM_WORDS * 8;
 
 /// Words that a head can have: with its shape it fits into the first slot.
@@ -41,8 +41,8 @@ pub const HEAD_WORDS_MAX: usize = ROOM_WORDS - 1;
 /// The words of a head that are copied with every entry: more than most heads have.
 pub const FIRST_WORDS: usize = 4;
 
-/// Octets that an entry can have behind its head.
-pub const OCTETS_MAX: usize = 1 << 14;
+/// Bytes that an entry can have behind its head.
+pub const BYTES_MAX: usize = 1 << 14;
 
 /// What word 0 says: this layout, version 1.
 const IDENTITY: u64 = u64::from_be_bytes(*b"PLXLANE1");
@@ -202,27 +202,27 @@ pub struct LaneSender {
 }
 
 impl LaneSender {
-    /// Sends an entry of `octets`, which `fill` writes part by part, in order; says whether there
+    /// Sends an entry of `bytes`, which `fill` writes part by part, in order; says whether there
     /// was room.
     ///
     /// # Panics
-    /// With more than [`HEAD_WORDS_MAX`] words or [`OCTETS_MAX`] octets.
+    /// With more than [`HEAD_WORDS_MAX`] words or [`BYTES_MAX`] bytes.
     #[inline]
     #[must_use]
     pub fn send(
         &mut self,
         tag: u8,
         head: &[u64],
-        octets: usize,
+        bytes: usize,
         mut fill: impl FnMut(&mut [u8]),
     ) -> bool {
-        let shape = Shape::new(tag, head, octets);
+        let shape = Shape::new(tag, head, bytes);
         let Some(position) = self.begin(shape) else { return false };
         let first = self.lane.slot(position);
         let room = write_head(first, shape, head);
-        put(room, octets.min(shape.first_room()), &mut fill);
+        put(room, bytes.min(shape.first_room()), &mut fill);
         if shape.slots() > 1 {
-            self.send_rest(position, octets - shape.first_room(), &mut fill);
+            self.send_rest(position, bytes - shape.first_room(), &mut fill);
         }
         // Release: who sees this turn sees the whole entry.
         first[0].store(filled(position), Ordering::Release);
@@ -230,17 +230,17 @@ impl LaneSender {
         true
     }
 
-    /// Sends an entry of these octets; says whether there was room.
+    /// Sends an entry of these bytes; says whether there was room.
     ///
     /// # Panics
     /// As [`send`](Self::send).
     #[inline]
     #[must_use]
-    pub fn send_octets(&mut self, tag: u8, head: &[u64], octets: &[u8]) -> bool {
-        let shape = Shape::new(tag, head, octets.len());
+    pub fn send_bytes(&mut self, tag: u8, head: &[u64], bytes: &[u8]) -> bool {
+        let shape = Shape::new(tag, head, bytes.len());
         if shape.slots() > 1 {
-            let mut rest = octets;
-            return self.send(tag, head, octets.len(), |part| {
+            let mut rest = bytes;
+            return self.send(tag, head, bytes.len(), |part| {
                 let (now, later) = rest.split_at(part.len());
                 part.copy_from_slice(now);
                 rest = later;
@@ -249,9 +249,9 @@ impl LaneSender {
         let Some(position) = self.begin(shape) else { return false };
         let first = self.lane.slot(position);
         let room = write_head(first, shape, head);
-        let (whole, tail) = octets.as_chunks::<8>();
-        for (word, octets) in room.iter().zip(whole) {
-            word.store(u64::from_ne_bytes(*octets), Ordering::Relaxed);
+        let (whole, tail) = bytes.as_chunks::<8>();
+        for (word, bytes) in room.iter().zip(whole) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
         }
         if !tail.is_empty() {
             let mut last = [0; 8];
@@ -273,14 +273,14 @@ impl LaneSender {
     }
 
     /// Writes the slots behind the first. A sender that is killed in here has sent nothing.
-    fn send_rest(&self, position: u64, mut octets: usize, fill: &mut impl FnMut(&mut [u8])) {
+    fn send_rest(&self, position: u64, mut bytes: usize, fill: &mut impl FnMut(&mut [u8])) {
         let mut position = position;
-        while octets > 0 {
+        while bytes > 0 {
             position = position.wrapping_add(1);
             let slot = self.lane.slot(position);
-            let part = octets.min(ROOM);
+            let part = bytes.min(ROOM);
             put(&slot[1..], part, fill);
-            octets -= part;
+            bytes -= part;
         }
     }
 
@@ -295,7 +295,7 @@ impl LaneSender {
     }
 }
 
-/// Writes what comes before the octets; gives the words for them.
+/// Writes what comes before the bytes; gives the words for them.
 #[inline(always)]
 fn write_head<'a>(
     slot: &'a [AtomicU64; SLOT_WORDS],
@@ -310,17 +310,17 @@ fn write_head<'a>(
     room
 }
 
-/// Writes octets into words.
+/// Writes bytes into words.
 #[inline(always)]
-fn put(words: &[AtomicU64], octets: usize, fill: &mut impl FnMut(&mut [u8])) {
-    if octets == 0 {
+fn put(words: &[AtomicU64], bytes: usize, fill: &mut impl FnMut(&mut [u8])) {
+    if bytes == 0 {
         return;
     }
     let mut buffer = [0; ROOM];
-    let part = &mut buffer[..octets];
+    let part = &mut buffer[..bytes];
     fill(part);
     let (whole, _) = buffer.as_chunks::<8>();
-    for (word, value) in words.iter().zip(whole).take(octets.div_ceil(8)) {
+    for (word, value) in words.iter().zip(whole).take(bytes.div_ceil(8)) {
         word.store(u64::from_ne_bytes(*value), Ordering::Relaxed);
     }
 }
@@ -431,19 +431,19 @@ impl<'a> Entry<'a> {
         head
     }
 
-    /// Octets behind its head.
+    /// Bytes behind its head.
     #[inline(always)]
-    pub fn octets(&self) -> usize {
-        self.shape.octets
+    pub fn bytes(&self) -> usize {
+        self.shape.bytes
     }
 
-    /// Shows the octets part by part, in order.
+    /// Shows the bytes part by part, in order.
     #[inline]
     pub fn read(&self, mut show: impl FnMut(&[u8])) {
         let room = &self.first[2 + self.shape.head_words..];
-        let part = self.shape.octets.min(self.shape.first_room());
+        let part = self.shape.bytes.min(self.shape.first_room());
         get(room, part, &mut show);
-        let mut rest = self.shape.octets - part;
+        let mut rest = self.shape.bytes - part;
         let mut position = self.position;
         while rest > 0 {
             position = position.wrapping_add(1);
@@ -455,14 +455,14 @@ impl<'a> Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Copies the octets into memory, to `at` on; says whether it reaches that far.
+    /// Copies the bytes into memory, to `at` on; says whether it reaches that far.
     #[inline(always)]
     #[must_use]
     pub fn copy_to(&self, memory: &Memory, at: usize) -> bool {
-        let octets = self.shape.octets;
-        if octets <= self.shape.first_room() {
+        let bytes = self.shape.bytes;
+        if bytes <= self.shape.first_room() {
             let words = &self.first[2 + self.shape.head_words..];
-            return memory.write_words(at, words, octets);
+            return memory.write_words(at, words, bytes);
         }
         let (mut to, mut reached) = (at, true);
         self.read(|part| {
@@ -473,16 +473,16 @@ impl Entry<'_> {
     }
 }
 
-/// Reads octets out of words.
+/// Reads bytes out of words.
 #[inline(always)]
-fn get(words: &[AtomicU64], octets: usize, show: &mut impl FnMut(&[u8])) {
-    if octets == 0 {
+fn get(words: &[AtomicU64], bytes: usize, show: &mut impl FnMut(&[u8])) {
+    if bytes == 0 {
         return;
     }
     let mut buffer = [0; ROOM];
     let (whole, _) = buffer.as_chunks_mut::<8>();
-    for (value, word) in whole.iter_mut().zip(words).take(octets.div_ceil(8)) {
+    for (value, word) in whole.iter_mut().zip(words).take(bytes.div_ceil(8)) {
         *value = word.load(Ordering::Relaxed).to_ne_bytes();
     }
-    show(&buffer[..octets]);
+    show(&buffer[..bytes]);
 }

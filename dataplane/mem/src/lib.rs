@@ -1,17 +1,18 @@
 //! Memory that packets live in, and the ways by which threads and processes hand it to each other.
 //!
-//! Nothing here knows a packet, a clock or a device. What it knows is who owns which octets, and in
+//! Nothing here knows a packet, a clock or a device. What it knows is who owns which bytes, and in
 //! which order writes become visible. Read in this order:
 //!
 //! 1. [`region`], [`segment`]: pages from the kernel, private or shared between processes;
 //! 2. [`pool`], [`buf`], [`free_list`]: fixed-size buffers in a region, owned by value;
-//! 3. [`spsc`], [`mpsc`], [`octets`]: rings between threads of one process, which trust each other;
+//! 3. [`spsc`], [`mpsc`], [`byte_ring`]: rings between threads of one process, which trust each
+//!    other;
 //! 4. [`words`], [`lane`], [`seq_cell`], [`counters`]: what two processes share,
 //!    where neither trusts the other. All of it is atomic words, so these hold no `unsafe` but the
 //!    one that makes words out of a region;
 //! 5. [`one_writer`], [`lease`]: words that one process writes and others only read, and how an
 //!    owner takes back what it let others copy;
-//! 6. [`memory`]: words as octets, for what adapters and their peers may write at any time;
+//! 6. [`memory`]: words as bytes, for what adapters and their peers may write at any time;
 //! 7. [`snapshot`]: tables that one thread publishes and others read without waiting;
 //! 8. [`counted`]: how much is allocated, for tests of what something costs.
 //!
@@ -25,6 +26,7 @@
 compile_error!("pollux-mem assumes 64-bit addresses");
 
 pub mod buf;
+pub mod byte_ring;
 pub mod counted;
 pub mod counters;
 mod cursor;
@@ -33,7 +35,6 @@ pub mod lane;
 pub mod lease;
 pub mod memory;
 pub mod mpsc;
-pub mod octets;
 pub mod one_writer;
 pub mod pad;
 pub mod pool;

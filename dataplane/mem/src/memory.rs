@@ -10,7 +10,7 @@
 //! processes, a long message out of it is copied once, one out of private memory twice, in pieces.
 //! Nobody else can write to it: what peers write, our own adapter does for them.
 //!
-//! Places are counted in octets. A copy whose ends are not on words changes the neighbours' octets
+//! Places are counted in bytes. A copy whose ends are not on words changes the neighbours' bytes
 //! in no way: partial words go in by compare and swap.
 
 use crate::region::{MapError, Region};
@@ -28,19 +28,19 @@ pub struct Memory {
 
 const WORD: usize = size_of::<u64>();
 
-/// From so many octets on, the processor's own copy is quicker than word after word.
-const BULK_OCTETS: usize = 1024;
+/// From so many bytes on, the processor's own copy is quicker than word after word.
+const BULK_BYTES: usize = 1024;
 
 impl Memory {
-    /// At least `octets` of zeroed memory of this process.
-    pub fn private(octets: usize) -> Result<Self, MapError> {
-        Region::anonymous(octets).map(Self::over)
+    /// At least `bytes` of zeroed memory of this process.
+    pub fn private(bytes: usize) -> Result<Self, MapError> {
+        Region::anonymous(bytes).map(Self::over)
     }
 
-    /// At least `octets` of zeroed memory that peers in other processes can be let read. They can
+    /// At least `bytes` of zeroed memory that peers in other processes can be let read. They can
     /// read all of it then, so it should hold nothing but what is sent and received.
-    pub fn shared(octets: usize) -> Result<Self, MapError> {
-        Self::lending(Segment::create("pollux-memory", octets)?)
+    pub fn shared(bytes: usize) -> Result<Self, MapError> {
+        Self::lending(Segment::create("pollux-memory", bytes)?)
     }
 
     /// All of a segment, which nobody else can map for writing from now on. Where the kernel cannot
@@ -72,11 +72,11 @@ impl Memory {
 
     /// How long it is.
     #[inline]
-    pub fn octets(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.words.as_slice().len() * WORD
     }
 
-    /// Copies octets from `at` on into `out`; says whether the memory reaches that far.
+    /// Copies bytes from `at` on into `out`; says whether the memory reaches that far.
     #[must_use]
     #[inline]
     pub fn read(&self, at: usize, out: &mut [u8]) -> bool {
@@ -86,37 +86,37 @@ impl Memory {
         let words = &self.words.as_slice()[at / WORD..];
         let (head, body) = out.split_at_mut(head_len(at, out.len()));
         if let Some(first) = words.first() {
-            let octets = first.load().to_ne_bytes();
-            head.copy_from_slice(&octets[at % WORD..][..head.len()]);
+            let bytes = first.load().to_ne_bytes();
+            head.copy_from_slice(&bytes[at % WORD..][..head.len()]);
         }
         let words = &words[usize::from(!head.is_empty())..];
         let (whole, tail) = body.as_chunks_mut::<WORD>();
-        for (octets, word) in whole.iter_mut().zip(words) {
-            *octets = word.load().to_ne_bytes();
+        for (bytes, word) in whole.iter_mut().zip(words) {
+            *bytes = word.load().to_ne_bytes();
         }
         if !tail.is_empty() {
-            let octets = words[whole.len()].load().to_ne_bytes();
-            tail.copy_from_slice(&octets[..tail.len()]);
+            let bytes = words[whole.len()].load().to_ne_bytes();
+            tail.copy_from_slice(&bytes[..tail.len()]);
         }
         true
     }
 
-    /// Copies `octets` to `at` on; says whether the memory reaches that far and may be written.
+    /// Copies `bytes` to `at` on; says whether the memory reaches that far and may be written.
     #[must_use]
     #[inline]
-    pub fn write(&self, at: usize, octets: &[u8]) -> bool {
-        if !self.takes(at, octets.len()) {
+    pub fn write(&self, at: usize, bytes: &[u8]) -> bool {
+        if !self.takes(at, bytes.len()) {
             return false;
         }
         let words = &self.words.targets()[at / WORD..];
-        let (head, body) = octets.split_at(head_len(at, octets.len()));
+        let (head, body) = bytes.split_at(head_len(at, bytes.len()));
         if !head.is_empty() {
             blend(&words[0], at % WORD, head);
         }
         let words = &words[usize::from(!head.is_empty())..];
         let (whole, tail) = body.as_chunks::<WORD>();
-        for (octets, word) in whole.iter().zip(words) {
-            word.store(u64::from_ne_bytes(*octets), Ordering::Relaxed);
+        for (bytes, word) in whole.iter().zip(words) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
         }
         if !tail.is_empty() {
             blend(&words[whole.len()], 0, tail);
@@ -124,22 +124,22 @@ impl Memory {
         true
     }
 
-    /// Copies so many octets, which words hold in the machine's order, to `at` on; says whether the
+    /// Copies so many bytes, which words hold in the machine's order, to `at` on; says whether the
     /// memory reaches that far and there are so many.
     #[inline(always)]
-    pub(crate) fn write_words(&self, at: usize, from: &[AtomicU64], octets: usize) -> bool {
-        if !self.takes(at, octets) || octets > from.len() * WORD {
+    pub(crate) fn write_words(&self, at: usize, from: &[AtomicU64], bytes: usize) -> bool {
+        if !self.takes(at, bytes) || bytes > from.len() * WORD {
             return false;
         }
         if !at.is_multiple_of(WORD) {
-            return self.write_words_shifted(at, from, octets);
+            return self.write_words_shifted(at, from, bytes);
         }
-        let whole = octets / WORD;
+        let whole = bytes / WORD;
         let words = &self.words.targets()[at / WORD..];
         for (word, from) in words[..whole].iter().zip(from) {
             word.store(load(from), Ordering::Relaxed);
         }
-        let tail = octets % WORD;
+        let tail = bytes % WORD;
         if tail > 0 {
             blend(&words[whole], 0, &load(&from[whole]).to_ne_bytes()[..tail]);
         }
@@ -148,42 +148,42 @@ impl Memory {
 
     /// By way of a buffer: the words do not match up, and only the ends are to be blended.
     #[cold]
-    fn write_words_shifted(&self, at: usize, from: &[AtomicU64], octets: usize) -> bool {
+    fn write_words_shifted(&self, at: usize, from: &[AtomicU64], bytes: usize) -> bool {
         let mut buffer = [0; 8 * WORD];
-        let parts = from.chunks(8).zip((0..octets).step_by(buffer.len()));
+        let parts = from.chunks(8).zip((0..bytes).step_by(buffer.len()));
         parts.into_iter().all(|(words, done)| {
             let (places, _) = buffer.as_chunks_mut::<WORD>();
             for (place, word) in places.iter_mut().zip(words) {
                 *place = load(word).to_ne_bytes();
             }
-            self.write(at + done, &buffer[..buffer.len().min(octets - done)])
+            self.write(at + done, &buffer[..buffer.len().min(bytes - done)])
         })
     }
 
-    /// Copies `octets` of `from`, from `from_at` on, to `at` on; says whether both reach that far.
+    /// Copies `bytes` of `from`, from `from_at` on, to `at` on; says whether both reach that far.
     /// Where the two overlap, the result is any mixture.
     #[must_use]
-    pub fn copy(&self, at: usize, from: &Self, from_at: usize, octets: usize) -> bool {
-        if !self.takes(at, octets) || !from.holds(from_at, octets) {
+    pub fn copy(&self, at: usize, from: &Self, from_at: usize, bytes: usize) -> bool {
+        if !self.takes(at, bytes) || !from.holds(from_at, bytes) {
             return false;
         }
         if at % WORD == from_at % WORD {
-            self.copy_aligned(at, from, from_at, octets);
+            self.copy_aligned(at, from, from_at, bytes);
         } else {
-            self.copy_shifted(at, from, from_at, octets);
+            self.copy_shifted(at, from, from_at, bytes);
         }
         true
     }
 
     /// Word by word, with at most one partial word at each end.
-    fn copy_aligned(&self, at: usize, from: &Self, from_at: usize, octets: usize) {
-        let head = head_len(at, octets);
-        let body = (octets - head) / WORD * WORD;
-        let tail = octets - head - body;
+    fn copy_aligned(&self, at: usize, from: &Self, from_at: usize, bytes: usize) {
+        let head = head_len(at, bytes);
+        let body = (bytes - head) / WORD * WORD;
+        let tail = bytes - head - body;
         self.copy_part(at, from, from_at, head);
         let targets = &self.words.targets()[(at + head) / WORD..][..body / WORD];
         let sources = &from.words.as_slice()[(from_at + head) / WORD..][..body / WORD];
-        if body >= BULK_OCTETS {
+        if body >= BULK_BYTES {
             bulk::copy(targets, sources);
         } else {
             for (target, source) in targets.iter().zip(sources) {
@@ -194,11 +194,11 @@ impl Memory {
     }
 
     /// By way of a buffer that stays in the first cache: the words do not match up.
-    fn copy_shifted(&self, at: usize, from: &Self, from_at: usize, octets: usize) {
+    fn copy_shifted(&self, at: usize, from: &Self, from_at: usize, bytes: usize) {
         let mut done = 0;
         let mut buffer = [0; 1024];
-        while done < octets {
-            let part = &mut buffer[..1024.min(octets - done)];
+        while done < bytes {
+            let part = &mut buffer[..1024.min(bytes - done)];
             let both = from.read(from_at + done, part) && self.write(at + done, part);
             debug_assert!(both, "our caller checked both ends");
             done += part.len();
@@ -206,15 +206,15 @@ impl Memory {
     }
 
     /// Less than a word.
-    fn copy_part(&self, at: usize, from: &Self, from_at: usize, octets: usize) {
-        if octets > 0 {
+    fn copy_part(&self, at: usize, from: &Self, from_at: usize, bytes: usize) {
+        if bytes > 0 {
             let mut part = [0; WORD];
-            let both = from.read(from_at, &mut part[..octets]) && self.write(at, &part[..octets]);
+            let both = from.read(from_at, &mut part[..bytes]) && self.write(at, &part[..bytes]);
             debug_assert!(both, "our caller checked both ends");
         }
     }
 
-    /// Changes the eight octets at `at` in one step and gives what they were; `None` if `at` is not
+    /// Changes the eight bytes at `at` in one step and gives what they were; `None` if `at` is not
     /// a multiple of eight or the memory does not reach that far.
     #[must_use]
     pub fn update(&self, at: usize, change: impl Fn(u64) -> u64) -> Option<u64> {
@@ -226,20 +226,20 @@ impl Memory {
     }
 
     #[inline]
-    fn holds(&self, at: usize, octets: usize) -> bool {
-        at.checked_add(octets).is_some_and(|end| end <= self.octets())
+    fn holds(&self, at: usize, bytes: usize) -> bool {
+        at.checked_add(bytes).is_some_and(|end| end <= self.bytes())
     }
 
     #[inline]
-    fn takes(&self, at: usize, octets: usize) -> bool {
-        at.checked_add(octets).is_some_and(|end| end <= self.words.targets().len() * WORD)
+    fn takes(&self, at: usize, bytes: usize) -> bool {
+        at.checked_add(bytes).is_some_and(|end| end <= self.words.targets().len() * WORD)
     }
 }
 
-/// How many of `octets` come before the first whole word.
+/// How many of `bytes` come before the first whole word.
 #[inline(always)]
-fn head_len(at: usize, octets: usize) -> usize {
-    if at.is_multiple_of(WORD) { 0 } else { octets.min(WORD - at % WORD) }
+fn head_len(at: usize, bytes: usize) -> usize {
+    if at.is_multiple_of(WORD) { 0 } else { bytes.min(WORD - at % WORD) }
 }
 
 #[inline(always)]
@@ -247,12 +247,12 @@ fn load(word: &AtomicU64) -> u64 {
     word.load(Ordering::Relaxed)
 }
 
-/// Puts less than a word into a word, and leaves its other octets to whoever writes them meanwhile.
+/// Puts less than a word into a word, and leaves its other bytes to whoever writes them meanwhile.
 fn blend(word: &AtomicU64, first: usize, part: &[u8]) {
     let put = |old: u64| {
-        let mut octets = old.to_ne_bytes();
-        octets[first..first + part.len()].copy_from_slice(part);
-        Some(u64::from_ne_bytes(octets))
+        let mut bytes = old.to_ne_bytes();
+        bytes[first..first + part.len()].copy_from_slice(part);
+        Some(u64::from_ne_bytes(bytes))
     };
     word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, put).expect("put always gives a word");
 }
@@ -267,7 +267,7 @@ mod bulk {
 
     /// Copies all of `sources` to `targets`, as far as both reach.
     pub(super) fn copy(targets: &[AtomicU64], sources: &[ReadWord]) {
-        let octets = targets.len().min(sources.len()) * 8;
+        let bytes = targets.len().min(sources.len()) * 8;
         // SAFETY: both ranges are mapped for as long as the slices are borrowed, and so long;
         // atomic words may be written through a shared borrow. Others may use the words meanwhile,
         // so the language must not see this as ordinary access, and it does not: what happens in
@@ -276,7 +276,7 @@ mod bulk {
         unsafe {
             asm!(
                 "rep movsb",
-                inout("rcx") octets => _,
+                inout("rcx") bytes => _,
                 inout("rdi") targets.as_ptr() => _,
                 inout("rsi") sources.as_ptr() => _,
                 options(nostack, preserves_flags)
@@ -305,69 +305,69 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const OCTETS: usize = 4096;
+    const BYTES: usize = 4096;
 
     fn filled(seed: u8) -> (Memory, Vec<u8>) {
-        let memory = Memory::private(OCTETS).unwrap();
-        let content: Vec<u8> = (0..memory.octets()).map(|i| (i as u8).wrapping_mul(seed)).collect();
+        let memory = Memory::private(BYTES).unwrap();
+        let content: Vec<u8> = (0..memory.bytes()).map(|i| (i as u8).wrapping_mul(seed)).collect();
         assert!(memory.write(0, &content));
         (memory, content)
     }
 
     fn all(memory: &Memory) -> Vec<u8> {
-        let mut out = vec![0; memory.octets()];
+        let mut out = vec![0; memory.bytes()];
         assert!(memory.read(0, &mut out));
         out
     }
 
     proptest! {
         #[test]
-        fn a_vector_of_octets_agrees(
-            at in 0..OCTETS, from_at in 0..OCTETS, octets in 0usize..3000, put in any::<Vec<u8>>(),
+        fn a_vector_of_bytes_agrees(
+            at in 0..BYTES, from_at in 0..BYTES, bytes in 0usize..3000, put in any::<Vec<u8>>(),
         ) {
             let ((memory, mut model), (other, other_model)) = (filled(3), filled(7));
-            let fits = |at: usize, octets: usize| at + octets <= model.len();
+            let fits = |at: usize, bytes: usize| at + bytes <= model.len();
             prop_assert_eq!(memory.write(at, &put), fits(at, put.len()));
             if fits(at, put.len()) {
                 model[at..at + put.len()].copy_from_slice(&put);
             }
             prop_assert_eq!(&all(&memory), &model);
 
-            let fits = at.max(from_at) + octets <= model.len();
-            prop_assert_eq!(memory.copy(at, &other, from_at, octets), fits);
+            let fits = at.max(from_at) + bytes <= model.len();
+            prop_assert_eq!(memory.copy(at, &other, from_at, bytes), fits);
             if fits {
-                model[at..at + octets].copy_from_slice(&other_model[from_at..from_at + octets]);
+                model[at..at + bytes].copy_from_slice(&other_model[from_at..from_at + bytes]);
             }
             prop_assert_eq!(&all(&memory), &model);
 
-            let mut out = vec![0; octets];
-            prop_assert_eq!(memory.read(at, &mut out), at + octets <= model.len());
-            if at + octets <= model.len() {
-                prop_assert_eq!(&out[..], &model[at..at + octets]);
+            let mut out = vec![0; bytes];
+            prop_assert_eq!(memory.read(at, &mut out), at + bytes <= model.len());
+            if at + bytes <= model.len() {
+                prop_assert_eq!(&out[..], &model[at..at + bytes]);
             }
         }
     }
 
     #[test]
     fn what_is_shared_is_read_by_its_segment_and_not_written() {
-        let memory = Memory::shared(OCTETS).unwrap();
+        let memory = Memory::shared(BYTES).unwrap();
         let peers = Memory::borrowed(memory.segment().unwrap()).unwrap();
-        assert!(memory.write(OCTETS - 4, b"here"));
+        assert!(memory.write(BYTES - 4, b"here"));
         let written = (peers.write(0, b"x"), peers.copy(0, &memory, 0, 8), peers.update(0, |_| 1));
         assert_eq!(written, (false, false, None));
         let mut out = [0; 4];
-        assert!(peers.read(OCTETS - 4, &mut out));
-        assert_eq!((&out, peers.octets()), (b"here", memory.octets()));
-        assert!(Memory::private(OCTETS).unwrap().segment().is_none());
+        assert!(peers.read(BYTES - 4, &mut out));
+        assert_eq!((&out, peers.bytes()), (b"here", memory.bytes()));
+        assert!(Memory::private(BYTES).unwrap().segment().is_none());
     }
 
     #[test]
     fn updates_are_whole_and_aligned() {
-        let memory = Memory::private(OCTETS).unwrap();
+        let memory = Memory::private(BYTES).unwrap();
         assert!(memory.write(8, &7u64.to_ne_bytes()));
         assert_eq!(memory.update(8, |old| old + 1), Some(7));
         assert_eq!(memory.update(8, |old| old), Some(8));
         assert_eq!(memory.update(4, |old| old), None);
-        assert_eq!(memory.update(memory.octets(), |old| old), None);
+        assert_eq!(memory.update(memory.bytes(), |old| old), None);
     }
 }

@@ -27,10 +27,10 @@ pub struct PeerWords {
 }
 
 impl OwnWords {
-    /// At least so many octets of zeroed words. Fails where the kernel cannot keep others from
+    /// At least so many bytes of zeroed words. Fails where the kernel cannot keep others from
     /// writing (before Linux 5.1).
-    pub fn create(name: &str, octets: usize) -> Result<Self, MapError> {
-        let segment = Segment::create(name, octets)?;
+    pub fn create(name: &str, bytes: usize) -> Result<Self, MapError> {
+        let segment = Segment::create(name, bytes)?;
         let words = Words::over(segment.map()?);
         segment.seal()?;
         Ok(Self { words, segment })
@@ -51,10 +51,10 @@ impl AsFd for OwnWords {
 }
 
 impl PeerWords {
-    /// The words of a segment that a peer sent, if it is of a length within `octets` and nobody can
+    /// The words of a segment that a peer sent, if it is of a length within `bytes` and nobody can
     /// map it for writing any more.
-    pub fn open(fd: OwnedFd, octets: RangeInclusive<usize>) -> Result<Self, MapError> {
-        let segment = Segment::from_fd(fd, octets)?;
+    pub fn open(fd: OwnedFd, bytes: RangeInclusive<usize>) -> Result<Self, MapError> {
+        let segment = Segment::from_fd(fd, bytes)?;
         if !segment.is_sealed() {
             return Err(MapError::NotSealed);
         }

@@ -1,14 +1,14 @@
 //! A value on cache lines of its own.
 //!
-//! Why 128 octets where a line has 64: the adjacent-line prefetcher of x86 fetches lines in pairs,
-//! so a neighbour 64 octets away still makes two cores fight over it. Why not the same type of
+//! Why 128 bytes where a line has 64: the adjacent-line prefetcher of x86 fetches lines in pairs,
+//! so a neighbour 64 bytes away still makes two cores fight over it. Why not the same type of
 //! crossbeam-utils: its alignment follows the target, and here it is part of layouts that we
 //! assert.
 
 use std::ops::{Deref, DerefMut};
 
 /// How far apart two values lie that different cores write.
-pub const LINE_OCTETS: usize = 128;
+pub const LINE_BYTES: usize = 128;
 
 /// A value that shares no cache line, nor the line prefetched with it, with anything else.
 #[derive(Clone, Copy, Debug, Default)]
@@ -16,9 +16,9 @@ pub const LINE_OCTETS: usize = 128;
 pub struct CachePadded<T>(pub T);
 
 const _: () = {
-    assert!(align_of::<CachePadded<u8>>() == LINE_OCTETS);
-    assert!(size_of::<CachePadded<u64>>() == LINE_OCTETS);
-    assert!(size_of::<CachePadded<[u8; 129]>>() == 2 * LINE_OCTETS);
+    assert!(align_of::<CachePadded<u8>>() == LINE_BYTES);
+    assert!(size_of::<CachePadded<u64>>() == LINE_BYTES);
+    assert!(size_of::<CachePadded<[u8; 129]>>() == 2 * LINE_BYTES);
 };
 
 impl<T> Deref for CachePadded<T> {

@@ -30,8 +30,8 @@ use std::ptr::NonNull;
 
 /// How many buffers a pool can have.
 pub const BUFFERS_MAX: u32 = INDICES_MAX;
-/// How long a buffer can be: a window begins and measures at most 2^16 - 1 octets each.
-pub const BUFFER_OCTETS_MAX: u32 = 2 * u16::MAX as u32;
+/// How long a buffer can be: a window begins and measures at most 2^16 - 1 bytes each.
+pub const BUFFER_BYTES_MAX: u32 = 2 * u16::MAX as u32;
 
 const LINE: u32 = 64;
 
@@ -40,27 +40,27 @@ const LINE: u32 = 64;
 pub struct PoolConfig {
     /// How many buffers, from 1 to [`BUFFERS_MAX`].
     pub buffers: u32,
-    /// How long each is with its headroom, from 1 to [`BUFFER_OCTETS_MAX`].
-    pub buffer_octets: u32,
+    /// How long each is with its headroom, from 1 to [`BUFFER_BYTES_MAX`].
+    pub buffer_bytes: u32,
     /// How much of it a fresh buffer leaves free in front, for headers.
-    pub headroom_octets: u16,
+    pub headroom_bytes: u16,
 }
 
 impl PoolConfig {
     /// From one buffer to the next: an odd number of cache lines.
     fn stride(&self) -> usize {
-        ((self.buffer_octets.div_ceil(LINE) | 1) * LINE) as usize
+        ((self.buffer_bytes.div_ceil(LINE) | 1) * LINE) as usize
     }
 
     /// How much memory it takes.
-    pub fn region_octets(&self) -> usize {
+    pub fn region_bytes(&self) -> usize {
         self.buffers as usize * self.stride()
     }
 
     fn check(&self) -> Result<(), PoolError> {
         let buffers = (1..=BUFFERS_MAX).contains(&self.buffers);
-        let octets = (1..=BUFFER_OCTETS_MAX).contains(&self.buffer_octets);
-        if buffers && octets && u32::from(self.headroom_octets) <= self.buffer_octets {
+        let bytes = (1..=BUFFER_BYTES_MAX).contains(&self.buffer_bytes);
+        if buffers && bytes && u32::from(self.headroom_bytes) <= self.buffer_bytes {
             Ok(())
         } else {
             Err(PoolError::BadConfig(*self))
@@ -81,10 +81,10 @@ pub enum PoolError {
 impl fmt::Display for PoolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::BadConfig(PoolConfig { buffers, buffer_octets, headroom_octets }) => write!(
+            Self::BadConfig(PoolConfig { buffers, buffer_bytes, headroom_bytes }) => write!(
                 f,
-                "no pool of {buffers} buffers of {buffer_octets} octets, {headroom_octets} of them \
-                 headroom: at most {BUFFERS_MAX} buffers of {BUFFER_OCTETS_MAX} octets, none empty",
+                "no pool of {buffers} buffers of {buffer_bytes} bytes, {headroom_bytes} of them \
+                 headroom: at most {BUFFERS_MAX} buffers of {BUFFER_BYTES_MAX} bytes, none empty",
             ),
             Self::Map(error) => write!(f, "no memory for the pool: {error}"),
         }
@@ -117,8 +117,8 @@ impl std::error::Error for Leak {}
 /// ```compile_fail,E0624
 /// use pollux_mem::{Pool, PoolConfig, Segment};
 ///
-/// let config = PoolConfig { buffers: 1, buffer_octets: 64, headroom_octets: 0 };
-/// let theirs = Segment::create("theirs", config.region_octets()).unwrap();
+/// let config = PoolConfig { buffers: 1, buffer_bytes: 64, headroom_bytes: 0 };
+/// let theirs = Segment::create("theirs", config.region_bytes()).unwrap();
 /// Pool::in_region(theirs.map().unwrap(), config);
 /// ```
 pub struct Pool {
@@ -140,7 +140,7 @@ pub(crate) struct Core {
 }
 
 // SAFETY: a handle is a counted reference to a `Core`, which any thread may use and may take down:
-// its octets are reached only through a `Buf`, of which there is at most one an index, and all else
+// its bytes are reached only through a `Buf`, of which there is at most one an index, and all else
 // in it is atomic or never written again.
 unsafe impl Send for Pool {}
 // SAFETY: as above.
@@ -150,7 +150,7 @@ impl Pool {
     /// A pool in private memory of its own.
     pub fn new(config: PoolConfig) -> Result<Self, PoolError> {
         config.check()?;
-        let region = Region::anonymous(config.region_octets()).map_err(PoolError::Map)?;
+        let region = Region::anonymous(config.region_bytes()).map_err(PoolError::Map)?;
         Self::in_region(region, config)
     }
 
@@ -163,7 +163,7 @@ impl Pool {
     /// means that a queue owns the [`Buf`] and lends nothing of it.
     pub fn shared(config: PoolConfig) -> Result<(Self, Memory), PoolError> {
         config.check()?;
-        let segment = Segment::create("packets", config.region_octets()).map_err(PoolError::Map)?;
+        let segment = Segment::create("packets", config.region_bytes()).map_err(PoolError::Map)?;
         let ours = segment.map().map_err(PoolError::Map)?;
         let memory = Memory::lending(segment).map_err(PoolError::Map)?;
         Ok((Self::in_region(ours, config)?, memory))
@@ -172,7 +172,7 @@ impl Pool {
     /// A pool in a region that was made for it. Why nobody else may hand one in: a region may be of
     /// a segment that another process writes, and buffers are lent as slices.
     fn in_region(region: Region, config: PoolConfig) -> Result<Self, PoolError> {
-        assert!(region.is_writable() && region.octets() >= config.region_octets());
+        assert!(region.is_writable() && region.bytes() >= config.region_bytes());
         let core = Box::new(Core {
             base: region.address(),
             stride: config.stride(),
@@ -309,7 +309,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty buffer with the pool's headroom, or `None` when none is free. Its octets are
+    /// An empty buffer with the pool's headroom, or `None` when none is free. Its bytes are
     /// whatever they were.
     #[inline]
     pub fn alloc(&mut self) -> Option<Buf> {

@@ -12,7 +12,7 @@
 //! Why fault everything in at once: the first touch of a page is an exception of microseconds,
 //! which does not belong in a breath. It also makes the report true.
 //!
-//! Why no octet of a region is ever lent as a slice here: a device or another process may write it
+//! Why no byte of a region is ever lent as a slice here: a device or another process may write it
 //! at any time, and the language calls that undefined. A region is given to
 //! [`Words`](crate::Words), which reach it by atomic operations alone. The one exception is a
 //! [`Pool`](crate::Pool), which makes its region itself and so knows who else can write it.
@@ -25,7 +25,7 @@ use std::ops::RangeInclusive;
 use std::ptr::{self, NonNull};
 
 /// The size of a huge page on the machines that we run on.
-pub const HUGE_PAGE_OCTETS: usize = 2 << 20;
+pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// What pages a region lies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub enum MapError {
     /// Nothing, or more than an address space holds, was asked for.
     BadSize {
         /// What was asked for.
-        octets: usize,
+        bytes: usize,
     },
     /// The kernel refused.
     System {
@@ -69,7 +69,7 @@ pub enum MapError {
     /// The segment is shorter or longer than was agreed.
     BadLength {
         /// What it has.
-        octets: u64,
+        bytes: u64,
         /// What was agreed.
         allowed: RangeInclusive<usize>,
     },
@@ -84,16 +84,16 @@ impl MapError {
 impl fmt::Display for MapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::BadSize { octets } => write!(f, "cannot map {octets} octets"),
+            Self::BadSize { bytes } => write!(f, "cannot map {bytes} bytes"),
             Self::System { call, errno } => {
                 write!(f, "{call}: {errno}; is the memory limit of this process too low?")
             }
             Self::NotSealed => f.write_str(
                 "not shared memory sealed against resizing; its maker must use memfd and seal it",
             ),
-            Self::BadLength { octets, allowed } => {
+            Self::BadLength { bytes, allowed } => {
                 let (least, most) = (allowed.start(), allowed.end());
-                write!(f, "shared memory has {octets} octets, agreed were {least} to {most}")
+                write!(f, "shared memory has {bytes} bytes, agreed were {least} to {most}")
             }
         }
     }
@@ -105,7 +105,7 @@ impl std::error::Error for MapError {}
 #[derive(Debug)]
 pub struct Region {
     address: NonNull<u8>,
-    octets: usize,
+    bytes: usize,
     is_reserved_huge: bool,
     is_writable: bool,
 }
@@ -113,75 +113,74 @@ pub struct Region {
 // SAFETY: the mapping belongs to the process, not to the thread that made it, and only this value
 // refers to it.
 unsafe impl Send for Region {}
-// SAFETY: a shared reference gives an address and numbers; it reaches no octet.
+// SAFETY: a shared reference gives an address and numbers; it reaches no byte.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// At least `octets` of zeroed private memory, all of it faulted in.
-    pub fn anonymous(octets: usize) -> Result<Self, MapError> {
-        let rounded = round_to_pages(octets)?;
-        if rounded < HUGE_PAGE_OCTETS {
+    /// At least `bytes` of zeroed private memory, all of it faulted in.
+    pub fn anonymous(bytes: usize) -> Result<Self, MapError> {
+        let rounded = round_to_pages(bytes)?;
+        if rounded < HUGE_PAGE_BYTES {
             return Self::map_plain(rounded);
         }
-        let huge = rounded
-            .checked_next_multiple_of(HUGE_PAGE_OCTETS)
-            .ok_or(MapError::BadSize { octets })?;
+        let huge =
+            rounded.checked_next_multiple_of(HUGE_PAGE_BYTES).ok_or(MapError::BadSize { bytes })?;
         Self::map_reserved_huge(huge).or_else(|_| Self::map_transparent(huge))
     }
 
     /// The whole of `segment`. What is only read is faulted in as it is: most of it never may be.
     pub(crate) fn of_segment(segment: &Segment, protection: ProtFlags) -> Result<Self, MapError> {
-        let octets = segment.octets();
+        let bytes = segment.bytes();
         // SAFETY: with a null hint and no MAP_FIXED the kernel picks addresses that nothing uses.
         let address =
-            unsafe { mmap(ptr::null_mut(), octets, protection, MapFlags::SHARED, segment.fd(), 0) };
+            unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, segment.fd(), 0) };
         let address = address.map_err(MapError::system("mmap"))?;
         if protection.contains(ProtFlags::WRITE) {
-            return Ok(Self::fault_in(address, octets));
+            return Ok(Self::fault_in(address, bytes));
         }
         let address = NonNull::new(address.cast()).expect("the kernel maps nothing at address 0");
-        Ok(Self { address, octets, is_reserved_huge: false, is_writable: false })
+        Ok(Self { address, bytes, is_reserved_huge: false, is_writable: false })
     }
 
-    fn map_plain(octets: usize) -> Result<Self, MapError> {
-        Ok(Self::fault_in(map_anonymous(octets, MapFlags::empty())?, octets))
+    fn map_plain(bytes: usize) -> Result<Self, MapError> {
+        Ok(Self::fault_in(map_anonymous(bytes, MapFlags::empty())?, bytes))
     }
 
-    fn map_reserved_huge(octets: usize) -> Result<Self, MapError> {
-        let address = map_anonymous(octets, MapFlags::HUGETLB | MapFlags::HUGE_2MB)?;
-        Ok(Self { is_reserved_huge: true, ..Self::populated(address, octets) })
+    fn map_reserved_huge(bytes: usize) -> Result<Self, MapError> {
+        let address = map_anonymous(bytes, MapFlags::HUGETLB | MapFlags::HUGE_2MB)?;
+        Ok(Self { is_reserved_huge: true, ..Self::populated(address, bytes) })
     }
 
     /// Takes one huge page too many and gives the ends back: an unaligned region would have small
     /// pages at both ends, and older kernels do not align by themselves.
-    fn map_transparent(octets: usize) -> Result<Self, MapError> {
-        let surplus = octets.checked_add(HUGE_PAGE_OCTETS).ok_or(MapError::BadSize { octets })?;
+    fn map_transparent(bytes: usize) -> Result<Self, MapError> {
+        let surplus = bytes.checked_add(HUGE_PAGE_BYTES).ok_or(MapError::BadSize { bytes })?;
         let start = map_anonymous(surplus, MapFlags::empty())?;
-        let head = start.align_offset(HUGE_PAGE_OCTETS);
-        let tail = surplus - head - octets;
+        let head = start.align_offset(HUGE_PAGE_BYTES);
+        let tail = surplus - head - bytes;
         let address = start.wrapping_byte_add(head);
         unmap(start, head);
-        unmap(address.wrapping_byte_add(octets), tail);
-        Ok(Self::fault_in(address, octets))
+        unmap(address.wrapping_byte_add(bytes), tail);
+        Ok(Self::fault_in(address, bytes))
     }
 
     /// Asks for huge pages, if one fits, and touches everything.
-    fn fault_in(address: *mut c_void, octets: usize) -> Self {
-        if octets >= HUGE_PAGE_OCTETS {
+    fn fault_in(address: *mut c_void, bytes: usize) -> Self {
+        if bytes >= HUGE_PAGE_BYTES {
             // SAFETY: the range was just mapped by our caller; the advice changes no content.
             // A refusal leaves plain pages, which `backing` will show.
-            let _ = unsafe { madvise(address, octets, Advice::LinuxHugepage) };
+            let _ = unsafe { madvise(address, bytes, Advice::LinuxHugepage) };
         }
-        Self::populated(address, octets)
+        Self::populated(address, bytes)
     }
 
     /// Faults all pages in. A kernel before 5.14 does not know how: then each comes at its first
     /// touch.
-    fn populated(address: *mut c_void, octets: usize) -> Self {
+    fn populated(address: *mut c_void, bytes: usize) -> Self {
         // SAFETY: the range was just mapped for writing; populating changes no content.
-        let _ = unsafe { madvise(address, octets, Advice::LinuxPopulateWrite) };
+        let _ = unsafe { madvise(address, bytes, Advice::LinuxPopulateWrite) };
         let address = NonNull::new(address.cast()).expect("the kernel maps nothing at address 0");
-        Self { address, octets, is_reserved_huge: false, is_writable: true }
+        Self { address, bytes, is_reserved_huge: false, is_writable: true }
     }
 
     /// Where it begins: page-aligned. For registering the region with a device.
@@ -190,8 +189,8 @@ impl Region {
     }
 
     /// How long it is: what was asked for, rounded up to whole pages.
-    pub fn octets(&self) -> usize {
-        self.octets
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Whether it was mapped for writing.
@@ -213,34 +212,34 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        unmap(self.address.as_ptr().cast(), self.octets);
+        unmap(self.address.as_ptr().cast(), self.bytes);
     }
 }
 
-fn round_to_pages(octets: usize) -> Result<usize, MapError> {
-    let rounded = octets.checked_next_multiple_of(rustix::param::page_size());
+fn round_to_pages(bytes: usize) -> Result<usize, MapError> {
+    let rounded = bytes.checked_next_multiple_of(rustix::param::page_size());
     match rounded {
         Some(rounded) if rounded > 0 && rounded <= isize::MAX as usize => Ok(rounded),
-        _ => Err(MapError::BadSize { octets }),
+        _ => Err(MapError::BadSize { bytes }),
     }
 }
 
-fn map_anonymous(octets: usize, more: MapFlags) -> Result<*mut c_void, MapError> {
+fn map_anonymous(bytes: usize, more: MapFlags) -> Result<*mut c_void, MapError> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: with a null hint and no MAP_FIXED the kernel picks addresses that nothing uses.
     let address =
-        unsafe { mmap_anonymous(ptr::null_mut(), octets, protection, MapFlags::PRIVATE | more) };
+        unsafe { mmap_anonymous(ptr::null_mut(), bytes, protection, MapFlags::PRIVATE | more) };
     address.map_err(MapError::system("mmap"))
 }
 
 /// Gives back pages of a mapping that this module made and to which no reference is left.
-fn unmap(address: *mut c_void, octets: usize) {
-    if octets == 0 {
+fn unmap(address: *mut c_void, bytes: usize) {
+    if bytes == 0 {
         return;
     }
     // SAFETY: every caller passes pages that it mapped itself and whose only owner it is. The
     // kernel refuses only arguments that are not pages, so there is nothing to tell of.
-    let _ = unsafe { munmap(address, octets) };
+    let _ = unsafe { munmap(address, bytes) };
 }
 
 /// Whether any of the mapping around `address` lies on huge pages, by `/proc/self/smaps`.
@@ -274,16 +273,16 @@ mod tests {
 
     #[test]
     fn any_size_is_had_and_reported() {
-        for octets in [1, 4096, 100_000, HUGE_PAGE_OCTETS, 3 * HUGE_PAGE_OCTETS + 1] {
-            let region = Region::anonymous(octets).unwrap();
-            assert!(region.octets() >= octets && region.is_writable());
+        for bytes in [1, 4096, 100_000, HUGE_PAGE_BYTES, 3 * HUGE_PAGE_BYTES + 1] {
+            let region = Region::anonymous(bytes).unwrap();
+            assert!(region.bytes() >= bytes && region.is_writable());
             assert_eq!(region.address().as_ptr().align_offset(rustix::param::page_size()), 0);
-            println!("{octets} octets on {}", region.backing());
+            println!("{bytes} bytes on {}", region.backing());
             let memory = Memory::over(region);
             let mut last = [7];
-            assert!(memory.read(octets - 1, &mut last));
+            assert!(memory.read(bytes - 1, &mut last));
             assert_eq!(last, [0], "fresh memory is zero");
-            assert!(memory.write(octets - 1, &[9]) && memory.read(octets - 1, &mut last));
+            assert!(memory.write(bytes - 1, &[9]) && memory.read(bytes - 1, &mut last));
             assert_eq!(last, [9]);
         }
     }
@@ -306,7 +305,7 @@ mod tests {
         let mapped = [
             segment.map().unwrap(),
             Region::anonymous(4096).unwrap(),
-            Region::anonymous(HUGE_PAGE_OCTETS).unwrap(),
+            Region::anonymous(HUGE_PAGE_BYTES).unwrap(),
         ];
         assert_eq!(reads() - before, counting, "the server maps a ring between two polls");
         drop(mapped);

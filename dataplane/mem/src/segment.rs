@@ -30,26 +30,26 @@ const ORDINARY: u64 = 0x0102_1994;
 #[derive(Debug)]
 pub struct Segment {
     fd: OwnedFd,
-    octets: usize,
+    bytes: usize,
 }
 
 impl Segment {
-    /// At least `octets` of zeroed memory. The name shows in `/proc` and need not be unique.
-    pub fn create(name: &str, octets: usize) -> Result<Self, MapError> {
+    /// At least `bytes` of zeroed memory. The name shows in `/proc` and need not be unique.
+    pub fn create(name: &str, bytes: usize) -> Result<Self, MapError> {
         let page = rustix::param::page_size();
-        let octets = match octets.checked_next_multiple_of(page) {
+        let bytes = match bytes.checked_next_multiple_of(page) {
             Some(rounded) if rounded > 0 => rounded,
-            _ => return Err(MapError::BadSize { octets }),
+            _ => return Err(MapError::BadSize { bytes }),
         };
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create(name, flags).map_err(MapError::system("memfd_create"))?;
-        ftruncate(&fd, octets as u64).map_err(MapError::system("ftruncate"))?;
+        ftruncate(&fd, bytes as u64).map_err(MapError::system("ftruncate"))?;
         fcntl_add_seals(&fd, SEALS).map_err(MapError::system("F_ADD_SEALS"))?;
-        Ok(Self { fd, octets })
+        Ok(Self { fd, bytes })
     }
 
-    /// The segment that a peer sent, if it is sealed, ordinary and of a length within `octets`.
-    pub fn from_fd(fd: OwnedFd, octets: RangeInclusive<usize>) -> Result<Self, MapError> {
+    /// The segment that a peer sent, if it is sealed, ordinary and of a length within `bytes`.
+    pub fn from_fd(fd: OwnedFd, bytes: RangeInclusive<usize>) -> Result<Self, MapError> {
         // Seals first: a length that is not sealed yet means nothing.
         let seals = fcntl_get_seals(&fd).map_err(|_| MapError::NotSealed)?;
         let kind = fstatfs(&fd).map_err(MapError::system("fstatfs"))?.f_type as u64;
@@ -58,8 +58,8 @@ impl Segment {
         }
         let have = fstat(&fd).map_err(MapError::system("fstat"))?.st_size as u64;
         match usize::try_from(have) {
-            Ok(have) if have > 0 && octets.contains(&have) => Ok(Self { fd, octets: have }),
-            _ => Err(MapError::BadLength { octets: have, allowed: octets }),
+            Ok(have) if have > 0 && bytes.contains(&have) => Ok(Self { fd, bytes: have }),
+            _ => Err(MapError::BadLength { bytes: have, allowed: bytes }),
         }
     }
 
@@ -69,8 +69,8 @@ impl Segment {
     }
 
     /// How long it is: what was asked for, rounded up to whole pages by who made it.
-    pub fn octets(&self) -> usize {
-        self.octets
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Maps the whole of it. Each mapping is a region of its own over the same memory: what is
@@ -112,7 +112,7 @@ mod tests {
     use crate::Memory;
 
     #[test]
-    fn two_mappings_show_the_same_octets() {
+    fn two_mappings_show_the_same_bytes() {
         let segment = Segment::create("test", 10_000).unwrap();
         let ours = Memory::over(segment.map().unwrap());
         let received = Segment::from_fd(segment.into_fd(), 10_000..=1 << 20).unwrap();
@@ -157,7 +157,7 @@ mod tests {
     fn lengths_out_of_range_are_refused() {
         let fd = Segment::create("test", 4096).unwrap().into_fd();
         let again = fd.try_clone().unwrap();
-        let refused = |result| matches!(result, Err(MapError::BadLength { octets: 4096, .. }));
+        let refused = |result| matches!(result, Err(MapError::BadLength { bytes: 4096, .. }));
         assert!(refused(Segment::from_fd(fd, 4097..=8192)));
         assert!(refused(Segment::from_fd(again, 1..=4095)));
         let empty = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();

@@ -1,6 +1,6 @@
 //! Memory as atomic words: the only form in which two processes share data here.
 //!
-//! A peer may write at any instant, be killed halfway through, or mean harm. If its octets were
+//! A peer may write at any instant, be killed halfway through, or mean harm. If its bytes were
 //! read as ordinary memory, the compiler could read them twice and find two values, and the
 //! language would call it undefined. A relaxed load of an aligned word costs the same instruction
 //! and is defined whatever the peer does. So a value is copied word by word into our own memory
@@ -11,21 +11,21 @@
 //! Why [`Plain`]: any words a peer leaves behind must be a value of the type, and a value must have
 //! no padding, which would leak our memory into its. Both are zerocopy's to check.
 
-use crate::pad::LINE_OCTETS;
+use crate::pad::LINE_BYTES;
 use crate::region::{MapError, Region};
 use crate::segment::Segment;
 use crate::sync::{AtomicU64, Ordering, fence};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Words from one place of its own to the next, so that owners share no cache line.
-pub const LINE_WORDS: usize = LINE_OCTETS / size_of::<u64>();
+pub const LINE_WORDS: usize = LINE_BYTES / size_of::<u64>();
 
 const _: () = {
     assert!(size_of::<AtomicU64>() == 8 || cfg!(loom));
     assert!(align_of::<AtomicU64>() == 8 || cfg!(loom));
 };
 
-/// Values that may lie in shared memory: of any octets, without padding, a multiple of 8 octets
+/// Values that may lie in shared memory: of any bytes, without padding, a multiple of 8 bytes
 /// long.
 ///
 /// Derive zerocopy's `FromBytes`, `IntoBytes` and `Immutable` and this follows. A wrong length is
@@ -33,9 +33,9 @@ const _: () = {
 pub trait Plain: FromBytes + IntoBytes + Immutable + Copy + 'static {
     /// How many words a value takes.
     const WORDS: usize = {
-        let octets = size_of::<Self>();
-        assert!(octets > 0 && octets.is_multiple_of(8), "a shared value is some whole words long");
-        octets / 8
+        let bytes = size_of::<Self>();
+        assert!(bytes > 0 && bytes.is_multiple_of(8), "a shared value is some whole words long");
+        bytes / 8
     };
 }
 
@@ -95,8 +95,8 @@ impl Words {
 
     /// At least `count` zeroed words that no other process sees.
     pub fn private(count: usize) -> Result<Self, MapError> {
-        let octets = count.checked_mul(8).ok_or(MapError::BadSize { octets: count })?;
-        Region::anonymous(octets).map(Self::over)
+        let bytes = count.checked_mul(8).ok_or(MapError::BadSize { bytes: count })?;
+        Region::anonymous(bytes).map(Self::over)
     }
 
     /// Cuts a place of at least `count` words off the front. `None` when so many are not left.
@@ -154,9 +154,9 @@ impl From<Words> for ReadWords {
 /// Writes a value as relaxed words. What orders them is the caller's.
 #[inline(always)]
 pub(crate) fn store<T: Plain>(words: &[AtomicU64], value: &T) {
-    for (word, octets) in words[..T::WORDS].iter().zip(value.as_bytes().chunks_exact(8)) {
-        let octets = octets.try_into().expect("chunks of 8 octets");
-        word.store(u64::from_ne_bytes(octets), Ordering::Relaxed);
+    for (word, bytes) in words[..T::WORDS].iter().zip(value.as_bytes().chunks_exact(8)) {
+        let bytes = bytes.try_into().expect("chunks of 8 bytes");
+        word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
     }
 }
 
@@ -164,8 +164,8 @@ pub(crate) fn store<T: Plain>(words: &[AtomicU64], value: &T) {
 #[inline(always)]
 pub(crate) fn load<T: Plain>(words: &[ReadWord]) -> T {
     let mut value = T::new_zeroed();
-    for (word, octets) in words[..T::WORDS].iter().zip(value.as_mut_bytes().chunks_exact_mut(8)) {
-        octets.copy_from_slice(&word.load().to_ne_bytes());
+    for (word, bytes) in words[..T::WORDS].iter().zip(value.as_mut_bytes().chunks_exact_mut(8)) {
+        bytes.copy_from_slice(&word.load().to_ne_bytes());
     }
     value
 }
@@ -175,7 +175,7 @@ mod memory {
     //! Words in a region.
 
     use super::{LINE_WORDS, ReadWord};
-    use crate::pad::LINE_OCTETS;
+    use crate::pad::LINE_BYTES;
     use crate::region::Region;
     use crate::sync::{Arc, AtomicU64};
     use std::ptr::NonNull;
@@ -201,7 +201,7 @@ mod memory {
     impl Range {
         /// All of a region that is whole lines.
         pub(super) fn lines(region: Region) -> Self {
-            let count = region.octets() / LINE_OCTETS * LINE_WORDS;
+            let count = region.bytes() / LINE_BYTES * LINE_WORDS;
             let writable = if region.is_writable() { count } else { 0 };
             Self { first: region.address().cast(), count, writable, _region: Arc::new(region) }
         }
@@ -228,7 +228,7 @@ mod memory {
             // SAFETY: the words are within the region, as `lines` and `cut` see to. It is
             // page-aligned, so they are aligned; it stays mapped for as long as it lives, which
             // `_region` sees to; fresh pages are zero and later ones whatever was stored, and any
-            // octets are a word. `writable` is not 0 only where the region is mapped for writing,
+            // bytes are a word. `writable` is not 0 only where the region is mapped for writing,
             // so a store or an exchange finds pages that take it. The region was moved in here and
             // is shared only as words, so this process reaches this mapping by atomic operations
             // alone. Other mappings of the same segment count as other processes (see `region`).
@@ -270,7 +270,7 @@ mod memory {
         pub(super) fn lines(region: Region) -> Self {
             let words = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
             let is_writable = region.is_writable();
-            let count = region.octets() / size_of::<u64>();
+            let count = region.bytes() / size_of::<u64>();
             Self { words: Arc::new(words), first: 0, count, is_writable }
         }
 
@@ -307,7 +307,7 @@ mod tests {
         let (one, two) = (words.take(1).unwrap(), words.take(17).unwrap());
         assert_eq!((one.as_slice().len(), two.as_slice().len()), (16, 32));
         let distance = two.as_slice().as_ptr().addr() - one.as_slice().as_ptr().addr();
-        assert_eq!(distance, LINE_OCTETS);
+        assert_eq!(distance, LINE_BYTES);
         assert!(words.take(usize::MAX).is_none() && words.take(4096 / 8 - 47).is_none());
         assert_eq!(words.take(4096 / 8 - 48).unwrap().as_slice().len(), 4096 / 8 - 48);
         assert!(words.take(1).is_none());

@@ -104,14 +104,14 @@ fn peer() {
     }
 }
 
-/// The octets of an entry of a lane: from none to twenty slots of them, so that most deaths are
+/// The bytes of an entry of a lane: from none to twenty slots of them, so that most deaths are
 /// within one; the first are short, so that they lie before the rest of what a dead one began.
-fn octets(number: u64) -> Vec<u8> {
+fn bytes(number: u64) -> Vec<u8> {
     vec![number as u8; (number * 619 % 2400) as usize]
 }
 
 fn send_one(sender: &mut LaneSender, number: u64) -> bool {
-    sender.send(0, &[number, !number], octets(number).len(), |part| part.fill(number as u8))
+    sender.send(0, &[number, !number], bytes(number).len(), |part| part.fill(number as u8))
 }
 
 /// The number of the oldest entry, which must be whole.
@@ -120,7 +120,7 @@ fn receive_one(receiver: &mut LaneReceiver) -> Option<u64> {
     receiver.receive(|entry| {
         let (number, mut read) = (entry.head()[0], Vec::new());
         entry.read(|part| read.extend_from_slice(part));
-        assert_eq!((entry.head()[1], read), (!number, octets(number)), "half an entry");
+        assert_eq!((entry.head()[1], read), (!number, bytes(number)), "half an entry");
         found = Some(number);
     });
     assert_eq!(receiver.refused(), 0);

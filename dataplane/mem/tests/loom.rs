@@ -19,7 +19,7 @@ use pollux_mem::free_list::FreeList;
 use pollux_mem::lane::Lane;
 use pollux_mem::lease::{Lease, LeaseReader};
 use pollux_mem::seq_cell::{SeqReader, SeqWriter};
-use pollux_mem::{Pool, PoolConfig, Words, mpsc, octets, spsc};
+use pollux_mem::{Pool, PoolConfig, Words, byte_ring, mpsc, spsc};
 
 /// Models with three threads are explored up to two forced switches; all orders would take hours.
 fn bounded(model: impl Fn() + Sync + Send + 'static) {
@@ -66,9 +66,9 @@ fn spsc_drops_what_is_left() {
 }
 
 #[test]
-fn octets_come_in_order_and_messages_whole() {
+fn bytes_come_in_order_and_messages_whole() {
     loom::model(|| {
-        let (mut writer, mut reader) = octets::ring(4).unwrap();
+        let (mut writer, mut reader) = byte_ring::ring(4).unwrap();
         let writing = thread::spawn(move || {
             // The second wraps, and has no room until some of the first was read.
             let mut written = writer.write(&[1, 2, 3]);
@@ -98,17 +98,17 @@ fn lane_hands_over_whole_entries_in_order() {
         let (mut sender, mut receiver) = (lane.sender(), Lane::open(words).unwrap().receiver());
         // The first takes both slots, so the second waits for it to be read.
         let sending = thread::spawn(move || {
-            let first = sender.send_octets(0, &[7], &[1; 112]);
-            u32::from(first) + u32::from(sender.send_octets(1, &[8], &[2; 8]))
+            let first = sender.send_bytes(0, &[7], &[1; 112]);
+            u32::from(first) + u32::from(sender.send_bytes(1, &[8], &[2; 8]))
         });
         let mut seen = 0;
         let mut look = || {
             receiver.receive(|entry| {
                 assert_eq!((u32::from(entry.tag()), entry.head()[0]), (seen, 7 + u64::from(seen)));
-                let mut octets = Vec::new();
-                entry.read(|part| octets.extend_from_slice(part));
-                assert!(octets.iter().all(|octet| u32::from(*octet) == seen + 1));
-                assert_eq!(octets.len(), [112, 8][seen as usize]);
+                let mut bytes = Vec::new();
+                entry.read(|part| bytes.extend_from_slice(part));
+                assert!(bytes.iter().all(|byte| u32::from(*byte) == seen + 1));
+                assert_eq!(bytes.len(), [112, 8][seen as usize]);
                 seen += 1;
             })
         };
@@ -186,12 +186,12 @@ fn free_list_gives_an_index_to_one_at_a_time() {
 #[test]
 fn pool_goes_with_the_last_buffer_wherever_that_is() {
     loom::model(|| {
-        let config = PoolConfig { buffers: 2, buffer_octets: 64, headroom_octets: 0 };
+        let config = PoolConfig { buffers: 2, buffer_bytes: 64, headroom_bytes: 0 };
         let pool = Pool::new(config).unwrap();
         let mut buf = pool.alloc().unwrap();
         buf.push_back(1).unwrap()[0] = 7;
         let dropping = thread::spawn(move || {
-            assert_eq!(buf.octets(), [7]);
+            assert_eq!(buf.bytes(), [7]);
             drop(buf);
         });
         let mut cache = pool.cache(2);

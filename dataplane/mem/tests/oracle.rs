@@ -6,7 +6,7 @@
 
 use pollux_mem::lane::{HEAD_WORDS_MAX, Lane, LaneError};
 use pollux_mem::pool::Leak;
-use pollux_mem::{Buf, Memory, Pool, PoolConfig, Words, mpsc, octets, spsc};
+use pollux_mem::{Buf, Memory, Pool, PoolConfig, Words, byte_ring, mpsc, spsc};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::{BTreeSet, VecDeque};
@@ -62,7 +62,7 @@ impl Model {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum OctetsOp {
+enum BytesOp {
     Write(usize),
     WriteWhole(usize, usize),
     Fill(usize),
@@ -72,22 +72,22 @@ enum OctetsOp {
     Drain(usize),
 }
 
-fn octets_op() -> impl Strategy<Value = OctetsOp> {
+fn bytes_op() -> impl Strategy<Value = BytesOp> {
     prop_oneof![
-        (0..24usize).prop_map(OctetsOp::Write),
-        (0..9usize, 0..9usize).prop_map(|(one, two)| OctetsOp::WriteWhole(one, two)),
-        (0..12usize).prop_map(OctetsOp::Fill),
-        (0..24usize).prop_map(OctetsOp::Read),
-        (0..5usize, 0..9usize).prop_map(|(behind, count)| OctetsOp::Peek(behind, count)),
-        (0..9usize).prop_map(OctetsOp::Skip),
-        (0..12usize).prop_map(OctetsOp::Drain),
+        (0..24usize).prop_map(BytesOp::Write),
+        (0..9usize, 0..9usize).prop_map(|(one, two)| BytesOp::WriteWhole(one, two)),
+        (0..12usize).prop_map(BytesOp::Fill),
+        (0..24usize).prop_map(BytesOp::Read),
+        (0..5usize, 0..9usize).prop_map(|(behind, count)| BytesOp::Peek(behind, count)),
+        (0..9usize).prop_map(BytesOp::Skip),
+        (0..12usize).prop_map(BytesOp::Drain),
     ]
 }
 
 proptest! {
     #[test]
-    fn octets_are_a_bounded_queue(log in 0..6u32, ops in vec(octets_op(), 0..300)) {
-        let (mut writer, mut reader) = octets::ring(1 << log).unwrap();
+    fn bytes_are_a_bounded_queue(log in 0..6u32, ops in vec(bytes_op(), 0..300)) {
+        let (mut writer, mut reader) = byte_ring::ring(1 << log).unwrap();
         let (mut queue, mut next) = (VecDeque::<u8>::new(), 0u8);
         for op in ops {
             let room = (1 << log) - queue.len();
@@ -95,12 +95,12 @@ proptest! {
                 (0..count).map(|_| { next = next.wrapping_add(1); next }).collect()
             };
             match op {
-                OctetsOp::Write(count) => {
+                BytesOp::Write(count) => {
                     let values = fresh(count);
                     prop_assert_eq!(writer.write(&values), count.min(room));
                     queue.extend(&values[..count.min(room)]);
                 }
-                OctetsOp::WriteWhole(one, two) => {
+                BytesOp::WriteWhole(one, two) => {
                     let (first, second) = (fresh(one), fresh(two));
                     let fits = one + two <= room;
                     prop_assert_eq!(writer.write_whole(&[&first, &second]), fits);
@@ -108,7 +108,7 @@ proptest! {
                         queue.extend(first.into_iter().chain(second));
                     }
                 }
-                OctetsOp::Fill(count) => {
+                BytesOp::Fill(count) => {
                     let values = fresh(count);
                     let filled = writer.fill(|run| {
                         let count = values.len().min(run.len());
@@ -118,24 +118,24 @@ proptest! {
                     prop_assert!(filled > 0 || count == 0 || room == 0);
                     queue.extend(&values[..filled]);
                 }
-                OctetsOp::Read(count) => {
+                BytesOp::Read(count) => {
                     let mut buffer = vec![0; count];
                     let read = reader.read(&mut buffer);
                     let expected: Vec<u8> = queue.drain(..count.min(queue.len())).collect();
                     prop_assert_eq!(&buffer[..read], &expected[..]);
                 }
-                OctetsOp::Peek(behind, count) => {
+                BytesOp::Peek(behind, count) => {
                     let mut buffer = vec![0; count];
                     let is_there = reader.peek(behind, &mut buffer);
                     prop_assert_eq!(is_there, queue.len() >= behind + count);
                     let expected = queue.iter().skip(behind).take(count);
                     prop_assert!(!is_there || buffer.iter().eq(expected));
                 }
-                OctetsOp::Skip(count) => {
+                BytesOp::Skip(count) => {
                     reader.skip(count);
                     queue.drain(..count.min(queue.len()));
                 }
-                OctetsOp::Drain(count) => {
+                BytesOp::Drain(count) => {
                     let mut seen = Vec::new();
                     reader.drain(|run| {
                         seen.extend_from_slice(&run[..count.min(run.len())]);
@@ -216,7 +216,7 @@ proptest! {
         ops in vec((0..6u8, 0..40usize), 0..300),
         cache_max in 1..9usize,
     ) {
-        let config = PoolConfig { buffers: 24, buffer_octets: 100, headroom_octets: 10 };
+        let config = PoolConfig { buffers: 24, buffer_bytes: 100, headroom_bytes: 10 };
         let pool = Pool::new(config).unwrap();
         let mut caches = [pool.cache(cache_max), pool.cache(cache_max)];
         let mut held: Vec<Buf> = Vec::new();
@@ -240,7 +240,7 @@ proptest! {
             let out: BTreeSet<u32> =
                 held.iter().map(Buf::index).chain(leaked.iter().copied()).collect();
             prop_assert_eq!(out.len(), held.len() + leaked.len(), "an index is out twice");
-            prop_assert!(held.iter().all(|buf| buf.octets() == mark(buf.index())));
+            prop_assert!(held.iter().all(|buf| buf.bytes() == mark(buf.index())));
         }
         drop(caches);
         // All that is not out can be had, and no more.
@@ -291,17 +291,17 @@ fn rings_drop_what_is_left_in_them() {
     assert_eq!(std::sync::Arc::strong_count(&value), 1);
 }
 
-/// An entry of a lane: its tag, the words of its head, and its octets.
+/// An entry of a lane: its tag, the words of its head, and its bytes.
 type LaneEntry = (u8, Vec<u64>, Vec<u8>);
 
 fn lane_entry() -> impl Strategy<Value = LaneEntry> {
-    let octets = prop_oneof![vec(any::<u8>(), 0..130), vec(any::<u8>(), 100..700)];
-    (any::<u8>(), vec(any::<u64>(), 0..=HEAD_WORDS_MAX), octets)
+    let bytes = prop_oneof![vec(any::<u8>(), 0..130), vec(any::<u8>(), 100..700)];
+    (any::<u8>(), vec(any::<u64>(), 0..=HEAD_WORDS_MAX), bytes)
 }
 
-/// Slots of 120 octets, of which the first has a word less.
-fn slots_of((_, head, octets): &LaneEntry) -> usize {
-    1 + octets.len().saturating_sub((HEAD_WORDS_MAX - head.len()) * 8).div_ceil(120)
+/// Slots of 120 bytes, of which the first has a word less.
+fn slots_of((_, head, bytes): &LaneEntry) -> usize {
+    1 + bytes.len().saturating_sub((HEAD_WORDS_MAX - head.len()) * 8).div_ceil(120)
 }
 
 proptest! {
@@ -320,7 +320,7 @@ proptest! {
                 let expected = model.pop_front();
                 prop_assert_eq!(receiver.has_entry(), expected.is_some());
                 let came = receiver.receive(|entry| {
-                    let (tag, head, octets) = expected.as_ref().expect("there is one");
+                    let (tag, head, bytes) = expected.as_ref().expect("there is one");
                     assert_eq!((entry.tag(), entry.head_words()), (*tag, head.len()));
                     let (words, all) = (entry.first_words(), entry.head());
                     let (copied, rest) = all.split_at(head.len());
@@ -329,23 +329,23 @@ proptest! {
                     assert_eq!(words[..first], head[..first]);
                     let mut read = Vec::new();
                     entry.read(|part| read.extend_from_slice(part));
-                    assert_eq!((&read, entry.octets()), (octets, octets.len()));
+                    assert_eq!((&read, entry.bytes()), (bytes, bytes.len()));
                     assert!(entry.copy_to(&memory, at));
                     read.fill(0);
                     assert!(memory.read(at, &mut read));
-                    assert_eq!(&read, octets);
-                    assert_eq!(entry.copy_to(&memory, 4096), octets.is_empty());
+                    assert_eq!(&read, bytes);
+                    assert_eq!(entry.copy_to(&memory, 4096), bytes.is_empty());
                 });
                 prop_assert_eq!(came, expected.is_some());
                 continue;
             };
             let used: usize = model.iter().map(slots_of).sum();
-            let (tag, head, octets) = &entry;
+            let (tag, head, bytes) = &entry;
             let went = if tag % 2 == 0 {
-                sender.send_octets(*tag, head, octets)
+                sender.send_bytes(*tag, head, bytes)
             } else {
-                let mut rest = octets.as_slice();
-                sender.send(*tag, head, octets.len(), |part| {
+                let mut rest = bytes.as_slice();
+                sender.send(*tag, head, bytes.len(), |part| {
                     let (now, later) = rest.split_at(part.len());
                     part.copy_from_slice(now);
                     rest = later;
@@ -367,8 +367,8 @@ proptest! {
         let words = Words::private(Lane::words(8).unwrap()).unwrap();
         let lane = Lane::create(words.clone(), 8).unwrap();
         let (mut sender, mut receiver) = (lane.other_side().sender(), lane.receiver());
-        prop_assert!(sender.send_octets(1, &[1, 2], &[3; 300]));
-        prop_assert!(sender.send_octets(1, &[], &[]));
+        prop_assert!(sender.send_bytes(1, &[1, 2], &[3; 300]));
+        prop_assert!(sender.send_bytes(1, &[], &[]));
         // The shape of the first entry, wherever its slot is, and anything anywhere.
         for slot in 0..8 {
             words.as_slice()[32 + slot * 16 + 1].store(shape, Ordering::Relaxed);
@@ -376,11 +376,11 @@ proptest! {
         for (at, lie) in lies {
             words.as_slice()[at].store(lie, Ordering::Relaxed);
         }
-        let mut octets = 0;
+        let mut bytes = 0;
         for _ in 0..20 {
-            receiver.receive(|entry| entry.read(|part| octets += part.len()));
+            receiver.receive(|entry| entry.read(|part| bytes += part.len()));
         }
-        prop_assert!(octets <= 20 * 8 * 120);
+        prop_assert!(bytes <= 20 * 8 * 120);
     }
 }
 
@@ -393,10 +393,10 @@ fn a_lane_says_what_is_wrong_with_its_memory() {
     assert!(matches!(Lane::create(words.clone(), 1 << 20), Err(LaneError::TooSmall { .. })));
     let lane = Lane::create(words.clone(), 8).unwrap();
     let mut sender = lane.sender();
-    assert!(sender.send_octets(7, &[1], &[2]));
+    assert!(sender.send_bytes(7, &[1], &[2]));
     // Another sender and another receiver find what was sent before them.
     let mut sender = sender.into_lane().sender();
-    assert!(sender.send_octets(8, &[], &[]));
+    assert!(sender.send_bytes(8, &[], &[]));
     let mut receiver = Lane::open(words).unwrap().receiver();
     let mut tags = Vec::new();
     while receiver.receive(|entry| tags.push(entry.tag())) {}
@@ -420,13 +420,13 @@ fn half_an_entry_of_a_dead_sender_is_none() {
     let mut receiver = lane.other_side().receiver();
     assert!(!receiver.receive(|_| ()));
     let mut successor = lane.other_side().sender();
-    assert!(successor.send_octets(2, &[], &[7; 8]));
+    assert!(successor.send_bytes(2, &[], &[7; 8]));
     let mut tags = Vec::new();
     while receiver.receive(|entry| tags.push(entry.tag())) {}
     assert_eq!((tags, receiver.refused()), (vec![2], 0));
     // A third one goes on behind what is whole, however long.
-    assert!(successor.send_octets(3, &[], &[7; 500]));
-    assert!(lane.sender().send_octets(4, &[], &[]));
+    assert!(successor.send_bytes(3, &[], &[7; 500]));
+    assert!(lane.sender().send_bytes(4, &[], &[]));
     let mut tags = Vec::new();
     while receiver.receive(|entry| tags.push(entry.tag())) {}
     assert_eq!(tags, [3, 4]);

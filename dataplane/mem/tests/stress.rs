@@ -6,7 +6,7 @@
 
 use pollux_mem::seq_cell::{SeqReader, SeqWriter};
 use pollux_mem::snapshot::Publisher;
-use pollux_mem::{Buf, Pool, PoolConfig, Words, mpsc, octets, spsc};
+use pollux_mem::{Buf, Pool, PoolConfig, Words, byte_ring, mpsc, spsc};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{scope, yield_now};
@@ -50,8 +50,8 @@ fn spsc_in_order_through_every_operation() {
 }
 
 #[test]
-fn octets_in_order_and_whole() {
-    let (mut writer, mut reader) = octets::ring(256).unwrap();
+fn bytes_in_order_and_whole() {
+    let (mut writer, mut reader) = byte_ring::ring(256).unwrap();
     scope(|scope| {
         scope.spawn(move || {
             let mut next = 0u64;
@@ -74,7 +74,7 @@ fn octets_in_order_and_whole() {
             let mut rest = [0; 90];
             let rest = &mut rest[..expected as usize % 90];
             assert_eq!(reader.read(rest), rest.len());
-            assert!(rest.iter().all(|octet| *octet == expected as u8));
+            assert!(rest.iter().all(|byte| *byte == expected as u8));
             expected += 1;
             1
         });
@@ -113,7 +113,7 @@ fn mpsc_loses_nothing_and_keeps_each_order() {
 #[test]
 fn buffers_cross_threads_and_come_home() {
     const WORKERS: usize = 3;
-    let config = PoolConfig { buffers: 256, buffer_octets: 64, headroom_octets: 0 };
+    let config = PoolConfig { buffers: 256, buffer_bytes: 64, headroom_bytes: 0 };
     let pool = Pool::new(config).unwrap();
     let (mut outs, ins): (Vec<_>, Vec<_>) =
         (0..WORKERS).map(|_| spsc::ring::<Buf>(32).unwrap()).unzip();
@@ -126,7 +126,7 @@ fn buffers_cross_threads_and_come_home() {
                 let (mut sent, mut received) = (0, 0);
                 for _ in 0..VALUES / 4 {
                     for buf in inward.drain(8) {
-                        assert_eq!(buf.octets(), mark((worker + WORKERS - 1) % WORKERS, received));
+                        assert_eq!(buf.bytes(), mark((worker + WORKERS - 1) % WORKERS, received));
                         received += 1;
                         cache.free(buf);
                     }

@@ -56,7 +56,7 @@ pub const WORKERS_MAX: usize = 256;
 const MARK: u64 = u64::from_be_bytes(*b"plxwrk\x00\x01");
 /// A writer at work is done after a few tries; one that died in it never is.
 const TRIES: usize = 1000;
-const PAGE_OCTETS_MAX: usize = 1 << 16;
+const PAGE_BYTES_MAX: usize = 1 << 16;
 
 /// The side that writes: one worker's.
 pub struct CountsWriter(SeqWriter<Cell>);
@@ -71,7 +71,7 @@ impl Counts {
     /// Memory for so many workers, at most [`WORKERS_MAX`], and what each writes by.
     pub fn create(workers: usize) -> Result<(Self, Vec<CountsWriter>), MapError> {
         let workers = workers.min(WORKERS_MAX);
-        let segment = Segment::create("pollux-workers", octets(workers))?;
+        let segment = Segment::create("pollux-workers", bytes(workers))?;
         let mut words = Words::over(segment.map()?);
         // Whoever is given the descriptor reads. Where the kernel cannot see to that (before Linux
         // 5.1), a reader that lies harms what is told of the workers, and nothing else.
@@ -87,7 +87,7 @@ impl Counts {
 
     /// That of another process; `None` if it is none.
     pub fn open(fd: OwnedFd) -> Result<Option<Self>, MapError> {
-        Self::over(Segment::from_fd(fd, octets(0)..=octets(WORKERS_MAX) + PAGE_OCTETS_MAX)?)
+        Self::over(Segment::from_fd(fd, bytes(0)..=bytes(WORKERS_MAX) + PAGE_BYTES_MAX)?)
     }
 
     fn over(segment: Segment) -> Result<Option<Self>, MapError> {
@@ -132,8 +132,8 @@ impl CountsWriter {
     }
 }
 
-/// Octets of the head and so many cells.
-fn octets(workers: usize) -> usize {
+/// Bytes of the head and so many cells.
+fn bytes(workers: usize) -> usize {
     let lines = |words: usize| words.next_multiple_of(pollux_mem::words::LINE_WORDS);
     8 * (lines(2) + workers * lines(seq_cell::words_needed::<Cell>()))
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Buffers: receives, sends and the stock.
 const BUFFERS: u32 = 1024;
 /// The longest packet.
-const PACKET_OCTETS: u32 = 4092;
+const PACKET_BYTES: u32 = 4092;
 
 /// An echo at a device, by datagrams.
 pub struct Echo<D> {
@@ -43,7 +43,7 @@ impl<D: Device> Echo<D> {
     /// have answers.
     pub fn new(mut device: D, ip: Ipv4Addr, neighbours: u32) -> Result<Self, VerbsError> {
         let memory = |buffers| {
-            PacketMemory::new(buffers, PACKET_OCTETS).map_err(|error| VerbsError::Invalid {
+            PacketMemory::new(buffers, PACKET_BYTES).map_err(|error| VerbsError::Invalid {
                 verb: "echo",
                 argument: "memory",
                 reason: error.to_string(),
@@ -59,7 +59,7 @@ impl<D: Device> Echo<D> {
         let ah = device.create_ah(pd, &path)?;
         let mut table = RouteTable::new(PKey::DEFAULT, Scope::LINK_LOCAL, 7);
         for nth in 1..=neighbours {
-            let way = Datagram { ah, qpn: Qpn(0x99), mtu: PACKET_OCTETS };
+            let way = Datagram { ah, qpn: Qpn(0x99), mtu: PACKET_BYTES };
             let ip = Ipv4Addr::from(u32::from(ip).wrapping_add(nth));
             if let Some(peer) = table.add_peer(Route::Datagram(way)) {
                 table.bind(ip.into(), peer);
@@ -108,10 +108,10 @@ impl<D: Device> Work for Echo<D> {
         let busy = station.poll(device, received).is_ok_and(|count| count > 0);
         let routes = routes.refresh();
         for Received { mut packet, ether_type, .. } in received.drain(..) {
-            let verdict = own.verdict(ether_type, packet.octets());
+            let verdict = own.verdict(ether_type, packet.bytes());
             let is_ours = verdict == Verdict::Local && ether_type == EtherType::IPV4;
             let is_ours = is_ours && !self.is_ending;
-            match turn_round(packet.octets_mut()).filter(|_| is_ours) {
+            match turn_round(packet.bytes_mut()).filter(|_| is_ours) {
                 Some(to) => batch.push(Outgoing { packet, ether_type, route: routes.route(to) }),
                 None => station.recycle(packet),
             }

@@ -286,7 +286,7 @@ impl Station {
             recv_requests_max: if shares { 0 } else { self.config.own_receives },
             send_sges_max: 1,
             recv_sges_max: 1,
-            inline_octets_max: self.config.inline_octets_max,
+            inline_bytes_max: self.config.inline_bytes_max,
             signal_all: false,
         })?;
         connections.generation = connections.generation.wrapping_add(1);

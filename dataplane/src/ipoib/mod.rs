@@ -7,8 +7,8 @@
 //! now is given back with the reason.
 //!
 //! ```text
-//!   send      packets, each with its route --> 4 octets in front, same buffer --> UD, RC or UC
-//!   poll      completions --> packets, 4 octets (and the GRH) stripped --> their type and sender
+//!   send      packets, each with its route --> 4 bytes in front, same buffer --> UD, RC or UC
+//!   poll      completions --> packets, 4 bytes (and the GRH) stripped --> their type and sender
 //!             buffers of finished sends go back to the stock, and from there to the receives
 //! ```
 //!
@@ -17,9 +17,9 @@
 //!
 //! Memory: `datagram_receives` buffers of the first memory, and `connected_receives` of the second
 //! whatever the number of connections, since these share a queue (RFC 4755 leaves that open; with
-//! 65,524 octets a receive, 256 receives are 16.8 MB). Where UC cannot share, each such connection
+//! 65,524 bytes a receive, 256 receives are 16.8 MB). Where UC cannot share, each such connection
 //! has `own_receives` more. Of each memory the station keeps up to 64 free ones at hand. A
-//! connection itself keeps a ring of its sends, 16 octets each: 1 KiB for 64.
+//! connection itself keeps a ring of its sends, 16 bytes each: 1 KiB for 64.
 
 mod connections;
 mod queue;
@@ -69,7 +69,7 @@ pub struct Config {
     pub receive_mtu: u32,
     /// Packets that are copied into their request, if they and their header are that short; the
     /// adapter's limit if that is less.
-    pub inline_octets_max: u32,
+    pub inline_bytes_max: u32,
     /// UC connections share the receives of all, where the adapter can do that.
     pub uc_shares: bool,
 }
@@ -85,17 +85,17 @@ impl Default for Config {
             connected_sends: 64,
             connections_max: 1024,
             receive_mtu: RECEIVE_MTU_MAX,
-            inline_octets_max: 128,
+            inline_bytes_max: 128,
             uc_shares: true,
         }
     }
 }
 
-/// The longest message that anybody receives: 65,520 octets of IP, and the header.
+/// The longest message that anybody receives: 65,520 bytes of IP, and the header.
 pub const RECEIVE_MTU_MAX: u32 = 65_524;
 
 /// The longest datagram that any port carries.
-const DATAGRAM_OCTETS_MAX: usize = 4096;
+const DATAGRAM_BYTES_MAX: usize = 4096;
 
 /// What a station is on its link, as control has found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,7 +194,7 @@ pub struct Station {
     /// Ports are addressed by LIDs and not by GIDs alone.
     is_subnet: bool,
     /// The longest datagram, its header counted.
-    datagram_octets: usize,
+    datagram_bytes: usize,
     traffic: Traffic,
     drops: PacketDrops,
     refusals: Refusals,
@@ -215,8 +215,8 @@ impl Station {
     ) -> Result<Self, VerbsError> {
         let attributes = device.attributes();
         let mtu = device.port(config.port)?.mtu_max;
-        let datagram_octets = mtu.octets().unwrap_or(DATAGRAM_OCTETS_MAX);
-        check_room("small", small, datagram_octets as u32)?;
+        let datagram_bytes = mtu.bytes().unwrap_or(DATAGRAM_BYTES_MAX);
+        check_room("small", small, datagram_bytes as u32)?;
         if config.receive_mtu > RECEIVE_MTU_MAX {
             let (limit, max) = ("receive_mtu", RECEIVE_MTU_MAX.into());
             return Err(VerbsError::Limit { verb: "station", limit, max });
@@ -224,9 +224,9 @@ impl Station {
         if config.connected_receives > 0 {
             check_room("large", large, config.receive_mtu)?;
         }
-        let inline_octets_max = config.inline_octets_max.min(attributes.limits.inline_octets_max);
+        let inline_bytes_max = config.inline_bytes_max.min(attributes.limits.inline_bytes_max);
         let uc_shares = config.uc_shares && attributes.can.uc_srq;
-        let config = Config { inline_octets_max, uc_shares, ..config };
+        let config = Config { inline_bytes_max, uc_shares, ..config };
         let config = within(config, attributes.limits.completions_max);
         let cq = device.create_cq(completions_max(&config))?;
         let small = Stock::new(device, pd, small)?;
@@ -241,7 +241,7 @@ impl Station {
             recv_requests_max: config.datagram_receives,
             send_sges_max: 1,
             recv_sges_max: 1,
-            inline_octets_max,
+            inline_bytes_max,
             signal_all: false,
         })?;
         let datagrams = Datagrams {
@@ -263,7 +263,7 @@ impl Station {
             link: Link::default(),
             siblings: Vec::new(),
             is_subnet: attributes.can.subnet,
-            datagram_octets,
+            datagram_bytes,
             traffic: Traffic::default(),
             drops: PacketDrops::default(),
             refusals: Refusals::default(),
@@ -477,17 +477,17 @@ fn within(config: Config, completions_max: u32) -> Config {
     Config { connections_max: config.connections_max.min(room), ..config }
 }
 
-/// Whether messages of so many octets fit into the buffers of a memory.
+/// Whether messages of so many bytes fit into the buffers of a memory.
 fn check_room(
     argument: &'static str,
     packets: &PacketMemory,
-    message_octets: u32,
+    message_bytes: u32,
 ) -> Result<(), VerbsError> {
-    let (needed, has) = (ip_mtu(message_octets), packets.packet_octets_max());
+    let (needed, has) = (ip_mtu(message_bytes), packets.packet_bytes_max());
     if needed <= has {
         return Ok(());
     }
-    let reason = format!("its buffers have room for packets of {has} octets; {needed} are needed");
+    let reason = format!("its buffers have room for packets of {has} bytes; {needed} are needed");
     Err(VerbsError::Invalid { verb: "station", argument, reason })
 }
 

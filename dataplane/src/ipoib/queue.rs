@@ -157,7 +157,7 @@ mod tests {
     const SIGNALED: SendFlags = SendFlags::SIGNALED;
 
     fn pool() -> Pool {
-        let config = PoolConfig { buffers: 64, buffer_octets: 64, headroom_octets: 0 };
+        let config = PoolConfig { buffers: 64, buffer_bytes: 64, headroom_bytes: 0 };
         Pool::new(config).unwrap()
     }
 

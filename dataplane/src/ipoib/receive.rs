@@ -22,7 +22,7 @@ use std::sync::atomic::{Ordering, fence};
 /// A packet that has come.
 #[derive(Debug)]
 pub struct Received {
-    /// The IP packet, or what else the type says; in front of it, [`PACKET_OFFSET`] octets of room.
+    /// The IP packet, or what else the type says; in front of it, [`PACKET_OFFSET`] bytes of room.
     pub packet: Buf,
     /// What it is. It has at least the least header of that, with the right version.
     pub ether_type: EtherType,
@@ -78,12 +78,12 @@ impl Station {
         Ok(count)
     }
 
-    /// An empty buffer for a packet of so many octets, of the stock that finished sends go back to.
+    /// An empty buffer for a packet of so many bytes, of the stock that finished sends go back to.
     /// `None` if there is none now, or none that long.
     #[inline]
-    pub fn buffer(&mut self, octets: usize) -> Option<Buf> {
+    pub fn buffer(&mut self, bytes: usize) -> Option<Buf> {
         let stocks = [&mut self.small, &mut self.large];
-        let mut fitting = stocks.into_iter().filter(|stock| octets <= stock.packet_octets_max);
+        let mut fitting = stocks.into_iter().filter(|stock| bytes <= stock.packet_bytes_max);
         fitting.find_map(|stock| stock.cache.alloc())
     }
 
@@ -192,8 +192,8 @@ impl Station {
         if is_own_number && self.link.is_own_port(source, grh.as_ref(), self.is_subnet) {
             return Err(Some(PacketDrop::Echo));
         }
-        let octets = (completion.octets as usize).checked_sub(GRH);
-        octets.and_then(|octets| buf.set_window(DATA, octets)).ok_or(PacketDrop::Runt)?;
+        let bytes = (completion.bytes as usize).checked_sub(GRH);
+        bytes.and_then(|bytes| buf.set_window(DATA, bytes)).ok_or(PacketDrop::Runt)?;
         let ether_type = decapsulate(buf, !self.is_subnet)?;
         self.traffic.datagrams_received += 1;
         let from = Sender::Datagram {
@@ -220,8 +220,8 @@ impl Station {
         if completion.kind != CompletionKind::Recv {
             return Err(Some(PacketDrop::NotAMessage));
         }
-        let octets = completion.octets as usize;
-        buf.set_window(DATA, octets).ok_or(PacketDrop::ReceiveFailed)?;
+        let bytes = completion.bytes as usize;
+        buf.set_window(DATA, bytes).ok_or(PacketDrop::ReceiveFailed)?;
         let ether_type = decapsulate(buf, false)?;
         let id = self.connections.received(slot).ok_or(PacketDrop::Stray)?;
         self.traffic.connected_received += 1;
@@ -246,10 +246,10 @@ impl Station {
             self.replenish_datagrams(device);
         }
         let (connections, large) = (&mut self.connections, &mut self.large);
-        let octets = self.config.receive_mtu as usize;
+        let bytes = self.config.receive_mtu as usize;
         if let Some(srq) = connections.srq.filter(|_| !connections.is_empty()) {
             let post = |batch: &[RecvRequest<'_>]| device.post_srq_recv(srq, batch);
-            let window = (DATA, octets);
+            let window = (DATA, bytes);
             let shared = &mut connections.shared;
             let full = post_receives(large, shared, window, Request::SharedReceive, post);
             self.traffic.starved += u64::from(!full);
@@ -263,7 +263,7 @@ impl Station {
     pub(super) fn replenish_datagrams<D: Device + ?Sized>(&mut self, device: &mut D) {
         let Self { datagrams, small, .. } = self;
         let qp = datagrams.qp;
-        let window = (DATA - GRH, GRH + self.datagram_octets);
+        let window = (DATA - GRH, GRH + self.datagram_bytes);
         let post = |batch: &[RecvRequest<'_>]| device.post_recv(qp, batch);
         let receives = &mut datagrams.receives;
         let full = post_receives(small, receives, window, Request::DatagramReceive, post);
@@ -287,7 +287,7 @@ impl Station {
     }
 }
 
-/// What is known of a packet beside its octets.
+/// What is known of a packet beside its bytes.
 struct Read {
     ether_type: EtherType,
     from: Sender,
@@ -315,8 +315,8 @@ fn read_grh(source: &Source, is_subnet: bool, buf: &mut Buf) -> Result<Option<Gr
     if !source.has_grh {
         return Ok(None);
     }
-    let octets = buf.set_window(DATA - GRH, GRH).and_then(|octets| octets.first_chunk());
-    let grh = Grh::parse(octets.ok_or(PacketDrop::Grh)?);
+    let bytes = buf.set_window(DATA - GRH, GRH).and_then(|bytes| bytes.first_chunk());
+    let grh = Grh::parse(bytes.ok_or(PacketDrop::Grh)?);
     match (grh.ip_ver, is_subnet) {
         (Grh::IP_VER, true) if grh.nxt_hdr == Grh::NXT_HDR_IBA => Ok(Some(grh)),
         (_, true) => Err(PacketDrop::Grh),
@@ -338,18 +338,18 @@ impl Link {
 }
 
 /// What every ARP packet has, whatever addresses it is about (RFC 826).
-const ARP_OCTETS_MIN: usize = 8;
+const ARP_BYTES_MIN: usize = 8;
 
 /// Takes the header off and looks whether what follows can be what it says. Management datagrams
 /// are among it only where they go in band.
 #[inline]
 fn decapsulate(buf: &mut Buf, takes_mads: bool) -> Result<EtherType, PacketDrop> {
-    let (header, packet) = IpoibHeader::read(buf.octets()).map_err(|_| PacketDrop::Runt)?;
+    let (header, packet) = IpoibHeader::read(buf.bytes()).map_err(|_| PacketDrop::Runt)?;
     let ether_type = header.ether_type;
     let (least, version) = match ether_type {
         EtherType::IPV4 => (Ipv4Header::LEN, Some(4)),
         EtherType::IPV6 => (Ipv6Header::LEN, Some(6)),
-        EtherType::ARP | EtherType::RARP => (ARP_OCTETS_MIN, None),
+        EtherType::ARP | EtherType::RARP => (ARP_BYTES_MIN, None),
         EtherType::IN_BAND_MAD if takes_mads => (MAD_LEN, None),
         _ => return Err(PacketDrop::EtherType),
     };
@@ -368,7 +368,7 @@ fn decapsulate(buf: &mut Buf, takes_mads: bool) -> Result<EtherType, PacketDrop>
 fn post_receives(
     stock: &mut Stock,
     receives: &mut Receives,
-    (offset, octets): (usize, usize),
+    (offset, bytes): (usize, usize),
     request: impl Fn(u32) -> Request,
     mut post: impl FnMut(&[RecvRequest<'_>]) -> Result<(), PostError>,
 ) -> bool {
@@ -380,7 +380,7 @@ fn post_receives(
         while count < wanted
             && let Some(mut buf) = stock.cache.alloc()
         {
-            let fits = buf.set_window(offset, octets).is_some();
+            let fits = buf.set_window(offset, bytes).is_some();
             debug_assert!(fits, "looked at when the station was made");
             sges[count] = stock.sge(&buf).unwrap_or(NO_SGE);
             buffers[count] = buf.index();

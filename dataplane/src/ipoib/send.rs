@@ -1,4 +1,4 @@
-//! Sending: four octets in front of each packet, and one doorbell for each run to one queue pair.
+//! Sending: four bytes in front of each packet, and one doorbell for each run to one queue pair.
 //!
 //! Packets of a batch keep their order, so those of one flow do. A run ends where the next packet
 //! goes by another queue pair; all datagrams go by one.
@@ -45,7 +45,7 @@ enum Lane {
 }
 
 /// Names no memory.
-pub(super) const NO_SGE: Sge = Sge { address: 0, octets: 0, lkey: LKey(0) };
+pub(super) const NO_SGE: Sge = Sge { address: 0, bytes: 0, lkey: LKey(0) };
 const NO_REQUEST: SendRequest<'_> =
     SendRequest { id: 0, op: SendOp::Send, flags: SendFlags::NONE, data: Data::EMPTY };
 
@@ -101,22 +101,22 @@ impl Station {
     /// might have been.
     #[inline]
     fn admit(&self, outgoing: &mut Outgoing) -> Result<(), (Refusal, Option<u32>)> {
-        let octets = outgoing.packet.len() as u32;
+        let bytes = outgoing.packet.len() as u32;
         let mtu = match &outgoing.route {
             Route::Connected(way) if self.connections.is_open(way.connection) => way.mtu,
             route => {
-                let way = datagram(route, octets).map_err(|why| (why, None))?;
+                let way = datagram(route, bytes).map_err(|why| (why, None))?;
                 if self.datagrams.state != State::Started {
                     return Err((Refusal::Down, None));
                 }
                 way.mtu
             }
         };
-        if octets > mtu {
+        if bytes > mtu {
             return Err((Refusal::TooBig, Some(mtu)));
         }
         // What is copied may lie anywhere.
-        let is_inline = octets as usize + HEADER <= self.config.inline_octets_max as usize;
+        let is_inline = bytes as usize + HEADER <= self.config.inline_bytes_max as usize;
         if !is_inline && !self.knows(&outgoing.packet) {
             return Err((Refusal::Foreign, None));
         }
@@ -169,8 +169,8 @@ impl Station {
         };
         let count = run.min(sends.room());
         let packets = &left.as_slice()[..count];
-        let inline_octets_max = config.inline_octets_max as usize;
-        let is_inline = |buf: &Buf| buf.len() <= inline_octets_max;
+        let inline_bytes_max = config.inline_bytes_max as usize;
+        let is_inline = |buf: &Buf| buf.len() <= inline_bytes_max;
         let mut sges = [NO_SGE; N];
         for (sge, one) in sges.iter_mut().zip(packets) {
             if !is_inline(&one.packet) {
@@ -184,7 +184,7 @@ impl Station {
             let is_inline = is_inline(&one.packet);
             *flags = sends.flags(!is_inline, nth + 1 == count);
             let data = match is_inline {
-                true => Data::Inline(one.packet.octets()),
+                true => Data::Inline(one.packet.bytes()),
                 false => Data::Sges(std::slice::from_ref(sge)),
             };
             let id = name.id() | u64::from(sends.number(nth));
@@ -242,13 +242,13 @@ fn is_same_way(one: &Route, other: &Route) -> bool {
     }
 }
 
-/// The way of a datagram of so many octets: the only one, or that of what no connection takes. What
+/// The way of a datagram of so many bytes: the only one, or that of what no connection takes. What
 /// is too long for the latter is not too long: the connection will be back.
 #[inline]
-fn datagram(route: &Route, octets: u32) -> Result<&Datagram, Refusal> {
+fn datagram(route: &Route, bytes: u32) -> Result<&Datagram, Refusal> {
     match route {
         Route::Datagram(way) => Ok(way),
-        Route::Connected(Connected { fallback: Some(way), .. }) if octets <= way.mtu => Ok(way),
+        Route::Connected(Connected { fallback: Some(way), .. }) if bytes <= way.mtu => Ok(way),
         Route::Connected(_) => Err(Refusal::Disconnected),
         Route::Unknown => Err(Refusal::Unknown),
         Route::Pending => Err(Refusal::Pending),

@@ -13,23 +13,23 @@ fn traffic_of_all_ways_is_well_formed() {
     let mut pair = Pair::new(1, Setup::default());
     let seen: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
     let into = seen.clone();
-    pair.world.set_tap(Box::new(move |_, _, octets: &[u8]| into.borrow_mut().push(octets.into())));
+    pair.world.set_tap(Box::new(move |_, _, bytes: &[u8]| into.borrow_mut().push(bytes.into())));
     let (rc, uc) = (pair.connect(QpType::Rc), pair.connect(QpType::Uc));
     let mgid: std::net::Ipv6Addr = "ff12:401b:ffff::ffff:ffff".parse().unwrap();
     let host = &mut pair.hosts[0];
     let group = host.group(Gid(mgid.octets()), Lid(0xc000));
     for route in [host.datagram(), group, host.connected(rc[0]), host.connected(uc[0])] {
-        for (version, octets) in [(4, 60), (6, 60), (4, 2044), (6, 2044)] {
-            host.send(route, [packet(version, octets, 1)]);
+        for (version, bytes) in [(4, 60), (6, 60), (4, 2044), (6, 2044)] {
+            host.send(route, [packet(version, bytes, 1)]);
         }
     }
     pair.settle();
     pair.hosts[1].received.clear();
     pair.close();
     let seen = seen.take();
-    let octets: Vec<&[u8]> = seen.iter().map(Vec::as_slice).collect();
+    let bytes: Vec<&[u8]> = seen.iter().map(Vec::as_slice).collect();
     let fields = ["ip.version", "ipv6.version", "infiniband.deth"];
-    let Some(rows) = dissect("traffic_of_all_ways_is_well_formed", &octets, &fields) else {
+    let Some(rows) = dissect("traffic_of_all_ways_is_well_formed", &bytes, &fields) else {
         return;
     };
     let malformed: Vec<_> = rows.iter().filter(|row| !row.malformed.is_empty()).collect();

@@ -21,7 +21,7 @@ fn ends_in_order(qp_type: QpType, config: Config) {
         let route = pair.hosts[0].connected(ids[0]);
         pair.hosts[0].send(route, (0..20).map(|nth| packet(4, 3000, nth)));
         pair.settle();
-        assert_eq!(pair.hosts[1].octets().len(), 20);
+        assert_eq!(pair.hosts[1].bytes().len(), 20);
         for (host, id) in pair.hosts.iter_mut().zip(ids) {
             assert!(host.station.disconnect(&mut host.device, id));
             assert!(!host.station.disconnect(&mut host.device, id), "it is ending");
@@ -157,14 +157,14 @@ fn a_message_too_long_for_the_receiver_ends_the_connection_there_and_here() {
     let route = pair.hosts[0].connected(ids[0]);
     pair.hosts[0].send(route, [packet(4, 4092, 1)]);
     pair.settle();
-    assert_eq!(pair.hosts[1].octets(), [packet(4, 4092, 1)]);
-    // A sender that does not care is stopped, and no octet lands beyond the receive.
+    assert_eq!(pair.hosts[1].bytes(), [packet(4, 4092, 1)]);
+    // A sender that does not care is stopped, and no byte lands beyond the receive.
     pair.hosts[0].send(route, [packet(4, 4093, 2)]);
     pair.settle();
     for host in &mut pair.hosts {
         assert_eq!(host.events.drain(..).filter(is_failed).count(), 1);
     }
-    assert!(pair.hosts[1].octets().is_empty());
+    assert!(pair.hosts[1].bytes().is_empty());
     assert_eq!(pair.hosts[0].station.drops().of(PacketDrop::ConnectionLost), 1);
     pair.close();
 }
@@ -181,10 +181,10 @@ fn what_is_too_long_comes_back_with_the_length_that_is_not() {
         let refused = host.refused.pop().unwrap();
         assert!(host.refused.is_empty());
         assert_eq!((refused.why, refused.mtu), (Refusal::TooBig, Some(mtu)));
-        assert_eq!(refused.outgoing.packet.octets(), packet(4, mtu as usize + 1, 7));
+        assert_eq!(refused.outgoing.packet.bytes(), packet(4, mtu as usize + 1, 7));
     }
     pair.settle();
-    let mut lengths: Vec<_> = pair.hosts[1].octets().iter().map(Vec::len).collect();
+    let mut lengths: Vec<_> = pair.hosts[1].bytes().iter().map(Vec::len).collect();
     lengths.sort_unstable();
     assert_eq!(lengths, [UD_MTU as usize, 9000]);
     pair.close();

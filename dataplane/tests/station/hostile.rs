@@ -6,7 +6,7 @@ use pollux_mem::Memory;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::*;
 
-/// Sends messages past the station: whatever octets, by the given queue pair of host 0.
+/// Sends messages past the station: whatever bytes, by the given queue pair of host 0.
 struct Rogue {
     memory: Memory,
     region: MemoryRegion,
@@ -38,11 +38,11 @@ impl Rogue {
         Self { memory, region, cq, qp, op: SendOp::Datagram(to) }
     }
 
-    fn send(&mut self, pair: &mut Pair, octets: &[u8]) {
-        assert!(self.memory.write(0, octets));
+    fn send(&mut self, pair: &mut Pair, bytes: &[u8]) {
+        assert!(self.memory.write(0, bytes));
         let MemoryRegion { address, lkey, .. } = self.region;
-        let sges = [Sge { address, octets: octets.len() as u32, lkey }];
-        let data = Data::Sges(if octets.is_empty() { &[] } else { &sges });
+        let sges = [Sge { address, bytes: bytes.len() as u32, lkey }];
+        let data = Data::Sges(if bytes.is_empty() { &[] } else { &sges });
         let request = SendRequest { id: 0, op: self.op, flags: SendFlags::SIGNALED, data };
         let device = &mut pair.hosts[0].device;
         device.post_send(self.qp, &[request]).unwrap();
@@ -63,17 +63,17 @@ fn qp_init(pd: Pd, cq: Cq) -> QpInit {
         recv_requests_max: 1,
         send_sges_max: 1,
         recv_sges_max: 1,
-        inline_octets_max: 0,
+        inline_bytes_max: 0,
         signal_all: false,
     }
 }
 
-/// A message of this type, with so many octets behind the header that begin as version `version`
+/// A message of this type, with so many bytes behind the header that begin as version `version`
 /// does.
-fn message(ether_type: u16, reserved: u16, version: u8, octets: usize) -> Vec<u8> {
+fn message(ether_type: u16, reserved: u16, version: u8, bytes: usize) -> Vec<u8> {
     let mut message = ether_type.to_be_bytes().to_vec();
     message.extend(reserved.to_be_bytes());
-    message.extend(std::iter::repeat_n(version << 4 | 5, octets));
+    message.extend(std::iter::repeat_n(version << 4 | 5, bytes));
     message
 }
 
@@ -82,7 +82,7 @@ fn message(ether_type: u16, reserved: u16, version: u8, octets: usize) -> Vec<u8
 fn each_kind_of_nonsense_has_its_name() {
     let mut pair = Pair::new(1, Setup::default());
     let mut rogue = Rogue::new(&mut pair);
-    for (octets, why) in [
+    for (bytes, why) in [
         (vec![], Some(PacketDrop::Runt)),
         (vec![8, 0, 0], Some(PacketDrop::Runt)),
         (message(0x0800, 0, 4, 0), Some(PacketDrop::Truncated)),
@@ -100,17 +100,17 @@ fn each_kind_of_nonsense_has_its_name() {
         (message(0x0800, 0xffff, 4, 60), None),
     ] {
         let before = pair.hosts[1].station.drops().clone();
-        rogue.send(&mut pair, &octets);
-        let came = pair.hosts[1].octets();
+        rogue.send(&mut pair, &bytes);
+        let came = pair.hosts[1].bytes();
         let drops = pair.hosts[1].station.drops();
         match why {
             Some(why) => {
-                assert_eq!(drops.of(why), before.of(why) + 1, "{octets:?}");
+                assert_eq!(drops.of(why), before.of(why) + 1, "{bytes:?}");
                 assert!(came.is_empty());
             }
-            None => assert_eq!(came, [&octets[4..]], "reserved octets mean nothing"),
+            None => assert_eq!(came, [&bytes[4..]], "reserved bytes mean nothing"),
         }
-        assert_eq!(drops.total() - before.total(), why.iter().count() as u64, "{octets:?}");
+        assert_eq!(drops.total() - before.total(), why.iter().count() as u64, "{bytes:?}");
     }
     pair.close();
 }
@@ -123,41 +123,41 @@ fn nonsense_by_connection_is_dropped_and_the_connection_stays() {
     // By the station's own queue pair: its completions are not the station's, and are dropped.
     rogue.qp = pair.hosts[0].station.peering(ids[0]).unwrap().qp;
     rogue.op = SendOp::Send;
-    for (nth, octets) in
+    for (nth, bytes) in
         [vec![], vec![8, 0, 0], message(0x0800, 0, 4, 3), message(0x1234, 0, 4, 60_000)]
             .into_iter()
             .enumerate()
     {
-        rogue.send(&mut pair, &octets);
+        rogue.send(&mut pair, &bytes);
         assert_eq!(pair.hosts[1].station.drops().total(), nth as u64 + 1);
         assert_eq!(pair.hosts[0].station.drops().of(PacketDrop::Stray), nth as u64 + 1);
     }
     let route = pair.hosts[0].connected(ids[0]);
     pair.hosts[0].send(route, [packet(4, 5000, 1)]);
     pair.settle();
-    assert_eq!(pair.hosts[1].octets(), [packet(4, 5000, 1)]);
+    assert_eq!(pair.hosts[1].bytes(), [packet(4, 5000, 1)]);
     pair.close();
 }
 
-/// Any octets at all, thousands of them, with receives that stay as many as they were.
+/// Any bytes at all, thousands of them, with receives that stay as many as they were.
 #[test]
-fn any_octets_are_taken_or_counted() {
+fn any_bytes_are_taken_or_counted() {
     for seed in 0..20 {
         let mut pair = Pair::new(seed, Setup { small: [300; 2], ..Setup::default() });
         let mut rogue = Rogue::new(&mut pair);
         let mut rng = SeededRng::new(seed);
         let mut came = 0;
         for _ in 0..500 {
-            let octets_max = if rng.happens(500_000) { 64 } else { 2048 };
-            let octets = rng.below(octets_max) as usize;
-            let mut message = end::pattern(rng.next_u64(), octets);
+            let bytes_max = if rng.happens(500_000) { 64 } else { 2048 };
+            let bytes = rng.below(bytes_max) as usize;
+            let mut message = end::pattern(rng.next_u64(), bytes);
             let ether_types = [0x0800u16, 0x86dd, 0x0806, 0x8035];
-            if octets >= 5 && rng.happens(800_000) {
+            if bytes >= 5 && rng.happens(800_000) {
                 let ether_type = ether_types[rng.below(4) as usize];
                 message[..2].copy_from_slice(&ether_type.to_be_bytes());
             }
             rogue.send(&mut pair, &message);
-            came += pair.hosts[1].octets().len() as u64;
+            came += pair.hosts[1].bytes().len() as u64;
         }
         let station = &pair.hosts[1].station;
         assert_eq!(came + station.drops().total(), 500, "seed {seed}");

@@ -23,7 +23,7 @@ fn a_full_queue_gives_back_what_it_has_no_room_for() {
     host.send(route, packets.clone());
     assert_eq!(host.refused.len(), 36, "64 sends may be outstanding");
     assert!(host.refused.iter().all(|refused| refused.why == Refusal::Full));
-    let back = host.refused.drain(..).map(|one| one.outgoing.packet.octets().to_vec());
+    let back = host.refused.drain(..).map(|one| one.outgoing.packet.bytes().to_vec());
     assert_eq!(back.collect::<Vec<_>>(), packets[64..]);
     assert_eq!(host.station.refusals().of(Refusal::Full), 36);
     // Once there is room again, they go.
@@ -31,7 +31,7 @@ fn a_full_queue_gives_back_what_it_has_no_room_for() {
     pair.settle();
     pair.hosts[0].send(route, packets[64..].to_vec());
     pair.settle();
-    assert_eq!(pair.hosts[1].octets(), packets);
+    assert_eq!(pair.hosts[1].bytes(), packets);
     pair.close();
 }
 
@@ -76,7 +76,7 @@ fn an_empty_pool_is_counted_and_no_stall() {
     let mut came = Vec::new();
     while came.len() < 48 {
         for received in std::mem::take(&mut pair.hosts[1].received) {
-            came.push(received.packet.octets().to_vec());
+            came.push(received.packet.bytes().to_vec());
             pair.hosts[1].station.recycle(received.packet);
         }
         assert!(pair.step());
@@ -85,7 +85,7 @@ fn an_empty_pool_is_counted_and_no_stall() {
     assert_eq!(datagrams, 8);
     // Who makes packets here has the same choice: one of the other memory, if that is longer.
     let host = &mut pair.hosts[0];
-    let lengths = [60, 2044, 2045, 65_520].map(|octets| host.station.buffer(octets));
+    let lengths = [60, 2044, 2045, 65_520].map(|bytes| host.station.buffer(bytes));
     let capacities = lengths.map(|buf| buf.map(|buf| buf.capacity() - PACKET_OFFSET));
     assert_eq!(capacities, [2044, 2044, 65_520, 65_520].map(Some));
     assert!(host.station.buffer(65_521).is_none());
@@ -103,7 +103,7 @@ fn ways_that_lead_nowhere_give_the_packet_back() {
     ] {
         host.send(route, [packet(4, 100, 1)]);
         let refused = host.refused.pop().unwrap();
-        assert_eq!((refused.why, refused.outgoing.packet.octets()), (why, &packet(4, 100, 1)[..]));
+        assert_eq!((refused.why, refused.outgoing.packet.bytes()), (why, &packet(4, 100, 1)[..]));
     }
     // By a connection that is not ready: a fault of whoever wrote the table, and the packet stays.
     let id = host.station.connect(&mut host.device, host.peer, QpType::Rc).unwrap();
@@ -125,9 +125,9 @@ fn ways_that_lead_nowhere_give_the_packet_back() {
     host.station.send(&mut host.device, &mut batch, &mut host.refused);
     assert_eq!(host.refused.len(), 1);
     assert_eq!(host.refused[0].why, Refusal::Stale);
-    assert_eq!(host.refused[0].outgoing.packet.octets(), packet(4, 100, 2));
+    assert_eq!(host.refused[0].outgoing.packet.bytes(), packet(4, 100, 2));
     pair.settle();
-    assert_eq!(pair.hosts[1].octets(), [packet(4, 100, 1), packet(4, 100, 3)]);
+    assert_eq!(pair.hosts[1].bytes(), [packet(4, 100, 1), packet(4, 100, 3)]);
     pair.close();
 }
 
@@ -135,7 +135,7 @@ fn ways_that_lead_nowhere_give_the_packet_back() {
 fn buffers_that_cannot_be_sent_come_back_as_they_were() {
     let mut pair = Pair::new(1, Setup::default());
     let host = &mut pair.hosts[0];
-    let foreign = PoolConfig { buffers: 2, buffer_octets: 256, headroom_octets: 64 };
+    let foreign = PoolConfig { buffers: 2, buffer_bytes: 256, headroom_bytes: 64 };
     let foreign = Pool::new(foreign).unwrap();
     let mut unknown = foreign.alloc().unwrap();
     unknown.push_back(150).unwrap().fill(0x45);
@@ -152,9 +152,9 @@ fn buffers_that_cannot_be_sent_come_back_as_they_were() {
     host.station.send(&mut host.device, &mut batch, &mut host.refused);
     let whys: Vec<_> = host.refused.iter().map(|refused| refused.why).collect();
     assert_eq!(whys, [Refusal::Foreign, Refusal::NoHeadroom]);
-    assert!(host.refused.iter().all(|one| one.outgoing.packet.octets() == [0x45; 150]));
+    assert!(host.refused.iter().all(|one| one.outgoing.packet.bytes() == [0x45; 150]));
     pair.settle();
-    assert_eq!(pair.hosts[1].octets(), [[0x45; 30]], "what is copied may lie anywhere");
+    assert_eq!(pair.hosts[1].bytes(), [[0x45; 30]], "what is copied may lie anywhere");
     pair.close();
     assert_eq!(foreign.outstanding(), 0, "and its buffer goes home");
 }
@@ -186,7 +186,7 @@ fn a_station_stops_and_starts_again() {
         let route = pair.hosts[1].datagram();
         pair.hosts[1].send(route, [packet(6, 500, 3)]);
         pair.settle();
-        assert_eq!(pair.hosts[0].octets(), [packet(6, 500, 3)]);
+        assert_eq!(pair.hosts[0].bytes(), [packet(6, 500, 3)]);
     }
     pair.close();
 }
@@ -201,12 +201,12 @@ fn datagrams_show_the_key_of_the_broadcast_group() {
     let route = host.datagram();
     host.send(route, [packet(4, 100, 1)]);
     pair.settle();
-    assert!(pair.hosts[1].octets().is_empty(), "another key");
+    assert!(pair.hosts[1].bytes().is_empty(), "another key");
     let host = &mut pair.hosts[0];
     host.station.set_link(&mut host.device, host.link).unwrap();
     host.send(route, [packet(4, 100, 2)]);
     pair.settle();
-    assert_eq!(pair.hosts[1].octets(), [packet(4, 100, 2)]);
+    assert_eq!(pair.hosts[1].bytes(), [packet(4, 100, 2)]);
     pair.close();
 }
 
@@ -227,7 +227,7 @@ fn a_failed_queue_pair_is_told_of_and_starts_again() {
     let route = host.datagram();
     host.send(route, [packet(4, 1000, 1)]);
     pair.settle();
-    assert_eq!(pair.hosts[1].octets(), [packet(4, 1000, 1)]);
+    assert_eq!(pair.hosts[1].bytes(), [packet(4, 1000, 1)]);
     pair.close();
 }
 
@@ -250,7 +250,7 @@ fn a_datagram_that_cannot_be_sent_stops_no_other() {
     assert_eq!(pair.hosts[0].station.drops().of(PacketDrop::DatagramFailed), 1);
     pair.hosts[0].send(route, [packet(4, 60, 2)]);
     pair.settle();
-    assert_eq!(pair.hosts[1].octets(), [packet(4, 60, 2)]);
+    assert_eq!(pair.hosts[1].bytes(), [packet(4, 60, 2)]);
     assert!(pair.hosts[0].refused.is_empty());
 }
 
@@ -260,7 +260,7 @@ fn numbers_that_cannot_work_are_refused_with_a_sentence() {
     let adapter = Adapter::new(Port::active(Lid(1), Guid(1)));
     let mut device = SoftDevice::new("soft", adapter, link);
     let pd = device.create_pd().unwrap();
-    let memory = |octets| PacketMemory::new(4, octets).unwrap();
+    let memory = |bytes| PacketMemory::new(4, bytes).unwrap();
     let mut refusal = |config, small, large| {
         let (small, large) = (memory(small), memory(large));
         Station::new(&mut device, pd, config, &small, &large).unwrap_err().to_string()
@@ -268,11 +268,11 @@ fn numbers_that_cannot_work_are_refused_with_a_sentence() {
     let config = Config::default();
     assert_eq!(
         refusal(config, 2044, CM_MTU),
-        "station: small: its buffers have room for packets of 2044 octets; 4092 are needed"
+        "station: small: its buffers have room for packets of 2044 bytes; 4092 are needed"
     );
     assert_eq!(
         refusal(config, 4092, 9000),
-        "station: large: its buffers have room for packets of 9000 octets; 65520 are needed"
+        "station: large: its buffers have room for packets of 9000 bytes; 65520 are needed"
     );
     let config = Config { receive_mtu: 65_525, ..config };
     assert_eq!(refusal(config, 4092, CM_MTU), "station: over the adapter's receive_mtu of 65524");

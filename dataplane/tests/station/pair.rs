@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// As OpenSM chooses it.
 pub const QKEY: QKey = QKey(0x0b1b);
-/// Of datagrams, on a link of 2,048 octets.
+/// Of datagrams, on a link of 2,048 bytes.
 pub const UD_MTU: u32 = 2044;
 /// Of connections.
 pub const CM_MTU: u32 = 65_520;
@@ -77,7 +77,7 @@ impl Pair {
         let (world, [link_a, link_b]) = World::new(seed, setup.wire);
         let device = |link, lid| {
             let mut port = Port::active(Lid(lid), Guid(lid.into()));
-            port.mtu = Mtu::OCTETS_2048;
+            port.mtu = Mtu::BYTES_2048;
             SoftDevice::new("soft", Adapter::new(port), link)
         };
         let sizes = |nth: usize| (setup.small[nth], setup.large[nth]);
@@ -164,7 +164,7 @@ fn attributes(qp_type: QpType, peer: Qpn, lid: u16, retries: Retries) -> [QpAttr
     let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
     let rtr = QpAttributes {
         path: Some(path(lid)),
-        path_mtu: Some(Mtu::OCTETS_2048),
+        path_mtu: Some(Mtu::BYTES_2048),
         dest_qp: Some(peer),
         rq_psn: Some(Psn::new(0xff_fff0)),
         responder_resources: rc.then_some(0),
@@ -192,7 +192,7 @@ impl<L: Link> Host<L> {
     ) -> Self {
         let pd = device.create_pd().unwrap();
         let port = device.port(1).unwrap();
-        let small = PacketMemory::new(small, port.mtu_max.octets().unwrap() as u32 - 4).unwrap();
+        let small = PacketMemory::new(small, port.mtu_max.bytes().unwrap() as u32 - 4).unwrap();
         let large = PacketMemory::new(large, CM_MTU).unwrap();
         let mut station = Station::new(&mut device, pd, config, &small, &large).unwrap();
         let gid = device.gid(1, 0).unwrap();
@@ -246,19 +246,19 @@ impl<L: Link> Host<L> {
         Route::Datagram(Datagram { ah, qpn: Qpn::MULTICAST, mtu: UD_MTU })
     }
 
-    /// A packet of these octets, in a buffer of whichever memory has room.
-    pub fn packet(&self, octets: &[u8]) -> Buf {
-        let memory = if octets.len() <= UD_MTU as usize { &self.small } else { &self.large };
+    /// A packet of these bytes, in a buffer of whichever memory has room.
+    pub fn packet(&self, bytes: &[u8]) -> Buf {
+        let memory = if bytes.len() <= UD_MTU as usize { &self.small } else { &self.large };
         let mut buf = memory.pool().alloc().expect("a test makes no more than there are");
-        buf.push_back(octets.len()).unwrap().copy_from_slice(octets);
+        buf.push_back(bytes.len()).unwrap().copy_from_slice(bytes);
         buf
     }
 
     /// Sends packets the same way.
     pub fn send(&mut self, route: Route, packets: impl IntoIterator<Item = Vec<u8>>) {
-        let outgoing = |octets: Vec<u8>| Outgoing {
-            packet: self.packet(&octets),
-            ether_type: ether_type(&octets),
+        let outgoing = |bytes: Vec<u8>| Outgoing {
+            packet: self.packet(&bytes),
+            ether_type: ether_type(&bytes),
             route,
         };
         let mut batch: Vec<_> = packets.into_iter().map(outgoing).collect();
@@ -267,29 +267,29 @@ impl<L: Link> Host<L> {
     }
 
     /// What has come, in order.
-    pub fn octets(&mut self) -> Vec<Vec<u8>> {
-        let octets = |received: Received| received.packet.octets().to_vec();
-        std::mem::take(&mut self.received).into_iter().map(octets).collect()
+    pub fn bytes(&mut self) -> Vec<Vec<u8>> {
+        let bytes = |received: Received| received.packet.bytes().to_vec();
+        std::mem::take(&mut self.received).into_iter().map(bytes).collect()
     }
 }
 
 /// What packets that `packet` makes are.
-pub fn ether_type(octets: &[u8]) -> EtherType {
-    if octets[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 }
+pub fn ether_type(bytes: &[u8]) -> EtherType {
+    if bytes[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 }
 }
 
 /// A packet of this version and length, header included, unlike others.
-pub fn packet(version: u8, octets: usize, nth: u64) -> Vec<u8> {
-    let mut packet = end::pattern(nth + 1, octets);
+pub fn packet(version: u8, bytes: usize, nth: u64) -> Vec<u8> {
+    let mut packet = end::pattern(nth + 1, bytes);
     if version == 4 {
         packet[..20].fill(0);
         packet[0] = 0x45;
-        packet[2..4].copy_from_slice(&(octets as u16).to_be_bytes());
+        packet[2..4].copy_from_slice(&(bytes as u16).to_be_bytes());
         packet[8..10].copy_from_slice(&[64, 253]);
     } else {
         packet[..40].fill(0);
         packet[0] = 0x60;
-        packet[4..6].copy_from_slice(&((octets - 40) as u16).to_be_bytes());
+        packet[4..6].copy_from_slice(&((bytes - 40) as u16).to_be_bytes());
         packet[6..8].copy_from_slice(&[59, 64]);
     }
     packet

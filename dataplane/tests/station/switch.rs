@@ -90,7 +90,7 @@ fn everybody_hears_a_group_but_the_one_who_speaks() {
                 other => panic!("{other:?}"),
             });
             assert!(groups.eq([Some(mgid), None]));
-            assert_eq!(host.octets(), [packet(4, 500, speaker as u64), packet(6, 700, nth as u64)]);
+            assert_eq!(host.bytes(), [packet(4, 500, speaker as u64), packet(6, 700, nth as u64)]);
         }
     }
     for mut host in hosts {

@@ -13,11 +13,11 @@ const LENGTHS: [usize; 14] =
     [21, 41, 64, 123, 124, 125, 1500, 2043, 2044, 2045, 4092, 9000, 65_519, 65_520];
 
 fn packets(mtu: u32) -> Vec<Vec<u8>> {
-    let lengths = LENGTHS.into_iter().filter(|&octets| octets <= mtu as usize);
-    let versions = |octets| [4, 6].into_iter().map(move |version| (version, octets));
+    let lengths = LENGTHS.into_iter().filter(|&bytes| bytes <= mtu as usize);
+    let versions = |bytes| [4, 6].into_iter().map(move |version| (version, bytes));
     let makeable =
-        lengths.flat_map(versions).filter(|&(version, octets)| version == 4 || octets > 40);
-    (0..).zip(makeable).map(|(nth, (version, octets))| packet(version, octets, nth)).collect()
+        lengths.flat_map(versions).filter(|&(version, bytes)| version == 4 || bytes > 40);
+    (0..).zip(makeable).map(|(nth, (version, bytes))| packet(version, bytes, nth)).collect()
 }
 
 // req: ud-encapsulation
@@ -33,9 +33,9 @@ fn every_length_by_datagram() {
         let to = &mut pair.hosts[1 - from];
         let expected = Sender::Datagram { qpn, lid, gid: None, group: None };
         assert!(to.received.iter().all(|received| received.from == expected));
-        assert!(to.received.iter().all(|one| one.ether_type == ether_type(one.packet.octets())));
+        assert!(to.received.iter().all(|one| one.ether_type == ether_type(one.packet.bytes())));
         assert!(to.received.iter().all(|one| one.packet.headroom() == PACKET_OFFSET));
-        assert_eq!(to.octets(), packets);
+        assert_eq!(to.bytes(), packets);
     }
     pair.close();
 }
@@ -52,7 +52,7 @@ fn by_connection(qp_type: QpType, config: Config) {
         let expected = Sender::Connection(ids[1 - from]);
         assert!(to.received.iter().all(|received| received.from == expected));
         assert!(to.received.iter().all(|one| one.packet.headroom() == PACKET_OFFSET));
-        assert_eq!(to.octets(), packets);
+        assert_eq!(to.bytes(), packets);
     }
     for host in &pair.hosts {
         let traffic = host.station.traffic();
@@ -91,7 +91,7 @@ fn packets_come_by_every_way_at_once() {
         host.send(route, [packet(4, 100, nth)]);
     }
     pair.settle();
-    let mut came = pair.hosts[1].octets();
+    let mut came = pair.hosts[1].bytes();
     let mut sent: Vec<_> = (0..30).map(|nth| packet(4, 100, nth)).collect();
     came.sort();
     sent.sort();
@@ -120,7 +120,7 @@ fn groups_go_by_datagram_and_never_back_to_the_sender() {
     let qpn = pair.hosts[0].station.qpn();
     let expected = Sender::Datagram { qpn, lid: Lid(1), gid: Some(gid(1)), group: Some(mgid) };
     assert!(pair.hosts[1].received.iter().all(|received| received.from == expected));
-    assert_eq!(pair.hosts[1].octets(), [packet(4, 300, 1), packet(6, 1000, 2)]);
+    assert_eq!(pair.hosts[1].bytes(), [packet(4, 300, 1), packet(6, 1000, 2)]);
 
     // Unicast with a GRH is taken as well.
     let grh = Some(GlobalRoute { dgid: gid(2), hop_limit: 9, ..GlobalRoute::default() });
@@ -160,9 +160,9 @@ fn lossy(qp_type: QpType, seed: u64) -> usize {
     }
     pair.settle();
     assert!(pair.hosts[0].refused.is_empty(), "seed {seed}");
-    let came = pair.hosts[1].octets();
+    let came = pair.hosts[1].bytes();
     let mut rest = sent.iter();
-    assert!(came.iter().all(|one| rest.any(|sent| sent == one)), "seed {seed}: order or octets");
+    assert!(came.iter().all(|one| rest.any(|sent| sent == one)), "seed {seed}: order or bytes");
     pair.close();
     sent.len() - came.len()
 }

@@ -15,8 +15,8 @@ pub struct Completion {
     pub kind: CompletionKind,
     /// The queue pair, by number, since a shared receive queue does not tell.
     pub qpn: Qpn,
-    /// Octets received, or read; on UD with the 40 of the GRH.
-    pub octets: u32,
+    /// Bytes received, or read; on UD with the 40 of the GRH.
+    pub bytes: u32,
     /// What came with the message.
     pub with: With,
     /// Of a datagram: where it came from.
@@ -30,7 +30,7 @@ impl Completion {
         status: CompletionStatus::General,
         kind: CompletionKind::Send,
         qpn: Qpn(0),
-        octets: 0,
+        bytes: 0,
         with: With::Nothing,
         from: None,
     };
@@ -60,7 +60,7 @@ impl CompletionKind {
     }
 }
 
-/// What came with a message beside its octets.
+/// What came with a message beside its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum With {
     /// Nothing.
@@ -85,7 +85,7 @@ pub struct Source {
     pub dlid_path_bits: u8,
     /// Which entry of our P_Key table it matched.
     pub pkey_index: u16,
-    /// Whether the first 40 octets of the buffer are a GRH.
+    /// Whether the first 40 bytes of the buffer are a GRH.
     pub has_grh: bool,
 }
 

@@ -163,7 +163,7 @@ pub struct Limits {
     pub qps_max: u32,
     pub requests_max: u32,
     pub sges_max: u32,
-    pub inline_octets_max: u32,
+    pub inline_bytes_max: u32,
     pub ahs_max: u32,
     pub multicast_attachments_max: u32,
     pub responder_resources_max: u8,

@@ -147,7 +147,7 @@ pub enum PostRefusal {
     InlineTooLong,
     /// A request that this transport does not have, or that its address or key is missing for.
     BadOperation,
-    /// Longer than any message: 2^31 octets.
+    /// Longer than any message: 2^31 bytes.
     TooLong,
     /// The driver refused, with this number of the system's.
     System(i32),
@@ -173,7 +173,7 @@ impl fmt::Display for PostError {
                 let system = std::io::Error::from_raw_os_error(errno);
                 write!(f, "{system}; query the queue pair, and look at the kernel's log")
             }
-            PostRefusal::TooLong => f.write_str("a message has at most 2^31 octets"),
+            PostRefusal::TooLong => f.write_str("a message has at most 2^31 bytes"),
             PostRefusal::Gone => f.write_str("the adapter is gone"),
         }
     }

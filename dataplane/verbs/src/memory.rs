@@ -114,10 +114,10 @@ impl fmt::Debug for Access {
 /// Registered memory: where it is, and its two names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryRegion {
-    /// First octet, as work requests and peers count.
+    /// First byte, as work requests and peers count.
     pub address: u64,
-    /// Octets.
-    pub octets: u64,
+    /// Bytes.
+    pub bytes: u64,
     /// For work requests.
     pub lkey: LKey,
     /// For peers; of use to them only with remote rights.

@@ -126,8 +126,8 @@ pub struct QpInit {
     pub send_sges_max: u32,
     /// Entries that a receive may scatter.
     pub recv_sges_max: u32,
-    /// Octets that a send may carry inline.
-    pub inline_octets_max: u32,
+    /// Bytes that a send may carry inline.
+    pub inline_bytes_max: u32,
     /// Every send is signalled, asked or not.
     pub signal_all: bool,
 }

@@ -10,10 +10,10 @@ use std::ops::BitOr;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sge {
-    /// First octet, counted as the region's address is.
+    /// First byte, counted as the region's address is.
     pub address: u64,
-    /// Octets.
-    pub octets: u32,
+    /// Bytes.
+    pub bytes: u32,
     /// The region's key.
     pub lkey: LKey,
 }
@@ -28,20 +28,20 @@ pub enum Data<'a> {
 }
 
 impl Data<'_> {
-    /// No octets at all.
+    /// No bytes at all.
     pub const EMPTY: Self = Self::Sges(&[]);
 
-    /// Octets in all.
-    pub fn octets(&self) -> u64 {
+    /// Bytes in all.
+    pub fn bytes(&self) -> u64 {
         match self {
-            Self::Inline(octets) => octets.len() as u64,
-            Self::Sges(sges) => sges.iter().map(|sge| u64::from(sge.octets)).sum(),
+            Self::Inline(bytes) => bytes.len() as u64,
+            Self::Sges(sges) => sges.iter().map(|sge| u64::from(sge.bytes)).sum(),
         }
     }
 }
 
 /// The longest message that a connection carries (IBA 9.7.7.1.1).
-pub const MESSAGE_OCTETS_MAX: u64 = 1 << 31;
+pub const MESSAGE_BYTES_MAX: u64 = 1 << 31;
 
 /// A request to a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub enum SendOp {
     WriteImm(Remote, u32),
     /// Out of the peer's memory. RC.
     Read(Remote),
-    /// Eight octets of the peer's memory become `swap` if they are `compare`; what they were is the
+    /// Eight bytes of the peer's memory become `swap` if they are `compare`; what they were is the
     /// answer. RC.
     CompareSwap {
         /// Where; a multiple of eight.
@@ -88,7 +88,7 @@ pub enum SendOp {
         /// What will be there.
         swap: u64,
     },
-    /// `add` is added to eight octets of the peer's memory; what they were is the answer. RC.
+    /// `add` is added to eight bytes of the peer's memory; what they were is the answer. RC.
     FetchAdd {
         /// Where; a multiple of eight.
         remote: Remote,
@@ -136,7 +136,7 @@ pub struct Destination {
 /// A place in a peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// First octet.
+    /// First byte.
     pub address: u64,
     /// The key that the peer gave out for it.
     pub rkey: RKey,
@@ -151,10 +151,10 @@ pub struct Bind {
     pub rkey: RKey,
     /// The region, which must allow [`Access::BIND`].
     pub region: LKey,
-    /// First octet of the stretch.
+    /// First byte of the stretch.
     pub address: u64,
-    /// Octets of the stretch; 0 binds to nothing.
-    pub octets: u64,
+    /// Bytes of the stretch; 0 binds to nothing.
+    pub bytes: u64,
     /// What peers may do there.
     pub access: Access,
 }
@@ -188,7 +188,7 @@ impl BitOr for SendFlags {
 
 /// A request to a receive queue: where the next message goes.
 ///
-/// On UD the first 40 octets are for the GRH, if there was one; they stay as they were if not.
+/// On UD the first 40 bytes are for the GRH, if there was one; they stay as they were if not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvRequest<'a> {
     /// The caller's own; comes back in the completion.

@@ -6,7 +6,7 @@
 //!
 //! On two cores of a virtual machine (Xeon with AVX-512, clock of 2.3 GHz, others' load beside):
 //!
-//! | what | time | octets a clock cycle |
+//! | what | time | bytes a clock cycle |
 //! |---|---|---|
 //! | `parse` | 9 ns | |
 //! | `emit` | 4 ns | |

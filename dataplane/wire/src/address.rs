@@ -181,14 +181,14 @@ number_field!(Qpn(u32));
 impl crate::layout::Field for Gid {
     const WIDTH_MAX: usize = 128;
     #[inline(always)]
-    fn load(octets: &[u8], bit: usize, _width: usize) -> Self {
+    fn load(bytes: &[u8], bit: usize, _width: usize) -> Self {
         let mut gid = [0; 16];
-        gid.copy_from_slice(&octets[bit / 8..bit / 8 + 16]);
+        gid.copy_from_slice(&bytes[bit / 8..bit / 8 + 16]);
         Self(gid)
     }
     #[inline(always)]
-    fn store(self, octets: &mut [u8], bit: usize, _width: usize) {
-        octets[bit / 8..bit / 8 + 16].copy_from_slice(&self.0);
+    fn store(self, bytes: &mut [u8], bit: usize, _width: usize) {
+        bytes[bit / 8..bit / 8 + 16].copy_from_slice(&self.0);
     }
 }
 

@@ -17,14 +17,14 @@ pub const RECORD_HEADERS_LEN: usize = RecordHeader::LEN + ErfHeader::LEN;
 
 layout! {
     /// What a pcap file begins with. Big-endian here; readers tell by the magic number.
-    pub struct FileHeader: 24 octets {
+    pub struct FileHeader: 24 bytes {
         /// [`FileHeader::MAGIC_NANOSECONDS`].
         0:0   32  magic: u32,
         /// 2.
         4:0   16  version_major: u16,
         /// 4.
         6:0   16  version_minor: u16,
-        /// Octets of a packet that are kept at the most.
+        /// Bytes of a packet that are kept at the most.
         16:0  32  snap_len: u32,
         /// What the packets are.
         20:0  32  link_type: u32,
@@ -52,30 +52,30 @@ impl FileHeader {
 
 layout! {
     /// What pcap puts before every packet.
-    pub struct RecordHeader: 16 octets {
+    pub struct RecordHeader: 16 bytes {
         /// Seconds since 1970.
         0:0   32  seconds: u32,
         /// And so many nanoseconds.
         4:0   32  nanoseconds: u32,
-        /// Octets that follow.
+        /// Bytes that follow.
         8:0   32  kept_len: u32,
-        /// Octets that there were.
+        /// Bytes that there were.
         12:0  32  full_len: u32,
     }
 }
 
 layout! {
     /// What ERF puts before every packet.
-    pub struct ErfHeader: 16 octets {
-        /// 32 bits of seconds and 32 of fraction, *least* significant octet first, unlike the rest.
+    pub struct ErfHeader: 16 bytes {
+        /// 32 bits of seconds and 32 of fraction, *least* significant byte first, unlike the rest.
         0:0   64  timestamp_le: [u8; 8],
         /// [`ErfHeader::TYPE_INFINIBAND`].
         8:0    8  record_type: u8,
         /// [`ErfHeader::VARYING_LENGTH`].
         9:0    8  flags: u8,
-        /// Octets of this header and the packet.
+        /// Bytes of this header and the packet.
         10:0  16  record_len: u16,
-        /// Octets of the packet on the wire.
+        /// Bytes of the packet on the wire.
         14:0  16  wire_len: u16,
     }
 }
@@ -87,7 +87,7 @@ impl ErfHeader {
     pub const VARYING_LENGTH: u8 = 0x04;
 }
 
-/// What goes before a packet of `len` octets, seen at `time` since 1970.
+/// What goes before a packet of `len` bytes, seen at `time` since 1970.
 pub fn record(time: Duration, len: usize) -> Result<[u8; RECORD_HEADERS_LEN], WireError> {
     if len > PACKET_LEN_MAX {
         return Err(WireError::BadLength { format: "ErfHeader" });
@@ -107,7 +107,7 @@ pub fn record(time: Duration, len: usize) -> Result<[u8; RECORD_HEADERS_LEN], Wi
     Ok(headers)
 }
 
-/// What goes before a frame of Ethernet of `len` octets, seen at `time` since 1970.
+/// What goes before a frame of Ethernet of `len` bytes, seen at `time` since 1970.
 pub fn ethernet_record(time: Duration, len: u16) -> RecordHeader {
     RecordHeader {
         seconds: time.as_secs() as u32,

@@ -11,7 +11,7 @@ pub struct MacAddress(pub [u8; 6]);
 
 layout! {
     /// What a frame begins with.
-    pub struct EthernetHeader: 14 octets {
+    pub struct EthernetHeader: 14 bytes {
         /// Who is to get it.
         0:0   48  destination: MacAddress,
         /// Who sent it.
@@ -22,7 +22,7 @@ layout! {
 }
 
 impl MacAddress {
-    /// Length in octets.
+    /// Length in bytes.
     pub const LEN: usize = 6;
     /// Everybody.
     pub const BROADCAST: Self = Self([0xff; 6]);
@@ -55,12 +55,12 @@ impl fmt::Debug for MacAddress {
 impl Field for MacAddress {
     const WIDTH_MAX: usize = 48;
     #[inline(always)]
-    fn load(octets: &[u8], bit: usize, width: usize) -> Self {
-        Self(Field::load(octets, bit, width))
+    fn load(bytes: &[u8], bit: usize, width: usize) -> Self {
+        Self(Field::load(bytes, bit, width))
     }
     #[inline(always)]
-    fn store(self, octets: &mut [u8], bit: usize, width: usize) {
-        self.0.store(octets, bit, width);
+    fn store(self, bytes: &mut [u8], bit: usize, width: usize) {
+        self.0.store(bytes, bit, width);
     }
 }
 
@@ -68,10 +68,10 @@ impl Field for MacAddress {
 impl Layout for MacAddress {
     const NAME: &'static str = "MacAddress";
     const LEN: usize = Self::LEN;
-    const FIELDS: &'static [FieldSpec] = &[FieldSpec { name: "octets", bit: 0, width: 48 }];
+    const FIELDS: &'static [FieldSpec] = &[FieldSpec { name: "bytes", bit: 0, width: 48 }];
 
-    fn read(octets: &[u8]) -> Result<(Self, &[u8]), WireError> {
-        split_header(Self::NAME, octets).map(|(own, rest)| (Self(*own), rest))
+    fn read(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
+        split_header(Self::NAME, bytes).map(|(own, rest)| (Self(*own), rest))
     }
 
     fn write<'a>(&self, out: &'a mut [u8]) -> Result<&'a mut [u8], WireError> {
@@ -91,19 +91,19 @@ mod tests {
 
     #[test]
     fn header_by_hand() {
-        let octets = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 8, 6];
+        let bytes = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 8, 6];
         let header = EthernetHeader {
             destination: MacAddress::BROADCAST,
             source: MacAddress([2, 0, 0, 0, 0, 1]),
             ether_type: EtherType::ARP,
         };
-        assert_eq!((EthernetHeader::parse(&octets), header.emit()), (header, octets));
+        assert_eq!((EthernetHeader::parse(&bytes), header.emit()), (header, bytes));
         assert!(header.destination.is_group() && !header.source.is_group());
         assert_eq!(format!("{}", header.source), "02:00:00:00:00:01");
     }
 
     #[test]
-    fn a_group_has_the_low_octets_of_its_gid() {
+    fn a_group_has_the_low_bytes_of_its_gid() {
         let group: Ipv6Addr = "ff02::1:ff00:1234".parse().unwrap();
         let mac = MacAddress::of_group(Gid(group.octets()));
         assert_eq!(mac, MacAddress([0x33, 0x33, 0xff, 0, 0x12, 0x34]));

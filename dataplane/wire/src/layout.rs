@@ -1,6 +1,6 @@
 //! How a table of offsets becomes a type.
 //!
-//! Nearly every format in this crate is a fixed header: so many octets, each field at a known bit.
+//! Nearly every format in this crate is a fixed header: so many bytes, each field at a known bit.
 //! The specification prints it as a table; [`layout!`](crate::layout!) takes that table as it
 //! stands and makes of it a plain struct with `read`, `parse`, `write` and `emit`. So what can be
 //! wrong with a format is one number in one table, and the table is what the next reader sees
@@ -13,27 +13,27 @@
 //! What a table leaves out is reserved: ignored when received, zero when sent.
 //!
 //! A format with a variable part (options, segments, payload) has a hand-written *view* beside its
-//! fixed header: a struct that borrows the octets, made by one checked constructor, whose accessors
+//! fixed header: a struct that borrows the bytes, made by one checked constructor, whose accessors
 //! cannot fail any more.
 
 use core::fmt;
 
-/// Why octets are not the format that they were taken for.
+/// Why bytes are not the format that they were taken for.
 ///
 /// Receivers count these by [`WireError::reason`]; they are not logged packet by packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WireError {
-    /// Fewer octets than the format has.
+    /// Fewer bytes than the format has.
     Truncated {
         /// The format.
         format: &'static str,
-        /// Octets that it needs.
+        /// Bytes that it needs.
         needed: usize,
-        /// Octets that there were.
+        /// Bytes that there were.
         have: usize,
     },
-    /// A length field that contradicts the octets present or the format's limits.
+    /// A length field that contradicts the bytes present or the format's limits.
     BadLength {
         /// The format.
         format: &'static str,
@@ -54,9 +54,9 @@ pub enum WireError {
     NoRoom {
         /// The format.
         format: &'static str,
-        /// Octets that it needs.
+        /// Bytes that it needs.
         needed: usize,
-        /// Octets that there were.
+        /// Bytes that there were.
         have: usize,
     },
 }
@@ -78,13 +78,13 @@ impl fmt::Display for WireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Truncated { format, needed, have } => {
-                write!(f, "{format}: {have} octets where at least {needed} belong")
+                write!(f, "{format}: {have} bytes where at least {needed} belong")
             }
             Self::BadLength { format } => write!(f, "{format}: its length field is wrong"),
             Self::BadValue { format, field } => write!(f, "{format}: {field} has no such value"),
             Self::BadChecksum { format } => write!(f, "{format}: checksum does not match"),
             Self::NoRoom { format, needed, have } => {
-                write!(f, "{format}: needs {needed} octets of output, has {have}")
+                write!(f, "{format}: needs {needed} bytes of output, has {have}")
             }
         }
     }
@@ -97,7 +97,7 @@ impl core::error::Error for WireError {}
 pub struct FieldSpec {
     /// The specification's name, in snake case.
     pub name: &'static str,
-    /// First bit, counted from the most significant bit of octet 0.
+    /// First bit, counted from the most significant bit of byte 0.
     pub bit: usize,
     /// Width in bits.
     pub width: usize,
@@ -105,20 +105,20 @@ pub struct FieldSpec {
 
 /// A value that can stand in a field of so many bits.
 ///
-/// `bit` counts from the most significant bit of the first octet, as the figures of IBA and of the
+/// `bit` counts from the most significant bit of the first byte, as the figures of IBA and of the
 /// RFCs do. Implementations are inlined with constant arguments.
 pub trait Field: Copy {
     /// The widest field that this type can hold.
     const WIDTH_MAX: usize;
-    /// Takes the value out of `octets`.
-    fn load(octets: &[u8], bit: usize, width: usize) -> Self;
-    /// Puts the value into `octets`, cut to `width` bits; neighbouring bits stay.
-    fn store(self, octets: &mut [u8], bit: usize, width: usize);
+    /// Takes the value out of `bytes`.
+    fn load(bytes: &[u8], bit: usize, width: usize) -> Self;
+    /// Puts the value into `bytes`, cut to `width` bits; neighbouring bits stay.
+    fn store(self, bytes: &mut [u8], bit: usize, width: usize);
     /// Sets the bits that values have in such a field: all, unless the type is a table with
-    /// reserved bits of its own. For checks that compare tables with what is kept of octets.
-    fn occupy(octets: &mut [u8], bit: usize, width: usize) {
+    /// reserved bits of its own. For checks that compare tables with what is kept of bytes.
+    fn occupy(bytes: &mut [u8], bit: usize, width: usize) {
         for bit in bit..bit + width {
-            store_bits(octets, bit, 1, 1);
+            store_bits(bytes, bit, 1, 1);
         }
     }
 }
@@ -127,53 +127,53 @@ pub trait Field: Copy {
 pub trait Layout: Copy + fmt::Debug + PartialEq {
     /// The format's name, for errors and dumps.
     const NAME: &'static str;
-    /// Its length in octets.
+    /// Its length in bytes.
     const LEN: usize;
     /// Its table.
     const FIELDS: &'static [FieldSpec];
-    /// Takes it off the front of `octets`; gives what follows as well.
-    fn read(octets: &[u8]) -> Result<(Self, &[u8]), WireError>;
+    /// Takes it off the front of `bytes`; gives what follows as well.
+    fn read(bytes: &[u8]) -> Result<(Self, &[u8]), WireError>;
     /// Writes it at the front of `out`; gives what follows.
     fn write<'a>(&self, out: &'a mut [u8]) -> Result<&'a mut [u8], WireError>;
 }
 
-/// The bits of `octets` from `bit`, `width` of them (at most 64), as a number.
+/// The bits of `bytes` from `bit`, `width` of them (at most 64), as a number.
 ///
 /// Why words: most fields share an aligned word of 32 bits with others. Loading that word each time
 /// lets the compiler load it once, and keep it in a register while a header is put together, which
-/// it does not do for single octets.
+/// it does not do for single bytes.
 #[inline(always)]
-pub fn load_bits(octets: &[u8], bit: usize, width: usize) -> u64 {
-    if let Some((at, spare)) = word_of(octets.len(), bit, width) {
-        return u64::from(u32::from_be_bytes(word(octets, at))) >> spare & mask(width);
+pub fn load_bits(bytes: &[u8], bit: usize, width: usize) -> u64 {
+    if let Some((at, spare)) = word_of(bytes.len(), bit, width) {
+        return u64::from(u32::from_be_bytes(word(bytes, at))) >> spare & mask(width);
     }
     if bit.is_multiple_of(8) && width == 64 {
-        return u64::from_be_bytes(double_word(octets, bit / 8));
+        return u64::from_be_bytes(double_word(bytes, bit / 8));
     }
     let (first, last, spare) = span(bit, width);
-    let all = octets[first..=last].iter().fold(0, |all, &octet| all << 8 | u128::from(octet));
+    let all = bytes[first..=last].iter().fold(0, |all, &byte| all << 8 | u128::from(byte));
     (all >> spare) as u64 & mask(width)
 }
 
-/// Puts the low `width` bits of `value` at `bit`; all other bits of `octets` stay.
+/// Puts the low `width` bits of `value` at `bit`; all other bits of `bytes` stay.
 #[inline(always)]
-pub fn store_bits(octets: &mut [u8], bit: usize, width: usize, value: u64) {
+pub fn store_bits(bytes: &mut [u8], bit: usize, width: usize, value: u64) {
     let value = value & mask(width);
-    if let Some((at, spare)) = word_of(octets.len(), bit, width) {
-        let kept = u32::from_be_bytes(word(octets, at)) & !((mask(width) << spare) as u32);
+    if let Some((at, spare)) = word_of(bytes.len(), bit, width) {
+        let kept = u32::from_be_bytes(word(bytes, at)) & !((mask(width) << spare) as u32);
         let word = kept | (value << spare) as u32;
-        octets[at..at + 4].copy_from_slice(&word.to_be_bytes());
+        bytes[at..at + 4].copy_from_slice(&word.to_be_bytes());
         return;
     }
     if bit.is_multiple_of(8) && width == 64 {
-        octets[bit / 8..bit / 8 + 8].copy_from_slice(&value.to_be_bytes());
+        bytes[bit / 8..bit / 8 + 8].copy_from_slice(&value.to_be_bytes());
         return;
     }
     let (first, last, spare) = span(bit, width);
     let mut value = u128::from(value) << spare;
     let mut kept = !(u128::from(mask(width)) << spare);
-    for octet in octets[first..=last].iter_mut().rev() {
-        *octet = *octet & kept as u8 | value as u8;
+    for byte in bytes[first..=last].iter_mut().rev() {
+        *byte = *byte & kept as u8 | value as u8;
         value >>= 8;
         kept >>= 8;
     }
@@ -189,20 +189,20 @@ const fn word_of(len: usize, bit: usize, width: usize) -> Option<(usize, usize)>
 }
 
 #[inline(always)]
-fn word(octets: &[u8], at: usize) -> [u8; 4] {
+fn word(bytes: &[u8], at: usize) -> [u8; 4] {
     let mut all = [0; 4];
-    all.copy_from_slice(&octets[at..at + 4]);
+    all.copy_from_slice(&bytes[at..at + 4]);
     all
 }
 
 #[inline(always)]
-fn double_word(octets: &[u8], at: usize) -> [u8; 8] {
+fn double_word(bytes: &[u8], at: usize) -> [u8; 8] {
     let mut all = [0; 8];
-    all.copy_from_slice(&octets[at..at + 8]);
+    all.copy_from_slice(&bytes[at..at + 8]);
     all
 }
 
-/// First and last octet of a field, and the bits of the last one that are not its own.
+/// First and last byte of a field, and the bits of the last one that are not its own.
 #[inline(always)]
 const fn span(bit: usize, width: usize) -> (usize, usize, usize) {
     let last = (bit + width - 1) / 8;
@@ -229,17 +229,13 @@ pub const fn check_table(fields: &[FieldSpec], len: usize) {
     }
 }
 
-/// The octets of a header, and those behind them.
+/// The bytes of a header, and those behind them.
 #[inline(always)]
 pub(crate) fn split_header<'a, const LEN: usize>(
     format: &'static str,
-    octets: &'a [u8],
+    bytes: &'a [u8],
 ) -> Result<(&'a [u8; LEN], &'a [u8]), WireError> {
-    octets.split_first_chunk().ok_or(WireError::Truncated {
-        format,
-        needed: LEN,
-        have: octets.len(),
-    })
+    bytes.split_first_chunk().ok_or(WireError::Truncated { format, needed: LEN, have: bytes.len() })
 }
 
 macro_rules! unsigned_field {
@@ -247,12 +243,12 @@ macro_rules! unsigned_field {
         impl Field for $type {
             const WIDTH_MAX: usize = <$type>::BITS as usize;
             #[inline(always)]
-            fn load(octets: &[u8], bit: usize, width: usize) -> Self {
-                load_bits(octets, bit, width) as $type
+            fn load(bytes: &[u8], bit: usize, width: usize) -> Self {
+                load_bits(bytes, bit, width) as $type
             }
             #[inline(always)]
-            fn store(self, octets: &mut [u8], bit: usize, width: usize) {
-                store_bits(octets, bit, width, u64::from(self));
+            fn store(self, bytes: &mut [u8], bit: usize, width: usize) {
+                store_bits(bytes, bit, width, u64::from(self));
             }
         }
     )*};
@@ -262,48 +258,48 @@ unsigned_field!(u8, u16, u32, u64);
 impl Field for bool {
     const WIDTH_MAX: usize = 1;
     #[inline(always)]
-    fn load(octets: &[u8], bit: usize, width: usize) -> Self {
-        load_bits(octets, bit, width) != 0
+    fn load(bytes: &[u8], bit: usize, width: usize) -> Self {
+        load_bits(bytes, bit, width) != 0
     }
     #[inline(always)]
-    fn store(self, octets: &mut [u8], bit: usize, width: usize) {
-        store_bits(octets, bit, width, u64::from(self));
+    fn store(self, bytes: &mut [u8], bit: usize, width: usize) {
+        store_bits(bytes, bit, width, u64::from(self));
     }
 }
 
-/// A field that repeats: tables of P_Keys, ports, lanes, path elements; and plain octets.
+/// A field that repeats: tables of P_Keys, ports, lanes, path elements; and plain bytes.
 impl<T: Field + Default, const N: usize> Field for [T; N] {
     const WIDTH_MAX: usize = N * T::WIDTH_MAX;
     #[inline(always)]
-    fn load(octets: &[u8], bit: usize, width: usize) -> Self {
+    fn load(bytes: &[u8], bit: usize, width: usize) -> Self {
         let mut all = [T::default(); N];
         for (i, one) in all.iter_mut().enumerate() {
-            *one = T::load(octets, bit + i * (width / N), width / N);
+            *one = T::load(bytes, bit + i * (width / N), width / N);
         }
         all
     }
     #[inline(always)]
-    fn store(self, octets: &mut [u8], bit: usize, width: usize) {
+    fn store(self, bytes: &mut [u8], bit: usize, width: usize) {
         for (i, one) in self.into_iter().enumerate() {
-            one.store(octets, bit + i * (width / N), width / N);
+            one.store(bytes, bit + i * (width / N), width / N);
         }
     }
-    fn occupy(octets: &mut [u8], bit: usize, width: usize) {
+    fn occupy(bytes: &mut [u8], bit: usize, width: usize) {
         assert!(width.is_multiple_of(N), "{width} bits are not {N} values");
         for i in 0..N {
-            T::occupy(octets, bit + i * (width / N), width / N);
+            T::occupy(bytes, bit + i * (width / N), width / N);
         }
     }
 }
 
 /// Makes a type of a table of offsets.
 ///
-/// A row is `octet:bit  width  name: type`; bit 0 is the most significant of its octet.
+/// A row is `byte:bit  width  name: type`; bit 0 is the most significant of its byte.
 ///
 /// ```
 /// pollux_wire::layout! {
 ///     /// Acknowledge extended transport header (IBA 9.2.7).
-///     pub struct Example: 4 octets {
+///     pub struct Example: 4 bytes {
 ///         /// What kind of answer this is.
 ///         0:0    8  syndrome: u8,
 ///         /// Messages completed by the responder.
@@ -317,10 +313,10 @@ impl<T: Field + Default, const N: usize> Field for [T; N] {
 macro_rules! layout {
     (
         $(#[$meta:meta])*
-        pub struct $name:ident: $len:literal octets {
+        pub struct $name:ident: $len:literal bytes {
             $(
                 $(#[$field_meta:meta])*
-                $octet:literal:$bit:literal $width:literal $field:ident: $type:ty
+                $byte:literal:$bit:literal $width:literal $field:ident: $type:ty
             ),* $(,)?
         }
     ) => {
@@ -331,35 +327,35 @@ macro_rules! layout {
         }
 
         impl $name {
-            /// Length in octets.
+            /// Length in bytes.
             pub const LEN: usize = $len;
             /// The table of offsets.
             pub const FIELDS: &'static [$crate::layout::FieldSpec] = &[
                 $( $crate::layout::FieldSpec {
                     name: stringify!($field),
-                    bit: $octet * 8 + $bit,
+                    bit: $byte * 8 + $bit,
                     width: $width,
                 }, )*
             ];
 
-            /// Takes it off the front of `octets`; gives what follows as well.
+            /// Takes it off the front of `bytes`; gives what follows as well.
             #[inline]
-            pub fn read(octets: &[u8]) -> Result<(Self, &[u8]), $crate::WireError> {
-                match octets.split_first_chunk::<$len>() {
+            pub fn read(bytes: &[u8]) -> Result<(Self, &[u8]), $crate::WireError> {
+                match bytes.split_first_chunk::<$len>() {
                     Some((head, rest)) => Ok((Self::parse(head), rest)),
                     None => Err($crate::WireError::Truncated {
                         format: stringify!($name),
                         needed: $len,
-                        have: octets.len(),
+                        have: bytes.len(),
                     }),
                 }
             }
 
-            /// Reads it from exactly as many octets as it has.
+            /// Reads it from exactly as many bytes as it has.
             #[inline(always)]
-            pub fn parse(octets: &[u8; $len]) -> Self {
+            pub fn parse(bytes: &[u8; $len]) -> Self {
                 Self {
-                    $( $field: $crate::layout::Field::load(octets, $octet * 8 + $bit, $width), )*
+                    $( $field: $crate::layout::Field::load(bytes, $byte * 8 + $bit, $width), )*
                 }
             }
 
@@ -380,14 +376,14 @@ macro_rules! layout {
                 }
             }
 
-            /// Its octets, reserved bits zero. A value too wide for its field is cut to it.
+            /// Its bytes, reserved bits zero. A value too wide for its field is cut to it.
             #[inline(always)]
             pub fn emit(&self) -> [u8; $len] {
-                let mut octets = [0; $len];
+                let mut bytes = [0; $len];
                 $( $crate::layout::Field::store(
-                    self.$field, &mut octets, $octet * 8 + $bit, $width,
+                    self.$field, &mut bytes, $byte * 8 + $bit, $width,
                 ); )*
-                octets
+                bytes
             }
         }
 
@@ -410,8 +406,8 @@ macro_rules! layout {
             const NAME: &'static str = stringify!($name);
             const LEN: usize = $len;
             const FIELDS: &'static [$crate::layout::FieldSpec] = Self::FIELDS;
-            fn read(octets: &[u8]) -> Result<(Self, &[u8]), $crate::WireError> {
-                Self::read(octets)
+            fn read(bytes: &[u8]) -> Result<(Self, &[u8]), $crate::WireError> {
+                Self::read(bytes)
             }
             fn write<'a>(&self, out: &'a mut [u8]) -> Result<&'a mut [u8], $crate::WireError> {
                 self.write(out)
@@ -422,18 +418,18 @@ macro_rules! layout {
         impl $crate::layout::Field for $name {
             const WIDTH_MAX: usize = $len * 8;
             #[inline(always)]
-            fn load(octets: &[u8], bit: usize, _width: usize) -> Self {
+            fn load(bytes: &[u8], bit: usize, _width: usize) -> Self {
                 let mut own = [0; $len];
-                own.copy_from_slice(&octets[bit / 8..bit / 8 + $len]);
+                own.copy_from_slice(&bytes[bit / 8..bit / 8 + $len]);
                 Self::parse(&own)
             }
             #[inline(always)]
-            fn store(self, octets: &mut [u8], bit: usize, _width: usize) {
-                octets[bit / 8..bit / 8 + $len].copy_from_slice(&self.emit());
+            fn store(self, bytes: &mut [u8], bit: usize, _width: usize) {
+                bytes[bit / 8..bit / 8 + $len].copy_from_slice(&self.emit());
             }
-            fn occupy(octets: &mut [u8], bit: usize, _width: usize) {
+            fn occupy(bytes: &mut [u8], bit: usize, _width: usize) {
                 $( <$type as $crate::layout::Field>::occupy(
-                    octets, bit + $octet * 8 + $bit, $width,
+                    bytes, bit + $byte * 8 + $bit, $width,
                 ); )*
             }
         }
@@ -448,12 +444,12 @@ macro_rules! number_field {
         impl $crate::layout::Field for $name {
             const WIDTH_MAX: usize = <$repr>::BITS as usize;
             #[inline(always)]
-            fn load(octets: &[u8], bit: usize, width: usize) -> Self {
-                Self(<$repr as $crate::layout::Field>::load(octets, bit, width))
+            fn load(bytes: &[u8], bit: usize, width: usize) -> Self {
+                Self(<$repr as $crate::layout::Field>::load(bytes, bit, width))
             }
             #[inline(always)]
-            fn store(self, octets: &mut [u8], bit: usize, width: usize) {
-                $crate::layout::Field::store(self.0, octets, bit, width);
+            fn store(self, bytes: &mut [u8], bit: usize, width: usize) {
+                $crate::layout::Field::store(self.0, bytes, bit, width);
             }
         }
     };
@@ -469,27 +465,27 @@ mod tests {
         /// The oracle takes one bit at a time, which is slow and obviously right.
         #[test]
         fn bits_agree_with_an_oracle(
-            octets in proptest::collection::vec(any::<u8>(), 24),
+            bytes in proptest::collection::vec(any::<u8>(), 24),
             bit in 0usize..100,
             width in 1usize..=64,
             value: u64,
         ) {
-            let at = |octets: &[u8], i: usize| u64::from(octets[i / 8] >> (7 - i % 8) & 1);
-            let slow = (bit..bit + width).fold(0, |acc, i| acc << 1 | at(&octets, i));
-            prop_assert_eq!(load_bits(&octets, bit, width), slow);
+            let at = |bytes: &[u8], i: usize| u64::from(bytes[i / 8] >> (7 - i % 8) & 1);
+            let slow = (bit..bit + width).fold(0, |acc, i| acc << 1 | at(&bytes, i));
+            prop_assert_eq!(load_bits(&bytes, bit, width), slow);
 
-            let mut stored = octets.clone();
+            let mut stored = bytes.clone();
             store_bits(&mut stored, bit, width, value);
             prop_assert_eq!(load_bits(&stored, bit, width), value & mask(width));
-            for i in (0..octets.len() * 8).filter(|i| !(bit..bit + width).contains(i)) {
-                prop_assert_eq!(at(&octets, i), at(&stored, i));
+            for i in (0..bytes.len() * 8).filter(|i| !(bit..bit + width).contains(i)) {
+                prop_assert_eq!(at(&bytes, i), at(&stored, i));
             }
         }
     }
 
     layout! {
         /// Fields of every awkward kind.
-        pub struct Awkward: 12 octets {
+        pub struct Awkward: 12 bytes {
             /// a
             0:1    3  a: u8,
             /// b
@@ -508,16 +504,16 @@ mod tests {
         let (value, rest) = Awkward::read(&[0xff; 13]).unwrap();
         assert_eq!(value, Awkward { a: 7, b: 0xfff, c: true, d: [15; 4], e: (1 << 36) - 1 });
         assert_eq!((Awkward::LEN, rest), (12, &[0xff][..]));
-        let octets = value.emit();
-        assert_eq!(octets, [0x71, 0xff, 0xe0, 0x80, 0xff, 0xff, 0x0f, 0xff, 0xff, 0xff, 0xff, 0]);
-        assert_eq!(Awkward::parse(&octets), value);
+        let bytes = value.emit();
+        assert_eq!(bytes, [0x71, 0xff, 0xe0, 0x80, 0xff, 0xff, 0x0f, 0xff, 0xff, 0xff, 0xff, 0]);
+        assert_eq!(Awkward::parse(&bytes), value);
     }
 
     #[test]
     fn short_input_and_output_are_errors_that_name_the_format() {
         assert_eq!(
             format!("{}", Awkward::read(&[0; 11]).unwrap_err()),
-            "Awkward: 11 octets where at least 12 belong"
+            "Awkward: 11 bytes where at least 12 belong"
         );
         let mut out = vec![0; 11];
         assert_eq!(

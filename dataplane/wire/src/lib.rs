@@ -1,7 +1,7 @@
 //! Every format that Pollux puts on a wire or takes off it, and nothing else.
 //!
 //! Bytes only: no I/O, no clock, no allocation (`no_std` holds us to it) and no `unsafe`. A parser
-//! here is total: any octets give a value or a [`WireError`], never a panic.
+//! here is total: any bytes give a value or a [`WireError`], never a panic.
 //!
 //! Read in this order:
 //!

@@ -59,12 +59,12 @@ impl fmt::Debug for Psn {
 impl crate::layout::Field for Psn {
     const WIDTH_MAX: usize = 24;
     #[inline(always)]
-    fn load(octets: &[u8], bit: usize, width: usize) -> Self {
-        Self(u32::load(octets, bit, width))
+    fn load(bytes: &[u8], bit: usize, width: usize) -> Self {
+        Self(u32::load(bytes, bit, width))
     }
     #[inline(always)]
-    fn store(self, octets: &mut [u8], bit: usize, width: usize) {
-        self.0.store(octets, bit, width);
+    fn store(self, bytes: &mut [u8], bit: usize, width: usize) {
+        self.0.store(bytes, bit, width);
     }
 }
 

@@ -33,10 +33,10 @@ pub const fn source_port(flow_label: u32) -> u16 {
     0xc000 | (flow_label ^ flow_label >> 14) as u16 & 0x3fff
 }
 
-/// The invariant CRC of an IP packet, up to its last pad octet; `None` for what cannot be RoCEv2.
+/// The invariant CRC of an IP packet, up to its last pad byte; `None` for what cannot be RoCEv2.
 ///
 /// As with a GRH all of the LRH counts as ones, though there is none, and so do the fields of the
-/// IP header that routers change, the UDP checksum and the BTH's octet of congestion bits
+/// IP header that routers change, the UDP checksum and the BTH's byte of congestion bits
 /// (IBA A17.3.3).
 pub fn icrc(covered: &[u8]) -> Option<u32> {
     const HEADERS: usize = UdpHeader::LEN + Bth::LEN;
@@ -58,7 +58,7 @@ pub fn icrc(covered: &[u8]) -> Option<u32> {
     }
 }
 
-/// The CRC of headers, UDP and BTH last, in which these octets are ones too, and what follows.
+/// The CRC of headers, UDP and BTH last, in which these bytes are ones too, and what follows.
 fn masked<const N: usize>(mut head: [u8; N], ones: &[core::ops::Range<usize>], rest: &[u8]) -> u32 {
     let bth = N - Bth::LEN;
     let common = [bth - 2..bth, bth + 4..bth + 5];
@@ -77,7 +77,7 @@ fn masked<const N: usize>(mut head: [u8; N], ones: &[core::ops::Range<usize>], r
 pub fn write_ip(packet: &Packet<'_>, out: &mut [u8]) -> Result<usize, WireError> {
     let no_grh = WireError::BadValue { format: "RocePacket", field: "grh" };
     let grh = packet.grh().ok_or(no_grh)?;
-    let transport = &packet.octets()[Lrh::LEN + Grh::LEN..];
+    let transport = &packet.bytes()[Lrh::LEN + Grh::LEN..];
     let transport = &transport[..transport.len() - VCRC_LEN];
     let ip_len = if grh.dgid.to_ipv4().is_some() { Ipv4Header::LEN } else { Ipv6Header::LEN };
     let payload = write_ip_header(&grh, UdpHeader::LEN + transport.len(), out)?;
@@ -151,10 +151,10 @@ impl<'a> RocePacket<'a> {
     ///
     /// What the ICRC covers needs no other checksum: that of UDP is not looked at, and is not made
     /// by most senders.
-    pub fn parse(ether_type: EtherType, octets: &'a [u8]) -> Result<Option<Self>, WireError> {
-        let (grh, octets, payload) = match ether_type {
+    pub fn parse(ether_type: EtherType, bytes: &'a [u8]) -> Result<Option<Self>, WireError> {
+        let (grh, bytes, payload) = match ether_type {
             EtherType::IPV4 => {
-                let packet = Ipv4Packet::parse(octets)?;
+                let packet = Ipv4Packet::parse(bytes)?;
                 let header = packet.header();
                 if header.protocol != IpProtocol::UDP || header.is_fragment() {
                     return Ok(None);
@@ -163,16 +163,16 @@ impl<'a> RocePacket<'a> {
                     return Err(WireError::BadChecksum { format: "Ipv4Header" });
                 }
                 let len = usize::from(header.total_length);
-                (grh_of_v4(&header), &octets[..len], packet.payload())
+                (grh_of_v4(&header), &bytes[..len], packet.payload())
             }
             EtherType::IPV6 => {
-                let packet = Ipv6Packet::parse(octets)?;
+                let packet = Ipv6Packet::parse(bytes)?;
                 let header = packet.header();
                 if header.next_header != IpProtocol::UDP {
                     return Ok(None);
                 }
                 let len = Ipv6Header::LEN + packet.payload().len();
-                (grh_of_v6(&header), &octets[..len], packet.payload())
+                (grh_of_v6(&header), &bytes[..len], packet.payload())
             }
             _ => return Ok(None),
         };
@@ -185,7 +185,7 @@ impl<'a> RocePacket<'a> {
         if transport.len() + UdpHeader::LEN != payload.len() {
             return Err(bad_length);
         }
-        let (covered, trailer) = octets.split_last_chunk::<ICRC_LEN>().ok_or(bad_length)?;
+        let (covered, trailer) = bytes.split_last_chunk::<ICRC_LEN>().ok_or(bad_length)?;
         if icrc(covered).ok_or(bad_length)?.to_le_bytes() != *trailer {
             return Err(WireError::BadChecksum { format: "RocePacket" });
         }
@@ -387,7 +387,7 @@ mod tests {
     #[test]
     fn what_is_not_of_roce_is_none_and_what_is_broken_an_error() {
         for gids in [v4(), v6()] {
-            let (kind, ip) = (ether_type(gids), ip_of(&native(gids, b"octets")));
+            let (kind, ip) = (ether_type(gids), ip_of(&native(gids, b"bytes")));
             let udp = if kind == EtherType::IPV4 { 20 } else { 40 };
             let parse = |ip: &[u8]| RocePacket::parse(kind, ip).map(|packet| packet.is_some());
             let with = |at: usize, value: u8| {
@@ -410,7 +410,7 @@ mod tests {
             tos: u8, ttl: u8, label in 0u8..16, udp_checksum: u16, congestion: u8,
         ) {
             for gids in [v4(), v6()] {
-                let ip = ip_of(&native(gids, b"octets"));
+                let ip = ip_of(&native(gids, b"bytes"));
                 let is_v4 = gids == v4();
                 let mut other = ip.clone();
                 if is_v4 {
@@ -429,12 +429,12 @@ mod tests {
         }
 
         #[test]
-        fn any_octets_parse_or_not(
-            octets in proptest::collection::vec(any::<u8>(), 0..120), six: bool,
+        fn any_bytes_parse_or_not(
+            bytes in proptest::collection::vec(any::<u8>(), 0..120), six: bool,
         ) {
             let kind = if six { EtherType::IPV6 } else { EtherType::IPV4 };
-            let _ = icrc(&octets);
-            let _ = RocePacket::parse(kind, &octets);
+            let _ = icrc(&bytes);
+            let _ = RocePacket::parse(kind, &bytes);
         }
 
         /// As above, but with headers that lead further in, and a CRC that fits.

@@ -9,27 +9,27 @@ use core::fmt;
 codes! {
     /// Largest payload of a packet (IBA 14.2.5.6). The order of the codes is that of the sizes.
     pub struct Mtu(u8) {
-        OCTETS_256 = 1,
-        OCTETS_512 = 2,
-        OCTETS_1024 = 3,
-        OCTETS_2048 = 4,
-        OCTETS_4096 = 5,
+        BYTES_256 = 1,
+        BYTES_512 = 2,
+        BYTES_1024 = 3,
+        BYTES_2048 = 4,
+        BYTES_4096 = 5,
     }
 }
 
 impl Mtu {
-    /// Octets of payload; none for a code that means no size.
+    /// Bytes of payload; none for a code that means no size.
     #[inline]
-    pub const fn octets(self) -> Option<usize> {
+    pub const fn bytes(self) -> Option<usize> {
         match self.0 {
             1..=5 => Some(128 << self.0),
             _ => None,
         }
     }
 
-    /// The largest that needs no more than `octets`; none below 256.
-    pub fn within(octets: usize) -> Option<Self> {
-        Self::ALL.iter().copied().rfind(|mtu| mtu.octets().is_some_and(|own| own <= octets))
+    /// The largest that needs no more than `bytes`; none below 256.
+    pub fn within(bytes: usize) -> Option<Self> {
+        Self::ALL.iter().copied().rfind(|mtu| mtu.bytes().is_some_and(|own| own <= bytes))
     }
 }
 
@@ -178,12 +178,12 @@ mod tests {
 
     #[test]
     fn mtu_codes_are_powers_of_two() {
-        let octets = [256, 512, 1024, 2048, 4096];
-        assert!(Mtu::ALL.iter().map(|mtu| mtu.octets().unwrap()).eq(octets));
-        assert_eq!((Mtu(0).octets(), Mtu(6).octets()), (None, None));
+        let bytes = [256, 512, 1024, 2048, 4096];
+        assert!(Mtu::ALL.iter().map(|mtu| mtu.bytes().unwrap()).eq(bytes));
+        assert_eq!((Mtu(0).bytes(), Mtu(6).bytes()), (None, None));
         assert_eq!(Mtu::within(255), None);
-        assert_eq!(Mtu::within(2047), Some(Mtu::OCTETS_1024));
-        assert_eq!(Mtu::within(65536), Some(Mtu::OCTETS_4096));
+        assert_eq!(Mtu::within(2047), Some(Mtu::BYTES_1024));
+        assert_eq!(Mtu::within(65536), Some(Mtu::BYTES_4096));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What holds for every layout, whatever its table says.
 //!
-//! The formats' own tests compare single octets with captures; this one asks of all of them that no
+//! The formats' own tests compare single bytes with captures; this one asks of all of them that no
 //! bit of a field is lost, that reserved bits are ignored and sent as zero, and that no length of
 //! input or output panics. `scripts/tidy` sees to it that the list below leaves no layout out.
 
@@ -147,12 +147,12 @@ layouts! {
 fn keeps_fields_only<L: Layout + Field>() {
     let kept = emitted::<L>(&vec![0xff; L::LEN]);
     check_kept::<L>(&kept);
-    proptest!(|(octets in vec(any::<u8>(), L::LEN))| {
+    proptest!(|(bytes in vec(any::<u8>(), L::LEN))| {
         let expected: Vec<u8> =
-            octets.iter().zip(&kept).map(|(octet, mask)| octet & mask).collect();
-        let emitted = emitted::<L>(&octets);
+            bytes.iter().zip(&kept).map(|(byte, mask)| byte & mask).collect();
+        let emitted = emitted::<L>(&bytes);
         prop_assert_eq!(&emitted, &expected, "{}", L::NAME);
-        prop_assert_eq!(L::read(&emitted).unwrap().0, L::read(&octets).unwrap().0);
+        prop_assert_eq!(L::read(&emitted).unwrap().0, L::read(&bytes).unwrap().0);
     });
 }
 
@@ -172,9 +172,9 @@ fn check_kept<L: Layout + Field>(kept: &[u8]) {
     }
 }
 
-/// Reads `octets` and writes them over others.
-fn emitted<L: Layout>(octets: &[u8]) -> Vec<u8> {
-    let (value, rest) = L::read(octets).expect("as many octets as the layout has");
+/// Reads `bytes` and writes them over others.
+fn emitted<L: Layout>(bytes: &[u8]) -> Vec<u8> {
+    let (value, rest) = L::read(bytes).expect("as many bytes as the layout has");
     assert!(rest.is_empty());
     let mut out = vec![0xaa; L::LEN];
     assert!(value.write(&mut out).expect("room for the layout").is_empty());
@@ -182,12 +182,12 @@ fn emitted<L: Layout>(octets: &[u8]) -> Vec<u8> {
 }
 
 fn says_what_it_lacks<L: Layout>() {
-    let octets = vec![0x55; L::LEN];
-    let (value, _) = L::read(&octets).expect("as many octets as the layout has");
+    let bytes = vec![0x55; L::LEN];
+    let (value, _) = L::read(&bytes).expect("as many bytes as the layout has");
     let (format, needed) = (L::NAME, L::LEN);
     for have in 0..L::LEN {
         let truncated = WireError::Truncated { format, needed, have };
-        assert_eq!(L::read(&octets[..have]).unwrap_err(), truncated);
+        assert_eq!(L::read(&bytes[..have]).unwrap_err(), truncated);
         let no_room = WireError::NoRoom { format, needed, have };
         assert_eq!(value.write(&mut vec![0; have]).unwrap_err(), no_room);
     }

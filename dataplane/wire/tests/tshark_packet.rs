@@ -53,9 +53,9 @@ fn headers(opcode: Opcode, extended: Extended) -> Headers {
 }
 
 /// What tshark must find of the LRH, the GRH and the BTH.
-fn expect_base(name: String, octets: Vec<u8>, headers: &Headers, padding: u8) -> Frame {
-    let words = (octets.len() - TRAILER_LEN) / 4 + 1;
-    let frame = Frame::new(name, octets)
+fn expect_base(name: String, bytes: Vec<u8>, headers: &Headers, padding: u8) -> Frame {
+    let words = (bytes.len() - TRAILER_LEN) / 4 + 1;
+    let frame = Frame::new(name, bytes)
         .expect("infiniband.lrh.vl", "0x04")
         .expect("infiniband.lrh.lver", 0)
         .expect("infiniband.lrh.sl", 9)
@@ -86,8 +86,8 @@ fn expect_base(name: String, octets: Vec<u8>, headers: &Headers, padding: u8) ->
     }
 }
 
-fn be(octets: &[u8]) -> u64 {
-    octets.iter().fold(0, |number, &octet| number << 8 | u64::from(octet))
+fn be(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
 /// What tshark must find of the extended headers, and behind the payload.
@@ -154,14 +154,14 @@ fn every_opcode_with_and_without_grh() {
             let payload = payload(opcode);
             let padding = (payload.len().next_multiple_of(4) - payload.len()) as u8;
             let name = format!("{opcode}{}", if global { " with GRH" } else { "" });
-            let octets = packet(&headers, payload);
-            let (icrc, vcrc) = octets[octets.len() - TRAILER_LEN..].split_at(4);
+            let bytes = packet(&headers, payload);
+            let (icrc, vcrc) = bytes[bytes.len() - TRAILER_LEN..].split_at(4);
             let (icrc, vcrc) = (be(icrc), be(vcrc));
-            let frame = expect_base(name, octets, &headers, padding);
+            let frame = expect_base(name, bytes, &headers, padding);
             frames.push(if rd.is_some() {
                 frame.misread("tshark 4.0 takes the opcodes of RD, 0x40 to 0x5f, for those of DC")
             } else {
-                // tshark prints the CRCs as the numbers that their octets are in network order.
+                // tshark prints the CRCs as the numbers that their bytes are in network order.
                 expect_extended(frame, kind)
                     .expect_hex("infiniband.invariant.crc", icrc, 8)
                     .expect_hex("infiniband.variant.crc", vcrc, 4)
@@ -176,8 +176,8 @@ fn every_opcode_with_and_without_grh() {
 fn every_syndrome() {
     let frame = |syndrome, kind: u8| {
         let aeth = Aeth { syndrome, msn: Psn::new(5) };
-        let octets = packet(&headers(Opcode::RC_ACKNOWLEDGE, Extended::Aeth(aeth)), &[]);
-        Frame::new(format!("{syndrome:?}"), octets)
+        let bytes = packet(&headers(Opcode::RC_ACKNOWLEDGE, Extended::Aeth(aeth)), &[]);
+        Frame::new(format!("{syndrome:?}"), bytes)
             .expect("infiniband.aeth.syndrome.opcode", kind)
             .expect("infiniband.aeth.msn", 5)
     };

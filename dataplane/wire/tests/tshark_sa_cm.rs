@@ -1,6 +1,6 @@
 //! tshark reads every record of subnet administration and every message of connection management.
 //!
-//! Each format goes many times, with octets in which no two bits are the same every time: so any
+//! Each format goes many times, with bytes in which no two bits are the same every time: so any
 //! field that is elsewhere, or is wider, for tshark than for us shows.
 
 use pollux_referee::frames::gmp;
@@ -23,15 +23,15 @@ const SM_KEY: SmKey = SmKey(0x2122_2324_2526_2728);
 /// How often each format goes.
 const ROUNDS: u32 = 32;
 
-/// A format, filled with octets that depend on the round and on the place.
+/// A format, filled with bytes that depend on the round and on the place.
 fn filled<T: Layout>(round: u32) -> T {
     const ODD: u32 = 0x9e37_79b1;
-    let octet = |i: usize| {
+    let byte = |i: usize| {
         let mixed = (i as u32 + 256 * round + 1).wrapping_mul(ODD);
         ((mixed ^ mixed >> 15).wrapping_mul(ODD) >> 24) as u8
     };
-    let octets: Vec<u8> = (0..T::LEN).map(octet).collect();
-    T::read(&octets).expect("it is as long as the format").0
+    let bytes: Vec<u8> = (0..T::LEN).map(byte).collect();
+    T::read(&bytes).expect("it is as long as the format").0
 }
 
 /// Every filling of a format, as packets.
@@ -43,9 +43,9 @@ fn together<const N: usize>(groups: [Vec<Frame>; N]) -> Vec<Frame> {
     groups.into_iter().flatten().collect()
 }
 
-/// What tshark prints of octets.
-fn text(octets: &[u8]) -> String {
-    octets.iter().map(|octet| format!("{octet:02x}")).collect()
+/// What tshark prints of bytes.
+fn text(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Expects fields that tshark prints as hexadecimal: name behind the prefix, digits, value.
@@ -121,7 +121,7 @@ fn req(req: Req) -> Frame {
 
 // tshark 4.0 misreads the word of the flow label and the packet rate. The masks that it declares
 // for them, 0xfffff000 and 0x3f of one word (`tshark -G fields`), are where we have them; but it
-// takes the flow label from the word's first three octets and the packet rate from the first one.
+// takes the flow label from the word's first three bytes and the packet rate from the first one.
 // What it then finds is expected here, which still holds the flow label to its place.
 fn misread_flow_label(path: ReqPath) -> u32 {
     path.flow_label >> 8
@@ -478,7 +478,7 @@ fn lft_record(lft: LftRecord) -> Frame {
 }
 
 fn mft_record(mft: MftRecord) -> Frame {
-    // tshark 4.0 shows 16 entries of the block's 64 octets, though an entry has two octets.
+    // tshark 4.0 shows 16 entries of the block's 64 bytes, though an entry has two bytes.
     let masks = mft.table.port_masks.map(|mask| format!("{mask:#06x}"))[..16].join(",");
     let frame = sa(mft).expect("infiniband.multicastforwardingtable.portmask", masks);
     hex!(frame, "sa.":

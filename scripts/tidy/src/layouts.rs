@@ -34,11 +34,11 @@ pub fn all_are_tested(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The name in a line such as `pub struct Lrh: 8 octets {`.
+/// The name in a line such as `pub struct Lrh: 8 bytes {`.
 fn layout_name(code: &str) -> Option<&str> {
     let (name, rest) = code.trim().strip_prefix("pub struct ")?.split_once(':')?;
     // In the definition of `layout!` the name is a variable.
-    (rest.trim_end().ends_with("octets {") && !name.starts_with('$')).then_some(name)
+    (rest.trim_end().ends_with("bytes {") && !name.starts_with('$')).then_some(name)
 }
 
 /// The last name of a path that fills a line, such as `packet::Lrh,`.
@@ -52,7 +52,7 @@ fn listed_name(code: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    const FORMAT: &str = "//! A.\nlayout! {\n    pub struct Lrh: 8 octets {\n    }\n}\n";
+    const FORMAT: &str = "//! A.\nlayout! {\n    pub struct Lrh: 8 bytes {\n    }\n}\n";
 
     fn found(formats: &[&str], test: &str) -> Vec<String> {
         let paths: Vec<_> = (0..formats.len()).map(|i| format!("{FORMATS}{i}.rs")).collect();
@@ -80,6 +80,6 @@ mod tests {
     #[test]
     fn layouts_of_tests_and_examples_need_no_entry() {
         let inside = format!("#[cfg(test)]\nmod tests {{\n{FORMAT}}}");
-        assert_eq!(found(&[&inside, "/// pub struct Example: 4 octets {"], ""), [""; 0]);
+        assert_eq!(found(&[&inside, "/// pub struct Example: 4 bytes {"], ""), [""; 0]);
     }
 }

@@ -135,11 +135,11 @@ impl Bench<'_> {
     /// build them again.
     fn copy(&self, root: &Path) -> io::Result<()> {
         for path in tree::paths(root)? {
-            let Ok(octets) = std::fs::read(root.join(&path)) else { continue };
+            let Ok(bytes) = std::fs::read(root.join(&path)) else { continue };
             let to = self.at.join(&path);
-            if std::fs::read(&to).ok().as_ref() != Some(&octets) {
+            if std::fs::read(&to).ok().as_ref() != Some(&bytes) {
                 std::fs::create_dir_all(to.parent().unwrap_or(&self.at))?;
-                std::fs::write(to, octets)?;
+                std::fs::write(to, bytes)?;
             }
         }
         Ok(())

@@ -71,7 +71,7 @@ impl Reader {
         self.lines.push(Line::default());
     }
 
-    /// Takes what `rest` begins with, which is not the end of a line; says how many octets it was.
+    /// Takes what `rest` begins with, which is not the end of a line; says how many bytes it was.
     fn step(&mut self, rest: &str, first: char) -> usize {
         match self.state {
             State::Code => self.code(rest, first),
@@ -162,7 +162,7 @@ fn raw_string(rest: &str) -> Option<(usize, usize)> {
 }
 
 fn ends_raw(rest: &str, hashes: usize) -> bool {
-    rest[1..].len() >= hashes && rest[1..].bytes().take(hashes).all(|octet| octet == b'#')
+    rest[1..].len() >= hashes && rest[1..].bytes().take(hashes).all(|byte| byte == b'#')
 }
 
 /// The length of the character literal that begins here; 1 if it is the quote of a lifetime.

@@ -51,8 +51,8 @@ impl Tree {
         let mut files = Vec::with_capacity(paths.len());
         for path in paths {
             match fs::read(root.join(&path)) {
-                Ok(octets) => {
-                    if let Ok(text) = String::from_utf8(octets) {
+                Ok(bytes) => {
+                    if let Ok(text) = String::from_utf8(bytes) {
                         files.push(SourceFile::new(path, text));
                     }
                 }

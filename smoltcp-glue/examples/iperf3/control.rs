@@ -1,6 +1,6 @@
 //! The connection by which both ends agree on a test, and tell its results.
 
-use super::wire::{COOKIE_LEN, JSON_OCTETS_MAX, State};
+use super::wire::{COOKIE_LEN, JSON_BYTES_MAX, State};
 use pollux::TcpStream;
 use serde_json::Value;
 use std::io::{self, ErrorKind, Read, Write};
@@ -28,9 +28,9 @@ impl Control {
     }
 
     pub fn hear(&mut self) -> io::Result<State> {
-        let mut octet = [0];
-        self.0.read_exact(&mut octet)?;
-        State::of(octet[0]).ok_or_else(|| wrong(&format!("octet {} is no state", octet[0])))
+        let mut byte = [0];
+        self.0.read_exact(&mut byte)?;
+        State::of(byte[0]).ok_or_else(|| wrong(&format!("byte {} is no state", byte[0])))
     }
 
     /// Hears this, and nothing else.
@@ -57,8 +57,8 @@ impl Control {
         let mut len = [0; 4];
         self.0.read_exact(&mut len)?;
         let len = u32::from_be_bytes(len) as usize;
-        if len > JSON_OCTETS_MAX {
-            return Err(wrong(&format!("{len} octets of JSON are too many")));
+        if len > JSON_BYTES_MAX {
+            return Err(wrong(&format!("{len} bytes of JSON are too many")));
         }
         let mut text = vec![0; len];
         self.0.read_exact(&mut text)?;

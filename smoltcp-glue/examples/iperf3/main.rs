@@ -18,8 +18,8 @@
 //! |---|---|
 //! | `-u` | datagrams in place of a stream |
 //! | `-R` | the server sends |
-//! | `-n OCTETS`, `-t SECONDS` | when it is over: after 10 s unless told |
-//! | `-l OCTETS` | of a datagram, or of a write |
+//! | `-n BYTES`, `-t SECONDS` | when it is over: after 10 s unless told |
+//! | `-l BYTES` | of a datagram, or of a write |
 //! | `-b BITS` | a second, at most |
 //! | `-m rc`, `uc`, `ud`, `auto` | how packets go, which is ours: `rc` unless told |
 //!
@@ -81,7 +81,7 @@ fn read<'a>(
         match word {
             "-u" => {}
             "-R" => test.is_reverse = true,
-            "-n" => test.amount = Amount::Octets(number(value()?, 1024)?),
+            "-n" => test.amount = Amount::Bytes(number(value()?, 1024)?),
             "-t" => test.amount = Amount::Time(Duration::from_secs(value()?.parse()?)),
             "-l" => test.block = number(value()?, 1024)? as usize,
             "-b" => test.rate = Some(number(value()?, 1000)?).filter(|rate| *rate > 0),
@@ -101,7 +101,7 @@ fn read<'a>(
     // What the other end would refuse.
     match Test::of_json(&test.to_json()) {
         Some(_) => Ok((test, mode, others)),
-        None => Err(format!("{} octets are no length of a block", test.block).into()),
+        None => Err(format!("{} bytes are no length of a block", test.block).into()),
     }
 }
 

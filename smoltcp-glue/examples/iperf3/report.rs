@@ -13,12 +13,12 @@ pub struct Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (sent, received) = (self.sent, self.received);
-        let mbit_s = received.octets as f64 * 8.0 / received.seconds / 1e6;
-        writeln!(f, "sent     {:>12} octets in {:.3} s", sent.octets, sent.seconds)?;
+        let mbit_s = received.bytes as f64 * 8.0 / received.seconds / 1e6;
+        writeln!(f, "sent     {:>12} bytes in {:.3} s", sent.bytes, sent.seconds)?;
         write!(
             f,
-            "received {:>12} octets in {:.3} s, {mbit_s:.1} Mbit/s",
-            received.octets, received.seconds
+            "received {:>12} bytes in {:.3} s, {mbit_s:.1} Mbit/s",
+            received.bytes, received.seconds
         )?;
         if self.test.protocol == Protocol::Udp {
             write!(

@@ -89,7 +89,7 @@ fn finish(mut control: Control, mut stream: Stream, test: Test) -> io::Result<Re
     control.say(State::ExchangeResults)?;
     let theirs = control.hear_json(Count::of_json)?;
     if !test.is_reverse {
-        stream.drain(Some(theirs.octets))?;
+        stream.drain(Some(theirs.bytes))?;
     }
     let ours = stream.count;
     control.say_json(&ours.to_json())?;

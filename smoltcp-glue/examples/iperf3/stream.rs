@@ -54,7 +54,7 @@ impl Stream {
     /// Whether as much was sent or received as was asked for.
     pub fn has_enough(&self) -> bool {
         match self.test.amount {
-            Amount::Octets(octets) => self.count.octets >= octets,
+            Amount::Bytes(bytes) => self.count.bytes >= bytes,
             Amount::Time(time) => self.begun.elapsed() >= time,
         }
     }
@@ -77,7 +77,7 @@ impl Stream {
             }
         };
         if let Some(sent) = unless_quiet(sent)? {
-            self.count.octets += sent as u64;
+            self.count.bytes += sent as u64;
             self.count.datagrams += u64::from(matches!(self.socket, Socket::Udp(_)));
             self.sent_at = now;
             self.count.seconds = self.begun.elapsed().as_secs_f64();
@@ -87,15 +87,15 @@ impl Stream {
 
     /// How much of a block is to be sent now.
     fn len_now(&self, now: Duration) -> usize {
-        let due_s = self.test.rate.map(|rate| self.count.octets as f64 * 8.0 / rate as f64);
+        let due_s = self.test.rate.map(|rate| self.count.bytes as f64 * 8.0 / rate as f64);
         if due_s.is_some_and(|due_s| now.as_secs_f64() < due_s) {
             return 0;
         }
         match (&self.socket, self.test.amount) {
-            (Socket::Tcp(_), Amount::Octets(octets)) => {
-                octets.saturating_sub(self.count.octets).min(self.block.len() as u64) as usize
+            (Socket::Tcp(_), Amount::Bytes(bytes)) => {
+                bytes.saturating_sub(self.count.bytes).min(self.block.len() as u64) as usize
             }
-            (Socket::Udp(_), Amount::Octets(octets)) if self.count.octets >= octets => {
+            (Socket::Udp(_), Amount::Bytes(bytes)) if self.count.bytes >= bytes => {
                 if now < self.sent_at + REPAIR_EVERY { 0 } else { self.block.len() }
             }
             _ => self.block.len(),
@@ -114,7 +114,7 @@ impl Stream {
             Socket::Tcp(_) => self.is_over = len == 0,
             Socket::Udp(_) => self.number(now, len),
         }
-        self.count.octets += len as u64;
+        self.count.bytes += len as u64;
         self.count.seconds = now.as_secs_f64();
         Ok(())
     }
@@ -152,8 +152,8 @@ impl Stream {
     }
 
     /// Receives what is still under way: of TCP until the other end has said that nothing more
-    /// comes, or until there are so many octets; of UDP what is there.
-    pub fn drain(&mut self, octets: Option<u64>) -> io::Result<()> {
+    /// comes, or until there are so many bytes; of UDP what is there.
+    pub fn drain(&mut self, bytes: Option<u64>) -> io::Result<()> {
         if let Socket::Udp(_) = self.socket {
             while self.is_readable() {
                 self.receive()?;
@@ -161,7 +161,7 @@ impl Stream {
             return Ok(());
         }
         let end = clock() + PATIENCE;
-        while !self.is_over && octets.is_none_or(|octets| self.count.octets < octets) {
+        while !self.is_over && bytes.is_none_or(|bytes| self.count.bytes < bytes) {
             if clock() > end {
                 return Err(ErrorKind::TimedOut.into());
             }

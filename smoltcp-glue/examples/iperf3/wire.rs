@@ -8,9 +8,9 @@
 //!   server   TestStart, TestRunning                    ExchangeResults     results, DisplayResults
 //! ```
 //!
-//! A state is one octet; parameters and results are JSON behind their length in four octets; the
+//! A state is one byte; parameters and results are JSON behind their length in four bytes; the
 //! cookie makes the control connection and the stream, which is a second connection to the same
-//! port, one test. A stream of UDP begins with four octets each way.
+//! port, one test. A stream of UDP begins with four bytes each way.
 
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -23,14 +23,14 @@ pub const COOKIE_LEN: usize = 37;
 pub const HELLO: [u8; 4] = *b"9876";
 pub const WELCOME: [u8; 4] = *b"6789";
 /// The longest parameters or results that are read.
-pub const JSON_OCTETS_MAX: usize = 1 << 16;
+pub const JSON_BYTES_MAX: usize = 1 << 16;
 /// What begins a datagram: when it was sent, seconds and microseconds, and its number, from 1.
 pub const STAMP_LEN: usize = 12;
 /// Longest blocks.
 const TCP_BLOCK_MAX: u64 = 1 << 20;
 const UDP_BLOCK_MAX: u64 = 65_507;
 
-/// What an octet on the control connection means.
+/// What a byte on the control connection means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
@@ -57,7 +57,7 @@ pub enum Protocol {
 /// When a test is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    Octets(u64),
+    Bytes(u64),
     Time(Duration),
 }
 
@@ -68,7 +68,7 @@ pub struct Test {
     /// Whether the server sends.
     pub is_reverse: bool,
     pub amount: Amount,
-    /// Octets of a datagram, or of a write.
+    /// Bytes of a datagram, or of a write.
     pub block: usize,
     /// Bits a second, at most.
     pub rate: Option<u64>,
@@ -77,7 +77,7 @@ pub struct Test {
 /// What one end of a stream has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Count {
-    pub octets: u64,
+    pub bytes: u64,
     /// Datagrams sent, or received and lost.
     pub datagrams: u64,
     pub lost: u64,
@@ -87,8 +87,8 @@ pub struct Count {
 }
 
 impl State {
-    pub const fn of(octet: u8) -> Option<Self> {
-        Some(match octet {
+    pub const fn of(byte: u8) -> Option<Self> {
+        Some(match byte {
             1 => Self::TestStart,
             2 => Self::TestRunning,
             4 => Self::TestEnd,
@@ -118,13 +118,13 @@ impl Test {
     }
 
     pub fn to_json(self) -> Value {
-        let (octets, seconds) = match self.amount {
-            Amount::Octets(octets) => (octets, 0),
+        let (bytes, seconds) = match self.amount {
+            Amount::Bytes(bytes) => (bytes, 0),
             Amount::Time(time) => (0, time.as_secs()),
         };
         let protocol = if self.protocol == Protocol::Tcp { "tcp" } else { "udp" };
         let mut json = json!({
-            protocol: true, "omit": 0, "time": seconds, "num": octets, "blockcount": 0,
+            protocol: true, "omit": 0, "time": seconds, "num": bytes, "blockcount": 0,
             "parallel": 1, "len": self.block, "pacing_timer": 1000, "client_version": "3.12",
         });
         if self.is_reverse {
@@ -154,7 +154,7 @@ impl Test {
         };
         let amount = match (number("num"), number("time")) {
             (0, seconds) => Amount::Time(Duration::from_secs(seconds)),
-            (octets, _) => Amount::Octets(octets),
+            (bytes, _) => Amount::Bytes(bytes),
         };
         let block = blocks.contains(&number("len")).then_some(number("len") as usize)?;
         let rate = Some(number("bandwidth")).filter(|rate| *rate > 0);
@@ -168,7 +168,7 @@ impl Count {
             "cpu_util_total": 0, "cpu_util_user": 0, "cpu_util_system": 0,
             "sender_has_retransmits": 0,
             "streams": [{
-                "id": 1, "bytes": self.octets, "retransmits": 0, "jitter": self.jitter_s,
+                "id": 1, "bytes": self.bytes, "retransmits": 0, "jitter": self.jitter_s,
                 "errors": self.lost, "packets": self.datagrams,
                 "start_time": 0, "end_time": self.seconds,
             }],
@@ -178,7 +178,7 @@ impl Count {
     pub fn of_json(json: &Value) -> Option<Self> {
         let stream = &json["streams"][0];
         Some(Self {
-            octets: stream["bytes"].as_u64()?,
+            bytes: stream["bytes"].as_u64()?,
             datagrams: stream["packets"].as_u64()?,
             lost: stream["errors"].as_u64()?,
             jitter_s: stream["jitter"].as_f64()?,
@@ -198,7 +198,7 @@ pub fn stamp(datagram: &mut [u8], at: Duration, number: u32) {
 /// Reads it.
 pub fn stamped(datagram: &[u8]) -> Option<(Duration, u32)> {
     let (stamp, _) = datagram.split_first_chunk::<STAMP_LEN>()?;
-    let word = |at: usize| u32::from_be_bytes([0, 1, 2, 3].map(|octet| stamp[at + octet]));
+    let word = |at: usize| u32::from_be_bytes([0, 1, 2, 3].map(|byte| stamp[at + byte]));
     let at = Duration::from_secs(word(0).into()) + Duration::from_micros(word(4).into());
     Some((at, word(8)))
 }

@@ -1,4 +1,4 @@
-//! What is asked of the worker and answered later: all that is not the way of octets.
+//! What is asked of the worker and answered later: all that is not the way of bytes.
 
 use super::bell::Bell;
 use super::waiters::Waiters;

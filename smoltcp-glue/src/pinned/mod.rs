@@ -2,9 +2,9 @@
 //! that any thread can hold.
 //!
 //! ```text
-//!   application --octets, datagrams--> ring --> worker: stack, device
+//!   application --bytes, datagrams--> ring --> worker: stack, device
 //!       |   \--------- bell ------------------>   |  ^
-//!       +<------------- ring <-- octets ----------+  ring: packets of one that come to another
+//!       +<------------- ring <-- bytes ----------+  ring: packets of one that come to another
 //!       ^---------------- wake, if it sleeps -----/  v
 //!                                               other workers
 //! ```
@@ -13,7 +13,7 @@
 //! that wait there are `poll_...` and `..._async`, for tasks of any executor: one thread can wait
 //! for many sockets. A call that waits looks again for a moment, and then its thread sleeps.
 //!
-//! On the way of octets nobody takes a lock that the other side takes, or asks the kernel for
+//! On the way of bytes nobody takes a lock that the other side takes, or asks the kernel for
 //! anything, except to wake who sleeps. A socket's memory is allocated when it is made.
 //!
 //! | | inline | pinned |
@@ -125,11 +125,11 @@ pub struct Config {
     pub idle: Idle,
     /// Sockets of any kind, at most; a listener counts at each worker.
     pub sockets_max: usize,
-    /// Octets of a connection's ring, each way; made a power of two.
-    pub tcp_ring_octets: usize,
-    /// Octets of a UDP socket's ring, each way; made a power of two that has room for the longest
+    /// Bytes of a connection's ring, each way; made a power of two.
+    pub tcp_ring_bytes: usize,
+    /// Bytes of a UDP socket's ring, each way; made a power of two that has room for the longest
     /// datagram.
-    pub udp_ring_octets: usize,
+    pub udp_ring_bytes: usize,
 }
 
 /// What a worker does when there is nothing to do.
@@ -144,7 +144,7 @@ pub enum Idle {
 }
 
 /// The longest that a ring can be made.
-const RING_OCTETS_MAX: usize = 1 << 30;
+const RING_BYTES_MAX: usize = 1 << 30;
 
 impl Default for Config {
     fn default() -> Self {
@@ -153,19 +153,18 @@ impl Default for Config {
             cores: Vec::new(),
             idle: Idle::Nap,
             sockets_max: 65_536,
-            tcp_ring_octets: 256 << 10,
-            udp_ring_octets: udp::RING_OCTETS_MIN,
+            tcp_ring_bytes: 256 << 10,
+            udp_ring_bytes: udp::RING_BYTES_MIN,
         }
     }
 }
 
 impl Config {
     fn rounded(self) -> Self {
-        let ring =
-            |octets: usize, min: usize| octets.clamp(min, RING_OCTETS_MAX).next_power_of_two();
+        let ring = |bytes: usize, min: usize| bytes.clamp(min, RING_BYTES_MAX).next_power_of_two();
         Self {
-            tcp_ring_octets: ring(self.tcp_ring_octets, 4096),
-            udp_ring_octets: ring(self.udp_ring_octets, udp::RING_OCTETS_MIN),
+            tcp_ring_bytes: ring(self.tcp_ring_bytes, 4096),
+            udp_ring_bytes: ring(self.udp_ring_bytes, udp::RING_BYTES_MIN),
             ..self
         }
     }
@@ -378,11 +377,11 @@ impl Interface {
         Asked::new(bell, move |worker, now| worker.tcp_begin(now, to)).wait()
     }
 
-    /// Asks a node for an echo of so many octets, and says how long that took. The first may be
+    /// Asks a node for an echo of so many bytes, and says how long that took. The first may be
     /// slow: a neighbour has to be resolved, and perhaps to be connected to.
-    pub fn ping(&self, to: IpAddr, octets: usize, patience: Duration) -> io::Result<Duration> {
+    pub fn ping(&self, to: IpAddr, bytes: usize, patience: Duration) -> io::Result<Duration> {
         let asked = Asked::later(self.alive.lead(), move |lead, now, answer| {
-            lead.ping(now, (to, octets, patience), answer);
+            lead.ping(now, (to, bytes, patience), answer);
         });
         asked.wait()
     }

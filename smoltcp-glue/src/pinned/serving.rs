@@ -7,13 +7,13 @@
 
 use super::bell::Rope;
 use super::crew::Place;
-use super::datagram::{HEAD_OCTETS, Head, PAYLOAD_MAX};
+use super::datagram::{HEAD_BYTES, Head, PAYLOAD_MAX};
 use super::listener::ListenerLine;
 use super::tcp::{Heard, Standing, TcpLine, TcpStream, Wish};
 use super::udp::UdpLine;
 use crate::host::Host;
 use crate::stack::{SocketId, TcpId, UdpError, UdpId};
-use pollux_mem::{octets, spsc};
+use pollux_mem::{byte_ring, spsc};
 use pollux_verbs::time::Time;
 use std::io;
 use std::sync::Arc;
@@ -43,9 +43,9 @@ pub(super) struct TcpEnd {
     pub(super) line: Arc<TcpLine>,
     /// As of the last time that the application rang.
     wish: Wish,
-    outgoing: octets::Reader,
-    incoming: octets::Writer,
-    /// Octets that the stack has taken, ever.
+    outgoing: byte_ring::Reader,
+    incoming: byte_ring::Writer,
+    /// Bytes that the stack has taken, ever.
     taken: u64,
     is_shut: bool,
     /// When it was left, or has last sent something since; and what it had to send then.
@@ -57,10 +57,10 @@ impl TcpEnd {
     pub(super) fn new(
         (id, place): (TcpId, Place),
         standing: Standing,
-        ring_octets: usize,
-    ) -> Option<(Self, (octets::Reader, octets::Writer))> {
-        let (incoming, reader) = octets::ring(ring_octets)?;
-        let (writer, outgoing) = octets::ring(ring_octets)?;
+        ring_bytes: usize,
+    ) -> Option<(Self, (byte_ring::Reader, byte_ring::Writer))> {
+        let (incoming, reader) = byte_ring::ring(ring_bytes)?;
+        let (writer, outgoing) = byte_ring::ring(ring_bytes)?;
         let line = Arc::new(TcpLine::new(id, standing));
         let end = Self {
             id,
@@ -227,8 +227,8 @@ pub(super) struct UdpEnd {
     _place: Place,
     pub(super) line: Arc<UdpLine>,
     is_left: bool,
-    outgoing: octets::Reader,
-    incoming: octets::Writer,
+    outgoing: byte_ring::Reader,
+    incoming: byte_ring::Writer,
     /// Whether it is among those that are served again.
     pub(super) is_again: bool,
 }
@@ -237,10 +237,10 @@ impl UdpEnd {
     /// An end, and the rings' other ends; none if the rings cannot be that long.
     pub(super) fn new(
         (id, place): (UdpId, Place),
-        ring_octets: usize,
-    ) -> Option<(Self, (octets::Reader, octets::Writer))> {
-        let (incoming, reader) = octets::ring(ring_octets)?;
-        let (writer, outgoing) = octets::ring(ring_octets)?;
+        ring_bytes: usize,
+    ) -> Option<(Self, (byte_ring::Reader, byte_ring::Writer))> {
+        let (incoming, reader) = byte_ring::ring(ring_bytes)?;
+        let (writer, outgoing) = byte_ring::ring(ring_bytes)?;
         let line = Arc::new(UdpLine::new(Rope::new(SocketId::Udp(id))));
         let end =
             Self { id, _place: place, line, is_left: false, outgoing, incoming, is_again: false };
@@ -273,14 +273,14 @@ impl UdpEnd {
         let mut sent = 0;
         while let Some(head) = Head::peek(&mut self.outgoing) {
             let payload = &mut scratch[..head.len];
-            let is_there = self.outgoing.peek(HEAD_OCTETS, payload);
+            let is_there = self.outgoing.peek(HEAD_BYTES, payload);
             debug_assert!(is_there, "a datagram is written whole");
             match inner.udp_send(now, self.id, head.peer, payload) {
                 Err(why) if why.kind() == io::ErrorKind::WouldBlock => break,
                 Err(why) => self.complain(why),
                 Ok(()) => {}
             }
-            self.outgoing.skip(HEAD_OCTETS + head.len);
+            self.outgoing.skip(HEAD_BYTES + head.len);
             sent += 1;
             if sent == DATAGRAMS_MAX {
                 break;
@@ -296,8 +296,8 @@ impl UdpEnd {
     fn receive(&mut self, inner: &mut Host, scratch: &mut [u8]) {
         let mut has_come = false;
         while inner.stack.udp_is_readable(self.id) {
-            let octets = HEAD_OCTETS + inner.stack.udp_next_octets(self.id).unwrap_or(0);
-            let mut has_room = || self.incoming.room(octets) >= octets;
+            let bytes = HEAD_BYTES + inner.stack.udp_next_bytes(self.id).unwrap_or(0);
+            let mut has_room = || self.incoming.room(bytes) >= bytes;
             if !has_room() && is_stalled(&self.line.is_stalled, has_room) {
                 break;
             }

@@ -1,6 +1,6 @@
 //! Connections of TCP that any thread can hold.
 //!
-//! Each has a ring of octets each way. What is in the ring to the worker counts as written, as
+//! Each has a ring of bytes each way. What is in the ring to the worker counts as written, as
 //! what is in a send buffer does: it goes out though the connection is dropped.
 
 use super::bell::Rope;
@@ -9,7 +9,7 @@ use super::waiters::Waiters;
 use super::{Hold, SharedPatience};
 use crate::interface::Patience;
 use crate::stack::{SocketId, TcpError, TcpId};
-use pollux_mem::octets;
+use pollux_mem::byte_ring;
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -22,11 +22,11 @@ use std::time::Duration;
 /// moment also when the interface ends.
 ///
 /// Threads may share it. Each end of it has a lock, so that two who read at once get each their
-/// octets; the worker takes neither.
+/// bytes; the worker takes neither.
 pub struct TcpStream {
     hold: Hold,
     line: Arc<TcpLine>,
-    reader: Mutex<octets::Reader>,
+    reader: Mutex<byte_ring::Reader>,
     writer: Mutex<Outgoing>,
     addresses: (SocketAddr, SocketAddr),
     read_patience: SharedPatience,
@@ -35,8 +35,8 @@ pub struct TcpStream {
 }
 
 struct Outgoing {
-    ring: octets::Writer,
-    /// Octets that were written, ever.
+    ring: byte_ring::Writer,
+    /// Bytes that were written, ever.
     written: u64,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct TcpLine {
     standing: AtomicU8,
     /// The worker's: whether more comes after what is in the ring.
     heard: AtomicU8,
-    /// The worker's: octets that the peer has acknowledged, ever.
+    /// The worker's: bytes that the peer has acknowledged, ever.
     pub(super) acknowledged: AtomicU64,
     /// The worker's: it waits for room in the ring of what came.
     pub(super) is_stalled: AtomicBool,
@@ -159,7 +159,7 @@ impl TcpStream {
     pub(super) fn new(
         hold: Hold,
         line: Arc<TcpLine>,
-        (reader, writer): (octets::Reader, octets::Writer),
+        (reader, writer): (byte_ring::Reader, byte_ring::Writer),
         addresses: (SocketAddr, SocketAddr),
     ) -> Self {
         Self {
@@ -270,8 +270,8 @@ impl TcpStream {
     }
 
     /// Writes what there is room for; says how much.
-    pub fn poll_write(&self, context: &mut Context<'_>, octets: &[u8]) -> Poll<io::Result<usize>> {
-        self.line.writers.poll(context, || self.try_write(octets))
+    pub fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.line.writers.poll(context, || self.try_write(bytes))
     }
 
     /// Whether the peer has acknowledged all.
@@ -286,15 +286,15 @@ impl TcpStream {
     }
 
     /// As `write`, for a task.
-    pub async fn write_async(&self, octets: &[u8]) -> io::Result<usize> {
+    pub async fn write_async(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut waiting = self.line.writers.waiting();
-        poll_fn(|context| waiting.poll(context, || self.try_write(octets))).await
+        poll_fn(|context| waiting.poll(context, || self.try_write(bytes))).await
     }
 
     /// As `write_all`, for a task.
-    pub async fn write_all_async(&self, mut octets: &[u8]) -> io::Result<()> {
-        while !octets.is_empty() {
-            octets = &octets[self.write_async(octets).await?..];
+    pub async fn write_all_async(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            bytes = &bytes[self.write_async(bytes).await?..];
         }
         Ok(())
     }
@@ -335,8 +335,8 @@ impl TcpStream {
         }
     }
 
-    /// Tells a worker that waits for room, once half of the ring is free: not for every octet.
-    fn relieve(&self, reader: &mut octets::Reader) {
+    /// Tells a worker that waits for room, once half of the ring is free: not for every byte.
+    fn relieve(&self, reader: &mut byte_ring::Reader) {
         // With the fence after which the worker looks for room again.
         fence(Ordering::SeqCst);
         if self.line.is_stalled.load(Ordering::Relaxed)
@@ -347,7 +347,7 @@ impl TcpStream {
         }
     }
 
-    fn try_write(&self, octets: &[u8]) -> io::Result<Option<usize>> {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
         self.hold.bell.check()?;
         let mut writer = lock(&self.writer);
         match (self.line.wish(), self.line.standing()) {
@@ -356,12 +356,12 @@ impl TcpStream {
             (Wish::Stay, Standing::Open) => {}
             _ => return Err(TcpError::ShutDown.into()),
         }
-        let taken = writer.ring.write(octets);
+        let taken = writer.ring.write(bytes);
         writer.written += taken as u64;
         if taken > 0 {
             self.hold.bell.ring(&self.line.rope);
         }
-        Ok((taken > 0 || octets.is_empty()).then_some(taken))
+        Ok((taken > 0 || bytes.is_empty()).then_some(taken))
     }
 
     fn try_flush(&self) -> io::Result<Option<()>> {
@@ -388,8 +388,8 @@ impl Read for &TcpStream {
 }
 
 impl Write for &TcpStream {
-    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
-        self.line.writers.wait(self.write_patience.get(), || self.try_write(octets))
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.line.writers.wait(self.write_patience.get(), || self.try_write(bytes))
     }
 
     /// Waits until the peer has acknowledged all.
@@ -405,8 +405,8 @@ impl Read for TcpStream {
 }
 
 impl Write for TcpStream {
-    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
-        (&*self).write(octets)
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&*self).write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {

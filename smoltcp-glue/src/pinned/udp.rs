@@ -6,13 +6,13 @@
 
 use super::bell::Rope;
 use super::call::Asked;
-use super::datagram::{HEAD_OCTETS, Head};
+use super::datagram::{HEAD_BYTES, Head};
 use super::waiters::Waiters;
 use super::{Hold, SharedPatience};
 use crate::interface::named;
 use crate::stack::{UdpError, UdpId, UdpReceived, udp_packet_len};
 use crate::udp::UdpSlot;
-use pollux_mem::octets;
+use pollux_mem::byte_ring;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -30,8 +30,8 @@ pub struct UdpSocket {
     line: Arc<UdpLine>,
     id: UdpId,
     local: SocketAddr,
-    reader: Mutex<octets::Reader>,
-    writer: Mutex<octets::Writer>,
+    reader: Mutex<byte_ring::Reader>,
+    writer: Mutex<byte_ring::Writer>,
     peer: Mutex<Option<SocketAddr>>,
     /// Held by whoever joins or leaves, which two workers have to hear of.
     joins: Mutex<()>,
@@ -85,7 +85,7 @@ impl UdpSocket {
     pub(super) fn new(
         hold: Hold,
         line: Arc<UdpLine>,
-        (reader, writer): (octets::Reader, octets::Writer),
+        (reader, writer): (byte_ring::Reader, byte_ring::Writer),
         (id, local): (UdpId, SocketAddr),
     ) -> Self {
         Self {
@@ -150,7 +150,7 @@ impl UdpSocket {
         has_error || !lock(&self.reader).is_empty() || self.hold.bell.check().is_err()
     }
 
-    /// Receives a datagram: how many of its octets are in the buffer, and whose it is.
+    /// Receives a datagram: how many of its bytes are in the buffer, and whose it is.
     pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let received = self.line.readers.wait(self.patience.get(), || self.try_recv(buffer))?;
         Ok((received.len, received.from))
@@ -300,7 +300,7 @@ impl UdpSocket {
     }
 
     /// Tells a worker that waits for room, once half of the ring is free: not for every datagram.
-    fn relieve(&self, reader: &mut octets::Reader) {
+    fn relieve(&self, reader: &mut byte_ring::Reader) {
         // With the fence after which the worker looks for room again.
         fence(Ordering::SeqCst);
         if self.line.is_stalled.load(Ordering::Relaxed)
@@ -323,6 +323,6 @@ impl Drop for UdpSocket {
     }
 }
 
-/// The least octets of a ring: the longest datagram has room in half of it.
-pub(super) const RING_OCTETS_MIN: usize =
-    2 * (super::datagram::PAYLOAD_MAX + HEAD_OCTETS).next_power_of_two();
+/// The least bytes of a ring: the longest datagram has room in half of it.
+pub(super) const RING_BYTES_MIN: usize =
+    2 * (super::datagram::PAYLOAD_MAX + HEAD_BYTES).next_power_of_two();

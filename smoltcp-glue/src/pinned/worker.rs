@@ -320,10 +320,10 @@ impl Worker<'_> {
     pub(super) fn ping(
         &mut self,
         now: Time,
-        (to, octets, patience): (IpAddr, usize, Duration),
+        (to, bytes, patience): (IpAddr, usize, Duration),
         answer: Answer<Duration>,
     ) {
-        match self.inner.begin_ping(now, to, octets, patience) {
+        match self.inner.begin_ping(now, to, bytes, patience) {
             Ok(id) => self.pings.push((id, answer)),
             Err(why) => answer.give(Err(why)),
         }
@@ -333,7 +333,7 @@ impl Worker<'_> {
         let (hold, place) = self.room()?;
         let id = self.inner.stack.udp_bind(local)?;
         let local = self.inner.stack.udp_local(id).unwrap_or(local);
-        let Some((end, ends)) = UdpEnd::new((id, place), self.config.udp_ring_octets) else {
+        let Some((end, ends)) = UdpEnd::new((id, place), self.config.udp_ring_bytes) else {
             self.inner.stack.udp_close(id);
             return Err(BindError::Full.into());
         };
@@ -390,7 +390,7 @@ impl Worker<'_> {
 
     /// Both ends of a connection of the stack's.
     fn stream(&mut self, now: Time, id: TcpId, (hold, place): (Hold, Place)) -> Option<TcpStream> {
-        let ends = TcpEnd::new((id, place), Standing::Opening, self.config.tcp_ring_octets);
+        let ends = TcpEnd::new((id, place), Standing::Opening, self.config.tcp_ring_bytes);
         let addresses = self.inner.stack.tcp_addresses(id);
         let Some(((end, rings), addresses)) = ends.zip(addresses) else {
             self.inner.stack.tcp_abort(now, id);

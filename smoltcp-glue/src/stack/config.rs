@@ -12,8 +12,8 @@ pub struct StackConfig {
     pub packets_max: usize,
     /// UDP sockets, at most.
     pub udp_sockets_max: usize,
-    /// Octets that wait in a UDP socket to be received, at most.
-    pub udp_queue_octets_max: usize,
+    /// Bytes that wait in a UDP socket to be received, at most.
+    pub udp_queue_bytes_max: usize,
     /// Whether checksums of datagrams and segments that come are looked at. Without that, what a
     /// router or a host on the way has spoilt is not noticed; the link has checksums of its own.
     pub verifies: bool,
@@ -30,10 +30,10 @@ pub struct TcpConfig {
     pub listeners_max: usize,
     /// Connections that wait at a listener, at most, whatever it asks for.
     pub backlog_max: usize,
-    /// Octets that a connection takes before anybody reads them: its window.
-    pub receive_octets: usize,
-    /// Octets that a connection holds until they are acknowledged.
-    pub send_octets: usize,
+    /// Bytes that a connection takes before anybody reads them: its window.
+    pub receive_bytes: usize,
+    /// Bytes that a connection holds until they are acknowledged.
+    pub send_bytes: usize,
     /// Whether small segments wait for acknowledgments of others (RFC 9293 3.7.4).
     pub nagle: bool,
     /// How long a peer may be silent that has something to acknowledge: R2 of RFC 9293 3.8.3, which
@@ -54,7 +54,7 @@ impl Default for StackConfig {
             mtu: MTU_MAX,
             packets_max: 1024,
             udp_sockets_max: 65_536,
-            udp_queue_octets_max: 1 << 20,
+            udp_queue_bytes_max: 1 << 20,
             verifies: true,
             tcp: TcpConfig::default(),
         }
@@ -74,8 +74,8 @@ impl Default for TcpConfig {
             connections_max: 65_536,
             listeners_max: 65_536,
             backlog_max: 4096,
-            receive_octets: 512 << 10,
-            send_octets: 512 << 10,
+            receive_bytes: 512 << 10,
+            send_bytes: 512 << 10,
             nagle: false,
             patience: Duration::from_secs(180),
             keepalive: Some(Duration::from_secs(300)),

@@ -69,12 +69,12 @@ impl Stack {
         }
     }
 
-    /// Gives octets to send; how many were taken, nothing if there is no room now.
-    pub fn tcp_send(&mut self, id: TcpId, octets: &[u8]) -> Result<Option<usize>, TcpError> {
-        self.tcp.send(id, octets)
+    /// Gives bytes to send; how many were taken, nothing if there is no room now.
+    pub fn tcp_send(&mut self, id: TcpId, bytes: &[u8]) -> Result<Option<usize>, TcpError> {
+        self.tcp.send(id, bytes)
     }
 
-    /// Takes octets that came: how many, 0 when the peer has said all, nothing if none came yet.
+    /// Takes bytes that came: how many, 0 when the peer has said all, nothing if none came yet.
     pub fn tcp_recv(&mut self, id: TcpId, buffer: &mut [u8]) -> Result<Option<usize>, TcpError> {
         self.tcp.recv(id, buffer)
     }
@@ -89,7 +89,7 @@ impl Stack {
         self.tcp.listener(id).is_none_or(tcp::Listener::has_waiting)
     }
 
-    /// Octets that the peer has not acknowledged yet.
+    /// Bytes that the peer has not acknowledged yet.
     pub fn tcp_unacknowledged(&self, id: TcpId) -> usize {
         self.tcp.get(id).map_or(0, tcp::Connection::unacknowledged)
     }
@@ -127,7 +127,7 @@ impl Stack {
         self.tcp.is_flushed()
     }
 
-    /// Octets that connections which the application has closed have yet to bring to their peers,
+    /// Bytes that connections which the application has closed have yet to bring to their peers,
     /// with one for the end of each.
     pub fn tcp_unflushed(&self) -> usize {
         self.tcp.unflushed()

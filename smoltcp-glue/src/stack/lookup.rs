@@ -48,8 +48,8 @@ impl Hasher for Folding {
         self.state = product as u64 ^ (product >> 64) as u64;
     }
 
-    fn write(&mut self, octets: &[u8]) {
-        for part in octets.chunks(8) {
+    fn write(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(8) {
             let mut word = [0; 8];
             word[..part.len()].copy_from_slice(part);
             self.write_u64(u64::from_ne_bytes(word));

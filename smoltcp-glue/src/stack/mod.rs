@@ -77,7 +77,7 @@ impl Stack {
         Self {
             addresses: BTreeSet::new(),
             mtus: Mtus::new(config.mtu),
-            udp: Udp::new(config.udp_sockets_max, config.udp_queue_octets_max),
+            udp: Udp::new(config.udp_sockets_max, config.udp_queue_bytes_max),
             tcp: Tcp::new(config.tcp, config.verifies, rng.split()),
             out: Outbox::new(config.packets_max),
             current: Packet::default(),
@@ -123,22 +123,22 @@ impl Stack {
     /// Takes a packet if it is for a socket, as far as its first header says: UDP or TCP to an
     /// address of ours. Others are to be given to [`Stack::handle_packet`] after the owner has seen
     /// to them.
-    pub fn take_packet(&mut self, now: Time, octets: &[u8]) -> bool {
-        let is_ours = self.wants_packet(octets);
+    pub fn take_packet(&mut self, now: Time, bytes: &[u8]) -> bool {
+        let is_ours = self.wants_packet(bytes);
         if is_ours {
-            self.handle_packet(now, octets);
+            self.handle_packet(now, bytes);
         }
         is_ours
     }
 
     /// Whether [`Stack::take_packet`] would take it.
-    pub fn wants_packet(&self, octets: &[u8]) -> bool {
-        packet::plain_destination(octets).is_some_and(|to| self.addresses.contains(&to))
+    pub fn wants_packet(&self, bytes: &[u8]) -> bool {
+        packet::plain_destination(bytes).is_some_and(|to| self.addresses.contains(&to))
     }
 
     /// A packet for one of our addresses or groups came.
-    pub fn handle_packet(&mut self, now: Time, octets: &[u8]) {
-        let packet = match IpPacket::parse(octets) {
+    pub fn handle_packet(&mut self, now: Time, bytes: &[u8]) {
+        let packet = match IpPacket::parse(bytes) {
             Ok(packet) => packet,
             Err(NotWhole::Malformed) => return self.counts.malformed += 1,
             Err(NotWhole::Fragment) => return self.counts.fragments += 1,
@@ -148,14 +148,14 @@ impl Stack {
                 let verifies = self.verifies;
                 if self.udp.handle(&packet, verifies, &mut self.counts) == Heard::NoSocket {
                     self.counts.udp_refused += 1;
-                    self.unheard.push(octets.to_vec());
+                    self.unheard.push(bytes.to_vec());
                 }
             }
             IpProtocol::TCP if !packet.is_plain => self.counts.unknown_protocol += 1,
             IpProtocol::TCP if !self.is_one_to_one(&packet) => self.counts.not_one_to_one += 1,
             IpProtocol::TCP => {
                 let back = (&mut self.out, &mut self.counts);
-                self.tcp.handle(now, (&packet, octets), &self.mtus, back);
+                self.tcp.handle(now, (&packet, bytes), &self.mtus, back);
             }
             IpProtocol::ICMPV4 | IpProtocol::ICMPV6 => {
                 if let Some((complaint, quoted)) = icmp::complaint(&packet) {
@@ -217,7 +217,7 @@ impl Stack {
         let mut current = std::mem::take(&mut self.current);
         let is_there = self.transmit_to(now, &mut current);
         self.current = current;
-        is_there.then(|| self.current.octets())
+        is_there.then(|| self.current.bytes())
     }
 
     /// Writes the next packet to send where it goes out; says whether there is one.
@@ -360,8 +360,8 @@ impl Stack {
     }
 
     /// How long the datagram is that [`Stack::udp_recv`] would take.
-    pub fn udp_next_octets(&self, id: UdpId) -> Option<usize> {
-        self.udp.get(id)?.next_octets()
+    pub fn udp_next_bytes(&self, id: UdpId) -> Option<usize> {
+        self.udp.get(id)?.next_bytes()
     }
 
     /// Whether [`Stack::udp_recv`] has something to say.

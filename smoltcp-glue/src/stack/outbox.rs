@@ -6,32 +6,32 @@ use std::collections::VecDeque;
 /// A packet that is being written, in memory that only grows.
 #[derive(Debug, Default)]
 pub(super) struct Packet {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     len: usize,
 }
 
 impl Packet {
-    /// Room for a packet of so many octets, which hold anything.
+    /// Room for a packet of so many bytes, which hold anything.
     pub(super) fn room(&mut self, len: usize) -> &mut [u8] {
-        if self.octets.len() < len {
-            self.octets.resize(len, 0);
+        if self.bytes.len() < len {
+            self.bytes.resize(len, 0);
         }
         self.len = len;
-        &mut self.octets[..len]
+        &mut self.bytes[..len]
     }
 
-    pub(super) fn octets(&self) -> &[u8] {
-        &self.octets[..self.len]
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
     }
 
-    pub(super) fn octets_mut(&mut self) -> &mut [u8] {
-        &mut self.octets[..self.len]
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.len]
     }
 }
 
 /// Where a packet goes out: whoever sends it says where it is to be written.
 pub trait Exit {
-    /// Room for a packet of so many octets, which hold anything.
+    /// Room for a packet of so many bytes, which hold anything.
     fn room(&mut self, len: usize) -> &mut [u8];
 }
 
@@ -75,7 +75,7 @@ impl Outbox {
     /// Lets the packet that waited longest go, if one waits.
     pub(super) fn pop(&mut self, exit: &mut dyn Exit) -> bool {
         let Some(next) = self.waiting.pop_front() else { return false };
-        exit.room(next.len).copy_from_slice(next.octets());
+        exit.room(next.len).copy_from_slice(next.bytes());
         self.spare.push(next);
         true
     }

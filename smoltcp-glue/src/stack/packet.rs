@@ -19,7 +19,7 @@ pub(super) struct IpPacket<'a> {
     pub(super) is_plain: bool,
 }
 
-/// Why octets are no whole packet.
+/// Why bytes are no whole packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotWhole {
     Malformed,
@@ -27,16 +27,16 @@ pub(super) enum NotWhole {
 }
 
 impl<'a> IpPacket<'a> {
-    pub(super) fn parse(octets: &'a [u8]) -> Result<Self, NotWhole> {
-        match octets.first().map(|first| first >> 4) {
-            Some(4) => Self::parse_v4(octets),
-            Some(6) => Self::parse_v6(octets),
+    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, NotWhole> {
+        match bytes.first().map(|first| first >> 4) {
+            Some(4) => Self::parse_v4(bytes),
+            Some(6) => Self::parse_v6(bytes),
             _ => Err(NotWhole::Malformed),
         }
     }
 
-    fn parse_v4(octets: &'a [u8]) -> Result<Self, NotWhole> {
-        let packet = Ipv4Packet::parse(octets).map_err(|_| NotWhole::Malformed)?;
+    fn parse_v4(bytes: &'a [u8]) -> Result<Self, NotWhole> {
+        let packet = Ipv4Packet::parse(bytes).map_err(|_| NotWhole::Malformed)?;
         let header = packet.header();
         if !packet.checksum_ok() {
             return Err(NotWhole::Malformed);
@@ -54,8 +54,8 @@ impl<'a> IpPacket<'a> {
         })
     }
 
-    fn parse_v6(octets: &'a [u8]) -> Result<Self, NotWhole> {
-        let packet = Ipv6Packet::parse(octets).map_err(|_| NotWhole::Malformed)?;
+    fn parse_v6(bytes: &'a [u8]) -> Result<Self, NotWhole> {
+        let packet = Ipv6Packet::parse(bytes).map_err(|_| NotWhole::Malformed)?;
         let header = packet.header();
         let upper = UpperLayer::find(header.next_header, packet.payload());
         let upper = upper.map_err(|_| NotWhole::Malformed)?;
@@ -75,15 +75,15 @@ impl<'a> IpPacket<'a> {
 
 /// Whom a packet is for that carries UDP or TCP and is not a part of another; none of any other.
 /// More is said by [`IpPacket::parse`].
-pub(super) fn plain_destination(octets: &[u8]) -> Option<IpAddr> {
-    let (protocol, destination) = match octets.first()? {
+pub(super) fn plain_destination(bytes: &[u8]) -> Option<IpAddr> {
+    let (protocol, destination) = match bytes.first()? {
         0x45 => {
-            let header = Ipv4Header::parse(octets.first_chunk()?);
+            let header = Ipv4Header::parse(bytes.first_chunk()?);
             let is_whole = !header.is_fragment();
             (header.protocol, is_whole.then_some(header.destination)?.into())
         }
         0x60..0x70 => {
-            let header = Ipv6Header::parse(octets.first_chunk()?);
+            let header = Ipv6Header::parse(bytes.first_chunk()?);
             (header.next_header, header.destination.into())
         }
         _ => return None,
@@ -105,7 +105,7 @@ pub(super) struct Quoted {
 }
 
 impl Quoted {
-    /// What the front of a packet says: headers of IP, and the 8 octets after them that every error
+    /// What the front of a packet says: headers of IP, and the 8 bytes after them that every error
     /// quotes (RFC 792).
     pub(super) fn parse(front: &[u8]) -> Option<Self> {
         let (protocol, addresses, len, rest): (_, [IpAddr; 2], _, _) = match front.first()? >> 4 {

@@ -20,7 +20,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub type UdpId = Key<UdpSocket>;
 
 /// What a datagram in a queue costs beside its payload.
-const OVERHEAD_OCTETS: usize = 64;
+const OVERHEAD_BYTES: usize = 64;
 /// Empty datagrams that are kept for the next ones.
 const SPARE_MAX: usize = 256;
 
@@ -31,7 +31,7 @@ pub struct UdpSocket {
     groups: BTreeSet<IpAddr>,
     received: VecDeque<Datagram>,
     /// What is in the queue, with overhead.
-    octets: usize,
+    bytes: usize,
     complaint: Option<UdpError>,
 }
 
@@ -45,9 +45,9 @@ struct Datagram {
 /// What [`super::Stack::udp_recv`] says of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpReceived {
-    /// Octets of it in the buffer.
+    /// Bytes of it in the buffer.
     pub len: usize,
-    /// Octets that it had. What the buffer had no room for is lost.
+    /// Bytes that it had. What the buffer had no room for is lost.
     pub whole: usize,
     /// Who sent it.
     pub from: SocketAddr,
@@ -65,7 +65,7 @@ pub enum UdpError {
     Refused,
     /// Somebody on the way found no way.
     Unreachable,
-    /// It is longer than what the way takes, which is a payload of so many octets.
+    /// It is longer than what the way takes, which is a payload of so many bytes.
     TooBig(usize),
     /// An address of the other family than the socket's, port 0, or no address to send from.
     BadAddress,
@@ -92,7 +92,7 @@ pub(super) struct Udp {
     joined: Lookup<SocketAddr, Vec<UdpId>>,
     spare: Vec<Datagram>,
     recent: Recent,
-    queue_octets_max: usize,
+    queue_bytes_max: usize,
     pub(super) news: News,
 }
 
@@ -106,14 +106,14 @@ pub(super) enum Heard {
 }
 
 impl Udp {
-    pub(super) fn new(sockets_max: usize, queue_octets_max: usize) -> Self {
+    pub(super) fn new(sockets_max: usize, queue_bytes_max: usize) -> Self {
         Self {
             sockets: Slab::new(sockets_max),
             bound: Lookup::default(),
             joined: Lookup::default(),
             spare: Vec::new(),
             recent: Recent::default(),
-            queue_octets_max,
+            queue_bytes_max,
             news: News::default(),
         }
     }
@@ -128,7 +128,7 @@ impl Udp {
             peer: None,
             groups: BTreeSet::new(),
             received: VecDeque::new(),
-            octets: 0,
+            bytes: 0,
             complaint: None,
         };
         let id = self.sockets.insert(socket).ok_or(BindError::Full)?;
@@ -204,7 +204,7 @@ impl Udp {
         }
         let Some(datagram) = socket.received.pop_front() else { return Ok(None) };
         let whole = datagram.payload.len();
-        socket.octets -= whole + OVERHEAD_OCTETS;
+        socket.bytes -= whole + OVERHEAD_BYTES;
         let len = whole.min(buffer.len());
         buffer[..len].copy_from_slice(&datagram.payload[..len]);
         let addresses = datagram.from.zip(datagram.to);
@@ -263,12 +263,12 @@ impl Udp {
         if socket.peer.is_some_and(|peer| peer != from) {
             return Heard::NoSocket;
         }
-        let octets = payload.len() + OVERHEAD_OCTETS;
-        if socket.octets + octets > self.queue_octets_max {
+        let bytes = payload.len() + OVERHEAD_BYTES;
+        if socket.bytes + bytes > self.queue_bytes_max {
             counts.udp_queue_full += 1;
             return Heard::Done;
         }
-        socket.octets += octets;
+        socket.bytes += bytes;
         let mut datagram = self.spare.pop().unwrap_or_default();
         datagram.payload.clear();
         datagram.payload.extend_from_slice(payload);
@@ -313,7 +313,7 @@ impl UdpSocket {
         self.peer
     }
 
-    pub(super) fn next_octets(&self) -> Option<usize> {
+    pub(super) fn next_bytes(&self) -> Option<usize> {
         self.received.front().map(|datagram| datagram.payload.len())
     }
 

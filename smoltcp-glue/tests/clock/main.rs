@@ -1,4 +1,4 @@
-//! Mixed traffic between threads on the machine's clock, with trouble on their links: every octet
+//! Mixed traffic between threads on the machine's clock, with trouble on their links: every byte
 //! is right, everybody goes on when it is over, and memory stays what it was.
 //!
 //! It takes `POLLUX_LOAD_MINUTES` minutes, and a few seconds without being told. What happens is
@@ -66,7 +66,7 @@ fn open(fabric: &Embedded, host: usize) -> Interface {
     setup.address(&format!("10.0.0.{}/24", host + 1)).up().expect("it comes up")
 }
 
-const fn octet(stream: u64, at: usize) -> u8 {
+const fn byte(stream: u64, at: usize) -> u8 {
     let mixed = (at as u64 ^ stream << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 56) as u8
 }
@@ -143,12 +143,12 @@ fn stream(interface: &Interface, to: SocketAddr, stream: u64, len: usize) -> std
     let mut tcp = interface.tcp_begin(to)?;
     tcp.set_read_timeout(Some(PATIENCE));
     tcp.set_write_timeout(Some(PATIENCE));
-    let all: Vec<u8> = (0..len).map(|at| octet(stream, at)).collect();
+    let all: Vec<u8> = (0..len).map(|at| byte(stream, at)).collect();
     tcp.write_all(&all)?;
     tcp.shutdown(Shutdown::Write)?;
     let mut back = Vec::new();
     tcp.read_to_end(&mut back)?;
-    assert!(all.starts_with(&back), "stream {stream}: wrong octets in the first {}", back.len());
+    assert!(all.starts_with(&back), "stream {stream}: wrong bytes in the first {}", back.len());
     assert_eq!(back.len(), len, "stream {stream} from {:?} ended early", tcp.local_addr());
     Ok(())
 }
@@ -202,7 +202,7 @@ fn in_use() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells");
     let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:")).expect("it is there");
     let shared: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
-    shared + MEMORY.octets() as u64 / 1024
+    shared + MEMORY.bytes() as u64 / 1024
 }
 
 /// Trouble on links until it is to end.

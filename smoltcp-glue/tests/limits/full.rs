@@ -25,11 +25,11 @@ fn stream(world: &mut World, from: usize, to: usize, limit: Duration) {
 }
 
 /// Sends so many datagrams to a host; says how many were taken.
-fn blast(world: &mut World, from: usize, to: SocketAddr, count: usize, octets: usize) -> usize {
+fn blast(world: &mut World, from: usize, to: SocketAddr, count: usize, bytes: usize) -> usize {
     let now = world.now();
     let host = world.seats[from].host();
     let socket = host.stack.udp_bind(SocketAddr::new(ip(from), 0)).expect("a port is free");
-    let payload = vec![7; octets];
+    let payload = vec![7; bytes];
     let mut taken = 0;
     for _ in 0..count {
         match host.udp_send(now, socket, to, &payload) {
@@ -71,7 +71,7 @@ fn peers_that_take_nothing_keep_few_buffers_and_give_them_back() {
 
 #[test]
 fn a_socket_that_nobody_reads_is_full_and_costs_others_nothing() {
-    let config = StackConfig { udp_queue_octets_max: 100_000, ..StackConfig::default() };
+    let config = StackConfig { udp_queue_bytes_max: 100_000, ..StackConfig::default() };
     let mut world = world(2, Mode::Ud, &config);
     let tally = Shared::default();
     world.run(1, Server::new(&tally));

@@ -4,8 +4,8 @@
 //!
 //! | packets of the link lost | none | 0.1 % | 1 % | 5 % |
 //! |---|---|---|---|---|
-//! | datagrams (packets of 2,044 octets) | 88,399 | 88,590 | 35,738 | 11,134 |
-//! | unreliable connection (65,520 octets) | 94,651 | 87,593 | 70,977 | 1,231 |
+//! | datagrams (packets of 2,044 bytes) | 88,399 | 88,590 | 35,738 | 11,134 |
+//! | unreliable connection (65,520 bytes) | 94,651 | 87,593 | 70,977 | 1,231 |
 //!
 //! By smoltcp alone it was 66 and 14 where one packet in a hundred is lost: of several losses in a
 //! window it sends the first again, and for all others its clock runs, for a fifth of a second.
@@ -26,7 +26,7 @@ use pollux_fabric::link::fault::Faults;
 use pollux_fabric::link::world::Wire;
 use std::time::Duration;
 
-const OCTETS: usize = 10_000_000;
+const BYTES: usize = 10_000_000;
 /// How long is looked at, at the most.
 const LONGEST: Duration = Duration::from_secs(60);
 /// What a stream reaches at the least at each of them, in megabits a second.
@@ -57,11 +57,11 @@ fn goodput(mode: Mode, loss: u32) -> f64 {
         net.set_wire(link, Wire { faults, packets_only: true, ..wire });
     }
     let begin = world.now();
-    world.run(0, Client::new(plan(OCTETS), &tally));
+    world.run(0, Client::new(plan(BYTES), &tally));
     let end = begin + LONGEST;
-    while tally.borrow().octets <= OCTETS as u64 && world.step(end) {}
+    while tally.borrow().bytes <= BYTES as u64 && world.step(end) {}
     let took = world.now().since_start() - begin.since_start();
-    tally.borrow().octets as f64 * 8.0 / took.as_secs_f64() / 1e6
+    tally.borrow().bytes as f64 * 8.0 / took.as_secs_f64() / 1e6
 }
 
 #[test]

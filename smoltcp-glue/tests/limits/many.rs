@@ -25,11 +25,11 @@ fn short() -> usize {
     std::env::var("POLLUX_CONNECTIONS").ok().and_then(|it| it.parse().ok()).unwrap_or(SHORT)
 }
 
-/// Two hosts with buffers of a few octets, for many connections.
+/// Two hosts with buffers of a few bytes, for many connections.
 fn world() -> World {
     let tcp = TcpConfig {
-        receive_octets: 2048,
-        send_octets: 2048,
+        receive_bytes: 2048,
+        send_bytes: 2048,
         connections_max: CONNECTIONS_MAX,
         ..TcpConfig::default()
     };

@@ -14,7 +14,7 @@ const ROOM: usize = 128 << 10;
 
 fn world(mode: Mode) -> World {
     let half = ROOM / 2;
-    let tcp = TcpConfig { receive_octets: half, send_octets: half, ..TcpConfig::default() };
+    let tcp = TcpConfig { receive_bytes: half, send_bytes: half, ..TcpConfig::default() };
     let config = StackConfig { tcp, ..StackConfig::default() };
     let wire = Wire { latency: Duration::from_micros(2), ..Wire::default() };
     World::new(1, &[mode, mode], wire, &config)
@@ -30,7 +30,7 @@ fn a_slow_reader_gets_all_and_delays_nobody_else() {
     for mode in [Mode::Ud, Mode::Rc] {
         let mut world = world(mode);
         let [slow, quick] = [Shared::default(), Shared::default()];
-        let pace = Pace { from: world.now(), octets: 1000, every: SECOND / 10 };
+        let pace = Pace { from: world.now(), bytes: 1000, every: SECOND / 10 };
         world.run(1, Server::slow(&slow, SLOW, pace));
         world.run(1, Server::new(&quick));
         let served = world.programs();
@@ -42,8 +42,8 @@ fn a_slow_reader_gets_all_and_delays_nobody_else() {
             world.run(0, Client::new(plan, &quick));
         }
         world.until("quick streams", SECOND, |_| quick.borrow().done == 10);
-        assert!(slow.borrow().octets < 100_000, "it is slow");
-        // 10,000 octets a second.
+        assert!(slow.borrow().bytes < 100_000, "it is slow");
+        // 10,000 bytes a second.
         world.until("the slow stream", 60 * SECOND, |world| world.programs() == served);
         assert_eq!((slow.borrow().done, &slow.borrow().failed), (1, &Default::default()));
     }
@@ -57,7 +57,7 @@ fn a_closed_window_is_probed_for_and_opens_again() {
         // For longer than TCP has patience with whoever says nothing.
         let closed = 300 * SECOND;
         let from = world.now() + closed;
-        let pace = Pace { from, octets: usize::MAX, every: Duration::from_millis(1) };
+        let pace = Pace { from, bytes: usize::MAX, every: Duration::from_millis(1) };
         world.run(1, Server::slow(&tally, SLOW, pace));
         let served = world.programs();
         let plan = Plan::new(1, at(1, SLOW), 4 * ROOM, 0);
@@ -67,7 +67,7 @@ fn a_closed_window_is_probed_for_and_opens_again() {
         world.pass(closed - 20 * SECOND);
         let probes = polls(&world, 0) - before;
         assert!((1..1000).contains(&probes), "{probes} looks at a closed window");
-        assert_eq!(tally.borrow().octets, 0);
+        assert_eq!(tally.borrow().bytes, 0);
         if loses_the_update {
             world.pass(10 * SECOND - Duration::from_millis(1));
             world.set_cable(1, false);

@@ -12,8 +12,8 @@ use crate::server::Server;
 use crate::wire::{Amount, Count, PORT, Protocol, Test};
 use serde_json::Value;
 
-/// Octets of a stream: whole blocks, since a client of Linux sends nothing else.
-const OCTETS: u64 = 1 << 20;
+/// Bytes of a stream: whole blocks, since a client of Linux sends nothing else.
+const BYTES: u64 = 1 << 20;
 /// So few that a socket of Linux holds all, however late it is read.
 const DATAGRAMS: u64 = 20;
 /// Short enough for a link that has just lost its connection.
@@ -33,9 +33,9 @@ fn iperf3_of_linux_counts_the_same_by_datagram() {
 /// Streams and datagrams, each way and each with either as the client.
 fn count(name: &str, mode: usize) {
     let Some(mut meeting) = Meeting::arrange(name, MODES[mode]) else { return };
-    let stream = Test { amount: Amount::Octets(OCTETS), ..Test::of(Protocol::Tcp) };
+    let stream = Test { amount: Amount::Bytes(BYTES), ..Test::of(Protocol::Tcp) };
     let datagrams = Test {
-        amount: Amount::Octets(DATAGRAMS * DATAGRAM_LEN as u64),
+        amount: Amount::Bytes(DATAGRAMS * DATAGRAM_LEN as u64),
         block: DATAGRAM_LEN,
         rate: Some(BITS_A_SECOND),
         ..Test::of(Protocol::Udp)
@@ -72,9 +72,9 @@ fn as_client(meeting: &mut Meeting, test: Test) -> Report {
         meeting.linux("over() { ! kill -0 $(cat /tmp/iperf3); }; wait_for 30 over; cat /tmp/said");
     println!("{test:?}:\n{report}");
     match test.is_reverse {
-        true => assert_eq!(said(&output, "sum_sent"), octets_and_lost(report.sent), "{output}"),
+        true => assert_eq!(said(&output, "sum_sent"), bytes_and_lost(report.sent), "{output}"),
         false => {
-            let theirs = octets_and_lost(report.received);
+            let theirs = bytes_and_lost(report.received);
             assert_eq!(said(&output, "sum_received"), theirs, "{output}");
         }
     }
@@ -83,31 +83,31 @@ fn as_client(meeting: &mut Meeting, test: Test) -> Report {
 
 /// Ours is the server. Linux tells what both have counted.
 fn as_server(meeting: &mut Meeting, server: &Server, test: Test) -> Report {
-    let Amount::Octets(octets) = test.amount else { unreachable!("no test here goes by time") };
+    let Amount::Bytes(bytes) = test.amount else { unreachable!("no test here goes by time") };
     let udp = match test.protocol {
         Protocol::Udp => format!("-u -l {} -b {BITS_A_SECOND}", test.block),
         Protocol::Tcp => String::new(),
     };
     let reverse = if test.is_reverse { "-R" } else { "" };
-    let begun = meeting.begin(&format!("iperf3 -c 10.0.0.1 -J -n {octets} {udp} {reverse}"));
+    let begun = meeting.begin(&format!("iperf3 -c 10.0.0.1 -J -n {bytes} {udp} {reverse}"));
     let report = server.serve().expect("they agree");
     let output = meeting.end(begun);
     println!("{test:?}, of Linux:\n{report}");
     assert_eq!(report.test, test);
-    assert_eq!(said(&output, "sum_sent").0, report.sent.octets, "{output}");
-    assert_eq!(said(&output, "sum_received"), octets_and_lost(report.received), "{output}");
+    assert_eq!(said(&output, "sum_sent").0, report.sent.bytes, "{output}");
+    assert_eq!(said(&output, "sum_received"), bytes_and_lost(report.received), "{output}");
     report
 }
 
-/// What iperf3 in the guest says of octets and lost datagrams, sent or received.
+/// What iperf3 in the guest says of bytes and lost datagrams, sent or received.
 fn said(output: &str, key: &str) -> (u64, u64) {
     let json: Value = serde_json::from_str(output).expect("it speaks JSON");
     let number = |name: &str| json["end"][key][name].as_u64().unwrap_or_default();
     (number("bytes"), number("lost_packets"))
 }
 
-const fn octets_and_lost(count: Count) -> (u64, u64) {
-    (count.octets, count.lost)
+const fn bytes_and_lost(count: Count) -> (u64, u64) {
+    (count.bytes, count.lost)
 }
 
 /// Whether all that was sent was received, or missed: nobody misses datagrams behind the last one.
@@ -116,15 +116,15 @@ fn is_whole(report: &Report) -> bool {
     let what = format!("{test:?}: {report}");
     match test.protocol {
         Protocol::Tcp => {
-            assert!(sent.octets >= OCTETS, "{what}");
-            assert_eq!(sent.octets, received.octets, "{what}");
+            assert!(sent.bytes >= BYTES, "{what}");
+            assert_eq!(sent.bytes, received.bytes, "{what}");
             true
         }
         Protocol::Udp => {
             let block = test.block as u64;
-            assert!(sent.datagrams >= DATAGRAMS && received.octets > 0, "{what}");
-            assert_eq!(sent.octets, sent.datagrams * block, "{what}");
-            assert_eq!(received.datagrams, received.octets / block + received.lost, "{what}");
+            assert!(sent.datagrams >= DATAGRAMS && received.bytes > 0, "{what}");
+            assert_eq!(sent.bytes, sent.datagrams * block, "{what}");
+            assert_eq!(received.datagrams, received.bytes / block + received.lost, "{what}");
             sent.datagrams == received.datagrams
         }
     }

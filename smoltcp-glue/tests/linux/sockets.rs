@@ -4,20 +4,20 @@ use crate::meeting::{MODES, Meeting, PATIENCE, at, wait_for};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 
-/// Octets of a stream.
-const OCTETS: usize = 8_000_000;
+/// Bytes of a stream.
+const BYTES: usize = 8_000_000;
 
 /// A stream that is no other one's.
-fn octets() -> Vec<u8> {
-    (0..OCTETS as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+fn bytes() -> Vec<u8> {
+    (0..BYTES as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
 
 /// Its CRC-32 and length, in the words of [`SUM`].
-fn sum(octets: &[u8]) -> String {
-    let step = |crc: u32, octet: &u8| {
-        (0..8).fold(crc ^ u32::from(*octet), |crc, _| (crc >> 1) ^ ((crc & 1) * 0xedb8_8320))
+fn sum(bytes: &[u8]) -> String {
+    let step = |crc: u32, byte: &u8| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ ((crc & 1) * 0xedb8_8320))
     };
-    format!("{:08x} {}", !octets.iter().fold(!0, step), octets.len())
+    format!("{:08x} {}", !bytes.iter().fold(!0, step), bytes.len())
 }
 
 /// What tells them of a file in the guest.
@@ -39,13 +39,13 @@ fn streams_go_both_ways_whole() {
     for mode in MODES {
         let test = "streams_go_both_ways_whole";
         let Some(mut meeting) = Meeting::arrange(test, mode) else { return };
-        let ours = octets();
+        let ours = bytes();
 
         // We listen. What comes is what Linux has made, whose sum it tells.
         let listener = meeting.interface.tcp_listen(at(1, 80), 1).expect("the port is free");
         listener.set_timeout(Some(PATIENCE));
         let send = format!(
-            "{SUM} head -c {OCTETS} /dev/urandom > /tmp/sent; sum /tmp/sent;
+            "{SUM} head -c {BYTES} /dev/urandom > /tmp/sent; sum /tmp/sent;
              socat -u FILE:/tmp/sent TCP4:10.0.0.1:80"
         );
         let begun = meeting.begin(&send);
@@ -56,7 +56,7 @@ fn streams_go_both_ways_whole() {
         stream.read_to_end(&mut came).expect("it comes whole");
         drop(stream);
         assert_eq!(meeting.end(begun), sum(&came));
-        assert_eq!(came.len(), OCTETS);
+        assert_eq!(came.len(), BYTES);
 
         // Linux listens.
         meeting.linux(&listen());
@@ -124,11 +124,11 @@ const CHANGES: usize = 6;
 fn a_stream_survives_what_happens_to_the_link() {
     let test = "a_stream_survives_what_happens_to_the_link";
     let Some(mut meeting) = Meeting::arrange(test, MODES[0]) else { return };
-    let ours = octets();
+    let ours = bytes();
     meeting.linux(&listen());
     let mut stream = meeting.interface.tcp_connect(at(2, 81)).expect("Linux listens");
     stream.set_write_timeout(Some(PATIENCE));
-    for (part, nth) in ours.chunks(OCTETS / CHANGES + 1).zip(0..) {
+    for (part, nth) in ours.chunks(BYTES / CHANGES + 1).zip(0..) {
         let trouble = match nth % 3 {
             0 => "echo datagram > /sys/class/net/ib0/mode",
             1 => "echo connected > /sys/class/net/ib0/mode",

@@ -1,5 +1,5 @@
 //! Hours of mixed traffic between hosts to which things happen, in virtual time and from a seed:
-//! every octet of a stream is right, nothing is stuck, and nothing is lost of what a host has.
+//! every byte of a stream is right, nothing is stuck, and nothing is lost of what a host has.
 //!
 //! One test in a process of its own, since all that is allocated is counted. `POLLUX_LOAD_HOURS=N`
 //! says for how long, `POLLUX_LOAD_SEED=N` with which seed.

@@ -209,7 +209,7 @@ fn everybody_reaches_everybody(world: &mut World, stream: &mut u64) {
 /// What all hosts have, when nothing happens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Holding {
-    octets: usize,
+    bytes: usize,
     peers: usize,
     connections: usize,
     queue_pairs: usize,
@@ -230,7 +230,7 @@ fn mapped() -> usize {
 /// What hosts have, after it is judged.
 fn holding(world: &mut World) -> Holding {
     let now = world.now();
-    let mut all = Holding { octets: MEMORY.octets(), mapped: mapped(), ..Holding::default() };
+    let mut all = Holding { bytes: MEMORY.bytes(), mapped: mapped(), ..Holding::default() };
     assert_eq!(all.mapped, MAPPED, "memory of hosts that are gone");
     for (nth, seat) in world.seats.iter_mut().enumerate() {
         let qps = seat.qps();
@@ -257,8 +257,8 @@ fn holding(world: &mut World) -> Holding {
 /// Runs for so long at least.
 pub fn run(seed: u64, time: Duration) {
     let tcp = TcpConfig {
-        receive_octets: 128 << 10,
-        send_octets: 128 << 10,
+        receive_bytes: 128 << 10,
+        send_bytes: 128 << 10,
         patience: 20 * SECOND,
         ..TcpConfig::default()
     };
@@ -279,8 +279,8 @@ pub fn run(seed: u64, time: Duration) {
         println!("{:?}: {holding:?}", world.now());
         holdings.push(holding);
     }
-    let Tally { begun, done, failed, octets, asked, echoed, told, heard } = &*tally.borrow();
-    println!("{begun} streams: {done} whole, others {failed:?}; {octets} octets");
+    let Tally { begun, done, failed, bytes, asked, echoed, told, heard } = &*tally.borrow();
+    println!("{begun} streams: {done} whole, others {failed:?}; {bytes} bytes");
     println!("{asked} datagrams: {echoed} echoes; {told} to the group: {heard} heard");
     judge(&holdings);
 }
@@ -292,7 +292,7 @@ fn judge(holdings: &[Holding]) {
     if late.is_empty() {
         return;
     }
-    let [before, after] = [early, late].map(|all| most(all, |it| it.octets).unwrap_or(0));
+    let [before, after] = [early, late].map(|all| most(all, |it| it.bytes).unwrap_or(0));
     // Queues keep the room that they once needed.
-    assert!(after <= before + before / 8, "memory grows: {before} to {after} octets");
+    assert!(after <= before + before / 8, "memory grows: {before} to {after} bytes");
 }

@@ -1,8 +1,8 @@
-//! Programs that hosts run: streams whose every octet is looked at, datagrams and their echoes,
+//! Programs that hosts run: streams whose every byte is looked at, datagrams and their echoes,
 //! groups.
 //!
-//! A stream begins with its number and two lengths. So many octets go there, each of which its
-//! place and the stream's number decide, and then so many come back. Whoever gets an octet that is
+//! A stream begins with its number and two lengths. So many bytes go there, each of which its
+//! place and the stream's number decide, and then so many come back. Whoever gets a byte that is
 //! not the one that was sent panics; one that is lost shows in where a stream ends.
 
 use crate::world::{Program, Turn};
@@ -22,7 +22,7 @@ pub const NEWS: u16 = 5000;
 pub const GROUP: IpAddr = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));
 /// How long a program waits for a peer that says nothing.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// Octets that are given or taken at once.
+/// Bytes that are given or taken at once.
 const CHUNK: usize = 16 << 10;
 const HEAD: usize = 16;
 
@@ -30,12 +30,12 @@ const HEAD: usize = 16;
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     pub begun: u64,
-    /// Streams that came to their end with all octets there and back.
+    /// Streams that came to their end with all bytes there and back.
     pub done: u64,
     /// Others, by why.
     pub failed: BTreeMap<String, u64>,
-    /// Octets that streams brought.
-    pub octets: u64,
+    /// Bytes that streams brought.
+    pub bytes: u64,
     pub asked: u64,
     pub echoed: u64,
     pub told: u64,
@@ -44,13 +44,13 @@ pub struct Tally {
 
 pub type Shared = Rc<RefCell<Tally>>;
 
-/// The octet at a place of a stream.
-const fn octet(stream: u64, at: usize) -> u8 {
+/// The byte at a place of a stream.
+const fn byte(stream: u64, at: usize) -> u8 {
     let mixed = (at as u64 ^ stream << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 56) as u8
 }
 
-/// Half of a stream: octets that are to go, or to come.
+/// Half of a stream: bytes that are to go, or to come.
 #[derive(Clone, Copy, Debug)]
 struct Half {
     stream: u64,
@@ -64,8 +64,8 @@ impl Half {
         let before = self.at;
         while self.at < self.len {
             let len = CHUNK.min(self.len - self.at);
-            let octets: Vec<u8> = (0..len).map(|nth| octet(self.stream, self.at + nth)).collect();
-            match host.stack.tcp_send(id, &octets)? {
+            let bytes: Vec<u8> = (0..len).map(|nth| byte(self.stream, self.at + nth)).collect();
+            match host.stack.tcp_send(id, &bytes)? {
                 Some(taken) => self.at += taken,
                 None => break,
             }
@@ -73,12 +73,12 @@ impl Half {
         Ok(self.at > before)
     }
 
-    /// Takes octets and looks at them.
-    fn take(&mut self, octets: &[u8]) {
-        let end = self.at + octets.len();
-        assert!(end <= self.len, "stream {}: octets beyond its {}", self.stream, self.len);
-        let is_right = octets.iter().zip(self.at..).all(|(it, at)| *it == octet(self.stream, at));
-        assert!(is_right, "stream {}: a wrong octet in {}..{end}", self.stream, self.at);
+    /// Takes bytes and looks at them.
+    fn take(&mut self, bytes: &[u8]) {
+        let end = self.at + bytes.len();
+        assert!(end <= self.len, "stream {}: bytes beyond its {}", self.stream, self.len);
+        let is_right = bytes.iter().zip(self.at..).all(|(it, at)| *it == byte(self.stream, at));
+        assert!(is_right, "stream {}: a wrong byte in {}..{end}", self.stream, self.at);
         self.at = end;
     }
 }
@@ -90,7 +90,7 @@ pub struct Plan {
     pub to: SocketAddr,
     pub there: usize,
     pub back: usize,
-    /// It is given up when so many octets have gone.
+    /// It is given up when so many bytes have gone.
     pub abort_at: Option<usize>,
     /// How long nothing may move.
     pub patience: Duration,
@@ -192,7 +192,7 @@ impl Program for Client {
                 assert_eq!((back.at, there.at), (back.len, there.len), "a stream that ended short");
                 let tally = &mut *self.tally.borrow_mut();
                 tally.done += 1;
-                tally.octets += back.len as u64;
+                tally.bytes += back.len as u64;
                 host.stack.tcp_close(now, self.id.expect("it was open"));
                 return Turn::Over;
             }
@@ -219,31 +219,31 @@ struct Served {
 }
 
 impl Served {
-    /// Goes on, and takes so many octets at the most.
+    /// Goes on, and takes so many bytes at the most.
     fn go_on(
         &mut self,
         host: &mut Host,
-        mut octets_max: usize,
+        mut bytes_max: usize,
         tally: &Shared,
     ) -> Result<bool, TcpError> {
         let mut moved = false;
         let mut buffer = [0; CHUNK];
-        while !self.has_heard_all && octets_max > 0 {
+        while !self.has_heard_all && bytes_max > 0 {
             let len = if self.there.is_some() { CHUNK } else { HEAD - self.head.len() };
-            let len = len.min(octets_max);
+            let len = len.min(bytes_max);
             let Some(came) = host.stack.tcp_recv(self.id, &mut buffer[..len])? else { break };
-            (moved, octets_max) = (true, octets_max - came);
+            (moved, bytes_max) = (true, bytes_max - came);
             self.has_heard_all = came == 0;
-            tally.borrow_mut().octets += came as u64;
+            tally.borrow_mut().bytes += came as u64;
             match &mut self.there {
                 Some(there) => there.take(&buffer[..came]),
                 None => self.head.extend(&buffer[..came]),
             }
             if self.head.len() == HEAD && self.there.is_none() {
                 let part = |at: usize, len: usize| &self.head[at..at + len];
-                let stream = u64::from_be_bytes(part(0, 8).try_into().expect("8 octets"));
-                let lens = [8, 12].map(|at| part(at, 4).try_into().expect("4 octets"));
-                let [there, back] = lens.map(|octets| u32::from_be_bytes(octets) as usize);
+                let stream = u64::from_be_bytes(part(0, 8).try_into().expect("8 bytes"));
+                let lens = [8, 12].map(|at| part(at, 4).try_into().expect("4 bytes"));
+                let [there, back] = lens.map(|bytes| u32::from_be_bytes(bytes) as usize);
                 self.there = Some(Half { stream, at: 0, len: there });
                 self.back = Half { stream: !stream, at: 0, len: back };
             }
@@ -257,11 +257,11 @@ impl Served {
     }
 }
 
-/// How quickly a server reads: not before that moment, and then so many octets each time.
+/// How quickly a server reads: not before that moment, and then so many bytes each time.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     pub from: Time,
-    pub octets: usize,
+    pub bytes: usize,
     pub every: Duration,
 }
 
@@ -285,14 +285,14 @@ impl Server {
         Self { port, pace: Some(pace), ..Self::new(tally) }
     }
 
-    /// How many octets it reads now, of each stream.
-    fn octets_max(&mut self, now: Time) -> usize {
+    /// How many bytes it reads now, of each stream.
+    fn bytes_max(&mut self, now: Time) -> usize {
         match &mut self.pace {
             None => usize::MAX,
             Some(pace) if now < pace.from => 0,
             Some(pace) => {
                 pace.from = now + pace.every;
-                pace.octets
+                pace.bytes
             }
         }
     }
@@ -310,9 +310,9 @@ impl Program for Server {
             self.served.push(Served { id, head, there, back, has_heard_all, moved_at: now });
         }
         let mut busy = false;
-        let octets_max = self.octets_max(now);
+        let bytes_max = self.bytes_max(now);
         let is_slow = self.pace.is_some();
-        self.served.retain_mut(|one| match one.go_on(host, octets_max, &self.tally) {
+        self.served.retain_mut(|one| match one.go_on(host, bytes_max, &self.tally) {
             Ok(moved) => {
                 if moved {
                     (one.moved_at, busy) = (now, true);
@@ -480,11 +480,11 @@ impl Program for Hearer {
     }
 }
 
-/// A datagram of so many octets, which its length decides.
+/// A datagram of so many bytes, which its length decides.
 fn datagram(len: usize) -> Vec<u8> {
-    (0..len).map(|at| octet(len as u64, at)).collect()
+    (0..len).map(|at| byte(len as u64, at)).collect()
 }
 
-fn check_datagram(octets: &[u8]) {
-    assert!(octets == datagram(octets.len()), "a datagram of {} octets is wrong", octets.len());
+fn check_datagram(bytes: &[u8]) {
+    assert!(bytes == datagram(bytes.len()), "a datagram of {} bytes is wrong", bytes.len());
 }

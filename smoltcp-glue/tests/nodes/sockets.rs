@@ -74,7 +74,7 @@ fn datagrams_are_echoed() {
                     }
                     false
                 });
-                assert!(is_answered, "{len} octets");
+                assert!(is_answered, "{len} bytes");
             }
         };
         let server = |interface: &Interface| {
@@ -92,14 +92,14 @@ fn datagrams_are_echoed() {
     }
 }
 
-/// The octet at a place of a stream.
-const fn octet(at: usize) -> u8 {
+/// The byte at a place of a stream.
+const fn byte(at: usize) -> u8 {
     ((at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
 #[test]
 fn a_stream_goes_there_and_back_whole() {
-    const OCTETS: usize = 4_000_000;
+    const BYTES: usize = 4_000_000;
     for mode in MODES {
         for is_v6 in [false, true] {
             let there = match is_v6 {
@@ -114,7 +114,7 @@ fn a_stream_goes_there_and_back_whole() {
                 stream.set_read_timeout(Some(PATIENCE));
                 let mut all = Vec::new();
                 stream.read_to_end(&mut all).expect("it comes whole");
-                assert_eq!(all.len(), OCTETS);
+                assert_eq!(all.len(), BYTES);
                 stream.write_all(&all).expect("there is room in time");
                 stream.shutdown(Shutdown::Write).expect("it is open");
                 assert_eq!(stream.read(&mut [0; 9]).expect("it was ended"), 0);
@@ -123,12 +123,12 @@ fn a_stream_goes_there_and_back_whole() {
                 let connected = (0..100).find_map(|_| interface.tcp_connect(there).ok());
                 let mut stream = connected.expect("somebody listens");
                 stream.set_read_timeout(Some(PATIENCE));
-                let all: Vec<u8> = (0..OCTETS).map(octet).collect();
+                let all: Vec<u8> = (0..BYTES).map(byte).collect();
                 stream.write_all(&all).expect("there is room in time");
                 stream.shutdown(Shutdown::Write).expect("it is open");
                 let mut back = Vec::new();
                 stream.read_to_end(&mut back).expect("it comes whole");
-                assert!(back == all, "{} octets, and not those that were sent", back.len());
+                assert!(back == all, "{} bytes, and not those that were sent", back.len());
             };
             two(mode, client, server);
         }
@@ -187,7 +187,7 @@ fn calls_that_would_wait_say_so_and_refusals_are_told() {
         let refused = socket.recv_from(&mut [0; 9]).expect_err("nobody is there");
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
         let too_long = socket.send(&[0; 2044]).expect_err("no datagram is so long");
-        assert!(too_long.to_string().contains("2016 octets"), "{too_long}");
+        assert!(too_long.to_string().contains("2016 bytes"), "{too_long}");
         let not_ours = interface.udp_bind(at(7, 0)).err().expect("it is not our address");
         assert_eq!(not_ours.kind(), ErrorKind::AddrNotAvailable);
     };
@@ -388,7 +388,7 @@ fn an_interface_that_ends_resets_what_it_could_not_send() {
             let stream = (0..100).find_map(|_| interface.tcp_connect(at(2, 80)).ok());
             let mut stream = stream.expect("somebody listens");
             let limits = StackConfig::default().tcp;
-            let more = limits.send_octets + limits.receive_octets / 2;
+            let more = limits.send_bytes + limits.receive_bytes / 2;
             stream.write_all(&vec![7; more]).expect("there is room");
             has_written.wait();
             drop(stream);

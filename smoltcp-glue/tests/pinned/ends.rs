@@ -2,7 +2,7 @@
 
 use crate::device::ailing;
 use crate::sockets::connect;
-use crate::{PATIENCE, Two, at, octet, two, up};
+use crate::{PATIENCE, Two, at, byte, two, up};
 use pollux::pinned::Config;
 use pollux::{Mode, Node};
 use pollux_node::fabric::Embedded;
@@ -66,14 +66,14 @@ fn a_listener_is_dropped_with_connections_that_wait() {
 
 #[test]
 fn what_was_written_before_a_connection_is_dropped_arrives() {
-    const OCTETS: usize = 3_000_000;
+    const BYTES: usize = 3_000_000;
     let two = two(Mode::Rc);
     let listener = two.second.tcp_listen(at(2, 80), 4).expect("the port is free");
     listener.set_timeout(Some(PATIENCE));
     scope(|scope| {
         scope.spawn(|| {
             let mut stream = connect(&two.first, at(2, 80));
-            let all: Vec<u8> = (0..OCTETS).map(octet).collect();
+            let all: Vec<u8> = (0..BYTES).map(byte).collect();
             stream.write_all(&all).expect("there is room in time");
             // More of it is in the ring and in the window than has been read.
         });
@@ -82,8 +82,8 @@ fn what_was_written_before_a_connection_is_dropped_arrives() {
         std::thread::park_timeout(Duration::from_millis(30));
         let mut all = Vec::new();
         stream.read_to_end(&mut all).expect("it comes whole");
-        assert_eq!(all.len(), OCTETS);
-        assert!(all.iter().enumerate().all(|(place, one)| *one == octet(place)));
+        assert_eq!(all.len(), BYTES);
+        assert!(all.iter().enumerate().all(|(place, one)| *one == byte(place)));
     });
     drop(listener);
     works(&two, 80);

@@ -51,7 +51,7 @@ fn two(mode: Mode) -> Two {
     two_with(mode, &Config::default())
 }
 
-/// The octet at a place of a stream.
-const fn octet(at: usize) -> u8 {
+/// The byte at a place of a stream.
+const fn byte(at: usize) -> u8 {
     ((at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }

@@ -1,6 +1,6 @@
 //! What sockets do, as inline ones do it, and between threads.
 
-use crate::{PATIENCE, Two, at, octet, two, two_with};
+use crate::{PATIENCE, Two, at, byte, two, two_with};
 use pollux::pinned::{Config, Idle, Interface, TcpStream};
 use pollux::stack::StackConfig;
 use pollux::{Mode, Node, UdpSlot, UpError};
@@ -41,7 +41,7 @@ fn datagrams_are_echoed_in_all_modes() {
             let mut buffer = vec![0; 65_536];
             let longest = if mode == Mode::Ud { 2044 } else { 65_520 };
             for len in [0, 1, 64, 2044 - 28, longest - 28] {
-                let payload: Vec<u8> = (len..2 * len).map(octet).collect();
+                let payload: Vec<u8> = (len..2 * len).map(byte).collect();
                 let is_answered = (0..100).any(|_| {
                     let is_sent = socket.send_to(&payload, at(2, 7)).is_ok();
                     while is_sent && let Ok((came, from)) = socket.recv_from(&mut buffer) {
@@ -54,7 +54,7 @@ fn datagrams_are_echoed_in_all_modes() {
                 if !is_answered {
                     is_over.store(true, Ordering::Relaxed);
                 }
-                assert!(is_answered, "{len} octets, {mode:?}");
+                assert!(is_answered, "{len} bytes, {mode:?}");
             }
             is_over.store(true, Ordering::Relaxed);
         });
@@ -62,21 +62,21 @@ fn datagrams_are_echoed_in_all_modes() {
 }
 
 /// What was sent, as somebody who knows its order and content would say it.
-fn sum(octets: &[u8], mut sum: u64) -> u64 {
-    for octet in octets {
-        sum = (sum ^ u64::from(*octet)).wrapping_mul(0x0100_0000_01b3);
+fn sum(bytes: &[u8], mut sum: u64) -> u64 {
+    for byte in bytes {
+        sum = (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     }
     sum
 }
 
 #[test]
 fn eight_megabytes_go_each_way_at_once() {
-    const OCTETS: usize = 8_000_000;
+    const BYTES: usize = 8_000_000;
     let send = |stream: &TcpStream| {
         let (mut sent, mut all) = (0, 0);
-        while sent < OCTETS {
-            let len = (1 + sent % 70_001).min(OCTETS - sent);
-            let part: Vec<u8> = (sent..sent + len).map(octet).collect();
+        while sent < BYTES {
+            let len = (1 + sent % 70_001).min(BYTES - sent);
+            let part: Vec<u8> = (sent..sent + len).map(byte).collect();
             (&mut &*stream).write_all(&part).expect("there is room in time");
             all = sum(&part, all);
             sent += len;
@@ -96,7 +96,7 @@ fn eight_megabytes_go_each_way_at_once() {
                 }
             }
         }
-        assert_eq!(came, OCTETS);
+        assert_eq!(came, BYTES);
         all
     };
     for (mode, idle) in [(Mode::Ud, Idle::Nap), (Mode::Rc, Idle::Nap), (Mode::Rc, Idle::Poll)] {
@@ -165,7 +165,7 @@ fn calls_that_would_wait_say_so_and_refusals_are_told() {
     let refused = socket.recv_from(&mut [0; 9]).expect_err("nobody is there");
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     let too_long = socket.send(&[0; 2044]).expect_err("no datagram is so long");
-    assert!(too_long.to_string().contains("2016 octets"), "{too_long}");
+    assert!(too_long.to_string().contains("2016 bytes"), "{too_long}");
     let nowhere = socket.send_to(b"", at(2, 0)).expect_err("there is no port 0");
     assert_eq!(nowhere.kind(), ErrorKind::InvalidInput);
     let not_ours = two.first.udp_bind(at(7, 0)).err().expect("it is not our address");

@@ -1,7 +1,7 @@
 //! Tasks of an executor that knows nothing of sockets: a thread, and flags of who is to be asked.
 
 use crate::ends::two_of_which_one_is_lost;
-use crate::{PATIENCE, Two, at, octet, two};
+use crate::{PATIENCE, Two, at, byte, two};
 use pollux::Mode;
 use pollux::pinned::{Config, Interface, TcpStream};
 use std::future::{Future, poll_fn};
@@ -87,7 +87,7 @@ async fn echo(stream: TcpStream) -> io::Result<()> {
 #[test]
 fn one_thread_serves_many_sockets() {
     const STREAMS: usize = 8;
-    const OCTETS: usize = 600_000;
+    const BYTES: usize = 600_000;
     let two = two(Mode::Rc);
     let listener = two.second.tcp_listen(at(2, 80), 64).expect("the port is free");
     let (asks, answers) = (
@@ -103,23 +103,23 @@ fn one_thread_serves_many_sockets() {
         }));
         tasks.push(Box::pin(async move {
             let stream = connect(first, at(2, 80)).await;
-            let all: Vec<u8> = (number..number + OCTETS).map(octet).collect();
+            let all: Vec<u8> = (number..number + BYTES).map(byte).collect();
             let (mut sent, mut back, mut buffer) = (0, Vec::new(), [0; 7000]);
             // Both at once, or two rings fill and each waits for the other.
             poll_fn(|context| {
-                while sent < OCTETS
+                while sent < BYTES
                     && let Poll::Ready(count) = stream.poll_write(context, &all[sent..])
                 {
                     sent += count.expect("it is open");
                 }
-                while back.len() < OCTETS
+                while back.len() < BYTES
                     && let Poll::Ready(count) = stream.poll_read(context, &mut buffer)
                 {
                     let count = count.expect("it is open");
                     assert!(count > 0, "it ends early");
                     back.extend_from_slice(&buffer[..count]);
                 }
-                if back.len() < OCTETS { Poll::Pending } else { Poll::Ready(()) }
+                if back.len() < BYTES { Poll::Pending } else { Poll::Ready(()) }
             })
             .await;
             assert!(back == all, "not those that were sent");
@@ -154,8 +154,8 @@ fn a_task_sleeps_until_there_is_something() {
     let listener = two.second.tcp_listen(at(2, 80), 4).expect("the port is free");
     let waits: Task<'_> = Box::pin(async {
         let (stream, _) = listener.accept_async().await.expect("somebody comes");
-        let mut octet = [0];
-        assert_eq!(stream.read_async(&mut octet).await.expect("it is said"), 1);
+        let mut byte = [0];
+        assert_eq!(stream.read_async(&mut byte).await.expect("it is said"), 1);
     });
     let wakes = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -166,7 +166,7 @@ fn a_task_sleeps_until_there_is_something() {
         });
         run(vec![waits])
     });
-    assert!(wakes <= 4, "woken {wakes} times for a connection and an octet");
+    assert!(wakes <= 4, "woken {wakes} times for a connection and a byte");
 }
 
 #[test]

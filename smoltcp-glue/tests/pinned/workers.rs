@@ -2,7 +2,7 @@
 
 use crate::ends::two_of_which_one_is_lost;
 use crate::sockets::connect;
-use crate::{PATIENCE, Two, at, octet};
+use crate::{PATIENCE, Two, at, byte};
 use pollux::pinned::{Config, Interface, TcpListener, WorkerRow};
 use pollux::{Mode, Node};
 use pollux_node::fabric::Embedded;
@@ -61,11 +61,11 @@ fn echo(listener: &TcpListener, connections: usize) {
 }
 
 /// Says something by a connection, and hears it again.
-fn ask(interface: &Interface, port: u16, octets: usize) {
+fn ask(interface: &Interface, port: u16, bytes: usize) {
     let mut stream = connect(interface, at(2, port));
     stream.set_read_timeout(Some(PATIENCE));
-    let said: Vec<u8> = (0..octets).map(octet).collect();
-    let mut heard = vec![0; octets];
+    let said: Vec<u8> = (0..bytes).map(byte).collect();
+    let mut heard = vec![0; bytes];
     for _ in 0..3 {
         stream.write_all(&said).expect("there is room");
         stream.read_exact(&mut heard).expect("it is echoed");
@@ -291,11 +291,11 @@ fn listeners_come_and_go_at_all_workers() {
 
 #[test]
 fn what_workers_were_given_arrives_though_the_interface_ends() {
-    const OCTETS: usize = 100_000;
+    const BYTES: usize = 100_000;
     let Two { first, second, fabric: _fabric } = two_of(Mode::Rc, [3, 2]);
     let listener = second.tcp_listen(at(2, 80), 16).expect("the port is free");
     listener.set_timeout(Some(PATIENCE));
-    let all: Vec<u8> = (0..OCTETS).map(octet).collect();
+    let all: Vec<u8> = (0..BYTES).map(byte).collect();
     let streams = [(); 6].map(|()| connect(&first, at(2, 80)));
     let mut peers = [(); 6].map(|()| listener.accept().expect("somebody came").0);
     scope(|scope| {

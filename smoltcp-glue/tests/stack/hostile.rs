@@ -63,7 +63,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_octets_are_taken(packets in proptest::collection::vec(
+    fn any_bytes_are_taken(packets in proptest::collection::vec(
         proptest::collection::vec(any::<u8>(), 0..100), 1..20,
     )) {
         let mut world = World::new(1, &StackConfig::default(), Weather::default());

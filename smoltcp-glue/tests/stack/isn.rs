@@ -14,7 +14,7 @@ const BACKLOG: usize = 4096;
 
 fn listening(seed: u64) -> World {
     // Buffers have nothing to do with it.
-    let tcp = TcpConfig { receive_octets: 2048, send_octets: 2048, ..TcpConfig::default() };
+    let tcp = TcpConfig { receive_bytes: 2048, send_bytes: 2048, ..TcpConfig::default() };
     let config = StackConfig { tcp, ..StackConfig::default() };
     let mut world = World::new(seed, &config, Weather::default());
     world.hosts[1].tcp_listen(at(1, 80), BACKLOG).expect("the port is free");

@@ -1,7 +1,7 @@
 //! Connections over a link that loses: what is sent again, when, and how long it is.
 
 use crate::tcp::{bulk, config};
-use crate::world::{Weather, World, octet};
+use crate::world::{Weather, World, byte};
 use pollux::stack::{StackConfig, TcpConfig, TcpId};
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const ALL: u32 = 1_000_000;
 
-/// Moves a stream one way, looks at every octet, and says how long it took.
-fn stream(world: &mut World, [from, to]: [TcpId; 2], octets: usize) -> Duration {
+/// Moves a stream one way, looks at every byte, and says how long it took.
+fn stream(world: &mut World, [from, to]: [TcpId; 2], bytes: usize) -> Duration {
     let (mut sent, mut received, mut buffer) = (0, 0, vec![0; 100_000]);
     let start = world.now;
     world.until("all is there", MINUTE, |world| {
-        let end = octets.min(sent + 100_000);
-        let part: Vec<u8> = (sent..end).map(|at| octet(0, at)).collect();
+        let end = bytes.min(sent + 100_000);
+        let part: Vec<u8> = (sent..end).map(|at| byte(0, at)).collect();
         sent += world.hosts[0].tcp_send(from, &part).expect("it is open").unwrap_or(0);
         while let Some(came) = world.hosts[1].tcp_recv(to, &mut buffer).expect("it is open") {
-            let is_right = (received..).zip(&buffer[..came]).all(|(at, got)| *got == octet(0, at));
-            assert!(is_right, "a wrong octet in {received}..{}", received + came);
+            let is_right = (received..).zip(&buffer[..came]).all(|(at, got)| *got == byte(0, at));
+            assert!(is_right, "a wrong byte in {received}..{}", received + came);
             received += came;
         }
-        received == octets
+        received == bytes
     });
     world.now.since_start() - start.since_start()
 }
@@ -32,12 +32,12 @@ fn streams_are_whole_over_a_link_that_does_everything_at_once() {
     let weather =
         Weather { lost: 50_000, late: 50_000, doubled: 50_000, swapped: 50_000, longest: 0 };
     for seed in 0..50 {
-        let (mtu, octets) = if seed % 2 == 0 { (2044, 150_000) } else { (65_520, 600_000) };
+        let (mtu, bytes) = if seed % 2 == 0 { (2044, 150_000) } else { (65_520, 600_000) };
         println!("seed {seed}, MTU {mtu}");
         let mut world = World::new(seed, &config(mtu), weather);
         let ids = world.connected(80, seed % 4 > 1);
         let start = world.now;
-        bulk(&mut world, ids, octets);
+        bulk(&mut world, ids, bytes);
         let took = world.now.since_start() - start.since_start();
         assert!(took < SECOND, "seed {seed}: {took:?}");
     }
@@ -45,16 +45,16 @@ fn streams_are_whole_over_a_link_that_does_everything_at_once() {
 
 #[test]
 fn another_order_is_no_loss() {
-    let mut octets = Vec::new();
+    let mut bytes = Vec::new();
     for swapped in [0, 100_000] {
         let weather = Weather { swapped, ..Weather::default() };
         let mut world = World::new(1, &config(2044), weather);
         let ids = world.connected(80, false);
         stream(&mut world, ids, 1_000_000);
-        octets.push(world.octets);
+        bytes.push(world.bytes);
     }
-    let most = octets[0] + octets[0] / 100;
-    assert!(octets[1] < most, "{octets:?}: headers of a few more, but nothing twice");
+    let most = bytes[0] + bytes[0] / 100;
+    assert!(bytes[1] < most, "{bytes:?}: headers of a few more, but nothing twice");
 }
 
 /// A peer that was busy for a while begins a repair as a loss does.
@@ -92,24 +92,24 @@ fn a_connection_is_in_repair_until_nothing_was_lost_for_long() {
 
 #[test]
 fn what_is_lost_at_the_end_is_sent_again_soon() {
-    for (mtu, octets) in [(65_520, 100), (65_520, 400_000), (2044, 100_000)] {
+    for (mtu, bytes) in [(65_520, 100), (65_520, 400_000), (2044, 100_000)] {
         let mut world = World::new(1, &config(mtu), Weather::default());
         let ids = world.connected(80, false);
         stream(&mut world, ids, 1_000_000);
         // All that is sent now is lost at first.
         world.weather.lost = ALL;
-        let all: Vec<u8> = vec![7; octets];
-        assert_eq!(world.hosts[0].tcp_send(ids[0], &all), Ok(Some(octets)));
+        let all: Vec<u8> = vec![7; bytes];
+        assert_eq!(world.hosts[0].tcp_send(ids[0], &all), Ok(Some(bytes)));
         world.drain();
         world.weather.lost = 0;
-        let (mut came, mut buffer, start) = (0, vec![0; octets], world.now);
+        let (mut came, mut buffer, start) = (0, vec![0; bytes], world.now);
         world.until("it is there", MINUTE, |world| {
             let more = world.hosts[1].tcp_recv(ids[1], &mut buffer).expect("it is open");
             came += more.unwrap_or(0);
-            came == octets
+            came == bytes
         });
         let took = world.now.since_start() - start.since_start();
-        assert!(took < Duration::from_millis(55), "{octets} octets at MTU {mtu}: {took:?}");
+        assert!(took < Duration::from_millis(55), "{bytes} bytes at MTU {mtu}: {took:?}");
     }
 }
 
@@ -137,7 +137,7 @@ fn fill(world: &mut World, from: TcpId) -> usize {
         world.pass(Duration::from_millis(100));
     }
     let tcp = StackConfig::default().tcp;
-    let both = tcp.receive_octets + tcp.send_octets;
+    let both = tcp.receive_bytes + tcp.send_bytes;
     assert!((both - 16..=both).contains(&sent), "{sent}: windows are said in parts of 16");
     sent
 }
@@ -149,10 +149,10 @@ fn a_closed_window_is_respected_and_opens_again_also_when_it_is_not_heard_to() {
         let ids = world.connected(80, false);
         stream(&mut world, ids, 1_000_000);
         let sent = fill(&mut world, ids[0]);
-        let (packets, octets) = (world.packets, world.octets);
+        let (packets, bytes) = (world.packets, world.bytes);
         world.pass(MINUTE);
         assert!(world.packets - packets < 400, "{} to a closed window", world.packets - packets);
-        assert_eq!(world.octets, octets, "nothing but a few single octets");
+        assert_eq!(world.bytes, bytes, "nothing but a few single bytes");
         // The window opens, and all words of that are lost.
         world.weather.lost = ALL;
         let (mut received, mut buffer) = (0, vec![0; 50_000]);
@@ -205,7 +205,7 @@ fn what_takes_long_is_not_sent_twice() {
         let ids = world.connected(80, false);
         stream(&mut world, ids, 2_000_000);
         let most = 2_000_000 / 2004 * 2044 * 101 / 100;
-        assert!(world.octets < most, "{} at {delay:?}", world.octets);
+        assert!(world.bytes < most, "{} at {delay:?}", world.bytes);
         // After a loss as well.
         world.weather.lost = ALL;
         assert_eq!(world.hosts[0].tcp_send(ids[0], &vec![7; 20_000]), Ok(Some(20_000)));
@@ -216,16 +216,16 @@ fn what_takes_long_is_not_sent_twice() {
             came += world.hosts[1].tcp_recv(ids[1], &mut buffer).expect("open").unwrap_or(0);
             came == 20_000
         });
-        let octets = world.octets;
+        let bytes = world.bytes;
         let took = stream(&mut world, ids, 2_000_000);
-        assert!(world.octets - octets < most, "{} at {delay:?}", world.octets - octets);
+        assert!(world.bytes - bytes < most, "{} at {delay:?}", world.bytes - bytes);
         println!("{took:?} at {delay:?}");
         assert!(took < 200 * delay, "{took:?} at {delay:?}");
     }
 }
 
 #[test]
-fn small_messages_after_an_outage_are_not_sent_octet_by_octet() {
+fn small_messages_after_an_outage_are_not_sent_byte_by_byte() {
     let mut world = World::new(1, &config(65_520), Weather::default());
     let ids = world.connected(80, false);
     stream(&mut world, ids, 1_000_000);
@@ -282,8 +282,8 @@ fn what_a_closing_server_has_left_is_sent_within_the_window() {
 /// its repair is over.
 #[test]
 fn an_idle_connection_has_a_small_window_after_a_repair_too() {
-    let octets = 4 << 20;
-    let tcp = TcpConfig { receive_octets: octets, send_octets: octets, ..TcpConfig::default() };
+    let bytes = 4 << 20;
+    let tcp = TcpConfig { receive_bytes: bytes, send_bytes: bytes, ..TcpConfig::default() };
     let config = StackConfig { mtu: 2044, tcp, ..StackConfig::default() };
     let mut world = World::new(1, &config, Weather::default());
     let ids = world.connected(80, false);
@@ -301,17 +301,17 @@ fn an_idle_connection_has_a_small_window_after_a_repair_too() {
         !world.hosts[0].tcp_is_in_repair(ids[0])
     });
     world.pass(10 * MINUTE);
-    assert_eq!(world.hosts[0].tcp_send(ids[0], &vec![7; octets]), Ok(Some(octets)));
-    let before = world.octets;
+    assert_eq!(world.hosts[0].tcp_send(ids[0], &vec![7; bytes]), Ok(Some(bytes)));
+    let before = world.bytes;
     world.drain();
-    let at_once = world.octets - before;
+    let at_once = world.bytes - before;
     // RFC 6928 2.
-    assert!((1..=10 * 2044).contains(&at_once), "{at_once} octets at once");
+    assert!((1..=10 * 2044).contains(&at_once), "{at_once} bytes at once");
     // And the window grows from there.
     let (mut came, mut buffer, start) = (0, vec![0; 100_000], world.now);
     world.until("all is there", MINUTE, |world| {
         came += world.hosts[1].tcp_recv(ids[1], &mut buffer).expect("open").unwrap_or(0);
-        came == octets
+        came == bytes
     });
     let took = world.now.since_start() - start.since_start();
     let round_trips = took.as_nanos() / (2 * world.delay).as_nanos();

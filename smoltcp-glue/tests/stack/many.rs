@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-/// Buffers of a few octets, for many connections.
+/// Buffers of a few bytes, for many connections.
 fn small() -> StackConfig {
-    let tcp = TcpConfig { receive_octets: 2048, send_octets: 2048, ..TcpConfig::default() };
+    let tcp = TcpConfig { receive_bytes: 2048, send_bytes: 2048, ..TcpConfig::default() };
     StackConfig { tcp, ..StackConfig::default() }
 }
 
@@ -83,10 +83,10 @@ fn a_connection_of_a_cookie_is_as_good_as_any() {
         let took = world.now.since_start() - start.since_start();
         assert!(took < 100 * world.delay, "{took:?} at MTU {mtu}");
         world.weather.lost = 20_000;
-        let octets = world.octets;
+        let bytes = world.bytes;
         bulk(&mut world, [client, server], 1_000_000);
-        let sent = world.octets - octets;
-        assert!(sent < 2_400_000, "{sent} octets for two million at MTU {mtu}");
+        let sent = world.bytes - bytes;
+        assert!(sent < 2_400_000, "{sent} bytes for two million at MTU {mtu}");
     }
 }
 

@@ -30,7 +30,7 @@ fn connected() -> Pair {
     let ends = world.hosts[0].tcp_addresses(ids[0]).expect("it is open");
     assert_eq!(world.hosts[0].tcp_send(ids[0], b"x"), Ok(Some(1)));
     let now = world.now;
-    let packet = world.hosts[0].poll_transmit(now).expect("it has an octet to send").to_vec();
+    let packet = world.hosts[0].poll_transmit(now).expect("it has a byte to send").to_vec();
     let header = header_of(&packet);
     world.hosts[1].handle_packet(now, &packet);
     world.pass(SECOND);
@@ -105,7 +105,7 @@ fn challenge_acks_of_a_connection_are_limited_in_rate() {
 #[test]
 fn a_host_that_restarts_gets_in_from_the_same_port() {
     for (has_closed, unread) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
-        let what = format!("closed {has_closed}, {unread} octets unread");
+        let what = format!("closed {has_closed}, {unread} bytes unread");
         let mut world = World::new(1, &StackConfig::default(), Weather::default());
         let listener = world.hosts[1].tcp_listen(at(1, 80), 100).expect("the port is free");
         let connect = |world: &mut World| {

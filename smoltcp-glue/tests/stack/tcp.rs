@@ -1,6 +1,6 @@
 //! Connections between two stacks.
 
-use crate::world::{Weather, World, at, ip, octet};
+use crate::world::{Weather, World, at, byte, ip};
 use pollux::stack::{BindError, StackConfig, TcpConfig, TcpError, TcpId};
 use pollux_verbs::time::Time;
 use std::net::SocketAddr;
@@ -17,14 +17,14 @@ fn calm(mtu: u32) -> World {
     World::new(1, &config(mtu), Weather::default())
 }
 
-/// Moves a stream each way at once, and looks at every octet.
-pub fn bulk(world: &mut World, ids: [TcpId; 2], octets: usize) {
+/// Moves a stream each way at once, and looks at every byte.
+pub fn bulk(world: &mut World, ids: [TcpId; 2], bytes: usize) {
     let (mut sent, mut received) = ([0; 2], [0; 2]);
     let mut buffer = vec![0; 100_000];
     world.until("all is there", 60 * MINUTE, |world| {
         for host in 0..2 {
-            let end = octets.min(sent[host] + 30_000);
-            let part: Vec<u8> = (sent[host]..end).map(|at| octet(host, at)).collect();
+            let end = bytes.min(sent[host] + 30_000);
+            let part: Vec<u8> = (sent[host]..end).map(|at| byte(host, at)).collect();
             let taken = world.hosts[host].tcp_send(ids[host], &part).expect("it is open");
             sent[host] += taken.unwrap_or(0);
             let recv = |world: &mut World, buffer: &mut [u8]| {
@@ -32,12 +32,12 @@ pub fn bulk(world: &mut World, ids: [TcpId; 2], octets: usize) {
             };
             while let Some(came) = recv(world, &mut buffer) {
                 for (at, got) in (received[host]..).zip(&buffer[..came]) {
-                    assert_eq!(*got, octet(1 - host, at), "octet {at} of host {}", 1 - host);
+                    assert_eq!(*got, byte(1 - host, at), "byte {at} of host {}", 1 - host);
                 }
                 received[host] += came;
             }
         }
-        received == [octets; 2]
+        received == [bytes; 2]
     });
 }
 
@@ -46,24 +46,24 @@ fn streams_both_ways_arrive_whole_whatever_the_link_loses() {
     for seed in 0..6 {
         let lost = [0, 10_000, 50_000][seed as usize % 3];
         let weather = Weather { lost, late: lost * 2, doubled: lost / 2, ..Weather::default() };
-        for (mtu, octets) in [(65_520, 3_000_000), (2044, 300_000)] {
+        for (mtu, bytes) in [(65_520, 3_000_000), (2044, 300_000)] {
             println!("seed {seed}, {weather:?}, MTU {mtu}");
             let mut world = World::new(seed, &config(mtu), weather);
             let ids = world.connected(80, seed % 2 == 1);
-            bulk(&mut world, ids, octets);
+            bulk(&mut world, ids, bytes);
             assert!(world.longest <= mtu as usize && world.longest > mtu as usize - 100);
         }
     }
 }
 
 /// What the second of two hosts sends at once when the first has sent so much.
-fn answers_at_once(octets: usize) -> usize {
+fn answers_at_once(bytes: usize) -> usize {
     let mut world = calm(2044);
     let [client, _] = world.connected(80, false);
     world.pass(SECOND);
     let now = world.now;
     let [first, second] = &mut world.hosts;
-    assert_eq!(first.tcp_send(client, &vec![1; octets]), Ok(Some(octets)));
+    assert_eq!(first.tcp_send(client, &vec![1; bytes]), Ok(Some(bytes)));
     while let Some(packet) = first.poll_transmit(now) {
         second.handle_packet(now, packet);
     }
@@ -86,17 +86,17 @@ fn round_trips_since(world: &World, start: Time) -> u128 {
 fn the_first_write_of_a_connection_waits_for_no_clock() {
     let limits = [(1000, 1), (2048, 1), (2049, 2), (8192, 3), (65_000, 6), (131_072, 7)];
     for mtu in [65_520, 2044] {
-        for (octets, limit) in limits {
+        for (bytes, limit) in limits {
             let mut world = calm(mtu);
             let [client, server] = world.connected(80, false);
-            let (start, mut came, mut buffer) = (world.now, 0, vec![0; octets]);
-            assert_eq!(world.hosts[0].tcp_send(client, &vec![7; octets]), Ok(Some(octets)));
+            let (start, mut came, mut buffer) = (world.now, 0, vec![0; bytes]);
+            assert_eq!(world.hosts[0].tcp_send(client, &vec![7; bytes]), Ok(Some(bytes)));
             world.until("it is there", MINUTE, |world| {
                 came += world.hosts[1].tcp_recv(server, &mut buffer).expect("open").unwrap_or(0);
-                came == octets
+                came == bytes
             });
             let round_trips = round_trips_since(&world, start);
-            let what = format!("{octets} octets at MTU {mtu}");
+            let what = format!("{bytes} bytes at MTU {mtu}");
             assert!(round_trips <= limit, "{what}: {round_trips} round trips, and not {limit}");
         }
     }
@@ -226,7 +226,7 @@ fn a_reader_that_pauses_stops_the_writer_and_lets_it_go_on() {
         sent += world.hosts[0].tcp_send(client, &whole).expect("it is open").unwrap_or(0);
         world.pass(Duration::from_millis(100));
     }
-    let both = StackConfig::default().tcp.receive_octets + StackConfig::default().tcp.send_octets;
+    let both = StackConfig::default().tcp.receive_bytes + StackConfig::default().tcp.send_bytes;
     assert_eq!(sent, both, "buffers are full after a minute, and nobody has given up");
     let (mut received, mut buffer) = (0, vec![0; 50_000]);
     world.until("all is there", 10 * MINUTE, |world| {

@@ -46,7 +46,7 @@ fn datagrams_of_every_length_come_back_as_they_went() {
 
 #[test]
 fn a_full_queue_loses_the_newest_and_counts_it() {
-    let config = StackConfig { udp_queue_octets_max: 10_000, ..StackConfig::default() };
+    let config = StackConfig { udp_queue_bytes_max: 10_000, ..StackConfig::default() };
     let mut world = world(&config);
     let client = world.hosts[0].udp_bind(at(0, 0)).expect("a port is free");
     let server = world.hosts[1].udp_bind(at(1, 9)).expect("the port is free");
@@ -165,7 +165,7 @@ fn checksums_are_looked_at_unless_nobody_wants_that() {
         let now = world.now;
         world.hosts[0].udp_send(now, client, (None, at(1, 9)), b"spoilt").unwrap();
         let mut packet = world.hosts[0].poll_transmit(now).expect("it was sent").to_vec();
-        *packet.last_mut().expect("it has octets") ^= 1;
+        *packet.last_mut().expect("it has bytes") ^= 1;
         assert!(world.hosts[1].take_packet(now, &packet), "it is for a socket");
         assert_eq!(world.hosts[1].udp_is_readable(server), !verifies);
         assert_eq!(world.hosts[1].counts().malformed, u64::from(verifies));
@@ -182,10 +182,10 @@ fn what_is_no_sockets_is_left_to_others() {
         let packet = world.hosts[0].poll_transmit(now).expect("it was sent").to_vec();
         assert_eq!(world.hosts[1].take_packet(now, &packet), to == at(1, 9), "{to}");
         // The first part of a longer one, and another protocol.
-        for (place, octet) in [(6, 0x20), (9, 1)] {
+        for (place, byte) in [(6, 0x20), (9, 1)] {
             let mut other = packet.clone();
-            other[place] = octet;
-            assert!(!world.hosts[1].take_packet(now, &other), "{to}, octet {place}");
+            other[place] = byte;
+            assert!(!world.hosts[1].take_packet(now, &other), "{to}, byte {place}");
         }
     }
     assert!(!world.hosts[1].take_packet(now, &[]) && !world.hosts[1].take_packet(now, &[0x45]));

@@ -36,8 +36,8 @@ pub struct World {
     pub packets: u64,
     /// How long the longest packet was.
     pub longest: usize,
-    /// Octets of packets with data.
-    pub octets: u64,
+    /// Bytes of packets with data.
+    pub bytes: u64,
     /// A packet for each host that others are to overtake, and how many.
     held: [Option<(u32, Vec<u8>)>; 2],
     rng: SeededRng,
@@ -73,7 +73,7 @@ impl World {
             delay: DELAY,
             packets: 0,
             longest: 0,
-            octets: 0,
+            bytes: 0,
             held: [None, None],
             rng,
             flight,
@@ -85,7 +85,7 @@ impl World {
         self.packets += 1;
         self.longest = self.longest.max(packet.len());
         if packet.len() > ACKNOWLEDGES {
-            self.octets += packet.len() as u64;
+            self.bytes += packet.len() as u64;
         }
         let is_too_long = (1..packet.len()).contains(&self.weather.longest);
         if is_too_long || self.rng.happens(self.weather.lost) {
@@ -205,8 +205,8 @@ impl World {
     }
 }
 
-/// The octet at a place of a stream, which depends on whose it is and where.
-pub const fn octet(stream: usize, at: usize) -> u8 {
+/// The byte at a place of a stream, which depends on whose it is and where.
+pub const fn byte(stream: usize, at: usize) -> u8 {
     let mixed = (at as u64 ^ (stream as u64) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 56) as u8
 }

@@ -16,7 +16,7 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Rounds that come before, so that what is measured is what stays.
 const WARM_UP: usize = 200;
 /// What goes there and back.
-const OCTETS: usize = 64;
+const BYTES: usize = 64;
 /// Headers of IPv4 and ICMP.
 const HEADERS: usize = 20 + 8;
 /// What is written to a stream at once.
@@ -102,19 +102,19 @@ pub fn timed<R>(f: impl FnOnce() -> R) -> (R, Duration) {
 
 /// Echoes of ICMP, each of which has to be answered.
 pub fn ping(interface: &Interface, to: IpAddr) -> Result<RoundTrips, Box<dyn Error>> {
-    RoundTrips::measure(|| Ok((interface.ping(to, OCTETS, PATIENCE)?, 1)))
+    RoundTrips::measure(|| Ok((interface.ping(to, BYTES, PATIENCE)?, 1)))
 }
 
 /// An echo in a packet as long as the way allows, and none in a longer one: datagrams carry 2,044
 /// bytes and connections 65,520, so the length tells what carries packets, not what a table says
-/// of it. Gives the octets of the echo.
+/// of it. Gives the bytes of the echo.
 pub fn longest(interface: &Interface, to: IpAddr, mtu: u32) -> Result<usize, Box<dyn Error>> {
     let longest = mtu as usize - HEADERS;
     interface.ping(to, longest, PATIENCE)?;
     match interface.ping(to, longest + 1, PATIENCE) {
         Err(error) if error.kind() != ErrorKind::TimedOut => Ok(longest),
         Err(error) => Err(error.into()),
-        Ok(_) => Err(format!("an echo of {} octets went there by one packet", longest + 1).into()),
+        Ok(_) => Err(format!("an echo of {} bytes went there by one packet", longest + 1).into()),
     }
 }
 
@@ -127,12 +127,12 @@ pub fn udp(interface: &Interface, from: IpAddr, to: IpAddr) -> Result<RoundTrips
     RoundTrips::measure(|| {
         for tries in 1.. {
             number += 1;
-            let octets = numbered(number);
+            let bytes = numbered(number);
             let (answer, took) = timed(|| {
-                socket.send(&octets)?;
-                let mut answer = [0; OCTETS];
+                socket.send(&bytes)?;
+                let mut answer = [0; BYTES];
                 // One that came late is no answer to this.
-                while answer != octets {
+                while answer != bytes {
                     socket.recv_from(&mut answer)?;
                 }
                 Ok::<_, std::io::Error>(())
@@ -154,7 +154,7 @@ pub fn tcp(interface: &Interface, to: IpAddr) -> Result<RoundTrips, Box<dyn Erro
     let mut number = 0;
     RoundTrips::measure(|| {
         number += 1;
-        let (request, mut response) = (numbered(number), [0; OCTETS]);
+        let (request, mut response) = (numbered(number), [0; BYTES]);
         let (answer, took) = timed(|| {
             stream.write_all(&request)?;
             stream.read_exact(&mut response)
@@ -168,10 +168,10 @@ pub fn tcp(interface: &Interface, to: IpAddr) -> Result<RoundTrips, Box<dyn Erro
 }
 
 /// A message that no other is like.
-fn numbered(number: u64) -> [u8; OCTETS] {
-    let mut octets = [7; OCTETS];
-    octets[..8].copy_from_slice(&number.to_be_bytes());
-    octets
+fn numbered(number: u64) -> [u8; BYTES] {
+    let mut bytes = [7; BYTES];
+    bytes[..8].copy_from_slice(&number.to_be_bytes());
+    bytes
 }
 
 /// How a stream went.

@@ -71,7 +71,7 @@ pub fn demo(arguments: &Arguments) -> Done<()> {
     match arguments.json {
         true => say(&json!({ "hosts": 3, "switches": 1, "modes": rows }).to_string()),
         false => say(&format!(
-            "\nRound trips of 64 octets in microseconds, and one stream:\n\n{}",
+            "\nRound trips of 64 bytes in microseconds, and one stream:\n\n{}",
             figures(&rows)
         )),
     }
@@ -113,8 +113,8 @@ fn measured(
     let (second, _) = resolve(told, &interface, mode, address(3))?;
     let to = address(2);
     let longest = told.step("the longest packet, and none longer", || {
-        let octets = measure::longest(&interface, to, mtu)?;
-        Ok((octets, format!("an echo of {octets} octets")))
+        let bytes = measure::longest(&interface, to, mtu)?;
+        Ok((bytes, format!("an echo of {bytes} bytes")))
     })?;
     let trips = |what: &str, f: &dyn Fn() -> Done<RoundTrips>| {
         told.step(what, || {
@@ -135,7 +135,7 @@ fn measured(
         "mode": name,
         "up_ms": up.as_secs_f64() * 1e3,
         "resolved": [first, second],
-        "longest_echo_octets": longest,
+        "longest_echo_bytes": longest,
         "ping": ping,
         "udp": udp,
         "tcp": tcp,

@@ -38,7 +38,7 @@ fn a_demonstration_needs_nothing_and_shows_every_mode() {
             assert_eq!((&row["by"], &row["mtu"]), (&by.into(), &mtu.into()), "{mode}");
         }
         // What a datagram carries at most, and what only a connection does: 28 are headers.
-        assert_eq!(mode["longest_echo_octets"], mtu - 28, "{mode}");
+        assert_eq!(mode["longest_echo_bytes"], mtu - 28, "{mode}");
         for what in ["ping", "udp", "tcp"] {
             measured += assert_adds_up(&mode[what], what == "udp");
         }

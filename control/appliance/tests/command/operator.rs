@@ -81,7 +81,7 @@ impl Drop for Desk {
 
 /// Its status, what it printed, and what it said beside that.
 fn outcome(output: Output) -> (Option<i32>, String, String) {
-    let text = |octets: Vec<u8>| String::from_utf8_lossy(&octets).into_owned();
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 

@@ -17,8 +17,8 @@ use pollux_wire::units::{Mtu, TimeCode};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Octets of the memory, and where in it is what: datagrams come behind room for a GRH.
-const OCTETS: usize = 1 << 20;
+/// Bytes of the memory, and where in it is what: datagrams come behind room for a GRH.
+const BYTES: usize = 1 << 20;
 const GRH_LEN: usize = 40;
 const SLOT: usize = 512;
 const SLOTS: usize = 8;
@@ -65,7 +65,7 @@ impl Program {
     pub fn over(opened: Opened) -> Self {
         let Opened { mut device, port, .. } = opened;
         let (pd, cq) = (device.create_pd().unwrap(), device.create_cq(256).unwrap());
-        let memory = Memory::shared(OCTETS).unwrap();
+        let memory = Memory::shared(BYTES).unwrap();
         let region = device.register(pd, &memory, Access::ALL).unwrap();
         let [qp, gsi] =
             [QpType::Rc, QpType::Gsi].map(|kind| device.create_qp(&init(kind, pd, cq)).unwrap());
@@ -155,9 +155,9 @@ impl Program {
         (0..SLOTS).for_each(|slot| self.receive_mad(slot as u64));
     }
 
-    fn sge(&self, at: usize, octets: usize) -> Sge {
+    fn sge(&self, at: usize, bytes: usize) -> Sge {
         let address = self.region.address + at as u64;
-        Sge { address, octets: octets as u32, lkey: self.region.lkey }
+        Sge { address, bytes: bytes as u32, lkey: self.region.lkey }
     }
 
     fn receive_mad(&mut self, slot: u64) {
@@ -224,7 +224,7 @@ impl Program {
             },
             QpAttributes {
                 path: Some(path),
-                path_mtu: Some(Mtu::OCTETS_2048),
+                path_mtu: Some(Mtu::BYTES_2048),
                 dest_qp: Some(self.device.qpn(self.qp).unwrap()),
                 rq_psn: psn,
                 responder_resources: Some(4),
@@ -262,9 +262,9 @@ impl Program {
 
     /// The number of the message that has come last.
     pub fn number(&self) -> u64 {
-        let mut octets = [0; 8];
-        assert!(self.memory.read(DATA, &mut octets));
-        u64::from_be_bytes(octets)
+        let mut bytes = [0; 8];
+        assert!(self.memory.read(DATA, &mut bytes));
+        u64::from_be_bytes(bytes)
     }
 
     /// What completes next, and how.
@@ -286,7 +286,7 @@ fn init(qp_type: QpType, pd: Pd, cq: Cq) -> QpInit {
         recv_requests_max: 64,
         send_sges_max: 1,
         recv_sges_max: 1,
-        inline_octets_max: 0,
+        inline_bytes_max: 0,
         signal_all: false,
     }
 }

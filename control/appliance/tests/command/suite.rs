@@ -88,11 +88,11 @@ impl Adapters for Pair {
         self.groups.get(&nth).copied()
     }
 
-    fn memory(&self, octets: usize) -> Result<Memory, MapError> {
-        Memory::shared(octets)
+    fn memory(&self, bytes: usize) -> Result<Memory, MapError> {
+        Memory::shared(bytes)
     }
 
-    fn memory_octets_max(&self) -> u64 {
+    fn memory_bytes_max(&self) -> u64 {
         8 << 20
     }
 }

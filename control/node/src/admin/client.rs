@@ -104,9 +104,9 @@ impl fmt::Display for AskError {
                     _ => f.write_str("it hangs or is stopped; look at it, or start it again"),
                 }
             }
-            Self::Cut(path, octets) => write!(
+            Self::Cut(path, bytes) => write!(
                 f,
-                "the answer at {} ended early, after {octets} bytes; the process there may have \
+                "the answer at {} ended early, after {bytes} bytes; the process there may have \
                  ended: ask again",
                 path.display()
             ),
@@ -167,10 +167,10 @@ impl Client {
         let _ = stream.write_all(format!("{question}\n").as_bytes());
         while !answer.ends_with(b"\n") {
             self.wait_for(&stream)?;
-            let mut octets = [0; 4096];
-            match stream.read(&mut octets) {
+            let mut bytes = [0; 4096];
+            match stream.read(&mut bytes) {
                 Ok(0) => return Err(AskError::Cut(self.path.clone(), answer.len())),
-                Ok(len) => answer.extend_from_slice(&octets[..len]),
+                Ok(len) => answer.extend_from_slice(&bytes[..len]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => return Err(AskError::Cut(self.path.clone(), answer.len())),
@@ -244,9 +244,9 @@ mod tests {
             let server = scope.spawn(|| {
                 for answer in answers {
                     let (mut stream, _) = listener.accept().expect("a client comes");
-                    let mut octets = [0; 64];
-                    let len = stream.read(&mut octets).expect("it asks");
-                    assert_eq!(&octets[..len], b"show ports\n");
+                    let mut bytes = [0; 64];
+                    let len = stream.read(&mut bytes).expect("it asks");
+                    assert_eq!(&bytes[..len], b"show ports\n");
                     stream.write_all(answer.as_bytes()).expect("it has room");
                 }
             });
@@ -263,10 +263,10 @@ mod tests {
 
     #[test]
     fn an_answer_that_ends_early_is_an_error_that_says_so() {
-        for (test, answer, octets) in [("none", "", 0), ("half", "{\"ok\":[1,", 9)] {
+        for (test, answer, bytes) in [("none", "", 0), ("half", "{\"ok\":[1,", 9)] {
             let (answer, pauses) = asked(test, &[answer]);
             let said = answer.unwrap_err().to_string();
-            assert!(said.contains(&format!("ended early, after {octets} bytes")), "{said}");
+            assert!(said.contains(&format!("ended early, after {bytes} bytes")), "{said}");
             assert_eq!(pauses, 0, "what was asked may have been done");
         }
         let (answer, _) = asked("foreign", &["hello\n"]);

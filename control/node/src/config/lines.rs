@@ -52,7 +52,7 @@ fn enter<'i>(value: DeValue<'i>, step: &Step) -> Option<(usize, Spanned<DeValue<
     }
 }
 
-/// The line of an octet of a text.
+/// The line of a byte of a text.
 pub(super) fn line_at(text: &str, at: usize) -> usize {
     text[..at].matches('\n').count() + 1
 }

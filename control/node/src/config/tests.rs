@@ -71,7 +71,7 @@ fn a_wrong_value_is_refused_with_its_line_and_the_right_form() {
     let said = refusal(&WHOLE.replace("fd00::1/64", "fd00::1/129"));
     assert!(said.starts_with("node.toml:6: ") && said.contains("write 10.0.0.1/24"), "{said}");
     let said = refusal(&WHOLE.replace("80:00:00:48", "80:00:00"));
-    assert!(said.starts_with("node.toml:11: ") && said.contains("20 octets"), "{said}");
+    assert!(said.starts_with("node.toml:11: ") && said.contains("20 bytes"), "{said}");
     assert!(refusal(&WHOLE.replace("0x8001", "0")).contains("the default one is 0xffff"));
     assert!(refusal("[interface.ib0]\npkey = 1").contains("device"));
     let twice = format!("{WHOLE}[interface.ib1]\ndevice = 'soft:/run/fabric@host1'\n");

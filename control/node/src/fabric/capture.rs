@@ -34,12 +34,12 @@ impl Capture {
         let written = Arc::new(Mutex::new(Written { file, failed: None }));
         let tapped = Arc::clone(&written);
         let begin = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        net.set_tap(Box::new(move |now, _, octets| {
+        net.set_tap(Box::new(move |now, _, bytes| {
             let mut written = tapped.lock().unwrap_or_else(PoisonError::into_inner);
-            let Ok(headers) = record(begin + now.since_start(), octets.len()) else { return };
+            let Ok(headers) = record(begin + now.since_start(), bytes.len()) else { return };
             if written.failed.is_none() {
                 let result = written.file.write_all(&headers);
-                written.failed = result.and_then(|()| written.file.write_all(octets)).err();
+                written.failed = result.and_then(|()| written.file.write_all(bytes)).err();
             }
         }));
         Ok(Self { written })

@@ -114,7 +114,7 @@ fn port(net: &Net, others: &Neighbours<'_>, end: End) -> Value {
         "state": info.port_state.to_string(),
         "lid": info.lid.0,
         "lmc": info.lmc,
-        "mtu": info.neighbor_mtu.octets(),
+        "mtu": info.neighbor_mtu.bytes(),
         "peer": peer(net, others, end),
         "process": others.processes.and_then(|processes| processes.process_at(end)),
         "sent": counters.xmit_packets.long(),

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// Requests under way at a time: one for each that the node's socket takes.
 const REQUESTS_MAX: usize = CONNECTIONS_MAX;
-/// Octets of a header of ICMP.
+/// Bytes of a header of ICMP.
 const ICMP_LEN: usize = 8;
 const HOP_LIMIT: u8 = 64;
 
@@ -34,8 +34,8 @@ pub struct EchoId(u16);
 pub enum Outcome {
     /// It was answered.
     Answered {
-        /// Octets of the answer, with the header of ICMP.
-        octets: usize,
+        /// Bytes of the answer, with the header of ICMP.
+        bytes: usize,
         /// What was left of the answer's.
         hop_limit: u8,
         /// How long it took.
@@ -52,7 +52,7 @@ pub enum Outcome {
 #[derive(Debug)]
 struct Request {
     to: IpAddr,
-    octets: usize,
+    bytes: usize,
     sent: Time,
     until: Time,
     outcome: Option<Outcome>,
@@ -66,12 +66,12 @@ pub struct Echoes {
 }
 
 impl Echoes {
-    /// A request with so many octets of data, and its name.
+    /// A request with so many bytes of data, and its name.
     pub fn ask(
         &mut self,
         now: Time,
         (from, to): (IpAddr, IpAddr),
-        octets: usize,
+        bytes: usize,
         patience: Duration,
     ) -> Result<(EchoId, Vec<u8>), PingError> {
         // What nobody asked about any more makes room.
@@ -80,12 +80,12 @@ impl Echoes {
         if self.requests.len() == REQUESTS_MAX || self.requests.contains_key(&id) {
             return Err(PingError::TooMany);
         }
-        let data: Vec<u8> = (0..octets).map(|at| at as u8).collect();
+        let data: Vec<u8> = (0..bytes).map(|at| at as u8).collect();
         let packet = request(from, to, Echo { identifier: id.0, sequence: 1, data: &data });
         let packet = packet.ok_or(PingError::TooLong)?;
         self.next = self.next.wrapping_add(1);
         let until = now + patience;
-        self.requests.insert(id, Request { to, octets, sent: now, until, outcome: None });
+        self.requests.insert(id, Request { to, bytes, sent: now, until, outcome: None });
         Ok((id, packet))
     }
 
@@ -173,11 +173,11 @@ impl Echoes {
     fn answered(&mut self, now: Time, from: IpAddr, hop_limit: u8, echo: &Echo<'_>) -> Option<()> {
         let id = EchoId(echo.identifier);
         let request = self.requests.get(&id).filter(|request| request.to == from)?;
-        let is_same = echo.data.len() == request.octets
-            && echo.data.iter().enumerate().all(|(at, &octet)| octet == at as u8);
+        let is_same = echo.data.len() == request.bytes
+            && echo.data.iter().enumerate().all(|(at, &byte)| byte == at as u8);
         let after = now.since_start().saturating_sub(request.sent.since_start());
-        let octets = echo.data.len() + ICMP_LEN;
-        is_same.then(|| self.set(id, Outcome::Answered { octets, hop_limit, after }))
+        let bytes = echo.data.len() + ICMP_LEN;
+        is_same.then(|| self.set(id, Outcome::Answered { bytes, hop_limit, after }))
     }
 
     fn complained(&mut self, id: EchoId, mtu: Option<u32>) -> Option<()> {
@@ -213,7 +213,7 @@ fn request(from: IpAddr, to: IpAddr, echo: Echo<'_>) -> Option<Vec<u8>> {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             let message = Icmpv4Message::EchoRequest(echo);
             let header = Ipv4Header {
-                // Whoever asks with so many octets wants to know whether they get there.
+                // Whoever asks with so many bytes wants to know whether they get there.
                 dont_fragment: true,
                 ttl: HOP_LIMIT,
                 protocol: IpProtocol::ICMPV4,

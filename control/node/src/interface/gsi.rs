@@ -32,8 +32,8 @@ const WAITING_MAX: usize = 8192;
 /// How long the device may take to give back what it has, once the queue pair failed.
 const BACK_MAX: Duration = Duration::from_secs(5);
 /// Room for a datagram and its GRH, on cache lines of its own.
-const RECEIVE_OCTETS: usize = 320;
-const SENDS_AT: usize = RECEIVES * RECEIVE_OCTETS;
+const RECEIVE_BYTES: usize = 320;
+const SENDS_AT: usize = RECEIVES * RECEIVE_BYTES;
 /// Of identifiers: a send, by its slot.
 const SEND: u64 = 1 << 32;
 /// An answer may go as far as anything (IBA 13.5.4.4).
@@ -78,8 +78,8 @@ impl Gsi {
         if !device.attributes().can.gsi {
             return Err(VerbsError::Unsupported { verb: "general services", capability: NO_GSI });
         }
-        let octets = SENDS_AT + SENDS * MAD_LEN;
-        let memory = Memory::shared(octets).map_err(|error| VerbsError::Invalid {
+        let bytes = SENDS_AT + SENDS * MAD_LEN;
+        let memory = Memory::shared(bytes).map_err(|error| VerbsError::Invalid {
             verb: "gsi",
             argument: "memory",
             reason: error.to_string(),
@@ -95,7 +95,7 @@ impl Gsi {
             recv_requests_max: RECEIVES as u32,
             send_sges_max: 1,
             recv_sges_max: 1,
-            inline_octets_max: 0,
+            inline_bytes_max: 0,
             signal_all: true,
         })?;
         let region = device.register(pd, &memory, Access::LOCAL_WRITE)?;
@@ -218,9 +218,9 @@ impl Gsi {
     }
 
     fn replenish(&mut self, device: &mut dyn Device) {
-        let octets = (Grh::LEN + MAD_LEN) as u32;
+        let bytes = (Grh::LEN + MAD_LEN) as u32;
         while let Some(&slot) = self.missing.last() {
-            let sges = [self.sge(slot * RECEIVE_OCTETS, octets)];
+            let sges = [self.sge(slot * RECEIVE_BYTES, bytes)];
             let request = RecvRequest { id: slot as u64, sges: &sges };
             if device.post_recv(self.qp, &[request]).is_err() {
                 return;
@@ -229,8 +229,8 @@ impl Gsi {
         }
     }
 
-    fn sge(&self, at: usize, octets: u32) -> Sge {
-        Sge { address: self.region.address + at as u64, octets, lkey: self.region.lkey }
+    fn sge(&self, at: usize, bytes: u32) -> Sge {
+        Sge { address: self.region.address + at as u64, bytes, lkey: self.region.lkey }
     }
 
     /// What completes though it was not outstanding is nothing.
@@ -265,8 +265,8 @@ impl Gsi {
     fn read(&self, device: &dyn Device, slot: usize, completion: &Completion) -> Option<Envelope> {
         let source = completion.from?;
         let (mut grh, mut mad) = ([0; Grh::LEN], [0; MAD_LEN]);
-        let at = slot * RECEIVE_OCTETS;
-        let is_whole = completion.octets as usize == Grh::LEN + MAD_LEN
+        let at = slot * RECEIVE_BYTES;
+        let is_whole = completion.bytes as usize == Grh::LEN + MAD_LEN
             && self.memory.read(at, &mut grh)
             && self.memory.read(at + Grh::LEN, &mut mad);
         let grh = source.has_grh.then(|| Grh::parse(&grh));

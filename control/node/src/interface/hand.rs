@@ -137,7 +137,7 @@ impl Hand {
         end.tell_news(arrived.news.drain(..));
         let mut untold = 0;
         for received in arrived.packets.drain(..) {
-            if !take(received.packet.octets())
+            if !take(received.packet.bytes())
                 && mover.is_for_us(&received)
                 && let Some(told) = told(mover, &received)
             {
@@ -172,7 +172,7 @@ impl Hand {
 /// A packet that no socket took, for control.
 fn told(mover: &Mover, received: &Received) -> Option<Told> {
     let from = mover.from(received)?;
-    Some(Told::Packet(received.ether_type, received.packet.octets().to_vec(), from))
+    Some(Told::Packet(received.ether_type, received.packet.bytes().to_vec(), from))
 }
 
 impl Side for Hand {

@@ -110,7 +110,7 @@ impl InBand {
         let Sender::Datagram { qpn, gid: Some(remote_gid), group: None, .. } = received.from else {
             return None;
         };
-        let mad: Mad = *received.packet.octets().first_chunk::<MAD_LEN>()?;
+        let mad: Mad = *received.packet.bytes().first_chunk::<MAD_LEN>()?;
         let (header, _) = MadHeader::read(&mad).ok()?;
         let global = GlobalAddress {
             remote_gid,
@@ -250,7 +250,7 @@ mod tests {
     const PEER: Gid = Gid([7; 16]);
     const OWN: Gid = Gid([1; 16]);
 
-    const MTU: Mtu = Mtu::OCTETS_4096;
+    const MTU: Mtu = Mtu::BYTES_4096;
 
     fn in_band() -> InBand {
         InBand::new("no_such_device", 1)

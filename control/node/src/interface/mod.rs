@@ -120,8 +120,8 @@ impl Interface {
         seed: u64,
     ) -> Result<(Self, Vec<Hand>), DeviceError> {
         let mut rng = SeededRng::secret(seed);
-        let message_octets = (settings.mode != Mode::Ud).then_some(receive_mtu(settings));
-        let terms = Terms { p_key: settings.pkey, scope: Scope::LINK_LOCAL, message_octets };
+        let message_bytes = (settings.mode != Mode::Ud).then_some(receive_mtu(settings));
+        let terms = Terms { p_key: settings.pkey, scope: Scope::LINK_LOCAL, message_bytes };
         let mut mover = Mover::new(place.into(), terms, rng.next_u64())?;
         let mut crew = Crew::default();
         let hands = (1..settings.workers).map(|number| {
@@ -258,19 +258,19 @@ impl Interface {
             .filter(|_| self.failed.is_none())
     }
 
-    /// Asks a node for an echo of so many octets. What becomes of it [`Interface::echo`] tells.
+    /// Asks a node for an echo of so many bytes. What becomes of it [`Interface::echo`] tells.
     pub fn ping(
         &mut self,
         now: Time,
         to: IpAddr,
-        octets: usize,
+        bytes: usize,
         patience: Duration,
     ) -> Result<EchoId, PingError> {
         if !self.control.is_up() {
             return Err(PingError::Down);
         }
         let from = self.control.addresses().source_for(to).ok_or(PingError::NoSource)?;
-        let (id, packet) = self.echoes.ask(now, (from, to), octets, patience)?;
+        let (id, packet) = self.echoes.ask(now, (from, to), bytes, patience)?;
         if let Err(why) = self.send(now, &packet) {
             self.echoes.not_sent(id, why);
         }
@@ -320,7 +320,7 @@ impl Interface {
             self.tell().handle_mad(now, &envelope);
         }
         for received in arrived.packets.drain(..) {
-            if !take(received.packet.octets()) {
+            if !take(received.packet.bytes()) {
                 self.hear_packet(now, &received);
             }
             self.mover.recycle(received);
@@ -344,7 +344,7 @@ impl Interface {
             return;
         }
         let Some(from) = self.mover.from(received) else { return };
-        let (ether_type, packet) = (received.ether_type, received.packet.octets());
+        let (ether_type, packet) = (received.ether_type, received.packet.bytes());
         if ether_type == EtherType::IN_BAND_MAD {
             if let Some(envelope) = self.mover.management_in(received) {
                 self.tell().handle_mad(now, &envelope);

@@ -31,7 +31,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The longest packet in a buffer for datagrams: that of a link with the largest MTU.
-const SMALL_OCTETS: u32 = 4092;
+const SMALL_BYTES: u32 = 4092;
 /// Buffers: receives, sends and the stock.
 const SMALL_BUFFERS: u32 = 1024;
 const LARGE_BUFFERS: u32 = 512;
@@ -131,7 +131,7 @@ pub struct Terms {
     /// How far its groups reach.
     pub scope: Scope,
     /// The longest message of a connection, if there are to be any.
-    pub message_octets: Option<u32>,
+    pub message_bytes: Option<u32>,
 }
 
 /// A device and all that a worker of an interface has there.
@@ -210,16 +210,16 @@ impl Mover {
     }
 
     fn at(taken: Taken, terms: Terms, seed: u64) -> Result<Self, DeviceError> {
-        let Terms { p_key, scope, message_octets } = terms;
+        let Terms { p_key, scope, message_bytes } = terms;
         let Taken { mut device, port, pd, management, fabric } = taken;
         let memory =
-            |buffers, octets| PacketMemory::new(buffers, octets).map_err(DeviceError::Memory);
-        let small = memory(SMALL_BUFFERS, SMALL_OCTETS)?;
-        let (large, connected_receives) = match message_octets {
-            Some(octets) => (memory(LARGE_BUFFERS, ip_mtu(octets))?, CONNECTED_RECEIVES),
-            None => (memory(1, SMALL_OCTETS)?, 0),
+            |buffers, bytes| PacketMemory::new(buffers, bytes).map_err(DeviceError::Memory);
+        let small = memory(SMALL_BUFFERS, SMALL_BYTES)?;
+        let (large, connected_receives) = match message_bytes {
+            Some(bytes) => (memory(LARGE_BUFFERS, ip_mtu(bytes))?, CONNECTED_RECEIVES),
+            None => (memory(1, SMALL_BYTES)?, 0),
         };
-        let receive_mtu = message_octets.unwrap_or_default();
+        let receive_mtu = message_bytes.unwrap_or_default();
         let connected_sends = CONNECTED_SENDS;
         let config =
             Config { port, connected_receives, connected_sends, receive_mtu, ..Config::default() };
@@ -353,7 +353,7 @@ impl Mover {
 
     /// Whose a packet is; those of nobody here are counted.
     pub fn is_for_us(&mut self, received: &Received) -> bool {
-        let verdict = self.own.verdict(received.ether_type, received.packet.octets());
+        let verdict = self.own.verdict(received.ether_type, received.packet.bytes());
         let is_for_us = verdict != Verdict::Transit || self.is_group(received);
         self.counts.transit += u64::from(!is_for_us);
         is_for_us

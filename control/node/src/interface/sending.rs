@@ -92,7 +92,7 @@ impl Mover {
         if why == Refusal::Full {
             return self.wait(outgoing);
         }
-        let packet = outgoing.packet.octets();
+        let packet = outgoing.packet.bytes();
         let done = match (why, mtu) {
             // Control makes another connection, or sends it by datagram.
             (Refusal::Disconnected | Refusal::Stale, _) => self.miss(packet),

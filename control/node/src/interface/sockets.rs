@@ -75,11 +75,11 @@ pub trait Side {
     /// may sleep.
     fn take_called(&mut self) -> u32;
 
-    /// Room for a packet of so many octets; none if the device has no buffer for it now. It takes
+    /// Room for a packet of so many bytes; none if the device has no buffer for it now. It takes
     /// the place of an earlier one that was not sent.
     #[inline]
-    fn draft(&mut self, octets: usize) -> Option<&mut [u8]> {
-        self.mover_mut().draft(octets)
+    fn draft(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        self.mover_mut().draft(bytes)
     }
 
     /// The packet that was written there.
@@ -249,7 +249,7 @@ impl Mover {
         let mut busy = self.station.poll(&mut *self.device, packets)? > 0;
         self.hear_first(&packets[before..]);
         busy |= !self.waiting.is_empty() && self.send_waiting();
-        for received in packets.extract_if(.., |one| take(one.packet.octets())) {
+        for received in packets.extract_if(.., |one| take(one.packet.bytes())) {
             self.recycle(received);
         }
         Ok(busy)
@@ -262,24 +262,24 @@ impl Mover {
     }
 
     #[inline(always)]
-    pub(super) fn draft(&mut self, octets: usize) -> Option<&mut [u8]> {
+    pub(super) fn draft(&mut self, bytes: usize) -> Option<&mut [u8]> {
         if let Some(old) = self.draft.take() {
             self.station.recycle(old);
         }
-        let mut buf = self.station.buffer(octets)?;
-        buf.push_back(octets)?;
-        Some(self.draft.insert(buf).octets_mut())
+        let mut buf = self.station.buffer(bytes)?;
+        buf.push_back(bytes)?;
+        Some(self.draft.insert(buf).bytes_mut())
     }
 
     pub(super) fn drafted(&self) -> &[u8] {
-        self.draft.as_ref().map_or(&[], |draft| draft.octets())
+        self.draft.as_ref().map_or(&[], |draft| draft.bytes())
     }
 
     /// Puts the draft into the batch; says whom it is for.
     #[inline(always)]
     pub(super) fn send_draft(&mut self) -> Result<IpAddr, NotSent> {
         let packet = self.draft.take().ok_or(NotSent::NoIp)?;
-        let Some((ether_type, to)) = destination(packet.octets()) else {
+        let Some((ether_type, to)) = destination(packet.bytes()) else {
             self.station.recycle(packet);
             return Err(NotSent::NoIp);
         };
@@ -287,7 +287,7 @@ impl Mover {
         if matches!(route, Route::Unknown | Route::Pending) {
             // What was written before leaves before.
             self.flush();
-            let missed = self.miss(packet.octets());
+            let missed = self.miss(packet.bytes());
             self.station.recycle(packet);
             return missed.map(|()| to);
         }

@@ -46,14 +46,14 @@ impl Asked<'_> {
             }
             ["show", "groups"] => self.rows(|name, one| groups(now, name, one)),
             ["show", "drops"] => self.rows(drops),
-            ["ping", address, octets] => return self.ping(now, number, address, octets, None),
-            ["ping", address, octets, from] => {
-                return self.ping(now, number, address, octets, Some(from));
+            ["ping", address, bytes] => return self.ping(now, number, address, bytes, None),
+            ["ping", address, bytes, from] => {
+                return self.ping(now, number, address, bytes, Some(from));
             }
             _ => {
                 return Some(Answer::No(
                     "a node knows: show interfaces, neighbors, connections, groups, drops or \
-                     workers; ping ADDRESS OCTETS [INTERFACE]; idle poll, pause or adaptive \
+                     workers; ping ADDRESS BYTES [INTERFACE]; idle poll, pause or adaptive \
                      [WORKER]"
                         .into(),
                 ));
@@ -89,7 +89,7 @@ impl Asked<'_> {
         now: Time,
         number: u64,
         address: &str,
-        octets: &str,
+        bytes: &str,
         from: Option<&str>,
     ) -> Option<Answer> {
         if let Some((name, id)) = self.pings.get(&number) {
@@ -98,7 +98,7 @@ impl Asked<'_> {
             self.pings.remove(&number);
             return Some(Answer::One(echo(outcome)));
         }
-        match self.begin(now, address, octets, from) {
+        match self.begin(now, address, bytes, from) {
             Ok(ping) => {
                 if self.pings.len() == PINGS_MAX {
                     self.pings.pop_first();
@@ -114,12 +114,12 @@ impl Asked<'_> {
         &mut self,
         now: Time,
         address: &str,
-        octets: &str,
+        bytes: &str,
         from: Option<&str>,
     ) -> Result<(String, EchoId), Answer> {
         let no = |what: &str, is_no| Answer::No(format!("{what:?} is no {is_no}"));
         let to: IpAddr = address.parse().map_err(|_| no(address, "address"))?;
-        let octets = octets.parse().map_err(|_| no(octets, "number of octets"))?;
+        let bytes = bytes.parse().map_err(|_| no(bytes, "number of bytes"))?;
         let leads_there = |(name, named): &(&String, &mut Named)| match (from, &named.interface) {
             (Some(from), _) => from == name.as_str(),
             (None, Ok(one)) => one.control().next_hop(now, to).is_some(),
@@ -141,7 +141,7 @@ impl Asked<'_> {
         let (state, asks) = (named.state(), named.settings.asks_for_address());
         let interface = named.interface.as_mut();
         let interface = interface.map_err(|_| Answer::Later(format!("{name} is {state}")))?;
-        let id = interface.ping(now, to, octets, PATIENCE).map_err(|error| match error {
+        let id = interface.ping(now, to, bytes, PATIENCE).map_err(|error| match error {
             PingError::Down => Answer::Later(format!("{name} is {state}")),
             PingError::NoSource => {
                 let why = format!("{name} has no address to ask {to} from");
@@ -149,7 +149,7 @@ impl Asked<'_> {
                 if asks || to.is_ipv6() { Answer::Later(why) } else { Answer::No(why) }
             }
             PingError::TooMany => Answer::Later("too many echo requests are under way".into()),
-            PingError::TooLong => Answer::No(format!("no IP packet holds {octets} bytes of data")),
+            PingError::TooLong => Answer::No(format!("no IP packet holds {bytes} bytes of data")),
         })?;
         Ok((name.clone(), id))
     }
@@ -159,8 +159,8 @@ impl Asked<'_> {
 fn echo(outcome: Outcome) -> Value {
     let lost = |why: String| json!({ "lost": why });
     match outcome {
-        Outcome::Answered { octets, hop_limit, after } => {
-            json!({ "octets": octets, "ttl": hop_limit, "us": after.as_nanos() as f64 / 1e3 })
+        Outcome::Answered { bytes, hop_limit, after } => {
+            json!({ "bytes": bytes, "ttl": hop_limit, "us": after.as_nanos() as f64 / 1e3 })
         }
         Outcome::Silence => lost("no answer".into()),
         Outcome::NotSent(NotSent::TooBig(mtu)) => lost(format!("message too long, mtu={mtu}")),
@@ -174,8 +174,8 @@ fn seconds(now: Time, since: Time) -> u64 {
 }
 
 fn link(address: &LinkAddress) -> String {
-    let octets = address.emit().map(|octet| format!("{octet:02x}"));
-    octets.join(":")
+    let bytes = address.emit().map(|byte| format!("{byte:02x}"));
+    bytes.join(":")
 }
 
 fn interface(now: Time, name: &str, device: &str, one: &Interface) -> Value {

@@ -40,8 +40,8 @@ impl Drop for Waker {
 impl Woken {
     /// From now on, the next one wakes.
     pub(super) fn clear(&self) {
-        let mut octets = [0; 64];
-        while matches!((&self.0).read(&mut octets), Ok(1..)) {}
+        let mut bytes = [0; 64];
+        while matches!((&self.0).read(&mut bytes), Ok(1..)) {}
     }
 }
 

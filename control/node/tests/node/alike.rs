@@ -44,7 +44,7 @@ const KINDS: [Kind; 14] = [
 
 const BROADCAST: &str = "ff12:401b:ffff::ffff:ffff";
 
-/// Fields that differ between any two nodes, or runs; and with that, checksums and the octets of
+/// Fields that differ between any two nodes, or runs; and with that, checksums and the bytes of
 /// whole headers, whose fields are compared by themselves.
 const NAMES: [&str; 62] = [
     "arp.dst.hw",
@@ -219,10 +219,10 @@ fn parts<'a>(name: &str, text: &'a str) -> Vec<(&'static str, &'a str)> {
     if name == "infiniband.cm.req.serviceid" {
         parts.push(("kind", &text[..4]));
     } else if name.starts_with("infiniband.cm.") && name.ends_with(".private") {
-        // RFC 4755 6: an octet, the queue pair, the receive MTU.
+        // RFC 4755 6: a byte, the queue pair, the receive MTU.
         parts.extend([("reserved", &text[..2]), ("mtu", &text[12..23]), ("rest", &text[24..])]);
     } else if name.ends_with(".hw") || name.ends_with("linkaddr") {
-        // RFC 4391 9.1.1: flags before the queue pair. Two octets of padding are before those in
+        // RFC 4391 9.1.1: flags before the queue pair. Two bytes of padding are before those in
         // options (9.3).
         let (flags, address) = text.split_at(text.len() - 57);
         parts.extend([("flags", flags), ("address", address)]);
@@ -289,8 +289,8 @@ fn we_with_linux(test: &str) -> Option<BTreeMap<&'static str, Fields>> {
 
 fn judge(test: &str, fabric: Running, lid: &str) -> Option<BTreeMap<&'static str, Fields>> {
     let packets = fabric.end();
-    let octets: Vec<_> = packets.iter().map(Vec::as_slice).collect();
-    Some(kinds(&dissect_whole(test, &octets)?, lid))
+    let bytes: Vec<_> = packets.iter().map(Vec::as_slice).collect();
+    Some(kinds(&dissect_whole(test, &bytes)?, lid))
 }
 
 #[test]

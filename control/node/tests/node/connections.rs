@@ -67,8 +67,8 @@ fn each_side_alone_may_want_connections() {
     let modes = ["rc", "datagram"];
     let Some(mut meeting) = Meeting::arrange(test, Manager::Ours, modes) else { return };
     // Linux accepts; its answers go by datagram, so they are no longer than that.
-    for octets in [56, 2044 - 28] {
-        meeting.ping(octets);
+    for bytes in [56, 2044 - 28] {
+        meeting.ping(bytes);
     }
     let rows = meeting.connections();
     let [row] = &rows[..] else { panic!("{rows:?}") };
@@ -77,8 +77,8 @@ fn each_side_alone_may_want_connections() {
     // We accept, and send by datagram.
     let peer = "mode = 'rc'\n[[interface.ib0.peer]]\naddress = '10.0.0.2'\nmode = 'ud'";
     meeting.change([peer, "connected"]);
-    for octets in [56, 2044 - 28] {
-        meeting.ping(octets);
+    for bytes in [56, 2044 - 28] {
+        meeting.ping(bytes);
     }
     let rows = meeting.connections();
     let [row] = &rows[..] else { panic!("{rows:?}") };
@@ -86,8 +86,8 @@ fn each_side_alone_may_want_connections() {
 
     // We offer none, and none is asked for.
     meeting.change(["mode = 'ud'", "connected"]);
-    for octets in [56, 2044 - 28] {
-        meeting.ping(octets);
+    for bytes in [56, 2044 - 28] {
+        meeting.ping(bytes);
     }
     let known = meeting.linux("ip neigh show dev ib0 to 10.0.0.1");
     assert!(known.contains("lladdr 00:"), "flags of connected mode in {known}");

@@ -12,22 +12,22 @@ use std::net::IpAddr;
 fn ping_by_datagram(meeting: &mut Meeting) {
     // Linux has asked for us first; now it is for us to ask.
     meeting.linux("ip neigh flush all");
-    for octets in [56, 1000, 2044 - 28] {
-        meeting.ping(octets);
+    for bytes in [56, 1000, 2044 - 28] {
+        meeting.ping(bytes);
     }
     let (ours, theirs) = (meeting.hosts.link_local(0), meeting.link_local());
     meeting.linux(&format!("wait_for 10 ping -c1 -W1 {ours}%ib0"));
-    for octets in [56, 2044 - 48] {
-        meeting.hosts.must_answer(0, &theirs, octets);
-        meeting.linux(&format!("ping -c3 -i0.2 -W2 -s{octets} {ours}%ib0"));
+    for bytes in [56, 2044 - 48] {
+        meeting.hosts.must_answer(0, &theirs, bytes);
+        meeting.linux(&format!("ping -c3 -i0.2 -W2 -s{bytes} {ours}%ib0"));
     }
     meeting.must_know_each_other(["10.0.0.1", &ours], ["10.0.0.2", &theirs]);
 }
 
 /// With packets that only connections have room for.
 fn ping_by_connection(meeting: &mut Meeting) {
-    for octets in [56, 2044, 65_000, 65_520 - 28] {
-        meeting.ping(octets);
+    for bytes in [56, 2044, 65_000, 65_520 - 28] {
+        meeting.ping(bytes);
     }
     let (ours, theirs) = (meeting.hosts.link_local(0), meeting.link_local());
     meeting.hosts.must_answer(0, &theirs, 65_000);
@@ -71,9 +71,9 @@ fn linux_and_we_meet_in_another_partition_unless_we_are_limited() {
     meeting.linux("wait_active; ip link set ib0 up; echo 0x8001 > /sys/class/net/ib0/create_child");
     meeting.linux("ipoib_up 10.0.1.2/24 connected ib0.8001");
     meeting.linux("wait_for 10 ping -c1 -W1 10.0.1.1");
-    for octets in [56, 65_000] {
-        meeting.hosts.must_answer(0, "10.0.1.2", octets);
-        meeting.linux(&format!("ping -c3 -i0.2 -W2 -s{octets} 10.0.1.1"));
+    for bytes in [56, 65_000] {
+        meeting.hosts.must_answer(0, "10.0.1.2", bytes);
+        meeting.linux(&format!("ping -c3 -i0.2 -W2 -s{bytes} 10.0.1.1"));
     }
 
     // Of the other partition both are limited members. Linux would use it all the same.
@@ -111,9 +111,9 @@ fn we_take_an_address_from_a_prefix_that_linux_announces() {
         ours.is_some()
     });
     let ours = ours.expect("waited for");
-    for octets in [56, 65_000] {
-        meeting.hosts.must_answer(0, "2001:db8:1::2", octets);
-        meeting.linux(&format!("ping -c3 -i0.2 -W2 -s{octets} {ours}"));
+    for bytes in [56, 65_000] {
+        meeting.hosts.must_answer(0, "2001:db8:1::2", bytes);
+        meeting.linux(&format!("ping -c3 -i0.2 -W2 -s{bytes} {ours}"));
     }
     meeting.end(test, &[]);
 }

@@ -31,10 +31,10 @@ fn workers(world: &World, nth: usize) -> Vec<u8> {
 }
 
 /// What becomes of an echo request that a team asks.
-fn ping(world: &mut World, from: usize, to: usize, octets: usize) -> Outcome {
+fn ping(world: &mut World, from: usize, to: usize, bytes: usize) -> Outcome {
     let now = world.now();
     let lead = world.teams[from].lead.as_mut().expect("it is there");
-    let id = lead.ping(now, ip(to).into(), octets, Duration::from_secs(5)).expect("it is up");
+    let id = lead.ping(now, ip(to).into(), bytes, Duration::from_secs(5)).expect("it is up");
     let mut outcome = None;
     world.until("an answer, or none", |world| {
         outcome = world.teams[from].lead.as_mut().and_then(|lead| lead.echo(id));
@@ -47,8 +47,8 @@ fn ping(world: &mut World, from: usize, to: usize, octets: usize) -> Outcome {
 fn workers_of_two_nodes_speak_each_by_a_connection_of_its_own() {
     let mut world = World::new(1, &[TWO, TWO], Wire::default());
     for worker in [0, 1] {
-        for octets in [20, 2000, 60_000] {
-            world.must_reach((0, worker), 1, octets);
+        for bytes in [20, 2000, 60_000] {
+            world.must_reach((0, worker), 1, bytes);
         }
     }
     world.until("two connections", |world| workers(world, 0) == [0, 1]);
@@ -60,7 +60,7 @@ fn workers_of_two_nodes_speak_each_by_a_connection_of_its_own() {
         }
     }
     // What is not a socket's is control's, whichever worker it comes to.
-    let echo = matches!(ping(&mut world, 0, 1, 1000), Outcome::Answered { octets: 1008, .. });
+    let echo = matches!(ping(&mut world, 0, 1, 1000), Outcome::Answered { bytes: 1008, .. });
     assert!(echo, "ping");
     world.pass(Duration::from_secs(1));
     for team in &world.teams {
@@ -99,11 +99,11 @@ fn two_workers_get_on_with_one() {
     for keys in [[TWO, ONE], [ONE, TWO]] {
         let mut world = World::new(3, &keys, Wire::default());
         let (two, one) = if keys[0] == TWO { (0, 1) } else { (1, 0) };
-        for octets in [20, 60_000] {
+        for bytes in [20, 60_000] {
             for worker in [0, 1] {
-                world.must_reach((two, worker), one, octets);
+                world.must_reach((two, worker), one, bytes);
             }
-            world.must_reach((one, 0), two, octets);
+            world.must_reach((one, 0), two, bytes);
         }
         assert_eq!((workers(&world, two), workers(&world, one)), (vec![0, 1], vec![0, 0]));
     }
@@ -326,8 +326,8 @@ fn whatever_happens_every_worker_reaches_everybody_afterwards() {
                     let workers = world.teams[nth].hands.len() as u64 + 1;
                     let (worker, to) = (rng.below(workers) as u8, rng.below(2) as usize);
                     let to = (nth + 1 + to) % 3;
-                    let octets = 1 + rng.below(10_000) as usize;
-                    let _ = world.send((nth, worker), to, &vec![0; octets]);
+                    let bytes = 1 + rng.below(10_000) as usize;
+                    let _ = world.send((nth, worker), to, &vec![0; bytes]);
                     let pause = Duration::from_micros(rng.below(1_000_000));
                     world.pass(pause);
                 }

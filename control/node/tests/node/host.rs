@@ -124,10 +124,10 @@ impl Hosts {
     }
 
     /// What becomes of an echo request.
-    pub fn ping(&mut self, from: usize, to: &str, octets: usize) -> Outcome {
+    pub fn ping(&mut self, from: usize, to: &str, bytes: usize) -> Outcome {
         let to: IpAddr = to.parse().expect("an address");
         let now = self.now();
-        let id = self.hosts[from].ping(now, to, octets, Duration::from_secs(5));
+        let id = self.hosts[from].ping(now, to, bytes, Duration::from_secs(5));
         let id = id.expect("it is up, and has an address");
         let mut outcome = None;
         self.until("an answer, or none", |hosts| {
@@ -143,18 +143,18 @@ impl Hosts {
         rows.filter(|row| row.state == "open").collect()
     }
 
-    /// An echo of so many octets must come back. A machine that stands still for longer than the
+    /// An echo of so many bytes must come back. A machine that stands still for longer than the
     /// retries of a connection last costs that connection, and the next one is not asked for at
     /// once: until then long packets are refused, and are sent again here.
-    pub fn must_answer(&mut self, from: usize, to: &str, octets: usize) {
+    pub fn must_answer(&mut self, from: usize, to: &str, bytes: usize) {
         let begun = self.now();
         loop {
-            match self.ping(from, to, octets) {
-                Outcome::Answered { octets: came, .. } => return assert_eq!(came, octets + 8),
+            match self.ping(from, to, bytes) {
+                Outcome::Answered { bytes: came, .. } => return assert_eq!(came, bytes + 8),
                 Outcome::NotSent(NotSent::TooBig(_)) if self.now() < begun + PATIENCE => {
                     self.step();
                 }
-                other => panic!("{to}, {octets} octets: {other:?}"),
+                other => panic!("{to}, {bytes} bytes: {other:?}"),
             }
         }
     }

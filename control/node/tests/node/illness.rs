@@ -24,7 +24,7 @@ use std::time::Duration;
 const LATE: Duration = Duration::from_secs(6);
 
 /// Datagrams in the default partition.
-const TERMS: Terms = Terms { p_key: PKey::DEFAULT, scope: Scope::LINK_LOCAL, message_octets: None };
+const TERMS: Terms = Terms { p_key: PKey::DEFAULT, scope: Scope::LINK_LOCAL, message_bytes: None };
 
 /// What a device loses.
 type Loss = fn(&Illness) -> AsyncEvent;
@@ -125,8 +125,8 @@ fn completions_that_come_twice_are_survived() {
     let fabric = Running::start("completions_that_come_twice", 2, Manager::Ours);
     let (mut hosts, illness) = two(&fabric, "rc");
     with(&illness, |it| it.repeats = true);
-    for octets in [56, 9000] {
-        hosts.must_answer(0, "10.0.0.2", octets);
+    for bytes in [56, 9000] {
+        hosts.must_answer(0, "10.0.0.2", bytes);
     }
     let now = hosts.now();
     hosts.hosts[0].leave(now);

@@ -29,7 +29,7 @@ pub struct Meeting {
 
 /// Echo requests of ours, one after another.
 pub struct Traffic {
-    octets: usize,
+    bytes: usize,
     next: Time,
     under_way: Option<EchoId>,
     pub answered: u32,
@@ -37,8 +37,8 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    pub const fn of(octets: usize) -> Option<Self> {
-        Some(Self { octets, next: Time::START, under_way: None, answered: 0, lost: 0 })
+    pub const fn of(bytes: usize) -> Option<Self> {
+        Some(Self { bytes, next: Time::START, under_way: None, answered: 0, lost: 0 })
     }
 
     fn turn(&mut self, hosts: &mut Hosts) {
@@ -51,7 +51,7 @@ impl Traffic {
             self.next = now + PAUSE;
             let linux = "10.0.0.2".parse().expect("an address");
             // While the interface is down there is nothing to send by.
-            self.under_way = ours.ping(now, linux, self.octets, SOON).ok();
+            self.under_way = ours.ping(now, linux, self.bytes, SOON).ok();
             return;
         };
         match ours.echo(id) {
@@ -154,19 +154,19 @@ impl Meeting {
         self.linux(&format!("ipoib_up 10.0.0.2/24 {mode}"));
     }
 
-    /// Both ask each other with packets of so many octets, which must be answered.
-    pub fn ping(&mut self, octets: usize) {
-        self.hosts.must_answer(0, "10.0.0.2", octets);
-        self.linux(&format!("ping -c3 -i0.2 -W2 -s{octets} 10.0.0.1"));
+    /// Both ask each other with packets of so many bytes, which must be answered.
+    pub fn ping(&mut self, bytes: usize) {
+        self.hosts.must_answer(0, "10.0.0.2", bytes);
+        self.linux(&format!("ping -c3 -i0.2 -W2 -s{bytes} 10.0.0.1"));
     }
 
-    /// Waits until each gets answers from the other, to packets of so many octets.
-    pub fn must_reach_each_other(&mut self, octets: usize) {
+    /// Waits until each gets answers from the other, to packets of so many bytes.
+    pub fn must_reach_each_other(&mut self, bytes: usize) {
         let begun = self.hosts.now();
-        while !matches!(self.hosts.ping(0, "10.0.0.2", octets), Outcome::Answered { .. }) {
+        while !matches!(self.hosts.ping(0, "10.0.0.2", bytes), Outcome::Answered { .. }) {
             assert!(self.hosts.now() < begun + PATIENCE, "no answer from Linux");
         }
-        self.linux(&format!("wait_for 30 ping -c1 -W1 -s{octets} 10.0.0.1"));
+        self.linux(&format!("wait_for 30 ping -c1 -W1 -s{bytes} 10.0.0.1"));
     }
 
     /// Open connections of ours.
@@ -214,8 +214,8 @@ impl Meeting {
         let Self { fabric, guest, hosts, .. } = self;
         drop((guest, hosts));
         let packets = fabric.end();
-        let octets: Vec<_> = packets.iter().map(Vec::as_slice).collect();
-        let rows = dissect(test, &octets, fields)?;
+        let bytes: Vec<_> = packets.iter().map(Vec::as_slice).collect();
+        let rows = dissect(test, &bytes, fields)?;
         let malformed: Vec<_> = rows.iter().filter(|row| !row.malformed.is_empty()).collect();
         assert!(
             malformed.is_empty(),

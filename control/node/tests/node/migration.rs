@@ -44,9 +44,9 @@ fn traffic_goes_on_by_the_second_path_when_the_first_one_fails_and_then_back() {
         // The links of leaf1 behind that to its host. The subnet manager is at spine1, and whoever
         // asks it for paths is at leaf2.
         fabric.ask(&format!("fault add leaf1:{}/loss=100%", 2 + round % 2));
-        for octets in [9000, 65_520 - 28, 56] {
-            hosts.must_answer(0, "10.0.0.2", octets);
-            hosts.must_answer(1, "10.0.0.1", octets);
+        for bytes in [9000, 65_520 - 28, 56] {
+            hosts.must_answer(0, "10.0.0.2", bytes);
+            hosts.must_answer(1, "10.0.0.1", bytes);
         }
         for (host, (before, first)) in before.into_iter().zip(first).enumerate() {
             let (key, _, after) = row(&hosts, host);

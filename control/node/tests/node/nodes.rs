@@ -27,18 +27,18 @@ fn two_nodes_resolve_and_answer_each_other_by_datagrams() {
     let test = "two_nodes_resolve_and_answer_each_other_by_datagrams";
     let fabric = Running::start(test, 2, Manager::Ours);
     let mut hosts = two(&fabric, "ud");
-    for octets in [0, 1, 56, 2044 - 28] {
-        hosts.must_answer(0, "10.0.0.2", octets);
-        hosts.must_answer(1, "10.0.0.1", octets);
+    for bytes in [0, 1, 56, 2044 - 28] {
+        hosts.must_answer(0, "10.0.0.2", bytes);
+        hosts.must_answer(1, "10.0.0.1", bytes);
     }
     let peer = hosts.link_local(1);
-    for octets in [56, 2044 - 48] {
-        hosts.must_answer(0, &peer, octets);
+    for bytes in [56, 2044 - 48] {
+        hosts.must_answer(0, &peer, bytes);
     }
     drop(hosts);
     let packets = fabric.end();
-    let octets: Vec<_> = packets.iter().map(Vec::as_slice).collect();
-    let Some(rows) = dissect(test, &octets, &["arp.hw.type", "icmp.type", "icmpv6.type"]) else {
+    let bytes: Vec<_> = packets.iter().map(Vec::as_slice).collect();
+    let Some(rows) = dissect(test, &bytes, &["arp.hw.type", "icmp.type", "icmpv6.type"]) else {
         return;
     };
     let malformed: Vec<_> = rows.iter().filter(|row| !row.malformed.is_empty()).collect();
@@ -67,9 +67,9 @@ fn what_is_too_long_or_for_nobody_is_said_to_be() {
 fn connected(test: &str, mode: &str, qp_type: QpType) {
     let fabric = Running::start(test, 2, Manager::Ours);
     let mut hosts = two(&fabric, mode);
-    for octets in [56, 2044 - 28, 2044 - 28 + 1, 65_520 - 28] {
-        hosts.must_answer(0, "10.0.0.2", octets);
-        hosts.must_answer(1, "10.0.0.1", octets);
+    for bytes in [56, 2044 - 28, 2044 - 28 + 1, 65_520 - 28] {
+        hosts.must_answer(0, "10.0.0.2", bytes);
+        hosts.must_answer(1, "10.0.0.1", bytes);
     }
     let peer = hosts.link_local(1);
     hosts.must_answer(0, &peer, 65_520 - 48);
@@ -131,18 +131,18 @@ fn a_partition_is_a_link_of_its_own() {
     let keys = "mode = 'rc'\npkey = 0x8001";
     let mut hosts = Hosts::with(&[(one, "10.0.1.1/24"), (two, "10.0.1.2/24")], keys);
     hosts.come_up();
-    for octets in [56, 60_000] {
-        hosts.must_answer(0, "10.0.1.2", octets);
-        hosts.must_answer(1, "10.0.1.1", octets);
+    for bytes in [56, 60_000] {
+        hosts.must_answer(0, "10.0.1.2", bytes);
+        hosts.must_answer(1, "10.0.1.1", bytes);
     }
     // Who is in another partition has the same address, and is nobody's neighbour.
     let mut other = Hosts::at(&[(three, "10.0.1.2/24")], "rc");
     other.come_up();
     assert_eq!(other.ping(0, "10.0.1.1", 56), Outcome::Unreachable);
     let packets = fabric.end();
-    let octets: Vec<_> = packets.iter().map(Vec::as_slice).collect();
+    let bytes: Vec<_> = packets.iter().map(Vec::as_slice).collect();
     let fields = ["infiniband.bth.p_key", "icmp.type"];
-    let Some(rows) = dissect(test, &octets, &fields) else { return };
+    let Some(rows) = dissect(test, &bytes, &fields) else { return };
     let echoes: Vec<_> = rows.iter().filter(|row| !row.values[1].is_empty()).collect();
     assert!(!echoes.is_empty());
     assert!(echoes.iter().all(|row| row.values[0] == "32769"), "{:?}", echoes[0].values);
@@ -159,8 +159,8 @@ fn limited_members_of_the_default_partition_join_their_own() {
     let ports = [(fabric.port(1), "10.0.1.1/24"), (fabric.port(2), "10.0.1.2/24")];
     let mut hosts = Hosts::with(&ports, "mode = 'rc'\npkey = 0x8001");
     hosts.come_up();
-    for octets in [56, 60_000] {
-        hosts.must_answer(0, "10.0.1.2", octets);
+    for bytes in [56, 60_000] {
+        hosts.must_answer(0, "10.0.1.2", bytes);
     }
     let nodes = fabric.ask("show nodes");
     assert!(!nodes.contains("p_key"), "nobody drops anything for its key: {nodes}");
@@ -179,9 +179,9 @@ fn interfaces_of_several_partitions_share_a_port() {
     let mut hosts = node(1, ["10.0.0.1/24", "10.0.0.3/24"]);
     hosts.join(node(2, ["10.0.0.2/24", "10.0.0.4/24"]));
     hosts.come_up();
-    for octets in [56, 60_000] {
+    for bytes in [56, 60_000] {
         for (host, to) in [(0, "10.0.0.2"), (1, "10.0.0.4"), (2, "10.0.0.1"), (3, "10.0.0.3")] {
-            hosts.must_answer(host, to, octets);
+            hosts.must_answer(host, to, bytes);
         }
     }
     // One subnet of addresses, and yet nobody of the other partition is a neighbour.
@@ -199,9 +199,9 @@ fn interfaces_of_several_partitions_share_a_port() {
     hosts.must_answer(0, "10.0.0.2", 60_000);
     // Queue pair 1 spoke for both partitions, in the one that each message was about.
     let packets = fabric.end();
-    let octets: Vec<_> = packets.iter().map(Vec::as_slice).collect();
+    let bytes: Vec<_> = packets.iter().map(Vec::as_slice).collect();
     let fields = ["infiniband.bth.p_key", "infiniband.cm.req.pkey"];
-    let Some(rows) = dissect(test, &octets, &fields) else { return };
+    let Some(rows) = dissect(test, &bytes, &fields) else { return };
     let requests: Vec<_> = rows.iter().filter(|row| !row.values[1].is_empty()).collect();
     for partition in ["65535", "32769"] {
         assert!(requests.iter().any(|row| row.values[0] == partition), "none in {partition}");
@@ -237,12 +237,12 @@ fn opensm_makes_the_groups_that_we_join() {
     });
     drop((hosts, opensm));
     let packets = fabric.end();
-    let octets: Vec<_> = packets.iter().map(Vec::as_slice).collect();
+    let bytes: Vec<_> = packets.iter().map(Vec::as_slice).collect();
     let fields = ["mgid", "q_key", "p_key", "mtu", "rate", "tclass", "sl", "flowlabel", "hoplimit"];
     let fields = fields.map(|field| format!("infiniband.mcmemberrecord.{field}"));
     let fields: Vec<_> =
         [vec!["infiniband.mad.method"], fields.iter().map(|it| &**it).collect()].concat();
-    let Some(rows) = dissect(test, &octets, &fields) else { return };
+    let Some(rows) = dissect(test, &bytes, &fields) else { return };
     // What OpenSM says of a group, but for its name.
     let like = |group: &str| {
         let answers = rows.iter().filter(|row| row.values[0] == "0x81" && row.values[1] == group);

@@ -150,11 +150,11 @@ impl World {
 
     /// Sends by one of a team's workers until something of that has come; says to which worker.
     /// Packets may be lost that find a way which is gone.
-    pub fn must_reach(&mut self, from: (usize, u8), to: usize, octets: usize) -> Worker {
-        let payload: Vec<u8> = (0..octets).map(|_| self.rng.next_u64() as u8).collect();
+    pub fn must_reach(&mut self, from: (usize, u8), to: usize, bytes: usize) -> Worker {
+        let payload: Vec<u8> = (0..bytes).map(|_| self.rng.next_u64() as u8).collect();
         let end = self.now() + PATIENCE;
         loop {
-            assert!(self.now() < end, "from {from:?} to {to}: {octets} octets never come");
+            assert!(self.now() < end, "from {from:?} to {to}: {bytes} bytes never come");
             let _ = self.send(from, to, &payload);
             self.pass(Duration::from_millis(100));
             let came = &mut self.teams[to].came;

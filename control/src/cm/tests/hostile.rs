@@ -15,9 +15,9 @@ const SOON: Duration = Duration::from_millis(1);
 
 /// A datagram of the class, so that some get further than its header.
 fn datagram() -> impl Strategy<Value = [u8; MAD_LEN]> {
-    let octets = proptest::collection::vec(any::<u8>(), MAD_LEN);
-    (octets, any::<bool>(), 0x10u8..0x1b).prop_map(|(octets, is_cm, attribute)| {
-        let mut mad: [u8; MAD_LEN] = octets.try_into().unwrap();
+    let bytes = proptest::collection::vec(any::<u8>(), MAD_LEN);
+    (bytes, any::<bool>(), 0x10u8..0x1b).prop_map(|(bytes, is_cm, attribute)| {
+        let mut mad: [u8; MAD_LEN] = bytes.try_into().unwrap();
         if is_cm {
             mad[..4].copy_from_slice(&[1, 7, 2, 3]);
             mad[16..18].copy_from_slice(&[0, attribute]);
@@ -54,7 +54,7 @@ proptest! {
         prop_assert!(cm.index.is_empty());
     }
 
-    /// Changed in a few octets, a message of the peer's may end the peer's own connection. A
+    /// Changed in a few bytes, a message of the peer's may end the peer's own connection. A
     /// stranger's never does, even if it was overheard and not changed at all.
     #[test]
     fn strangers_change_nothing(
@@ -69,7 +69,7 @@ proptest! {
         let said = said[which % said.len()].1;
         for to in 0..2 {
             let mut mad = said.emit_mad(9);
-            changes.iter().for_each(|(at, octet)| mad[*at] = *octet);
+            changes.iter().for_each(|(at, byte)| mad[*at] = *byte);
             world.sides[to].cm.handle_mad(world.now, &Envelope { peer: address(8), mad });
         }
         prop_assert_eq!(world.phase(0, id), Some(Phase::Established));
@@ -90,7 +90,7 @@ proptest! {
         world.pass(SOON);
         for (which, changes) in messages {
             let mut mad = said[which % said.len()].1.emit_mad(9);
-            changes.iter().for_each(|(at, octet)| mad[*at] = *octet);
+            changes.iter().for_each(|(at, byte)| mad[*at] = *byte);
             for to in 0..2 {
                 let peer = address(1 - to);
                 world.sides[to].cm.handle_mad(world.now, &Envelope { peer, mad });

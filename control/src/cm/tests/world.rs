@@ -44,7 +44,7 @@ pub(super) fn path(from: usize, to: usize) -> PathRecord {
         slid: lid(from),
         dlid: lid(to),
         p_key: PKey::DEFAULT,
-        mtu: Mtu::OCTETS_2048,
+        mtu: Mtu::BYTES_2048,
         rate: Rate::GBPS_100,
         packet_life_time: LIFE_TIME,
         ..PathRecord::default()

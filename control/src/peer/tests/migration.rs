@@ -137,7 +137,7 @@ fn a_good_connection_gets_a_second_path_and_after_migration_another() {
 #[test]
 fn what_is_not_found_or_not_taken_is_looked_for_again() {
     let mut pair = connected(1, Dialect::Rfc);
-    let narrow = PathRecord { mtu: Mtu::OCTETS_1024, ..way(1) };
+    let narrow = PathRecord { mtu: Mtu::BYTES_1024, ..way(1) };
     for (paths, vain) in [&[way(0)][..], &[], &[narrow]].into_iter().zip(0..) {
         pair.pass(pause(vain) * 2 / 3);
         assert!(!pair.find_paths(paths), "too soon");

@@ -20,7 +20,7 @@ pub(super) fn path(from: &LinkAddress, to: &LinkAddress) -> PathRecord {
         slid: lid(from),
         dlid: lid(to),
         p_key: PKey::DEFAULT,
-        mtu: Mtu::OCTETS_2048,
+        mtu: Mtu::BYTES_2048,
         packet_life_time: TimeCode(14),
         ..PathRecord::default()
     }

@@ -14,8 +14,8 @@ use pollux_verbs::{
 };
 use pollux_wire::packet::{Deth, Extended, Grh, ImmDt, Opcode};
 
-/// Octets at the front of every receive for the GRH.
-const GRH_OCTETS: usize = Grh::LEN;
+/// Bytes at the front of every receive for the GRH.
+const GRH_BYTES: usize = Grh::LEN;
 
 impl Requester {
     /// Sends the next datagram, if one is posted.
@@ -31,8 +31,8 @@ impl Requester {
             return Sent::All;
         }
         let Some(work) = self.front() else { return Sent::All };
-        let octets = work.octets as usize;
-        if octets > shared.port.mtu.octets().unwrap_or(256) {
+        let bytes = work.bytes as usize;
+        if bytes > shared.port.mtu.bytes().unwrap_or(256) {
             // Nothing leaves, and nothing is said: what is too long for the wire is lost on it
             // (IBA C10-93.1.1).
             self.finish_datagram(common, shared);
@@ -43,8 +43,8 @@ impl Requester {
             return Sent::All;
         };
         let payload = match work.kept {
-            Kept::Inline(slot) => Payload::Octets(self.inline(slot, octets)),
-            Kept::Sges(_) => Payload::Copied { pieces, skip: 0, octets },
+            Kept::Inline(slot) => Payload::Bytes(self.inline(slot, bytes)),
+            Kept::Sges(_) => Payload::Copied { pieces, skip: 0, bytes },
         };
         let (head, grh, extended) = self.datagram_head(common, shared, work);
         if !outlet.send(&Outgoing { head, grh, extended, payload, as_packet: !shortcut }) {
@@ -95,12 +95,12 @@ impl QueuePair {
         if Some(deth.qkey) != self.common.attributes.qkey {
             return Err(Drop::QKey);
         }
-        if arrival.payload.octets() > shared.port.mtu.octets().unwrap_or(256) {
+        if arrival.payload.bytes() > shared.port.mtu.bytes().unwrap_or(256) {
             return Err(Drop::Length);
         }
-        let octets = GRH_OCTETS + arrival.payload.octets();
-        let room = self.common.next_recv_octets(&shared.srqs).ok_or(Drop::NoRecv)?;
-        if octets as u64 > room {
+        let bytes = GRH_BYTES + arrival.payload.bytes();
+        let room = self.common.next_recv_bytes(&shared.srqs).ok_or(Drop::NoRecv)?;
+        if bytes as u64 > room {
             return Err(Drop::Length);
         }
         let work = self.common.take_recv(shared).ok_or(Drop::NoRecv)?;
@@ -114,7 +114,7 @@ impl QueuePair {
         if let Some(grh) = arrival.grh {
             pieces.write(0, &grh.emit());
         }
-        if !arrival.payload.copy_to(&pieces, GRH_OCTETS) {
+        if !arrival.payload.copy_to(&pieces, GRH_BYTES) {
             self.common.give_back_recv(shared, work);
             return Err(Drop::Revoked);
         }
@@ -128,7 +128,7 @@ impl QueuePair {
             status: CompletionStatus::Success,
             kind: CompletionKind::Recv,
             qpn: self.common.qpn,
-            octets: octets as u32,
+            bytes: bytes as u32,
             with,
             from: Some(From {
                 src_qp: deth.src_qp,

@@ -42,7 +42,7 @@ struct Window {
 struct Bound {
     region: u32,
     address: u64,
-    octets: u64,
+    bytes: u64,
     access: Access,
 }
 
@@ -95,8 +95,8 @@ impl MemoryTable {
         };
         let key = key_of(self.regions.insert(region).map_err(limit)?);
         self.lender.lend(LKey(key), memory);
-        let (address, octets) = (memory.address(), memory.octets() as u64);
-        Ok(MemoryRegion { address, octets, lkey: LKey(key), rkey: RKey(key) })
+        let (address, bytes) = (memory.address(), memory.bytes() as u64);
+        Ok(MemoryRegion { address, bytes, lkey: LKey(key), rkey: RKey(key) })
     }
 
     pub(crate) fn deregister(&mut self, key: LKey) -> Result<(), VerbsError> {
@@ -149,9 +149,9 @@ impl MemoryTable {
         // What peers may write through the window, the region must let its owner write.
         let owners = region.access.has(Access::LOCAL_WRITE);
         let consistent = owners || bind.access.is_consistent();
-        let in_reach = region.reaches(bind.address, bind.octets);
+        let in_reach = region.reaches(bind.address, bind.bytes);
         let allowed = region.pd == pd
-            && (bind.octets == 0 || region.access.has(Access::BIND) && in_reach)
+            && (bind.bytes == 0 || region.access.has(Access::BIND) && in_reach)
             && consistent
             && bind.rkey.0 >> 8 == bind.window.0 >> 8;
         let window = self.window(bind.window).ok_or(Denied)?;
@@ -160,9 +160,9 @@ impl MemoryTable {
         }
         let before = window.bound.take();
         window.key = bind.rkey.0 as u8;
-        if bind.octets > 0 {
-            let (address, octets, access) = (bind.address, bind.octets, bind.access);
-            window.bound = Some(Bound { region: region_number, address, octets, access });
+        if bind.bytes > 0 {
+            let (address, bytes, access) = (bind.address, bind.bytes, bind.access);
+            window.bound = Some(Bound { region: region_number, address, bytes, access });
             if let Some(region) = self.regions.get_mut(region_number) {
                 region.windows += 1;
             }
@@ -191,7 +191,7 @@ impl MemoryTable {
     }
 
     /// The pieces that a request's entries name, after all checks. Nothing is asked of entries
-    /// without octets.
+    /// without bytes.
     #[inline(always)]
     pub(crate) fn local<'a>(
         &'a self,
@@ -200,8 +200,8 @@ impl MemoryTable {
         write: bool,
     ) -> Result<Pieces<'a>, Denied> {
         let need = if write { Access::LOCAL_WRITE } else { Access::NONE };
-        for sge in sges.iter().filter(|sge| sge.octets > 0) {
-            self.region(pd, sge.lkey.0, sge.address, sge.octets.into(), need)?;
+        for sge in sges.iter().filter(|sge| sge.bytes > 0) {
+            self.region(pd, sge.lkey.0, sge.address, sge.bytes.into(), need)?;
         }
         Ok(self.pieces(sges))
     }
@@ -210,26 +210,26 @@ impl MemoryTable {
     #[inline(always)]
     pub(crate) fn place(&self, pd: Pd, sge: &Sge, write: bool) -> Result<(&Memory, usize), Denied> {
         let need = if write { Access::LOCAL_WRITE } else { Access::NONE };
-        let region = self.region(pd, sge.lkey.0, sge.address, sge.octets.into(), need)?;
+        let region = self.region(pd, sge.lkey.0, sge.address, sge.bytes.into(), need)?;
         Ok((&region.memory, (sge.address - region.memory.address()) as usize))
     }
 
     /// What a peer's request names, after all checks: which part of which region that is. Nothing
-    /// is asked of requests without octets (IBA 9.7.4.1.4).
+    /// is asked of requests without bytes (IBA 9.7.4.1.4).
     pub(crate) fn remote(
         &self,
         pd: Pd,
         key: RKey,
         address: u64,
-        octets: u32,
+        bytes: u32,
         need: Access,
     ) -> Result<Sge, Denied> {
         let lkey = match key.0 & WINDOW {
-            _ if octets == 0 => LKey(0),
-            0 => self.region(pd, key.0, address, octets.into(), need).map(|_| LKey(key.0))?,
-            _ => self.through_window(pd, key, address, octets.into(), need)?,
+            _ if bytes == 0 => LKey(0),
+            0 => self.region(pd, key.0, address, bytes.into(), need).map(|_| LKey(key.0))?,
+            _ => self.through_window(pd, key, address, bytes.into(), need)?,
         };
-        Ok(Sge { address, octets, lkey })
+        Ok(Sge { address, bytes, lkey })
     }
 
     /// What entries name that a check has allowed.
@@ -244,11 +244,11 @@ impl MemoryTable {
         pd: Pd,
         key: u32,
         address: u64,
-        octets: u64,
+        bytes: u64,
         need: Access,
     ) -> Result<&Region, Denied> {
         let region = self.regions.get(number_of(key)).ok_or(Denied)?;
-        if region.pd != pd || !region.access.has(need) || !region.reaches(address, octets) {
+        if region.pd != pd || !region.access.has(need) || !region.reaches(address, bytes) {
             return Err(Denied);
         }
         Ok(region)
@@ -259,13 +259,13 @@ impl MemoryTable {
         pd: Pd,
         key: RKey,
         address: u64,
-        octets: u64,
+        bytes: u64,
         need: Access,
     ) -> Result<LKey, Denied> {
         let window = self.windows.get(&window_number(key)).ok_or(Denied)?;
         let bound = window.bound.as_ref().ok_or(Denied)?;
-        let end = address.checked_add(octets).ok_or(Denied)?;
-        let inside = address >= bound.address && end <= bound.address + bound.octets;
+        let end = address.checked_add(bytes).ok_or(Denied)?;
+        let inside = address >= bound.address && end <= bound.address + bound.bytes;
         if window.pd != pd || window.key != key.0 as u8 || !inside || !bound.access.has(need) {
             return Err(Denied);
         }
@@ -275,76 +275,76 @@ impl MemoryTable {
 
 impl Region {
     #[inline(always)]
-    fn reaches(&self, address: u64, octets: u64) -> bool {
+    fn reaches(&self, address: u64, bytes: u64) -> bool {
         let base = self.memory.address();
-        let end = address.checked_add(octets);
-        address >= base && end.is_some_and(|end| end <= base + self.memory.octets() as u64)
+        let end = address.checked_add(bytes);
+        address >= base && end.is_some_and(|end| end <= base + self.memory.bytes() as u64)
     }
 }
 
 impl<'a> Pieces<'a> {
-    /// The pieces that have octets.
+    /// The pieces that have bytes.
     pub(crate) fn sges(&self) -> impl Iterator<Item = &'a Sge> + use<'a> {
-        self.sges.iter().filter(|sge| sge.octets > 0)
+        self.sges.iter().filter(|sge| sge.bytes > 0)
     }
 
-    /// Copies octets from the `skip`-th on into `out`.
+    /// Copies bytes from the `skip`-th on into `out`.
     #[inline(always)]
     pub(crate) fn read(&self, skip: usize, out: &mut [u8]) {
-        self.walk(skip, out.len(), |memory, at, done, octets| {
-            memory.read(at, &mut out[done..done + octets])
+        self.walk(skip, out.len(), |memory, at, done, bytes| {
+            memory.read(at, &mut out[done..done + bytes])
         });
     }
 
-    /// Copies `octets` to the `skip`-th on.
+    /// Copies `bytes` to the `skip`-th on.
     #[inline(always)]
-    pub(crate) fn write(&self, skip: usize, octets: &[u8]) {
-        self.walk(skip, octets.len(), |memory, at, done, count| {
-            memory.write(at, &octets[done..done + count])
+    pub(crate) fn write(&self, skip: usize, bytes: &[u8]) {
+        self.walk(skip, bytes.len(), |memory, at, done, count| {
+            memory.write(at, &bytes[done..done + count])
         });
     }
 
-    /// Copies octets of another memory to the `skip`-th on; says whether both reach that far.
-    pub(crate) fn copy_from(&self, skip: usize, from: &Memory, at: usize, octets: usize) -> bool {
-        self.walk(skip, octets, |memory, to, done, count| memory.copy(to, from, at + done, count))
+    /// Copies bytes of another memory to the `skip`-th on; says whether both reach that far.
+    pub(crate) fn copy_from(&self, skip: usize, from: &Memory, at: usize, bytes: usize) -> bool {
+        self.walk(skip, bytes, |memory, to, done, count| memory.copy(to, from, at + done, count))
     }
 
-    /// Changes the eight octets that are the first piece.
+    /// Changes the eight bytes that are the first piece.
     pub(crate) fn update(&self, change: impl Fn(u64) -> u64) -> Option<u64> {
         let sge = self.sges.first()?;
         let region = self.table.regions.get(number_of(sge.lkey.0))?;
         region.memory.update((sge.address - region.memory.address()) as usize, change)
     }
 
-    /// Shows `octets` from the `skip`-th on, stretch by stretch: the memory, the place in it, how
+    /// Shows `bytes` from the `skip`-th on, stretch by stretch: the memory, the place in it, how
     /// many came before, and how many these are. Says whether `each` always agreed.
     #[inline(always)]
     fn walk(
         &self,
         mut skip: usize,
-        octets: usize,
+        bytes: usize,
         mut each: impl FnMut(&Memory, usize, usize, usize) -> bool,
     ) -> bool {
         let mut done = 0;
         for sge in self.sges {
-            if done == octets {
+            if done == bytes {
                 return true;
             }
-            let length = sge.octets as usize;
+            let length = sge.bytes as usize;
             if skip >= length {
                 skip -= length;
                 continue;
             }
             let Some(region) = self.table.regions.get(number_of(sge.lkey.0)) else { return false };
             let at = (sge.address - region.memory.address()) as usize + skip;
-            let count = (length - skip).min(octets - done);
+            let count = (length - skip).min(bytes - done);
             if !each(&region.memory, at, done, count) {
                 return false;
             }
             done += count;
             skip = 0;
         }
-        done == octets
+        done == bytes
     }
 }
 

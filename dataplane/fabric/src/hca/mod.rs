@@ -37,7 +37,7 @@ use port::{Drop, Port};
 use qp::{QueuePair, Sent};
 pub use qpn::SEATS_MAX;
 use qpn::{GENERATION_BITS, QPS_MAX, number_of, seat_of};
-pub(crate) use queue::INLINE_OCTETS_MAX;
+pub(crate) use queue::INLINE_BYTES_MAX;
 use queue::{CompletionQueue, SharedQueue};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub const LIMITS: Limits = Limits {
     qps_max: QPS_MAX,
     requests_max: 1 << 16,
     sges_max: 32,
-    inline_octets_max: INLINE_OCTETS_MAX as u32,
+    inline_bytes_max: INLINE_BYTES_MAX as u32,
     ahs_max: 1 << 20,
     multicast_attachments_max: 4096,
     responder_resources_max: 16,
@@ -180,9 +180,9 @@ impl Adapter {
     }
 
     /// A packet has come by the link, LRH to VCRC. Bad ones are counted drops.
-    pub fn handle_packet(&mut self, now: Time, octets: &[u8]) {
+    pub fn handle_packet(&mut self, now: Time, bytes: &[u8]) {
         let outcome = self
-            .check_packet(octets)
+            .check_packet(bytes)
             .and_then(|packet| self.handle_arrival(now, &Arrival::of_packet(&packet)));
         self.count(outcome);
     }
@@ -200,7 +200,7 @@ impl Adapter {
     /// Either has waited, and comes now.
     pub fn handle(&mut self, now: Time, frame: &Frame, lender: Option<&Lender>) {
         match frame {
-            Frame::Packet(octets) => self.handle_packet(now, octets),
+            Frame::Packet(bytes) => self.handle_packet(now, bytes),
             Frame::Message(message) if self.take_usual(now, message) => {}
             Frame::Message(message) => {
                 self.handle_message(
@@ -218,8 +218,8 @@ impl Adapter {
         }
     }
 
-    fn check_packet<'a>(&self, octets: &'a [u8]) -> Result<Packet<'a>, Drop> {
-        let packet = Packet::parse(octets)?;
+    fn check_packet<'a>(&self, bytes: &'a [u8]) -> Result<Packet<'a>, Drop> {
+        let packet = Packet::parse(bytes)?;
         if !packet.vcrc_ok() || !packet.icrc_ok() {
             return Err(Drop::Crc);
         }

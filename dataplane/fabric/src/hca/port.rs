@@ -54,7 +54,7 @@ impl Port {
             lmc: 0,
             sm_lid: Lid::NONE,
             sm_sl: 0,
-            mtu: Mtu::OCTETS_4096,
+            mtu: Mtu::BYTES_4096,
             gids: vec![Gid::new(Gid::DEFAULT_PREFIX, guid)],
             pkeys: vec![PKey::DEFAULT],
             reregistrations: 0,
@@ -102,7 +102,7 @@ impl Port {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Drop {
-    /// Octets that are no packet.
+    /// Bytes that are no packet.
     Malformed(&'static str),
     /// A CRC that does not match.
     Crc,

@@ -5,7 +5,7 @@ use super::queue::{Entries, RecvWork};
 use super::verbs::QPN_MAX;
 use crate::link::Link;
 use crate::time::Time;
-use pollux_verbs::work::{MESSAGE_OCTETS_MAX, SendOp};
+use pollux_verbs::work::{MESSAGE_BYTES_MAX, SendOp};
 use pollux_verbs::{
     AddressVector, CompletionStatus, Data, PostError, PostRefusal, Qp, QpState, RecvRequest,
     SendRequest, Srq,
@@ -54,7 +54,7 @@ impl Adapter {
         );
         match request.data {
             Data::Inline(_) if is_read => return Err(PostRefusal::BadOperation),
-            Data::Inline(octets) if octets.len() > init.inline_octets_max as usize => {
+            Data::Inline(bytes) if bytes.len() > init.inline_bytes_max as usize => {
                 return Err(PostRefusal::InlineTooLong);
             }
             Data::Sges(sges) if sges.len() > init.send_sges_max as usize => {
@@ -65,7 +65,7 @@ impl Adapter {
         if !init.qp_type.has(&request.op) {
             return Err(PostRefusal::BadOperation);
         }
-        if request.data.octets() > MESSAGE_OCTETS_MAX {
+        if request.data.bytes() > MESSAGE_BYTES_MAX {
             return Err(PostRefusal::TooLong);
         }
         if kept.requester.len() >= init.send_requests_max as usize {
@@ -143,6 +143,6 @@ impl Adapter {
 }
 
 fn recv_work(request: &RecvRequest<'_>) -> RecvWork {
-    let octets = Data::Sges(request.sges).octets();
-    RecvWork { id: request.id, entries: Entries::of(request.sges), octets }
+    let bytes = Data::Sges(request.sges).bytes();
+    RecvWork { id: request.id, entries: Entries::of(request.sges), bytes }
 }

@@ -215,10 +215,10 @@ impl Common {
         self.usual.forget();
     }
 
-    /// The path MTU in octets.
+    /// The path MTU in bytes.
     #[inline]
     pub(crate) fn mtu(&self) -> usize {
-        self.attributes.path_mtu.map_or(256, |mtu| mtu.octets().unwrap_or(256))
+        self.attributes.path_mtu.map_or(256, |mtu| mtu.bytes().unwrap_or(256))
     }
 
     /// The queue pair's P_Key, as it is in the port's table now.
@@ -248,9 +248,9 @@ impl Common {
         (head, grh)
     }
 
-    /// How many packets a message of so many octets is: one at least.
-    pub(crate) fn packets(&self, octets: u64) -> u32 {
-        octets.div_ceil(self.mtu() as u64).max(1) as u32
+    /// How many packets a message of so many bytes is: one at least.
+    pub(crate) fn packets(&self, bytes: u64) -> u32 {
+        bytes.div_ceil(self.mtu() as u64).max(1) as u32
     }
 
     /// The next receive, from wherever this queue pair takes them.
@@ -292,14 +292,14 @@ impl Common {
         }
     }
 
-    /// How many octets the next receive takes; none if there is none. Who looks first need not take
+    /// How many bytes the next receive takes; none if there is none. Who looks first need not take
     /// one in vain: a shared queue may tell its owner of each that is taken.
-    pub(crate) fn next_recv_octets(&self, srqs: &Table<SharedQueue>) -> Option<u64> {
+    pub(crate) fn next_recv_bytes(&self, srqs: &Table<SharedQueue>) -> Option<u64> {
         let receives = match self.init.srq {
             None => &self.receives,
             Some(srq) => &srqs.get(srq.0)?.requests,
         };
-        receives.front().map(|work| work.octets)
+        receives.front().map(|work| work.bytes)
     }
 
     /// A receive ends without a message.
@@ -314,7 +314,7 @@ impl Common {
             status,
             kind: CompletionKind::Recv,
             qpn: self.qpn,
-            octets: 0,
+            bytes: 0,
             with: With::Nothing,
             from: None,
         };

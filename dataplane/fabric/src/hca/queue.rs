@@ -7,8 +7,8 @@ use pollux_verbs::{
 use pollux_wire::psn::Psn;
 use std::collections::VecDeque;
 
-/// Octets that a send may carry inline: with its header it fits two cache lines' pair.
-pub(crate) const INLINE_OCTETS_MAX: usize = 188;
+/// Bytes that a send may carry inline: with its header it fits two cache lines' pair.
+pub(crate) const INLINE_BYTES_MAX: usize = 188;
 
 /// Stretches of the owner's memory. One is the usual case, and costs no allocation.
 #[derive(Clone, Debug)]
@@ -59,30 +59,30 @@ impl Kept {
 /// used in turn.
 #[derive(Debug, Default)]
 pub(crate) struct InlineSlots {
-    octets: Box<[u8]>,
+    bytes: Box<[u8]>,
     stride: usize,
     next: u32,
 }
 
 impl InlineSlots {
-    /// Keeps data of a queue with room for `requests`, each with at most `stride` octets of it.
+    /// Keeps data of a queue with room for `requests`, each with at most `stride` bytes of it.
     #[inline]
     fn keep(&mut self, data: &[u8], requests: u32, stride: u32) -> u32 {
-        if self.octets.is_empty() {
+        if self.bytes.is_empty() {
             // Once: a queue that sends nothing inline needs nothing.
             self.stride = stride as usize;
-            self.octets = vec![0; self.stride * requests as usize].into();
+            self.bytes = vec![0; self.stride * requests as usize].into();
         }
         let slot = self.next;
         self.next = if slot + 1 == requests { 0 } else { slot + 1 };
         let at = slot as usize * self.stride;
-        self.octets[at..at + data.len()].copy_from_slice(data);
+        self.bytes[at..at + data.len()].copy_from_slice(data);
         slot
     }
 
     #[inline]
-    pub(crate) fn get(&self, slot: u32, octets: usize) -> &[u8] {
-        &self.octets[slot as usize * self.stride..][..octets]
+    pub(crate) fn get(&self, slot: u32, bytes: usize) -> &[u8] {
+        &self.bytes[slot as usize * self.stride..][..bytes]
     }
 }
 
@@ -95,15 +95,15 @@ pub(crate) struct SendWork {
     pub(crate) kept: Kept,
     /// Of a datagram: its way, as it was when it was posted.
     pub(crate) path: AddressVector,
-    /// Octets that are sent, or asked for.
-    pub(crate) octets: u64,
+    /// Bytes that are sent, or asked for.
+    pub(crate) bytes: u64,
     /// First of its sequence numbers, once it has been begun.
     pub(crate) psn: Psn,
     /// How many sequence numbers it takes; 0 for what never leaves the adapter.
     pub(crate) packets: u32,
     /// Its place among all messages of the queue pair, for credits.
     pub(crate) ssn: Psn,
-    /// Octets of the answer that have come, and in how many packets.
+    /// Bytes of the answer that have come, and in how many packets.
     pub(crate) answered: u64,
     pub(crate) answered_packets: u32,
     /// It cannot be sent, and completes so when all before it are done.
@@ -122,8 +122,8 @@ impl SendWork {
     ) -> Self {
         let kept = match request.data {
             Data::Sges(sges) => Kept::Sges(Entries::of(sges)),
-            Data::Inline(octets) => {
-                Kept::Inline(inline.keep(octets, init.send_requests_max, init.inline_octets_max))
+            Data::Inline(bytes) => {
+                Kept::Inline(inline.keep(bytes, init.send_requests_max, init.inline_bytes_max))
             }
         };
         Self {
@@ -132,7 +132,7 @@ impl SendWork {
             flags: request.flags,
             kept,
             path,
-            octets: request.data.octets(),
+            bytes: request.data.bytes(),
             psn: Psn::default(),
             packets: 0,
             ssn: Psn::default(),
@@ -177,7 +177,7 @@ impl SendWork {
 pub(crate) struct RecvWork {
     pub(crate) id: u64,
     pub(crate) entries: Entries,
-    pub(crate) octets: u64,
+    pub(crate) bytes: u64,
 }
 
 /// A shared receive queue.

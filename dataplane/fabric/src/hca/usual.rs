@@ -15,7 +15,7 @@ use super::qp::{Common, QueuePair};
 use super::qpn::number_of;
 use super::queue::Entries;
 use super::{Adapter, Shared};
-use crate::frame::{COPY_OCTETS_MAX, Message};
+use crate::frame::{COPY_BYTES_MAX, Message};
 use crate::head;
 use crate::link::Link;
 use crate::time::Time;
@@ -49,7 +49,7 @@ pub(crate) struct Usual {
     /// Which bits of the second word have to match.
     comes_mask: u64,
     /// The longest message.
-    octets_max: usize,
+    bytes_max: usize,
     pkey_index: u16,
 }
 
@@ -62,8 +62,8 @@ pub(crate) trait Incoming {
     /// The first words of its head, the same at every look.
     fn first_words(&self) -> [u64; FIRST_WORDS];
     fn head_words(&self) -> usize;
-    fn octets(&self) -> usize;
-    /// Copies its octets into memory, to `at` on.
+    fn bytes(&self) -> usize;
+    /// Copies its bytes into memory, to `at` on.
     fn copy_to(&self, memory: &Memory, at: usize) -> bool;
 }
 
@@ -79,8 +79,8 @@ impl Incoming for Entry<'_> {
     }
 
     #[inline(always)]
-    fn octets(&self) -> usize {
-        Entry::octets(self)
+    fn bytes(&self) -> usize {
+        Entry::bytes(self)
     }
 
     #[inline(always)]
@@ -98,7 +98,7 @@ impl Incoming for Message {
         self.words()
     }
 
-    fn octets(&self) -> usize {
+    fn bytes(&self) -> usize {
         self.payload().len()
     }
 
@@ -156,7 +156,7 @@ impl QueuePair {
         let sl = u64::from(path.sl) << 56;
         let ack_req = if common.init.qp_type == QpType::Rc { head::ACK_REQ } else { 0 };
         let slid = port.lid.0 | u16::from(path.src_path_bits);
-        let mtu = if is_ud { port.mtu.octets().unwrap_or(256) } else { common.mtu() };
+        let mtu = if is_ud { port.mtu.bytes().unwrap_or(256) } else { common.mtu() };
         Usual {
             is,
             message: first(Operation::SEND_ONLY, dest_qp, !is_ud) | ack_req | sl,
@@ -166,7 +166,7 @@ impl QueuePair {
             sent: u64::from(path.dlid.0) << 32 | u64::from(slid) << 48,
             comes: u64::from(slid) << 32 | u64::from(path.dlid.0) << 48,
             comes_mask: if is_ud { DLID } else { DLID | SLID },
-            octets_max: COPY_OCTETS_MAX.min(mtu),
+            bytes_max: COPY_BYTES_MAX.min(mtu),
             pkey_index: port.pkey_index(pkey).unwrap_or(0),
             ..none
         }
@@ -219,9 +219,9 @@ impl QueuePair {
     #[inline(always)]
     fn take_usual(&mut self, shared: &mut Shared, message: &impl Incoming) -> bool {
         let common = &mut self.common;
-        let octets = message.octets();
+        let bytes = message.bytes();
         let [first, second, third, fourth] = message.first_words();
-        if octets > common.usual.octets_max || third != 1 {
+        if bytes > common.usual.bytes_max || third != 1 {
             return false;
         }
         let (skip, from) = if common.init.qp_type == QpType::Ud {
@@ -256,7 +256,7 @@ impl QueuePair {
         };
         let Some(work) = queue.front() else { return false };
         let Entries::One(sge) = &work.entries else { return false };
-        if skip + octets > sge.octets as usize {
+        if skip + bytes > sge.bytes as usize {
             return false;
         }
         let Ok((memory, at)) = shared.memory.place(common.init.pd, sge, true) else { return false };
@@ -274,7 +274,7 @@ impl QueuePair {
             status: CompletionStatus::Success,
             kind: CompletionKind::Recv,
             qpn: common.qpn,
-            octets: (skip + octets) as u32,
+            bytes: (skip + bytes) as u32,
             with: With::Nothing,
             from,
         };
@@ -291,7 +291,7 @@ impl QueuePair {
         let Some((psn, aeth)) = self.responder.usual_answer(&self.common) else { return false };
         let usual = &self.common.usual;
         let words = [usual.ack, usual.sent | u64::from(psn.get()), 1, head::aeth_word(aeth)];
-        if !link.send_octets(&words, &[]) {
+        if !link.send_bytes(&words, &[]) {
             return false;
         }
         self.responder.answered();
@@ -308,20 +308,18 @@ fn send_data<L: Link>(
     data: &Data<'_>,
     link: &mut L,
 ) -> bool {
-    let octets_max = common.usual.octets_max;
+    let bytes_max = common.usual.bytes_max;
     match *data {
-        Data::Inline(octets) => {
-            octets.len() <= octets_max.min(common.init.inline_octets_max as usize)
-                && link.send_octets(words, octets)
+        Data::Inline(bytes) => {
+            bytes.len() <= bytes_max.min(common.init.inline_bytes_max as usize)
+                && link.send_bytes(words, bytes)
         }
-        Data::Sges(&[sge])
-            if sge.octets as usize <= octets_max && common.init.send_sges_max > 0 =>
-        {
+        Data::Sges(&[sge]) if sge.bytes as usize <= bytes_max && common.init.send_sges_max > 0 => {
             let Ok((memory, at)) = shared.memory.place(common.init.pd, &sge, false) else {
                 return false;
             };
             let mut done = at;
-            link.send_message(words, sge.octets as usize, |part| {
+            link.send_message(words, sge.bytes as usize, |part| {
                 let reached = memory.read(done, part);
                 debug_assert!(reached, "the region was asked");
                 done += part.len();

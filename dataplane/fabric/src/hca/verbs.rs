@@ -151,8 +151,8 @@ impl Adapter {
         for sges in [init.send_sges_max, init.recv_sges_max] {
             within(VERB, "sges_max", sges, LIMITS.sges_max)?;
         }
-        let inline = init.inline_octets_max;
-        within(VERB, "inline_octets_max", inline, LIMITS.inline_octets_max)?;
+        let inline = init.inline_bytes_max;
+        within(VERB, "inline_bytes_max", inline, LIMITS.inline_bytes_max)?;
         // The handle is known only once the place is.
         let kept = self.qps.insert(QueuePair::new(Qp(0), Qpn(0), *init));
         let number = kept.map_err(|_| over(VERB, "qps_max", LIMITS.qps_max))?;
@@ -220,7 +220,7 @@ impl Adapter {
                 return Err(invalid(VERB, "dlid", format!("{} is no port's", path.dlid)));
             }
         }
-        if change.path_mtu.is_some_and(|mtu| mtu.octets().is_none() || mtu > port.mtu) {
+        if change.path_mtu.is_some_and(|mtu| mtu.bytes().is_none() || mtu > port.mtu) {
             return Err(invalid(VERB, "path_mtu", format!("the port carries {}", port.mtu)));
         }
         let depth_max = LIMITS.initiator_depth_max;

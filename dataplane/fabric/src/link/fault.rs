@@ -24,7 +24,7 @@ pub struct Faults {
 /// What becomes of one packet: each copy that arrives, and how late.
 #[derive(Debug, Default)]
 pub struct Fate {
-    /// The bit that flips, counted from the first octet's.
+    /// The bit that flips, counted from the first byte's.
     pub flipped_bit: Option<usize>,
     /// How late it comes; not at all, once, or twice.
     pub delays: Vec<Duration>,
@@ -36,13 +36,13 @@ impl Faults {
         self.loss | self.duplication | self.reordering | self.corruption == 0
     }
 
-    /// Decides about a packet of so many octets.
-    pub fn decide(&self, rng: &mut SeededRng, octets: usize) -> Fate {
+    /// Decides about a packet of so many bytes.
+    pub fn decide(&self, rng: &mut SeededRng, bytes: usize) -> Fate {
         if rng.happens(self.loss) {
             return Fate::default();
         }
         let flips = rng.happens(self.corruption);
-        let flipped_bit = flips.then(|| rng.below(octets as u64 * 8) as usize);
+        let flipped_bit = flips.then(|| rng.below(bytes as u64 * 8) as usize);
         let late = |rng: &mut SeededRng, happens: bool| {
             let max = self.delay_max.as_nanos() as u64;
             if happens { Duration::from_nanos(rng.below(max.max(1))) } else { Duration::ZERO }

@@ -24,10 +24,10 @@ pub trait Link {
     fn is_virtual(&self) -> bool;
     /// Whether anything on the way looks at packets: then messages must not take the shortcut.
     fn wants_packets(&self) -> bool;
-    /// The same, of octets that lie in one place.
-    fn send_octets(&mut self, head: &[u64], octets: &[u8]) -> bool {
-        let mut rest = octets;
-        self.send_message(head, octets.len(), |part| {
+    /// The same, of bytes that lie in one place.
+    fn send_bytes(&mut self, head: &[u64], bytes: &[u8]) -> bool {
+        let mut rest = bytes;
+        self.send_message(head, bytes.len(), |part| {
             let (now, later) = rest.split_at(part.len());
             part.copy_from_slice(now);
             rest = later;
@@ -48,10 +48,10 @@ pub trait Link {
         false
     }
     /// Sends a packet, LRH to VCRC; says whether there was room.
-    fn send_packet(&mut self, octets: &[u8]) -> bool;
-    /// Sends a message: the words of its head, and so many octets, which `fill` writes part by
+    fn send_packet(&mut self, bytes: &[u8]) -> bool;
+    /// Sends a message: the words of its head, and so many bytes, which `fill` writes part by
     /// part. Says whether there was room.
-    fn send_message(&mut self, head: &[u64], octets: usize, fill: impl FnMut(&mut [u8])) -> bool;
+    fn send_message(&mut self, head: &[u64], bytes: usize, fill: impl FnMut(&mut [u8])) -> bool;
     /// Hands the next thing that has come to the adapter; says whether there was any.
     fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool;
     /// Tells the agent of the adapter's port of a key that did not match, where there is one.

@@ -75,18 +75,18 @@ impl Link for ThreadLink {
         let _ = self.lends.set(lender.clone());
     }
 
-    fn send_packet(&mut self, octets: &[u8]) -> bool {
-        self.to.send_octets(PACKET, &[], octets)
+    fn send_packet(&mut self, bytes: &[u8]) -> bool {
+        self.to.send_bytes(PACKET, &[], bytes)
     }
 
     #[inline]
-    fn send_octets(&mut self, head: &[u64], octets: &[u8]) -> bool {
-        self.to.send_octets(MESSAGE, head, octets)
+    fn send_bytes(&mut self, head: &[u64], bytes: &[u8]) -> bool {
+        self.to.send_bytes(MESSAGE, head, bytes)
     }
 
     #[inline]
-    fn send_message(&mut self, head: &[u64], octets: usize, fill: impl FnMut(&mut [u8])) -> bool {
-        self.to.send(MESSAGE, head, octets, fill)
+    fn send_message(&mut self, head: &[u64], bytes: usize, fill: impl FnMut(&mut [u8])) -> bool {
+        self.to.send(MESSAGE, head, bytes, fill)
     }
 
     #[inline]

@@ -43,7 +43,7 @@ impl Default for Wire {
     }
 }
 
-/// Who is told of every packet: when, which end sent it, and its octets, LRH to VCRC.
+/// Who is told of every packet: when, which end sent it, and its bytes, LRH to VCRC.
 pub type Tap = Box<dyn FnMut(Time, usize, &[u8])>;
 
 /// Two ends of a link, and the time between them.
@@ -160,13 +160,13 @@ impl Link for WorldLink {
         self.world.inner.borrow_mut().lenders[self.end] = Some(lender.clone());
     }
 
-    fn send_packet(&mut self, octets: &[u8]) -> bool {
-        self.world.inner.borrow_mut().send(self.end, Frame::Packet(octets.to_vec()));
+    fn send_packet(&mut self, bytes: &[u8]) -> bool {
+        self.world.inner.borrow_mut().send(self.end, Frame::Packet(bytes.to_vec()));
         true
     }
 
-    fn send_message(&mut self, head: &[u64], octets: usize, fill: impl FnMut(&mut [u8])) -> bool {
-        self.world.inner.borrow_mut().send(self.end, Frame::message(head, octets, fill));
+    fn send_message(&mut self, head: &[u64], bytes: usize, fill: impl FnMut(&mut [u8])) -> bool {
+        self.world.inner.borrow_mut().send(self.end, Frame::message(head, bytes, fill));
         true
     }
 
@@ -201,16 +201,16 @@ impl Inner {
             return;
         }
         let to = 1 - from;
-        let octets = match frame {
-            Frame::Packet(octets) => octets,
+        let bytes = match frame {
+            Frame::Packet(bytes) => bytes,
             message @ Frame::Message(_) => return self.put(to, Duration::ZERO, message),
         };
         if let Some(tap) = &mut self.tap {
-            tap(self.now, from, &octets);
+            tap(self.now, from, &bytes);
         }
-        let fate = self.wire.faults.decide(&mut self.rng, octets.len());
+        let fate = self.wire.faults.decide(&mut self.rng, bytes.len());
         for delay in fate.delays {
-            let mut copy = octets.clone();
+            let mut copy = bytes.clone();
             if let Some(bit) = fate.flipped_bit {
                 copy[bit / 8] ^= 0x80 >> (bit % 8);
             }
@@ -236,14 +236,14 @@ mod tests {
         let wire = Wire { jitter: Duration::from_micros(20), ..Wire::default() };
         let (world, [mut a, mut b]) = World::new(1, wire);
         let sent: Vec<Vec<u8>> = (0..100).map(|nth| vec![nth]).collect();
-        for octets in &sent {
-            assert!(a.send_packet(octets));
+        for bytes in &sent {
+            assert!(a.send_packet(bytes));
         }
         let (mut came, mut moments) = (Vec::new(), 0);
         while world.step() {
             moments += 1;
-            while let Some(Frame::Packet(octets)) = b.take() {
-                came.push(octets);
+            while let Some(Frame::Packet(bytes)) = b.take() {
+                came.push(bytes);
             }
         }
         assert_eq!(came, sent);

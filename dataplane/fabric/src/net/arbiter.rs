@@ -1,6 +1,6 @@
 //! Which lane of a port sends next (IBA 7.6.9).
 //!
-//! Two tables of turns, each a list of lanes with weights in units of 64 octets. The high one goes
+//! Two tables of turns, each a list of lanes with weights in units of 64 bytes. The high one goes
 //! first, until it has sent as much as its limit allows while the low one had something to send;
 //! then the low one has a turn. Within a table lanes take turns by weight. Lane 15 knows no tables:
 //! it goes before all.
@@ -9,9 +9,9 @@ use pollux_wire::mad::smp::{VlArbitrationTable, VlWeight};
 
 /// A limit that is none.
 const UNLIMITED: u8 = 255;
-/// What a unit of the limit is worth in octets.
+/// What a unit of the limit is worth in bytes.
 const LIMIT_UNIT: i64 = 4096;
-/// What a unit of a weight is worth in octets.
+/// What a unit of a weight is worth in bytes.
 const WEIGHT_UNIT: i64 = 64;
 
 /// Where a port stands in its tables.
@@ -19,7 +19,7 @@ const WEIGHT_UNIT: i64 = 64;
 pub(super) struct Arbiter {
     low: Turns,
     high: Turns,
-    /// Octets that the high table may send yet before the low one has a turn.
+    /// Bytes that the high table may send yet before the low one has a turn.
     high_left: i64,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Arbiter {
 #[derive(Clone, Copy, Debug, Default)]
 struct Turns {
     entry: usize,
-    /// Octets that the entry may send yet; it has begun its turn if this is not 0.
+    /// Bytes that the entry may send yet; it has begun its turn if this is not 0.
     left: i64,
 }
 
@@ -102,11 +102,11 @@ impl Turns {
     fn next(&mut self, table: Table<'_>, size: impl Fn(u8) -> Option<u64>) -> Option<u8> {
         for _ in 0..=table.entries() {
             let entry = table.entry(self.entry);
-            if let Some(octets) = size(entry.lane).filter(|_| entry.weight > 0) {
+            if let Some(bytes) = size(entry.lane).filter(|_| entry.weight > 0) {
                 if self.left <= 0 {
                     self.left = i64::from(entry.weight) * WEIGHT_UNIT;
                 }
-                self.left -= octets as i64;
+                self.left -= bytes as i64;
                 if self.left <= 0 {
                     self.go_on(table.entries());
                 }
@@ -136,7 +136,7 @@ mod tests {
         VlArbitrationTable { entries: std::array::from_fn(entry) }
     }
 
-    /// How often each lane sends, when all of these always have packets of 64 octets.
+    /// How often each lane sends, when all of these always have packets of 64 bytes.
     fn shares(low: &[(u8, u8)], high: &[(u8, u8)], limit: u8, ready: &[u8]) -> [u32; 4] {
         let tables = [table(low), table(&[]), table(high), table(&[])];
         let mut arbiter = Arbiter::default();
@@ -160,7 +160,7 @@ mod tests {
     fn high_lanes_leave_the_low_ones_what_the_limit_says() {
         assert_eq!(shares(&[(0, 1)], &[(1, 1)], UNLIMITED, &[0, 1]), [0, 6400, 0, 0]);
         assert_eq!(shares(&[(0, 1)], &[(1, 1)], UNLIMITED, &[0]), [6400, 0, 0, 0]);
-        // 64 packets of 64 octets are a unit of the limit.
+        // 64 packets of 64 bytes are a unit of the limit.
         let [low, high, ..] = shares(&[(0, 1)], &[(1, 1)], 1, &[0, 1]);
         assert!((62..=66).contains(&(high / low)), "{high} to {low}");
         let [low, high, ..] = shares(&[(0, 1)], &[(1, 1)], 0, &[0, 1]);

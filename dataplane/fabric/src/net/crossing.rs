@@ -53,11 +53,11 @@ impl Net {
         // A tick of the counter is the time of a word.
         port.counters.xmit_wait.add(waited * megabits / 32_000);
         let Some((lane, mut flight)) = left else { return };
-        let octets = flight.octets();
-        let takes = Duration::from_nanos((octets * 8_000).div_ceil(megabits));
+        let bytes = flight.bytes();
+        let takes = Duration::from_nanos((bytes * 8_000).div_ceil(megabits));
         egress.free_at = now + takes;
         self.schedule(now + takes, Event::Pump(from));
-        let held = flight.hold.replace(Arc::new(Hold { from, lane, octets }));
+        let held = flight.hold.replace(Arc::new(Hold { from, lane, bytes }));
         self.release(now, held);
         self.depart(now, takes, flight);
     }
@@ -67,7 +67,7 @@ impl Net {
     pub(super) fn release(&mut self, now: Time, hold: Option<Arc<Hold>>) {
         let Some(hold) = hold.and_then(Arc::into_inner) else { return };
         if let Some(egress) = self.egress.get_mut(&hold.from) {
-            egress.give_back(hold.lane, hold.octets);
+            egress.give_back(hold.lane, hold.bytes);
             self.pump(now, hold.from);
         }
     }
@@ -101,15 +101,15 @@ impl Net {
         wire: &Wire,
         mut flight: Flight,
     ) {
-        let Frame::Packet(octets) = &mut flight.frame else {
+        let Frame::Packet(bytes) = &mut flight.frame else {
             return self.put(now + takes, wire, Duration::ZERO, flight);
         };
         if let Some(tap) = &mut self.tap {
-            tap(now, from, octets);
+            tap(now, from, bytes);
         }
-        let mut fate = wire.faults.decide(&mut self.rng, octets.len());
+        let mut fate = wire.faults.decide(&mut self.rng, bytes.len());
         if let Some(bit) = fate.flipped_bit {
-            octets[bit / 8] ^= 0x80 >> (bit % 8);
+            bytes[bit / 8] ^= 0x80 >> (bit % 8);
         }
         // What is lost on the link takes no room behind it; the last copy is the frame itself.
         let Some(last) = fate.delays.pop() else { return self.release(now, flight.hold) };

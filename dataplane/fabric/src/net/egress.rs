@@ -1,6 +1,6 @@
 //! How packets leave a port when links have a rate: lanes, credits, and whose turn it is (IBA 7.9).
 //!
-//! Each lane has a queue and knows how much room the next port has for it, in blocks of 64 octets.
+//! Each lane has a queue and knows how much room the next port has for it, in blocks of 64 bytes.
 //! A packet leaves when the link is free, its lane has the turn, and there is room for all of it;
 //! until then it waits, and nobody drops it. The room is given back when the packet leaves the next
 //! port in its turn. Lane 15 has no credits: what finds no room there is dropped.
@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 /// Lane of management.
 const MANAGEMENT: usize = 15;
-/// Blocks of 64 octets that a port has room for, on each lane.
+/// Blocks of 64 bytes that a port has room for, on each lane.
 const BLOCKS: u32 = 512;
 /// Packets of management that wait at a port.
 const MANAGEMENT_MAX: usize = 256;
@@ -59,8 +59,8 @@ impl Egress {
             let fits = |lane: u8| {
                 let lane = usize::from(lane);
                 let flight = self.queues.get(lane)?.front()?;
-                let octets = flight.octets();
-                (self.used.get(lane)? + blocks(octets) <= BLOCKS).then_some(octets)
+                let bytes = flight.bytes();
+                (self.used.get(lane)? + blocks(bytes) <= BLOCKS).then_some(bytes)
             };
             self.arbiter.choose(rules.tables, rules.high_limit, fits)
         } else {
@@ -75,15 +75,15 @@ impl Egress {
         let waited = self.waits_since.take().map_or(0, |since| now.nanos() - since.nanos());
         let flight = self.queues[usize::from(lane)].pop_front();
         if let (Some(used), Some(flight)) = (self.used.get_mut(usize::from(lane)), &flight) {
-            *used += blocks(flight.octets());
+            *used += blocks(flight.bytes());
         }
         (flight.map(|flight| (lane, flight)), waited)
     }
 
     /// The next port has room again for what came by this lane.
-    pub(super) fn give_back(&mut self, lane: u8, octets: u64) {
+    pub(super) fn give_back(&mut self, lane: u8, bytes: u64) {
         if let Some(used) = self.used.get_mut(usize::from(lane)) {
-            *used = used.saturating_sub(blocks(octets));
+            *used = used.saturating_sub(blocks(bytes));
         }
     }
 
@@ -100,7 +100,7 @@ impl Egress {
     }
 }
 
-/// Blocks that so many octets take.
-fn blocks(octets: u64) -> u32 {
-    octets.div_ceil(64) as u32
+/// Blocks that so many bytes take.
+fn blocks(bytes: u64) -> u32 {
+    bytes.div_ceil(64) as u32
 }

@@ -29,7 +29,7 @@ pub(super) struct Hold {
     /// The port at the other end, which counts the room.
     pub(super) from: End,
     pub(super) lane: u8,
-    pub(super) octets: u64,
+    pub(super) bytes: u64,
 }
 
 impl Flight {
@@ -47,20 +47,20 @@ impl Flight {
     }
 
     /// How long it is, LRH to VCRC.
-    pub(super) fn octets(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         let (_, words) = self.frame.size();
         words * 4 + 2
     }
 }
 
-/// Octets of LRH, BTH and ICRC: what every packet has beside its payload.
+/// Bytes of LRH, BTH and ICRC: what every packet has beside its payload.
 const HEADERS: u64 = 8 + 12 + 4;
 
-/// How many packets a message stands for, and their words of four octets, LRH to ICRC.
+/// How many packets a message stands for, and their words of four bytes, LRH to ICRC.
 #[inline(always)]
-pub(crate) fn size_of_message(packets: u32, octets: u64) -> (u64, u64) {
+pub(crate) fn size_of_message(packets: u32, bytes: u64) -> (u64, u64) {
     let packets = u64::from(packets.max(1));
-    (packets, (packets * HEADERS + octets).div_ceil(4))
+    (packets, (packets * HEADERS + bytes).div_ceil(4))
 }
 
 impl Frame {
@@ -75,10 +75,10 @@ impl Frame {
                 vl: message.lane(),
                 p_key: Some(message.head_words().pkey),
             }),
-            Self::Packet(octets) => {
-                let (lrh, _) = Lrh::read(octets).ok()?;
+            Self::Packet(bytes) => {
+                let (lrh, _) = Lrh::read(bytes).ok()?;
                 let has_transport = matches!(lrh.lnh, Lnh::LOCAL | Lnh::GLOBAL);
-                let packet = Packet::parse(octets).ok().filter(|_| has_transport);
+                let packet = Packet::parse(bytes).ok().filter(|_| has_transport);
                 Some(Transit {
                     in_port,
                     slid: lrh.slid,
@@ -91,12 +91,12 @@ impl Frame {
         }
     }
 
-    /// How many packets it is or stands for, and their words of four octets, LRH to ICRC.
+    /// How many packets it is or stands for, and their words of four bytes, LRH to ICRC.
     pub(super) fn size(&self) -> (u64, u64) {
         match self {
-            Self::Packet(octets) => (1, octets.len() as u64 / 4),
+            Self::Packet(bytes) => (1, bytes.len() as u64 / 4),
             Self::Message(message) => {
-                size_of_message(message.head_words().packets, message.octets())
+                size_of_message(message.head_words().packets, message.bytes())
             }
         }
     }
@@ -105,7 +105,7 @@ impl Frame {
     pub(super) fn lane(&self) -> u8 {
         match self {
             Self::Message(message) => message.lane(),
-            Self::Packet(octets) => octets.first().map_or(0, |octet| octet >> 4),
+            Self::Packet(bytes) => bytes.first().map_or(0, |byte| byte >> 4),
         }
     }
 
@@ -113,11 +113,11 @@ impl Frame {
     pub(super) fn set_lane(&mut self, vl: u8) {
         match self {
             Self::Message(message) => message.set_lane(vl),
-            Self::Packet(octets) => {
-                let lane = octets[0] & 0x0f | vl << 4;
-                if octets[0] != lane {
-                    octets[0] = lane;
-                    seal_hop(octets);
+            Self::Packet(bytes) => {
+                let lane = bytes[0] & 0x0f | vl << 4;
+                if bytes[0] != lane {
+                    bytes[0] = lane;
+                    seal_hop(bytes);
                 }
             }
         }

@@ -21,8 +21,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-/// Octets that wait for a wire whose other end does not read, at the most.
-pub const WAITING_OCTETS_MAX: usize = 64 << 20;
+/// Bytes that wait for a wire whose other end does not read, at the most.
+pub const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// Why a port cannot have a wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl std::error::Error for NoForeign {}
 pub(super) struct Foreign {
     is_up: bool,
     waiting: VecDeque<Vec<u8>>,
-    octets: usize,
+    bytes: usize,
 }
 
 impl Net {
@@ -91,9 +91,9 @@ impl Net {
     /// A packet for the wire at a port.
     pub fn poll_foreign(&mut self, end: End) -> Option<Vec<u8>> {
         let foreign = self.foreign.get_mut(&end)?;
-        let octets = foreign.waiting.pop_front()?;
-        foreign.octets -= octets.len();
-        Some(octets)
+        let bytes = foreign.waiting.pop_front()?;
+        foreign.bytes -= bytes.len();
+        Some(bytes)
     }
 
     /// Whether a packet waits for the wire at a port.
@@ -101,14 +101,14 @@ impl Net {
         self.foreign.get(&end).is_some_and(|foreign| !foreign.waiting.is_empty())
     }
 
-    /// A wire has brought octets that begin with a packet, perhaps. Its length rules, not theirs.
-    pub fn receive_foreign(&mut self, now: Time, end: End, octets: &[u8]) {
+    /// A wire has brought bytes that begin with a packet, perhaps. Its length rules, not theirs.
+    pub fn receive_foreign(&mut self, now: Time, end: End, bytes: &[u8]) {
         if !self.foreign.get(&end).is_some_and(|foreign| foreign.is_up) {
             return;
         }
-        match whole(octets) {
-            Ok(octets) => {
-                let frame = Frame::Packet(octets.to_vec());
+        match whole(bytes) {
+            Ok(bytes) => {
+                let frame = Frame::Packet(bytes.to_vec());
                 if let Err(reason) = self.check_foreign(end, &frame) {
                     return self.count_drop(end, reason);
                 }
@@ -126,37 +126,33 @@ impl Net {
     /// A frame goes out of our nodes.
     pub(super) fn leave(&mut self, now: Time, flight: Flight) {
         self.release(now, flight.hold);
-        let (Some(foreign), Frame::Packet(octets)) =
+        let (Some(foreign), Frame::Packet(bytes)) =
             (self.foreign.get_mut(&flight.to), flight.frame)
         else {
             return;
         };
-        if !foreign.is_up || foreign.octets + octets.len() > WAITING_OCTETS_MAX {
+        if !foreign.is_up || foreign.bytes + bytes.len() > WAITING_BYTES_MAX {
             let reason = if foreign.is_up { NodeDrop::Full } else { NodeDrop::PortState };
             let node = self.subnet.node_mut(flight.to.node);
             node.drops.count(reason);
             node.ports[usize::from(flight.to.port)].counters.xmit_discards.add(1);
             return;
         }
-        foreign.octets += octets.len();
-        foreign.waiting.push_back(octets);
+        foreign.bytes += bytes.len();
+        foreign.waiting.push_back(bytes);
     }
 }
 
-/// The packet that octets begin with, if a link would take it: headers that agree with the lengths,
+/// The packet that bytes begin with, if a link would take it: headers that agree with the lengths,
 /// and the VCRC of the last hop.
-fn whole(octets: &[u8]) -> Result<&[u8], NodeDrop> {
-    let (lrh, _) = Lrh::read(octets).map_err(|_| NodeDrop::Malformed)?;
+fn whole(bytes: &[u8]) -> Result<&[u8], NodeDrop> {
+    let (lrh, _) = Lrh::read(bytes).map_err(|_| NodeDrop::Malformed)?;
     if matches!(lrh.lnh, Lnh::LOCAL | Lnh::GLOBAL) {
-        let packet = Packet::parse(octets).map_err(|_| NodeDrop::Malformed)?;
-        return if packet.vcrc_ok() { Ok(packet.octets()) } else { Err(NodeDrop::Crc) };
+        let packet = Packet::parse(bytes).map_err(|_| NodeDrop::Malformed)?;
+        return if packet.vcrc_ok() { Ok(packet.bytes()) } else { Err(NodeDrop::Crc) };
     }
-    let packet = RawPacket::parse(octets).map_err(|_| NodeDrop::Malformed)?;
-    if packet.vcrc_ok() {
-        Ok(&octets[..lrh.packet_octets() + VCRC_LEN])
-    } else {
-        Err(NodeDrop::Crc)
-    }
+    let packet = RawPacket::parse(bytes).map_err(|_| NodeDrop::Malformed)?;
+    if packet.vcrc_ok() { Ok(&bytes[..lrh.packet_bytes() + VCRC_LEN]) } else { Err(NodeDrop::Crc) }
 }
 
 #[cfg(test)]
@@ -185,10 +181,10 @@ mod tests {
         let (slid, src_qp, p_key) = (Lid::PERMISSIVE, Qpn::SMI, PKey::DEFAULT);
         let mad = smp.emit();
         let datagram = Datagram { slid, dlid: slid, src_qp, dest_qp: src_qp, p_key, mad };
-        let Frame::Packet(octets) = Frame::of_datagram(&datagram, Psn::new(1)) else {
+        let Frame::Packet(bytes) = Frame::of_datagram(&datagram, Psn::new(1)) else {
             unreachable!("datagrams are packets")
         };
-        net.receive_foreign(Time::START, END, &octets);
+        net.receive_foreign(Time::START, END, &bytes);
         while let Some(due) = net.deadline() {
             net.advance(due);
         }

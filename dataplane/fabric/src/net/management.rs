@@ -21,8 +21,8 @@ impl Frame {
     pub(super) fn is_management(&self) -> bool {
         match self {
             Self::Message(message) => message.head_words().dest_qp <= Qpn::GSI,
-            Self::Packet(octets) => {
-                Packet::parse(octets).is_ok_and(|packet| packet.bth().dest_qp <= Qpn::GSI)
+            Self::Packet(bytes) => {
+                Packet::parse(bytes).is_ok_and(|packet| packet.bth().dest_qp <= Qpn::GSI)
             }
         }
     }
@@ -30,8 +30,8 @@ impl Frame {
     /// The method of a datagram of subnet management, if it is one. Those go as packets: what a
     /// message says of queue pair 0 no agent takes.
     pub(super) fn smp_method(&self) -> Option<Method> {
-        let Self::Packet(octets) = self else { return None };
-        let packet = Packet::parse(octets).ok()?;
+        let Self::Packet(bytes) = self else { return None };
+        let packet = Packet::parse(bytes).ok()?;
         let is_smp = packet.bth().dest_qp == Qpn::SMI;
         is_smp.then(|| Method(packet.payload().get(3).copied().unwrap_or(0)))
     }
@@ -40,8 +40,8 @@ impl Frame {
     /// partitions.
     pub(super) fn datagram(&self, p_keys: &PKeys) -> Result<Datagram, NodeDrop> {
         match self {
-            Self::Packet(octets) => {
-                let packet = Packet::parse(octets).map_err(|_| NodeDrop::Malformed)?;
+            Self::Packet(bytes) => {
+                let packet = Packet::parse(bytes).map_err(|_| NodeDrop::Malformed)?;
                 if !packet.vcrc_ok() || !packet.icrc_ok() {
                     return Err(NodeDrop::Crc);
                 }
@@ -76,18 +76,18 @@ impl Frame {
         let extended = Extended::Deth(Deth { qkey, src_qp: datagram.src_qp });
         let mut headers = head.headers(None, extended);
         headers.lrh.vl = if is_smi { Lrh::VL_MANAGEMENT } else { 0 };
-        let mut octets = vec![0; PACKET_LEN_MAX];
-        let len = headers.emit(&datagram.mad, &mut octets).expect("a datagram fits a packet");
-        octets.truncate(len);
-        Self::Packet(octets)
+        let mut bytes = vec![0; PACKET_LEN_MAX];
+        let len = headers.emit(&datagram.mad, &mut bytes).expect("a datagram fits a packet");
+        bytes.truncate(len);
+        Self::Packet(bytes)
     }
 }
 
 fn datagram(arrival: &Arrival<'_>, vl: u8, p_keys: &PKeys) -> Result<Datagram, NodeDrop> {
-    let (Extended::Deth(deth), Source::Octets(octets)) = (arrival.extended, arrival.payload) else {
+    let (Extended::Deth(deth), Source::Bytes(bytes)) = (arrival.extended, arrival.payload) else {
         return Err(NodeDrop::Malformed);
     };
-    let mad: Mad = octets.try_into().map_err(|_| NodeDrop::Malformed)?;
+    let mad: Mad = bytes.try_into().map_err(|_| NodeDrop::Malformed)?;
     let head = &arrival.head;
     let is_smi = head.dest_qp == Qpn::SMI;
     // What manages the subnet comes by the lane and the queue pair that are for that only.

@@ -2,9 +2,9 @@
 //!
 //! A [`Net`] is the state machine of that, without I/O: time is passed in, what has arrived is
 //! taken out. The nodes of its [`Subnet`] decide by which ports things go on, and count them; what
-//! subnet management changes holds from the next hop on. Packets go octet by octet as on a wire,
+//! subnet management changes holds from the next hop on. Packets go byte by byte as on a wire,
 //! with a VCRC per hop; messages that take the shortcut go the same way by the same tables, only
-//! that nothing looks at their octets.
+//! that nothing looks at their bytes.
 //!
 //! Datagrams of management that come to a node go to its agents, however they came: through the
 //! subnet without time, or as packets. What no agent takes waits in [`Net::poll_delivery`] for
@@ -47,7 +47,7 @@ use pollux_wire::psn::Psn;
 use seats::{Seat, Seats};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Who is told of every packet on a link: when, from which end, and its octets, LRH to VCRC.
+/// Who is told of every packet on a link: when, from which end, and its bytes, LRH to VCRC.
 pub type Tap = Box<dyn FnMut(Time, End, &[u8]) + Send>;
 
 /// Datagrams that have come to somebody and were not taken.

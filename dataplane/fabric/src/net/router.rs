@@ -41,8 +41,8 @@ impl Net {
 
     /// Makes a packet one of the next subnet, and says by which port it leaves.
     fn rewrite(&self, at: End, frame: &mut Frame) -> Result<u8, NodeDrop> {
-        let Frame::Packet(octets) = frame else { return Err(NodeDrop::NoRoute) };
-        let packet = Packet::parse(octets).map_err(|_| NodeDrop::Malformed)?;
+        let Frame::Packet(bytes) = frame else { return Err(NodeDrop::NoRoute) };
+        let packet = Packet::parse(bytes).map_err(|_| NodeDrop::Malformed)?;
         if !packet.vcrc_ok() {
             return Err(NodeDrop::Crc);
         }
@@ -68,9 +68,9 @@ impl Net {
         lrh.slid = port.info.lid;
         lrh.vl = port.lane(lrh.sl).ok_or(NodeDrop::NoLane)?;
         // Neither header counts for the invariant CRC where they differ now (IBA 7.8.1).
-        octets[..Lrh::LEN].copy_from_slice(&lrh.emit());
-        octets[Lrh::LEN..Lrh::LEN + Grh::LEN].copy_from_slice(&grh.emit());
-        seal_hop(octets);
+        bytes[..Lrh::LEN].copy_from_slice(&lrh.emit());
+        bytes[Lrh::LEN..Lrh::LEN + Grh::LEN].copy_from_slice(&grh.emit());
+        seal_hop(bytes);
         Ok(number)
     }
 
@@ -92,8 +92,8 @@ pub(super) fn is_router(node: &Node) -> bool {
 }
 
 fn grh_of(frame: &Frame) -> Option<Grh> {
-    let Frame::Packet(octets) = frame else { return None };
-    let (lrh, rest) = Lrh::read(octets).ok()?;
+    let Frame::Packet(bytes) = frame else { return None };
+    let (lrh, rest) = Lrh::read(bytes).ok()?;
     let (grh, _) = Grh::read(rest).ok().filter(|_| lrh.lnh == Lnh::GLOBAL)?;
     Some(grh)
 }

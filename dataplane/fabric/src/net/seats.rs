@@ -19,8 +19,8 @@ use std::sync::Arc;
 /// Frames that have come for an adapter and that it has not taken. More are dropped, as by an
 /// adapter that is too slow for its link.
 pub const ARRIVED_FRAMES_MAX: usize = 1 << 16;
-/// And their octets; one frame may have more. A process that is stopped costs the fabric so much.
-pub const ARRIVED_OCTETS_MAX: usize = 32 << 20;
+/// And their bytes; one frame may have more. A process that is stopped costs the fabric so much.
+pub const ARRIVED_BYTES_MAX: usize = 32 << 20;
 
 /// Where an adapter is: at a port, and which one of those that share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,8 +46,8 @@ pub(super) type Seats = BTreeMap<u8, Attached>;
 pub(super) struct Attached {
     /// What has come, each with the seat that it comes from.
     arrived: VecDeque<(Seat, Frame)>,
-    /// Octets of those.
-    octets: usize,
+    /// Bytes of those.
+    bytes: usize,
     /// How many there have been in all.
     came: u64,
     lender: Option<Arc<Lender>>,
@@ -102,7 +102,7 @@ impl Net {
         let at = at.into();
         let adapter = self.adapters.get_mut(&at.end)?.get_mut(&at.number)?;
         let (from, frame) = adapter.arrived.pop_front()?;
-        adapter.octets -= frame.kept_octets();
+        adapter.bytes -= frame.kept_bytes();
         self.waiting -= 1;
         Some((from, frame))
     }
@@ -145,7 +145,7 @@ impl Net {
         let seats = self.adapters.get_mut(&seat.end);
         let reason = match seats.and_then(|seats| seats.get_mut(&seat.number)) {
             Some(adapter) if adapter.has_room(&frame) => {
-                adapter.octets += frame.kept_octets();
+                adapter.bytes += frame.kept_bytes();
                 adapter.came += 1;
                 adapter.arrived.push_back((origin, frame));
                 self.waiting += 1;
@@ -177,17 +177,17 @@ impl Net {
 
 impl Attached {
     fn has_room(&self, frame: &Frame) -> bool {
-        let has_octets = self.octets + frame.kept_octets() <= ARRIVED_OCTETS_MAX;
-        self.arrived.len() < ARRIVED_FRAMES_MAX && (has_octets || self.arrived.is_empty())
+        let has_bytes = self.bytes + frame.kept_bytes() <= ARRIVED_BYTES_MAX;
+        self.arrived.len() < ARRIVED_FRAMES_MAX && (has_bytes || self.arrived.is_empty())
     }
 }
 
 impl Frame {
-    /// Octets that it takes up while it waits, those lent left out.
-    fn kept_octets(&self) -> usize {
+    /// Bytes that it takes up while it waits, those lent left out.
+    fn kept_bytes(&self) -> usize {
         match self {
             Self::Message(message) => message.payload().len(),
-            Self::Packet(octets) => octets.len(),
+            Self::Packet(bytes) => bytes.len(),
         }
     }
 
@@ -195,8 +195,8 @@ impl Frame {
     fn dest_qp(&self) -> Qpn {
         match self {
             Self::Message(message) => message.head_words().dest_qp,
-            Self::Packet(octets) => {
-                Packet::parse(octets).map_or(Qpn::SMI, |packet| packet.bth().dest_qp)
+            Self::Packet(bytes) => {
+                Packet::parse(bytes).map_or(Qpn::SMI, |packet| packet.bth().dest_qp)
             }
         }
     }
@@ -218,8 +218,8 @@ mod tests {
         net
     }
 
-    fn message(octets: usize) -> Frame {
-        Frame::message(&[0; 3], octets, |all| all.fill(0))
+    fn message(bytes: usize) -> Frame {
+        Frame::message(&[0; 3], bytes, |all| all.fill(0))
     }
 
     fn full(net: &Net) -> u64 {
@@ -227,16 +227,16 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_nobody_takes_are_kept_up_to_so_many_octets() {
-        let (mut net, octets) = (net(), 4096);
-        let room = ARRIVED_OCTETS_MAX / octets;
-        (0..room + 3).for_each(|_| net.put_at(END.into(), END.into(), message(octets)));
+    fn frames_that_nobody_takes_are_kept_up_to_so_many_bytes() {
+        let (mut net, bytes) = (net(), 4096);
+        let room = ARRIVED_BYTES_MAX / bytes;
+        (0..room + 3).for_each(|_| net.put_at(END.into(), END.into(), message(bytes)));
         assert_eq!((full(&net), net.came(END)), (3, room as u64));
         assert!(net.take(END).is_some(), "then there is room again, for one");
-        (0..2).for_each(|_| net.put_at(END.into(), END.into(), message(octets)));
+        (0..2).for_each(|_| net.put_at(END.into(), END.into(), message(bytes)));
         assert_eq!((full(&net), net.came(END)), (4, room as u64 + 1));
         while net.take(END).is_some() {}
-        net.put_at(END.into(), END.into(), message(2 * ARRIVED_OCTETS_MAX));
+        net.put_at(END.into(), END.into(), message(2 * ARRIVED_BYTES_MAX));
         assert_eq!(full(&net), 4, "one frame may have more");
         net.put_at(END.into(), END.into(), message(1));
         assert_eq!(full(&net), 5);

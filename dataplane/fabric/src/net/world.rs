@@ -217,17 +217,17 @@ impl Link for NetLink {
         true
     }
 
-    fn send_packet(&mut self, octets: &[u8]) -> bool {
+    fn send_packet(&mut self, bytes: &[u8]) -> bool {
         let now = self.world.now();
         let mut inner = self.world.lock();
-        inner.net.send(now, self.seat, Frame::Packet(octets.to_vec()));
+        inner.net.send(now, self.seat, Frame::Packet(bytes.to_vec()));
         true
     }
 
-    fn send_message(&mut self, head: &[u64], octets: usize, fill: impl FnMut(&mut [u8])) -> bool {
+    fn send_message(&mut self, head: &[u64], bytes: usize, fill: impl FnMut(&mut [u8])) -> bool {
         let now = self.world.now();
         let mut inner = self.world.lock();
-        inner.net.send(now, self.seat, Frame::message(head, octets, fill));
+        inner.net.send(now, self.seat, Frame::message(head, bytes, fill));
         true
     }
 

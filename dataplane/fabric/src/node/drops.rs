@@ -32,7 +32,7 @@ pub enum NodeDrop {
     NoLane,
     /// There is no room left where it would wait.
     Full,
-    /// Octets that are no packet, or no datagram of management where one has to be.
+    /// Bytes that are no packet, or no datagram of management where one has to be.
     Malformed,
     /// A CRC that does not match.
     Crc,

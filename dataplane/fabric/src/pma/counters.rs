@@ -75,9 +75,9 @@ pub struct Counters {
     pub vl15_dropped: Counter,
     /// Management packets to queue pair 1 that were dropped. No Set selects it.
     pub qp1_dropped: Counter,
-    /// Sent, in units of four octets.
+    /// Sent, in units of four bytes.
     pub xmit_data: Counter,
-    /// Received, in units of four octets.
+    /// Received, in units of four bytes.
     pub rcv_data: Counter,
     /// Packets sent.
     pub xmit_packets: Counter,
@@ -96,7 +96,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// A packet was sent: its words of four octets, LRH to ICRC.
+    /// A packet was sent: its words of four bytes, LRH to ICRC.
     #[inline]
     pub fn sent(&mut self, words: u64, is_multicast: bool) {
         self.sent_many(1, words, is_multicast);

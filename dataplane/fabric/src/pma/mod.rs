@@ -169,11 +169,11 @@ mod tests {
     proptest! {
         #[test]
         fn any_datagram_is_answered_or_counted(
-            octets in prop::collection::vec(any::<u8>(), MAD_LEN),
+            bytes in prop::collection::vec(any::<u8>(), MAD_LEN),
             method in prop_oneof![Just(1u8), Just(2), any::<u8>()],
             attribute in prop_oneof![Just(0x01u8), Just(0x12), Just(0x1d), any::<u8>()],
         ) {
-            let mut mad: [u8; MAD_LEN] = octets.try_into().unwrap();
+            let mut mad: [u8; MAD_LEN] = bytes.try_into().unwrap();
             (mad[0], mad[2], mad[3], mad[16], mad[17]) = (1, 1, method, 0, attribute);
             let mut node = host();
             let answer = handle(&mut node, &mad);

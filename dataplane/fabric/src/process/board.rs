@@ -9,7 +9,7 @@
 //!          the lane up, the lane down
 //!          for each direct lane that the client sends by, a line each:
 //!            the lane's number while it may be used, else 0; the server writes
-//!            packets that went, or that messages stood for, and their words of four octets
+//!            packets that went, or that messages stood for, and their words of four bytes
 //! ```
 //!
 //! What the two say to each other of direct lanes stands here and not in the lane's own segment,
@@ -110,7 +110,7 @@ struct Places {
     lanes: Vec<LanePlace>,
 }
 
-fn octets() -> usize {
+fn bytes() -> usize {
     let lane = Lane::words(SLOTS).expect("a power of two");
     // Places are whole lines, so each may take one more than it asks for.
     let lanes = 2 * LANES_MAX * LINE_WORDS;
@@ -147,7 +147,7 @@ pub(crate) struct ServerBoard {
 impl ServerBoard {
     /// A new board of a port, and the descriptor for its client.
     pub(crate) fn create(port: &Port) -> Result<(Self, OwnedFd), MapError> {
-        let segment = Segment::create("pollux-board", octets())?;
+        let segment = Segment::create("pollux-board", bytes())?;
         let Places { line, port: cell, up, down, lanes } = places(&segment)?;
         let lane = |words| Lane::create(words, SLOTS).expect("the place is large enough");
         let mut board = Self {
@@ -204,7 +204,7 @@ impl ClientBoard {
     /// The board that a server sent; none if it is none.
     pub(crate) fn open(fd: OwnedFd) -> Option<Self> {
         let page = 1 << 16;
-        let segment = Segment::from_fd(fd, octets()..=octets() + page).ok()?;
+        let segment = Segment::from_fd(fd, bytes()..=bytes() + page).ok()?;
         let Places { line, port, up, down, lanes } = places(&segment).ok()?;
         let port = SeqReader::new(port)?;
         let (up, down) = (Lane::open(up).ok()?.sender(), Lane::open(down).ok()?.receiver());
@@ -270,7 +270,7 @@ mod tests {
         let port = Port::active(Lid(1), Guid(1));
         let (mut server, fd) = ServerBoard::create(&port).unwrap();
         let mut client = ClientBoard::open(fd).unwrap();
-        assert!(client.up.send_octets(1, &[7], b"up") && server.down.send_octets(2, &[8], b""));
+        assert!(client.up.send_bytes(1, &[7], b"up") && server.down.send_bytes(2, &[8], b""));
         assert!(server.up.receive(|entry| assert_eq!((entry.tag(), entry.head()[0]), (1, 7))));
         assert!(client.down.receive(|entry| assert_eq!((entry.tag(), entry.head()[0]), (2, 8))));
         assert!(ClientBoard::open(Segment::create("x", 4096).unwrap().into_fd()).is_none());

@@ -29,13 +29,13 @@ const STALLS_MAX: u32 = 1 << 20;
 /// Packets, or words, that a sender can have sent between two looks of the server's.
 const WENT_MAX: u64 = 1 << 40;
 
-fn octets() -> usize {
+fn bytes() -> usize {
     Lane::words(SLOTS).expect("a power of two") * 8
 }
 
 fn open(fd: OwnedFd) -> Option<Lane> {
     let page = 1 << 16;
-    let segment = Segment::from_fd(fd, octets()..=octets() + page).ok()?;
+    let segment = Segment::from_fd(fd, bytes()..=bytes() + page).ok()?;
     Lane::open(Words::over(segment.map().ok()?)).ok()
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Granted {
 impl Granted {
     /// A new lane with one of its sender's places, closed; and what its ends map.
     pub(crate) fn create(slot: usize, place: LanePlace) -> Result<(Self, OwnedFd), MapError> {
-        let segment = Segment::create("pollux-direct", octets())?;
+        let segment = Segment::create("pollux-direct", bytes())?;
         Lane::create(Words::over(segment.map()?), SLOTS).expect("the segment is large enough");
         let LanePlace { state, counters } = place;
         let counters = CounterReader::new(counters);
@@ -125,43 +125,38 @@ impl Out {
     }
 
     #[inline(always)]
-    pub(crate) fn send_octets(&mut self, head: &[u64], octets: &[u8]) -> bool {
-        let went = self.lane.send_octets(tag::MESSAGE, head, octets);
-        self.count(went, head, octets.len() as u64)
+    pub(crate) fn send_bytes(&mut self, head: &[u64], bytes: &[u8]) -> bool {
+        let went = self.lane.send_bytes(tag::MESSAGE, head, bytes);
+        self.count(went, head, bytes.len() as u64)
     }
 
     #[inline(always)]
-    pub(crate) fn send(
-        &mut self,
-        head: &[u64],
-        octets: usize,
-        fill: impl FnMut(&mut [u8]),
-    ) -> bool {
+    pub(crate) fn send(&mut self, head: &[u64], bytes: usize, fill: impl FnMut(&mut [u8])) -> bool {
         if head[0] & LENT != 0 {
-            return self.send_lent(head, octets, fill);
+            return self.send_lent(head, bytes, fill);
         }
-        let went = self.lane.send(tag::MESSAGE, head, octets, fill);
-        self.count(went, head, octets as u64)
+        let went = self.lane.send(tag::MESSAGE, head, bytes, fill);
+        self.count(went, head, bytes as u64)
     }
 
-    /// What travels says where the octets are; what is counted is those.
+    /// What travels says where the bytes are; what is counted is those.
     #[cold]
-    fn send_lent(&mut self, head: &[u64], octets: usize, mut fill: impl FnMut(&mut [u8])) -> bool {
-        let mut wheres = vec![0; octets];
+    fn send_lent(&mut self, head: &[u64], bytes: usize, mut fill: impl FnMut(&mut [u8])) -> bool {
+        let mut wheres = vec![0; bytes];
         fill(&mut wheres);
-        let lent = sges_of(&wheres).map(|sge| u64::from(sge.octets)).sum();
-        let went = self.lane.send_octets(tag::MESSAGE, head, &wheres);
+        let lent = sges_of(&wheres).map(|sge| u64::from(sge.bytes)).sum();
+        let went = self.lane.send_bytes(tag::MESSAGE, head, &wheres);
         self.count(went, head, lent)
     }
 
     /// Counts what went; says whether it is done with, one way or the other.
     #[inline(always)]
-    fn count(&mut self, went: bool, head: &[u64], octets: u64) -> bool {
+    fn count(&mut self, went: bool, head: &[u64], bytes: u64) -> bool {
         if !went {
             return self.stalled();
         }
         self.stalls = 0;
-        let (packets, words) = size_of_message(head[2] as u32, octets);
+        let (packets, words) = size_of_message(head[2] as u32, bytes);
         self.counters.add(PACKETS, packets);
         self.counters.add(WORDS, words);
         true
@@ -212,7 +207,7 @@ mod tests {
     #[test]
     fn what_goes_is_counted_and_ends_when_the_server_says_so() {
         let (mut granted, mut out, mut from) = lane();
-        assert!(out.is_open() && out.send_octets(&[0, 0, 1], b"four"));
+        assert!(out.is_open() && out.send_bytes(&[0, 0, 1], b"four"));
         assert!(out.send(&[0, 0, 3], 9, |part| part.fill(7)));
         assert_eq!(granted.went(), [4, (24 + 4) / 4 + (3 * 24 + 9_u64).div_ceil(4)]);
         assert_eq!(granted.went(), [0, 0]);
@@ -220,8 +215,8 @@ mod tests {
         wheres[20..].copy_from_slice(&4096u32.to_le_bytes());
         assert!(out.send(&[LENT, 0, 1], 24, |part| part.copy_from_slice(&wheres)));
         assert_eq!(granted.went(), [1, (24 + 4096) / 4]);
-        for octets in [4, 9, 24] {
-            assert!(from.lane.receive(|entry| assert_eq!(entry.octets(), octets)));
+        for bytes in [4, 9, 24] {
+            assert!(from.lane.receive(|entry| assert_eq!(entry.bytes(), bytes)));
         }
         granted.close();
         assert!(!out.is_open());
@@ -236,7 +231,7 @@ mod tests {
         let (mut granted, fd) = Granted::create(0, place.clone()).unwrap();
         granted.open(1);
         let mut out = Out::open(fd.try_clone().unwrap(), 1, 2, &place).unwrap();
-        assert!(out.send_octets(&[0, 0, 1], b"four"));
+        assert!(out.send_bytes(&[0, 0, 1], b"four"));
         granted.close();
         let receivers = Words::over(Segment::from_fd(fd, 1..=1 << 30).unwrap().map().unwrap());
         for value in [1, u64::MAX] {
@@ -266,7 +261,7 @@ mod tests {
     #[test]
     fn a_peer_that_takes_nothing_holds_nobody_up_for_ever() {
         let (_granted, mut out, _from) = lane();
-        while out.send_octets(&[0, 0, 1], b"") {}
-        assert!((0..=STALLS_MAX).any(|_| out.send_octets(&[0, 0, 1], b"")));
+        while out.send_bytes(&[0, 0, 1], b"") {}
+        assert!((0..=STALLS_MAX).any(|_| out.send_bytes(&[0, 0, 1], b"")));
     }
 }

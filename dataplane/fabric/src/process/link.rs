@@ -291,26 +291,26 @@ impl Link for ProcessLink {
         }
     }
 
-    fn send_packet(&mut self, octets: &[u8]) -> bool {
+    fn send_packet(&mut self, bytes: &[u8]) -> bool {
         match &mut self.state {
-            State::Joined(session) => session.send_packet(octets),
+            State::Joined(session) => session.send_packet(bytes),
             // Without a cable it is lost.
             _ => true,
         }
     }
 
     #[inline]
-    fn send_octets(&mut self, head: &[u64], octets: &[u8]) -> bool {
+    fn send_bytes(&mut self, head: &[u64], bytes: &[u8]) -> bool {
         match &mut self.state {
-            State::Joined(session) => session.send_octets(head, octets),
+            State::Joined(session) => session.send_bytes(head, bytes),
             _ => true,
         }
     }
 
     #[inline]
-    fn send_message(&mut self, head: &[u64], octets: usize, fill: impl FnMut(&mut [u8])) -> bool {
+    fn send_message(&mut self, head: &[u64], bytes: usize, fill: impl FnMut(&mut [u8])) -> bool {
         match &mut self.state {
-            State::Joined(session) => session.send_message(head, octets, fill),
+            State::Joined(session) => session.send_message(head, bytes, fill),
             _ => true,
         }
     }

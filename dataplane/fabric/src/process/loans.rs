@@ -28,15 +28,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Regions that can be lent, by their place in the adapter's table; others go by copy.
 const REGIONS: usize = 4096;
 const REGION_WORDS: usize = 4;
-const TABLE_OCTETS: usize = (EPOCHS + REGIONS * REGION_WORDS) * 8;
+const TABLE_BYTES: usize = (EPOCHS + REGIONS * REGION_WORDS) * 8;
 /// What a segment's length may be rounded up by.
 const PAGE_MAX: usize = 1 << 16;
 
 /// Segments that a client can lend at a time, and that a receiver maps for one lane; what is in
 /// others goes by copy.
 pub const SEGMENTS_MAX: usize = 64;
-/// Octets that a receiver maps for one lane.
-const LANE_OCTETS_MAX: usize = 1 << 37;
+/// Bytes that a receiver maps for one lane.
+const LANE_BYTES_MAX: usize = 1 << 37;
 /// The number that stands for the table itself.
 pub const TABLE: u32 = 0;
 
@@ -60,7 +60,7 @@ struct Lent {
 impl Loans {
     /// An empty table.
     pub fn new() -> Result<Self, MapError> {
-        let table = OwnWords::create("pollux-loans", TABLE_OCTETS)?;
+        let table = OwnWords::create("pollux-loans", TABLE_BYTES)?;
         Ok(Self { table, lent: Mutex::default() })
     }
 
@@ -151,24 +151,24 @@ pub(crate) struct Borrowed {
     table: Option<PeerWords>,
     segments: BTreeMap<u32, Memory>,
     /// Of all segments.
-    octets: usize,
+    bytes: usize,
 }
 
 impl Borrowed {
     /// Maps a segment; says whether it is mapped now.
     pub(crate) fn map(&mut self, segment: u32, fd: OwnedFd) -> bool {
         if segment == TABLE {
-            let table = PeerWords::open(fd, TABLE_OCTETS..=TABLE_OCTETS + PAGE_MAX);
+            let table = PeerWords::open(fd, TABLE_BYTES..=TABLE_BYTES + PAGE_MAX);
             self.table = table.ok();
             return self.table.is_some();
         }
         if self.segments.len() >= SEGMENTS_MAX || self.segments.contains_key(&segment) {
             return false;
         }
-        let left = LANE_OCTETS_MAX.saturating_sub(self.octets);
+        let left = LANE_BYTES_MAX.saturating_sub(self.bytes);
         let lent = Segment::from_fd(fd, 1..=left).and_then(|lent| Memory::borrowed(&lent));
         let Ok(memory) = lent else { return false };
-        self.octets += memory.octets();
+        self.bytes += memory.bytes();
         self.segments.insert(segment, memory);
         true
     }
@@ -176,7 +176,7 @@ impl Borrowed {
     /// Unmaps a segment.
     pub(crate) fn unmap(&mut self, segment: u32) {
         if let Some(memory) = self.segments.remove(&segment) {
-            self.octets -= memory.octets();
+            self.bytes -= memory.bytes();
         }
     }
 
@@ -253,7 +253,7 @@ mod tests {
         loans.lend(keys[0], &shared);
         assert!(!borrowed.holds(keys[0], lease));
         borrowed.unmap(1);
-        assert_eq!((borrowed.segments.len(), borrowed.octets), (0, 0));
+        assert_eq!((borrowed.segments.len(), borrowed.bytes), (0, 0));
     }
 
     #[test]
@@ -269,9 +269,9 @@ mod tests {
         let mapped = (1..1000).filter(|segment| borrowed.map(*segment, fd_of(&loans, 1)));
         assert_eq!(mapped.count(), SEGMENTS_MAX);
         // Nor does anybody's length use up the address space.
-        borrowed.octets = LANE_OCTETS_MAX - 1;
+        borrowed.bytes = LANE_BYTES_MAX - 1;
         borrowed.unmap(1);
-        borrowed.octets = LANE_OCTETS_MAX - 1;
+        borrowed.bytes = LANE_BYTES_MAX - 1;
         assert!(!borrowed.map(1, fd_of(&loans, 1)));
     }
 
@@ -280,7 +280,7 @@ mod tests {
         let loans = Loans::new().unwrap();
         let table = Segment::from_fd(fd_of(&loans, TABLE), 1..=1 << 30).unwrap();
         assert!(table.is_sealed() && table.map().is_err());
-        let open = Segment::create("pollux-loans", TABLE_OCTETS).unwrap();
+        let open = Segment::create("pollux-loans", TABLE_BYTES).unwrap();
         assert!(!Borrowed::default().map(TABLE, open.into_fd()), "others could write to this");
     }
 }

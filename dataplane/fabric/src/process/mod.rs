@@ -41,7 +41,7 @@
 //! Clients trust the server, and nobody trusts a client. It may write anything into all that it
 //! maps for writing, at any instant, and may stop or die:
 //!
-//! - An entry's shape and head are copied once and judged by the copy; its octets are copied into
+//! - An entry's shape and head are copied once and judged by the copy; its bytes are copied into
 //!   the receiver's memory and not looked at. A receiver takes nothing from a direct lane but
 //!   messages of the route that was granted, and none for management.
 //! - Rings have turns, so whoever fills one keeps nobody from the others, and nothing that comes
@@ -73,7 +73,7 @@
 //! | connections that have said nothing | [`STRANGERS_MAX`] | the oldest silent one is closed |
 //! | clients | [`CLIENTS_MAX`] | refused, with the reason |
 //! | frames for it that it has not taken | [`ARRIVED_FRAMES_MAX`] | dropped, `full` |
-//! | octets of those | [`ARRIVED_OCTETS_MAX`] | dropped, `full` |
+//! | bytes of those | [`ARRIVED_BYTES_MAX`] | dropped, `full` |
 //! | control messages that it has not taken | [`SAID_MAX`] | detached, `overrun` |
 //! | answers at the socket that it has not read | what the socket holds | detached |
 //! | descriptors of this process | its limit | refused; what is passed on is lost |
@@ -85,7 +85,7 @@
 //! [`STRANGERS_MAX`]: server::STRANGERS_MAX
 //! [`CLIENTS_MAX`]: server::CLIENTS_MAX
 //! [`ARRIVED_FRAMES_MAX`]: crate::net::seats::ARRIVED_FRAMES_MAX
-//! [`ARRIVED_OCTETS_MAX`]: crate::net::seats::ARRIVED_OCTETS_MAX
+//! [`ARRIVED_BYTES_MAX`]: crate::net::seats::ARRIVED_BYTES_MAX
 //! [`SAID_MAX`]: server::SAID_MAX
 //! [`LANES_MAX`]: grants::LANES_MAX
 //! [`SEGMENTS_MAX`]: loans::SEGMENTS_MAX

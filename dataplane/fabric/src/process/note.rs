@@ -11,9 +11,9 @@
 
 /// Both ends have to be of the same.
 pub const VERSION: u32 = 4;
-/// Octets of a note, at the most.
-pub const OCTETS_MAX: usize = HEAD + TEXT_MAX;
-/// Octets of a name or a reason, at the most.
+/// Bytes of a note, at the most.
+pub const BYTES_MAX: usize = HEAD + TEXT_MAX;
+/// Bytes of a name or a reason, at the most.
 pub const TEXT_MAX: usize = 512;
 const HEAD: usize = 24;
 /// The number of a lane, where a slot is in the same word.
@@ -115,14 +115,14 @@ impl Note {
             Self::Wake => (9, 0, 0, ""),
         };
         let head = [u64::from(VERSION) | kind << 32, first, second];
-        let mut octets: Vec<u8> = head.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        octets.extend_from_slice(&text.as_bytes()[..text.floor_char_boundary(TEXT_MAX)]);
-        octets
+        let mut bytes: Vec<u8> = head.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        bytes.extend_from_slice(&text.as_bytes()[..text.floor_char_boundary(TEXT_MAX)]);
+        bytes
     }
 
     /// Reads one; none if it is none.
-    pub fn parse(octets: &[u8]) -> Option<Self> {
-        let (head, text) = octets.split_at_checked(HEAD)?;
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let (head, text) = bytes.split_at_checked(HEAD)?;
         let (words, _) = head.as_chunks::<8>();
         let [zeroth, first, second] = [0, 1, 2].map(|at: usize| u64::from_ne_bytes(words[at]));
         if zeroth as u32 != VERSION || text.len() > TEXT_MAX {
@@ -181,10 +181,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_octets_are_a_note_or_none(kind in 0u32..13, rest: Vec<u8>) {
-            let mut octets = [VERSION.to_ne_bytes(), kind.to_ne_bytes()].concat();
-            octets.extend(rest);
-            if let Some(note) = Note::parse(&octets) {
+        fn any_bytes_are_a_note_or_none(kind in 0u32..13, rest: Vec<u8>) {
+            let mut bytes = [VERSION.to_ne_bytes(), kind.to_ne_bytes()].concat();
+            bytes.extend(rest);
+            if let Some(note) = Note::parse(&bytes) {
                 prop_assert_eq!(Note::parse(&note.emit()), Some(note));
             }
         }

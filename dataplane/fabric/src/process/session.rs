@@ -94,12 +94,12 @@ impl Session {
     // ---------------------------------------------------------------- sending
 
     #[inline(always)]
-    pub(super) fn send_octets(&mut self, head: &[u64], octets: &[u8]) -> bool {
+    pub(super) fn send_bytes(&mut self, head: &[u64], bytes: &[u8]) -> bool {
         match self.path(head) {
-            Path::Direct(out) => out.send_octets(head, octets),
+            Path::Direct(out) => out.send_bytes(head, bytes),
             Path::Full => false,
             Path::Server => {
-                let went = self.board.up.send_octets(tag::MESSAGE, head, octets);
+                let went = self.board.up.send_bytes(tag::MESSAGE, head, bytes);
                 wake(&self.board, &self.socket);
                 went
             }
@@ -110,22 +110,22 @@ impl Session {
     pub(super) fn send_message(
         &mut self,
         head: &[u64],
-        octets: usize,
+        bytes: usize,
         fill: impl FnMut(&mut [u8]),
     ) -> bool {
         match self.path(head) {
-            Path::Direct(out) => out.send(head, octets, fill),
+            Path::Direct(out) => out.send(head, bytes, fill),
             Path::Full => false,
             Path::Server => {
-                let went = self.board.up.send(tag::MESSAGE, head, octets, fill);
+                let went = self.board.up.send(tag::MESSAGE, head, bytes, fill);
                 wake(&self.board, &self.socket);
                 went
             }
         }
     }
 
-    pub(super) fn send_packet(&mut self, octets: &[u8]) -> bool {
-        let went = self.board.up.send_octets(tag::PACKET, &[], octets);
+    pub(super) fn send_packet(&mut self, bytes: &[u8]) -> bool {
+        let went = self.board.up.send_bytes(tag::PACKET, &[], bytes);
         wake(&self.board, &self.socket);
         went
     }
@@ -133,8 +133,8 @@ impl Session {
     /// Tells the server of a key that did not match. Without room for that it goes untold.
     pub(super) fn report(&mut self, violation: &KeyViolation) {
         let number = u64::from(violation.trap_number.0);
-        let octets = violation.details().emit();
-        let _ = self.board.up.send_octets(tag::VIOLATION, &[number], &octets);
+        let bytes = violation.details().emit();
+        let _ = self.board.up.send_bytes(tag::VIOLATION, &[number], &bytes);
         wake(&self.board, &self.socket);
     }
 
@@ -343,7 +343,7 @@ impl Session {
 
 /// Says something of a lane.
 fn say(board: &mut ClientBoard, socket: &Socket, what: u8, number: u64) -> bool {
-    let went = board.up.send_octets(what, &[number], &[]);
+    let went = board.up.send_bytes(what, &[number], &[]);
     wake(board, socket);
     went
 }
@@ -444,7 +444,7 @@ mod tests {
         let pd = adapter.create_pd().unwrap();
         let memory = Memory::private(4096).unwrap();
         let region = adapter.register(pd, &memory, Access::LOCAL_WRITE).unwrap();
-        let sge = Sge { address: region.address, octets: 128, lkey: region.lkey };
+        let sge = Sge { address: region.address, bytes: 128, lkey: region.lkey };
         let qps = [0, 1].map(|partition| {
             let cq = adapter.create_cq(4096).unwrap();
             let init = QpInit {
@@ -457,7 +457,7 @@ mod tests {
                 recv_requests_max: 1,
                 send_sges_max: 1,
                 recv_sges_max: 1,
-                inline_octets_max: 0,
+                inline_bytes_max: 0,
                 signal_all: false,
             };
             let qp = adapter.create_qp(&init).unwrap();
@@ -545,7 +545,7 @@ mod tests {
             });
             // Until the sender's changes have met enough entries before, and enough after the look.
             while taken < EACH || refused < EACH {
-                assert!(sender.send_octets(&granted, b"four"));
+                assert!(sender.send_bytes(&granted, b"four"));
                 assert!(session.receive(Time::START, &mut victim.adapter, &mut Vec::new()));
                 sent += 1;
                 (taken, under_other) = (taken + victim.came(0), under_other + victim.came(1));
@@ -573,11 +573,11 @@ mod tests {
         let (fd, _) = lane();
         session.coming.insert(5, In::open(fd, 5, route).unwrap());
         for (what, number) in [(tag::OPEN, 5), (tag::CLOSE, 5), (tag::MAIL, 0)] {
-            assert!(board.down.send_octets(what, &[number], &[]));
+            assert!(board.down.send_bytes(what, &[number], &[]));
         }
-        assert!(board.down.send_octets(tag::MESSAGE, &victim.datagram(1), b"four"));
+        assert!(board.down.send_bytes(tag::MESSAGE, &victim.datagram(1), b"four"));
         for sender in &mut senders {
-            while sender.send_octets(&head, b"four") {}
+            while sender.send_bytes(&head, b"four") {}
         }
         let mut polls = 0;
         while victim.came(1) == 0 {
@@ -586,7 +586,7 @@ mod tests {
             assert!(session.receive(Time::START, &mut victim.adapter, &mut Vec::new()));
             for sender in &mut senders {
                 // Without room it is full, as it shall be.
-                let _ = sender.send_octets(&head, b"four");
+                let _ = sender.send_bytes(&head, b"four");
             }
         }
         assert!(session.has_mail && session.ins.len() == 4);

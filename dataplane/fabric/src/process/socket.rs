@@ -5,7 +5,7 @@
 //!
 //! The socket file is its owner's alone (`listen`): who may open it may use the fabric.
 
-use super::note::{Note, OCTETS_MAX};
+use super::note::{BYTES_MAX, Note};
 use crate::listen;
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
@@ -79,7 +79,7 @@ impl Socket {
     /// it.
     #[must_use]
     pub fn send(&self, note: &Note, beside: Option<BorrowedFd<'_>>) -> bool {
-        let octets = note.emit();
+        let bytes = note.emit();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let descriptors = beside.as_slice();
@@ -89,7 +89,7 @@ impl Socket {
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         loop {
-            match sendmsg(&self.fd, &[IoSlice::new(&octets)], &mut control, flags) {
+            match sendmsg(&self.fd, &[IoSlice::new(&bytes)], &mut control, flags) {
                 Err(Errno::INTR) => {}
                 sent => return sent.is_ok(),
             }
@@ -98,12 +98,12 @@ impl Socket {
 
     /// Takes the next thing that has come.
     pub fn receive(&self) -> Received {
-        let mut octets = [0; OCTETS_MAX];
+        let mut bytes = [0; BYTES_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let (len, flags) = loop {
-            match recvmsg(&self.fd, &mut [IoSliceMut::new(&mut octets)], &mut control, flags) {
+            match recvmsg(&self.fd, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Received::Nothing,
                 Err(_) => return Received::End,
@@ -116,7 +116,7 @@ impl Socket {
                 beside = descriptors.into_iter().next();
             }
         }
-        match Note::parse(&octets[..len]) {
+        match Note::parse(&bytes[..len]) {
             Some(note) if beside.is_none() && flags.contains(ReturnFlags::CTRUNC) => {
                 Received::Truncated(note)
             }

@@ -20,7 +20,7 @@ mod subscriptions;
 
 pub use groups::{GROUPS_MAX, MEMBERS_MAX};
 pub use paths::PATHS_MAX;
-pub use records::TABLE_OCTETS_MAX;
+pub use records::TABLE_BYTES_MAX;
 pub use services::SERVICES_MAX;
 pub use subscriptions::{REPORTS_MAX, SUBSCRIPTIONS_MAX};
 
@@ -88,7 +88,7 @@ pub struct Administrator {
 enum Answer {
     /// One record, or the attribute as it was set.
     One([u8; 200], u16),
-    /// Several records, and how far apart they stand in units of 8 octets.
+    /// Several records, and how far apart they stand in units of 8 bytes.
     Table(Vec<u8>, u16),
 }
 
@@ -255,8 +255,8 @@ impl Administrator {
             ($record:ident, $table:expr) => {{
                 let (_, wanted) = record::<$record>(question)?;
                 let table: Result<Table, MadStatus> = ($table)(&wanted);
-                let Table { octets, count, .. } = table?;
-                self.found(is_table, octets, count, $record::ATTRIBUTE_OFFSET)
+                let Table { bytes, count, .. } = table?;
+                self.found(is_table, bytes, count, $record::ATTRIBUTE_OFFSET)
             }};
         }
         match mad.header.attribute_id {
@@ -312,22 +312,22 @@ impl Administrator {
     }
 
     /// One record or a table of any number, as was asked for.
-    fn found(&self, is_table: bool, octets: Vec<u8>, count: usize, offset: u16) -> Answered {
+    fn found(&self, is_table: bool, bytes: Vec<u8>, count: usize, offset: u16) -> Answered {
         match count {
-            _ if is_table => self.table(octets, offset),
+            _ if is_table => self.table(bytes, offset),
             0 => Err(MadStatus::SA_NO_RECORDS),
             1 => {
                 let mut data = [0; 200];
-                data[..octets.len()].copy_from_slice(&octets);
+                data[..bytes.len()].copy_from_slice(&bytes);
                 Ok(Answer::One(data, offset))
             }
             _ => Err(MadStatus::SA_TOO_MANY_RECORDS),
         }
     }
 
-    fn table(&self, octets: Vec<u8>, offset: u16) -> Answered {
-        let has_room = self.transfers.has_room(octets.len());
-        has_room.then_some(Answer::Table(octets, offset)).ok_or(MadStatus::BUSY)
+    fn table(&self, bytes: Vec<u8>, offset: u16) -> Answered {
+        let has_room = self.transfers.has_room(bytes.len());
+        has_room.then_some(Answer::Table(bytes, offset)).ok_or(MadStatus::BUSY)
     }
 
     fn set(&mut self, now: Time, view: &View, question: &Question) -> Answered {

@@ -2,7 +2,7 @@
 //!
 //! Which of a record's components a question is about is a mask, whose bits number the fields of
 //! the record's table, and reserved bits between them. So one function compares all records: it
-//! makes of the mask the octets that count.
+//! makes of the mask the bytes that count.
 
 use super::Administrator;
 use crate::sm::view::{Place, SeenNode, SeenPort, SeenSwitch, View};
@@ -19,12 +19,12 @@ use pollux_wire::mad::smp::{
     SmKey,
 };
 
-/// Octets of a table that answers one question.
-pub const TABLE_OCTETS_MAX: usize = 16 << 20;
+/// Bytes of a table that answers one question.
+pub const TABLE_BYTES_MAX: usize = 16 << 20;
 
-/// What a question wants of a record: these octets, as far as the other octets have bits.
+/// What a question wants of a record: these bytes, as far as the other bytes have bits.
 pub(super) struct Wanted {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     mask: Vec<u8>,
     lid: Option<Lid>,
 }
@@ -36,8 +36,8 @@ impl Wanted {
         record: &R,
         nested: &[(&str, &'static [FieldSpec])],
     ) -> Result<Self, MadStatus> {
-        let mut octets = vec![0; R::LEN];
-        record.write(&mut octets).map_err(|_| MadStatus::SA_REQUEST_INVALID)?;
+        let mut bytes = vec![0; R::LEN];
+        record.write(&mut bytes).map_err(|_| MadStatus::SA_REQUEST_INVALID)?;
         let mut bits = vec![0; R::LEN];
         for (number, span) in (0..).zip(components(R::FIELDS, 0, nested)) {
             if let Some((mut bit, mut width)) =
@@ -51,13 +51,13 @@ impl Wanted {
             }
         }
         let has_lid = R::FIELDS[0].name == "lid" && mask & 1 != 0;
-        let lid = has_lid.then(|| Lid(u16::from_be_bytes([octets[0], octets[1]])));
-        Ok(Self { octets, mask: bits, lid })
+        let lid = has_lid.then(|| Lid(u16::from_be_bytes([bytes[0], bytes[1]])));
+        Ok(Self { bytes, mask: bits, lid })
     }
 
-    fn is(&self, octets: &[u8]) -> bool {
+    fn is(&self, bytes: &[u8]) -> bool {
         let differs = |((own, wanted), mask): ((&u8, &u8), &u8)| (own ^ wanted) & mask != 0;
-        !octets.iter().zip(&self.octets).zip(&self.mask).any(differs)
+        !bytes.iter().zip(&self.bytes).zip(&self.mask).any(differs)
     }
 }
 
@@ -82,32 +82,32 @@ fn components(
     spans
 }
 
-/// Records that are as wanted, as the octets of a table.
+/// Records that are as wanted, as the bytes of a table.
 pub(super) struct Table {
     wanted: Wanted,
-    pub(super) octets: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
     pub(super) count: usize,
     is_full: bool,
 }
 
 impl Table {
     fn new(wanted: Wanted) -> Self {
-        Self { wanted, octets: Vec::new(), count: 0, is_full: false }
+        Self { wanted, bytes: Vec::new(), count: 0, is_full: false }
     }
 
     fn push<R: Record>(&mut self, record: R) {
-        let start = self.octets.len();
-        if start + R::STRIDE > TABLE_OCTETS_MAX {
+        let start = self.bytes.len();
+        if start + R::STRIDE > TABLE_BYTES_MAX {
             self.is_full = true;
             return;
         }
-        self.octets.resize(start + R::STRIDE, 0);
-        let is_wanted = write_record(record, &mut self.octets[start..]).is_ok()
-            && self.wanted.is(&self.octets[start..]);
+        self.bytes.resize(start + R::STRIDE, 0);
+        let is_wanted = write_record(record, &mut self.bytes[start..]).is_ok()
+            && self.wanted.is(&self.bytes[start..]);
         if is_wanted {
             self.count += 1;
         } else {
-            self.octets.truncate(start);
+            self.bytes.truncate(start);
         }
     }
 
@@ -118,15 +118,15 @@ impl Table {
 
 /// Records as a table, whatever they are.
 pub(super) fn table_of<R: Record>(records: &[R]) -> Result<Vec<u8>, MadStatus> {
-    if records.len() * R::STRIDE > TABLE_OCTETS_MAX {
+    if records.len() * R::STRIDE > TABLE_BYTES_MAX {
         return Err(MadStatus::SA_NO_RESOURCES);
     }
-    let mut octets = vec![0; records.len() * R::STRIDE];
-    let mut rest = &mut octets[..];
+    let mut bytes = vec![0; records.len() * R::STRIDE];
+    let mut rest = &mut bytes[..];
     for record in records {
         rest = write_record(*record, rest).map_err(|_| MadStatus::SA_NO_RESOURCES)?;
     }
-    Ok(octets)
+    Ok(bytes)
 }
 
 type Answer = Result<Table, MadStatus>;

@@ -22,8 +22,8 @@ use std::time::Duration;
 
 /// Transfers under way at a time.
 pub const TRANSFERS_MAX: usize = 64;
-/// Octets of all of them.
-pub const OCTETS_MAX: usize = 64 << 20;
+/// Bytes of all of them.
+pub const BYTES_MAX: usize = 64 << 20;
 /// How long a receiver has to acknowledge.
 const ACK_TIME: Duration = Duration::from_secs(2);
 /// How often a segment is sent in all.
@@ -88,13 +88,13 @@ pub(super) struct Transfers {
     all: BTreeMap<Key, Transfer>,
     /// Those with a segment to send, in turns.
     ready: VecDeque<Key>,
-    octets: usize,
+    bytes: usize,
 }
 
 impl Transfers {
     /// Whether there is room for a table of any size that is allowed.
-    pub(super) fn has_room(&self, octets: usize) -> bool {
-        self.all.len() < TRANSFERS_MAX && self.octets + octets <= OCTETS_MAX
+    pub(super) fn has_room(&self, bytes: usize) -> bool {
+        self.all.len() < TRANSFERS_MAX && self.bytes + bytes <= BYTES_MAX
     }
 
     /// Whether a transfer is under way already: who asks again is answered once.
@@ -103,7 +103,7 @@ impl Transfers {
     }
 
     pub(super) fn start(&mut self, now: Time, key: Key, head: SaMad, table: Vec<u8>) {
-        self.octets += table.len();
+        self.bytes += table.len();
         let deadline = now + ACK_TIME;
         let (acknowledged, sent, sent_last, window_last) = (0, 0, 0, 1);
         let transfer = Transfer {
@@ -122,7 +122,7 @@ impl Transfers {
 
     fn end(&mut self, key: &Key) -> Option<SaMad> {
         let transfer = self.all.remove(key)?;
-        self.octets -= transfer.table.len();
+        self.bytes -= transfer.table.len();
         Some(transfer.head)
     }
 
@@ -229,8 +229,8 @@ pub enum Received {
 }
 
 impl Reception {
-    /// A segment has come; `octets_max` is how long the table may be.
-    pub fn receive(&mut self, mad: &SaMad, octets_max: usize) -> Received {
+    /// A segment has come; `bytes_max` is how long the table may be.
+    pub fn receive(&mut self, mad: &SaMad, bytes_max: usize) -> Received {
         let rmpp = &mad.rmpp;
         let abort = |status| {
             Received::Aborted(Box::new(reply(mad, RmppHeader::end(RmppType::ABORT, status))))
@@ -254,7 +254,7 @@ impl Reception {
         let Ok(len) = rmpp.data_len(SaHeader::LEN) else {
             return abort(RmppStatus::INCONSISTENT_LAST_AND_PAYLOAD_LENGTH);
         };
-        if self.table.len() + len > octets_max {
+        if self.table.len() + len > bytes_max {
             return abort(RmppStatus::RESOURCES_EXHAUSTED);
         }
         self.table.extend_from_slice(&mad.data[..len]);
@@ -334,7 +334,7 @@ mod tests {
                 now = now + ACK_TIME;
                 while transfers.timeout(now).is_some() {}
             }
-            prop_assert_eq!(transfers.octets, 0);
+            prop_assert_eq!(transfers.bytes, 0);
             if whole {
                 prop_assert_eq!(reception.into_table(), table);
             }
@@ -343,9 +343,9 @@ mod tests {
         #[test]
         fn any_reply_is_survived(replies in prop::collection::vec(any::<[u8; 12]>(), 0..20)) {
             let (mut transfers, _) = transfers(2000);
-            for octets in replies {
+            for bytes in replies {
                 transfers.poll(Time::START);
-                transfers.heard(Time::START, KEY, &RmppHeader::parse(&octets));
+                transfers.heard(Time::START, KEY, &RmppHeader::parse(&bytes));
             }
         }
 
@@ -354,12 +354,12 @@ mod tests {
             segments in prop::collection::vec((any::<[u8; 12]>(), 0u8..5, 0u32..4), 0..20),
         ) {
             let mut reception = Reception::default();
-            for (octets, kind, number) in segments {
+            for (bytes, kind, number) in segments {
                 let rmpp = RmppHeader {
                     rmpp_type: RmppType(kind),
                     segment_number: number,
                     version: 1,
-                    ..RmppHeader::parse(&octets)
+                    ..RmppHeader::parse(&bytes)
                 };
                 reception.receive(&SaMad { rmpp, ..head() }, 1000);
                 prop_assert!(reception.table.len() <= 1000);

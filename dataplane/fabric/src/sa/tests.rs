@@ -167,7 +167,7 @@ fn a_path_is_what_packets_meet() {
     let wanted = path(&world, 1, 3);
     let (status, found) = world.ask(1, Method::GET, P::LINUX_QUERY, wanted);
     assert_eq!((status, found.slid, found.dlid), (MadStatus::OK, world.lid(1), world.lid(3)));
-    assert_eq!((found.mtu, found.rate), (Mtu::OCTETS_4096, Rate::GBPS_100));
+    assert_eq!((found.mtu, found.rate), (Mtu::BYTES_4096, Rate::GBPS_100));
     assert_eq!((found.packet_life_time, found.p_key), (TimeCode(18), PKey::DEFAULT));
     assert_eq!((found.hop_limit, found.reversible, found.numb_path), (0, true, 0));
     assert_eq!(found.mtu_selector, Selector::EXACTLY);
@@ -194,11 +194,11 @@ fn what_cannot_be_has_its_status() {
     assert_eq!(ask(P::NONE, |path| path.dgid.0[15] ^= 0x80).0, MadStatus::SA_INVALID_GID);
     assert_eq!(ask(P::NONE, |path| path.p_key = PKey(0x8123)).0, none);
     assert_eq!(ask(P::SL, |path| path.sl = 3).0, none);
-    assert_eq!(ask(mtu, |path| path.mtu = Mtu::OCTETS_4096).0, none, "greater than the largest");
+    assert_eq!(ask(mtu, |path| path.mtu = Mtu::BYTES_4096).0, none, "greater than the largest");
     let exact = ask(mtu, |path| {
-        (path.mtu_selector, path.mtu) = (Selector::EXACTLY, Mtu::OCTETS_1024);
+        (path.mtu_selector, path.mtu) = (Selector::EXACTLY, Mtu::BYTES_1024);
     });
-    assert_eq!((exact.0, exact.1), (MadStatus::OK, Mtu::OCTETS_1024));
+    assert_eq!((exact.0, exact.1), (MadStatus::OK, Mtu::BYTES_1024));
     let less = ask(rate, |path| {
         (path.rate_selector, path.rate) = (Selector::LESS_THAN, Rate::GBPS_100);
     });
@@ -276,7 +276,7 @@ fn hosts_join_the_broadcast_group_as_linux_does() {
     let wanted = membership(&world, 1);
     let (status, joined) = world.ask(1, Method::SET, M::LINUX_JOIN_BROADCAST, wanted);
     assert_eq!((status, joined.mlid, joined.q_key), (MadStatus::OK, Lid(0xc000), QKey(0xb1b)));
-    assert_eq!((joined.mtu, joined.rate), (Mtu::OCTETS_2048, Rate::GBPS_10));
+    assert_eq!((joined.mtu, joined.rate), (Mtu::BYTES_2048, Rate::GBPS_10));
     assert_eq!((joined.port_gid, joined.join_state), (world.gid(1), JoinState::FULL_MEMBER));
     let wanted = membership(&world, 3);
     world.ask(3, Method::SET, M::LINUX_JOIN_BROADCAST, wanted);
@@ -323,14 +323,14 @@ fn joins_that_do_not_fit_are_refused() {
     type Edit = fn(&mut McMemberRecord);
     let cases: [(Edit, MadStatus); 8] = [
         (|record| record.q_key = QKey(5), invalid),
-        (|record| record.mtu = Mtu::OCTETS_1024, invalid),
+        (|record| record.mtu = Mtu::BYTES_1024, invalid),
         (|record| record.sl = 2, invalid),
         (|record| record.p_key = PKey(0x8123), invalid),
         (|record| record.port_gid = Gid::NONE, MadStatus::SA_INVALID_GID),
         (|record| record.join_state = JoinState::NONE, MadStatus::SA_INSUFFICIENT_COMPONENTS),
         // Another group of IP over InfiniBand has to be like the broadcast group.
         (|record| (record.mgid.0[15], record.q_key) = (77, QKey(5)), invalid),
-        (|record| (record.mgid.0[15], record.mtu) = (77, Mtu::OCTETS_4096), invalid),
+        (|record| (record.mgid.0[15], record.mtu) = (77, Mtu::BYTES_4096), invalid),
     ];
     for (number, (edit, expected)) in cases.into_iter().enumerate() {
         let mut record = wanted;

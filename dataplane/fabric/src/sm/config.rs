@@ -58,7 +58,7 @@ pub struct Qos {
     pub sl_to_vl: [u8; 16],
     /// In what turns lanes send that go first.
     pub high: [VlWeight; 32],
-    /// How much they may send before others have a turn, in units of 4096 octets.
+    /// How much they may send before others have a turn, in units of 4096 bytes.
     pub high_limit: u8,
     /// In what turns the others send.
     pub low: [VlWeight; 32],

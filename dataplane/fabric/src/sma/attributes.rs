@@ -180,7 +180,7 @@ pub(super) fn led(
 pub(super) const MELLANOX: u32 = 0x02_c9;
 
 /// A port's speeds beside those of the specification: none is supported, none active, and none can
-/// be enabled. Octets 7, 11 and 15 are the three, and octet 3 asks for traps of them.
+/// be enabled. Bytes 7, 11 and 15 are the three, and byte 3 asks for traps of them.
 pub(super) fn mellanox_extended_port_info(
     node: &mut Node,
     arrival: Arrival,

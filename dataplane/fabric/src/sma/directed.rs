@@ -15,7 +15,7 @@
 //! Either end of the route can have a part before or behind it that is routed by LID; the two DR
 //! LIDs say so, and are permissive if not.
 //!
-//! A step reads and writes a handful of octets where they stand: taking the whole packet apart and
+//! A step reads and writes a handful of bytes where they stand: taking the whole packet apart and
 //! putting it together again at each node took most of the time of a subnet that comes up.
 
 use super::Mad;

@@ -23,7 +23,7 @@ pub(super) enum Access {
 }
 
 /// Judges a datagram by its key.
-pub(super) fn check(node: &mut Node, arrival: Arrival, smp: &LidSmp, octets: &[u8; 256]) -> Access {
+pub(super) fn check(node: &mut Node, arrival: Arrival, smp: &LidSmp, bytes: &[u8; 256]) -> Access {
     let managed = node.managed_port(arrival.port);
     let port = &mut node.ports[usize::from(managed)];
     let info = &mut port.info;
@@ -49,12 +49,12 @@ pub(super) fn check(node: &mut Node, arrival: Arrival, smp: &LidSmp, octets: &[u
     if port.lease_end.is_none() && !lease.is_zero() {
         port.lease_end = Some(arrival.now + lease);
     }
-    let details = TrapDetails::BadMKey(trap(arrival, smp, octets));
+    let details = TrapDetails::BadMKey(trap(arrival, smp, bytes));
     node.raise(arrival.port, TrapNumber::BAD_M_KEY, details);
     Access::Refused
 }
 
-fn trap(arrival: Arrival, smp: &LidSmp, octets: &[u8; 256]) -> BadMKeyTrap {
+fn trap(arrival: Arrival, smp: &LidSmp, bytes: &[u8; 256]) -> BadMKeyTrap {
     let trap = BadMKeyTrap {
         lid: arrival.slid,
         method: smp.header.method,
@@ -66,7 +66,7 @@ fn trap(arrival: Arrival, smp: &LidSmp, octets: &[u8; 256]) -> BadMKeyTrap {
     if smp.header.mgmt_class != MgmtClass::SUBN_DIRECTED_ROUTE {
         return trap;
     }
-    let directed = DirectedSmp::parse(octets);
+    let directed = DirectedSmp::parse(bytes);
     let mut return_path = [0; 30];
     return_path.copy_from_slice(&directed.return_path[1..31]);
     let hop_count = directed.hop_count();

@@ -99,8 +99,8 @@ const MELLANOX_EXTENDED_PORT_INFO: AttributeId = AttributeId(0xff90);
 
 /// Handles a datagram of subnet management that has arrived at its node. `port` of the arrival must
 /// be one of the node's.
-pub fn handle(node: &mut Node, arrival: Arrival, octets: &Mad) -> Handled {
-    let smp = LidSmp::parse(octets);
+pub fn handle(node: &mut Node, arrival: Arrival, bytes: &Mad) -> Handled {
+    let smp = LidSmp::parse(bytes);
     let header = smp.header;
     let has_manager = is_manager(node, arrival.port);
     match header.method {
@@ -108,15 +108,15 @@ pub fn handle(node: &mut Node, arrival: Arrival, octets: &Mad) -> Handled {
         Method::TRAP if has_manager => return Handled::Manager,
         Method::TRAP => return unclaimed(node),
         method if method.is_response() => return Handled::Manager,
-        _ => return answer(octets, header, MadStatus::BAD_METHOD, &smp.data, Changes::default()),
+        _ => return answer(bytes, header, MadStatus::BAD_METHOD, &smp.data, Changes::default()),
     }
     if header.base_version != 1 || header.class_version != 1 {
-        return answer(octets, header, MadStatus::BAD_VERSION, &smp.data, Changes::default());
+        return answer(bytes, header, MadStatus::BAD_VERSION, &smp.data, Changes::default());
     }
     if header.attribute_id == SmInfo::ID && has_manager && header.method != Method::TRAP_REPRESS {
         return Handled::Manager;
     }
-    let access = m_key::check(node, arrival, &smp, octets);
+    let access = m_key::check(node, arrival, &smp, bytes);
     if access == Access::Refused {
         node.drops.count(NodeDrop::MKey);
         return Handled::Nothing;
@@ -132,8 +132,8 @@ pub fn handle(node: &mut Node, arrival: Arrival, octets: &Mad) -> Handled {
     }
     let mut data = smp.data;
     match attend(node, arrival, &header, access, &mut data) {
-        Ok(changes) => answer(octets, header, MadStatus::OK, &data, changes),
-        Err(status) => answer(octets, header, status, &smp.data, Changes::default()),
+        Ok(changes) => answer(bytes, header, MadStatus::OK, &data, changes),
+        Err(status) => answer(bytes, header, status, &smp.data, Changes::default()),
     }
 }
 
@@ -161,7 +161,7 @@ fn is_manager(node: &Node, port: u8) -> bool {
 
 /// The request with another header and attribute: paths and keys stay.
 fn answer(
-    octets: &Mad,
+    bytes: &Mad,
     header: MadHeader,
     status: MadStatus,
     data: &[u8; 64],
@@ -170,7 +170,7 @@ fn answer(
     let is_directed = header.mgmt_class == MgmtClass::SUBN_DIRECTED_ROUTE;
     let status = if is_directed { status.returning() } else { status };
     let header = MadHeader { method: header.method.response(), status, ..header };
-    let mut answer = Box::new(*octets);
+    let mut answer = Box::new(*bytes);
     answer[..MadHeader::LEN].copy_from_slice(&header.emit());
     answer[64..128].copy_from_slice(data);
     Handled::Answer(answer, changes)

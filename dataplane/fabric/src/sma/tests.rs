@@ -86,7 +86,7 @@ fn a_port_is_brought_up_state_by_state() {
         (info.port_state, info.port_phys_state),
         (PortState::INITIALIZE, PortPhysState::LINK_UP)
     );
-    assert_eq!((info.neighbor_mtu, info.operational_vls), (Mtu::OCTETS_4096, VlCap::VL0_7));
+    assert_eq!((info.neighbor_mtu, info.operational_vls), (Mtu::BYTES_4096, VlCap::VL0_7));
     let set = addressed(&mut host);
     let mut set_state = |port_state| {
         let mad = request(Method::SET, 1, 0, PortInfo { port_state, ..set });
@@ -310,13 +310,13 @@ fn a_light_can_be_switched_on() {
 proptest! {
     #[test]
     fn any_datagram_is_answered_claimed_or_counted(
-        octets in prop::collection::vec(any::<u8>(), MAD_LEN),
+        bytes in prop::collection::vec(any::<u8>(), MAD_LEN),
         method in prop_oneof![Just(1u8), Just(2), Just(2), any::<u8>()],
         attribute in prop_oneof![0x10u8..0x22, 0x10u8..0x22, any::<u8>()],
         modifier in prop_oneof![0u32..4, any::<u32>(), (0u32..8).prop_map(|part| part << 16 | 1)],
         is_directed: bool, is_wellformed: bool, is_switch: bool,
     ) {
-        let mut mad: Mad = octets.try_into().unwrap();
+        let mut mad: Mad = bytes.try_into().unwrap();
         if is_wellformed {
             (mad[0], mad[1], mad[2], mad[3]) = (1, if is_directed { 0x81 } else { 1 }, 1, method);
             (mad[16], mad[17]) = (0, attribute);

@@ -132,9 +132,9 @@ impl Clients {
         (self.unclaimed, self.lost)
     }
 
-    /// Answers a control message. Any octets have an answer.
-    pub fn control(&mut self, octets: &[u8]) -> Control {
-        let Some(request) = Control::parse(octets) else { return Control::refusal(0) };
+    /// Answers a control message. Any bytes have an answer.
+    pub fn control(&mut self, bytes: &[u8]) -> Control {
+        let Some(request) = Control::parse(bytes) else { return Control::refusal(0) };
         let answer = match request.kind {
             ControlKind::Connect => self.connect(&request),
             _ => self.ask(&request),
@@ -202,8 +202,8 @@ impl Clients {
             ControlKind::NodeInfo => request.answer(&node_info(node, port, at.port).emit()),
             ControlKind::PortInfo => request.answer(&port_info(node, at.port, request.data[0])?),
             ControlKind::PKeys => {
-                let octets = port.p_keys.entries().map(|key| key.0.to_be_bytes());
-                request.answer(octets.as_flattened())
+                let bytes = port.p_keys.entries().map(|key| key.0.to_be_bytes());
+                request.answer(bytes.as_flattened())
             }
             ControlKind::SetIsSm => {
                 let [a, b, c, d, ..] = request.data;
@@ -239,9 +239,9 @@ impl Clients {
     }
 
     /// A program sends a datagram. What is none of our messages is dropped, and counted.
-    pub fn data(&mut self, now: Time, slot: usize, octets: &[u8]) {
+    pub fn data(&mut self, now: Time, slot: usize, bytes: &[u8]) {
         let client = self.slots.get(slot).and_then(Option::as_ref);
-        let (Some(client), Some(mut message)) = (client, DataMessage::parse(octets)) else {
+        let (Some(client), Some(mut message)) = (client, DataMessage::parse(bytes)) else {
             self.unclaimed += 1;
             return;
         };
@@ -433,12 +433,12 @@ fn mark(mad: &mut [u8; 256], slot: usize) -> Option<u64> {
 
 /// Vendor, part and hardware revision, and the firmware's behind a gap.
 fn vendor(identity: &NodeInfo) -> [u8; 24] {
-    let mut octets = [0; 24];
+    let mut bytes = [0; 24];
     let words = [identity.vendor_id, identity.device_id.into(), identity.revision];
-    for (at, word) in octets.chunks_exact_mut(4).zip(words) {
+    for (at, word) in bytes.chunks_exact_mut(4).zip(words) {
         at.copy_from_slice(&word.to_ne_bytes());
     }
-    octets
+    bytes
 }
 
 fn node_info(node: &Node, port: &NodePort, number: u8) -> NodeInfo {
@@ -500,8 +500,8 @@ mod tests {
     }
 
     fn sent(clients: &mut Clients) -> Option<(usize, DataMessage)> {
-        let (slot, octets) = clients.poll_transmit()?;
-        Some((slot, DataMessage::parse(&octets).unwrap()))
+        let (slot, bytes) = clients.poll_transmit()?;
+        Some((slot, DataMessage::parse(&bytes).unwrap()))
     }
 
     #[test]
@@ -602,13 +602,13 @@ mod tests {
     proptest! {
         #[test]
         fn any_messages_are_survived(
-            octets in prop::collection::vec(any::<u8>(), 0..300),
+            bytes in prop::collection::vec(any::<u8>(), 0..300),
             mads in prop::collection::vec(prop::collection::vec(any::<u8>(), DATA_LEN), 0..8),
         ) {
             let mut clients = clients();
-            clients.control(&octets);
+            clients.control(&bytes);
             let slot = connect(&mut clients, "host1/7", true).unwrap();
-            clients.data(Time::START, slot, &octets);
+            clients.data(Time::START, slot, &bytes);
             for mut mad in mads {
                 mad[0..4].copy_from_slice(&[0xff, 0xff, 0, 0]);
                 mad[24..32].copy_from_slice(&256u64.to_be_bytes());

@@ -8,13 +8,13 @@
 use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::mad::MAD_LEN;
 
-/// Octets of a control message.
+/// Bytes of a control message.
 pub const CONTROL_LEN: usize = 80;
-/// Octets of data in a control message.
+/// Bytes of data in a control message.
 pub const CONTROL_DATA_LEN: usize = 64;
-/// Octets of a datagram message.
+/// Bytes of a datagram message.
 pub const DATA_LEN: usize = 288;
-/// Octets that a node's name has in [`Connect`].
+/// Bytes that a node's name has in [`Connect`].
 pub const NODE_NAME_LEN: usize = 32;
 
 const MAGIC: u32 = 0xdead_beef;
@@ -70,7 +70,7 @@ pub struct Control {
     pub client: u32,
     /// What it is about.
     pub kind: ControlKind,
-    /// How many octets of `data` are in use.
+    /// How many bytes of `data` are in use.
     pub len: u32,
     /// Arguments or answer.
     pub data: [u8; CONTROL_DATA_LEN],
@@ -108,23 +108,23 @@ pub struct DataMessage {
 
 impl Control {
     /// Reads a message; none if it is not one.
-    pub fn parse(octets: &[u8]) -> Option<Self> {
-        let octets: &[u8; CONTROL_LEN] = octets.try_into().ok()?;
-        let word = |at| u32::from_ne_bytes(chunk(octets, at));
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; CONTROL_LEN] = bytes.try_into().ok()?;
+        let word = |at| u32::from_ne_bytes(chunk(bytes, at));
         let kind = *ControlKind::ALL.get(word(8) as usize)?;
-        let data = chunk(octets, 16);
+        let data = chunk(bytes, 16);
         (word(0) == MAGIC).then_some(Self { client: word(4), kind, len: word(12), data })
     }
 
-    /// Its octets.
+    /// Its bytes.
     pub fn emit(&self) -> [u8; CONTROL_LEN] {
-        let mut octets = [0; CONTROL_LEN];
+        let mut bytes = [0; CONTROL_LEN];
         let words = [MAGIC, self.client, self.kind as u32, self.len];
-        for (at, word) in octets.chunks_exact_mut(4).zip(words) {
+        for (at, word) in bytes.chunks_exact_mut(4).zip(words) {
             at.copy_from_slice(&word.to_ne_bytes());
         }
-        octets[16..].copy_from_slice(&self.data);
-        octets
+        bytes[16..].copy_from_slice(&self.data);
+        bytes
     }
 
     /// The answer to it, with these data; cut where there is no more room.
@@ -150,16 +150,16 @@ impl Connect {
 
     /// A message's data.
     pub fn emit(&self) -> [u8; 44] {
-        let mut octets = [0; 44];
-        octets[..4].copy_from_slice(&self.process.to_ne_bytes());
-        octets[8..12].copy_from_slice(&u32::from(self.is_sm).to_ne_bytes());
-        octets[12..].copy_from_slice(&self.node);
-        octets
+        let mut bytes = [0; 44];
+        bytes[..4].copy_from_slice(&self.process.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&u32::from(self.is_sm).to_ne_bytes());
+        bytes[12..].copy_from_slice(&self.node);
+        bytes
     }
 
     /// The node's name, as far as it is text.
     pub fn node_name(&self) -> &str {
-        let name = self.node.split(|&octet| octet == 0).next().unwrap_or_default();
+        let name = self.node.split(|&byte| byte == 0).next().unwrap_or_default();
         name.utf8_chunks().next().map_or("", |chunk| chunk.valid())
     }
 }
@@ -170,42 +170,42 @@ impl DataMessage {
 
     /// Reads a message; none if it is not one. What is behind the datagram's length is the
     /// sender's memory, and left out.
-    pub fn parse(octets: &[u8]) -> Option<Self> {
-        let octets: &[u8; DATA_LEN] = octets.try_into().ok()?;
-        let word = |at| u32::from_be_bytes(chunk(octets, at));
-        let lid = |at| Lid(u16::from_be_bytes(chunk(octets, at)));
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; DATA_LEN] = bytes.try_into().ok()?;
+        let word = |at| u32::from_be_bytes(chunk(bytes, at));
+        let lid = |at| Lid(u16::from_be_bytes(chunk(bytes, at)));
         let mut message = Self {
             dlid: lid(0),
             slid: lid(4),
             dest_qp: Qpn(word(8)),
             src_qp: Qpn(word(12)),
             status: word(16),
-            len: u64::from_be_bytes(chunk(octets, 24)),
-            mad: chunk(octets, 32),
+            len: u64::from_be_bytes(chunk(bytes, 24)),
+            mad: chunk(bytes, 32),
         };
         let len = usize::try_from(message.len).unwrap_or(MAD_LEN).min(MAD_LEN);
         message.mad[len..].fill(0);
         Some(message)
     }
 
-    /// Its octets.
+    /// Its bytes.
     pub fn emit(&self) -> [u8; DATA_LEN] {
-        let mut octets = [0; DATA_LEN];
-        octets[..2].copy_from_slice(&self.dlid.0.to_be_bytes());
-        octets[4..6].copy_from_slice(&self.slid.0.to_be_bytes());
-        octets[8..12].copy_from_slice(&self.dest_qp.0.to_be_bytes());
-        octets[12..16].copy_from_slice(&self.src_qp.0.to_be_bytes());
-        octets[16..20].copy_from_slice(&self.status.to_be_bytes());
-        octets[24..32].copy_from_slice(&self.len.to_be_bytes());
-        octets[32..].copy_from_slice(&self.mad);
-        octets
+        let mut bytes = [0; DATA_LEN];
+        bytes[..2].copy_from_slice(&self.dlid.0.to_be_bytes());
+        bytes[4..6].copy_from_slice(&self.slid.0.to_be_bytes());
+        bytes[8..12].copy_from_slice(&self.dest_qp.0.to_be_bytes());
+        bytes[12..16].copy_from_slice(&self.src_qp.0.to_be_bytes());
+        bytes[16..20].copy_from_slice(&self.status.to_be_bytes());
+        bytes[24..32].copy_from_slice(&self.len.to_be_bytes());
+        bytes[32..].copy_from_slice(&self.mad);
+        bytes
     }
 }
 
-/// So many octets from `at` on, which the callers' constants keep within.
-fn chunk<const N: usize>(octets: &[u8], at: usize) -> [u8; N] {
+/// So many bytes from `at` on, which the callers' constants keep within.
+fn chunk<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut chunk = [0; N];
-    chunk.copy_from_slice(&octets[at..at + N]);
+    chunk.copy_from_slice(&bytes[at..at + N]);
     chunk
 }
 
@@ -216,67 +216,67 @@ mod tests {
 
     #[test]
     fn a_program_connects() {
-        let mut octets = [0; CONTROL_LEN];
-        octets[..4].copy_from_slice(&0xdead_beef_u32.to_ne_bytes());
-        octets[8..12].copy_from_slice(&1u32.to_ne_bytes());
-        octets[12..16].copy_from_slice(&44u32.to_ne_bytes());
-        octets[16..20].copy_from_slice(&4711u32.to_ne_bytes());
-        octets[24..28].copy_from_slice(&1u32.to_ne_bytes());
-        octets[28..33].copy_from_slice(b"host1");
-        let message = Control::parse(&octets).unwrap();
+        let mut bytes = [0; CONTROL_LEN];
+        bytes[..4].copy_from_slice(&0xdead_beef_u32.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&1u32.to_ne_bytes());
+        bytes[12..16].copy_from_slice(&44u32.to_ne_bytes());
+        bytes[16..20].copy_from_slice(&4711u32.to_ne_bytes());
+        bytes[24..28].copy_from_slice(&1u32.to_ne_bytes());
+        bytes[28..33].copy_from_slice(b"host1");
+        let message = Control::parse(&bytes).unwrap();
         assert_eq!((message.kind, message.client, message.len), (ControlKind::Connect, 0, 44));
         let connect = Connect::parse(&message.data);
         assert_eq!((connect.process, connect.is_sm, connect.node_name()), (4711, true, "host1"));
-        assert_eq!(message.emit(), octets);
+        assert_eq!(message.emit(), bytes);
         assert_eq!(message.answer(&connect.emit()), message);
     }
 
     #[test]
     fn lids_stand_in_the_first_half_of_their_words() {
-        let mut octets = [0; DATA_LEN];
-        octets[..2].copy_from_slice(&[0x12, 0x34]);
-        octets[4..6].copy_from_slice(&[0xff, 0xff]);
-        octets[11] = 1;
-        octets[15] = 2;
-        octets[19] = 110;
-        octets[31] = 64;
-        octets[32] = 1;
-        octets[95] = 9;
-        let message = DataMessage::parse(&octets).unwrap();
+        let mut bytes = [0; DATA_LEN];
+        bytes[..2].copy_from_slice(&[0x12, 0x34]);
+        bytes[4..6].copy_from_slice(&[0xff, 0xff]);
+        bytes[11] = 1;
+        bytes[15] = 2;
+        bytes[19] = 110;
+        bytes[31] = 64;
+        bytes[32] = 1;
+        bytes[95] = 9;
+        let message = DataMessage::parse(&bytes).unwrap();
         assert_eq!((message.dlid, message.slid), (Lid(0x1234), Lid::PERMISSIVE));
         assert_eq!((message.dest_qp, message.src_qp), (Qpn(1), Qpn(2)));
         assert_eq!((message.status, message.len), (DataMessage::TIMED_OUT, 64));
-        assert_eq!(message.emit(), octets);
-        octets[96] = 7;
-        assert_eq!(DataMessage::parse(&octets), Some(message), "behind the length");
+        assert_eq!(message.emit(), bytes);
+        bytes[96] = 7;
+        assert_eq!(DataMessage::parse(&bytes), Some(message), "behind the length");
     }
 
     #[test]
     fn what_is_no_message_is_none() {
         assert_eq!(Control::parse(&[0; CONTROL_LEN]), None);
         assert_eq!(DataMessage::parse(&[0; DATA_LEN - 1]), None);
-        let mut octets = Control::refusal(3).emit();
-        assert!(Control::parse(&octets).is_some() && Control::parse(&octets[1..]).is_none());
-        octets[8..12].copy_from_slice(&11u32.to_ne_bytes());
-        assert_eq!(Control::parse(&octets), None);
+        let mut bytes = Control::refusal(3).emit();
+        assert!(Control::parse(&bytes).is_some() && Control::parse(&bytes[1..]).is_none());
+        bytes[8..12].copy_from_slice(&11u32.to_ne_bytes());
+        assert_eq!(Control::parse(&bytes), None);
     }
 
     proptest! {
         #[test]
         fn messages_survive(
-            octets in prop::collection::vec(any::<u8>(), DATA_LEN),
+            bytes in prop::collection::vec(any::<u8>(), DATA_LEN),
             kind in 0u32..12, len in 0u64..300,
         ) {
-            let mut octets = octets;
-            octets[24..32].copy_from_slice(&len.to_be_bytes());
-            let message = DataMessage::parse(&octets).unwrap();
+            let mut bytes = bytes;
+            bytes[24..32].copy_from_slice(&len.to_be_bytes());
+            let message = DataMessage::parse(&bytes).unwrap();
             prop_assert_eq!(DataMessage::parse(&message.emit()), Some(message));
-            octets[..4].copy_from_slice(&MAGIC.to_ne_bytes());
-            octets[8..12].copy_from_slice(&kind.to_ne_bytes());
-            let control = Control::parse(&octets[..CONTROL_LEN]);
+            bytes[..4].copy_from_slice(&MAGIC.to_ne_bytes());
+            bytes[8..12].copy_from_slice(&kind.to_ne_bytes());
+            let control = Control::parse(&bytes[..CONTROL_LEN]);
             prop_assert_eq!(control.is_some(), kind < 11);
             if let Some(control) = control {
-                prop_assert_eq!(&control.emit()[..], &octets[..CONTROL_LEN]);
+                prop_assert_eq!(&control.emit()[..], &bytes[..CONTROL_LEN]);
                 let _ = Connect::parse(&control.data).node_name();
             }
         }

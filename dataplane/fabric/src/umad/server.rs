@@ -114,20 +114,20 @@ impl Server {
     }
 
     fn take_data(&mut self, now: Time, slot: usize) -> io::Result<()> {
-        let mut octets = [0; DATA_LEN + 1];
+        let mut bytes = [0; DATA_LEN + 1];
         for _ in 0..BATCH {
-            let Some(len) = received(self.data[slot].recv(&mut octets))? else { break };
-            self.clients.data(now, slot, &octets[..len]);
+            let Some(len) = received(self.data[slot].recv(&mut bytes))? else { break };
+            self.clients.data(now, slot, &bytes[..len]);
         }
         Ok(())
     }
 
     fn take_control(&mut self) -> io::Result<()> {
         let Some(control) = &self.control else { return Ok(()) };
-        let mut octets = [0; CONTROL_LEN + 1];
+        let mut bytes = [0; CONTROL_LEN + 1];
         for _ in 0..BATCH {
-            let Some((len, from)) = received(control.recv_from(&mut octets))? else { break };
-            let answer = self.clients.control(&octets[..len]).emit();
+            let Some((len, from)) = received(control.recv_from(&mut bytes))? else { break };
+            let answer = self.clients.control(&bytes[..len]).emit();
             // Who is gone by now needs no answer.
             let _ = control.send_to_addr(&answer, &from);
         }

@@ -1,7 +1,7 @@
-//! Packets in a stream of octets: each in an Ethernet frame of EtherType 0x88B5 behind its length.
+//! Packets in a stream of bytes: each in an Ethernet frame of EtherType 0x88B5 behind its length.
 //!
 //! ```text
-//!  0   4  octets that follow, big-endian
+//!  0   4  bytes that follow, big-endian
 //!  4  12  Ethernet addresses, of no meaning: sent as broadcast and as a local one
 //! 16   2  EtherType: 0x88b5, the first for local experiments; other frames are ignored
 //! 18   -  LRH to VCRC; what is behind that is no part of the packet
@@ -9,7 +9,7 @@
 
 use pollux_wire::packet::PACKET_LEN_MAX;
 
-/// Octets before a packet.
+/// Bytes before a packet.
 pub const HEADER_LEN: usize = LENGTH_LEN + ETHERNET_LEN;
 /// The longest frame: that of the longest packet, with room for a trailer behind it.
 pub const FRAME_LEN_MAX: usize = ETHERNET_LEN + PACKET_LEN_MAX.next_multiple_of(1024);
@@ -33,14 +33,14 @@ pub fn write(packet: &[u8], out: &mut Vec<u8>) {
 /// What a stream has brought, and what of it was taken.
 #[derive(Debug, Default)]
 pub struct Frames {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     taken: usize,
 }
 
 /// The next thing in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next<'a> {
-    /// Octets that should begin with a packet.
+    /// Bytes that should begin with a packet.
     Packet(&'a [u8]),
     /// A frame of something else.
     Other,
@@ -52,14 +52,14 @@ pub enum Next<'a> {
 
 impl Frames {
     /// More has come.
-    pub fn push(&mut self, octets: &[u8]) {
-        self.octets.drain(..std::mem::take(&mut self.taken));
-        self.octets.extend_from_slice(octets);
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..std::mem::take(&mut self.taken));
+        self.bytes.extend_from_slice(bytes);
     }
 
     /// Takes the next frame.
     pub fn take(&mut self) -> Next<'_> {
-        let rest = &self.octets[self.taken..];
+        let rest = &self.bytes[self.taken..];
         let Some((length, rest)) = rest.split_first_chunk::<LENGTH_LEN>() else {
             return Next::Nothing;
         };
@@ -124,9 +124,9 @@ mod tests {
         }
 
         #[test]
-        fn any_octets_are_survived(octets in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let mut frames = Frames::default();
-            frames.push(&octets);
+            frames.push(&bytes);
             while matches!(frames.take(), Next::Packet(_) | Next::Other) {}
         }
     }

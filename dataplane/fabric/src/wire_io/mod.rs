@@ -13,7 +13,7 @@
 //! that has to be an address of the loopback, where only this machine's programs are. On networks
 //! both ends are named, or the user says by `any` that all who can send there may be the other end.
 //!
-//! 1. [`framing`]: packets in a stream of octets;
+//! 1. [`framing`]: packets in a stream of bytes;
 //! 2. `stream` and `udp`: the sockets, none of which blocks;
 //! 3. [`ForeignWire`]: either of them at a port of a [`Net`].
 //!
@@ -191,9 +191,9 @@ impl ForeignWire {
     /// Joins what is to be joined, and takes what has come into the net.
     pub fn receive(&mut self, now: Time, net: &mut Net) {
         let Self { end, counts, .. } = self;
-        let mut take = |net: &mut Net, octets: &[u8]| {
+        let mut take = |net: &mut Net, bytes: &[u8]| {
             counts.received += 1;
-            net.receive_foreign(now, *end, octets);
+            net.receive_foreign(now, *end, bytes);
         };
         match &mut self.socket {
             Socket::Stream(stream) => {
@@ -202,14 +202,14 @@ impl ForeignWire {
                 if stream.is_up() && !was_up {
                     net.set_foreign_up(*end, true);
                 }
-                let (ignored, broken) = stream.receive(now, |octets| take(net, octets));
+                let (ignored, broken) = stream.receive(now, |bytes| take(net, bytes));
                 counts.ignored += ignored;
                 counts.broken += broken;
             }
-            Socket::Udp(udp) => udp.receive(now, |is_up, octets| {
+            Socket::Udp(udp) => udp.receive(now, |is_up, bytes| {
                 net.set_foreign_up(*end, is_up);
-                if let Some(octets) = octets {
-                    take(net, octets);
+                if let Some(bytes) = bytes {
+                    take(net, bytes);
                 }
             }),
         }
@@ -260,13 +260,13 @@ mod tests {
         let address = WireAddress::Stream { path: path.clone(), may_listen: true };
         let (mut net, mut wire) = (net(), ForeignWire::open(END, &address).unwrap());
         wire.receive(Time::START, &mut net);
-        let mut octets = Vec::new();
-        framing::write(&[1, 2, 3], &mut octets);
-        framing::write(&[1, 2, 3], &mut octets);
-        octets[16] = 0;
+        let mut bytes = Vec::new();
+        framing::write(&[1, 2, 3], &mut bytes);
+        framing::write(&[1, 2, 3], &mut bytes);
+        bytes[16] = 0;
         for nth in 1..=2 {
             let mut peer = UnixStream::connect(&path).unwrap();
-            peer.write_all(&octets).unwrap();
+            peer.write_all(&bytes).unwrap();
             wire.receive(Time::START, &mut net);
             let ports = &net.subnet().nodes()[0].ports;
             assert!(wire.is_up() && ports[2].is_linked(), "what makes no sense is dropped");

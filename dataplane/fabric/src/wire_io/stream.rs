@@ -23,11 +23,11 @@ use std::time::Duration;
 pub(super) const PATH_LEN_MAX: usize = 107;
 /// How soon a join that failed is tried again.
 const RETRY: Duration = Duration::from_millis(200);
-/// Octets that wait here for the socket; more wait in the net.
-const OUT_OCTETS_MAX: usize = 256 << 10;
-/// Reads in a turn, and octets of each.
+/// Bytes that wait here for the socket; more wait in the net.
+const OUT_BYTES_MAX: usize = 256 << 10;
+/// Reads in a turn, and bytes of each.
 const READS: usize = 4;
-const READ_OCTETS: usize = 64 << 10;
+const READ_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(super) struct StreamSocket {
@@ -43,7 +43,7 @@ struct Joined {
     stream: UnixStream,
     frames: Frames,
     out: Vec<u8>,
-    /// Octets of `out` that are gone.
+    /// Bytes of `out` that are gone.
     gone: usize,
 }
 
@@ -96,12 +96,12 @@ impl StreamSocket {
     pub(super) fn receive(&mut self, now: Time, mut take: impl FnMut(&[u8])) -> (u64, u64) {
         let (mut ignored, mut broken) = (0, 0);
         let Some(joined) = &mut self.joined else { return (0, 0) };
-        let mut octets = vec![0; READ_OCTETS];
+        let mut bytes = vec![0; READ_BYTES];
         let mut is_over = false;
         for _ in 0..READS {
-            match joined.stream.read(&mut octets) {
+            match joined.stream.read(&mut bytes) {
                 Ok(0) => is_over = true,
-                Ok(len) => joined.frames.push(&octets[..len]),
+                Ok(len) => joined.frames.push(&bytes[..len]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(_) => is_over = true,
@@ -132,7 +132,7 @@ impl StreamSocket {
         let Some(joined) = &mut self.joined else { return };
         loop {
             joined.out.drain(..std::mem::take(&mut joined.gone));
-            while joined.out.len() < OUT_OCTETS_MAX
+            while joined.out.len() < OUT_BYTES_MAX
                 && let Some(packet) = next()
             {
                 framing::write(&packet, &mut joined.out);

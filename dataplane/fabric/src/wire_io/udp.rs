@@ -23,7 +23,7 @@ const TAKEN: usize = 64;
 /// enough for some 25 of the longest packets.
 const SENT: usize = 16;
 /// More than any packet has.
-const OCTETS_MAX: usize = 8192;
+const BYTES_MAX: usize = 8192;
 
 #[derive(Debug)]
 pub(super) struct UdpWire {
@@ -80,12 +80,12 @@ impl UdpWire {
             self.up_until = None;
             take(false, None);
         }
-        let mut octets = vec![0; OCTETS_MAX];
+        let mut bytes = vec![0; BYTES_MAX];
         for _ in 0..TAKEN {
-            match self.socket.recv_from(&mut octets) {
+            match self.socket.recv_from(&mut bytes) {
                 Ok((len, from)) if self.is_peer(from) => {
                     self.up_until = Some(now + SILENCE);
-                    take(true, (len > 0).then(|| &octets[..len]));
+                    take(true, (len > 0).then(|| &bytes[..len]));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 // From a stranger; or the other end was not there when we sent.
@@ -117,10 +117,10 @@ impl UdpWire {
         }
     }
 
-    fn send_one(&self, peer: SocketAddr, octets: &[u8]) {
+    fn send_one(&self, peer: SocketAddr, bytes: &[u8]) {
         let _ = match self.is_connected {
-            true => self.socket.send(octets),
-            false => self.socket.send_to(octets, peer),
+            true => self.socket.send(bytes),
+            false => self.socket.send_to(bytes, peer),
         };
     }
 }

@@ -11,9 +11,9 @@ use pollux_wire::packet::Packet;
 const FRAMES_MIN: usize = 5_000;
 
 /// What tshark must find: the numbers that we meant, and nothing to complain about.
-fn frame(name: String, octets: Vec<u8>) -> Frame {
-    let bth = Packet::parse(&octets).expect("what we sent can be read").bth();
-    Frame::new(name, octets)
+fn frame(name: String, bytes: Vec<u8>) -> Frame {
+    let bth = Packet::parse(&bytes).expect("what we sent can be read").bth();
+    Frame::new(name, bytes)
         .expect("infiniband.bth.opcode", bth.opcode.0)
         .expect("infiniband.bth.destqp", format!("{:#08x}", bth.dest_qp.0))
         .expect("infiniband.bth.psn", bth.psn.get())
@@ -29,7 +29,7 @@ fn every_packet_of_the_suite_is_well_formed() {
     conformance::run(&mut worlds, &filter(), &mut |report| {
         note("capture", report, &mut failures);
         let packets = seen.take().into_iter().enumerate();
-        frames.extend(packets.map(|(nth, octets)| frame(format!("{} {nth}", report.name), octets)));
+        frames.extend(packets.map(|(nth, bytes)| frame(format!("{} {nth}", report.name), bytes)));
     });
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     assert!(frames.len() > FRAMES_MIN || !filter().is_empty(), "only {} frames", frames.len());

@@ -84,7 +84,7 @@ impl Adapters for Virtual {
         true
     }
 
-    fn memory_octets_max(&self) -> u64 {
+    fn memory_bytes_max(&self) -> u64 {
         8 << 20
     }
 }

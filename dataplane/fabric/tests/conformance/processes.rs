@@ -87,12 +87,12 @@ impl Adapters for Pair {
         true
     }
 
-    fn memory(&self, octets: usize) -> Result<Memory, MapError> {
-        if self.is_shared { Memory::shared(octets) } else { Memory::private(octets) }
+    fn memory(&self, bytes: usize) -> Result<Memory, MapError> {
+        if self.is_shared { Memory::shared(bytes) } else { Memory::private(bytes) }
     }
 
-    fn memory_octets_max(&self) -> u64 {
-        setting("POLLUX_MEMORY_OCTETS").unwrap_or(8 << 20)
+    fn memory_bytes_max(&self) -> u64 {
+        setting("POLLUX_MEMORY_BYTES").unwrap_or(8 << 20)
     }
 }
 

@@ -87,7 +87,7 @@ impl OwnSend {
     fn of(send: &SendRequest<'_>) -> Self {
         let data = match send.data {
             Data::Sges(sges) => OwnData::Sges(sges.to_vec()),
-            Data::Inline(octets) => OwnData::Inline(octets.to_vec()),
+            Data::Inline(bytes) => OwnData::Inline(bytes.to_vec()),
         };
         Self { id: send.id, op: send.op, flags: send.flags, data }
     }
@@ -95,7 +95,7 @@ impl OwnSend {
     fn lend(&self) -> SendRequest<'_> {
         let data = match &self.data {
             OwnData::Sges(sges) => Data::Sges(sges),
-            OwnData::Inline(octets) => Data::Inline(octets),
+            OwnData::Inline(bytes) => Data::Inline(bytes),
         };
         SendRequest { id: self.id, op: self.op, flags: self.flags, data }
     }
@@ -282,8 +282,8 @@ impl Adapters for Distants {
         true
     }
 
-    fn memory_octets_max(&self) -> u64 {
-        setting("POLLUX_MEMORY_OCTETS").unwrap_or(64 << 20)
+    fn memory_bytes_max(&self) -> u64 {
+        setting("POLLUX_MEMORY_BYTES").unwrap_or(64 << 20)
     }
 }
 

@@ -149,12 +149,12 @@ impl Link for UnevenLink {
         self.link.attach(lender);
     }
 
-    fn send_packet(&mut self, octets: &[u8]) -> bool {
-        self.has_room() && self.link.send_packet(octets)
+    fn send_packet(&mut self, bytes: &[u8]) -> bool {
+        self.has_room() && self.link.send_packet(bytes)
     }
 
-    fn send_message(&mut self, head: &[u64], octets: usize, fill: impl FnMut(&mut [u8])) -> bool {
-        self.has_room() && self.link.send_message(head, octets, fill)
+    fn send_message(&mut self, head: &[u64], bytes: usize, fill: impl FnMut(&mut [u8])) -> bool {
+        self.has_room() && self.link.send_message(head, bytes, fill)
     }
 
     fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool {

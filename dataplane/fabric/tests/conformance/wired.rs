@@ -125,7 +125,7 @@ impl Adapters for Pair {
         true
     }
 
-    fn memory_octets_max(&self) -> u64 {
+    fn memory_bytes_max(&self) -> u64 {
         8 << 20
     }
 }

@@ -60,7 +60,7 @@ impl Factory for Worlds {
         let wire = Wire { jitter: schedule.jitter, ..self.wire };
         let (world, links) = World::new(self.seed, wire);
         if let Some(seen) = self.seen.clone() {
-            world.set_tap(Box::new(move |_, _, octets| seen.borrow_mut().push(octets.to_vec())));
+            world.set_tap(Box::new(move |_, _, bytes| seen.borrow_mut().push(bytes.to_vec())));
         }
         let mut ends = 0..;
         let devices = links.map(|link| {
@@ -113,7 +113,7 @@ impl Adapters for Virtual {
         true
     }
 
-    fn memory_octets_max(&self) -> u64 {
-        setting("POLLUX_MEMORY_OCTETS").unwrap_or(64 << 20)
+    fn memory_bytes_max(&self) -> u64 {
+        setting("POLLUX_MEMORY_BYTES").unwrap_or(64 << 20)
     }
 }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const MESSAGES: u64 = 2_000;
-const OCTETS: u64 = 4096;
+const BYTES: u64 = 4096;
 const SLOTS: u64 = 16;
 /// Hosts of `single:N` have the LIDs behind their switch.
 const LIDS: [u16; 2] = [2, 3];
@@ -42,7 +42,7 @@ impl Hand {
     fn new(mut device: Box<dyn Device + Send>) -> Self {
         let pd = device.create_pd().unwrap();
         let cq = device.create_cq(64).unwrap();
-        let memory = Memory::shared((OCTETS * SLOTS) as usize).unwrap();
+        let memory = Memory::shared((BYTES * SLOTS) as usize).unwrap();
         let region = device.register(pd, &memory, Access::ALL).unwrap();
         let qp = device.create_qp(&qp_init(QpType::Rc, pd, cq)).unwrap();
         Self { device, pd, cq, qp, memory, region }
@@ -89,23 +89,23 @@ impl Hand {
         }
     }
 
-    fn sge(&self, id: u64, octets: u64) -> [Sge; 1] {
-        let (address, lkey) = (self.region.address + id % SLOTS * OCTETS, self.region.lkey);
-        [Sge { address, octets: octets as u32, lkey }]
+    fn sge(&self, id: u64, bytes: u64) -> [Sge; 1] {
+        let (address, lkey) = (self.region.address + id % SLOTS * BYTES, self.region.lkey);
+        [Sge { address, bytes: bytes as u32, lkey }]
     }
 
     fn post_recv(&mut self, id: u64) {
-        let sges = self.sge(id, OCTETS);
+        let sges = self.sge(id, BYTES);
         self.device.post_recv(self.qp, &[RecvRequest { id, sges: &sges }]).unwrap();
     }
 
     /// Sends messages of all lengths, each with who sends it.
     fn send(&mut self, mark: u8) {
         for id in 0..MESSAGES {
-            let octets = octets(id);
-            let content = vec![mark ^ id as u8; octets as usize];
-            assert!(self.memory.write((id % SLOTS * OCTETS) as usize, &content));
-            let sges = self.sge(id, octets);
+            let bytes = bytes(id);
+            let content = vec![mark ^ id as u8; bytes as usize];
+            assert!(self.memory.write((id % SLOTS * BYTES) as usize, &content));
+            let sges = self.sge(id, bytes);
             let (op, data) = (SendOp::Send, Data::Sges(&sges));
             let request = SendRequest { id, op, flags: SendFlags::SIGNALED, data };
             self.device.post_send(self.qp, &[request]).unwrap();
@@ -121,17 +121,17 @@ impl Hand {
         (0..SLOTS).for_each(|id| self.post_recv(id));
         for id in 0..MESSAGES {
             self.wait(id);
-            let mut content = vec![0; octets(id) as usize];
-            assert!(self.memory.read((id % SLOTS * OCTETS) as usize, &mut content));
-            assert!(content.iter().all(|octet| *octet == mark ^ id as u8), "message {id}");
+            let mut content = vec![0; bytes(id) as usize];
+            assert!(self.memory.read((id % SLOTS * BYTES) as usize, &mut content));
+            assert!(content.iter().all(|byte| *byte == mark ^ id as u8), "message {id}");
             self.post_recv(id + SLOTS);
         }
     }
 }
 
 /// Also such that are lent.
-fn octets(id: u64) -> u64 {
-    [1, 64, 500, OCTETS][id as usize % 4]
+fn bytes(id: u64) -> u64 {
+    [1, 64, 500, BYTES][id as usize % 4]
 }
 
 struct Patience(Instant);

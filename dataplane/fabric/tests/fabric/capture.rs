@@ -16,8 +16,8 @@ type Seen = Rc<RefCell<Vec<(usize, Vec<u8>)>>>;
 fn tap(pair: &Pair) -> Seen {
     let seen = Seen::default();
     let into = seen.clone();
-    pair.world.set_tap(Box::new(move |_, from, octets: &[u8]| {
-        into.borrow_mut().push((from, octets.to_vec()));
+    pair.world.set_tap(Box::new(move |_, from, bytes: &[u8]| {
+        into.borrow_mut().push((from, bytes.to_vec()));
     }));
     seen
 }
@@ -30,9 +30,9 @@ fn carry_out(pair: &mut Pair, op: SendOp, sges: &[Sge]) -> Completion {
     pair.wait(0)
 }
 
-fn post_recv(pair: &mut Pair, octets: u32) {
+fn post_recv(pair: &mut Pair, bytes: u32) {
     let side = &mut pair.sides[1];
-    let sges = [side.sge(0, octets)];
+    let sges = [side.sge(0, bytes)];
     side.device.post_recv(side.qp, &[RecvRequest { id: 0, sges: &sges }]).unwrap();
 }
 
@@ -40,10 +40,10 @@ fn post_recv(pair: &mut Pair, octets: u32) {
 /// the numbers, the acknowledgements and the syndromes are just those that IBA 9.7 gives.
 #[test]
 fn a_scripted_exchange() {
-    let connection = Connection { psn: 100, mtu: Mtu::OCTETS_256, ..Connection::default() };
+    let connection = Connection { psn: 100, mtu: Mtu::BYTES_256, ..Connection::default() };
     let mut pair = Pair::new(1, Wire::default(), &connection);
     let seen = tap(&pair);
-    let sge = |pair: &Pair, octets| [pair.sides[0].sge(0, octets)];
+    let sge = |pair: &Pair, bytes| [pair.sides[0].sge(0, bytes)];
 
     post_recv(&mut pair, 600);
     let three = sge(&pair, 600);
@@ -95,8 +95,8 @@ fn a_scripted_exchange() {
         .iter()
         .zip(script)
         .enumerate()
-        .map(|(nth, ((_, octets), (_, opcode, psn, kind, code)))| {
-            Frame::new(format!("packet {nth}"), octets.clone())
+        .map(|(nth, ((_, bytes), (_, opcode, psn, kind, code)))| {
+            Frame::new(format!("packet {nth}"), bytes.clone())
                 .expect("infiniband.bth.opcode", opcode)
                 .expect("infiniband.bth.psn", psn)
                 .expect("infiniband.aeth.syndrome.opcode", kind)
@@ -119,8 +119,8 @@ fn packets_say_whether_their_sender_has_migrated() {
         post_recv(pair, 0);
         assert_eq!(carry_out(pair, SendOp::Send, &[]).status, CompletionStatus::Success);
         assert_eq!(seen.borrow().len(), 2);
-        frames.extend(seen.take().into_iter().map(|(from, octets)| {
-            Frame::new(format!("a packet of {from}"), octets)
+        frames.extend(seen.take().into_iter().map(|(from, bytes)| {
+            Frame::new(format!("a packet of {from}"), bytes)
                 .expect("infiniband.bth.m", mig_req)
                 .expect("infiniband.grh.nxthdr", next_header)
         }));
@@ -151,8 +151,8 @@ fn packets_say_whether_their_sender_has_migrated() {
 #[test]
 fn traffic_of_all_kinds_is_well_formed() {
     let mut frames = Vec::new();
-    for mtu in [Mtu::OCTETS_256, Mtu::OCTETS_1024, Mtu::OCTETS_4096] {
-        for octets in [0, 1, 255, 256, 257, 5000] {
+    for mtu in [Mtu::BYTES_256, Mtu::BYTES_1024, Mtu::BYTES_4096] {
+        for bytes in [0, 1, 255, 256, 257, 5000] {
             let connection = Connection { mtu, ..Connection::default() };
             let mut pair = Pair::new(1, Wire::default(), &connection);
             // A dissector that guesses by content finds nothing in ones.
@@ -160,20 +160,20 @@ fn traffic_of_all_kinds_is_well_formed() {
                 assert!(side.memory.write(0, &[0xff; 8192]));
             }
             let seen = tap(&pair);
-            let (remote, sge) = (pair.sides[1].remote(0), [pair.sides[0].sge(0, octets)]);
+            let (remote, sge) = (pair.sides[1].remote(0), [pair.sides[0].sge(0, bytes)]);
             for op in [SendOp::Send, SendOp::SendImm(1), SendOp::WriteImm(remote, 2)] {
-                post_recv(&mut pair, octets);
+                post_recv(&mut pair, bytes);
                 carry_out(&mut pair, op, &sge);
             }
             for op in [SendOp::Write(remote), SendOp::Read(remote)] {
                 carry_out(&mut pair, op, &sge);
             }
-            frames.extend(seen.take().into_iter().map(|(_, octets)| octets));
+            frames.extend(seen.take().into_iter().map(|(_, bytes)| bytes));
         }
     }
     assert!(frames.len() > 300, "{} packets", frames.len());
-    let octets: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
-    let Some(rows) = dissect("traffic_of_all_kinds_is_well_formed", &octets, &[]) else { return };
+    let bytes: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+    let Some(rows) = dissect("traffic_of_all_kinds_is_well_formed", &bytes, &[]) else { return };
     let malformed: Vec<_> = rows.iter().filter(|row| !row.malformed.is_empty()).collect();
     assert_eq!(malformed.len(), 0);
 }

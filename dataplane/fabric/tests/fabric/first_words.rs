@@ -21,7 +21,7 @@ fn a_message_of_many_packets_and_back_by_read() {
         a.device.post_send(a.qp, &[request]).unwrap();
 
         let came = pair.wait(1);
-        assert_eq!((came.id, came.status, came.octets), (7, CompletionStatus::Success, 30_000));
+        assert_eq!((came.id, came.status, came.bytes), (7, CompletionStatus::Success, 30_000));
         assert_eq!(came.with, With::Imm(0xabcd));
         let done = pair.wait(0);
         assert_eq!((done.id, done.status), (8, CompletionStatus::Success));

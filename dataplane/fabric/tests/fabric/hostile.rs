@@ -19,12 +19,12 @@ fn dropped<L: Link>(device: &SoftDevice<L>) -> u64 {
 
 proptest! {
     #[test]
-    fn octets_that_are_no_packet_are_dropped_and_counted_once(
-        octets in proptest::collection::vec(any::<u8>(), 0..300),
+    fn bytes_that_are_no_packet_are_dropped_and_counted_once(
+        bytes in proptest::collection::vec(any::<u8>(), 0..300),
     ) {
         let mut pair = Pair::new(1, Wire::default(), &Connection::default());
         let device = &mut pair.sides[1].device;
-        device.adapter_mut().handle_packet(Time::START, &octets);
+        device.adapter_mut().handle_packet(Time::START, &bytes);
         device.progress();
         prop_assert_eq!(dropped(device), 1);
     }
@@ -33,20 +33,20 @@ proptest! {
     /// pair's to say, and what that does not take is counted.
     #[test]
     fn packets_of_any_content_are_taken_or_dropped_and_counted_once(
-        octets in proptest::collection::vec(any::<u8>(), 28..300),
+        bytes in proptest::collection::vec(any::<u8>(), 28..300),
     ) {
-        let mut octets = octets;
-        let words = (octets.len() - 2) / 4;
-        octets.truncate(words * 4 + 2);
-        octets[..8].copy_from_slice(&[0, 2, 0, 2, 0, words as u8, 0, 1]);
-        octets[9] &= 0xf0;
-        octets[10..12].copy_from_slice(&[0xff, 0xff]);
-        octets[13..16].copy_from_slice(&[0, 0, 0x40]);
-        seal(&mut octets);
-        let opcode = Opcode(octets[8]);
+        let mut bytes = bytes;
+        let words = (bytes.len() - 2) / 4;
+        bytes.truncate(words * 4 + 2);
+        bytes[..8].copy_from_slice(&[0, 2, 0, 2, 0, words as u8, 0, 1]);
+        bytes[9] &= 0xf0;
+        bytes[10..12].copy_from_slice(&[0xff, 0xff]);
+        bytes[13..16].copy_from_slice(&[0, 0, 0x40]);
+        seal(&mut bytes);
+        let opcode = Opcode(bytes[8]);
         let mut pair = Pair::new(1, Wire::default(), &Connection::default());
         let device = &mut pair.sides[1].device;
-        device.adapter_mut().handle_packet(Time::START, &octets);
+        device.adapter_mut().handle_packet(Time::START, &bytes);
         device.progress();
         let is_rc = opcode.transport() == Transport::RC;
         prop_assert!(dropped(device) == 1 || is_rc && dropped(device) == 0, "{:?}", opcode);
@@ -64,7 +64,7 @@ proptest! {
     fn words_that_make_no_sense_are_dropped_and_counted_each(
         operation in 0..0x18u8, flags in 0..16u64, ahead in 0..3u32, packets in any::<u32>(),
         few in 0..6u64, says_few: bool, more in proptest::collection::vec(any::<u64>(), 0..5),
-        octets in prop_oneof![Just(0usize), Just(8), Just(1024), Just(4096), 0..600usize],
+        bytes in prop_oneof![Just(0usize), Just(8), Just(1024), Just(4096), 0..600usize],
     ) {
         let connection = Connection::default();
         let (world, [mut peer, link]) = World::new(1, Wire::default());
@@ -85,7 +85,7 @@ proptest! {
             let opcode = Opcode(operation);
             let mut head = words(opcode, flags, qpn, psn, packets).to_vec();
             head.extend_from_slice(&more);
-            assert!(peer.send_message(&head, octets, |octets| octets.fill(3)));
+            assert!(peer.send_message(&head, bytes, |bytes| bytes.fill(3)));
         }
         for _ in 0..10 {
             world.step();
@@ -124,22 +124,22 @@ fn an_answer_that_counts_wrongly_completes_nothing() {
     // One packet that says to be 2^32 - 1, and one more in its place.
     for (psn, packets) in [(connection.psn, u64::from(u32::MAX)), (connection.psn - 1, 2)] {
         let head = words(middle, 0, qpn, psn, packets);
-        assert!(peer.send_message(&head, 1024, |octets| octets.fill(3)));
+        assert!(peer.send_message(&head, 1024, |bytes| bytes.fill(3)));
     }
     assert!(world.step());
     assert_eq!(b.poll(), None);
 }
 
-/// Packets of a real exchange, each with one octet changed and its CRCs made good again: whatever
+/// Packets of a real exchange, each with one byte changed and its CRCs made good again: whatever
 /// they do, it is only what their queue pair allows, and the adapter goes on.
 #[test]
-fn packets_with_a_changed_octet_harm_nobody_else() {
+fn packets_with_a_changed_byte_harm_nobody_else() {
     let mut pair = Pair::new(1, Wire::default(), &Connection::default());
     let seen = Rc::new(RefCell::new(Vec::new()));
     let into = seen.clone();
-    pair.world.set_tap(Box::new(move |_, from, octets: &[u8]| {
+    pair.world.set_tap(Box::new(move |_, from, bytes: &[u8]| {
         if from == 0 {
-            into.borrow_mut().push(octets.to_vec());
+            into.borrow_mut().push(bytes.to_vec());
         }
     }));
     let sges = [pair.sides[0].sge(0, 3000)];

@@ -60,18 +60,18 @@ fn packet(from: u32, sl: u8) -> Frame {
         rd: None,
         extended: Extended::None,
     };
-    let mut octets = vec![0; 4096];
-    let len = headers.emit(&[0; 2048], &mut octets).unwrap();
-    octets.truncate(len);
-    Frame::Packet(octets)
+    let mut bytes = vec![0; 4096];
+    let len = headers.emit(&[0; 2048], &mut bytes).unwrap();
+    bytes.truncate(len);
+    Frame::Packet(bytes)
 }
 
-/// Octets of such a packet, LRH to VCRC.
-const OCTETS: u64 = 8 + 12 + 2048 + 4 + 2;
+/// Bytes of such a packet, LRH to VCRC.
+const BYTES: u64 = 8 + 12 + 2048 + 4 + 2;
 
 fn sl_of(frame: &Frame) -> u8 {
-    let Frame::Packet(octets) = frame else { panic!("links with a rate carry packets") };
-    let packet = Packet::parse(octets).unwrap();
+    let Frame::Packet(bytes) = frame else { panic!("links with a rate carry packets") };
+    let packet = Packet::parse(bytes).unwrap();
     assert!(packet.vcrc_ok() && packet.icrc_ok());
     packet.lrh().sl
 }
@@ -104,7 +104,7 @@ fn packets_take_the_time_that_the_rate_says() {
     let mut net = net();
     net.send(Time::START, host(1), packet(1, 0));
     // 100 Gb/s, over two links, each rounded up to a nanosecond.
-    let once = (OCTETS * 8).div_ceil(100);
+    let once = (BYTES * 8).div_ceil(100);
     assert_eq!(run(&mut net), (Time::from_nanos(2 * once), vec![0]));
     let mut net = self::net();
     for _ in 0..10 {

@@ -4,20 +4,20 @@ use crate::pair::{Connection, Pair};
 use pollux_fabric::link::world::Wire;
 use pollux_verbs::*;
 
-const OCTETS: usize = 4096;
+const BYTES: usize = 4096;
 
 fn post(pair: &mut Pair, op: SendOp) {
     let side = &mut pair.sides[0];
-    let sges = [side.sge(0, OCTETS as u32)];
+    let sges = [side.sge(0, BYTES as u32)];
     let (flags, data) = (SendFlags::SIGNALED, Data::Sges(&sges));
     side.device.post_send(side.qp, &[SendRequest { id: 1, op, flags, data }]).unwrap();
 }
 
 /// What lies at the front of a side's memory.
 fn content(pair: &Pair, side: usize) -> Vec<u8> {
-    let mut octets = vec![0; OCTETS];
-    assert!(pair.sides[side].memory.read(0, &mut octets));
-    octets
+    let mut bytes = vec![0; BYTES];
+    assert!(pair.sides[side].memory.read(0, &mut bytes));
+    bytes
 }
 
 fn change(pair: &mut Pair, side: usize, change: &QpAttributes) {
@@ -35,7 +35,7 @@ fn a_flushed_write_takes_nothing_from_what_its_owner_wrote_later() {
     let write = SendOp::Write(pair.sides[1].remote(0));
     post(&mut pair, write);
     change(&mut pair, 0, &err());
-    assert!(pair.sides[0].memory.write(0, &[0x5e; OCTETS]));
+    assert!(pair.sides[0].memory.write(0, &[0x5e; BYTES]));
     assert!(pair.world.step());
     pair.sides[1].device.progress();
     assert!(!content(&pair, 1).contains(&0x5e));
@@ -51,7 +51,7 @@ fn an_answer_takes_nothing_from_what_was_written_after_the_leave_ended() {
         assert!(pair.world.step());
         pair.sides[1].device.progress();
         change(&mut pair, 1, &ending);
-        assert!(pair.sides[1].memory.write(0, &[0x5e; OCTETS]));
+        assert!(pair.sides[1].memory.write(0, &[0x5e; BYTES]));
         assert!(pair.world.step());
         pair.sides[0].device.progress();
         assert!(!content(&pair, 0).contains(&0x5e), "{:?}", ending.state);
@@ -65,8 +65,8 @@ fn an_answer_through_a_window_is_what_lay_there_when_it_left() {
     let window = side.device.create_window(side.pd).unwrap().rkey;
     let rkey = RKey(window.0 + 1);
     let (address, region) = (side.region.address, side.region.lkey);
-    let (octets, access) = (OCTETS as u64, Access::REMOTE_READ);
-    let bind = SendOp::Bind(work::Bind { window, rkey, region, address, octets, access });
+    let (bytes, access) = (BYTES as u64, Access::REMOTE_READ);
+    let bind = SendOp::Bind(work::Bind { window, rkey, region, address, bytes, access });
     let local = |op| SendRequest { id: 2, op, flags: SendFlags::SIGNALED, data: Data::EMPTY };
     side.device.post_send(side.qp, &[local(bind)]).unwrap();
     post(&mut pair, SendOp::Read(Remote { address, rkey }));
@@ -74,7 +74,7 @@ fn an_answer_through_a_window_is_what_lay_there_when_it_left() {
     let side = &mut pair.sides[1];
     side.device.progress();
     side.device.post_send(side.qp, &[local(SendOp::LocalInvalidate(rkey))]).unwrap();
-    assert!(side.memory.write(0, &[0x5e; OCTETS]));
+    assert!(side.memory.write(0, &[0x5e; BYTES]));
     assert_eq!(pair.wait(0).status, CompletionStatus::Success);
     assert!(!content(&pair, 0).contains(&0x5e));
 }

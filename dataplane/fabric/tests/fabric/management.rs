@@ -48,8 +48,8 @@ fn carry(nets: &mut [Net; 2]) {
         now = now + Duration::from_micros(1);
         nets.iter_mut().for_each(|net| net.advance(now));
         for (from, to) in [(0, 1), (1, 0)] {
-            while let Some(octets) = nets[from].poll_foreign(WIRE) {
-                nets[to].receive_foreign(now, WIRE, &octets);
+            while let Some(bytes) = nets[from].poll_foreign(WIRE) {
+                nets[to].receive_foreign(now, WIRE, &bytes);
             }
         }
     }
@@ -121,8 +121,8 @@ fn captures_see_management_and_faults_strike_it() {
     let mut net = net(1, Wire::default());
     let seen = Arc::new(Mutex::new(Vec::new()));
     let tapped = Arc::clone(&seen);
-    net.set_tap(Box::new(move |_, end, octets| {
-        let packet = Packet::parse(octets).unwrap();
+    net.set_tap(Box::new(move |_, end, bytes| {
+        let packet = Packet::parse(bytes).unwrap();
         assert!(packet.icrc_ok() && packet.vcrc_ok());
         tapped.lock().unwrap().push((end, packet.lrh().vl, packet.bth().dest_qp));
     }));
@@ -196,8 +196,8 @@ impl Program {
         Self { device, memory, region, pd, cq, qp }
     }
 
-    fn sge(&self, at: u64, octets: u32) -> Sge {
-        Sge { address: self.region.address + at, octets, lkey: self.region.lkey }
+    fn sge(&self, at: u64, bytes: u32) -> Sge {
+        Sge { address: self.region.address + at, bytes, lkey: self.region.lkey }
     }
 
     fn receive(&mut self) {
@@ -323,8 +323,8 @@ proptest! {
         if seal {
             pollux_wire::packet::seal(&mut good);
         }
-        for octets in frames.iter().chain([&good]) {
-            net.receive_foreign(Time::START, WIRE, octets);
+        for bytes in frames.iter().chain([&good]) {
+            net.receive_foreign(Time::START, WIRE, bytes);
         }
         finish(&mut net);
         if !seal {

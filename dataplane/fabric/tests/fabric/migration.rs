@@ -122,8 +122,8 @@ struct Host {
 
 /// The `nth` message of a host; half of them are short.
 fn message(host: usize, nth: u64) -> Vec<u8> {
-    let octets = if nth.is_multiple_of(2) { 3000 } else { 100 };
-    nth.to_be_bytes().into_iter().map(|octet| octet ^ host as u8).cycle().take(octets).collect()
+    let bytes = if nth.is_multiple_of(2) { 3000 } else { 100 };
+    nth.to_be_bytes().into_iter().map(|byte| byte ^ host as u8).cycle().take(bytes).collect()
 }
 
 impl Host {
@@ -149,14 +149,14 @@ impl Host {
         let (side, slot) = (&mut self.side, self.posted % SLOTS * SLOT);
         let (op, sge) = match read {
             Some(remote) => {
-                let octets = message(1 - nth, 0).len() as u32;
-                (SendOp::Read(remote), side.sge(ANSWERS_AT + slot, octets))
+                let bytes = message(1 - nth, 0).len() as u32;
+                (SendOp::Read(remote), side.sge(ANSWERS_AT + slot, bytes))
             }
             None => {
-                let octets = message(nth, self.sent);
-                assert!(side.memory.write(slot as usize, &octets));
+                let bytes = message(nth, self.sent);
+                assert!(side.memory.write(slot as usize, &bytes));
                 self.sent += 1;
-                (SendOp::Send, side.sge(slot, octets.len() as u32))
+                (SendOp::Send, side.sge(slot, bytes.len() as u32))
             }
         };
         let (sges, flags) = ([sge], SendFlags::SIGNALED);
@@ -170,7 +170,7 @@ impl Host {
     fn take_completions(&mut self, nth: usize) {
         while let Some(found) = self.side.poll() {
             assert_eq!(found.status, CompletionStatus::Success, "{found:?}");
-            let (id, octets) = if found.kind.is_recv() {
+            let (id, bytes) = if found.kind.is_recv() {
                 self.received += 1;
                 (self.received - 1, message(1 - nth, self.received - 1))
             } else {
@@ -180,9 +180,9 @@ impl Host {
             };
             assert_eq!(found.id, id, "in order, once");
             let area = if found.kind.is_recv() { RECEIVES_AT } else { ANSWERS_AT };
-            let mut came = vec![0; octets.len()];
+            let mut came = vec![0; bytes.len()];
             assert!(self.side.memory.read((area + id % SLOTS * SLOT) as usize, &mut came));
-            assert!(came == octets, "the octets of {found:?}");
+            assert!(came == bytes, "the bytes of {found:?}");
             if found.kind.is_recv() {
                 self.post_recv(id + SLOTS);
             }
@@ -214,7 +214,7 @@ impl Scenario {
         let wire = Wire { packets_only: rng.below(2) == 0, ..Wire::default() };
         let world = NetWorld::new(Net::new(subnet(seed), seed, wire));
         let connection =
-            Connection { timeout: TimeCode(6), memory_octets: 1 << 18, ..Connection::default() };
+            Connection { timeout: TimeCode(6), memory_bytes: 1 << 18, ..Connection::default() };
         let mut hosts = [0, 1].map(|nth| Host::new(&world, nth, &connection));
         let qpns = [0, 1].map(|nth| hosts[nth].side.device.qpn(hosts[nth].side.qp).unwrap());
         for (nth, host) in hosts.iter_mut().enumerate() {

@@ -28,7 +28,7 @@ pub struct Connection {
     pub mtu: Mtu,
     /// The first sequence number, both ways.
     pub psn: u32,
-    pub memory_octets: usize,
+    pub memory_bytes: usize,
     pub retries: Retries,
     pub rnr_retries: Retries,
     pub timeout: TimeCode,
@@ -38,9 +38,9 @@ impl Default for Connection {
     fn default() -> Self {
         Self {
             qp_type: QpType::Rc,
-            mtu: Mtu::OCTETS_1024,
+            mtu: Mtu::BYTES_1024,
             psn: 0xff_fff0,
-            memory_octets: 1 << 16,
+            memory_bytes: 1 << 16,
             retries: Retries::SEVEN,
             rnr_retries: Retries::SEVEN,
             timeout: TimeCode(10),
@@ -114,8 +114,8 @@ impl<L: Link> Side<L> {
     }
 
     /// An entry that names part of the side's memory.
-    pub fn sge(&self, at: u64, octets: u32) -> Sge {
-        Sge { address: self.region.address + at, octets, lkey: self.region.lkey }
+    pub fn sge(&self, at: u64, bytes: u32) -> Sge {
+        Sge { address: self.region.address + at, bytes, lkey: self.region.lkey }
     }
 
     /// The same for the peer.
@@ -150,7 +150,7 @@ pub fn path(lid: u16) -> AddressVector {
 pub fn side<L: Link>(link: L, lid: u16, connection: &Connection) -> Side<L> {
     let port = Port::active(Lid(lid), Guid(u64::from(lid)));
     let device = SoftDevice::new("soft", Adapter::new(port), link);
-    let memory = Memory::private(connection.memory_octets).unwrap();
+    let memory = Memory::private(connection.memory_bytes).unwrap();
     side_of(device, memory, connection)
 }
 
@@ -178,7 +178,7 @@ pub fn qp_init(qp_type: QpType, pd: Pd, cq: Cq) -> QpInit {
         recv_requests_max: 256,
         send_sges_max: 4,
         recv_sges_max: 4,
-        inline_octets_max: 64,
+        inline_bytes_max: 64,
         signal_all: false,
     }
 }

@@ -131,8 +131,8 @@ impl Hosts {
 /// Notes every trap that goes past, and every answer to one.
 fn tap(traps: &Traps) -> pollux_fabric::net::Tap {
     let traps = Arc::clone(traps);
-    Box::new(move |_, _, octets| {
-        let packet = Packet::parse(octets).unwrap();
+    Box::new(move |_, _, bytes| {
+        let packet = Packet::parse(bytes).unwrap();
         let Ok(mad) = <&[u8; MAD_LEN]>::try_from(packet.payload()) else { return };
         let Ok((header, _)) = MadHeader::read(mad) else { return };
         if header.mgmt_class == MgmtClass::SUBN_LID_ROUTED && header.attribute_id == Notice::ID {

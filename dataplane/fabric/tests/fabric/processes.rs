@@ -54,8 +54,8 @@ fn client(name: &str, host: u32) -> Side<ProcessLink> {
     client_with(name, host, SLOT * SLOTS)
 }
 
-/// The same with so many octets of memory.
-fn client_with(name: &str, host: u32, octets: usize) -> Side<ProcessLink> {
+/// The same with so many bytes of memory.
+fn client_with(name: &str, host: u32, bytes: usize) -> Side<ProcessLink> {
     let begun = Instant::now();
     let device = loop {
         match open(name, clock()) {
@@ -65,7 +65,7 @@ fn client_with(name: &str, host: u32, octets: usize) -> Side<ProcessLink> {
         }
         std::thread::yield_now();
     };
-    let memory = Memory::shared(octets).unwrap();
+    let memory = Memory::shared(bytes).unwrap();
     let mut side = side_of(device, memory, &connection());
     wait_for(&mut side, |side| side.device.port(1).unwrap().state == PortState::ACTIVE);
     let peer = side.device.qpn(side.qp).unwrap();
@@ -83,11 +83,11 @@ fn wait_for(side: &mut Side<ProcessLink>, is: impl Fn(&Side<ProcessLink>) -> boo
 }
 
 /// From none over those that travel with the headers to those that stay where they are.
-fn octets(which: usize) -> usize {
+fn bytes(which: usize) -> usize {
     [0, 1, 64, 188, 189, 4096, 65_520, 33][which % 8]
 }
 
-fn octet(which: usize) -> u8 {
+fn byte(which: usize) -> u8 {
     (which * 31 + 1) as u8
 }
 
@@ -96,8 +96,8 @@ fn send(side: &mut Side<ProcessLink>, messages: usize, mut waiting: impl FnMut()
     let (mut posted, mut done) = (0, 0);
     while done < messages {
         if posted < messages && posted - done < SLOTS {
-            let (at, length) = (posted % SLOTS * SLOT, octets(posted));
-            assert!(side.memory.write(at, &vec![octet(posted); length]));
+            let (at, length) = (posted % SLOTS * SLOT, bytes(posted));
+            assert!(side.memory.write(at, &vec![byte(posted); length]));
             let sges = [side.sge(at as u64, length as u32)];
             let (id, op, data) = (posted as u64, SendOp::SendImm(posted as u32), Data::Sges(&sges));
             let request = SendRequest { id, op, flags: SendFlags::SIGNALED, data };
@@ -134,10 +134,10 @@ impl Receiver {
         let came = self.came;
         assert_eq!((completion.id, completion.status), (came as u64, CompletionStatus::Success));
         assert_eq!(completion.with, With::Imm(came as u32));
-        assert_eq!(completion.octets as usize, octets(came));
-        let mut content = vec![0; octets(came)];
+        assert_eq!(completion.bytes as usize, bytes(came));
+        let mut content = vec![0; bytes(came)];
         assert!(side.memory.read(came % SLOTS * SLOT, &mut content));
-        assert!(content.iter().all(|&found| found == octet(came)), "message {came}");
+        assert!(content.iter().all(|&found| found == byte(came)), "message {came}");
         self.came += 1;
     }
 
@@ -217,7 +217,7 @@ fn mappings() -> usize {
     maps.lines().filter(|line| line.contains("pollux-")).count()
 }
 
-/// Octets of addresses that are in use.
+/// Bytes of addresses that are in use.
 fn address_space() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
@@ -392,8 +392,8 @@ fn exchange_from(
     messages: usize,
 ) {
     for _ in 0..messages {
-        let sges = [b.sge(0, octets(*sent) as u32)];
-        assert!(b.memory.write(0, &vec![octet(*sent); octets(*sent)]));
+        let sges = [b.sge(0, bytes(*sent) as u32)];
+        assert!(b.memory.write(0, &vec![byte(*sent); bytes(*sent)]));
         let op = SendOp::SendImm(*sent as u32);
         let (flags, data) = (SendFlags::SIGNALED, Data::Sges(&sges));
         b.device.post_send(b.qp, &[SendRequest { id: 0, op, flags, data }]).unwrap();

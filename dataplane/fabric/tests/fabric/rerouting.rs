@@ -16,7 +16,7 @@ use pollux_wire::mad::smp::PortState;
 use pollux_wire::units::TimeCode;
 
 const MESSAGES: u64 = 40;
-const OCTETS: u32 = 3_000;
+const BYTES: u32 = 3_000;
 const FAILURES: usize = 2;
 
 /// A fat tree with a manager, and a connection from its first host to its last.
@@ -80,7 +80,7 @@ impl Tree {
 
 /// The message of a number: that number, again and again.
 fn message(number: u64) -> Vec<u8> {
-    number.to_be_bytes().into_iter().cycle().take(OCTETS as usize).collect()
+    number.to_be_bytes().into_iter().cycle().take(BYTES as usize).collect()
 }
 
 /// Sends all, while links fail and come back; gives how many of the failures met traffic.
@@ -89,10 +89,10 @@ fn run(seed: u64, wire: Wire) -> usize {
     let mut tree = Tree::new(seed, wire);
     let [sender, receiver] = &mut tree.sides;
     for id in 0..MESSAGES {
-        let sges = [receiver.sge(id * u64::from(OCTETS), OCTETS)];
+        let sges = [receiver.sge(id * u64::from(BYTES), BYTES)];
         receiver.device.post_recv(receiver.qp, &[RecvRequest { id, sges: &sges }]).unwrap();
-        assert!(sender.memory.write(id as usize * OCTETS as usize, &message(id)));
-        let sges = [sender.sge(id * u64::from(OCTETS), OCTETS)];
+        assert!(sender.memory.write(id as usize * BYTES as usize, &message(id)));
+        let sges = [sender.sge(id * u64::from(BYTES), BYTES)];
         let (op, data, flags) = (SendOp::Send, Data::Sges(&sges), SendFlags::SIGNALED);
         sender.device.post_send(sender.qp, &[SendRequest { id, op, data, flags }]).unwrap();
     }
@@ -124,9 +124,9 @@ fn run(seed: u64, wire: Wire) -> usize {
     let all: Vec<u64> = (0..MESSAGES).collect();
     assert_eq!((&sent, &came), (&all, &all), "seed {seed}: each once and in order");
     for id in all {
-        let mut octets = vec![0; OCTETS as usize];
-        assert!(tree.sides[1].memory.read(id as usize * OCTETS as usize, &mut octets));
-        assert!(octets == message(id), "seed {seed}: message {id}");
+        let mut bytes = vec![0; BYTES as usize];
+        assert!(tree.sides[1].memory.read(id as usize * BYTES as usize, &mut bytes));
+        assert!(bytes == message(id), "seed {seed}: message {id}");
     }
     met
 }

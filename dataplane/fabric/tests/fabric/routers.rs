@@ -45,8 +45,8 @@ impl Routed {
         let mut net = Net::new(subnet, 1, Wire::default());
         let seen = Seen::default();
         let noted = seen.clone();
-        net.set_tap(Box::new(move |_, from, octets| {
-            let packet = Packet::parse(octets).unwrap();
+        net.set_tap(Box::new(move |_, from, bytes| {
+            let packet = Packet::parse(bytes).unwrap();
             assert!(packet.icrc_ok() && packet.vcrc_ok());
             let grh = packet.grh().expect("what crosses a router has one");
             noted.lock().unwrap().insert(from, grh.hop_lmt);
@@ -59,7 +59,7 @@ impl Routed {
         let end = self.hosts[nth];
         let adapter = Adapter::new(self.world.net().port(end));
         let device = SoftDevice::new("soft", adapter, self.world.link(end));
-        side_of(device, Memory::private(connection.memory_octets).unwrap(), connection)
+        side_of(device, Memory::private(connection.memory_bytes).unwrap(), connection)
     }
 
     /// The way to the other host.
@@ -101,8 +101,8 @@ impl Routed {
     }
 }
 
-fn send(side: &mut Side<NetLink>, octets: u32, op: SendOp) {
-    let sges = [side.sge(0, octets)];
+fn send(side: &mut Side<NetLink>, bytes: u32, op: SendOp) {
+    let sges = [side.sge(0, bytes)];
     let request = SendRequest { id: 1, op, data: Data::Sges(&sges), flags: SendFlags::SIGNALED };
     side.device.post_send(side.qp, &[request]).unwrap();
 }
@@ -122,12 +122,12 @@ fn a_connection_crosses_a_router() {
         receive(&mut sides[to]);
         send(&mut sides[from], 10_000, SendOp::Send);
         let came = routed.wait(&mut sides, to).expect("it comes");
-        assert_eq!((came.status, came.octets), (CompletionStatus::Success, 10_000));
+        assert_eq!((came.status, came.bytes), (CompletionStatus::Success, 10_000));
         let done = routed.wait(&mut sides, from).expect("it is acknowledged");
         assert_eq!(done.status, CompletionStatus::Success);
-        let mut octets = [0; 10_000];
-        assert!(sides[to].memory.read(0x8000, &mut octets));
-        assert!(octets.iter().all(|octet| *octet == from as u8 + 1));
+        let mut bytes = [0; 10_000];
+        assert!(sides[to].memory.read(0x8000, &mut bytes));
+        assert!(bytes.iter().all(|byte| *byte == from as u8 + 1));
     }
     let seen = routed.seen.lock().unwrap();
     for port in [1, 2] {

@@ -22,16 +22,16 @@ type Packets = Rc<RefCell<Vec<Vec<u8>>>>;
 fn sent_by(pair: &Pair, from: usize) -> Packets {
     let seen = Packets::default();
     let into = seen.clone();
-    pair.world.set_tap(Box::new(move |_, end, octets: &[u8]| {
+    pair.world.set_tap(Box::new(move |_, end, bytes: &[u8]| {
         if end == from {
-            into.borrow_mut().push(octets.to_vec());
+            into.borrow_mut().push(bytes.to_vec());
         }
     }));
     seen
 }
 
 /// Gives `side` a packet of zeros, as its peer would send it.
-fn give(pair: &mut Pair, side: usize, opcode: Opcode, psn: Psn, ext: Extended, octets: usize) {
+fn give(pair: &mut Pair, side: usize, opcode: Opcode, psn: Psn, ext: Extended, bytes: usize) {
     let to = &mut pair.sides[side];
     let dest_qp = to.device.qpn(to.qp).unwrap();
     let headers = Headers {
@@ -41,8 +41,8 @@ fn give(pair: &mut Pair, side: usize, opcode: Opcode, psn: Psn, ext: Extended, o
         rd: None,
         extended: ext,
     };
-    let mut out = vec![0; octets + 128];
-    let len = headers.emit(&vec![0; octets], &mut out).unwrap();
+    let mut out = vec![0; bytes + 128];
+    let len = headers.emit(&vec![0; bytes], &mut out).unwrap();
     out.truncate(len);
     let now = pair.world.now();
     to.device.adapter_mut().handle_packet(now, &out);
@@ -56,9 +56,9 @@ fn answer(pair: &mut Pair, psn: Psn, syndrome: Syndrome) {
 }
 
 /// Posts a signalled request at a side.
-fn post(pair: &mut Pair, side: usize, op: SendOp, octets: u32) {
+fn post(pair: &mut Pair, side: usize, op: SendOp, bytes: u32) {
     let side = &mut pair.sides[side];
-    let sges = [side.sge(0, octets)];
+    let sges = [side.sge(0, bytes)];
     let request = SendRequest { id: 1, op, flags: SendFlags::SIGNALED, data: Data::Sges(&sges) };
     side.device.post_send(side.qp, &[request]).unwrap();
 }
@@ -75,13 +75,13 @@ fn psn(nth: u32) -> Psn {
 #[test]
 fn a_long_message_waits_for_acknowledgements() {
     let connection =
-        Connection { mtu: Mtu::OCTETS_256, memory_octets: 1 << 20, ..Connection::default() };
+        Connection { mtu: Mtu::BYTES_256, memory_bytes: 1 << 20, ..Connection::default() };
     let mut pair = Pair::new(1, Wire::default(), &connection);
     let sent = sent_by(&pair, 0);
-    let octets: Vec<u8> = (0..300_000u32).map(|at| (at / 256 + at) as u8).collect();
-    assert!(pair.sides[0].memory.write(0, &octets));
+    let bytes: Vec<u8> = (0..300_000u32).map(|at| (at / 256 + at) as u8).collect();
+    assert!(pair.sides[0].memory.write(0, &bytes));
     let write = SendOp::Write(pair.sides[1].remote(0));
-    post(&mut pair, 0, write, octets.len() as u32);
+    post(&mut pair, 0, write, bytes.len() as u32);
     assert_eq!(sent.borrow().len(), 256);
 
     // Nobody can have received what was not sent, though it has its number.
@@ -91,10 +91,10 @@ fn a_long_message_waits_for_acknowledgements() {
     assert_eq!(sent.borrow().len(), 256);
 
     assert_eq!(pair.wait(0).status, CompletionStatus::Success);
-    assert_eq!(sent.borrow().len(), octets.len().div_ceil(256));
-    let mut came = vec![0; octets.len()];
+    assert_eq!(sent.borrow().len(), bytes.len().div_ceil(256));
+    let mut came = vec![0; bytes.len()];
     assert!(pair.sides[1].memory.read(0, &mut came));
-    assert_eq!(came, octets);
+    assert_eq!(came, bytes);
 }
 
 #[test]
@@ -131,8 +131,8 @@ fn a_fence_holds_back_what_stays_in_the_adapter() {
     let region = side.device.register(pd, &memory, Access::ALL).unwrap();
     let window = side.device.create_window(pd).unwrap().rkey;
     let rkey = RKey(window.0 + 1);
-    let (address, octets, access) = (region.address, 64, Access::REMOTE_READ);
-    let bind = Bind { window, rkey, region: region.lkey, address, octets, access };
+    let (address, bytes, access) = (region.address, 64, Access::REMOTE_READ);
+    let bind = Bind { window, rkey, region: region.lkey, address, bytes, access };
     let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
     let local = |op| SendRequest { id: 2, op, flags: fenced, data: Data::EMPTY };
     side.device.post_send(side.qp, &[local(SendOp::Bind(bind))]).unwrap();
@@ -183,7 +183,7 @@ fn a_message_that_begins_within_another_takes_its_receive() {
     give(&mut pair, 1, first, psn(0), Extended::None, 1024);
     give(&mut pair, 1, only, psn(1), Extended::None, 12);
     let came = pair.poll(1).unwrap();
-    assert_eq!((came.id, came.status, came.octets), (7, CompletionStatus::Success, 12));
+    assert_eq!((came.id, came.status, came.bytes), (7, CompletionStatus::Success, 12));
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_write_longer_than_a_message_is_invalid() {
             false => AsyncEvent::QpAccessError(side.qp),
         };
         let told = std::iter::from_fn(|| side.device.async_event()).any(|found| found == event);
-        assert!(told, "{event:?} of {dma_len:#x} octets");
+        assert!(told, "{event:?} of {dma_len:#x} bytes");
     }
 }
 
@@ -235,17 +235,17 @@ fn a_datagram_longer_than_the_port_carries_is_dropped() {
         let connection = Connection { qp_type: QpType::Ud, ..Connection::default() };
         let wire = Wire { packets_only, ..Wire::default() };
         let mut pair = Pair::new(1, wire, &connection);
-        pair.sides[1].device.adapter_mut().port_mut().mtu = Mtu::OCTETS_256;
+        pair.sides[1].device.adapter_mut().port_mut().mtu = Mtu::BYTES_256;
         let side = &mut pair.sides[1];
         let sges = [side.sge(0, 1024)];
         side.device.post_recv(side.qp, &[RecvRequest { id: 7, sges: &sges }]).unwrap();
         let qpn = side.device.qpn(side.qp).unwrap();
         let ah = pair.sides[0].ah(2);
         let to = Destination { ah, qpn, qkey: QKEY };
-        for octets in [257, 256] {
-            post(&mut pair, 0, SendOp::Datagram(to), octets);
+        for bytes in [257, 256] {
+            post(&mut pair, 0, SendOp::Datagram(to), bytes);
         }
-        assert_eq!(pair.wait(1).octets, 40 + 256);
+        assert_eq!(pair.wait(1).bytes, 40 + 256);
         assert_eq!(drops(&pair, 1, Drop::Length), 1);
     }
 }
@@ -316,8 +316,8 @@ fn answers_and_requests_take_turns() {
     give(&mut pair, 1, read, psn(0), Extended::Reth(reth), 0);
     let write = SendOp::Write(pair.sides[0].remote(0));
     post(&mut pair, 1, write, 10 << 10);
-    let is_request = |octets: &Vec<u8>| {
-        let packet = Packet::parse(octets).unwrap();
+    let is_request = |bytes: &Vec<u8>| {
+        let packet = Packet::parse(bytes).unwrap();
         packet.bth().opcode.is_request()
     };
     let order: Vec<bool> = sent.borrow().iter().map(is_request).collect();
@@ -331,7 +331,7 @@ fn a_sender_hears_only_the_groups_that_it_is_in() {
         let connection = Connection { qp_type: QpType::Ud, ..Connection::default() };
         let wire = Wire { packets_only, ..Wire::default() };
         let mut pair = Pair::new(1, wire, &connection);
-        // Two groups that differ by one octet of their names, at one address in the subnet.
+        // Two groups that differ by one byte of their names, at one address in the subnet.
         let group = |last| Gid([0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
         let (ours, other, mlid) = (group(1), group(2), Lid(0xc005));
         let side = &mut pair.sides[0];

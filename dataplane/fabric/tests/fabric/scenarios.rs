@@ -20,7 +20,7 @@ const SLOTS: u64 = 16;
 
 /// One request of side 0's: a message to side 1, or a read of what lies there.
 struct Message {
-    octets: u32,
+    bytes: u32,
     imm: u32,
     is_read: bool,
 }
@@ -60,12 +60,12 @@ impl Scenario {
     fn new(seed: u64) -> Self {
         let mut rng = SeededRng::new(seed);
         let qp_type = if rng.below(4) == 0 { QpType::Uc } else { QpType::Rc };
-        let mtus = [Mtu::OCTETS_256, Mtu::OCTETS_512, Mtu::OCTETS_1024, Mtu::OCTETS_2048];
+        let mtus = [Mtu::BYTES_256, Mtu::BYTES_512, Mtu::BYTES_1024, Mtu::BYTES_2048];
         let connection = Connection {
             qp_type,
             mtu: mtus[rng.below(4) as usize],
             psn: 0xff_ffff - rng.below(40) as u32,
-            memory_octets: (READ_AT + SLOT) as usize,
+            memory_bytes: (READ_AT + SLOT) as usize,
             timeout: TimeCode(8),
             ..Connection::default()
         };
@@ -74,7 +74,7 @@ impl Scenario {
         let reliable = qp_type == QpType::Rc;
         let mut message = |imm| {
             let is_read = reliable && rng.below(3) == 0;
-            Message { octets: size(&mut rng), imm, is_read }
+            Message { bytes: size(&mut rng), imm, is_read }
         };
         let messages = (0..count).map(&mut message).collect();
         let pair = Pair::new(rng.next_u64(), wire, &connection);
@@ -102,12 +102,12 @@ impl Scenario {
         let remote = self.pair.sides[1].remote(READ_AT);
         let side = &mut self.pair.sides[0];
         let at = self.posted as u64 % SLOTS * SLOT;
-        assert!(side.memory.write(at as usize, &content(self.posted, message.octets)));
+        assert!(side.memory.write(at as usize, &content(self.posted, message.bytes)));
         let op = match message.is_read {
             true => SendOp::Read(remote),
             false => SendOp::SendImm(message.imm),
         };
-        let sges = [side.sge(at, message.octets)];
+        let sges = [side.sge(at, message.bytes)];
         let request = SendRequest {
             id: self.posted as u64,
             op,
@@ -146,10 +146,10 @@ impl Scenario {
     fn check_read(&self, which: usize) {
         let message = &self.messages[which];
         if message.is_read {
-            let mut octets = vec![0; message.octets as usize];
+            let mut bytes = vec![0; message.bytes as usize];
             let at = which as u64 % SLOTS * SLOT;
-            assert!(self.pair.sides[0].memory.read(at as usize, &mut octets));
-            assert_eq!(octets, content(READ, message.octets), "read {which}");
+            assert!(self.pair.sides[0].memory.read(at as usize, &mut bytes));
+            assert_eq!(bytes, content(READ, message.bytes), "read {which}");
         }
     }
 
@@ -157,16 +157,16 @@ impl Scenario {
         let With::Imm(imm) = came.with else { panic!("the immediate data is missing") };
         let which = imm as usize;
         let message = &self.messages[which];
-        assert_eq!(came.octets, message.octets, "message {which} comes whole");
+        assert_eq!(came.bytes, message.bytes, "message {which} comes whole");
         // An unreliable connection takes whatever begins a message for its next (IBA 9.8.3.2.1): a
         // wire that repeats or overtakes shows through.
         let newer = self.received.last().is_none_or(|last| *last < which);
         let must_be = self.qp_type == QpType::Rc || self.keeps_order;
         assert!(newer || !must_be, "message {which} comes once, and in order");
-        let mut octets = vec![0; message.octets as usize];
+        let mut bytes = vec![0; message.bytes as usize];
         let at = came.id % SLOTS * SLOT;
-        assert!(self.pair.sides[1].memory.read(at as usize, &mut octets));
-        assert_eq!(octets, content(which, message.octets), "message {which}");
+        assert!(self.pair.sides[1].memory.read(at as usize, &mut bytes));
+        assert_eq!(bytes, content(which, message.bytes), "message {which}");
         self.received.push(which);
     }
 
@@ -221,8 +221,8 @@ fn size(rng: &mut SeededRng) -> u32 {
     }
 }
 
-fn content(which: usize, octets: u32) -> Vec<u8> {
-    (0..octets).map(|i| (i as usize * 7 + which * 13) as u8).collect()
+fn content(which: usize, bytes: u32) -> Vec<u8> {
+    (0..bytes).map(|i| (i as usize * 7 + which * 13) as u8).collect()
 }
 
 /// How many seeds; more by the environment, for a longer look.

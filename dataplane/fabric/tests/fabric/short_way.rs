@@ -132,7 +132,7 @@ fn nothing_unreliable_is_acknowledged() {
     let flags = 1 << 9 | 1 << 10;
     let first = u64::from(opcode) | flags | 0xffff << 16 | u64::from(qpn.0) << 32;
     let second = u64::from(connection.psn) | 2 << 32 | 1 << 48;
-    assert!(peer.send_message(&[first, second, 1], 8, |octets| octets.fill(1)));
+    assert!(peer.send_message(&[first, second, 1], 8, |bytes| bytes.fill(1)));
     assert!(world.step());
     assert_eq!(b.poll().unwrap().status, CompletionStatus::Success);
     b.device.progress();

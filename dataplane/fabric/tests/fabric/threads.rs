@@ -14,11 +14,11 @@ const SLOT: u64 = 80 << 10;
 const SLOTS: usize = 8;
 
 /// From none over those that travel with the headers to those that stay where they are.
-fn octets(which: usize) -> u32 {
+fn bytes(which: usize) -> u32 {
     [0, 1, 64, 188, 189, 4096, 65_520, 33][which % 8]
 }
 
-fn octet(which: usize) -> u8 {
+fn byte(which: usize) -> u8 {
     (which * 31 + 1) as u8
 }
 
@@ -26,8 +26,8 @@ fn send(side: &mut Side<ThreadLink>, over: &AtomicBool) {
     let (mut posted, mut done) = (0, 0);
     while done < MESSAGES {
         if posted < MESSAGES && posted - done < SLOTS {
-            let (at, length) = ((posted % SLOTS) as u64 * SLOT, octets(posted));
-            let content = vec![octet(posted); length as usize];
+            let (at, length) = ((posted % SLOTS) as u64 * SLOT, bytes(posted));
+            let content = vec![byte(posted); length as usize];
             assert!(side.memory.write(at as usize, &content));
             let sges = [side.sge(at, length)];
             let request = SendRequest {
@@ -61,10 +61,10 @@ fn receive(side: &mut Side<ThreadLink>, over: &AtomicBool) {
         }
         let Some(completion) = side.poll() else { continue };
         assert_eq!((completion.id, completion.status), (came as u64, CompletionStatus::Success));
-        assert_eq!((completion.octets, completion.with), (octets(came), With::Imm(came as u32)));
-        let mut content = vec![0; octets(came) as usize];
+        assert_eq!((completion.bytes, completion.with), (bytes(came), With::Imm(came as u32)));
+        let mut content = vec![0; bytes(came) as usize];
         assert!(side.memory.read(came % SLOTS * SLOT as usize, &mut content));
-        assert!(content.iter().all(|&found| found == octet(came)), "message {came}");
+        assert!(content.iter().all(|&found| found == byte(came)), "message {came}");
         came += 1;
     }
 }
@@ -74,7 +74,7 @@ fn every_message_arrives_whole() {
     let start = Instant::now();
     let clock: Clock = Arc::new(move || Time::START + start.elapsed());
     let connection = Connection {
-        memory_octets: SLOT as usize * SLOTS,
+        memory_bytes: SLOT as usize * SLOTS,
         timeout: pollux_wire::units::TimeCode(20),
         ..Connection::default()
     };

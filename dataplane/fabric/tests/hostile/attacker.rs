@@ -43,7 +43,7 @@ const SLOTS: usize = 1024;
 const LINE: usize = 16;
 /// Words of a table of leases: epochs, then four words to a region.
 const EPOCHS: usize = 1024;
-const TABLE_OCTETS: usize = (EPOCHS + 4096 * 4) * 8;
+const TABLE_BYTES: usize = (EPOCHS + 4096 * 4) * 8;
 type PortWords = [u64; 2 + 8 + 64];
 
 /// The tags of entries that a client may send.
@@ -149,7 +149,7 @@ impl Attacker {
                 // To itself, and nobody takes it.
                 for _ in 0..200 {
                     let head = [0x64 | 0xffff << 16 | 0x40 << 32, 4 << 32 | 4 << 48, 1, 0];
-                    let _ = self.up.send_octets(MESSAGE, &head, &[7; 8192]);
+                    let _ = self.up.send_bytes(MESSAGE, &head, &[7; 8192]);
                 }
                 return;
             }
@@ -162,8 +162,8 @@ impl Attacker {
 
     fn garbage(&mut self, rng: &mut SeededRng) {
         let head: Vec<u64> = (0..rng.below(15)).map(|_| rng.next_u64()).collect();
-        let octets: Vec<u8> = (0..rng.below(16_384)).map(|_| rng.next_u64() as u8).collect();
-        let _ = self.up.send_octets(rng.below(10) as u8, &head, &octets);
+        let bytes: Vec<u8> = (0..rng.below(16_384)).map(|_| rng.next_u64() as u8).collect();
+        let _ = self.up.send_bytes(rng.below(10) as u8, &head, &bytes);
     }
 
     /// A head to somebody, in the partition of all or in one that is not its own.
@@ -184,12 +184,12 @@ impl Attacker {
 
     fn messages(&mut self, rng: &mut SeededRng) {
         for _ in 0..8 {
-            let (head, octets) = (self.head(rng), vec![7; rng.below(5000) as usize]);
-            let _ = self.up.send_octets(MESSAGE, &head, &octets);
+            let (head, bytes) = (self.head(rng), vec![7; rng.below(5000) as usize]);
+            let _ = self.up.send_bytes(MESSAGE, &head, &bytes);
             // What a lane is granted for.
             let head =
                 [0x64 | 0xffff << 16 | OPEN_QPN << 32, (2 + rng.below(2)) << 32 | 4 << 48, 1, 0];
-            let _ = self.up.send_octets(MESSAGE, &head, b"open");
+            let _ = self.up.send_bytes(MESSAGE, &head, b"open");
         }
     }
 
@@ -214,12 +214,12 @@ impl Attacker {
         let mut mad: Vec<u8> = (0..256).map(|_| rng.next_u64() as u8).collect();
         mad[0] = 1;
         mad[1] = [3, 4, 7, 0x32, 1][rng.below(5) as usize];
-        let mut octets = vec![0; 512];
-        let Ok(len) = headers.emit(&mad, &mut octets) else { return };
+        let mut bytes = vec![0; 512];
+        let Ok(len) = headers.emit(&mad, &mut bytes) else { return };
         if breaks {
-            octets[rng.below(len as u64) as usize] ^= 1 << rng.below(8);
+            bytes[rng.below(len as u64) as usize] ^= 1 << rng.below(8);
         }
-        let _ = self.up.send_octets(PACKET, &[], &octets[..len]);
+        let _ = self.up.send_bytes(PACKET, &[], &bytes[..len]);
     }
 
     /// Sends by a lane what was granted, and writes other routes over it while it is taken: among
@@ -229,7 +229,7 @@ impl Attacker {
             let [first, second] = out.words_to(OPEN_QPN);
             let granted = [first, second, 1, deth(QKEY)];
             for _ in 0..64 {
-                let _ = out.lane.send_octets(MESSAGE, &granted, b"flip");
+                let _ = out.lane.send_bytes(MESSAGE, &granted, b"flip");
             }
             let own = 0x64 | 0x8001 << 16 | OWN_QPN << 32;
             let others = [
@@ -252,18 +252,18 @@ impl Attacker {
     fn saturate(&mut self) {
         for out in &mut self.outs {
             let [first, second] = out.words_to(OPEN_QPN);
-            while out.lane.send_octets(MESSAGE, &[first, second, 1, deth(QKEY)], b"more") {}
+            while out.lane.send_bytes(MESSAGE, &[first, second, 1, deth(QKEY)], b"more") {}
         }
         let head = [0x64 | 0xffff << 16 | OPEN_QPN << 32, 2 << 32 | 4 << 48, 1, deth(QKEY)];
-        while self.up.send_octets(MESSAGE, &head, b"more") {}
+        while self.up.send_bytes(MESSAGE, &head, b"more") {}
     }
 
     fn expose(&mut self, rng: &mut SeededRng) {
         let lane = self.lane(rng);
         let segment = rng.below(70) as u32;
-        let octets = [1, 4096, 1 << 20, 1 << 36][rng.below(4) as usize];
+        let bytes = [1, 4096, 1 << 20, 1 << 36][rng.below(4) as usize];
         // One of this length that nobody has touched takes no memory.
-        let Ok(one) = Segment::create("x", octets) else { return };
+        let Ok(one) = Segment::create("x", bytes) else { return };
         if rng.below(4) > 0 {
             let _ = one.seal();
         }
@@ -288,7 +288,7 @@ impl Attacker {
     /// Lends what it goes on changing, in more pieces and places than there are.
     fn lease(&mut self, rng: &mut SeededRng) {
         if self.table.is_none() {
-            let Ok(segment) = Segment::create("t", TABLE_OCTETS) else { return };
+            let Ok(segment) = Segment::create("t", TABLE_BYTES) else { return };
             let Ok(words) = segment.map() else { return };
             let _ = segment.seal();
             self.table = Some((Words::over(words), segment));
@@ -312,7 +312,7 @@ impl Attacker {
         }
         let first = 0x04 | WHOLE | LENT | out.route & 0xffff << 16 | 0x41 << 32;
         let head = [first, out.route & 0xffff << 32 | rng.below(1 << 24), 1];
-        let _ = out.lane.send_octets(MESSAGE, &head, &wheres);
+        let _ = out.lane.send_bytes(MESSAGE, &head, &wheres);
         for word in table.as_slice().iter().take(EPOCHS + 800) {
             word.store(rng.next_u64(), Ordering::Relaxed);
         }
@@ -321,17 +321,17 @@ impl Attacker {
 
     /// Whether anything that it maps has what honest clients send to each other.
     fn finds_a_secret(&self) -> bool {
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         let words = self.given.iter().chain([&self.board]);
         for word in words.flat_map(|words| words.as_slice()) {
-            octets.extend(word.load(Ordering::Relaxed).to_ne_bytes());
+            bytes.extend(word.load(Ordering::Relaxed).to_ne_bytes());
         }
         for memory in &self.borrowed {
-            let from = octets.len();
-            octets.resize(from + memory.octets().min(1 << 22), 0);
-            let _ = memory.read(0, &mut octets[from..]);
+            let from = bytes.len();
+            bytes.resize(from + memory.bytes().min(1 << 22), 0);
+            let _ = memory.read(0, &mut bytes[from..]);
         }
-        octets.windows(SECRET.len()).any(|part| part == SECRET)
+        bytes.windows(SECRET.len()).any(|part| part == SECRET)
     }
 
     fn say(&mut self, note: &Note, beside: Option<&Segment>) {
@@ -356,7 +356,7 @@ impl Attacker {
                 (Note::Sends { lane, route, .. }, Some(words)) => {
                     counts.outcomes[2] += 1;
                     let Ok(at) = Lane::open(words.clone()) else { continue };
-                    let _ = self.up.send_octets(SWITCH, &[lane], &[]);
+                    let _ = self.up.send_bytes(SWITCH, &[lane], &[]);
                     self.outs.push(Out { number: lane, route, words, lane: at.sender() });
                 }
                 (Note::Receives { .. }, Some(words)) => {

@@ -32,13 +32,13 @@ const MAD: usize = 256;
 #[derive(Clone, Copy)]
 struct Service {
     qp_type: QpType,
-    octets: &'static [usize],
+    bytes: &'static [usize],
 }
 
 const SERVICES: [Service; 3] = [
-    Service { qp_type: QpType::Rc, octets: &[64, 0, 513, 4096, 65_520, 1, 300_000, 33] },
-    Service { qp_type: QpType::Uc, octets: &[64, 512, 4096, 20_000, 16] },
-    Service { qp_type: QpType::Ud, octets: &[64, 512, 2048, 17] },
+    Service { qp_type: QpType::Rc, bytes: &[64, 0, 513, 4096, 65_520, 1, 300_000, 33] },
+    Service { qp_type: QpType::Uc, bytes: &[64, 512, 4096, 20_000, 16] },
+    Service { qp_type: QpType::Ud, bytes: &[64, 512, 2048, 17] },
 ];
 
 fn connection(qp_type: QpType) -> Connection {
@@ -166,9 +166,9 @@ impl Honest {
         self.services.iter().map(|ends| self.device.qpn(ends.qp).unwrap()).collect()
     }
 
-    fn sge(&self, at: usize, octets: usize) -> Sge {
+    fn sge(&self, at: usize, bytes: usize) -> Sge {
         let address = self.region.address + at as u64;
-        Sge { address, octets: octets as u32, lkey: self.region.lkey }
+        Sge { address, bytes: bytes as u32, lkey: self.region.lkey }
     }
 
     fn receive(&mut self, which: usize, slot: usize) {
@@ -234,7 +234,7 @@ impl Honest {
         let nth = self.services[which].came;
         assert_eq!(completion.with, With::Imm(nth as u32), "{name:?}: another was expected");
         let skip = if name == QpType::Ud { GRH } else { 0 };
-        let mut found = vec![0; completion.octets as usize];
+        let mut found = vec![0; completion.bytes as usize];
         let at = RECEIVES + (which * WINDOW + nth % WINDOW) * SLOT;
         assert!(self.memory.read(at, &mut found));
         assert!(found[skip..] == content(which, nth), "{name:?}: message {nth} was changed");
@@ -294,7 +294,7 @@ impl Honest {
 
 /// The content of a message: no two are alike, and each begins with what nobody else shall read.
 fn content(which: usize, nth: usize) -> Vec<u8> {
-    let lengths = SERVICES[which].octets;
+    let lengths = SERVICES[which].bytes;
     let mut content = vec![(which * 89 + nth * 31 + 1) as u8; lengths[nth % lengths.len()]];
     if let Some(front) = content.first_chunk_mut::<24>() {
         front[..16].copy_from_slice(SECRET);

@@ -17,8 +17,8 @@ pub fn judge(test: &str, seen: &Seen) {
     let seen = seen.borrow();
     let frames: Vec<_> =
         seen.iter().filter_map(|(_, way, frame)| Some((way, frame, numbers(frame)?))).collect();
-    let octets: Vec<&[u8]> = frames.iter().map(|(_, frame, _)| frame.as_slice()).collect();
-    let Some(rows) = dissect_ethernet(test, &octets, &FIELDS) else { return };
+    let bytes: Vec<&[u8]> = frames.iter().map(|(_, frame, _)| frame.as_slice()).collect();
+    let Some(rows) = dissect_ethernet(test, &bytes, &FIELDS) else { return };
     let mut complaints = Vec::new();
     for ((way, frame, numbers), row) in frames.iter().zip(&rows) {
         if !row.malformed.is_empty() || row.values != numbers[..] {
@@ -48,13 +48,13 @@ pub fn keep(seen: &Seen) {
 /// The numbers of a packet as tshark prints them; empty ones of what is no packet of RoCE, and none
 /// of what has been damaged.
 fn numbers(frame: &[u8]) -> Option<[String; 3]> {
-    let (header, octets) = EthernetHeader::read(frame).ok()?;
+    let (header, bytes) = EthernetHeader::read(frame).ok()?;
     // One with a bit of its flags turned round is a fragment, which is no packet of RoCE; tshark
     // looks into it all the same.
-    if Ipv4Packet::parse(octets).is_ok_and(|packet| !packet.checksum_ok()) {
+    if Ipv4Packet::parse(bytes).is_ok_and(|packet| !packet.checksum_ok()) {
         return None;
     }
-    let Some(came) = RocePacket::parse(header.ether_type, octets).ok()? else {
+    let Some(came) = RocePacket::parse(header.ether_type, bytes).ok()? else {
         return Some([const { String::new() }; 3]);
     };
     let mut native = vec![0; PACKET_LEN_MAX];

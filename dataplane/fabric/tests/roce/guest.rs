@@ -54,10 +54,10 @@ impl Machine {
         let mut room = [0; 4096];
         match self.control.read(&mut room) {
             Ok(0) => panic!("the machine has ended"),
-            Ok(octets) => self.line.extend_from_slice(&room[..octets]),
+            Ok(bytes) => self.line.extend_from_slice(&room[..bytes]),
             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
         }
-        let end = self.line.iter().position(|&octet| octet == b'\n')?;
+        let end = self.line.iter().position(|&byte| byte == b'\n')?;
         let line: Vec<u8> = self.line.drain(..=end).collect();
         Some(String::from_utf8_lossy(&line).trim().to_owned())
     }

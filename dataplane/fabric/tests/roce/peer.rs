@@ -4,7 +4,7 @@ use crate::own::Own;
 use pollux_fabric::link::fault::Faults;
 use pollux_verbs::CompletionStatus;
 use pollux_verbs::end::line::{Command, Reply};
-use pollux_verbs::end::{MEMORY_OCTETS, QKEY, STATUSES, op, pattern, sum};
+use pollux_verbs::end::{MEMORY_BYTES, QKEY, STATUSES, op, pattern, sum};
 use pollux_wire::address::Qpn;
 use std::time::{Duration, Instant};
 
@@ -107,14 +107,14 @@ pub struct Done {
     pub id: u64,
     pub status: CompletionStatus,
     pub is_recv: bool,
-    pub octets: u64,
+    pub bytes: u64,
     pub imm: Option<u64>,
     pub src_qp: u64,
 }
 
 /// Where in memory messages come from, and where they go to.
 pub const FROM: u64 = 0;
-pub const TO: u64 = MEMORY_OCTETS as u64 / 2;
+pub const TO: u64 = MEMORY_BYTES as u64 / 2;
 
 /// How long any single thing may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -228,14 +228,14 @@ impl<'a> Trial<'a> {
         }
     }
 
-    pub fn fill(&mut self, side: Side, at: u64, octets: u64, seed: u64) -> Outcome {
-        self.ask(side, Command::Fill { at, octets, seed }).map(drop)
+    pub fn fill(&mut self, side: Side, at: u64, bytes: u64, seed: u64) -> Outcome {
+        self.ask(side, Command::Fill { at, bytes, seed }).map(drop)
     }
 
-    /// Fails unless these octets are those of the seed.
-    pub fn check(&mut self, side: Side, at: u64, octets: u64, seed: u64) -> Outcome {
-        let found = self.value(side, Command::Sum { at, octets })?;
-        expect("octets", found, sum(&pattern(seed, octets as usize)))
+    /// Fails unless these bytes are those of the seed.
+    pub fn check(&mut self, side: Side, at: u64, bytes: u64, seed: u64) -> Outcome {
+        let found = self.value(side, Command::Sum { at, bytes })?;
+        expect("bytes", found, sum(&pattern(seed, bytes as usize)))
     }
 
     fn value(&mut self, side: Side, command: Command) -> Result<u64, String> {
@@ -255,18 +255,18 @@ impl<'a> Trial<'a> {
     }
 
     /// The answerer posts a receive.
-    pub fn recv(&mut self, id: u64, at: u64, octets: u64) -> Outcome {
+    pub fn recv(&mut self, id: u64, at: u64, bytes: u64) -> Outcome {
         let answerer = self.answerer();
-        self.ask(answerer, Command::Recv { id, at, octets }).map(drop)
+        self.ask(answerer, Command::Recv { id, at, bytes }).map(drop)
     }
 
     /// The asker posts a request.
     pub fn post(&mut self, request: Request) -> Outcome {
-        let Request { id, op, at, octets, to, rkey, first, second } = request;
+        let Request { id, op, at, bytes, to, rkey, first, second } = request;
         let is_datagram = matches!(op, op::DATAGRAM | op::DATAGRAM_IMM);
         let rkey = rkey.unwrap_or(if is_datagram { 0 } else { self.answers.rkey });
         let address = self.answers.address + to;
-        let send = Command::Send { id, op, at, octets, address, rkey, first, second };
+        let send = Command::Send { id, op, at, bytes, address, rkey, first, second };
         let asker = self.asker;
         self.ask(asker, send).map(drop)
     }
@@ -274,12 +274,12 @@ impl<'a> Trial<'a> {
     /// The next completion of a side, if there is one in so many milliseconds.
     pub fn poll(&mut self, side: Side, patience_ms: u64) -> Result<Option<Done>, String> {
         match self.ask(side, Command::Poll { patience_ms })? {
-            Reply::Completed { id, status, is_recv, octets, has_imm, imm, src_qp } => {
+            Reply::Completed { id, status, is_recv, bytes, has_imm, imm, src_qp } => {
                 Ok(Some(Done {
                     id,
                     status: STATUSES[status as usize],
                     is_recv: is_recv != 0,
-                    octets,
+                    bytes,
                     imm: (has_imm != 0).then_some(imm),
                     src_qp,
                 }))
@@ -299,10 +299,10 @@ impl<'a> Trial<'a> {
     }
 
     /// The answerer's receive ends like this.
-    pub fn received(&mut self, id: u64, octets: u64, imm: Option<u64>) -> Outcome {
+    pub fn received(&mut self, id: u64, bytes: u64, imm: Option<u64>) -> Outcome {
         let done = self.wait(self.answerer())?;
-        let found = (done.id, done.status, done.is_recv, done.octets, done.imm);
-        expect("receive", found, (id, CompletionStatus::Success, true, octets, imm))
+        let found = (done.id, done.status, done.is_recv, done.bytes, done.imm);
+        expect("receive", found, (id, CompletionStatus::Success, true, bytes, imm))
     }
 
     /// Nothing more comes at either side.
@@ -321,7 +321,7 @@ pub struct Request {
     pub id: u64,
     pub op: u64,
     pub at: u64,
-    pub octets: u64,
+    pub bytes: u64,
     /// Where at the other end.
     pub to: u64,
     /// Another key than the right one; of datagrams, the Q_Key.

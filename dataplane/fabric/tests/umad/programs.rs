@@ -93,7 +93,7 @@ impl Served {
         let output = result.recv_timeout(PATIENCE);
         let output = output.unwrap_or_else(|_| panic!("{program:?} (process {id}) hangs"));
         let output = output.expect("its output");
-        let text = |octets: &[u8]| String::from_utf8_lossy(octets).into();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into();
         let is_ok = output.status.success();
         Ran { is_ok, output: text(&output.stdout), errors: text(&output.stderr) }
     }

@@ -49,7 +49,7 @@ impl Hca {
         let answer =
             unsafe { ffi::ibv_query_gid(self.context.raw(), port, index.into(), &raw mut gid) };
         checked(answer).map_err(self.refused(VERB))?;
-        // SAFETY: any octets are a GID in this form.
+        // SAFETY: any bytes are a GID in this form.
         Ok(Gid(unsafe { gid.raw }))
     }
 

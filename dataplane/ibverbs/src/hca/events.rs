@@ -83,7 +83,7 @@ impl Hca {
 /// What an event of the library's means; `None` for what we do not make, work queues of RSS.
 fn event(raw: &ffi::ibv_async_event) -> Option<AsyncEvent> {
     // SAFETY: which element is there, the type says; each is live until the event is acknowledged,
-    // and holds the tag that it was made with. A port is a number, and any octets are one.
+    // and holds the tag that it was made with. A port is a number, and any bytes are one.
     let qp = || Qp(number_of(unsafe { (*raw.element.qp).qp_context }));
     // SAFETY: as above.
     let cq = || Cq(number_of(unsafe { (*raw.element.cq).cq_context }));

@@ -55,7 +55,7 @@ unsafe extern "C" fn end<T, S>(raw: *mut T) -> c_int {
 /// What stands where a driver has written nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// Octets that would be seen if they were read.
+    /// Bytes that would be seen if they were read.
     Garbage,
     /// Memory that was never written, which valgrind sees being used.
     Unwritten,
@@ -112,7 +112,7 @@ impl Wc {
     /// There is room for a completion at `to`.
     unsafe fn write(&self, to: *mut RawWc, rest: Rest) {
         let nothing = Box::<RawWc>::new_uninit();
-        // SAFETY: the caller's promise; octets are copied whatever they are, and each field of a
+        // SAFETY: the caller's promise; bytes are copied whatever they are, and each field of a
         // number may be written.
         unsafe {
             match rest {
@@ -186,9 +186,9 @@ pub(super) struct Posted {
     pub(super) id: u64,
     /// The operation; 0 of a receive.
     pub(super) opcode: u32,
-    /// The octets of an inline request.
+    /// The bytes of an inline request.
     pub(super) inline: Vec<u8>,
-    /// Address, octets and key of its entries if it is not inline.
+    /// Address, bytes and key of its entries if it is not inline.
     pub(super) sges: Vec<(u64, u32, u32)>,
 }
 
@@ -219,12 +219,12 @@ impl Request for ffi::ibv_send_wr {
         // SAFETY: the caller's promise.
         let sges = unsafe { entries(self.sg_list, self.num_sge) };
         let is_inline = self.send_flags & ffi::ibv_send_flags::IBV_SEND_INLINE.0 != 0;
-        let octets = sges.iter().filter(|_| is_inline).flat_map(|sge| {
+        let bytes = sges.iter().filter(|_| is_inline).flat_map(|sge| {
             let first = ptr::with_exposed_provenance::<u8>(sge.addr as usize);
             // SAFETY: an entry of an inline request is an address of this process.
             unsafe { std::slice::from_raw_parts(first, sge.length as usize) }.to_vec()
         });
-        let inline = octets.collect();
+        let inline = bytes.collect();
         let sges = if is_inline { &[] } else { sges };
         let sges = sges.iter().map(|sge| (sge.addr, sge.length, sge.lkey)).collect();
         Posted { id: self.wr_id, opcode: self.opcode, inline, sges }
@@ -293,7 +293,7 @@ pub(super) fn device() -> Hca {
         qps_max: count,
         requests_max: count,
         sges_max: 4,
-        inline_octets_max: 64,
+        inline_bytes_max: 64,
         ahs_max: count,
         multicast_attachments_max: count,
         responder_resources_max: 1,
@@ -344,7 +344,7 @@ impl Hca {
             recv_requests_max: 100,
             send_sges_max: 2,
             recv_sges_max: 2,
-            inline_octets_max: 8,
+            inline_bytes_max: 8,
             signal_all: false,
         };
         let (object, state) = (Fake::object(Posts::default()), QpState::Rts);

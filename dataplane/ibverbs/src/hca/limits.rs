@@ -17,13 +17,13 @@ type Failed = (&'static str, i32);
 
 /// What was found out by trying.
 pub(super) struct Probe {
-    inline_octets_max: u32,
+    inline_bytes_max: u32,
     uc: bool,
     uc_srq: bool,
 }
 
 /// Inline sizes to ask for, largest first; a driver rounds up what it accepts.
-const INLINE_OCTETS: [u32; 7] = [1024, 768, 512, 256, 128, 64, 0];
+const INLINE_BYTES: [u32; 7] = [1024, 768, 512, 256, 128, 64, 0];
 
 /// What a queue pair is tried on.
 struct Bench {
@@ -37,9 +37,9 @@ impl Probe {
         let bench = Bench::new(context)?;
         let rc = ffi::ibv_qp_type::IBV_QPT_RC;
         let uc = ffi::ibv_qp_type::IBV_QPT_UC;
-        let inline = INLINE_OCTETS.iter().find_map(|&octets| bench.try_qp(rc, octets, None));
+        let inline = INLINE_BYTES.iter().find_map(|&bytes| bench.try_qp(rc, bytes, None));
         Ok(Self {
-            inline_octets_max: inline.unwrap_or(0),
+            inline_bytes_max: inline.unwrap_or(0),
             uc: bench.try_qp(uc, 0, None).is_some(),
             uc_srq: bench.srq.as_ref().is_some_and(|srq| bench.try_qp(uc, 0, Some(srq)).is_some()),
         })
@@ -65,11 +65,11 @@ impl Bench {
         }
     }
 
-    /// The inline octets of a queue pair that was made so, and is gone again.
+    /// The inline bytes of a queue pair that was made so, and is gone again.
     fn try_qp(
         &self,
         qp_type: ffi::ibv_qp_type::Type,
-        inline_octets: u32,
+        inline_bytes: u32,
         srq: Option<&Owned<ffi::ibv_srq>>,
     ) -> Option<u32> {
         // SAFETY: all zero is a value of this structure of numbers and pointers.
@@ -82,7 +82,7 @@ impl Bench {
         init.cap.max_recv_wr = u32::from(srq.is_none());
         init.cap.max_send_sge = 1;
         init.cap.max_recv_sge = 1;
-        init.cap.max_inline_data = inline_octets;
+        init.cap.max_inline_data = inline_bytes;
         // SAFETY: what the queue pair hangs on is live, and outlives it: it ends right here.
         let made = unsafe {
             let made = ffi::ibv_create_qp(self.pd.raw(), &raw mut init);
@@ -115,7 +115,7 @@ pub(super) fn attributes(
 
 fn limits(said: &ffi::ibv_device_attr, probe: &Probe) -> Limits {
     let count = |number: i32| u32::try_from(number).unwrap_or(0);
-    let octet = |number: i32| u8::try_from(number.clamp(0, 255)).unwrap_or(u8::MAX);
+    let byte = |number: i32| u8::try_from(number.clamp(0, 255)).unwrap_or(u8::MAX);
     // A driver that sets no limit to address handles says 0.
     let ahs_max = if said.max_ah > 0 { count(said.max_ah) } else { 1 << 23 };
     Limits {
@@ -130,11 +130,11 @@ fn limits(said: &ffi::ibv_device_attr, probe: &Probe) -> Limits {
         requests_max: count(said.max_qp_wr),
         // The contract has one limit for all kinds of queues.
         sges_max: count(said.max_sge.min(said.max_srq_sge)),
-        inline_octets_max: probe.inline_octets_max,
+        inline_bytes_max: probe.inline_bytes_max,
         ahs_max,
         multicast_attachments_max: count(said.max_total_mcast_qp_attach),
-        responder_resources_max: octet(said.max_qp_rd_atom),
-        initiator_depth_max: octet(said.max_qp_init_rd_atom),
+        responder_resources_max: byte(said.max_qp_rd_atom),
+        initiator_depth_max: byte(said.max_qp_init_rd_atom),
     }
 }
 

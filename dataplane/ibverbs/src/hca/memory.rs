@@ -58,19 +58,19 @@ impl Hca {
         if self.regions.len() >= regions_max as usize {
             return Err(over(VERB, "regions_max", regions_max));
         }
-        let (address, octets) = (memory.address(), memory.octets());
+        let (address, bytes) = (memory.address(), memory.bytes());
         let start = ptr::with_exposed_provenance_mut(address as usize);
         // SAFETY: the memory is mapped, and stays so for as long as the region is kept; this
         // process reaches it by atomic words only, so the adapter may write it at any time.
         let made = unsafe {
-            let made = ffi::ibv_reg_mr(raw_pd, start, octets, raw_access(access) as i32);
+            let made = ffi::ibv_reg_mr(raw_pd, start, bytes, raw_access(access) as i32);
             Owned::new(made, ffi::ibv_dereg_mr)
         };
         let object = made.map_err(self.refused(VERB))?;
         // SAFETY: the object is live, and its keys do not change.
         let (lkey, rkey) = unsafe { ((*object.raw()).lkey, (*object.raw()).rkey) };
         self.regions.insert(lkey, Region { object, pd, _memory: memory.clone() });
-        Ok(MemoryRegion { address, octets: octets as u64, lkey: LKey(lkey), rkey: RKey(rkey) })
+        Ok(MemoryRegion { address, bytes: bytes as u64, lkey: LKey(lkey), rkey: RKey(rkey) })
     }
 
     pub(super) fn deregister(&mut self, lkey: LKey) -> Result<(), VerbsError> {

@@ -77,13 +77,13 @@ fn completion(queue: &CompletionQueue, raw: &ffi::ibv_wc) -> Completion {
     let done = Completion { id, qpn, status, kind, ..Completion::NOTHING };
     match kind {
         CompletionKind::Recv | CompletionKind::RecvWriteImm => Completion {
-            octets: raw.len() as u32,
+            bytes: raw.len() as u32,
             with: with(raw),
             from: source(queue, qpn, raw),
             ..done
         },
         CompletionKind::Read | CompletionKind::CompareSwap | CompletionKind::FetchAdd => {
-            Completion { octets: raw.len() as u32, ..done }
+            Completion { bytes: raw.len() as u32, ..done }
         }
         CompletionKind::Send
         | CompletionKind::Write

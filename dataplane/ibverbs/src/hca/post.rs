@@ -14,7 +14,7 @@ use crate::batch::Batch;
 use crate::error::is_gone;
 use ibverbs_sys as ffi;
 use pollux_verbs::table::Table;
-use pollux_verbs::work::{Bind, MESSAGE_OCTETS_MAX};
+use pollux_verbs::work::{Bind, MESSAGE_BYTES_MAX};
 use pollux_verbs::{
     Data, Destination, LKey, PostError, PostRefusal, Qp, QpState, RecvRequest, Remote, SendFlags,
     SendOp, SendRequest, Sge, Srq,
@@ -31,7 +31,7 @@ const _: () = {
     assert!(size_of::<Sge>() == size_of::<ffi::ibv_sge>());
     assert!(align_of::<Sge>() == align_of::<ffi::ibv_sge>());
     assert!(offset_of!(Sge, address) == offset_of!(ffi::ibv_sge, addr));
-    assert!(offset_of!(Sge, octets) == offset_of!(ffi::ibv_sge, length));
+    assert!(offset_of!(Sge, bytes) == offset_of!(ffi::ibv_sge, length));
     assert!(offset_of!(Sge, lkey) == offset_of!(ffi::ibv_sge, lkey));
     assert!(size_of::<LKey>() == size_of::<u32>());
 };
@@ -95,7 +95,7 @@ impl Hca {
             if count > 0 {
                 let (queue, first, mut bad) = (kept.object.raw(), sends.list(), ptr::null_mut());
                 // SAFETY: the list is of requests that were written just now. What they point to
-                // (entries, inline octets, handles) is borrowed until after the call, which copies
+                // (entries, inline bytes, handles) is borrowed until after the call, which copies
                 // it. The queue pair is live.
                 let answer = unsafe { (fast.post_send)(queue, first, &raw mut bad) };
                 if answer != 0 {
@@ -210,27 +210,27 @@ impl Sender<'_> {
         wr.wr_id = request.id;
         wr.send_flags = raw_flags(request.flags);
         match request.data {
-            Data::Inline(octets) => {
+            Data::Inline(bytes) => {
                 if is_answered(&request.op) {
                     return Err(PostRefusal::BadOperation);
                 }
-                if octets.len() > init.inline_octets_max as usize {
+                if bytes.len() > init.inline_bytes_max as usize {
                     return Err(PostRefusal::InlineTooLong);
                 }
-                let addr = octets.as_ptr().expose_provenance() as u64;
+                let addr = bytes.as_ptr().expose_provenance() as u64;
                 inline.fill(|entry| {
-                    *entry = ffi::ibv_sge { addr, length: octets.len() as u32, lkey: 0 };
+                    *entry = ffi::ibv_sge { addr, length: bytes.len() as u32, lkey: 0 };
                     Ok(())
                 })?;
                 wr.send_flags |= ffi::ibv_send_flags::IBV_SEND_INLINE.0;
-                // No octets: no entry, as drivers expect. Where the entry is, the list says.
-                wr.num_sge = i32::from(!octets.is_empty());
+                // No bytes: no entry, as drivers expect. Where the entry is, the list says.
+                wr.num_sge = i32::from(!bytes.is_empty());
             }
             Data::Sges(sges) => {
                 if sges.len() > init.send_sges_max as usize {
                     return Err(PostRefusal::TooManySges);
                 }
-                if request.data.octets() > MESSAGE_OCTETS_MAX {
+                if request.data.bytes() > MESSAGE_BYTES_MAX {
                     return Err(PostRefusal::TooLong);
                 }
                 wr.sg_list = sges.as_ptr().cast::<ffi::ibv_sge>().cast_mut();
@@ -324,7 +324,7 @@ impl Sender<'_> {
             bind_info: ffi::ibv_mw_bind_info {
                 mr: region.object.raw(),
                 addr: bind.address,
-                length: bind.octets,
+                length: bind.bytes,
                 mw_access_flags: super::memory::raw_access(bind.access),
             },
         };

@@ -63,7 +63,7 @@ impl Hca {
         for sges in [init.send_sges_max, init.recv_sges_max] {
             within(verb, "sges_max", sges, limits.sges_max)?;
         }
-        within(verb, "inline_octets_max", init.inline_octets_max, limits.inline_octets_max)?;
+        within(verb, "inline_bytes_max", init.inline_bytes_max, limits.inline_bytes_max)?;
         let srq = init.srq.map(|srq| self.srq(verb, srq)).transpose()?;
         // SAFETY: all zero is a value of this structure of numbers and pointers.
         let mut raw: ffi::ibv_qp_init_attr = unsafe { zeroed() };
@@ -79,7 +79,7 @@ impl Hca {
             raw.cap.max_recv_wr = init.recv_requests_max;
             raw.cap.max_recv_sge = init.recv_sges_max;
         }
-        raw.cap.max_inline_data = init.inline_octets_max;
+        raw.cap.max_inline_data = init.inline_bytes_max;
         Ok(raw)
     }
 
@@ -221,7 +221,7 @@ impl Hca {
             let reason = format!("the port's table has {} entries", port.pkeys);
             return Err(invalid(verb, "pkey_index", reason));
         }
-        if change.path_mtu.is_some_and(|mtu| mtu.octets().is_none() || mtu > port.mtu) {
+        if change.path_mtu.is_some_and(|mtu| mtu.bytes().is_none() || mtu > port.mtu) {
             return Err(invalid(verb, "path_mtu", format!("the port carries {}", port.mtu)));
         }
         let limits = self.attributes.limits;

@@ -49,12 +49,12 @@ fn cases() -> Vec<(Wc, Completion)> {
         (code::IBV_WC_FETCH_ADD, kind::FetchAdd),
     ] {
         let raw = Wc { byte_len: Some(8), ..good(opcode, RC) };
-        cases.push((raw, Completion { octets: 8, ..expected(kind, RC) }));
+        cases.push((raw, Completion { bytes: 8, ..expected(kind, RC) }));
     }
     let recv = |wc_flags, imm_data, with| {
         let raw = good(code::IBV_WC_RECV, RC);
         let raw = Wc { byte_len: Some(100), wc_flags: Some(wc_flags), imm_data, ..raw };
-        (raw, Completion { octets: 100, with, ..expected(kind::Recv, RC) })
+        (raw, Completion { bytes: 100, with, ..expected(kind::Recv, RC) })
     };
     let number = 0x0102_0304_u32;
     let is_data = flags::IBV_WC_WITH_IMM.0;
@@ -122,7 +122,7 @@ fn completions_keep_their_order_through_many_polls() {
     assert_eq!(hca.poll(cq, &mut out[70..]).unwrap(), 5);
     assert_eq!(hca.poll(cq, &mut out[75..]).unwrap(), 0);
     for (nth, completion) in out[..75].iter().enumerate() {
-        assert_eq!((completion.id, completion.octets), (nth as u64, nth as u32));
+        assert_eq!((completion.id, completion.bytes), (nth as u64, nth as u32));
     }
 }
 
@@ -138,7 +138,7 @@ fn completions_before_a_broken_poll_are_not_lost() {
 }
 
 fn sge(address: u64) -> Sge {
-    Sge { address, octets: 16, lkey: LKey(0x99) }
+    Sge { address, bytes: 16, lkey: LKey(0x99) }
 }
 
 #[test]
@@ -148,11 +148,11 @@ fn sends_of_any_number_arrive_in_lists_that_end() {
     let pd = hca.fake_pd();
     let qp = hca.fake_qp(QpType::Rc, pd, cq, RC);
     let sges: Vec<_> = (0..71).map(|nth| [sge(nth), sge(nth + 1000)]).collect();
-    let octets: Vec<_> = (0..71_u8).map(|nth| [nth; 8]).collect();
+    let bytes: Vec<_> = (0..71_u8).map(|nth| [nth; 8]).collect();
     let batch: Vec<_> = (0..71)
         .map(|nth| {
             let data = match nth % 3 {
-                0 => Data::Inline(&octets[nth][..nth % 9]),
+                0 => Data::Inline(&bytes[nth][..nth % 9]),
                 1 => Data::Sges(&sges[nth]),
                 _ => Data::EMPTY,
             };
@@ -165,7 +165,7 @@ fn sends_of_any_number_arrive_in_lists_that_end() {
     let posted = |nth: usize| {
         use ffi::ibv_wr_opcode::{IBV_WR_RDMA_WRITE, IBV_WR_SEND};
         let (inline, entries) = match nth % 3 {
-            0 => (octets[nth][..nth % 9].to_vec(), Vec::new()),
+            0 => (bytes[nth][..nth % 9].to_vec(), Vec::new()),
             1 => (Vec::new(), sges[nth].map(|sge| (sge.address, 16, 0x99)).to_vec()),
             _ => (Vec::new(), Vec::new()),
         };
@@ -188,7 +188,7 @@ fn a_refused_send_is_told_with_the_number_of_those_before_it() {
         let op = SendOp::Datagram(to);
         SendRequest { id, op, flags: SendFlags::SIGNALED, data }
     };
-    // By us: the ninth octet has no room inline.
+    // By us: the ninth byte has no room inline.
     let mut batch: Vec<_> = (0..40).map(|id| request(id, Data::Inline(b"12345678"))).collect();
     batch[35].data = Data::Inline(b"123456789");
     let error = hca.post_send(qp, &batch).unwrap_err();

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 const NAME: &str = "libibumad.so.3";
 
 /// The length of a name, with the zero at its end.
-pub(super) const NAME_OCTETS: usize = 20;
+pub(super) const NAME_BYTES: usize = 20;
 
 /// An agent, as it is registered.
 #[repr(C)]
@@ -47,7 +47,7 @@ macro_rules! functions {
 functions! {
     init = "umad_init": fn() -> c_int;
     size = "umad_size": fn() -> usize;
-    cas_names = "umad_get_cas_names": fn(*mut [c_char; NAME_OCTETS], c_int) -> c_int;
+    cas_names = "umad_get_cas_names": fn(*mut [c_char; NAME_BYTES], c_int) -> c_int;
     issm_path = "umad_get_issm_path": fn(*const c_char, c_int, *mut c_char, c_int) -> c_int;
     open_port = "umad_open_port": fn(*const c_char, c_int) -> c_int;
     close_port = "umad_close_port": fn(c_int) -> c_int;

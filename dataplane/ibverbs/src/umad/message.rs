@@ -1,6 +1,6 @@
-//! A datagram together with what the kernel says beside it: 64 octets that stand before it.
+//! A datagram together with what the kernel says beside it: 64 bytes that stand before it.
 //!
-//! | octets | order | field |
+//! | bytes | order | field |
 //! |---|---|---|
 //! | 0..4 | host | agent |
 //! | 4..8 | host | status: 0, or the system's number for why a request comes back |
@@ -15,7 +15,7 @@
 //! | 52..56 | network | flow label |
 //! | 56..58 | host | index of the P_Key |
 //!
-//! Whatever the octets are, a message is read without failing: they come from the kernel, but what
+//! Whatever the bytes are, a message is read without failing: they come from the kernel, but what
 //! it passes on comes from peers.
 
 use pollux_verbs::GlobalRoute;
@@ -23,8 +23,8 @@ use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::QKey;
 use zerocopy::IntoBytes;
 
-/// What stands before the datagram. Kernels older than 2.6.24 have eight octets less.
-pub(super) const HEADER_OCTETS: usize = 64;
+/// What stands before the datagram. Kernels older than 2.6.24 have eight bytes less.
+pub(super) const HEADER_BYTES: usize = 64;
 
 /// Whom a datagram goes to, or came from. What came can be answered by giving this back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,18 +45,18 @@ pub struct Peer {
 
 /// Room for one message, aligned as the library wants it.
 pub(super) struct Message {
-    blocks: Vec<[u64; HEADER_OCTETS / 8]>,
+    blocks: Vec<[u64; HEADER_BYTES / 8]>,
 }
 
 impl Message {
     /// One for datagrams up to this long.
-    pub fn new(octets_max: usize) -> Self {
-        Self { blocks: vec![[0; _]; 1 + octets_max.div_ceil(HEADER_OCTETS)] }
+    pub fn new(bytes_max: usize) -> Self {
+        Self { blocks: vec![[0; _]; 1 + bytes_max.div_ceil(HEADER_BYTES)] }
     }
 
     /// How long a datagram has room.
-    pub fn octets_max(&self) -> usize {
-        (self.blocks.len() - 1) * HEADER_OCTETS
+    pub fn bytes_max(&self) -> usize {
+        (self.blocks.len() - 1) * HEADER_BYTES
     }
 
     /// Where the library reads and writes it: header and datagram.
@@ -64,14 +64,14 @@ impl Message {
         self.blocks.as_mut_ptr().cast()
     }
 
-    fn header(&self) -> &[u8; HEADER_OCTETS] {
+    fn header(&self) -> &[u8; HEADER_BYTES] {
         self.blocks[0].as_bytes().try_into().expect("a block is as long as the header")
     }
 
-    /// The datagram's first octets.
-    pub fn datagram(&self, octets: usize) -> &[u8] {
+    /// The datagram's first bytes.
+    pub fn datagram(&self, bytes: usize) -> &[u8] {
         let datagram = self.blocks[1..].as_bytes();
-        &datagram[..octets.min(datagram.len())]
+        &datagram[..bytes.min(datagram.len())]
     }
 
     /// Writes a datagram and whom it goes to; there is room for it.
@@ -118,8 +118,8 @@ impl Message {
     }
 }
 
-/// `N` octets of the header.
-fn part<const N: usize>(header: &[u8; HEADER_OCTETS], at: usize) -> [u8; N] {
+/// `N` bytes of the header.
+fn part<const N: usize>(header: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
     std::array::from_fn(|nth| header[at + nth])
 }
 
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn what_came_can_be_answered() {
         let mut message = Message::new(300);
-        assert_eq!(message.octets_max(), 320);
+        assert_eq!(message.bytes_max(), 320);
         let without_grh = Peer { grh: None, qpn: Qpn(0), ..peer() };
         for peer in [peer(), without_grh] {
             message.write(&peer, &[1, 2, 3]);

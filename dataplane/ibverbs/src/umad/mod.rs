@@ -15,8 +15,8 @@ pub use message::Peer;
 
 use crate::batch::Batch;
 use crate::error::{self, OpenError};
-use library::{NAME_OCTETS, RawRegistration, Umad, umad};
-use message::{HEADER_OCTETS, Message};
+use library::{NAME_BYTES, RawRegistration, Umad, umad};
+use message::{HEADER_BYTES, Message};
 use pollux_verbs::VerbsError;
 use pollux_wire::mad::{MAD_LEN, Method, MgmtClass};
 use rustix::io::Errno;
@@ -25,7 +25,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 /// The longest datagram: one that the kernel joined from segments, or is to cut into them.
-pub const DATAGRAM_OCTETS_MAX: usize = 16 << 20;
+pub const DATAGRAM_BYTES_MAX: usize = 16 << 20;
 
 /// Devices that are listed when the one that was asked for is not there.
 const DEVICES_MAX: usize = 32;
@@ -135,7 +135,7 @@ impl Port {
         let (received, sent) = (Message::new(MAD_LEN), Message::new(MAD_LEN));
         let opened = Self { umad, id, device: device.to_owned(), port, received, sent };
         // SAFETY: it only reads a number, which opening has set.
-        if unsafe { (umad.size)() } != HEADER_OCTETS {
+        if unsafe { (umad.size)() } != HEADER_BYTES {
             return Err(failed("umad_size", Errno::OPNOTSUPP.raw_os_error()));
         }
         Ok(opened)
@@ -183,20 +183,20 @@ impl Port {
         patience: Option<Patience>,
     ) -> Result<(), VerbsError> {
         const VERB: &str = "send";
-        if !(MAD_LEN..=DATAGRAM_OCTETS_MAX).contains(&datagram.len()) {
-            let reason = format!("it has {MAD_LEN} to {DATAGRAM_OCTETS_MAX} octets");
+        if !(MAD_LEN..=DATAGRAM_BYTES_MAX).contains(&datagram.len()) {
+            let reason = format!("it has {MAD_LEN} to {DATAGRAM_BYTES_MAX} bytes");
             return Err(VerbsError::Invalid { verb: VERB, argument: "datagram", reason });
         }
-        if datagram.len() > self.sent.octets_max() {
+        if datagram.len() > self.sent.bytes_max() {
             self.sent = Message::new(datagram.len());
         }
         self.sent.write(to, datagram);
         let timeout = patience.map_or(0, |patience| milliseconds(patience.timeout).max(1));
         let retries = patience.map_or(0, |patience| patience.retries.into());
-        let (raw, octets) = (self.sent.as_mut_ptr(), datagram.len() as c_int);
-        // SAFETY: the port is open; the message has a header and so many octets behind it.
+        let (raw, bytes) = (self.sent.as_mut_ptr(), datagram.len() as c_int);
+        // SAFETY: the port is open; the message has a header and so many bytes behind it.
         let answer =
-            unsafe { (self.umad.send)(self.id, agent.0 as c_int, raw, octets, timeout, retries) };
+            unsafe { (self.umad.send)(self.id, agent.0 as c_int, raw, bytes, timeout, retries) };
         if answer == 0 { Ok(()) } else { Err(self.refused(VERB, last_errno())) }
     }
 
@@ -204,42 +204,42 @@ impl Port {
     pub fn receive(&mut self, timeout: Duration) -> Result<Option<Received<'_>>, VerbsError> {
         const VERB: &str = "receive";
         loop {
-            let mut octets = self.received.octets_max() as c_int;
+            let mut bytes = self.received.bytes_max() as c_int;
             let raw = self.received.as_mut_ptr();
-            // SAFETY: the port is open; there is room for a header and so many octets behind it.
+            // SAFETY: the port is open; there is room for a header and so many bytes behind it.
             let answer =
-                unsafe { (self.umad.recv)(self.id, raw, &raw mut octets, milliseconds(timeout)) };
+                unsafe { (self.umad.recv)(self.id, raw, &raw mut bytes, milliseconds(timeout)) };
             if let Ok(agent) = u32::try_from(answer) {
                 return Ok(Some(Received {
                     agent: Agent(agent),
                     peer: self.received.peer(),
                     is_answered: self.received.status() == 0,
-                    datagram: self.received.datagram(usize::try_from(octets).unwrap_or(0)),
+                    datagram: self.received.datagram(usize::try_from(bytes).unwrap_or(0)),
                 }));
             }
             // The library's own waiting gives this number for whatever ends it.
             let errno = if -answer == Errno::IO.raw_os_error() { last_errno() } else { -answer };
             match Errno::from_raw_os_error(errno) {
                 Errno::TIMEDOUT | Errno::AGAIN | Errno::INTR => return Ok(None),
-                Errno::NOSPC => self.make_room(VERB, octets)?,
+                Errno::NOSPC => self.make_room(VERB, bytes)?,
                 _ => return Err(self.refused(VERB, errno)),
             }
         }
     }
 
     /// Makes room for the datagram that waits, of which the kernel has said how long it is.
-    fn make_room(&mut self, verb: &'static str, octets: c_int) -> Result<(), VerbsError> {
-        let octets = usize::try_from(octets).unwrap_or(0);
-        if octets <= self.received.octets_max() || octets > DATAGRAM_OCTETS_MAX {
+    fn make_room(&mut self, verb: &'static str, bytes: c_int) -> Result<(), VerbsError> {
+        let bytes = usize::try_from(bytes).unwrap_or(0);
+        if bytes <= self.received.bytes_max() || bytes > DATAGRAM_BYTES_MAX {
             let advice = format!(
-                "{}: a datagram of {octets} octets waits, and none may have more than \
-                 {DATAGRAM_OCTETS_MAX}: open the port anew, and ask for less",
+                "{}: a datagram of {bytes} bytes waits, and none may have more than \
+                 {DATAGRAM_BYTES_MAX}: open the port anew, and ask for less",
                 self.device
             );
             let errno = Errno::NOSPC.raw_os_error();
             return Err(VerbsError::System { verb, errno, advice });
         }
-        self.received = Message::new(octets);
+        self.received = Message::new(bytes);
         Ok(())
     }
 
@@ -249,10 +249,10 @@ impl Port {
         const VERB: &str = "be_subnet_manager";
         let device = CString::new(self.device.as_str()).expect("it was one when it was opened");
         let mut path: [c_char; 256] = [0; 256];
-        let (room, octets) = (path.as_mut_ptr(), path.len() as c_int);
+        let (room, bytes) = (path.as_mut_ptr(), path.len() as c_int);
         // SAFETY: the name is a string of C, and there is room for the path, which ends in it.
         let answer =
-            unsafe { (self.umad.issm_path)(device.as_ptr(), self.port.into(), room, octets) };
+            unsafe { (self.umad.issm_path)(device.as_ptr(), self.port.into(), room, bytes) };
         if answer != 0 {
             return Err(self.refused(VERB, answer.abs()));
         }
@@ -321,13 +321,13 @@ const O_CLOEXEC: c_int = rustix::fs::OFlags::CLOEXEC.bits() as c_int;
 
 /// The devices that have management.
 fn devices(umad: &Umad) -> Vec<String> {
-    let mut names = Batch::<[c_char; NAME_OCTETS], DEVICES_MAX>::new();
+    let mut names = Batch::<[c_char; NAME_BYTES], DEVICES_MAX>::new();
     // SAFETY: there is room for as many names as it is told.
     let count = unsafe { (umad.cas_names)(names.as_mut_ptr(), DEVICES_MAX as c_int) };
     let names = names.first(usize::try_from(count).unwrap_or(0));
-    let text = |name: &[c_char; NAME_OCTETS]| {
-        let octets = name.map(|character| character as u8);
-        let text = CStr::from_bytes_until_nul(&octets).unwrap_or_default();
+    let text = |name: &[c_char; NAME_BYTES]| {
+        let bytes = name.map(|character| character as u8);
+        let text = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
         text.to_string_lossy().into_owned()
     };
     names.iter().map(text).collect()

@@ -1,25 +1,25 @@
 //! How an entry of a lane is laid out, as the one word that says so.
 
-use super::{HEAD_WORDS_MAX, OCTETS_MAX, ROOM};
+use super::{BYTES_MAX, HEAD_WORDS_MAX, ROOM};
 
-/// How an entry is laid out: the words of its head, its octets, and a tag of its sender's.
+/// How an entry is laid out: the words of its head, its bytes, and a tag of its sender's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) tag: u8,
     pub(super) head_words: usize,
-    pub(super) octets: usize,
+    pub(super) bytes: usize,
 }
 
 impl Shape {
     #[inline(always)]
-    pub(super) fn new(tag: u8, head: &[u64], octets: usize) -> Self {
-        assert!(head.len() <= HEAD_WORDS_MAX && octets <= OCTETS_MAX, "an entry has its limits");
-        Self { tag, head_words: head.len(), octets }
+    pub(super) fn new(tag: u8, head: &[u64], bytes: usize) -> Self {
+        assert!(head.len() <= HEAD_WORDS_MAX && bytes <= BYTES_MAX, "an entry has its limits");
+        Self { tag, head_words: head.len(), bytes }
     }
 
     #[inline(always)]
     pub(super) const fn to_word(self) -> u64 {
-        self.tag as u64 | (self.head_words as u64) << 8 | (self.octets as u64) << 32
+        self.tag as u64 | (self.head_words as u64) << 8 | (self.bytes as u64) << 32
     }
 
     /// `None` if no entry can look so.
@@ -28,15 +28,15 @@ impl Shape {
         let shape = Self {
             tag: word as u8,
             head_words: (word >> 8 & 0xff) as usize,
-            octets: (word >> 32) as usize,
+            bytes: (word >> 32) as usize,
         };
-        if shape.head_words > HEAD_WORDS_MAX || shape.octets > OCTETS_MAX {
+        if shape.head_words > HEAD_WORDS_MAX || shape.bytes > BYTES_MAX {
             return None;
         }
         Some(shape)
     }
 
-    /// Octets that the first slot has room for.
+    /// Bytes that the first slot has room for.
     #[inline(always)]
     pub(super) const fn first_room(self) -> usize {
         (HEAD_WORDS_MAX - self.head_words) * 8
@@ -44,6 +44,6 @@ impl Shape {
 
     #[inline(always)]
     pub(super) const fn slots(self) -> u64 {
-        1 + self.octets.saturating_sub(self.first_room()).div_ceil(ROOM) as u64
+        1 + self.bytes.saturating_sub(self.first_room()).div_ceil(ROOM) as u64
     }
 }

@@ -87,12 +87,12 @@ pub trait Adapters {
     }
 
     /// Memory for messages, of the kind that programs with such adapters use.
-    fn memory(&self, octets: usize) -> Result<Memory, MapError> {
-        Memory::private(octets)
+    fn memory(&self, bytes: usize) -> Result<Memory, MapError> {
+        Memory::private(bytes)
     }
 
     /// The largest memory that one case may use for messages; longer messages are skipped.
-    fn memory_octets_max(&self) -> u64 {
+    fn memory_bytes_max(&self) -> u64 {
         64 << 20
     }
 

@@ -1,4 +1,4 @@
-//! Registered memory of a case, with octets that tell where they belong.
+//! Registered memory of a case, with bytes that tell where they belong.
 
 use super::verdict::{Stop, fail};
 use crate::memory::MemoryRegion;
@@ -11,23 +11,23 @@ pub const UNTOUCHED: u8 = 0xee;
 /// Memory, and the region that an adapter knows it by.
 #[derive(Clone, Debug)]
 pub struct Buffer {
-    /// The octets.
+    /// The bytes.
     pub memory: Memory,
     /// Its names.
     pub region: MemoryRegion,
 }
 
-/// `octets` octets of a pattern in which no two packets' worth are alike.
-pub fn pattern(seed: u8, octets: usize) -> Vec<u8> {
-    let octet = |at: usize| (at ^ at >> 8 ^ at >> 16).wrapping_mul(167) as u8;
-    (0..octets).map(|at| octet(at).wrapping_add(seed)).collect()
+/// `bytes` bytes of a pattern in which no two packets' worth are alike.
+pub fn pattern(seed: u8, bytes: usize) -> Vec<u8> {
+    let byte = |at: usize| (at ^ at >> 8 ^ at >> 16).wrapping_mul(167) as u8;
+    (0..bytes).map(|at| byte(at).wrapping_add(seed)).collect()
 }
 
 impl Buffer {
     /// A stretch of it, for a request.
-    pub fn sge(&self, at: usize, octets: usize) -> Sge {
-        let octets = u32::try_from(octets).expect("a case names stretches below 4 GiB");
-        Sge { address: self.region.address + at as u64, octets, lkey: self.region.lkey }
+    pub fn sge(&self, at: usize, bytes: usize) -> Sge {
+        let bytes = u32::try_from(bytes).expect("a case names stretches below 4 GiB");
+        Sge { address: self.region.address + at as u64, bytes, lkey: self.region.lkey }
     }
 
     /// A place in it, for a peer's request.
@@ -36,13 +36,13 @@ impl Buffer {
     }
 
     /// How much is registered: pages, and so perhaps more than was asked for.
-    pub fn octets(&self) -> usize {
-        self.memory.octets()
+    pub fn bytes(&self) -> usize {
+        self.memory.bytes()
     }
 
     /// Writes as the program.
-    pub fn put(&self, at: usize, octets: &[u8]) {
-        assert!(self.memory.write(at, octets), "a case writes within its memory");
+    pub fn put(&self, at: usize, bytes: &[u8]) {
+        assert!(self.memory.write(at, bytes), "a case writes within its memory");
     }
 
     /// Writes a number as the program, in the machine's own order, as atomic operations see it.
@@ -51,8 +51,8 @@ impl Buffer {
     }
 
     /// Reads as the program.
-    pub fn octets_at(&self, at: usize, octets: usize) -> Vec<u8> {
-        let mut out = vec![0; octets];
+    pub fn bytes_at(&self, at: usize, bytes: usize) -> Vec<u8> {
+        let mut out = vec![0; bytes];
         assert!(self.memory.read(at, &mut out), "a case reads within its memory");
         out
     }
@@ -64,13 +64,13 @@ impl Buffer {
         u64::from_ne_bytes(out)
     }
 
-    /// Ends the case unless the octets from `at` on are these.
+    /// Ends the case unless the bytes from `at` on are these.
     pub fn holds(&self, at: usize, expected: &[u8]) -> Result<(), Stop> {
-        let found = self.octets_at(at, expected.len());
+        let found = self.bytes_at(at, expected.len());
         match found.iter().zip(expected).position(|(found, expected)| found != expected) {
             None => Ok(()),
             Some(first) => fail(format!(
-                "memory: expected {:#04x} at octet {first} of {}, found {:#04x}",
+                "memory: expected {:#04x} at byte {first} of {}, found {:#04x}",
                 expected[first],
                 expected.len(),
                 found[first],
@@ -78,8 +78,8 @@ impl Buffer {
         }
     }
 
-    /// Ends the case unless nobody has written to these octets.
-    pub fn is_untouched(&self, at: usize, octets: usize) -> Result<(), Stop> {
-        self.holds(at, &vec![UNTOUCHED; octets])
+    /// Ends the case unless nobody has written to these bytes.
+    pub fn is_untouched(&self, at: usize, bytes: usize) -> Result<(), Stop> {
+        self.holds(at, &vec![UNTOUCHED; bytes])
     }
 }

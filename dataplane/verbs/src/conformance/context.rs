@@ -88,7 +88,7 @@ impl<'a> Context<'a> {
             requests_max: a.requests_max.min(b.requests_max),
             completions_max: a.completions_max.min(b.completions_max),
             sges_max: a.sges_max.min(b.sges_max),
-            inline_octets_max: a.inline_octets_max.min(b.inline_octets_max),
+            inline_bytes_max: a.inline_bytes_max.min(b.inline_bytes_max),
             qps_max: a.qps_max.min(b.qps_max),
             srq_requests_max: a.srq_requests_max.min(b.srq_requests_max),
             responder_resources_max: a.responder_resources_max.min(b.responder_resources_max),
@@ -99,7 +99,7 @@ impl<'a> Context<'a> {
 
     /// The largest packet that both ports carry.
     pub fn mtu(&mut self) -> Result<Mtu, Stop> {
-        let mut mtus = Side::BOTH.map(|side| (side, Mtu::OCTETS_4096));
+        let mut mtus = Side::BOTH.map(|side| (side, Mtu::BYTES_4096));
         for (side, mtu) in &mut mtus {
             let port = self.port(*side);
             *mtu = self.device(*side).port(port)?.mtu;
@@ -107,10 +107,10 @@ impl<'a> Context<'a> {
         Ok(mtus[0].1.min(mtus[1].1))
     }
 
-    /// The same in octets.
-    pub fn mtu_octets(&mut self) -> Result<usize, Stop> {
+    /// The same in bytes.
+    pub fn mtu_bytes(&mut self) -> Result<usize, Stop> {
         let mtu = self.mtu()?;
-        mtu.octets().ok_or_else(|| Stop::Fail(format!("the ports' MTU has no size: {mtu:?}")))
+        mtu.bytes().ok_or_else(|| Stop::Fail(format!("the ports' MTU has no size: {mtu:?}")))
     }
 
     /// The way from one side's port to another's.
@@ -162,12 +162,12 @@ impl<'a> Context<'a> {
     }
 
     /// Ends the case unless it may use this much memory.
-    pub fn needs_memory(&self, octets: u64) -> Result<(), Stop> {
-        let max = self.adapters.memory_octets_max();
-        if octets <= max {
+    pub fn needs_memory(&self, bytes: u64) -> Result<(), Stop> {
+        let max = self.adapters.memory_bytes_max();
+        if bytes <= max {
             return Ok(());
         }
-        skip(format!("it takes {octets} octets of memory, and {max} are allowed"))
+        skip(format!("it takes {bytes} bytes of memory, and {max} are allowed"))
     }
 
     /// Ends the case unless it may make this many objects.
@@ -179,8 +179,8 @@ impl<'a> Context<'a> {
     }
 
     /// Memory of the kind that suits the adapters.
-    pub(super) fn memory(&self, octets: usize) -> Result<Memory, Stop> {
-        let memory = self.adapters.memory(octets);
+    pub(super) fn memory(&self, bytes: usize) -> Result<Memory, Stop> {
+        let memory = self.adapters.memory(bytes);
         memory.map_err(|error| Stop::Skip(format!("no memory for the case: {error}")))
     }
 

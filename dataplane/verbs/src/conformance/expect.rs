@@ -25,9 +25,9 @@ pub fn request<'a>(id: u64, op: SendOp, sges: &'a [Sge]) -> SendRequest<'a> {
     SendRequest { id, op, flags: SendFlags::SIGNALED, data: Data::Sges(sges) }
 }
 
-/// A signalled request with its octets inline.
-pub fn inline<'a>(id: u64, op: SendOp, octets: &'a [u8]) -> SendRequest<'a> {
-    SendRequest { id, op, flags: SendFlags::SIGNALED, data: Data::Inline(octets) }
+/// A signalled request with its bytes inline.
+pub fn inline<'a>(id: u64, op: SendOp, bytes: &'a [u8]) -> SendRequest<'a> {
+    SendRequest { id, op, flags: SendFlags::SIGNALED, data: Data::Inline(bytes) }
 }
 
 /// A request that completes silently if all goes well.
@@ -103,10 +103,10 @@ impl Context<'_> {
         Ok(found)
     }
 
-    /// Expects the next receive to hold this many octets.
-    pub fn received(&mut self, end: &End, id: u64, octets: usize) -> Result<Completion, Stop> {
+    /// Expects the next receive to hold this many bytes.
+    pub fn received(&mut self, end: &End, id: u64, bytes: usize) -> Result<Completion, Stop> {
         let found = self.done(end, CompletionKind::Recv, id)?;
-        equal("octets received", found.octets as usize, octets)?;
+        equal("bytes received", found.bytes as usize, bytes)?;
         Ok(found)
     }
 
@@ -192,14 +192,14 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Sends `octets` octets from `a` to `b` and compares them: the pair works.
-    pub fn exchange(&mut self, a: &End, b: &End, octets: usize) -> Result<(), Stop> {
-        let source = self.source(a, octets, 77)?;
-        let sink = self.sink(b, octets)?;
-        self.recv(b, 9001, &[sink.sge(0, octets)])?;
-        self.carry_out(a, request(9002, SendOp::Send, &[source.sge(0, octets)]))?;
-        self.received(b, 9001, octets)?;
-        same(&source, 0, &sink, 0, octets)
+    /// Sends `bytes` bytes from `a` to `b` and compares them: the pair works.
+    pub fn exchange(&mut self, a: &End, b: &End, bytes: usize) -> Result<(), Stop> {
+        let source = self.source(a, bytes, 77)?;
+        let sink = self.sink(b, bytes)?;
+        self.recv(b, 9001, &[sink.sge(0, bytes)])?;
+        self.carry_out(a, request(9002, SendOp::Send, &[source.sge(0, bytes)]))?;
+        self.received(b, 9001, bytes)?;
+        same(&source, 0, &sink, 0, bytes)
     }
 }
 
@@ -211,13 +211,13 @@ fn is_lost_answer(expected: &[CompletionStatus], found: CompletionStatus) -> boo
     found == RetryExceeded && expected.iter().any(|status| refusals.contains(status))
 }
 
-/// Expects the same octets in two places.
+/// Expects the same bytes in two places.
 pub fn same(
     source: &Buffer,
     source_at: usize,
     sink: &Buffer,
     sink_at: usize,
-    octets: usize,
+    bytes: usize,
 ) -> Result<(), Stop> {
-    sink.holds(sink_at, &source.octets_at(source_at, octets))
+    sink.holds(sink_at, &source.bytes_at(source_at, bytes))
 }

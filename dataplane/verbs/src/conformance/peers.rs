@@ -71,7 +71,7 @@ pub struct Setup {
     pub psn_b: u32,
     pub requests_max: u32,
     pub sges_max: u32,
-    pub inline_octets_max: u32,
+    pub inline_bytes_max: u32,
     pub signal_all: bool,
     pub qkey: QKey,
     pub pkey_index: u16,
@@ -94,7 +94,7 @@ impl Setup {
             psn_b: 0x65_4321,
             requests_max: 16,
             sges_max: 4,
-            inline_octets_max: 0,
+            inline_bytes_max: 0,
             signal_all: false,
             qkey: QKey(0x1234_5678),
             pkey_index: 0,
@@ -153,7 +153,7 @@ impl Context<'_> {
             recv_requests_max: setup.requests_max.min(limits.requests_max),
             send_sges_max: setup.sges_max.min(limits.sges_max),
             recv_sges_max: setup.sges_max.min(limits.sges_max),
-            inline_octets_max: setup.inline_octets_max.min(limits.inline_octets_max),
+            inline_bytes_max: setup.inline_bytes_max.min(limits.inline_bytes_max),
             signal_all: setup.signal_all,
         }
     }
@@ -290,11 +290,11 @@ impl Context<'_> {
     }
 
     /// Registered memory in `place`'s domain, untouched.
-    pub fn buffer(&mut self, place: &Place, octets: usize, access: Access) -> Result<Buffer, Stop> {
-        let memory = self.memory(octets.max(1))?;
+    pub fn buffer(&mut self, place: &Place, bytes: usize, access: Access) -> Result<Buffer, Stop> {
+        let memory = self.memory(bytes.max(1))?;
         let blank = [UNTOUCHED; 4096];
-        for at in (0..memory.octets()).step_by(blank.len()) {
-            let part = blank.len().min(memory.octets() - at);
+        for at in (0..memory.bytes()).step_by(blank.len()) {
+            let part = blank.len().min(memory.bytes() - at);
             assert!(memory.write(at, &blank[..part]), "it is the memory's own length");
         }
         let region = self.device(place.side).register(place.pd, &memory, access)?;
@@ -303,19 +303,19 @@ impl Context<'_> {
     }
 
     /// Memory to send from, that holds the pattern of `seed`.
-    pub fn source(&mut self, end: &End, octets: usize, seed: u8) -> Result<Buffer, Stop> {
-        let buffer = self.buffer(&end.place, octets, Access::NONE)?;
-        buffer.put(0, &super::buffer::pattern(seed, octets));
+    pub fn source(&mut self, end: &End, bytes: usize, seed: u8) -> Result<Buffer, Stop> {
+        let buffer = self.buffer(&end.place, bytes, Access::NONE)?;
+        buffer.put(0, &super::buffer::pattern(seed, bytes));
         Ok(buffer)
     }
 
     /// Memory to receive into.
-    pub fn sink(&mut self, end: &End, octets: usize) -> Result<Buffer, Stop> {
-        self.buffer(&end.place, octets, Access::LOCAL_WRITE)
+    pub fn sink(&mut self, end: &End, bytes: usize) -> Result<Buffer, Stop> {
+        self.buffer(&end.place, bytes, Access::LOCAL_WRITE)
     }
 
     /// Memory that peers may use in every way.
-    pub fn shared(&mut self, end: &End, octets: usize) -> Result<Buffer, Stop> {
-        self.buffer(&end.place, octets, Access::ALL)
+    pub fn shared(&mut self, end: &End, bytes: usize) -> Result<Buffer, Stop> {
+        self.buffer(&end.place, bytes, Access::ALL)
     }
 }

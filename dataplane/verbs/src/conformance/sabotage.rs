@@ -31,8 +31,8 @@ pub enum Fault {
     /// Every completion comes twice.
     RepeatCompletions,
     /// One bit of what was received is another.
-    CorruptOctet,
-    /// A receive is told one octet longer than it is.
+    CorruptByte,
+    /// A receive is told one byte longer than it is.
     MisstateLength,
     /// Immediate data gets lost.
     LoseImmediate,
@@ -61,7 +61,7 @@ pub const SABOTAGES: &[(Fault, &[&str])] = &[
     (Fault::SwapCompletions, &["flush/receives-rc", "ordering/rc-messages-in-order"]),
     (Fault::LoseCompletions, &["flush/receives-rc", "ordering/full-queues-for-long"]),
     (Fault::RepeatCompletions, &["operation/rc-send", "flush/posted-in-err-rc"]),
-    (Fault::CorruptOctet, &["operation/rc-send", "size/rc-send-1", "scatter/scatter-odd"]),
+    (Fault::CorruptByte, &["operation/rc-send", "size/rc-send-1", "scatter/scatter-odd"]),
     (Fault::MisstateLength, &["size/rc-send-65536", "scatter/a-receive-may-be-longer"]),
     (Fault::LoseImmediate, &["operation/rc-send-imm", "operation/rc-write-imm-empty"]),
     (Fault::BlurStatus, &["remote-rights/write-unknown-key", "not-ready/no-retry-left"]),
@@ -164,12 +164,12 @@ impl Adapters for SabotagedAdapters {
         self.inner.borrow_mut().set_pkeys(side, pkeys)
     }
 
-    fn memory(&self, octets: usize) -> Result<Memory, MapError> {
-        self.inner.borrow().memory(octets)
+    fn memory(&self, bytes: usize) -> Result<Memory, MapError> {
+        self.inner.borrow().memory(bytes)
     }
 
-    fn memory_octets_max(&self) -> u64 {
-        self.inner.borrow().memory_octets_max()
+    fn memory_bytes_max(&self) -> u64 {
+        self.inner.borrow().memory_bytes_max()
     }
 }
 
@@ -192,20 +192,20 @@ impl Sabotaged {
 
     fn note_receives(&mut self, batch: &[RecvRequest<'_>]) {
         for recv in batch {
-            if let Some(sge) = recv.sges.iter().find(|sge| sge.octets > 0) {
+            if let Some(sge) = recv.sges.iter().find(|sge| sge.bytes > 0) {
                 self.receives.insert(recv.id, *sge);
             }
         }
     }
 
-    /// Flips a bit of the first octet that a receive was given.
+    /// Flips a bit of the first byte that a receive was given.
     fn corrupt(&self, id: u64) {
         let Some(sge) = self.receives.get(&id) else { return };
         let Some((memory, region)) = self.regions.get(&sge.lkey) else { return };
         let at = sge.address.wrapping_sub(region.address) as usize;
-        let mut octet = [0];
-        if memory.read(at, &mut octet) {
-            let written = memory.write(at, &[octet[0] ^ 0x10]);
+        let mut byte = [0];
+        if memory.read(at, &mut byte) {
+            let written = memory.write(at, &[byte[0] ^ 0x10]);
             debug_assert!(written, "what can be read can be written");
         }
     }
@@ -218,9 +218,9 @@ impl Sabotaged {
         match self.fault {
             Fault::LoseCompletions => return !self.completions.is_multiple_of(4),
             Fault::BlurStatus if !succeeded => completion.status = CompletionStatus::General,
-            Fault::MisstateLength if received => completion.octets += 1,
+            Fault::MisstateLength if received => completion.bytes += 1,
             Fault::LoseImmediate => completion.with = With::Nothing,
-            Fault::CorruptOctet if received && completion.octets > 0 => self.corrupt(completion.id),
+            Fault::CorruptByte if received && completion.bytes > 0 => self.corrupt(completion.id),
             _ => {}
         }
         true

@@ -95,34 +95,34 @@ lines! {
         Join "join" { /// The group's GID, upper half.
             prefix, /// And lower half.
             guid },
-        /// Fill memory with octets made of a seed: those of [`pattern`](super::pattern).
-        Fill "fill" { /// First octet.
+        /// Fill memory with bytes made of a seed: those of [`pattern`](super::pattern).
+        Fill "fill" { /// First byte.
             at, /// How many.
-            octets, /// What of.
+            bytes, /// What of.
             seed },
         /// Sum memory up: [`Reply::Value`], as [`sum`](super::sum) does.
-        Sum "sum" { /// First octet.
+        Sum "sum" { /// First byte.
             at, /// How many.
-            octets },
+            bytes },
         /// Read a word: [`Reply::Value`].
-        Word "word" { /// First octet.
+        Word "word" { /// First byte.
             at },
         /// Post a receive.
         Recv "recv" { /// Its number.
-            id, /// First octet.
+            id, /// First byte.
             at, /// How many.
-            octets },
+            bytes },
         /// Post a request.
         Send "send" {
             /// Its number.
             id,
             /// What: [`op`](super::op).
             op,
-            /// First octet of ours.
+            /// First byte of ours.
             at,
             /// How many.
-            octets,
-            /// First octet of the peer's.
+            bytes,
+            /// First byte of the peer's.
             address,
             /// Its key.
             rkey,
@@ -155,7 +155,7 @@ lines! {
             /// The memory's key.
             rkey,
             /// Its length.
-            octets,
+            bytes,
         },
         /// The queue pair's number.
         Created "created" { /// It.
@@ -171,8 +171,8 @@ lines! {
             status,
             /// Whether it was a receive.
             is_recv,
-            /// Octets received.
-            octets,
+            /// Bytes received.
+            bytes,
             /// Whether there is immediate data.
             has_imm,
             /// That.
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn lines_come_back_and_nonsense_does_not() {
-        let command = Command::Fill { at: 1, octets: u64::MAX, seed: 0xab };
+        let command = Command::Fill { at: 1, bytes: u64::MAX, seed: 0xab };
         assert_eq!(command.line(), "fill 1 ffffffffffffffff ab");
         assert_eq!(Command::parse(&command.line()), Some(command));
         assert_eq!(Reply::parse("nothing"), Some(Reply::Nothing {}));

@@ -21,8 +21,8 @@ use pollux_wire::units::{Mtu, TimeCode};
 use std::ops::DerefMut;
 use std::time::Duration;
 
-/// Octets of an end's memory.
-pub const MEMORY_OCTETS: usize = 4 << 20;
+/// Bytes of an end's memory.
+pub const MEMORY_BYTES: usize = 4 << 20;
 
 /// Requests that may be outstanding each way.
 const REQUESTS_MAX: u32 = 64;
@@ -63,8 +63,8 @@ pub const STATUSES: [CompletionStatus; 15] = [
     CompletionStatus::General,
 ];
 
-/// The octets that a seed stands for.
-pub fn pattern(seed: u64, octets: usize) -> Vec<u8> {
+/// The bytes that a seed stands for.
+pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
         state ^= state << 13;
@@ -72,13 +72,13 @@ pub fn pattern(seed: u64, octets: usize) -> Vec<u8> {
         state ^= state << 17;
         state as u8
     };
-    (0..octets).map(|_| next()).collect()
+    (0..bytes).map(|_| next()).collect()
 }
 
-/// What stands for octets in a reply (FNV-1a).
-pub fn sum(octets: &[u8]) -> u64 {
-    octets.iter().fold(0xcbf2_9ce4_8422_2325, |sum, &octet| {
-        (sum ^ u64::from(octet)).wrapping_mul(0x0100_0000_01b3)
+/// What stands for bytes in a reply (FNV-1a).
+pub fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, &byte| {
+        (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 
@@ -116,7 +116,7 @@ impl<P: DerefMut<Target: Device>> End<P> {
             argument: "memory",
             reason: format!("there is none: {error}"),
         };
-        let memory = Memory::private(MEMORY_OCTETS).map_err(no_memory)?;
+        let memory = Memory::private(MEMORY_BYTES).map_err(no_memory)?;
         let region = device.register(pd, &memory, Access::ALL)?;
         let (qp, group, waits, reply) = (None, None, None, None);
         Ok(Self { device, gid_index: 0, pd, cq, memory, region, qp, group, waits, reply })
@@ -170,20 +170,20 @@ impl<P: DerefMut<Target: Device>> End<P> {
             Command::Join { prefix, guid } => {
                 self.join(Gid::new(prefix, Guid(guid))).map(done).map_err(text)
             }
-            Command::Fill { at, octets, seed } => {
-                let written = self.memory.write(at as usize, &pattern(seed, octets as usize));
+            Command::Fill { at, bytes, seed } => {
+                let written = self.memory.write(at as usize, &pattern(seed, bytes as usize));
                 written.then_some(Reply::Done {}).ok_or("beyond the memory".into())
             }
-            Command::Sum { at, octets } => {
-                self.octets(at, octets).map(|octets| Reply::Value { value: sum(&octets) })
+            Command::Sum { at, bytes } => {
+                self.bytes(at, bytes).map(|bytes| Reply::Value { value: sum(&bytes) })
             }
-            Command::Word { at } => self.octets(at, 8).map(|octets| {
-                let word = octets.first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
+            Command::Word { at } => self.bytes(at, 8).map(|bytes| {
+                let word = bytes.first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
                 Reply::Value { value: word }
             }),
-            Command::Recv { id, at, octets } => {
+            Command::Recv { id, at, bytes } => {
                 let qp = self.own_qp()?.qp;
-                let sges = [self.sge(at, octets)];
+                let sges = [self.sge(at, bytes)];
                 let batch = [RecvRequest { id, sges: &sges }];
                 let posted = self.device.post_recv(qp, &batch);
                 posted.map(done).map_err(|error| error.to_string())
@@ -205,7 +205,7 @@ impl<P: DerefMut<Target: Device>> End<P> {
             guid: gid.guid().0,
             address: self.region.address,
             rkey: self.region.rkey.0.into(),
-            octets: MEMORY_OCTETS as u64,
+            bytes: MEMORY_BYTES as u64,
         })
     }
 
@@ -213,15 +213,15 @@ impl<P: DerefMut<Target: Device>> End<P> {
         self.qp.ok_or("there is no queue pair".into())
     }
 
-    fn octets(&self, at: u64, octets: u64) -> Result<Vec<u8>, String> {
-        let mut out = vec![0; octets.min(MEMORY_OCTETS as u64) as usize];
+    fn bytes(&self, at: u64, bytes: u64) -> Result<Vec<u8>, String> {
+        let mut out = vec![0; bytes.min(MEMORY_BYTES as u64) as usize];
         let read = self.memory.read(at as usize, &mut out);
         read.then_some(out).ok_or("beyond the memory".into())
     }
 
-    fn sge(&self, at: u64, octets: u64) -> Sge {
+    fn sge(&self, at: u64, bytes: u64) -> Sge {
         let address = self.region.address.wrapping_add(at);
-        Sge { address, octets: octets as u32, lkey: self.region.lkey }
+        Sge { address, bytes: bytes as u32, lkey: self.region.lkey }
     }
 
     /// Ends the queue pair that there was, with all that came of it, and makes another one.
@@ -254,7 +254,7 @@ impl<P: DerefMut<Target: Device>> End<P> {
             recv_requests_max: REQUESTS_MAX,
             send_sges_max: 1,
             recv_sges_max: 1,
-            inline_octets_max: 0,
+            inline_bytes_max: 0,
             signal_all: false,
         })?;
         let (is_ud, qkey) = (qp_type == QpType::Ud, QKey(qkey as u32));
@@ -325,7 +325,7 @@ impl<P: DerefMut<Target: Device>> End<P> {
     }
 
     fn send(&mut self, command: Command) -> Result<(), String> {
-        let Command::Send { id, op: which, at, octets, address, rkey, first, second } = command
+        let Command::Send { id, op: which, at, bytes, address, rkey, first, second } = command
         else {
             unreachable!("called for this command")
         };
@@ -348,8 +348,8 @@ impl<P: DerefMut<Target: Device>> End<P> {
             op::DATAGRAM_IMM => SendOp::DatagramImm(destination()?, first as u32),
             other => return Err(format!("there is no request {other}")),
         };
-        let sges = [self.sge(at, octets)];
-        let data = Data::Sges(if octets == 0 { &[] } else { &sges });
+        let sges = [self.sge(at, bytes)];
+        let data = Data::Sges(if bytes == 0 { &[] } else { &sges });
         let request = SendRequest { id, op: send_op, flags: SendFlags::SIGNALED, data };
         self.device.post_send(own.qp, &[request]).map_err(|error| error.to_string())
     }
@@ -373,7 +373,7 @@ fn completed(completion: &Completion) -> Reply {
         id: completion.id,
         status: status.unwrap_or(STATUSES.len() - 1) as u64,
         is_recv: completion.kind.is_recv().into(),
-        octets: completion.octets.into(),
+        bytes: completion.bytes.into(),
         has_imm,
         imm,
         src_qp: completion.from.map_or(0, |from| from.src_qp.0.into()),

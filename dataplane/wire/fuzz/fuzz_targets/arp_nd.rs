@@ -12,11 +12,11 @@ use pollux_wire::ip::mld::MldMessage;
 use pollux_wire::ip::nd::NdMessage;
 use pollux_wire_fuzz::comes_back;
 
-fuzz_target!(|octets: &[u8]| {
-    comes_back!(octets, ArpPacket::<LinkAddress>, ArpPacket::<DraftLinkAddress>);
-    comes_back!(octets, ArpPacket::<MacAddress>);
-    comes_back!(octets, NdMessage, MldMessage, Icmpv6Message);
-    if let Some(&gid) = octets.first_chunk()
+fuzz_target!(|bytes: &[u8]| {
+    comes_back!(bytes, ArpPacket::<LinkAddress>, ArpPacket::<DraftLinkAddress>);
+    comes_back!(bytes, ArpPacket::<MacAddress>);
+    comes_back!(bytes, NdMessage, MldMessage, Icmpv6Message);
+    if let Some(&gid) = bytes.first_chunk()
         && let Ok(group) = LinkGroup::from_mgid(Gid(gid))
     {
         assert_eq!(LinkGroup::from_mgid(group.mgid()), Ok(group));

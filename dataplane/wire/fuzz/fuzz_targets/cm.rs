@@ -5,8 +5,8 @@ use libfuzzer_sys::fuzz_target;
 use pollux_wire::mad::cm::CmMessage;
 use pollux_wire::mad::cm::ipoib::{AskingWorker, Dialect, IpoibPrivateData};
 
-fuzz_target!(|octets: &[u8]| {
-    let Some(mad) = octets.first_chunk() else { return };
+fuzz_target!(|bytes: &[u8]| {
+    let Some(mad) = bytes.first_chunk() else { return };
     let Ok((header, message)) = CmMessage::parse_mad(mad) else { return };
     let again = CmMessage::parse_mad(&message.emit_mad(header.transaction_id));
     assert_eq!(again.map(|(_, message)| message), Ok(message));

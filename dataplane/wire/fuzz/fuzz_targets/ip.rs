@@ -11,23 +11,23 @@ use pollux_wire::ip::tcp::TcpSegment;
 use pollux_wire::ip::udp::UdpDatagram;
 use pollux_wire_fuzz::comes_back;
 
-fn upper(octets: &[u8]) {
-    comes_back!(octets, Icmpv4Message, IgmpMessage);
-    if let Ok(segment) = TcpSegment::parse(octets) {
+fn upper(bytes: &[u8]) {
+    comes_back!(bytes, Icmpv4Message, IgmpMessage);
+    if let Ok(segment) = TcpSegment::parse(bytes) {
         let _ = (segment.header(), segment.options().count());
     }
-    if let Ok(datagram) = UdpDatagram::parse(octets) {
+    if let Ok(datagram) = UdpDatagram::parse(bytes) {
         let _ = datagram.header();
     }
 }
 
-fuzz_target!(|octets: &[u8]| {
-    upper(octets);
-    if let Ok(packet) = Ipv4Packet::parse(octets) {
+fuzz_target!(|bytes: &[u8]| {
+    upper(bytes);
+    if let Ok(packet) = Ipv4Packet::parse(bytes) {
         let _ = (packet.checksum_ok(), packet.options().count());
         upper(packet.payload());
     }
-    if let Ok(packet) = Ipv6Packet::parse(octets)
+    if let Ok(packet) = Ipv6Packet::parse(bytes)
         && let Ok(found) = UpperLayer::find(packet.header().next_header, packet.payload())
     {
         upper(found.payload);

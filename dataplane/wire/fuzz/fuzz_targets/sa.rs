@@ -5,16 +5,16 @@ use libfuzzer_sys::fuzz_target;
 use pollux_wire::mad::sa::*;
 use pollux_wire_fuzz::survives;
 
-fn table<R: Record>(octets: &[u8], attribute_offset: u16) {
-    if let Ok(rows) = records::<R>(octets, attribute_offset) {
-        assert!(rows.count() <= octets.len() / R::LEN + 1);
+fn table<R: Record>(bytes: &[u8], attribute_offset: u16) {
+    if let Ok(rows) = records::<R>(bytes, attribute_offset) {
+        assert!(rows.count() <= bytes.len() / R::LEN + 1);
     }
 }
 
-fuzz_target!(|octets: &[u8]| {
-    survives!(octets, SaMad, PathRecord, MultiPathRecord, McMemberRecord, NodeRecord);
-    survives!(octets, PortInfoRecord, ServiceRecord, InformInfo, InformInfoRecord, LinkRecord);
-    let Ok((mad, rest)) = SaMad::read(octets) else { return };
+fuzz_target!(|bytes: &[u8]| {
+    survives!(bytes, SaMad, PathRecord, MultiPathRecord, McMemberRecord, NodeRecord);
+    survives!(bytes, PortInfoRecord, ServiceRecord, InformInfo, InformInfoRecord, LinkRecord);
+    let Ok((mad, rest)) = SaMad::read(bytes) else { return };
     let offset = mad.sa.attribute_offset;
     table::<PathRecord>(rest, offset);
     table::<NodeRecord>(rest, offset);

@@ -10,23 +10,23 @@ use pollux_wire::mad::smp::*;
 use pollux_wire::mad::vendor::VendorMad;
 use pollux_wire_fuzz::survives;
 
-fuzz_target!(|octets: &[u8]| {
-    survives!(octets, LidSmp, DirectedSmp, PerfMad, VendorMad, ClassPortInfo, NoticeReport);
-    survives!(octets, NodeInfo, NodeDescription, GuidInfo, PortInfo, SwitchInfo, PKeyTable, SmInfo);
-    survives!(octets, SlToVlMappingTable, VlArbitrationTable, LinearForwardingTable);
-    survives!(octets, RandomForwardingTable, MulticastForwardingTable);
-    survives!(octets, PortCounters, PortCountersExtended);
-    if let Ok((smp, _)) = DirectedSmp::read(octets) {
+fuzz_target!(|bytes: &[u8]| {
+    survives!(bytes, LidSmp, DirectedSmp, PerfMad, VendorMad, ClassPortInfo, NoticeReport);
+    survives!(bytes, NodeInfo, NodeDescription, GuidInfo, PortInfo, SwitchInfo, PKeyTable, SmInfo);
+    survives!(bytes, SlToVlMappingTable, VlArbitrationTable, LinearForwardingTable);
+    survives!(bytes, RandomForwardingTable, MulticastForwardingTable);
+    survives!(bytes, PortCounters, PortCountersExtended);
+    if let Ok((smp, _)) = DirectedSmp::read(bytes) {
         let _ = (smp.hop_pointer(), smp.hop_count(), smp.is_directed_all_the_way());
         let _ = format!("{smp:?}");
         let _ = NodeDescription::parse(&smp.data).text();
     }
-    if let Ok((notice, _)) = Notice::read(octets) {
+    if let Ok((notice, _)) = Notice::read(bytes) {
         let details = notice.details();
         let again = Notice { data_details: details.emit(), ..notice };
         assert_eq!(again.details(), details);
     }
-    if let Ok((rmpp, _)) = RmppHeader::read(octets) {
+    if let Ok((rmpp, _)) = RmppHeader::read(bytes) {
         for class_header_len in [0, 20] {
             let _ = rmpp.data_len(class_header_len);
         }

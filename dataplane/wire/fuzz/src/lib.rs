@@ -4,8 +4,8 @@
 /// For each layout: if it can be read, what is written of it reads the same.
 #[macro_export]
 macro_rules! survives {
-    ($octets:expr, $($layout:ty),+) => {$(
-        if let Ok((value, _)) = <$layout>::read($octets) {
+    ($bytes:expr, $($layout:ty),+) => {$(
+        if let Ok((value, _)) = <$layout>::read($bytes) {
             assert_eq!(<$layout>::parse(&value.emit()), value);
         }
     )+};
@@ -14,11 +14,11 @@ macro_rules! survives {
 /// For each message: if it can be parsed, what is written of it parses the same.
 #[macro_export]
 macro_rules! comes_back {
-    ($octets:expr, $($message:ty),+) => {$(
-        if let Ok(message) = <$message>::parse($octets) {
+    ($bytes:expr, $($message:ty),+) => {$(
+        if let Ok(message) = <$message>::parse($bytes) {
             let _ = format!("{message:?}");
-            // Padding may be added, so there is more room than there were octets.
-            let mut out = vec![0; $octets.len() + 64];
+            // Padding may be added, so there is more room than there were bytes.
+            let mut out = vec![0; $bytes.len() + 64];
             let room = out.len();
             let left = message.write(&mut out).expect("there is room").len();
             assert_eq!(<$message>::parse(&out[..room - left]), Ok(message));

@@ -15,15 +15,15 @@ use std::time::Duration;
 /// A packet, and what tshark must find in it.
 pub struct Frame {
     name: String,
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     expected: Vec<(&'static str, String)>,
     misread: Option<&'static str>,
 }
 
 impl Frame {
     /// A packet, LRH to VCRC, called `name` in failures.
-    pub fn new(name: impl Into<String>, octets: Vec<u8>) -> Self {
-        Self { name: name.into(), octets, expected: Vec::new(), misread: None }
+    pub fn new(name: impl Into<String>, bytes: Vec<u8>) -> Self {
+        Self { name: name.into(), bytes, expected: Vec::new(), misread: None }
     }
 
     /// tshark's field `field` must print as `value`; several values are separated by commas.
@@ -61,8 +61,8 @@ pub fn judge(test: &str, frames: &[Frame]) {
     let fields: BTreeSet<&str> =
         frames.iter().flat_map(|f| f.expected.iter().map(|e| e.0)).collect();
     let fields: Vec<&str> = fields.into_iter().collect();
-    let octets: Vec<&[u8]> = frames.iter().map(|f| f.octets.as_slice()).collect();
-    let Some(rows) = dissect(test, &octets, &fields) else { return };
+    let bytes: Vec<&[u8]> = frames.iter().map(|f| f.bytes.as_slice()).collect();
+    let Some(rows) = dissect(test, &bytes, &fields) else { return };
 
     let mut complaints = String::new();
     for (frame, row) in frames.iter().zip(&rows) {

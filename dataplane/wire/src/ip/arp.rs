@@ -16,14 +16,14 @@ use core::net::Ipv4Addr;
 
 layout! {
     /// What every ARP packet begins with (RFC 826).
-    pub struct ArpHeader: 8 octets {
+    pub struct ArpHeader: 8 bytes {
         /// Kind of the hardware addresses.
         0:0   16  hardware_type: HardwareType,
         /// Kind of the protocol addresses.
         2:0   16  protocol_type: EtherType,
-        /// Octets of a hardware address.
+        /// Bytes of a hardware address.
         4:0    8  hardware_len: u8,
-        /// Octets of a protocol address.
+        /// Bytes of a protocol address.
         5:0    8  protocol_len: u8,
         /// What is asked or answered.
         6:0   16  operation: ArpOperation,
@@ -87,7 +87,7 @@ pub struct ArpPacket<A> {
 }
 
 impl<A: HardwareAddress> ArpPacket<A> {
-    /// Octets of such a packet.
+    /// Bytes of such a packet.
     pub const LEN: usize = ArpHeader::LEN + 2 * (A::LEN + 4);
 
     const HEADER: ArpHeader = ArpHeader {
@@ -99,8 +99,8 @@ impl<A: HardwareAddress> ArpPacket<A> {
     };
 
     /// Reads a packet whose addresses are IPv4 and `A`; what follows it is padding.
-    pub fn parse(octets: &[u8]) -> Result<Self, WireError> {
-        let (header, rest) = ArpHeader::read(octets)?;
+    pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
+        let (header, rest) = ArpHeader::read(bytes)?;
         let ArpHeader { operation, .. } = header;
         if header != (ArpHeader { operation, ..Self::HEADER }) {
             return Err(WireError::BadValue { format: "ArpPacket", field: "address kinds" });
@@ -130,7 +130,7 @@ impl<A: HardwareAddress> ArpPacket<A> {
 
 layout! {
     /// The protocol address of an ARP packet, which here is always IPv4.
-    pub struct ProtocolAddress: 4 octets {
+    pub struct ProtocolAddress: 4 bytes {
         /// The address.
         0:0   32  ip: Ipv4Addr,
     }
@@ -217,10 +217,10 @@ mod tests {
 
     #[test]
     fn other_kinds_of_addresses_and_short_packets_are_refused() {
-        for octet in [0, 1, 2, 3, 4, 5] {
+        for byte in [0, 1, 2, 3, 4, 5] {
             let mut other = REQUEST;
-            other[octet] ^= 1;
-            assert!(ArpPacket::<LinkAddress>::parse(&other).is_err(), "octet {octet}");
+            other[byte] ^= 1;
+            assert!(ArpPacket::<LinkAddress>::parse(&other).is_err(), "byte {byte}");
         }
         for len in 0..REQUEST.len() {
             assert!(ArpPacket::<LinkAddress>::parse(&REQUEST[..len]).is_err());
@@ -230,9 +230,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_octets_parse_or_not(octets in proptest::collection::vec(any::<u8>(), 0..80)) {
-            let _ = ArpPacket::<LinkAddress>::parse(&octets);
-            let _ = ArpPacket::<DraftLinkAddress>::parse(&octets);
+        fn any_bytes_parse_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let _ = ArpPacket::<LinkAddress>::parse(&bytes);
+            let _ = ArpPacket::<DraftLinkAddress>::parse(&bytes);
         }
     }
 }

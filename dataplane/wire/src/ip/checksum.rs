@@ -1,34 +1,31 @@
 //! The Internet checksum: the sum itself, pseudo headers, and updates (RFC 1071, 1624; 8200 8.1).
 //!
-//! Ones' complement addition does not care in which order octets of equal parity are added, nor in
-//! which byte order words are: so the sum is taken over native words, four octets in each half of a
+//! Ones' complement addition does not care in which order bytes of equal parity are added, nor in
+//! which byte order words are: so the sum is taken over native words, four bytes in each half of a
 //! register, and is put into network order once at the end. It also lets parts be summed apart,
-//! with the one rule that a part which begins at an odd octet counts byte-swapped.
+//! with the one rule that a part which begins at an odd byte counts byte-swapped.
 
 use super::IpProtocol;
 use crate::layout::WireError;
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// The sum of some octets, to which more can be added.
+/// The sum of some bytes, to which more can be added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
     folded: u16,
-    /// Whether the octets so far were odd in number, so that the next one is the low half of a
+    /// Whether the bytes so far were odd in number, so that the next one is the low half of a
     /// word.
     odd: bool,
 }
 
 impl Sum {
-    /// Sums `octets`; an odd last one counts as if a zero followed.
+    /// Sums `bytes`; an odd last one counts as if a zero followed.
     #[inline]
-    pub fn of(octets: &[u8]) -> Self {
-        Self {
-            folded: u16::from_be(fold(native_sum(octets))),
-            odd: !octets.len().is_multiple_of(2),
-        }
+    pub fn of(bytes: &[u8]) -> Self {
+        Self { folded: u16::from_be(fold(native_sum(bytes))), odd: !bytes.len().is_multiple_of(2) }
     }
 
-    /// The sum of these octets with those of `next` behind them.
+    /// The sum of these bytes with those of `next` behind them.
     #[inline]
     #[must_use]
     pub const fn then(self, next: Self) -> Self {
@@ -42,7 +39,7 @@ impl Sum {
         !self.folded
     }
 
-    /// Whether octets that contain their checksum arrived whole.
+    /// Whether bytes that contain their checksum arrived whole.
     #[inline]
     pub const fn is_ok(self) -> bool {
         self.folded == u16::MAX
@@ -69,7 +66,7 @@ pub enum PseudoHeader {
 }
 
 impl PseudoHeader {
-    /// Its sum, for `len` octets of `protocol`.
+    /// Its sum, for `len` bytes of `protocol`.
     ///
     /// The two forms order and pad the last two fields differently, which a sum cannot tell.
     #[inline]
@@ -93,32 +90,32 @@ pub const fn update_u16(checksum: u16, old: u16, new: u16) -> u16 {
     !fold(!checksum as u64 + !old as u64 + new as u64)
 }
 
-/// The checksum after a 32-bit field that it covers, at an even octet, changed.
+/// The checksum after a 32-bit field that it covers, at an even byte, changed.
 #[inline]
 pub const fn update_u32(checksum: u16, old: u32, new: u32) -> u16 {
     !fold(!checksum as u64 + !old as u64 + new as u64)
 }
 
-/// Computes the checksum at octet `at` of `octets` and puts it there; `before` is what it covers
+/// Computes the checksum at byte `at` of `bytes` and puts it there; `before` is what it covers
 /// beside them.
 pub(super) fn fill(
     format: &'static str,
-    octets: &mut [u8],
+    bytes: &mut [u8],
     at: usize,
     before: Sum,
 ) -> Result<u16, WireError> {
-    let have = octets.len();
+    let have = bytes.len();
     let truncated = WireError::Truncated { format, needed: at + 2, have };
-    *octets[at.min(have)..].first_chunk_mut().ok_or(truncated)? = [0; 2];
-    let checksum = before.then(Sum::of(octets)).checksum();
-    octets[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+    *bytes[at.min(have)..].first_chunk_mut().ok_or(truncated)? = [0; 2];
+    let checksum = before.then(Sum::of(bytes)).checksum();
+    bytes[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
     Ok(checksum)
 }
 
-/// Sums words of native byte order. Cannot overflow below 2^34 octets, and no packet comes near.
+/// Sums words of native byte order. Cannot overflow below 2^34 bytes, and no packet comes near.
 #[inline]
-fn native_sum(octets: &[u8]) -> u64 {
-    let (words, rest) = octets.as_chunks::<8>();
+fn native_sum(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
     let (mut low, mut high) = (0, 0);
     for word in words {
         let word = u64::from_ne_bytes(*word);
@@ -132,7 +129,7 @@ fn native_sum(octets: &[u8]) -> u64 {
     let (two, rest) = rest
         .split_first_chunk()
         .map_or((0, rest), |(own, rest)| (u64::from(u16::from_ne_bytes(*own)), rest));
-    let one = rest.first().map_or(0, |&octet| u64::from(u16::from_ne_bytes([octet, 0])));
+    let one = rest.first().map_or(0, |&byte| u64::from(u16::from_ne_bytes([byte, 0])));
     low + high + four + two + one
 }
 
@@ -152,8 +149,8 @@ mod tests {
     use std::vec;
 
     /// RFC 1071 as one would explain it: words in network order, carries at once.
-    fn naive(octets: &[u8]) -> u16 {
-        octets.chunks(2).fold(0, |sum: u16, pair| {
+    fn naive(bytes: &[u8]) -> u16 {
+        bytes.chunks(2).fold(0, |sum: u16, pair| {
             let word = u16::from(pair[0]) << 8 | pair.get(1).map_or(0, |&low| u16::from(low));
             let (sum, carry) = sum.overflowing_add(word);
             sum + u16::from(carry)
@@ -174,8 +171,8 @@ mod tests {
 
     #[test]
     fn no_carry_is_lost() {
-        let octets = vec![0xff; 65_535];
-        assert_eq!(Sum::of(&octets).folded, naive(&octets));
+        let bytes = vec![0xff; 65_535];
+        assert_eq!(Sum::of(&bytes).folded, naive(&bytes));
     }
 
     #[test]
@@ -195,58 +192,58 @@ mod tests {
     proptest! {
         #[test]
         fn sums_agree_with_the_oracle_at_every_alignment(
-            octets in proptest::collection::vec(any::<u8>(), 0..200),
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
             skip in 0usize..9,
         ) {
-            let octets = &octets[skip.min(octets.len())..];
-            prop_assert_eq!(Sum::of(octets).folded, naive(octets));
+            let bytes = &bytes[skip.min(bytes.len())..];
+            prop_assert_eq!(Sum::of(bytes).folded, naive(bytes));
         }
 
         #[test]
         fn parts_sum_to_the_whole(
-            octets in proptest::collection::vec(any::<u8>(), 0..100),
+            bytes in proptest::collection::vec(any::<u8>(), 0..100),
             mut cuts in proptest::collection::vec(0usize..100, 0..5),
         ) {
-            cuts.retain(|&cut| cut <= octets.len());
-            cuts.extend([0, octets.len()]);
+            cuts.retain(|&cut| cut <= bytes.len());
+            cuts.extend([0, bytes.len()]);
             cuts.sort_unstable();
-            let parts = cuts.windows(2).map(|cut| Sum::of(&octets[cut[0]..cut[1]]));
-            prop_assert_eq!(parts.fold(Sum::default(), Sum::then), Sum::of(&octets));
+            let parts = cuts.windows(2).map(|cut| Sum::of(&bytes[cut[0]..cut[1]]));
+            prop_assert_eq!(parts.fold(Sum::default(), Sum::then), Sum::of(&bytes));
         }
 
-        /// Of octets that are not all zero: an IP header never is, and ones' complement has two
+        /// Of bytes that are not all zero: an IP header never is, and ones' complement has two
         /// zeros.
         #[test]
         fn an_update_is_as_good_as_a_new_sum(
-            mut octets in proptest::collection::vec(any::<u8>(), 8..40),
+            mut bytes in proptest::collection::vec(any::<u8>(), 8..40),
             at in prop_oneof![Just(0usize), Just(2)],
             new: u32,
         ) {
-            octets.truncate(octets.len() & !1);
-            octets[7] |= 1;
-            let old = u32::from_be_bytes(octets[at..at + 4].try_into().unwrap());
-            let before = Sum::of(&octets).checksum();
-            octets[at..at + 4].copy_from_slice(&new.to_be_bytes());
-            prop_assert_eq!(update_u32(before, old, new), Sum::of(&octets).checksum());
+            bytes.truncate(bytes.len() & !1);
+            bytes[7] |= 1;
+            let old = u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+            let before = Sum::of(&bytes).checksum();
+            bytes[at..at + 4].copy_from_slice(&new.to_be_bytes());
+            prop_assert_eq!(update_u32(before, old, new), Sum::of(&bytes).checksum());
 
             let half: u16 = 0xbeef;
-            let before = Sum::of(&octets).checksum();
-            octets[at..at + 2].copy_from_slice(&half.to_be_bytes());
+            let before = Sum::of(&bytes).checksum();
+            bytes[at..at + 2].copy_from_slice(&half.to_be_bytes());
             let old = (new >> 16) as u16;
-            prop_assert_eq!(update_u16(before, old, half), Sum::of(&octets).checksum());
+            prop_assert_eq!(update_u16(before, old, half), Sum::of(&bytes).checksum());
         }
 
         #[test]
         fn what_is_filled_in_is_found_ok(
-            mut octets in proptest::collection::vec(any::<u8>(), 0..60),
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..60),
             at in 0usize..20,
         ) {
             let before = Sum::of(&[1, 2]);
             let at = at * 2;
-            let filled = fill("test", &mut octets, at, before);
-            prop_assert_eq!(filled.is_ok(), at + 2 <= octets.len());
+            let filled = fill("test", &mut bytes, at, before);
+            prop_assert_eq!(filled.is_ok(), at + 2 <= bytes.len());
             if filled.is_ok() {
-                prop_assert!(before.then(Sum::of(&octets)).is_ok());
+                prop_assert!(before.then(Sum::of(&bytes)).is_ok());
             }
         }
     }

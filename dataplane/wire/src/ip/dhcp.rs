@@ -12,7 +12,7 @@ use core::net::Ipv4Addr;
 
 layout! {
     /// What every message begins with (RFC 2131 2), and the cookie that says that options follow.
-    pub struct DhcpHeader: 240 octets {
+    pub struct DhcpHeader: 240 bytes {
         /// From a client, or from a server.
         0:0      8  op: DhcpOp,
         /// Kind of the client's hardware address.
@@ -113,15 +113,15 @@ pub struct DhcpOption<'a> {
     pub data: &'a [u8],
 }
 
-/// One octet between options.
+/// One byte between options.
 const PAD: u8 = 0;
 /// Ends the options.
 const END: u8 = 255;
 
 impl<'a> Item<'a> for DhcpOption<'a> {
-    fn read(octets: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
-        let padding = octets.iter().take_while(|&&octet| octet == PAD).count();
-        let (&code, rest) = match octets[padding..].split_first() {
+    fn read(bytes: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
+        let padding = bytes.iter().take_while(|&&byte| byte == PAD).count();
+        let (&code, rest) = match bytes[padding..].split_first() {
             None | Some((&END, _)) => return Ok(None),
             Some(first) => first,
         };
@@ -161,9 +161,9 @@ impl<'a> DhcpMessage<'a> {
         Self { header, options, more: [&[], &[]] }
     }
 
-    /// Reads the message that fills `octets`.
-    pub fn parse(octets: &'a [u8]) -> Result<Self, WireError> {
-        let (header, rest) = DhcpHeader::read(octets)?;
+    /// Reads the message that fills `bytes`.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let (header, rest) = DhcpHeader::read(bytes)?;
         if header.cookie != DhcpHeader::COOKIE {
             return Err(WireError::BadValue { format: "DhcpMessage", field: "cookie" });
         }
@@ -171,8 +171,8 @@ impl<'a> DhcpMessage<'a> {
         let mut all = options.iter();
         let overload = all.find(|option| option.code == DhcpOptionCode::OVERLOAD);
         let which = overload.and_then(|option| option.data.first()).copied().unwrap_or(0);
-        let file = &octets[DhcpHeader::FILE_AT..DhcpHeader::COOKIE_AT];
-        let server_name = &octets[DhcpHeader::SERVER_NAME_AT..DhcpHeader::FILE_AT];
+        let file = &bytes[DhcpHeader::FILE_AT..DhcpHeader::COOKIE_AT];
+        let server_name = &bytes[DhcpHeader::SERVER_NAME_AT..DhcpHeader::FILE_AT];
         let more = [
             if which & 1 != 0 { file } else { &[] },
             if which & 2 != 0 { server_name } else { &[] },
@@ -190,7 +190,7 @@ impl<'a> DhcpMessage<'a> {
         all.find(|option: &DhcpOption<'a>| option.code == code).map(|option| option.data)
     }
 
-    /// Octets that it has on the wire.
+    /// Bytes that it has on the wire.
     pub fn wire_len(&self) -> usize {
         DhcpHeader::LEN + self.options.wire_len() + 1
     }
@@ -231,11 +231,11 @@ mod tests {
             DhcpOption { code: DhcpOptionCode::CLIENT_IDENTIFIER, data: &[255, 7] },
         ];
         let message = DhcpMessage::new(discover(), List::of(&options));
-        let octets = written(&message);
-        assert_eq!(octets[..12], [1, 32, 0, 0, 1, 2, 3, 4, 0, 0, 0x80, 0]);
-        assert!(octets[12..236].iter().all(|&octet| octet == 0));
-        assert_eq!(octets[236..], [0x63, 0x82, 0x53, 0x63, 53, 1, 1, 61, 2, 255, 7, 255]);
-        assert_eq!(DhcpMessage::parse(&octets).map(|parsed| parsed.header), Ok(message.header));
+        let bytes = written(&message);
+        assert_eq!(bytes[..12], [1, 32, 0, 0, 1, 2, 3, 4, 0, 0, 0x80, 0]);
+        assert!(bytes[12..236].iter().all(|&byte| byte == 0));
+        assert_eq!(bytes[236..], [0x63, 0x82, 0x53, 0x63, 53, 1, 1, 61, 2, 255, 7, 255]);
+        assert_eq!(DhcpMessage::parse(&bytes).map(|parsed| parsed.header), Ok(message.header));
     }
 
     #[test]
@@ -244,11 +244,11 @@ mod tests {
         let mut header = discover();
         header.file[..5].copy_from_slice(&[0, 3, 2, 10, 11]);
         header.server_name[..3].copy_from_slice(&[26, 1, 5]);
-        let octets = written(&DhcpMessage::new(header, List::of(&options)));
-        let message = DhcpMessage::parse(&octets).unwrap();
+        let bytes = written(&DhcpMessage::new(header, List::of(&options)));
+        let message = DhcpMessage::parse(&bytes).unwrap();
         assert_eq!(message.option(DhcpOptionCode::ROUTER), Some(&[10, 11][..]));
         assert_eq!(message.option(DhcpOptionCode::INTERFACE_MTU), Some(&[5][..]));
-        let mut none = octets;
+        let mut none = bytes;
         none[242] = 0;
         let message = DhcpMessage::parse(&none).unwrap();
         assert_eq!(message.option(DhcpOptionCode::ROUTER), None, "it is a name");
@@ -256,12 +256,12 @@ mod tests {
 
     #[test]
     fn other_cookies_and_options_that_stick_out_are_refused() {
-        let octets = written(&DhcpMessage::new(discover(), List::of(&[])));
-        assert!(DhcpMessage::parse(&octets).is_ok());
-        let mut other = octets.clone();
+        let bytes = written(&DhcpMessage::new(discover(), List::of(&[])));
+        assert!(DhcpMessage::parse(&bytes).is_ok());
+        let mut other = bytes.clone();
         other[239] ^= 1;
         assert!(DhcpMessage::parse(&other).is_err());
-        let mut long = octets;
+        let mut long = bytes;
         long[240] = 53;
         long.push(2);
         assert!(DhcpMessage::parse(&long).is_err());
@@ -269,14 +269,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_octets_parse_or_not(
+        fn any_bytes_parse_or_not(
             tail in proptest::collection::vec(prop_oneof![any::<u8>(), Just(52), 0u8..4], 0..200),
             fill in any::<u8>(),
         ) {
-            let mut octets = vec![fill; DhcpHeader::LEN];
-            octets[236..].copy_from_slice(&DhcpHeader::COOKIE.to_be_bytes());
-            octets.extend(tail);
-            if let Ok(message) = DhcpMessage::parse(&octets) {
+            let mut bytes = vec![fill; DhcpHeader::LEN];
+            bytes[236..].copy_from_slice(&DhcpHeader::COOKIE.to_be_bytes());
+            bytes.extend(tail);
+            if let Ok(message) = DhcpMessage::parse(&bytes) {
                 let again = written(&DhcpMessage::new(message.header, message.options));
                 prop_assert!(DhcpMessage::parse(&again).is_ok());
                 let _ = message.option(DhcpOptionCode::ROUTER);

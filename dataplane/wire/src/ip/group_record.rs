@@ -6,7 +6,7 @@ use crate::layout::WireError;
 
 layout! {
     /// The second part of a query (RFC 3376 4.1, RFC 3810 5.1), behind the group.
-    pub struct QuerierHeader: 4 octets {
+    pub struct QuerierHeader: 4 bytes {
         /// Routers that hear it do not update their timers.
         0:4    1  suppress_router_processing: bool,
         /// How many losses the querier expects to bear.
@@ -32,8 +32,8 @@ pub struct Querier<'a, A: Item<'a>> {
 }
 
 impl<'a, A: Item<'a>> Querier<'a, A> {
-    pub(super) fn read(octets: &'a [u8]) -> Result<Self, WireError> {
-        let (header, rest) = QuerierHeader::read(octets)?;
+    pub(super) fn read(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let (header, rest) = QuerierHeader::read(bytes)?;
         let (sources, _) = List::counted("Querier", rest, usize::from(header.source_count))?;
         let QuerierHeader { suppress_router_processing, robustness, interval_code, .. } = header;
         Ok(Self { suppress_router_processing, robustness, interval_code, sources })
@@ -66,7 +66,7 @@ codes! {
 
 layout! {
     /// What a record begins with; the group follows, then its sources.
-    pub struct GroupRecordHeader: 4 octets {
+    pub struct GroupRecordHeader: 4 bytes {
         /// What the record says.
         0:0    8  kind: RecordType,
         /// Length of further data at the end, in 32-bit words; none was ever defined.
@@ -88,10 +88,10 @@ pub struct GroupRecord<'a, A: Item<'a>> {
 }
 
 impl<'a, A: Item<'a>> Item<'a> for GroupRecord<'a, A> {
-    fn read(octets: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
+    fn read(bytes: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
         let format = "GroupRecord";
         let (GroupRecordHeader { kind, auxiliary_words, source_count }, rest) =
-            GroupRecordHeader::read(octets)?;
+            GroupRecordHeader::read(bytes)?;
         let (group, rest) = read_group(format, rest)?;
         let (sources, rest) = List::counted(format, rest, usize::from(source_count))?;
         // Auxiliary data is ignored when received and never sent.
@@ -113,17 +113,17 @@ impl<'a, A: Item<'a>> Item<'a> for GroupRecord<'a, A> {
 
 layout! {
     /// How a report of IGMPv3 or MLDv2 goes on behind type and checksum; the records follow.
-    pub struct ReportHeader: 8 octets {
+    pub struct ReportHeader: 8 bytes {
         /// How many records follow.
         6:0   16  record_count: u16,
     }
 }
 
-/// Reads the records of the report that fills `octets`.
+/// Reads the records of the report that fills `bytes`.
 pub(super) fn read_report<'a, A: Item<'a>>(
-    octets: &'a [u8],
+    bytes: &'a [u8],
 ) -> Result<List<'a, GroupRecord<'a, A>>, WireError> {
-    let (ReportHeader { record_count }, rest) = ReportHeader::read(octets)?;
+    let (ReportHeader { record_count }, rest) = ReportHeader::read(bytes)?;
     Ok(List::counted("GroupRecord", rest, usize::from(record_count))?.0)
 }
 
@@ -156,12 +156,12 @@ pub const fn floating_16(code: u16) -> u32 {
 
 fn read_group<'a, A: Item<'a>>(
     format: &'static str,
-    octets: &'a [u8],
+    bytes: &'a [u8],
 ) -> Result<(A, &'a [u8]), WireError> {
-    if octets.is_empty() {
+    if bytes.is_empty() {
         return Err(WireError::BadLength { format });
     }
-    A::read(octets)?.ok_or(WireError::BadLength { format })
+    A::read(bytes)?.ok_or(WireError::BadLength { format })
 }
 
 fn count<'a, T: Item<'a>>(format: &'static str, list: &List<'a, T>) -> Result<u16, WireError> {

@@ -1,9 +1,9 @@
-//! What ICMPv4 and ICMPv6 have in common: four octets, four more that the type gives a meaning to,
+//! What ICMPv4 and ICMPv6 have in common: four bytes, four more that the type gives a meaning to,
 //! and data (RFC 792, RFC 4443 2.1).
 
 layout! {
     /// What every message begins with; the shortest are no longer.
-    pub struct IcmpHeader: 8 octets {
+    pub struct IcmpHeader: 8 bytes {
         /// What the message is; the versions number differently.
         0:0    8  kind: u8,
         /// Which sort of that.

@@ -87,7 +87,7 @@ pub enum Icmpv4Message<'a> {
     ParameterProblem {
         /// 0: the pointer says where.
         code: u8,
-        /// Octet of the packet that is wrong.
+        /// Byte of the packet that is wrong.
         pointer: u8,
         /// The packet's front.
         original: &'a [u8],
@@ -98,7 +98,7 @@ pub enum Icmpv4Message<'a> {
         kind: Icmpv4Type,
         /// Its code.
         code: u8,
-        /// The second four octets.
+        /// The second four bytes.
         rest: [u8; 4],
         /// All others.
         data: &'a [u8],
@@ -106,9 +106,9 @@ pub enum Icmpv4Message<'a> {
 }
 
 impl<'a> Icmpv4Message<'a> {
-    /// Reads the message that fills `octets`.
-    pub fn parse(octets: &'a [u8]) -> Result<Self, WireError> {
-        let (IcmpHeader { kind, code, rest, .. }, data) = IcmpHeader::read(octets)?;
+    /// Reads the message that fills `bytes`.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let (IcmpHeader { kind, code, rest, .. }, data) = IcmpHeader::read(bytes)?;
         Ok(match Icmpv4Type(kind) {
             Icmpv4Type::ECHO_REQUEST => Self::EchoRequest(Echo::new(rest, data)),
             Icmpv4Type::ECHO_REPLY => Self::EchoReply(Echo::new(rest, data)),
@@ -132,7 +132,7 @@ impl<'a> Icmpv4Message<'a> {
         })
     }
 
-    /// Octets that it has on the wire.
+    /// Bytes that it has on the wire.
     pub const fn wire_len(&self) -> usize {
         IcmpHeader::LEN + self.parts().1.len()
     }
@@ -166,14 +166,14 @@ impl<'a> Icmpv4Message<'a> {
     }
 }
 
-/// Whether the message that fills `octets` arrived whole.
-pub fn checksum_ok(octets: &[u8]) -> bool {
-    Sum::of(octets).is_ok()
+/// Whether the message that fills `bytes` arrived whole.
+pub fn checksum_ok(bytes: &[u8]) -> bool {
+    Sum::of(bytes).is_ok()
 }
 
-/// Puts its checksum into the message that fills `octets`.
-pub fn fill_checksum(octets: &mut [u8]) -> Result<(), WireError> {
-    checksum::fill("IcmpHeader", octets, IcmpHeader::CHECKSUM_AT, Sum::default()).map(drop)
+/// Puts its checksum into the message that fills `bytes`.
+pub fn fill_checksum(bytes: &mut [u8]) -> Result<(), WireError> {
+    checksum::fill("IcmpHeader", bytes, IcmpHeader::CHECKSUM_AT, Sum::default()).map(drop)
 }
 
 #[cfg(test)]
@@ -240,10 +240,10 @@ mod tests {
     }
 
     #[test]
-    fn next_hop_mtu_is_in_the_last_two_octets_before_the_packet() {
-        let octets = [3, 4, 0, 0, 0xff, 0xff, 0x07, 0xfc];
+    fn next_hop_mtu_is_in_the_last_two_bytes_before_the_packet() {
+        let bytes = [3, 4, 0, 0, 0xff, 0xff, 0x07, 0xfc];
         let Ok(Icmpv4Message::DestinationUnreachable { next_hop_mtu, .. }) =
-            Icmpv4Message::parse(&octets)
+            Icmpv4Message::parse(&bytes)
         else {
             panic!("it is one");
         };
@@ -252,15 +252,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_octets_parse_or_not(octets in proptest::collection::vec(any::<u8>(), 0..40)) {
-            checksum_ok(&octets);
-            if let Ok(message) = Icmpv4Message::parse(&octets) {
+        fn any_bytes_parse_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            checksum_ok(&bytes);
+            if let Ok(message) = Icmpv4Message::parse(&bytes) {
                 let mut out = vec![0; message.wire_len()];
                 message.write(&mut out).unwrap();
-                prop_assert_eq!(Icmpv4Message::parse(&out).unwrap().wire_len(), octets.len());
+                prop_assert_eq!(Icmpv4Message::parse(&out).unwrap().wire_len(), bytes.len());
             }
-            let mut octets = octets;
-            prop_assert_eq!(fill_checksum(&mut octets).is_ok(), octets.len() >= 4);
+            let mut bytes = bytes;
+            prop_assert_eq!(fill_checksum(&mut bytes).is_ok(), bytes.len() >= 4);
         }
     }
 }

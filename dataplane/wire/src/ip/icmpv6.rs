@@ -95,7 +95,7 @@ pub enum Icmpv6Message<'a> {
     ParameterProblem {
         /// What kind of nonsense.
         code: Icmpv6ParameterProblem,
-        /// Octet of the packet that is wrong.
+        /// Byte of the packet that is wrong.
         pointer: u32,
         /// The packet's front.
         original: &'a [u8],
@@ -114,7 +114,7 @@ pub enum Icmpv6Message<'a> {
         kind: Icmpv6Type,
         /// Its code.
         code: u8,
-        /// The second four octets.
+        /// The second four bytes.
         rest: [u8; 4],
         /// All others.
         data: &'a [u8],
@@ -122,9 +122,9 @@ pub enum Icmpv6Message<'a> {
 }
 
 impl<'a> Icmpv6Message<'a> {
-    /// Reads the message that fills `octets`.
-    pub fn parse(octets: &'a [u8]) -> Result<Self, WireError> {
-        let (IcmpHeader { kind, code, rest, .. }, data) = IcmpHeader::read(octets)?;
+    /// Reads the message that fills `bytes`.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let (IcmpHeader { kind, code, rest, .. }, data) = IcmpHeader::read(bytes)?;
         Ok(match Icmpv6Type(kind) {
             Icmpv6Type::DESTINATION_UNREACHABLE => {
                 Self::DestinationUnreachable { code: Icmpv6Unreachable(code), original: data }
@@ -145,17 +145,17 @@ impl<'a> Icmpv6Message<'a> {
             Icmpv6Type::LISTENER_QUERY
             | Icmpv6Type::LISTENER_REPORT
             | Icmpv6Type::LISTENER_DONE
-            | Icmpv6Type::LISTENER_REPORT_V2 => Self::Mld(MldMessage::parse(octets)?),
+            | Icmpv6Type::LISTENER_REPORT_V2 => Self::Mld(MldMessage::parse(bytes)?),
             Icmpv6Type::ROUTER_SOLICITATION
             | Icmpv6Type::ROUTER_ADVERTISEMENT
             | Icmpv6Type::NEIGHBOR_SOLICITATION
             | Icmpv6Type::NEIGHBOR_ADVERTISEMENT
-            | Icmpv6Type::REDIRECT => Self::Nd(NdMessage::parse(octets)?),
+            | Icmpv6Type::REDIRECT => Self::Nd(NdMessage::parse(bytes)?),
             kind => Self::Unknown { kind, code, rest, data },
         })
     }
 
-    /// Octets that it has on the wire.
+    /// Bytes that it has on the wire.
     pub fn wire_len(&self) -> usize {
         match self {
             Self::Nd(message) => message.wire_len(),
@@ -195,15 +195,15 @@ impl<'a> Icmpv6Message<'a> {
     }
 }
 
-/// Whether the message that fills `octets` arrived whole.
-pub fn checksum_ok(octets: &[u8], pseudo: &PseudoHeader) -> bool {
-    pseudo.sum(IpProtocol::ICMPV6, octets.len()).then(Sum::of(octets)).is_ok()
+/// Whether the message that fills `bytes` arrived whole.
+pub fn checksum_ok(bytes: &[u8], pseudo: &PseudoHeader) -> bool {
+    pseudo.sum(IpProtocol::ICMPV6, bytes.len()).then(Sum::of(bytes)).is_ok()
 }
 
-/// Puts its checksum into the message that fills `octets`.
-pub fn fill_checksum(octets: &mut [u8], pseudo: &PseudoHeader) -> Result<(), WireError> {
-    let before = pseudo.sum(IpProtocol::ICMPV6, octets.len());
-    checksum::fill("IcmpHeader", octets, IcmpHeader::CHECKSUM_AT, before).map(drop)
+/// Puts its checksum into the message that fills `bytes`.
+pub fn fill_checksum(bytes: &mut [u8], pseudo: &PseudoHeader) -> Result<(), WireError> {
+    let before = pseudo.sum(IpProtocol::ICMPV6, bytes.len());
+    checksum::fill("IcmpHeader", bytes, IcmpHeader::CHECKSUM_AT, before).map(drop)
 }
 
 #[cfg(test)]
@@ -277,22 +277,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_octets_parse_or_not(
+        fn any_bytes_parse_or_not(
             kind in prop_oneof![any::<u8>(), 1u8..5, 128u8..144],
             plausible: bool,
-            mut octets in proptest::collection::vec(any::<u8>(), 28..120),
+            mut bytes in proptest::collection::vec(any::<u8>(), 28..120),
         ) {
-            octets[0] = kind;
+            bytes[0] = kind;
             if plausible {
                 // No code, and counts of records and sources that can be true.
-                octets[1] = 0;
-                (octets[6], octets[7]) = (0, octets[7] & 3);
-                (octets[10], octets[11]) = (0, octets[11] & 3);
-                (octets[26], octets[27]) = (0, octets[27] & 3);
+                bytes[1] = 0;
+                (bytes[6], bytes[7]) = (0, bytes[7] & 3);
+                (bytes[10], bytes[11]) = (0, bytes[11] & 3);
+                (bytes[26], bytes[27]) = (0, bytes[27] & 3);
             }
-            prop_assert!(Icmpv6Message::parse(&octets[..7]).is_err());
-            checksum_ok(&octets, &PSEUDO);
-            if let Ok(message) = Icmpv6Message::parse(&octets) {
+            prop_assert!(Icmpv6Message::parse(&bytes[..7]).is_err());
+            checksum_ok(&bytes, &PSEUDO);
+            if let Ok(message) = Icmpv6Message::parse(&bytes) {
                 let mut out = vec![0; message.wire_len()];
                 message.write(&mut out).unwrap();
                 prop_assert_eq!(Icmpv6Message::parse(&out), Ok(message));

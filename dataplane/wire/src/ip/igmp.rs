@@ -1,7 +1,7 @@
 //! IGMP, all three versions (RFC 1112 appendix I, RFC 2236, RFC 3376).
 //!
 //! One type number serves three queries: version 1 leaves the response time zero, version 3 is
-//! longer than 8 octets (RFC 3376 7.1).
+//! longer than 8 bytes (RFC 3376 7.1).
 
 use super::checksum::{self, Sum};
 use super::group_record::{self, GroupRecord, Querier};
@@ -11,7 +11,7 @@ use core::net::Ipv4Addr;
 
 layout! {
     /// What messages begin with, but for reports of version 3 (RFC 2236 2).
-    pub struct IgmpHeader: 8 octets {
+    pub struct IgmpHeader: 8 bytes {
         /// What the message is.
         0:0    8  kind: IgmpType,
         /// Tenths of a second within which to answer, in version 3 as a floating code.
@@ -70,9 +70,9 @@ pub enum IgmpMessage<'a> {
 }
 
 impl<'a> IgmpMessage<'a> {
-    /// Reads the message that fills `octets`.
-    pub fn parse(octets: &'a [u8]) -> Result<Self, WireError> {
-        let (IgmpHeader { kind, max_response_code, group, .. }, rest) = IgmpHeader::read(octets)?;
+    /// Reads the message that fills `bytes`.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let (IgmpHeader { kind, max_response_code, group, .. }, rest) = IgmpHeader::read(bytes)?;
         Ok(match kind {
             IgmpType::QUERY if !rest.is_empty() => {
                 Self::QueryV3 { max_response_code, group, querier: Querier::read(rest)? }
@@ -82,12 +82,12 @@ impl<'a> IgmpMessage<'a> {
             IgmpType::REPORT_V1 => Self::ReportV1(group),
             IgmpType::REPORT_V2 => Self::ReportV2(group),
             IgmpType::LEAVE => Self::Leave(group),
-            IgmpType::REPORT_V3 => Self::ReportV3(group_record::read_report(octets)?),
+            IgmpType::REPORT_V3 => Self::ReportV3(group_record::read_report(bytes)?),
             _ => return Err(WireError::BadValue { format: "IgmpMessage", field: "type" }),
         })
     }
 
-    /// Octets that it has on the wire.
+    /// Bytes that it has on the wire.
     pub fn wire_len(&self) -> usize {
         IgmpHeader::LEN
             + match self {
@@ -122,14 +122,14 @@ impl<'a> IgmpMessage<'a> {
     }
 }
 
-/// Whether the message that fills `octets` arrived whole.
-pub fn checksum_ok(octets: &[u8]) -> bool {
-    Sum::of(octets).is_ok()
+/// Whether the message that fills `bytes` arrived whole.
+pub fn checksum_ok(bytes: &[u8]) -> bool {
+    Sum::of(bytes).is_ok()
 }
 
-/// Puts its checksum into the message that fills `octets`.
-pub fn fill_checksum(octets: &mut [u8]) -> Result<(), WireError> {
-    checksum::fill("IgmpHeader", octets, IgmpHeader::CHECKSUM_AT, Sum::default()).map(drop)
+/// Puts its checksum into the message that fills `bytes`.
+pub fn fill_checksum(bytes: &mut [u8]) -> Result<(), WireError> {
+    checksum::fill("IgmpHeader", bytes, IgmpHeader::CHECKSUM_AT, Sum::default()).map(drop)
 }
 
 #[cfg(test)]
@@ -153,9 +153,9 @@ mod tests {
 
     #[test]
     fn report_of_version_2_by_hand() {
-        let octets = [0x16, 0, 0xf8, 0xfa, 239, 1, 2, 3];
-        assert_eq!(written(&IgmpMessage::ReportV2(GROUP)), octets);
-        assert_eq!(IgmpMessage::parse(&octets), Ok(IgmpMessage::ReportV2(GROUP)));
+        let bytes = [0x16, 0, 0xf8, 0xfa, 239, 1, 2, 3];
+        assert_eq!(written(&IgmpMessage::ReportV2(GROUP)), bytes);
+        assert_eq!(IgmpMessage::parse(&bytes), Ok(IgmpMessage::ReportV2(GROUP)));
     }
 
     #[test]
@@ -173,16 +173,16 @@ mod tests {
             },
         ];
         let message = IgmpMessage::ReportV3(List::of(&records));
-        let mut octets = written(&message);
-        assert_eq!(octets[8..16], [4, 0, 0, 0, 239, 1, 2, 3]);
-        assert_eq!(octets[16..], [5, 0, 0, 2, 239, 1, 2, 3, 10, 0, 0, 1, 10, 0, 0, 2]);
-        assert_eq!((octets[0], &octets[4..8]), (0x22, &[0, 0, 0, 2][..]));
-        assert_eq!(IgmpMessage::parse(&octets), Ok(message));
+        let mut bytes = written(&message);
+        assert_eq!(bytes[8..16], [4, 0, 0, 0, 239, 1, 2, 3]);
+        assert_eq!(bytes[16..], [5, 0, 0, 2, 239, 1, 2, 3, 10, 0, 0, 1, 10, 0, 0, 2]);
+        assert_eq!((bytes[0], &bytes[4..8]), (0x22, &[0, 0, 0, 2][..]));
+        assert_eq!(IgmpMessage::parse(&bytes), Ok(message));
 
         // One word of auxiliary data in the first record.
-        octets[9] = 1;
-        octets.splice(16..16, [1, 2, 3, 4]);
-        assert_eq!(IgmpMessage::parse(&octets), Ok(message));
+        bytes[9] = 1;
+        bytes.splice(16..16, [1, 2, 3, 4]);
+        assert_eq!(IgmpMessage::parse(&bytes), Ok(message));
     }
 
     #[test]
@@ -209,24 +209,24 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_octets_parse_or_not(
+        fn any_bytes_parse_or_not(
             kind in prop_oneof![any::<u8>(), Just(0x11), Just(0x22)],
             few: bool,
-            mut octets in proptest::collection::vec(any::<u8>(), 12..80),
+            mut bytes in proptest::collection::vec(any::<u8>(), 12..80),
         ) {
-            octets[0] = kind;
+            bytes[0] = kind;
             if few {
                 // Counts that can be true.
-                (octets[6], octets[7]) = (0, octets[7] & 3);
-                (octets[10], octets[11]) = (0, octets[11] & 3);
+                (bytes[6], bytes[7]) = (0, bytes[7] & 3);
+                (bytes[10], bytes[11]) = (0, bytes[11] & 3);
             }
-            if let Ok(message) = IgmpMessage::parse(&octets) {
+            if let Ok(message) = IgmpMessage::parse(&bytes) {
                 let mut out = vec![0; message.wire_len()];
                 message.write(&mut out).unwrap();
                 let again = IgmpMessage::parse(&out);
                 prop_assert_eq!(again, Ok(message));
             }
-            prop_assert!(IgmpMessage::parse(&octets[..7]).is_err());
+            prop_assert!(IgmpMessage::parse(&bytes[..7]).is_err());
         }
     }
 }

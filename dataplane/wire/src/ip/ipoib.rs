@@ -6,7 +6,7 @@
 
 layout! {
     /// What every packet of the link begins with (RFC 4391 6).
-    pub struct IpoibHeader: 4 octets {
+    pub struct IpoibHeader: 4 bytes {
         /// What follows.
         0:0   16  ether_type: EtherType,
     }
@@ -25,11 +25,11 @@ codes! {
     }
 }
 
-/// The longest IP packet in messages of at most `message_octets_max`: the MTU of the broadcast
+/// The longest IP packet in messages of at most `message_bytes_max`: the MTU of the broadcast
 /// group for datagrams, a receive MTU for connections.
 #[inline]
-pub const fn ip_mtu(message_octets_max: u32) -> u32 {
-    message_octets_max.saturating_sub(IpoibHeader::LEN as u32)
+pub const fn ip_mtu(message_bytes_max: u32) -> u32 {
+    message_bytes_max.saturating_sub(IpoibHeader::LEN as u32)
 }
 
 /// The longest IP packet on a connection whose ends take messages of these sizes (RFC 4755 5.1).
@@ -44,7 +44,7 @@ mod tests {
 
     // req: ud-encapsulation
     #[test]
-    fn header_is_a_type_and_zeros_and_takes_four_octets_of_the_mtu() {
+    fn header_is_a_type_and_zeros_and_takes_four_bytes_of_the_mtu() {
         let codes = [
             (EtherType::IPV4, [0x08, 0x00]),
             (EtherType::IPV6, [0x86, 0xdd]),
@@ -54,9 +54,9 @@ mod tests {
         for (ether_type, [high, low]) in codes {
             let header = IpoibHeader { ether_type };
             assert_eq!(header.emit(), [high, low, 0, 0]);
-            let octets = [high, low, 0xde, 0xad, 1, 2];
-            let (read, packet) = IpoibHeader::read(&octets).unwrap();
-            assert_eq!((read, packet), (header, &[1, 2][..]), "reserved octets are ignored");
+            let bytes = [high, low, 0xde, 0xad, 1, 2];
+            let (read, packet) = IpoibHeader::read(&bytes).unwrap();
+            assert_eq!((read, packet), (header, &[1, 2][..]), "reserved bytes are ignored");
         }
         assert_eq!((ip_mtu(2048), ip_mtu(4096), ip_mtu(256)), (2044, 4092, 252));
     }
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_than_four_octets_are_no_packet() {
+    fn fewer_than_four_bytes_are_no_packet() {
         assert!(IpoibHeader::read(&[8, 0, 0]).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! IPv4 (RFC 791; RFC 2474 and 3168 for the second octet, RFC 6864 for the identification).
+//! IPv4 (RFC 791; RFC 2474 and 3168 for the second byte, RFC 6864 for the identification).
 //!
 //! [`Ipv4Packet`] is the view that the forwarding path makes of every packet: three comparisons,
 //! then fields. What lies behind the total length is padding of the link and no part of the packet.
@@ -16,7 +16,7 @@ pub const IPV4_MTU_MIN: u32 = 68;
 
 layout! {
     /// The fixed part of the header (RFC 791 3.1).
-    pub struct Ipv4Header: 20 octets {
+    pub struct Ipv4Header: 20 bytes {
         /// 4.
         0:0    4  version: u8,
         /// Length of the header in 32-bit words, options included.
@@ -25,7 +25,7 @@ layout! {
         1:0    6  dscp: u8,
         /// Congestion experienced, or could be signalled (RFC 3168).
         1:6    2  ecn: u8,
-        /// Length of the packet in octets.
+        /// Length of the packet in bytes.
         2:0   16  total_length: u16,
         /// Tells the fragments of one packet from those of another.
         4:0   16  identification: u16,
@@ -33,7 +33,7 @@ layout! {
         6:1    1  dont_fragment: bool,
         /// Not the last fragment.
         6:2    1  more_fragments: bool,
-        /// Where this fragment belongs, in units of 8 octets.
+        /// Where this fragment belongs, in units of 8 bytes.
         6:3   13  fragment_offset: u16,
         /// Routers that it may still pass.
         8:0    8  ttl: u8,
@@ -49,13 +49,13 @@ layout! {
 }
 
 impl Ipv4Header {
-    /// Length of the longest header, in octets.
+    /// Length of the longest header, in bytes.
     pub const LEN_MAX: usize = 60;
 
     const TTL_AT: usize = 8;
     const CHECKSUM_AT: usize = 10;
 
-    /// Length of the header with its options, in octets.
+    /// Length of the header with its options, in bytes.
     #[inline]
     pub const fn header_len(&self) -> usize {
         self.ihl as usize * 4
@@ -73,7 +73,7 @@ impl Ipv4Header {
         PseudoHeader::V4 { source: self.source, destination: self.destination }
     }
 
-    /// Writes the header of a packet with `options` and a payload of `payload_len` octets; gives
+    /// Writes the header of a packet with `options` and a payload of `payload_len` bytes; gives
     /// the room for that payload. Version, lengths and checksum are filled in.
     pub fn write_packet<'a>(
         &self,
@@ -120,15 +120,15 @@ pub struct Ipv4Packet<'a> {
 }
 
 impl<'a> Ipv4Packet<'a> {
-    /// Looks at the packet that begins at the front of `octets`.
+    /// Looks at the packet that begins at the front of `bytes`.
     #[inline]
-    pub fn parse(octets: &'a [u8]) -> Result<Self, WireError> {
-        let (fixed, _) = split_header("Ipv4Header", octets)?;
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let (fixed, _) = split_header("Ipv4Header", bytes)?;
         let header = Ipv4Header::parse(fixed);
         if header.version != 4 {
             return Err(WireError::BadValue { format: "Ipv4Packet", field: "version" });
         }
-        let (packet, _) = split("Ipv4Packet", octets, usize::from(header.total_length))?;
+        let (packet, _) = split("Ipv4Packet", bytes, usize::from(header.total_length))?;
         let parts = packet.split_at_checked(header.header_len());
         match parts.and_then(|(head, payload)| Some((head.split_first_chunk()?, payload))) {
             Some(((fixed, options), payload)) => Ok(Self { fixed, options, payload }),
@@ -201,8 +201,8 @@ impl Ipv4Option<'_> {
 }
 
 impl<'a> Item<'a> for Ipv4Option<'a> {
-    fn read(octets: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
-        let option = RawOption::read("Ipv4Option", octets)?;
+    fn read(bytes: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
+        let option = RawOption::read("Ipv4Option", bytes)?;
         Ok(option
             .map(|(raw, rest)| (Self { kind: Ipv4OptionKind(raw.kind), data: raw.data }, rest)))
     }
@@ -222,7 +222,7 @@ mod tests {
     use proptest::prelude::*;
     use std::vec::Vec;
 
-    /// An echo request of 84 octets, header only; its checksum is on the wire as given here.
+    /// An echo request of 84 bytes, header only; its checksum is on the wire as given here.
     const HEADER: [u8; 20] = [
         0x45, 0x00, 0x00, 0x54, 0xa6, 0xf2, 0x40, 0x00, 0x40, 0x01, //
         0x7f, 0xb4, 10, 0, 0, 1, 10, 0, 0, 2,
@@ -236,9 +236,9 @@ mod tests {
 
     #[test]
     fn header_of_an_echo_request() {
-        let mut octets = packet();
-        octets.push(0xee);
-        let parsed = Ipv4Packet::parse(&octets).unwrap();
+        let mut bytes = packet();
+        bytes.push(0xee);
+        let parsed = Ipv4Packet::parse(&bytes).unwrap();
         let header = Ipv4Header {
             version: 4,
             ihl: 5,
@@ -259,7 +259,7 @@ mod tests {
 
         let mut out = [0; 90];
         header.write_packet(&[], 64, &mut out).unwrap().fill(0xaa);
-        assert_eq!(out[..84], octets[..84]);
+        assert_eq!(out[..84], bytes[..84]);
     }
 
     #[test]
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn options_end_at_the_end_or_at_the_first_bad_one() {
-        let walk = |octets| Items::<Ipv4Option<'_>>::new(octets).collect::<Vec<_>>();
+        let walk = |bytes| Items::<Ipv4Option<'_>>::new(bytes).collect::<Vec<_>>();
         assert_eq!(walk(&[1, 1, 1, 1]), []);
         assert_eq!(walk(&[0, 148, 4, 0]), []);
         assert_eq!(walk(&[1, 148, 4, 0, 0, 0]), [Ok(Ipv4Option::ROUTER_ALERT)]);
@@ -290,10 +290,10 @@ mod tests {
 
     #[test]
     fn lengths_that_do_not_fit_are_refused() {
-        for (octet, value) in [(0, 0x44), (0, 0x65), (3, 19), (3, 85), (2, 0xff)] {
-            let mut octets = packet();
-            octets[octet] = value;
-            assert!(Ipv4Packet::parse(&octets).is_err(), "octet {octet} is {value}");
+        for (byte, value) in [(0, 0x44), (0, 0x65), (3, 19), (3, 85), (2, 0xff)] {
+            let mut bytes = packet();
+            bytes[byte] = value;
+            assert!(Ipv4Packet::parse(&bytes).is_err(), "byte {byte} is {value}");
         }
         let header = Ipv4Header::default();
         let too_long = [Ipv4Option { kind: Ipv4OptionKind::TIMESTAMP, data: &[0; 39] }];
@@ -317,14 +317,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_octets_parse_or_not(
-            mut octets in proptest::collection::vec(any::<u8>(), 0..100),
+        fn any_bytes_parse_or_not(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..100),
             like_ipv4: bool,
         ) {
-            if let (true, [first, _, high, ..]) = (like_ipv4, &mut octets[..]) {
+            if let (true, [first, _, high, ..]) = (like_ipv4, &mut bytes[..]) {
                 (*first, *high) = (0x40 | *first & 0x0f, 0);
             }
-            if let Ok(packet) = Ipv4Packet::parse(&octets) {
+            if let Ok(packet) = Ipv4Packet::parse(&bytes) {
                 prop_assert!(packet.options().count() <= 40);
                 packet.checksum_ok();
             }

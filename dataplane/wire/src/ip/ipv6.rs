@@ -14,7 +14,7 @@ pub const IPV6_MTU_MIN: u32 = 1280;
 
 layout! {
     /// The fixed header (RFC 8200 3).
-    pub struct Ipv6Header: 40 octets {
+    pub struct Ipv6Header: 40 bytes {
         /// 6.
         0:0    4  version: u8,
         /// How to treat the packet (RFC 2474).
@@ -23,7 +23,7 @@ layout! {
         1:2    2  ecn: u8,
         /// Packets with equal labels and addresses belong together (RFC 6437).
         1:4   20  flow_label: u32,
-        /// Octets behind this header.
+        /// Bytes behind this header.
         4:0   16  payload_length: u16,
         /// What the payload begins with.
         6:0    8  next_header: IpProtocol,
@@ -46,7 +46,7 @@ impl Ipv6Header {
         PseudoHeader::V6 { source: self.source, destination: self.destination }
     }
 
-    /// Writes the header of a packet with a payload of `payload_len` octets; gives the room for
+    /// Writes the header of a packet with a payload of `payload_len` bytes; gives the room for
     /// that payload. Version and length are filled in.
     pub fn write_packet<'a>(
         &self,
@@ -76,10 +76,10 @@ pub struct Ipv6Packet<'a> {
 }
 
 impl<'a> Ipv6Packet<'a> {
-    /// Looks at the packet that begins at the front of `octets`.
+    /// Looks at the packet that begins at the front of `bytes`.
     #[inline]
-    pub fn parse(octets: &'a [u8]) -> Result<Self, WireError> {
-        let (fixed, rest) = split_header("Ipv6Header", octets)?;
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let (fixed, rest) = split_header("Ipv6Header", bytes)?;
         let header = Ipv6Header::parse(fixed);
         if header.version != 6 {
             return Err(WireError::BadValue { format: "Ipv6Packet", field: "version" });
@@ -108,17 +108,17 @@ mod tests {
     use std::vec::Vec;
 
     fn packet() -> Vec<u8> {
-        let mut octets = std::vec![0x6a, 0xb1, 0x23, 0x45, 0, 4, 58, 255];
-        octets.extend("fe80::1".parse::<Ipv6Addr>().unwrap().octets());
-        octets.extend("ff02::2".parse::<Ipv6Addr>().unwrap().octets());
-        octets.extend([1, 2, 3, 4]);
-        octets
+        let mut bytes = std::vec![0x6a, 0xb1, 0x23, 0x45, 0, 4, 58, 255];
+        bytes.extend("fe80::1".parse::<Ipv6Addr>().unwrap().octets());
+        bytes.extend("ff02::2".parse::<Ipv6Addr>().unwrap().octets());
+        bytes.extend([1, 2, 3, 4]);
+        bytes
     }
 
     #[test]
     fn fields_are_where_the_figure_has_them() {
-        let mut octets = packet();
-        octets.push(0xee);
+        let mut bytes = packet();
+        bytes.push(0xee);
         let header = Ipv6Header {
             version: 6,
             dscp: 0x2a,
@@ -130,7 +130,7 @@ mod tests {
             source: "fe80::1".parse().unwrap(),
             destination: "ff02::2".parse().unwrap(),
         };
-        let parsed = Ipv6Packet::parse(&octets).unwrap();
+        let parsed = Ipv6Packet::parse(&bytes).unwrap();
         assert_eq!((parsed.header(), parsed.payload()), (header, &[1, 2, 3, 4][..]));
 
         let mut out = [0; 50];
@@ -142,11 +142,11 @@ mod tests {
 
     #[test]
     fn lengths_and_versions_that_do_not_fit_are_refused() {
-        let octets = packet();
-        for len in 0..octets.len() {
-            assert!(Ipv6Packet::parse(&octets[..len]).is_err());
+        let bytes = packet();
+        for len in 0..bytes.len() {
+            assert!(Ipv6Packet::parse(&bytes[..len]).is_err());
         }
-        let mut other = octets;
+        let mut other = bytes;
         other[0] = 0x45;
         assert!(Ipv6Packet::parse(&other).is_err());
         let header = Ipv6Header::default();
@@ -156,8 +156,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_octets_parse_or_not(octets in proptest::collection::vec(any::<u8>(), 0..100)) {
-            let _ = Ipv6Packet::parse(&octets);
+        fn any_bytes_parse_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let _ = Ipv6Packet::parse(&bytes);
         }
     }
 }

@@ -14,20 +14,20 @@ pub const EXTENSIONS_MAX: usize = 8;
 
 layout! {
     /// What extension headers of variable length begin with (RFC 8200 4.3, 4.4, 4.6).
-    pub struct ExtensionHeader: 2 octets {
+    pub struct ExtensionHeader: 2 bytes {
         /// What follows this extension.
         0:0    8  next_header: IpProtocol,
-        /// Length in units of 8 octets, of which the first does not count.
+        /// Length in units of 8 bytes, of which the first does not count.
         1:0    8  length: u8,
     }
 }
 
 layout! {
     /// A part of a packet (RFC 8200 4.5).
-    pub struct FragmentHeader: 8 octets {
+    pub struct FragmentHeader: 8 bytes {
         /// What the packet's fragmentable part begins with.
         0:0    8  next_header: IpProtocol,
-        /// Where this part belongs, in units of 8 octets.
+        /// Where this part belongs, in units of 8 bytes.
         2:0   13  fragment_offset: u16,
         /// Not the last part.
         3:7    1  more_fragments: bool,
@@ -54,7 +54,7 @@ pub struct RoutingHeader<'a> {
     pub routing_type: u8,
     /// Stops still to come; a router that does not know the type must ignore it when zero.
     pub segments_left: u8,
-    /// What the type makes of it; 4 octets more than a multiple of 8.
+    /// What the type makes of it; 4 bytes more than a multiple of 8.
     pub data: &'a [u8],
 }
 
@@ -73,16 +73,16 @@ pub enum Extension<'a> {
 
 impl<'a> Extension<'a> {
     /// Reads the extension named `kind` off the front; `None` when that is no extension.
-    pub fn read(kind: IpProtocol, octets: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
+    pub fn read(kind: IpProtocol, bytes: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
         if kind == IpProtocol::FRAGMENT {
-            let (header, rest) = FragmentHeader::read(octets)?;
+            let (header, rest) = FragmentHeader::read(bytes)?;
             return Ok(Some((Self::Fragment(header), rest)));
         }
         if !kind.is_extension() {
             return Ok(None);
         }
-        let (ExtensionHeader { next_header, length }, _) = ExtensionHeader::read(octets)?;
-        let (own, rest) = split("Extension", octets, (usize::from(length) + 1) * 8)?;
+        let (ExtensionHeader { next_header, length }, _) = ExtensionHeader::read(bytes)?;
+        let (own, rest) = split("Extension", bytes, (usize::from(length) + 1) * 8)?;
         let body = &own[ExtensionHeader::LEN..];
         let extension = match kind {
             IpProtocol::ROUTING => Self::Routing(RoutingHeader {
@@ -111,7 +111,7 @@ impl<'a> Extension<'a> {
         }
     }
 
-    /// Octets that it has on the wire.
+    /// Bytes that it has on the wire.
     pub fn wire_len(&self) -> usize {
         let body = match self {
             Self::HopByHop(header) | Self::Destination(header) => header.options.wire_len(),
@@ -210,7 +210,7 @@ impl<'a> Iterator for Extensions<'a> {
 pub struct UpperLayer<'a> {
     /// What it is.
     pub protocol: IpProtocol,
-    /// Its octets; in a fragment that is not the first, some octets from its middle.
+    /// Its bytes; in a fragment that is not the first, some bytes from its middle.
     pub payload: &'a [u8],
     /// Which part of the packet this is, when it is not all.
     pub fragment: Option<FragmentHeader>,
@@ -285,12 +285,12 @@ impl Ipv6Option<'_> {
 }
 
 impl<'a> Item<'a> for Ipv6Option<'a> {
-    fn read(mut octets: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
+    fn read(mut bytes: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
         loop {
-            let (&kind, rest) = match octets.split_first() {
+            let (&kind, rest) = match bytes.split_first() {
                 None => return Ok(None),
                 Some((&0, rest)) => {
-                    octets = rest;
+                    bytes = rest;
                     continue;
                 }
                 Some(other) => other,
@@ -298,7 +298,7 @@ impl<'a> Item<'a> for Ipv6Option<'a> {
             let with_len = rest.split_first();
             let data = with_len.and_then(|(&len, rest)| rest.split_at_checked(usize::from(len)));
             let (data, rest) = data.ok_or(WireError::BadLength { format: "Ipv6Option" })?;
-            octets = rest;
+            bytes = rest;
             if Ipv6OptionKind(kind) != Ipv6OptionKind::PADN {
                 return Ok(Some((Self { kind: Ipv6OptionKind(kind), data }, rest)));
             }
@@ -316,7 +316,7 @@ impl<'a> Item<'a> for Ipv6Option<'a> {
     }
 }
 
-/// Writes padding of `len` octets, fewer than 8.
+/// Writes padding of `len` bytes, fewer than 8.
 fn pad(len: usize, out: &mut [u8]) -> Result<&mut [u8], WireError> {
     match len {
         0 => Ok(out),
@@ -334,10 +334,10 @@ mod tests {
 
     fn chain(extensions: &[Extension<'_>], upper: &[u8]) -> Vec<u8> {
         let len = extensions.iter().map(Extension::wire_len).sum::<usize>() + upper.len();
-        let mut octets = vec![0xff; len];
-        let rest = extensions.iter().fold(&mut octets[..], |out, ext| ext.write(out).unwrap());
+        let mut bytes = vec![0xff; len];
+        let rest = extensions.iter().fold(&mut bytes[..], |out, ext| ext.write(out).unwrap());
         rest.copy_from_slice(upper);
-        octets
+        bytes
     }
 
     #[test]
@@ -345,9 +345,9 @@ mod tests {
         let options = [Ipv6Option::ROUTER_ALERT_MLD];
         let next_header = IpProtocol::ICMPV6;
         let header = OptionsHeader { next_header, options: List::of(&options) };
-        let octets = chain(&[Extension::HopByHop(header)], &[131]);
-        assert_eq!(octets, [58, 0, 5, 2, 0, 0, 1, 0, 131]);
-        let upper = UpperLayer::find(IpProtocol::HOP_BY_HOP, &octets).unwrap();
+        let bytes = chain(&[Extension::HopByHop(header)], &[131]);
+        assert_eq!(bytes, [58, 0, 5, 2, 0, 0, 1, 0, 131]);
+        let upper = UpperLayer::find(IpProtocol::HOP_BY_HOP, &bytes).unwrap();
         assert_eq!((upper.protocol, upper.payload), (IpProtocol::ICMPV6, &[131][..]));
     }
 
@@ -378,10 +378,10 @@ mod tests {
                 options: List::of(&options[1..]),
             }),
         ];
-        let octets = chain(&extensions, b"upper");
-        let walk = Extensions::new(IpProtocol::HOP_BY_HOP, &octets);
+        let bytes = chain(&extensions, b"upper");
+        let walk = Extensions::new(IpProtocol::HOP_BY_HOP, &bytes);
         assert!(walk.eq(extensions.map(Ok)));
-        let upper = UpperLayer::find(IpProtocol::HOP_BY_HOP, &octets).unwrap();
+        let upper = UpperLayer::find(IpProtocol::HOP_BY_HOP, &bytes).unwrap();
         let fragment = Some(fragment);
         assert_eq!(upper, UpperLayer { protocol: IpProtocol::UDP, payload: b"upper", fragment });
         assert_eq!(unknown.kind.unknown_action(), UnknownOptionAction::Report);
@@ -395,9 +395,9 @@ mod tests {
             more_fragments: false,
             identification: 1,
         };
-        let octets = chain(&[Extension::Fragment(fragment)], &[0xff; 9]);
-        assert_eq!(octets[..8], [60, 0, 0, 24, 0, 0, 0, 1]);
-        let upper = UpperLayer::find(IpProtocol::FRAGMENT, &octets).unwrap();
+        let bytes = chain(&[Extension::Fragment(fragment)], &[0xff; 9]);
+        assert_eq!(bytes[..8], [60, 0, 0, 24, 0, 0, 0, 1]);
+        let upper = UpperLayer::find(IpProtocol::FRAGMENT, &bytes).unwrap();
         assert_eq!(upper.protocol, IpProtocol::DESTINATION_OPTIONS);
         assert_eq!((upper.payload, upper.fragment), (&[0xff; 9][..], Some(fragment)));
     }
@@ -425,15 +425,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_octets_walk_or_not(
-            octets in proptest::collection::vec(
+        fn any_bytes_walk_or_not(
+            bytes in proptest::collection::vec(
                 prop_oneof![any::<u8>(), Just(0), Just(43), Just(44), Just(60)], 0..200),
             first in prop_oneof![Just(0u8), Just(43), Just(44), Just(60)],
         ) {
             let first = IpProtocol(first);
-            let walk: Vec<_> = Extensions::new(first, &octets).collect();
+            let walk: Vec<_> = Extensions::new(first, &bytes).collect();
             prop_assert!(walk.len() <= EXTENSIONS_MAX + 1);
-            let upper = UpperLayer::find(first, &octets);
+            let upper = UpperLayer::find(first, &bytes);
             prop_assert_eq!(upper.is_ok(), walk.iter().all(Result::is_ok));
             for extension in walk.into_iter().flatten() {
                 // Padding may have been anywhere, so only the meaning comes back.

@@ -2,7 +2,7 @@
 //! of 2001, 3.3.2).
 //!
 //! A link address is only half of what a send needs: the path to its GID is asked from the subnet
-//! administrator. The draft of 2001 had it all in 26 octets instead; both are ARP hardware
+//! administrator. The draft of 2001 had it all in 26 bytes instead; both are ARP hardware
 //! addresses.
 
 use crate::address::{Gid, Lid, Qpn};
@@ -11,7 +11,7 @@ use crate::keys::QKey;
 layout! {
     /// Address of an interface: how it can be talked to, its UD queue pair and its port (RFC 4755
     /// 3.1).
-    pub struct LinkAddress: 20 octets {
+    pub struct LinkAddress: 20 bytes {
         /// Takes reliable connections.
         0:0    1  rc: bool,
         /// Takes unreliable connections.
@@ -41,7 +41,7 @@ impl LinkAddress {
         self.without_flags() == other.without_flags()
     }
 
-    /// What decides between requests that cross: these octets as one number, without flags
+    /// What decides between requests that cross: these bytes as one number, without flags
     /// (RFC 4755 3.3). Also a key for ordered maps of interfaces.
     pub fn comparison_form(&self) -> [u8; Self::LEN] {
         self.without_flags().emit()
@@ -50,7 +50,7 @@ impl LinkAddress {
 
 layout! {
     /// Address of an interface in the draft of 2001 (3.3.2): enough for a send without any query.
-    pub struct DraftLinkAddress: 26 octets {
+    pub struct DraftLinkAddress: 26 bytes {
         /// The port within the subnet.
         0:0   16  lid: Lid,
         /// Takes unreliable connections.
@@ -81,15 +81,15 @@ mod tests {
 
     // req: cm-flags-octet
     #[test]
-    fn flags_are_the_two_upper_bits_of_the_first_octet() {
-        for (rc, uc, octet) in
+    fn flags_are_the_two_upper_bits_of_the_first_byte() {
+        for (rc, uc, byte) in
             [(false, false, 0), (true, false, 0x80), (false, true, 0x40), (true, true, 0xc0)]
         {
             let address = LinkAddress { rc, uc, qpn: Qpn(0x48), gid: GID };
-            let mut octets = address.emit();
-            assert_eq!(octets[..4], [octet, 0, 0, 0x48]);
-            octets[0] |= 0x3f;
-            assert_eq!(LinkAddress::parse(&octets), address, "reserved bits are ignored");
+            let mut bytes = address.emit();
+            assert_eq!(bytes[..4], [byte, 0, 0, 0x48]);
+            bytes[0] |= 0x3f;
+            assert_eq!(LinkAddress::parse(&bytes), address, "reserved bits are ignored");
         }
     }
 
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn draft_address_has_its_capabilities_in_the_third_octet() {
+    fn draft_address_has_its_capabilities_in_the_third_byte() {
         let none = DraftLinkAddress {
             lid: Lid(0x1234),
             qpn: Qpn(0x56_789a),
@@ -128,11 +128,11 @@ mod tests {
             (DraftLinkAddress { qpn_demultiplexing: true, ..none }, 0x08),
         ];
         for (address, bit) in capabilities {
-            let mut octets = address.emit();
-            assert_eq!(octets[..10], [0x12, 0x34, bit, 0x56, 0x78, 0x9a, 0, 0, 0x0b, 0x1b]);
-            assert_eq!(octets[10..], GID.0);
-            octets[2] |= 0x07;
-            assert_eq!(DraftLinkAddress::parse(&octets), address, "unknown bits are ignored");
+            let mut bytes = address.emit();
+            assert_eq!(bytes[..10], [0x12, 0x34, bit, 0x56, 0x78, 0x9a, 0, 0, 0x0b, 0x1b]);
+            assert_eq!(bytes[10..], GID.0);
+            bytes[2] |= 0x07;
+            assert_eq!(DraftLinkAddress::parse(&bytes), address, "unknown bits are ignored");
         }
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Every format of the family has some list of things that say themselves how long they are. They
 //! are walked here and nowhere else: an [`Item`] takes one thing off the front, [`Items`] repeats
-//! that on octets nobody looked at yet, and a [`List`] is a part of a message that was looked at.
+//! that on bytes nobody looked at yet, and a [`List`] is a part of a message that was looked at.
 //!
-//! Why a `List` is octets *or* values: what was received borrows the packet, what is to be sent
+//! Why a `List` is bytes *or* values: what was received borrows the packet, what is to be sent
 //! borrows an array of the sender. With one type for both, so is the message around it one type,
 //! and a test can say that parsing undoes writing.
 
@@ -16,16 +16,16 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 
 /// What a list is made of.
 pub trait Item<'a>: Copy {
-    /// Takes the next one off the front of `octets`, which are not empty; `None` when the rest is
-    /// padding. One that is given has consumed at least one octet, so every walk ends.
-    fn read(octets: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError>;
-    /// Octets that it has on the wire.
+    /// Takes the next one off the front of `bytes`, which are not empty; `None` when the rest is
+    /// padding. One that is given has consumed at least one byte, so every walk ends.
+    fn read(bytes: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError>;
+    /// Bytes that it has on the wire.
     fn wire_len(&self) -> usize;
     /// Writes it at the front of `out`; gives what follows.
     fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError>;
 }
 
-/// A walk over octets that may not be what they should; ends after the first error.
+/// A walk over bytes that may not be what they should; ends after the first error.
 #[derive(Clone, Copy, Debug)]
 pub struct Items<'a, T> {
     rest: &'a [u8],
@@ -33,9 +33,9 @@ pub struct Items<'a, T> {
 }
 
 impl<'a, T: Item<'a>> Items<'a, T> {
-    /// A walk from the front of `octets`.
-    pub const fn new(octets: &'a [u8]) -> Self {
-        Self { rest: octets, item: PhantomData }
+    /// A walk from the front of `bytes`.
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes, item: PhantomData }
     }
 }
 
@@ -73,7 +73,7 @@ pub struct List<'a, T> {
 
 #[derive(Clone, Copy)]
 enum Source<'a, T> {
-    Octets(&'a [u8]),
+    Bytes(&'a [u8]),
     Values(&'a [T]),
 }
 
@@ -83,39 +83,39 @@ impl<'a, T: Item<'a>> List<'a, T> {
         Self { source: Source::Values(values) }
     }
 
-    /// A received list that fills `octets`.
-    pub fn filling(octets: &'a [u8]) -> Result<Self, WireError> {
-        Items::<T>::new(octets).try_for_each(|item| item.map(drop))?;
-        Ok(Self { source: Source::Octets(octets) })
+    /// A received list that fills `bytes`.
+    pub fn filling(bytes: &'a [u8]) -> Result<Self, WireError> {
+        Items::<T>::new(bytes).try_for_each(|item| item.map(drop))?;
+        Ok(Self { source: Source::Bytes(bytes) })
     }
 
-    /// A received list of `count` items at the front of `octets`, and what follows it.
+    /// A received list of `count` items at the front of `bytes`, and what follows it.
     pub fn counted(
         format: &'static str,
-        octets: &'a [u8],
+        bytes: &'a [u8],
         count: usize,
     ) -> Result<(Self, &'a [u8]), WireError> {
-        let mut items = Items::<T>::new(octets);
+        let mut items = Items::<T>::new(bytes);
         for _ in 0..count {
             items.next().ok_or(WireError::BadLength { format })??;
         }
-        let (list, rest) = octets.split_at(octets.len() - items.rest.len());
-        Ok((Self { source: Source::Octets(list) }, rest))
+        let (list, rest) = bytes.split_at(bytes.len() - items.rest.len());
+        Ok((Self { source: Source::Bytes(list) }, rest))
     }
 
     /// What is in it, in order.
     pub fn iter(&self) -> impl Iterator<Item = T> + use<'a, T> {
-        let (octets, values) = match self.source {
-            Source::Octets(octets) => (octets, &[][..]),
+        let (bytes, values) = match self.source {
+            Source::Bytes(bytes) => (bytes, &[][..]),
             Source::Values(values) => (&[][..], values),
         };
-        Items::new(octets).filter_map(Result::ok).chain(values.iter().copied())
+        Items::new(bytes).filter_map(Result::ok).chain(values.iter().copied())
     }
 
-    /// Octets that it has on the wire.
+    /// Bytes that it has on the wire.
     pub fn wire_len(&self) -> usize {
         match self.source {
-            Source::Octets(octets) => octets.len(),
+            Source::Bytes(bytes) => bytes.len(),
             Source::Values(values) => wire_len(values),
         }
     }
@@ -123,7 +123,7 @@ impl<'a, T: Item<'a>> List<'a, T> {
     /// Writes all of it at the front of `out`; gives what follows.
     pub fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
         match self.source {
-            Source::Octets(octets) => super::put("List", octets, out),
+            Source::Bytes(bytes) => super::put("List", bytes, out),
             Source::Values(values) => write(values, out),
         }
     }
@@ -143,7 +143,7 @@ impl<'a, T: Item<'a> + PartialEq> PartialEq for List<'a, T> {
 
 impl<'a, T: Item<'a> + Eq> Eq for List<'a, T> {}
 
-/// Octets that `items` have together.
+/// Bytes that `items` have together.
 pub(super) fn wire_len<'a, T: Item<'a>>(items: &[T]) -> usize {
     items.iter().map(T::wire_len).sum()
 }
@@ -159,8 +159,8 @@ pub(super) fn write<'a, 'o, T: Item<'a>>(
 macro_rules! address_item {
     ($type:ty, $len:literal) => {
         impl<'a> Item<'a> for $type {
-            fn read(octets: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
-                match octets.split_first_chunk::<$len>() {
+            fn read(bytes: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
+                match bytes.split_first_chunk::<$len>() {
                     Some((own, rest)) => Ok(Some((Self::from(*own), rest))),
                     None => Err(WireError::BadLength { format: stringify!($type) }),
                 }
@@ -197,10 +197,10 @@ mod tests {
 
     #[test]
     fn a_short_list_is_an_error_and_its_walk_ends() {
-        let octets = [10, 0, 0, 1, 10];
-        assert!(List::<Ipv4Addr>::filling(&octets).is_err());
-        assert!(List::<Ipv4Addr>::counted("test", &octets[..4], 2).is_err());
-        let walk: Vec<_> = Items::<Ipv4Addr>::new(&octets).collect();
+        let bytes = [10, 0, 0, 1, 10];
+        assert!(List::<Ipv4Addr>::filling(&bytes).is_err());
+        assert!(List::<Ipv4Addr>::counted("test", &bytes[..4], 2).is_err());
+        let walk: Vec<_> = Items::<Ipv4Addr>::new(&bytes).collect();
         assert_eq!(walk.len(), 2);
         assert!(walk[0] == Ok(ADDRESSES[0]) && walk[1].is_err());
     }

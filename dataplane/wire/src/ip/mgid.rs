@@ -11,7 +11,7 @@ use core::net::{IpAddr, Ipv4Addr};
 
 layout! {
     /// A multicast GID as the link uses it (RFC 4391 4, figure 1).
-    pub struct Mgid: 16 octets {
+    pub struct Mgid: 16 bytes {
         /// `0xff`: multicast.
         0:0    8  multicast: u8,
         /// 1: not a permanent group.
@@ -158,9 +158,9 @@ mod tests {
     fn gids_of_other_users_are_not_groups_of_the_link() {
         let group = LinkGroup { id: GroupId::Broadcast, p_key: PKey(0x8001), scope: Scope(2) };
         assert_eq!(LinkGroup::from_mgid(group.mgid()), Ok(group));
-        for (octet, value) in [(0, 0xfe), (1, 0x02), (2, 0x50), (4, 0x00), (11, 1), (12, 0x1f)] {
+        for (byte, value) in [(0, 0xfe), (1, 0x02), (2, 0x50), (4, 0x00), (11, 1), (12, 0x1f)] {
             let mut gid = group.mgid();
-            gid.0[octet] = value;
+            gid.0[byte] = value;
             assert!(LinkGroup::from_mgid(gid).is_err(), "{gid}");
         }
         assert_eq!(GroupId::of("10.0.0.255".parse().unwrap()), None);
@@ -170,22 +170,22 @@ mod tests {
     #[test]
     fn link_address_of_a_group_is_every_queue_pair_of_it() {
         let broadcast = mgid("255.255.255.255", 0xffff, Scope::LINK_LOCAL);
-        let octets = LinkAddress::group(broadcast).emit();
-        assert_eq!(octets[..4], [0, 0xff, 0xff, 0xff]);
-        assert_eq!(octets[4..], broadcast.0);
-        assert_eq!(LinkAddress::parse(&octets).qpn, Qpn::MULTICAST);
+        let bytes = LinkAddress::group(broadcast).emit();
+        assert_eq!(bytes[..4], [0, 0xff, 0xff, 0xff]);
+        assert_eq!(bytes[4..], broadcast.0);
+        assert_eq!(LinkAddress::parse(&bytes).qpn, Qpn::MULTICAST);
     }
 
     proptest! {
         #[test]
-        fn a_gid_that_names_a_group_is_its_gid(mut octets: [u8; 16], like_ours: bool) {
+        fn a_gid_that_names_a_group_is_its_gid(mut bytes: [u8; 16], like_ours: bool) {
             if like_ours {
-                let version = octets[2] & 0x20;
-                octets[..5].copy_from_slice(&[0xff, 0x12, 0x40 | version, 0x1b, 0x80]);
-                octets[6..12].fill(0);
+                let version = bytes[2] & 0x20;
+                bytes[..5].copy_from_slice(&[0xff, 0x12, 0x40 | version, 0x1b, 0x80]);
+                bytes[6..12].fill(0);
             }
-            if let Ok(group) = LinkGroup::from_mgid(Gid(octets)) {
-                prop_assert_eq!(group.mgid(), Gid(octets));
+            if let Ok(group) = LinkGroup::from_mgid(Gid(bytes)) {
+                prop_assert_eq!(group.mgid(), Gid(bytes));
             }
         }
     }

@@ -11,7 +11,7 @@ use core::net::Ipv6Addr;
 
 layout! {
     /// What messages begin with, but for reports of version 2 (RFC 2710 3).
-    pub struct MldHeader: 24 octets {
+    pub struct MldHeader: 24 bytes {
         /// Milliseconds within which to answer, in version 2 as a floating code.
         4:0   16  max_response_code: u16,
         /// Which group; zero in general queries.
@@ -47,13 +47,13 @@ pub enum MldMessage<'a> {
 }
 
 impl<'a> MldMessage<'a> {
-    /// Reads the ICMPv6 message that fills `octets`.
-    pub fn parse(octets: &'a [u8]) -> Result<Self, WireError> {
-        let (IcmpHeader { kind, .. }, _) = IcmpHeader::read(octets)?;
+    /// Reads the ICMPv6 message that fills `bytes`.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let (IcmpHeader { kind, .. }, _) = IcmpHeader::read(bytes)?;
         if Icmpv6Type(kind) == Icmpv6Type::LISTENER_REPORT_V2 {
-            return Ok(Self::ReportV2(group_record::read_report(octets)?));
+            return Ok(Self::ReportV2(group_record::read_report(bytes)?));
         }
-        let (MldHeader { max_response_code, group }, rest) = MldHeader::read(octets)?;
+        let (MldHeader { max_response_code, group }, rest) = MldHeader::read(bytes)?;
         Ok(match Icmpv6Type(kind) {
             Icmpv6Type::LISTENER_QUERY if rest.is_empty() => {
                 Self::QueryV1 { max_response_ms: max_response_code, group }
@@ -67,7 +67,7 @@ impl<'a> MldMessage<'a> {
         })
     }
 
-    /// Octets that it has on the wire.
+    /// Bytes that it has on the wire.
     pub fn wire_len(&self) -> usize {
         match self {
             Self::QueryV2 { querier, .. } => MldHeader::LEN + querier.wire_len(),
@@ -125,13 +125,10 @@ mod tests {
             sources: List::of(&SOURCES),
         }];
         let message = MldMessage::ReportV2(List::of(&records));
-        let octets = written(&message);
-        assert_eq!(octets[..12], [143, 0, 0, 0, 0, 0, 0, 1, 4, 0, 0, 1]);
-        assert_eq!(
-            (&octets[12..28], &octets[28..]),
-            (&GROUP.octets()[..], &SOURCES[0].octets()[..])
-        );
-        assert_eq!(MldMessage::parse(&octets), Ok(message));
+        let bytes = written(&message);
+        assert_eq!(bytes[..12], [143, 0, 0, 0, 0, 0, 0, 1, 4, 0, 0, 1]);
+        assert_eq!((&bytes[12..28], &bytes[28..]), (&GROUP.octets()[..], &SOURCES[0].octets()[..]));
+        assert_eq!(MldMessage::parse(&bytes), Ok(message));
     }
 
     #[test]
@@ -149,10 +146,10 @@ mod tests {
             (MldMessage::Done(GROUP), 132),
         ];
         for (message, kind) in messages {
-            let octets = written(&message);
-            assert_eq!((octets[0], &octets[8..24]), (kind, &GROUP.octets()[..]));
-            assert_eq!(MldMessage::parse(&octets), Ok(message));
-            assert!(MldMessage::parse(&octets[..23]).is_err());
+            let bytes = written(&message);
+            assert_eq!((bytes[0], &bytes[8..24]), (kind, &GROUP.octets()[..]));
+            assert_eq!(MldMessage::parse(&bytes), Ok(message));
+            assert!(MldMessage::parse(&bytes[..23]).is_err());
         }
         assert_eq!(written(&messages[0].0)[4..8], [0x27, 0x10, 0, 0]);
         assert_eq!(written(&messages[1].0)[24..28], [7, 125, 0, 1]);

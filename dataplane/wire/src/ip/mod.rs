@@ -10,7 +10,7 @@
 //! has `checksum_ok` and `fill_checksum`.
 //!
 //! Where a header lies below another one of a fixed length (neighbour discovery in ICMPv6), its
-//! table keeps the octet numbers of the RFC's figure and leaves out what the lower header reads.
+//! table keeps the byte numbers of the RFC's figure and leaves out what the lower header reads.
 
 pub mod arp;
 pub mod checksum;
@@ -63,14 +63,14 @@ macro_rules! address_field {
         impl Field for $type {
             const WIDTH_MAX: usize = $len * 8;
             #[inline(always)]
-            fn load(octets: &[u8], bit: usize, _width: usize) -> Self {
+            fn load(bytes: &[u8], bit: usize, _width: usize) -> Self {
                 let mut own = [0; $len];
-                own.copy_from_slice(&octets[bit / 8..bit / 8 + $len]);
+                own.copy_from_slice(&bytes[bit / 8..bit / 8 + $len]);
                 Self::from(own)
             }
             #[inline(always)]
-            fn store(self, octets: &mut [u8], bit: usize, _width: usize) {
-                octets[bit / 8..bit / 8 + $len].copy_from_slice(&self.octets());
+            fn store(self, bytes: &mut [u8], bit: usize, _width: usize) {
+                bytes[bit / 8..bit / 8 + $len].copy_from_slice(&self.octets());
             }
         }
     };
@@ -78,21 +78,21 @@ macro_rules! address_field {
 address_field!(Ipv4Addr, 4);
 address_field!(Ipv6Addr, 16);
 
-/// The first `count` octets and those behind them.
+/// The first `count` bytes and those behind them.
 #[inline(always)]
 fn split<'a>(
     format: &'static str,
-    octets: &'a [u8],
+    bytes: &'a [u8],
     count: usize,
 ) -> Result<(&'a [u8], &'a [u8]), WireError> {
-    octets.split_at_checked(count).ok_or(WireError::Truncated {
+    bytes.split_at_checked(count).ok_or(WireError::Truncated {
         format,
         needed: count,
-        have: octets.len(),
+        have: bytes.len(),
     })
 }
 
-/// The first `count` octets of an output and those behind them.
+/// The first `count` bytes of an output and those behind them.
 #[inline(always)]
 fn split_mut<'a>(
     format: &'static str,
@@ -103,13 +103,13 @@ fn split_mut<'a>(
     out.split_at_mut_checked(count).ok_or(WireError::NoRoom { format, needed: count, have })
 }
 
-/// Copies `octets` to the front of `out`; gives what follows.
+/// Copies `bytes` to the front of `out`; gives what follows.
 fn put<'a>(
     format: &'static str,
-    octets: &[u8],
+    bytes: &[u8],
     out: &'a mut [u8],
 ) -> Result<&'a mut [u8], WireError> {
-    let (head, rest) = split_mut(format, out, octets.len())?;
-    head.copy_from_slice(octets);
+    let (head, rest) = split_mut(format, out, bytes.len())?;
+    head.copy_from_slice(bytes);
     Ok(rest)
 }

@@ -14,7 +14,7 @@ use core::net::Ipv6Addr;
 
 layout! {
     /// What a router says of itself and its link (RFC 4861 4.2).
-    pub struct RouterAdvertisement: 16 octets {
+    pub struct RouterAdvertisement: 16 bytes {
         /// Hop limit to send with; 0 says nothing.
         4:0    8  cur_hop_limit: u8,
         /// Addresses are given out by DHCPv6.
@@ -34,7 +34,7 @@ layout! {
 
 layout! {
     /// What is your link address? (RFC 4861 4.3)
-    pub struct NeighborSolicitation: 24 octets {
+    pub struct NeighborSolicitation: 24 bytes {
         /// Who is asked.
         8:0  128  target: Ipv6Addr,
     }
@@ -42,7 +42,7 @@ layout! {
 
 layout! {
     /// This is my link address (RFC 4861 4.4).
-    pub struct NeighborAdvertisement: 24 octets {
+    pub struct NeighborAdvertisement: 24 bytes {
         /// The sender is a router.
         4:0    1  router: bool,
         /// Somebody asked.
@@ -56,7 +56,7 @@ layout! {
 
 layout! {
     /// Another first hop is better (RFC 4861 4.5).
-    pub struct Redirect: 40 octets {
+    pub struct Redirect: 40 bytes {
         /// The better first hop; the destination itself when that is a neighbour.
         8:0  128  target: Ipv6Addr,
         /// For packets to whom.
@@ -80,21 +80,21 @@ pub enum NdBody {
 }
 
 impl NdBody {
-    fn read(octets: &[u8]) -> Result<(Self, &[u8]), WireError> {
-        let (IcmpHeader { kind, code, .. }, rest) = IcmpHeader::read(octets)?;
+    fn read(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
+        let (IcmpHeader { kind, code, .. }, rest) = IcmpHeader::read(bytes)?;
         if code != 0 {
             return Err(WireError::BadValue { format: "NdMessage", field: "code" });
         }
         match Icmpv6Type(kind) {
             Icmpv6Type::ROUTER_SOLICITATION => Ok((Self::RouterSolicitation, rest)),
-            Icmpv6Type::ROUTER_ADVERTISEMENT => RouterAdvertisement::read(octets)
+            Icmpv6Type::ROUTER_ADVERTISEMENT => RouterAdvertisement::read(bytes)
                 .map(|(body, rest)| (Self::RouterAdvertisement(body), rest)),
-            Icmpv6Type::NEIGHBOR_SOLICITATION => NeighborSolicitation::read(octets)
+            Icmpv6Type::NEIGHBOR_SOLICITATION => NeighborSolicitation::read(bytes)
                 .map(|(body, rest)| (Self::NeighborSolicitation(body), rest)),
-            Icmpv6Type::NEIGHBOR_ADVERTISEMENT => NeighborAdvertisement::read(octets)
+            Icmpv6Type::NEIGHBOR_ADVERTISEMENT => NeighborAdvertisement::read(bytes)
                 .map(|(body, rest)| (Self::NeighborAdvertisement(body), rest)),
             Icmpv6Type::REDIRECT => {
-                Redirect::read(octets).map(|(body, rest)| (Self::Redirect(body), rest))
+                Redirect::read(bytes).map(|(body, rest)| (Self::Redirect(body), rest))
             }
             _ => Err(WireError::BadValue { format: "NdMessage", field: "type" }),
         }
@@ -112,9 +112,9 @@ impl NdBody {
 
     fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
         // The tables have zeros where the common header is, so the type goes over them.
-        let with_type = |kind: Icmpv6Type, octets: &mut [u8], out: &'o mut [u8]| {
-            octets[0] = kind.0;
-            put("NdMessage", octets, out)
+        let with_type = |kind: Icmpv6Type, bytes: &mut [u8], out: &'o mut [u8]| {
+            bytes[0] = kind.0;
+            put("NdMessage", bytes, out)
         };
         match self {
             Self::RouterSolicitation => {
@@ -144,13 +144,13 @@ pub struct NdMessage<'a> {
 }
 
 impl<'a> NdMessage<'a> {
-    /// Reads the ICMPv6 message that fills `octets`.
-    pub fn parse(octets: &'a [u8]) -> Result<Self, WireError> {
-        let (body, options) = NdBody::read(octets)?;
+    /// Reads the ICMPv6 message that fills `bytes`.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let (body, options) = NdBody::read(bytes)?;
         Ok(Self { body, options: List::filling(options)? })
     }
 
-    /// Octets that it has on the wire.
+    /// Bytes that it has on the wire.
     pub fn wire_len(&self) -> usize {
         self.body.wire_len() + self.options.wire_len()
     }
@@ -191,11 +191,11 @@ mod tests {
             target,
         });
         let message = NdMessage { body, options: List::of(&options) };
-        let octets = written(&message);
-        assert_eq!(octets[..8], [136, 0, 0, 0, 0x60, 0, 0, 0]);
-        assert_eq!(octets[8..24], target.octets());
-        assert_eq!((octets.len(), &octets[24..28]), (48, &[2, 3, 0, 0][..]));
-        assert_eq!(NdMessage::parse(&octets), Ok(message));
+        let bytes = written(&message);
+        assert_eq!(bytes[..8], [136, 0, 0, 0, 0x60, 0, 0, 0]);
+        assert_eq!(bytes[8..24], target.octets());
+        assert_eq!((bytes.len(), &bytes[24..28]), (48, &[2, 3, 0, 0][..]));
+        assert_eq!(NdMessage::parse(&bytes), Ok(message));
     }
 
     #[test]
@@ -222,11 +222,11 @@ mod tests {
         ];
         for (body, kind) in bodies {
             let message = NdMessage { body, options: List::of(&options) };
-            let octets = written(&message);
-            assert_eq!(octets[0], kind);
-            assert_eq!(NdMessage::parse(&octets), Ok(message));
-            assert!(NdMessage::parse(&octets[..body.wire_len() - 1]).is_err());
-            assert!(NdMessage::parse(&octets[..octets.len() - 1]).is_err());
+            let bytes = written(&message);
+            assert_eq!(bytes[0], kind);
+            assert_eq!(NdMessage::parse(&bytes), Ok(message));
+            assert!(NdMessage::parse(&bytes[..body.wire_len() - 1]).is_err());
+            assert!(NdMessage::parse(&bytes[..bytes.len() - 1]).is_err());
         }
         assert_eq!(
             advertisement.emit()[4..],
@@ -238,11 +238,11 @@ mod tests {
     fn other_codes_and_empty_options_void_a_message() {
         let options = [NdOption::Mtu(2044)];
         let body = NdBody::RouterSolicitation;
-        let octets = written(&NdMessage { body, options: List::of(&options) });
-        for (octet, value) in [(0, 1), (1, 1), (9, 0), (9, 2)] {
-            let mut other = octets.clone();
-            other[octet] = value;
-            assert!(NdMessage::parse(&other).is_err(), "octet {octet} is {value}");
+        let bytes = written(&NdMessage { body, options: List::of(&options) });
+        for (byte, value) in [(0, 1), (1, 1), (9, 0), (9, 2)] {
+            let mut other = bytes.clone();
+            other[byte] = value;
+            assert!(NdMessage::parse(&other).is_err(), "byte {byte} is {value}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Options of neighbour discovery (RFC 4861 4.6, RFC 8106 5.1; RFC 4391 9.3 for link addresses).
 //!
-//! Lengths count units of 8 octets, type and length included. A length of zero makes the whole
+//! Lengths count units of 8 bytes, type and length included. A length of zero makes the whole
 //! message void (RFC 4861 4.6). An option of unknown type, or of a length that its type does not
 //! have, is [`NdOption::Unknown`], which receivers pass over: so new options do no harm.
 
@@ -12,10 +12,10 @@ use core::net::Ipv6Addr;
 
 layout! {
     /// What every option begins with (RFC 4861 4.6).
-    pub struct NdOptionHeader: 2 octets {
+    pub struct NdOptionHeader: 2 bytes {
         /// Which option.
         0:0    8  kind: NdOptionType,
-        /// Its length in units of 8 octets.
+        /// Its length in units of 8 bytes.
         1:0    8  length: u8,
     }
 }
@@ -33,8 +33,8 @@ codes! {
 }
 
 layout! {
-    /// A link address as an option (RFC 4391 9.3): two zero octets go before it.
-    pub struct LinkAddressOption: 24 octets {
+    /// A link address as an option (RFC 4391 9.3): two zero bytes go before it.
+    pub struct LinkAddressOption: 24 bytes {
         /// Whose, the type says.
         4:0  160  address: LinkAddress,
     }
@@ -42,7 +42,7 @@ layout! {
 
 layout! {
     /// A prefix of the link (RFC 4861 4.6.2).
-    pub struct PrefixInformation: 32 octets {
+    pub struct PrefixInformation: 32 bytes {
         /// Bits of the prefix.
         2:0    8  prefix_length: u8,
         /// Its addresses are on this link.
@@ -60,7 +60,7 @@ layout! {
 
 layout! {
     /// The link's MTU (RFC 4861 4.6.4).
-    pub struct MtuOption: 8 octets {
+    pub struct MtuOption: 8 bytes {
         /// What every node of the link can receive.
         4:0   32  mtu: u32,
     }
@@ -68,7 +68,7 @@ layout! {
 
 layout! {
     /// What goes before the addresses of name servers (RFC 8106 5.1).
-    pub struct RecursiveDnsServerHeader: 8 octets {
+    pub struct RecursiveDnsServerHeader: 8 bytes {
         /// How long the servers may be used.
         4:0   32  lifetime_seconds: u32,
     }
@@ -83,7 +83,7 @@ pub enum NdOption<'a> {
     TargetLinkAddress(LinkAddress),
     /// A prefix of the link.
     Prefix(PrefixInformation),
-    /// The front of a packet that is redirected, padded to a multiple of 8 octets.
+    /// The front of a packet that is redirected, padded to a multiple of 8 bytes.
     RedirectedHeader(&'a [u8]),
     /// The link's MTU.
     Mtu(u32),
@@ -98,35 +98,35 @@ pub enum NdOption<'a> {
     Unknown {
         /// Its type.
         kind: NdOptionType,
-        /// What follows type and length: 2 octets less than a multiple of 8.
+        /// What follows type and length: 2 bytes less than a multiple of 8.
         body: &'a [u8],
     },
 }
 
-/// Octets before the packet in a redirected header option, reserved but for type and length.
+/// Bytes before the packet in a redirected header option, reserved but for type and length.
 const REDIRECTED_HEADER_LEN: usize = 8;
 
 impl<'a> NdOption<'a> {
-    /// Makes sense of the option that fills `octets`, or does not.
-    fn known(kind: NdOptionType, octets: &'a [u8]) -> Option<Self> {
+    /// Makes sense of the option that fills `bytes`, or does not.
+    fn known(kind: NdOptionType, bytes: &'a [u8]) -> Option<Self> {
         match kind {
             NdOptionType::SOURCE_LINK_LAYER_ADDRESS | NdOptionType::TARGET_LINK_LAYER_ADDRESS => {
                 let LinkAddressOption { address } =
-                    LinkAddressOption::parse(octets.try_into().ok()?);
+                    LinkAddressOption::parse(bytes.try_into().ok()?);
                 Some(match kind {
                     NdOptionType::SOURCE_LINK_LAYER_ADDRESS => Self::SourceLinkAddress(address),
                     _ => Self::TargetLinkAddress(address),
                 })
             }
             NdOptionType::PREFIX_INFORMATION => {
-                Some(Self::Prefix(PrefixInformation::parse(octets.try_into().ok()?)))
+                Some(Self::Prefix(PrefixInformation::parse(bytes.try_into().ok()?)))
             }
             NdOptionType::REDIRECTED_HEADER => {
-                Some(Self::RedirectedHeader(&octets[REDIRECTED_HEADER_LEN..]))
+                Some(Self::RedirectedHeader(&bytes[REDIRECTED_HEADER_LEN..]))
             }
-            NdOptionType::MTU => Some(Self::Mtu(MtuOption::parse(octets.try_into().ok()?).mtu)),
+            NdOptionType::MTU => Some(Self::Mtu(MtuOption::parse(bytes.try_into().ok()?).mtu)),
             NdOptionType::RECURSIVE_DNS_SERVER => {
-                let (header, servers) = RecursiveDnsServerHeader::read(octets).ok()?;
+                let (header, servers) = RecursiveDnsServerHeader::read(bytes).ok()?;
                 let servers = List::filling(servers).ok().filter(|_| !servers.is_empty())?;
                 let RecursiveDnsServerHeader { lifetime_seconds } = header;
                 Some(Self::RecursiveDnsServers { lifetime_seconds, servers })
@@ -149,12 +149,12 @@ impl<'a> NdOption<'a> {
 }
 
 impl<'a> Item<'a> for NdOption<'a> {
-    fn read(octets: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
-        let (NdOptionHeader { kind, length }, _) = NdOptionHeader::read(octets)?;
+    fn read(bytes: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
+        let (NdOptionHeader { kind, length }, _) = NdOptionHeader::read(bytes)?;
         if length == 0 {
             return Err(WireError::BadLength { format: "NdOption" });
         }
-        let (own, rest) = split("NdOption", octets, usize::from(length) * 8)?;
+        let (own, rest) = split("NdOption", bytes, usize::from(length) * 8)?;
         let unknown = Self::Unknown { kind, body: &own[NdOptionHeader::LEN..] };
         Ok(Some((Self::known(kind, own).unwrap_or(unknown), rest)))
     }
@@ -229,10 +229,10 @@ mod tests {
         for (option, kind) in
             [(NdOption::SourceLinkAddress(address), 1), (NdOption::TargetLinkAddress(address), 2)]
         {
-            let octets = written(&option);
-            assert_eq!(octets[..8], [kind, 3, 0, 0, 0x80, 0, 0, 0x48]);
-            assert_eq!((octets.len(), &octets[8..]), (24, &gid.0[..]));
-            assert_eq!(NdOption::read(&octets), Ok(Some((option, &[][..]))));
+            let bytes = written(&option);
+            assert_eq!(bytes[..8], [kind, 3, 0, 0, 0x80, 0, 0, 0x48]);
+            assert_eq!((bytes.len(), &bytes[8..]), (24, &gid.0[..]));
+            assert_eq!(NdOption::read(&bytes), Ok(Some((option, &[][..]))));
         }
     }
 
@@ -246,9 +246,9 @@ mod tests {
             preferred_lifetime_seconds: 0x0506_0708,
             prefix: "2001:db8::".parse().unwrap(),
         };
-        let octets = written(&NdOption::Prefix(prefix));
-        assert_eq!(octets[..16], [3, 4, 64, 0xc0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0]);
-        assert_eq!(octets[16..], prefix.prefix.octets());
+        let bytes = written(&NdOption::Prefix(prefix));
+        assert_eq!(bytes[..16], [3, 4, 64, 0xc0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0]);
+        assert_eq!(bytes[16..], prefix.prefix.octets());
         assert_eq!(written(&NdOption::Mtu(2044)), [5, 1, 0, 0, 0, 0, 0x07, 0xfc]);
     }
 
@@ -283,10 +283,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_octets_walk_to_their_end(
-            octets in proptest::collection::vec(prop_oneof![any::<u8>(), 0u8..6, Just(25)], 0..200),
+        fn any_bytes_walk_to_their_end(
+            bytes in proptest::collection::vec(prop_oneof![any::<u8>(), 0u8..6, Just(25)], 0..200),
         ) {
-            for option in Items::<NdOption<'_>>::new(&octets).flatten() {
+            for option in Items::<NdOption<'_>>::new(&bytes).flatten() {
                 let again = written(&option);
                 prop_assert_eq!(NdOption::read(&again), Ok(Some((option, &[][..]))));
             }

@@ -1,5 +1,5 @@
 //! The options of IPv4 and TCP, which have one shape (RFC 791 3.1, RFC 9293 3.1): a kind, a length
-//! that counts both, and data; with two kinds that are a single octet, no operation and the end of
+//! that counts both, and data; with two kinds that are a single byte, no operation and the end of
 //! the list.
 
 use super::list::{self, Item};
@@ -22,10 +22,10 @@ impl<'a> RawOption<'a> {
     /// Takes the next option off the front; `None` when there is none before the end.
     pub(super) fn read(
         format: &'static str,
-        octets: &'a [u8],
+        bytes: &'a [u8],
     ) -> Result<Option<(Self, &'a [u8])>, WireError> {
-        let padding = octets.iter().take_while(|&&kind| kind == NO_OPERATION).count();
-        let (&kind, rest) = match octets[padding..].split_first() {
+        let padding = bytes.iter().take_while(|&&kind| kind == NO_OPERATION).count();
+        let (&kind, rest) = match bytes[padding..].split_first() {
             None | Some((&END, _)) => return Ok(None),
             Some(first) => first,
         };
@@ -38,7 +38,7 @@ impl<'a> RawOption<'a> {
         }
     }
 
-    /// Octets of kind and length.
+    /// Bytes of kind and length.
     pub(super) const PREFIX_LEN: usize = 2;
 
     /// Writes it at the front of `out`; gives what follows.
@@ -53,7 +53,7 @@ impl<'a> RawOption<'a> {
     }
 }
 
-/// Octets that `options` take in a header, which is made of 32-bit words.
+/// Bytes that `options` take in a header, which is made of 32-bit words.
 pub(super) fn padded_len<'a, T: Item<'a>>(options: &[T]) -> usize {
     list::wire_len(options).next_multiple_of(4)
 }

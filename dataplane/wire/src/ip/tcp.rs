@@ -9,14 +9,14 @@ use crate::layout::{WireError, split_header};
 
 layout! {
     /// The fixed part of the header (RFC 9293 3.1).
-    pub struct TcpHeader: 20 octets {
+    pub struct TcpHeader: 20 bytes {
         /// Port of the sender.
         0:0   16  source_port: u16,
         /// Port of the receiver.
         2:0   16  destination_port: u16,
-        /// Of the first octet of payload, or of SYN.
+        /// Of the first byte of payload, or of SYN.
         4:0   32  sequence_number: u32,
-        /// Next octet that the sender expects.
+        /// Next byte that the sender expects.
         8:0   32  acknowledgment_number: u32,
         /// Length of the header in 32-bit words, options included.
         12:0   4  data_offset: u8,
@@ -36,7 +36,7 @@ layout! {
         13:6   1  syn: bool,
         /// The sender has no more.
         13:7   1  fin: bool,
-        /// Octets that the sender takes, before scaling.
+        /// Bytes that the sender takes, before scaling.
         14:0  16  window: u16,
         /// Of header, options, payload and pseudo header.
         16:0  16  checksum: u16,
@@ -46,12 +46,12 @@ layout! {
 }
 
 impl TcpHeader {
-    /// Length of the longest header, in octets.
+    /// Length of the longest header, in bytes.
     pub const LEN_MAX: usize = 60;
 
     const CHECKSUM_AT: usize = 16;
 
-    /// Writes the header of a segment with `options` and a payload of `payload_len` octets; gives
+    /// Writes the header of a segment with `options` and a payload of `payload_len` bytes; gives
     /// the room for that payload. The data offset is filled in, the checksum is zero until
     /// [`fill_checksum`].
     pub fn write_segment<'a>(
@@ -78,18 +78,18 @@ pub struct TcpSegment<'a> {
     fixed: &'a [u8; TcpHeader::LEN],
     options: &'a [u8],
     payload: &'a [u8],
-    octets: &'a [u8],
+    bytes: &'a [u8],
 }
 
 impl<'a> TcpSegment<'a> {
-    /// Looks at the segment that fills `octets`.
+    /// Looks at the segment that fills `bytes`.
     #[inline]
-    pub fn parse(octets: &'a [u8]) -> Result<Self, WireError> {
-        let (fixed, _) = split_header("TcpHeader", octets)?;
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let (fixed, _) = split_header("TcpHeader", bytes)?;
         let header_len = usize::from(TcpHeader::parse(fixed).data_offset) * 4;
-        let parts = octets.split_at_checked(header_len);
+        let parts = bytes.split_at_checked(header_len);
         match parts.and_then(|(head, payload)| Some((head.split_first_chunk()?, payload))) {
-            Some(((fixed, options), payload)) => Ok(Self { fixed, options, payload, octets }),
+            Some(((fixed, options), payload)) => Ok(Self { fixed, options, payload, bytes }),
             None => Err(WireError::BadLength { format: "TcpSegment" }),
         }
     }
@@ -114,14 +114,14 @@ impl<'a> TcpSegment<'a> {
 
     /// Whether the segment arrived whole.
     pub fn checksum_ok(&self, pseudo: &PseudoHeader) -> bool {
-        pseudo.sum(IpProtocol::TCP, self.octets.len()).then(Sum::of(self.octets)).is_ok()
+        pseudo.sum(IpProtocol::TCP, self.bytes.len()).then(Sum::of(self.bytes)).is_ok()
     }
 }
 
-/// Puts its checksum into the segment that fills `octets`.
-pub fn fill_checksum(octets: &mut [u8], pseudo: &PseudoHeader) -> Result<(), WireError> {
-    let before = pseudo.sum(IpProtocol::TCP, octets.len());
-    checksum::fill("TcpHeader", octets, TcpHeader::CHECKSUM_AT, before).map(drop)
+/// Puts its checksum into the segment that fills `bytes`.
+pub fn fill_checksum(bytes: &mut [u8], pseudo: &PseudoHeader) -> Result<(), WireError> {
+    let before = pseudo.sum(IpProtocol::TCP, bytes.len());
+    checksum::fill("TcpHeader", bytes, TcpHeader::CHECKSUM_AT, before).map(drop)
 }
 
 codes! {
@@ -165,8 +165,8 @@ pub enum TcpOption<'a> {
 }
 
 layout! {
-    /// Octets that arrived beyond a gap (RFC 2018 3).
-    pub struct SackBlock: 8 octets {
+    /// Bytes that arrived beyond a gap (RFC 2018 3).
+    pub struct SackBlock: 8 bytes {
         /// First of them.
         0:0   32  left_edge: u32,
         /// The one after the last.
@@ -198,18 +198,18 @@ impl SackBlocks {
     }
 
     fn parse(data: &[u8]) -> Option<Self> {
-        let (octets, []) = data.as_chunks::<{ SackBlock::LEN }>() else { return None };
+        let (bytes, []) = data.as_chunks::<{ SackBlock::LEN }>() else { return None };
         let mut blocks = [SackBlock::default(); Self::COUNT_MAX];
-        for (block, octets) in blocks.get_mut(..octets.len())?.iter_mut().zip(octets) {
-            *block = SackBlock::parse(octets);
+        for (block, bytes) in blocks.get_mut(..bytes.len())?.iter_mut().zip(bytes) {
+            *block = SackBlock::parse(bytes);
         }
-        (!octets.is_empty()).then_some(Self { blocks, count: octets.len() })
+        (!bytes.is_empty()).then_some(Self { blocks, count: bytes.len() })
     }
 }
 
 impl<'a> Item<'a> for TcpOption<'a> {
-    fn read(octets: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
-        let Some((RawOption { kind, data }, rest)) = RawOption::read("TcpOption", octets)? else {
+    fn read(bytes: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
+        let Some((RawOption { kind, data }, rest)) = RawOption::read("TcpOption", bytes)? else {
             return Ok(None);
         };
         let kind = TcpOptionKind(kind);
@@ -254,12 +254,12 @@ impl<'a> Item<'a> for TcpOption<'a> {
             Self::WindowScale(shift) => option(TcpOptionKind::WINDOW_SCALE, &[*shift], out),
             Self::SackPermitted => option(TcpOptionKind::SACK_PERMITTED, &[], out),
             Self::Sack(SackBlocks { blocks, count }) => {
-                let octets = blocks.map(|block| block.emit());
-                option(TcpOptionKind::SACK, octets[..*count].as_flattened(), out)
+                let bytes = blocks.map(|block| block.emit());
+                option(TcpOptionKind::SACK, bytes[..*count].as_flattened(), out)
             }
             Self::Timestamps { value, echo_reply } => {
-                let octets = (u64::from(*value) << 32 | u64::from(*echo_reply)).to_be_bytes();
-                option(TcpOptionKind::TIMESTAMPS, &octets, out)
+                let bytes = (u64::from(*value) << 32 | u64::from(*echo_reply)).to_be_bytes();
+                option(TcpOptionKind::TIMESTAMPS, &bytes, out)
             }
             Self::Unknown { kind, data } => option(*kind, data, out),
         }
@@ -312,9 +312,9 @@ mod tests {
     #[test]
     fn flags_are_where_the_figure_has_them() {
         let with = |flags: u8| {
-            let mut octets = [0; 20];
-            (octets[12], octets[13]) = (0x5f, flags);
-            TcpHeader::parse(&octets)
+            let mut bytes = [0; 20];
+            (bytes[12], bytes[13]) = (0x5f, flags);
+            TcpHeader::parse(&bytes)
         };
         let of = |h: TcpHeader| [h.cwr, h.ece, h.urg, h.ack, h.psh, h.rst, h.syn, h.fin];
         for bit in 0..8 {
@@ -332,18 +332,18 @@ mod tests {
         assert_eq!(TcpOption::read(&out), Ok(Some((sack, &[][..]))));
         assert!(SackBlocks::new(&[]).is_none() && SackBlocks::new(&[block; 5]).is_none());
 
-        for octets in [&[5, 2][..], &[5, 3, 0], &[2, 3, 0], &[3, 2], &[4, 3, 0], &[8, 2]] {
-            let (option, _) = TcpOption::read(octets).unwrap().unwrap();
-            assert!(matches!(option, TcpOption::Unknown { .. }), "{octets:?}");
+        for bytes in [&[5, 2][..], &[5, 3, 0], &[2, 3, 0], &[3, 2], &[4, 3, 0], &[8, 2]] {
+            let (option, _) = TcpOption::read(bytes).unwrap().unwrap();
+            assert!(matches!(option, TcpOption::Unknown { .. }), "{bytes:?}");
         }
     }
 
     #[test]
     fn headers_that_do_not_fit_are_refused() {
-        let mut octets = [0; 24];
+        let mut bytes = [0; 24];
         for (offset, fits) in [(4, false), (5, true), (6, true), (7, false), (15, false)] {
-            octets[12] = offset << 4;
-            assert_eq!(TcpSegment::parse(&octets).is_ok(), fits, "offset {offset}");
+            bytes[12] = offset << 4;
+            assert_eq!(TcpSegment::parse(&bytes).is_ok(), fits, "offset {offset}");
         }
         let long = [TcpOption::Unknown { kind: TcpOptionKind(99), data: &[0; 39] }];
         assert!(TcpHeader::default().write_segment(&long, 0, &mut [0; 99]).is_err());
@@ -352,10 +352,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_octets_parse_or_not(
-            octets in proptest::collection::vec(prop_oneof![any::<u8>(), 0u8..11], 0..70),
+        fn any_bytes_parse_or_not(
+            bytes in proptest::collection::vec(prop_oneof![any::<u8>(), 0u8..11], 0..70),
         ) {
-            if let Ok(segment) = TcpSegment::parse(&octets) {
+            if let Ok(segment) = TcpSegment::parse(&bytes) {
                 segment.checksum_ok(&PSEUDO);
                 for option in segment.options().flatten() {
                     let mut out = std::vec![0; option.wire_len()];
@@ -363,8 +363,8 @@ mod tests {
                     prop_assert_eq!(TcpOption::read(&out), Ok(Some((option, &[][..]))));
                 }
             }
-            let walk: Vec<_> = Items::<TcpOption<'_>>::new(&octets).collect();
-            prop_assert!(walk.len() <= octets.len() / 2 + 1);
+            let walk: Vec<_> = Items::<TcpOption<'_>>::new(&bytes).collect();
+            prop_assert!(walk.len() <= bytes.len() / 2 + 1);
         }
     }
 }

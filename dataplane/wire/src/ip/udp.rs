@@ -6,12 +6,12 @@ use crate::layout::{WireError, split_header};
 
 layout! {
     /// The header (RFC 768).
-    pub struct UdpHeader: 8 octets {
+    pub struct UdpHeader: 8 bytes {
         /// Port of the sender.
         0:0   16  source_port: u16,
         /// Port of the receiver.
         2:0   16  destination_port: u16,
-        /// Octets of header and payload.
+        /// Bytes of header and payload.
         4:0   16  length: u16,
         /// Zero when the sender made none.
         6:0   16  checksum: u16,
@@ -21,7 +21,7 @@ layout! {
 impl UdpHeader {
     const CHECKSUM_AT: usize = 6;
 
-    /// Writes the header of a datagram with a payload of `payload_len` octets; gives the room for
+    /// Writes the header of a datagram with a payload of `payload_len` bytes; gives the room for
     /// that payload. The length is filled in, and the checksum is none until [`fill_checksum`].
     pub fn write_datagram<'a>(
         &self,
@@ -40,18 +40,18 @@ impl UdpHeader {
 pub struct UdpDatagram<'a> {
     fixed: &'a [u8; UdpHeader::LEN],
     payload: &'a [u8],
-    octets: &'a [u8],
+    bytes: &'a [u8],
 }
 
 impl<'a> UdpDatagram<'a> {
-    /// Looks at the datagram that begins at the front of `octets`.
+    /// Looks at the datagram that begins at the front of `bytes`.
     #[inline]
-    pub fn parse(octets: &'a [u8]) -> Result<Self, WireError> {
-        let (fixed, _) = split_header("UdpHeader", octets)?;
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let (fixed, _) = split_header("UdpHeader", bytes)?;
         let length = usize::from(UdpHeader::parse(fixed).length);
-        let (octets, _) = split("UdpDatagram", octets, length)?;
-        match octets.get(UdpHeader::LEN..) {
-            Some(payload) => Ok(Self { fixed, payload, octets }),
+        let (bytes, _) = split("UdpDatagram", bytes, length)?;
+        match bytes.get(UdpHeader::LEN..) {
+            Some(payload) => Ok(Self { fixed, payload, bytes }),
             None => Err(WireError::BadLength { format: "UdpDatagram" }),
         }
     }
@@ -75,19 +75,19 @@ impl<'a> UdpDatagram<'a> {
             (0, PseudoHeader::V4 { .. }) => true,
             (0, PseudoHeader::V6 { .. }) => false,
             _ => {
-                let before = pseudo.sum(IpProtocol::UDP, self.octets.len());
-                before.then(Sum::of(self.octets)).is_ok()
+                let before = pseudo.sum(IpProtocol::UDP, self.bytes.len());
+                before.then(Sum::of(self.bytes)).is_ok()
             }
         }
     }
 }
 
-/// Puts its checksum into the datagram that fills `octets`.
-pub fn fill_checksum(octets: &mut [u8], pseudo: &PseudoHeader) -> Result<(), WireError> {
-    let before = pseudo.sum(IpProtocol::UDP, octets.len());
-    if checksum::fill("UdpHeader", octets, UdpHeader::CHECKSUM_AT, before)? == 0 {
+/// Puts its checksum into the datagram that fills `bytes`.
+pub fn fill_checksum(bytes: &mut [u8], pseudo: &PseudoHeader) -> Result<(), WireError> {
+    let before = pseudo.sum(IpProtocol::UDP, bytes.len());
+    if checksum::fill("UdpHeader", bytes, UdpHeader::CHECKSUM_AT, before)? == 0 {
         // Zero would say that there is none; its other form sums to the same.
-        octets[UdpHeader::CHECKSUM_AT..UdpHeader::LEN].fill(0xff);
+        bytes[UdpHeader::CHECKSUM_AT..UdpHeader::LEN].fill(0xff);
     }
     Ok(())
 }
@@ -116,10 +116,10 @@ mod tests {
 
     #[test]
     fn datagram_by_hand() {
-        let octets = datagram(*b"hi");
+        let bytes = datagram(*b"hi");
         // 0a00 + 1 + 0a00 + 2 + 11 + a + 1000 + 2000 + a + 6869 = ac91, and its complement.
-        assert_eq!(octets, [0x10, 0, 0x20, 0, 0, 10, 0x53, 0x6e, b'h', b'i']);
-        let longer = [&octets[..], &[0xee]].concat();
+        assert_eq!(bytes, [0x10, 0, 0x20, 0, 0, 10, 0x53, 0x6e, b'h', b'i']);
+        let longer = [&bytes[..], &[0xee]].concat();
         let parsed = UdpDatagram::parse(&longer).unwrap();
         assert_eq!((parsed.payload(), parsed.header().length), (&b"hi"[..], 10));
         assert!(parsed.checksum_ok(&V4) && !parsed.checksum_ok(&V6));
@@ -128,37 +128,37 @@ mod tests {
     #[test]
     fn a_sum_of_zero_is_sent_as_ones_and_zero_is_none() {
         // What was left to all ones in the example above.
-        let mut octets = datagram([0xbb, 0xd7]);
-        assert_eq!(octets[6..8], [0xff, 0xff]);
-        assert!(UdpDatagram::parse(&octets).unwrap().checksum_ok(&V4));
-        octets[6..8].fill(0);
-        let none = UdpDatagram::parse(&octets).unwrap();
+        let mut bytes = datagram([0xbb, 0xd7]);
+        assert_eq!(bytes[6..8], [0xff, 0xff]);
+        assert!(UdpDatagram::parse(&bytes).unwrap().checksum_ok(&V4));
+        bytes[6..8].fill(0);
+        let none = UdpDatagram::parse(&bytes).unwrap();
         assert!(none.checksum_ok(&V4) && !none.checksum_ok(&V6));
     }
 
     #[test]
     fn lengths_that_do_not_fit_are_refused() {
-        let octets = datagram(*b"hi");
+        let bytes = datagram(*b"hi");
         for length in [0, 7, 11] {
-            let mut other = octets;
+            let mut other = bytes;
             other[5] = length;
             assert!(UdpDatagram::parse(&other).is_err());
         }
-        assert!(UdpDatagram::parse(&octets[..7]).is_err());
+        assert!(UdpDatagram::parse(&bytes[..7]).is_err());
         assert!(UdpHeader::default().write_datagram(65_528, &mut std::vec![0; 65_536]).is_err());
         assert!(fill_checksum(&mut [0; 7], &V4).is_err());
     }
 
     proptest! {
         #[test]
-        fn any_octets_parse_or_not(
-            mut octets in proptest::collection::vec(any::<u8>(), 0..40),
+        fn any_bytes_parse_or_not(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..40),
             short: bool,
         ) {
-            if let (true, [_, _, _, _, high, ..]) = (short, &mut octets[..]) {
+            if let (true, [_, _, _, _, high, ..]) = (short, &mut bytes[..]) {
                 *high = 0;
             }
-            if let Ok(datagram) = UdpDatagram::parse(&octets) {
+            if let Ok(datagram) = UdpDatagram::parse(&bytes) {
                 datagram.checksum_ok(&V4);
                 let length = usize::from(datagram.header().length);
                 prop_assert_eq!(datagram.payload().len() + UdpHeader::LEN, length);

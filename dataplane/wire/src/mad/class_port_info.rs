@@ -7,12 +7,12 @@ use crate::units::TimeCode;
 
 layout! {
     /// What a management class of a port can do, and where to talk to it (IBA 13.4.8.1).
-    pub struct ClassPortInfo: 72 octets {
+    pub struct ClassPortInfo: 72 bytes {
         /// Highest version of the datagram format.
         0:0     8  base_version: u8,
         /// Highest version of the class.
         1:0     8  class_version: u8,
-        /// What every class can have; the upper octet is the class's own.
+        /// What every class can have; the upper byte is the class's own.
         2:0    16  capability_mask: ClassCapabilities,
         /// The class's own, further on: 27 bits.
         4:0    27  capability_mask2: u32,
@@ -27,7 +27,7 @@ layout! {
 
 layout! {
     /// An address within [`ClassPortInfo`]: all that it takes to send there.
-    pub struct ClassAddress: 32 octets {
+    pub struct ClassAddress: 32 bytes {
         /// Its GID.
         0:0   128  gid: Gid,
         /// Traffic class.
@@ -65,11 +65,11 @@ impl Attribute for ClassPortInfo {
 mod tests {
     use super::*;
 
-    /// A table whose 72 octets are all different, taken apart by hand.
+    /// A table whose 72 bytes are all different, taken apart by hand.
     #[test]
     fn fields_are_where_the_specification_has_them() {
-        let octets = core::array::from_fn(|i| i as u8 + 0x10);
-        let info = ClassPortInfo::parse(&octets);
+        let bytes = core::array::from_fn(|i| i as u8 + 0x10);
+        let info = ClassPortInfo::parse(&bytes);
         assert_eq!((info.base_version, info.class_version), (0x10, 0x11));
         assert_eq!(info.capability_mask, ClassCapabilities(0x1213));
         assert_eq!(info.capability_mask2, 0x1415_1617 >> 5);
@@ -83,6 +83,6 @@ mod tests {
         assert_eq!(info.trap.gid.prefix(), 0x3839_3a3b_3c3d_3e3f);
         assert_eq!((info.trap.hop_limit, info.trap.qp), (0x50, Qpn(0x51_5253)));
         assert_eq!(info.trap.q_key, QKey(0x5455_5657));
-        assert_eq!(info.emit(), octets);
+        assert_eq!(info.emit(), bytes);
     }
 }

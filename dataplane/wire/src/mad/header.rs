@@ -5,7 +5,7 @@ pub const MAD_LEN: usize = 256;
 
 layout! {
     /// What every management datagram begins with (IBA 13.4.3).
-    pub struct MadHeader: 24 octets {
+    pub struct MadHeader: 24 bytes {
         /// 1.
         0:0    8  base_version: u8,
         /// Who is meant: subnet management, administration, and so on.
@@ -184,10 +184,10 @@ mod tests {
     fn header_of_a_path_query() {
         let (transaction_id, path_record) = (0x0000_0012_0000_0034, AttributeId(0x35));
         let header = MadHeader::new(MgmtClass::SUBN_ADM, Method::GET, transaction_id, path_record);
-        let octets =
+        let bytes =
             [1, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0x12, 0, 0, 0, 0x34, 0, 0x35, 0, 0, 0, 0, 0, 0];
-        assert_eq!(header.emit(), octets);
-        assert_eq!(MadHeader::parse(&octets), header);
+        assert_eq!(header.emit(), bytes);
+        assert_eq!(MadHeader::parse(&bytes), header);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Management datagrams: 256 octets between queue pairs 0 or 1 (IBA 13.4).
+//! Management datagrams: 256 bytes between queue pairs 0 or 1 (IBA 13.4).
 //!
 //! Every one begins with [`MadHeader`]; the class decides what follows: [`smp`] for subnet
 //! management, [`sa`] for subnet administration (with [`rmpp`] below it), [`perf`] for counters,

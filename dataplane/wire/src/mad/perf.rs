@@ -1,14 +1,14 @@
 //! Performance management: the counters of a port (IBA 16.1).
 //!
 //! Counters stop at their highest value; a Set writes those that it selects. Data are counted in
-//! units of four octets, from the LRH to the ICRC.
+//! units of four bytes, from the LRH to the ICRC.
 
 use super::class_port_info::ClassCapabilities;
 use super::{Attribute, AttributeId, MadHeader};
 
 layout! {
     /// A whole performance management datagram (IBA 16.1.1).
-    pub struct PerfMad: 256 octets {
+    pub struct PerfMad: 256 bytes {
         /// Common header, of class [`PERF`](super::MgmtClass::PERF).
         0:0    192  header: MadHeader,
         /// The attribute.
@@ -18,7 +18,7 @@ layout! {
 
 layout! {
     /// What has gone through a port and what has gone wrong (IBA 16.1.3.5).
-    pub struct PortCounters: 44 octets {
+    pub struct PortCounters: 44 bytes {
         /// Which port: 255 for the sum of all.
         1:0    8  port_select: u8,
         /// Which counters a Set writes.
@@ -51,9 +51,9 @@ layout! {
         20:0  16  qp1_dropped: u16,
         /// Management packets on lane 15 that were dropped.
         22:0  16  vl15_dropped: u16,
-        /// Sent, in units of four octets.
+        /// Sent, in units of four bytes.
         24:0  32  port_xmit_data: u32,
-        /// Received, in units of four octets.
+        /// Received, in units of four bytes.
         28:0  32  port_rcv_data: u32,
         /// Packets sent.
         32:0  32  port_xmit_pkts: u32,
@@ -66,14 +66,14 @@ layout! {
 
 layout! {
     /// What has gone through a port, in counters that do not fill up (IBA 16.1.4.11).
-    pub struct PortCountersExtended: 72 octets {
+    pub struct PortCountersExtended: 72 bytes {
         /// Which port: 255 for the sum of all.
         1:0    8  port_select: u8,
         /// Which counters a Set writes.
         2:0   16  counter_select: CounterSelectExtended,
-        /// Sent, in units of four octets.
+        /// Sent, in units of four bytes.
         8:0   64  port_xmit_data: u64,
-        /// Received, in units of four octets.
+        /// Received, in units of four bytes.
         16:0  64  port_rcv_data: u64,
         /// Packets sent.
         24:0  64  port_xmit_pkts: u64,
@@ -136,7 +136,7 @@ flags! {
 /// `port_select` for the sum of all ports.
 pub const ALL_PORTS: u8 = 0xff;
 
-/// What a port's performance management can do: the octet that each class has for itself
+/// What a port's performance management can do: the byte that each class has for itself
 /// (IBA 16.1.3.1).
 impl ClassCapabilities {
     /// A request can be about [`ALL_PORTS`].
@@ -186,9 +186,9 @@ mod tests {
             port_rcv_pkts: 0x2425_2627,
             port_xmit_wait: 0x2829_2a2b,
         };
-        let octets = core::array::from_fn(|i| i as u8);
-        assert_eq!(PortCounters::parse(&octets), counters);
-        assert_eq!(counters.emit(), octets);
+        let bytes = core::array::from_fn(|i| i as u8);
+        assert_eq!(PortCounters::parse(&bytes), counters);
+        assert_eq!(counters.emit(), bytes);
     }
 
     #[test]
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn data_begin_at_octet_64() {
+    fn data_begin_at_byte_64() {
         let counters = PortCounters { port_select: 9, ..PortCounters::default() };
         let mad = PerfMad { data: counters.to_data(), ..PerfMad::default() };
         assert_eq!(mad.emit()[65], 9);

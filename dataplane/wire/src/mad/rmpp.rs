@@ -1,7 +1,7 @@
 //! Segmented management transactions (IBA 13.6).
 //!
 //! An answer that is longer than a datagram goes as numbered segments, each a whole datagram. A
-//! class with a header of its own behind this one (subnet administration: 20 octets) repeats that
+//! class with a header of its own behind this one (subnet administration: 20 bytes) repeats that
 //! header in every segment, and the lengths here count it every time. [`Segmentation`] is that
 //! arithmetic, for senders; [`RmppHeader::data_len`] for receivers.
 
@@ -10,12 +10,12 @@ use core::ops::Range;
 use crate::WireError;
 use crate::units::TimeCode;
 
-/// Octets behind this header in a datagram.
+/// Bytes behind this header in a datagram.
 pub const SEGMENT_LEN: usize = 220;
 
 layout! {
     /// The segmentation header, which stands behind the common one (IBA 13.6.2.1).
-    pub struct RmppHeader: 12 octets {
+    pub struct RmppHeader: 12 bytes {
         /// 1; 0 in a datagram that takes no part in segmentation.
         0:0    8  version: u8,
         /// What kind of packet this is.
@@ -92,8 +92,8 @@ impl RmppHeader {
         Self { rmpp_type, status, ..Self::ack(0, 0, TimeCode(0)) }
     }
 
-    /// How many octets of data this segment brings, in a class that repeats `class_header_len`
-    /// octets in each. Only the last segment can be short.
+    /// How many bytes of data this segment brings, in a class that repeats `class_header_len`
+    /// bytes in each. Only the last segment can be short.
     pub fn data_len(&self, class_header_len: usize) -> Result<usize, WireError> {
         let bad = WireError::BadLength { format: "RmppHeader" };
         let payload_length = self.payload_length_or_window as usize;
@@ -113,7 +113,7 @@ pub struct Segmentation {
 }
 
 impl Segmentation {
-    /// Of so much data, in a class that repeats so many octets in each segment: fewer than
+    /// Of so much data, in a class that repeats so many bytes in each segment: fewer than
     /// [`SEGMENT_LEN`].
     pub const fn new(data_len: usize, class_header_len: usize) -> Self {
         assert!(class_header_len < SEGMENT_LEN, "no room for data behind the class's header");
@@ -166,10 +166,10 @@ mod tests {
     #[test]
     fn first_segment_of_an_answer() {
         let header = Segmentation::new(520, SA).header(1, TimeCode(14));
-        // 520 octets of data and three times the header of subnet administration.
-        let octets = [1, 1, 0x73, 0, 0, 0, 0, 1, 0, 0, 0x02, 0x44];
-        assert_eq!(header.emit(), octets);
-        assert_eq!(RmppHeader::parse(&octets), header);
+        // 520 bytes of data and three times the header of subnet administration.
+        let bytes = [1, 1, 0x73, 0, 0, 0, 0, 1, 0, 0, 0x02, 0x44];
+        assert_eq!(header.emit(), bytes);
+        assert_eq!(RmppHeader::parse(&bytes), header);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use core::fmt;
 
-/// The name of a service. Its first octet says who gave out the rest.
+/// The name of a service. Its first byte says who gave out the rest.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId(pub u64);
 

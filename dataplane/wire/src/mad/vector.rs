@@ -1,29 +1,29 @@
-//! Octets written by hand, against which formats are held.
+//! Bytes written by hand, against which formats are held.
 
 use crate::address::Gid;
 use crate::layout::Layout;
 use std::vec;
 
-/// Holds `value` against zeros in which some octets stand at some offsets, in both directions.
-pub fn assert_octets<L: Layout>(value: &L, places: &[(usize, &[u8])]) {
-    let mut octets = vec![0; L::LEN];
+/// Holds `value` against zeros in which some bytes stand at some offsets, in both directions.
+pub fn assert_bytes<L: Layout>(value: &L, places: &[(usize, &[u8])]) {
+    let mut bytes = vec![0; L::LEN];
     for &(offset, part) in places {
-        octets[offset..offset + part.len()].copy_from_slice(part);
+        bytes[offset..offset + part.len()].copy_from_slice(part);
     }
     let mut emitted = vec![0xff; L::LEN];
     assert!(value.write(&mut emitted).unwrap().is_empty());
-    assert_eq!(emitted, octets, "{}", L::NAME);
-    let (parsed, rest) = L::read(&octets).unwrap();
+    assert_eq!(emitted, bytes, "{}", L::NAME);
+    let (parsed, rest) = L::read(&bytes).unwrap();
     assert_eq!(parsed, *value);
     assert!(rest.is_empty());
 }
 
-/// A GID whose octets count up from `first`, so that a shifted one shows.
+/// A GID whose bytes count up from `first`, so that a shifted one shows.
 pub fn counting_gid(first: u8) -> Gid {
     Gid(counting(first))
 }
 
-/// Octets that count up from `first`.
+/// Bytes that count up from `first`.
 pub fn counting<const N: usize>(first: u8) -> [u8; N] {
     core::array::from_fn(|i| first.wrapping_add(i as u8))
 }

@@ -8,7 +8,7 @@ use super::{MadHeader, MgmtClass};
 
 layout! {
     /// A whole datagram of a vendor's class.
-    pub struct VendorMad: 256 octets {
+    pub struct VendorMad: 256 bytes {
         /// Common header.
         0:0     192  header: MadHeader,
         /// Segmentation.
@@ -43,11 +43,11 @@ mod tests {
         mad.rmpp.payload_length_or_window = 0x0102_0304;
         mad.data[0] = 0x61;
         mad.data[215] = 0x7a;
-        let octets = mad.emit();
-        assert_eq!(octets[1], 0x32);
-        assert_eq!(octets[32..41], [1, 2, 3, 4, 0, 0, 0x14, 5, 0x61]);
-        assert_eq!(octets[255], 0x7a);
-        assert_eq!(VendorMad::parse(&octets), mad);
+        let bytes = mad.emit();
+        assert_eq!(bytes[1], 0x32);
+        assert_eq!(bytes[32..41], [1, 2, 3, 4, 0, 0, 0x14, 5, 0x61]);
+        assert_eq!(bytes[255], 0x7a);
+        assert_eq!(VendorMad::parse(&bytes), mad);
     }
 
     #[test]

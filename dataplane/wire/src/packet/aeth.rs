@@ -5,7 +5,7 @@ use core::time::Duration;
 
 layout! {
     /// In acknowledgements, and in first, last and only responses to RDMA READ (IBA 9.3.5).
-    pub struct Aeth: 4 octets {
+    pub struct Aeth: 4 bytes {
         /// Good, not yet, or why not.
         0:0    8  syndrome: Syndrome,
         /// Messages that the responder has completed; counts as sequence numbers do.
@@ -22,7 +22,7 @@ pub enum Syndrome {
     RnrNak(RnrTimer),
     /// Refused.
     Nak(NakCode),
-    /// A kind that does not exist, with its octet; such a packet is dropped.
+    /// A kind that does not exist, with its byte; such a packet is dropped.
     Reserved(u8),
 }
 
@@ -30,25 +30,25 @@ impl Field for Syndrome {
     const WIDTH_MAX: usize = 8;
 
     #[inline(always)]
-    fn load(octets: &[u8], bit: usize, width: usize) -> Self {
-        let octet = u8::load(octets, bit, width);
-        match octet >> 5 {
-            0b000 => Self::Ack(Credits(octet & 31)),
-            0b001 => Self::RnrNak(RnrTimer(octet & 31)),
-            0b011 => Self::Nak(NakCode(octet & 31)),
-            _ => Self::Reserved(octet),
+    fn load(bytes: &[u8], bit: usize, width: usize) -> Self {
+        let byte = u8::load(bytes, bit, width);
+        match byte >> 5 {
+            0b000 => Self::Ack(Credits(byte & 31)),
+            0b001 => Self::RnrNak(RnrTimer(byte & 31)),
+            0b011 => Self::Nak(NakCode(byte & 31)),
+            _ => Self::Reserved(byte),
         }
     }
 
     #[inline(always)]
-    fn store(self, octets: &mut [u8], bit: usize, width: usize) {
-        let octet = match self {
+    fn store(self, bytes: &mut [u8], bit: usize, width: usize) {
+        let byte = match self {
             Self::Ack(Credits(code)) => code & 31,
             Self::RnrNak(RnrTimer(code)) => 0b001 << 5 | code & 31,
             Self::Nak(NakCode(code)) => 0b011 << 5 | code & 31,
-            Self::Reserved(octet) => octet,
+            Self::Reserved(byte) => byte,
         };
-        octet.store(octets, bit, width);
+        byte.store(bytes, bit, width);
     }
 }
 
@@ -114,15 +114,15 @@ mod tests {
 
     #[test]
     fn every_syndrome_survives() {
-        for octet in 0..=255 {
-            let aeth = Aeth::parse(&[octet, 1, 2, 3]);
-            assert_eq!(aeth.emit(), [octet, 1, 2, 3], "{:?}", aeth.syndrome);
+        for byte in 0..=255 {
+            let aeth = Aeth::parse(&[byte, 1, 2, 3]);
+            assert_eq!(aeth.emit(), [byte, 1, 2, 3], "{:?}", aeth.syndrome);
         }
     }
 
     #[test]
     fn kinds_are_in_the_top_bits() {
-        let syndrome = |octet| Aeth::parse(&[octet, 0, 0, 0]).syndrome;
+        let syndrome = |byte| Aeth::parse(&[byte, 0, 0, 0]).syndrome;
         assert_eq!(syndrome(0x1f), Syndrome::Ack(Credits::UNLIMITED));
         assert_eq!(syndrome(0x2e), Syndrome::RnrNak(RnrTimer(14)));
         assert_eq!(syndrome(0x60), Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR));

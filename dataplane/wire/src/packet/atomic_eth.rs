@@ -2,7 +2,7 @@
 
 layout! {
     /// In requests to compare and swap, or to fetch and add (IBA 9.3.4).
-    pub struct AtomicEth: 28 octets {
+    pub struct AtomicEth: 28 bytes {
         /// Virtual address at the responder: a multiple of eight.
         0:0   64  va: u64,
         /// The key that the responder gave out for that memory.
@@ -16,7 +16,7 @@ layout! {
 
 layout! {
     /// Behind the AETH of the answer (IBA 9.3.5.2).
-    pub struct AtomicAckEth: 8 octets {
+    pub struct AtomicAckEth: 8 bytes {
         /// What was there before.
         0:0   64  original: u64,
     }
@@ -28,12 +28,12 @@ mod tests {
 
     #[test]
     fn every_field_has_its_place() {
-        let octets: [u8; 28] = core::array::from_fn(|i| i as u8);
-        let header = AtomicEth::parse(&octets);
+        let bytes: [u8; 28] = core::array::from_fn(|i| i as u8);
+        let header = AtomicEth::parse(&bytes);
         assert_eq!(header.va, 0x0001_0203_0405_0607);
         assert_eq!(header.rkey, 0x0809_0a0b);
         assert_eq!(header.swap_or_add, 0x0c0d_0e0f_1011_1213);
         assert_eq!(header.compare, 0x1415_1617_1819_1a1b);
-        assert_eq!(header.emit(), octets);
+        assert_eq!(header.emit(), bytes);
     }
 }

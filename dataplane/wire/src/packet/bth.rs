@@ -5,14 +5,14 @@ use crate::{address::Qpn, keys::PKey, psn::Psn};
 
 layout! {
     /// Begins the transport part of every InfiniBand packet (IBA 9.2).
-    pub struct Bth: 12 octets {
+    pub struct Bth: 12 bytes {
         /// Service and operation; decides which headers follow.
         0:0    8  opcode: Opcode,
         /// Solicited event: the receiver shall be woken.
         1:0    1  se: bool,
         /// MigReq: this path is the one migrated to, the state of most connections.
         1:1    1  mig_req: bool,
-        /// Octets that fill the payload up to whole words.
+        /// Bytes that fill the payload up to whole words.
         1:2    2  pad_cnt: u8,
         /// Transport version: 0.
         1:4    4  tver: u8,
@@ -37,27 +37,27 @@ mod tests {
 
     #[test]
     fn reads_the_header_of_ibas_sample_packet() {
-        let octets = [0x0a, 0x20, 0x24, 0x87, 0x00, 0x87, 0xb1, 0xb3, 0x00, 0x0d, 0xec, 0x2a];
-        let bth = Bth::parse(&octets);
+        let bytes = [0x0a, 0x20, 0x24, 0x87, 0x00, 0x87, 0xb1, 0xb3, 0x00, 0x0d, 0xec, 0x2a];
+        let bth = Bth::parse(&bytes);
         assert_eq!(bth.opcode, Opcode(0x0a));
         assert_eq!((bth.se, bth.mig_req, bth.pad_cnt, bth.tver), (false, false, 2, 0));
         assert_eq!((bth.pkey, bth.dest_qp), (PKey(0x2487), Qpn(0x87_b1b3)));
         assert_eq!((bth.ack_req, bth.psn), (false, Psn::new(0x0d_ec2a)));
-        assert_eq!(bth.emit(), octets);
+        assert_eq!(bth.emit(), bytes);
     }
 
     #[test]
     fn flags_have_their_places() {
-        let flags = |octets: [u8; 12]| {
-            let b = Bth::parse(&octets);
+        let flags = |bytes: [u8; 12]| {
+            let b = Bth::parse(&bytes);
             [b.se, b.mig_req, b.fecn, b.becn, b.ack_req]
         };
-        for (octet, bit, which) in
+        for (byte, bit, which) in
             [(1, 0x80, 0), (1, 0x40, 1), (4, 0x80, 2), (4, 0x40, 3), (8, 0x80, 4)]
         {
-            let mut octets = [0; 12];
-            octets[octet] = bit;
-            assert_eq!(flags(octets), core::array::from_fn(|i| i == which));
+            let mut bytes = [0; 12];
+            bytes[byte] = bit;
+            assert_eq!(flags(bytes), core::array::from_fn(|i| i == which));
         }
     }
 }

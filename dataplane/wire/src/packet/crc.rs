@@ -2,9 +2,9 @@
 //!
 //! The *invariant* one covers what no switch or router changes, from end to end: Ethernet's CRC-32,
 //! over a copy in which all that may change reads as ones. What is masked depends on the GRH:
-//! without one only the lane and the BTH's octet of congestion bits, with one the whole LRH and the
+//! without one only the lane and the BTH's byte of congestion bits, with one the whole LRH and the
 //! GRH's traffic class, flow label and hop limit as well. The *variant* one covers a single hop,
-//! unmasked. Both are complemented and stored least significant octet first.
+//! unmasked. Both are complemented and stored least significant byte first.
 
 use super::lrh::Lnh;
 
@@ -19,7 +19,7 @@ const BTH: usize = 12;
 /// Where the BTH has its congestion bits, which were reserved once and are masked ever since.
 const BTH_CONGESTION: usize = 4;
 
-/// The invariant CRC of a packet, from its LRH up to its last pad octet; `None` for packets that
+/// The invariant CRC of a packet, from its LRH up to its last pad byte; `None` for packets that
 /// have none: raw ones, and what is too short to be one.
 pub fn icrc(covered: &[u8]) -> Option<u32> {
     match Lnh(covered.get(1)? & 3) {
@@ -52,10 +52,10 @@ fn crc32(head: &[u8], rest: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// The variant CRC of a packet, from its LRH to the octet before it: polynomial 0x100B.
+/// The variant CRC of a packet, from its LRH to the byte before it: polynomial 0x100B.
 ///
-/// Sixteen octets a turn, each through its own table; the tables are 8 KiB. No multiplication of
-/// polynomials here: the one crate that has it for 16 bits wins only from 256 octets up.
+/// Sixteen bytes a turn, each through its own table; the tables are 8 KiB. No multiplication of
+/// polynomials here: the one crate that has it for 16 bits wins only from 256 bytes up.
 pub fn vcrc(covered: &[u8]) -> u16 {
     let mut crc = 0xffff_u16;
     let (blocks, rest) = covered.as_chunks::<16>();
@@ -66,37 +66,37 @@ pub fn vcrc(covered: &[u8]) -> u16 {
         crc = block
             .iter()
             .zip(VCRC_TABLES.iter().rev())
-            .fold(0, |crc, (&octet, table)| crc ^ table[usize::from(octet)]);
+            .fold(0, |crc, (&byte, table)| crc ^ table[usize::from(byte)]);
     }
-    for &octet in rest {
-        crc = crc >> 8 ^ VCRC_TABLES[0][usize::from(crc as u8 ^ octet)];
+    for &byte in rest {
+        crc = crc >> 8 ^ VCRC_TABLES[0][usize::from(crc as u8 ^ byte)];
     }
     !crc
 }
 
-/// `VCRC_TABLES[n][octet]`: what `octet` does to the register `n` octets later.
+/// `VCRC_TABLES[n][byte]`: what `byte` does to the register `n` bytes later.
 static VCRC_TABLES: [[u16; 256]; 16] = {
     // 0x100B with its bits reversed, since the least significant bit goes first.
     const POLYNOMIAL: u16 = 0xd008;
     let mut tables = [[0; 256]; 16];
-    let mut octet = 0;
-    while octet < 256 {
-        let mut crc = octet as u16;
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = byte as u16;
         let mut bit = 0;
         while bit < 8 {
             crc = if crc & 1 != 0 { crc >> 1 ^ POLYNOMIAL } else { crc >> 1 };
             bit += 1;
         }
-        tables[0][octet] = crc;
-        octet += 1;
+        tables[0][byte] = crc;
+        byte += 1;
     }
     let mut n = 1;
     while n < 16 {
-        let mut octet = 0;
-        while octet < 256 {
-            let before = tables[n - 1][octet];
-            tables[n][octet] = before >> 8 ^ tables[0][(before & 0xff) as usize];
-            octet += 1;
+        let mut byte = 0;
+        while byte < 256 {
+            let before = tables[n - 1][byte];
+            tables[n][byte] = before >> 8 ^ tables[0][(before & 0xff) as usize];
+            byte += 1;
         }
         n += 1;
     }
@@ -109,19 +109,19 @@ mod tests {
     use proptest::prelude::*;
     use std::vec::Vec;
 
-    fn octets(hex: &str) -> Vec<u8> {
+    fn bytes(hex: &str) -> Vec<u8> {
         let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
         let digit = |d: u8| (d as char).to_digit(16).unwrap() as u8;
         digits.chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
     }
 
     /// Checks a packet up to its pad, its ICRC and its VCRC as they are on the wire.
-    fn check(covered: &str, icrc_octets: &str, vcrc_octets: &str) {
-        let mut packet = octets(covered);
+    fn check(covered: &str, icrc_bytes: &str, vcrc_bytes: &str) {
+        let mut packet = bytes(covered);
         let icrc = icrc(&packet).unwrap().to_le_bytes();
-        assert_eq!(icrc[..], octets(icrc_octets)[..], "ICRC");
+        assert_eq!(icrc[..], bytes(icrc_bytes)[..], "ICRC");
         packet.extend(icrc);
-        assert_eq!(vcrc(&packet).to_le_bytes()[..], octets(vcrc_octets)[..], "VCRC");
+        assert_eq!(vcrc(&packet).to_le_bytes()[..], bytes(vcrc_bytes)[..], "VCRC");
     }
 
     #[test]

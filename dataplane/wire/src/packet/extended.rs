@@ -38,28 +38,28 @@ impl Extended {
         }
     }
 
-    /// Takes the headers of this kind off the front of `octets`; gives what follows as well.
+    /// Takes the headers of this kind off the front of `bytes`; gives what follows as well.
     #[inline]
-    pub fn read(kind: ExtendedKind, octets: &[u8]) -> Result<(Self, &[u8]), WireError> {
+    pub fn read(kind: ExtendedKind, bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
         Ok(match kind {
-            ExtendedKind::None => (Self::None, octets),
-            ExtendedKind::Imm => one(ImmDt::read(octets)?, Self::Imm),
-            ExtendedKind::Ieth => one(Ieth::read(octets)?, Self::Ieth),
-            ExtendedKind::Reth => one(Reth::read(octets)?, Self::Reth),
-            ExtendedKind::AtomicEth => one(AtomicEth::read(octets)?, Self::AtomicEth),
-            ExtendedKind::Aeth => one(Aeth::read(octets)?, Self::Aeth),
-            ExtendedKind::Deth => one(Deth::read(octets)?, Self::Deth),
+            ExtendedKind::None => (Self::None, bytes),
+            ExtendedKind::Imm => one(ImmDt::read(bytes)?, Self::Imm),
+            ExtendedKind::Ieth => one(Ieth::read(bytes)?, Self::Ieth),
+            ExtendedKind::Reth => one(Reth::read(bytes)?, Self::Reth),
+            ExtendedKind::AtomicEth => one(AtomicEth::read(bytes)?, Self::AtomicEth),
+            ExtendedKind::Aeth => one(Aeth::read(bytes)?, Self::Aeth),
+            ExtendedKind::Deth => one(Deth::read(bytes)?, Self::Deth),
             ExtendedKind::RethImm => {
-                let (reth, octets) = Reth::read(octets)?;
-                one(ImmDt::read(octets)?, |imm| Self::RethImm(reth, imm))
+                let (reth, bytes) = Reth::read(bytes)?;
+                one(ImmDt::read(bytes)?, |imm| Self::RethImm(reth, imm))
             }
             ExtendedKind::AethAtomicAckEth => {
-                let (aeth, octets) = Aeth::read(octets)?;
-                one(AtomicAckEth::read(octets)?, |ack| Self::AethAtomicAckEth(aeth, ack))
+                let (aeth, bytes) = Aeth::read(bytes)?;
+                one(AtomicAckEth::read(bytes)?, |ack| Self::AethAtomicAckEth(aeth, ack))
             }
             ExtendedKind::DethImm => {
-                let (deth, octets) = Deth::read(octets)?;
-                one(ImmDt::read(octets)?, |imm| Self::DethImm(deth, imm))
+                let (deth, bytes) = Deth::read(bytes)?;
+                one(ImmDt::read(bytes)?, |imm| Self::DethImm(deth, imm))
             }
         })
     }
@@ -100,14 +100,14 @@ pub struct RdHeaders {
 }
 
 impl RdHeaders {
-    /// Takes them off the front of `octets`; gives what follows as well.
-    pub fn read(is_request: bool, octets: &[u8]) -> Result<(Self, &[u8]), WireError> {
-        let (rdeth, octets) = Rdeth::read(octets)?;
+    /// Takes them off the front of `bytes`; gives what follows as well.
+    pub fn read(is_request: bool, bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
+        let (rdeth, bytes) = Rdeth::read(bytes)?;
         if !is_request {
-            return Ok((Self { rdeth, deth: None }, octets));
+            return Ok((Self { rdeth, deth: None }, bytes));
         }
-        let (deth, octets) = Deth::read(octets)?;
-        Ok((Self { rdeth, deth: Some(deth) }, octets))
+        let (deth, bytes) = Deth::read(bytes)?;
+        Ok((Self { rdeth, deth: Some(deth) }, bytes))
     }
 
     /// Writes them at the front of `out`; gives what follows.
@@ -119,8 +119,8 @@ impl RdHeaders {
         }
     }
 
-    /// Their length in octets.
-    pub const fn octets(is_request: bool) -> usize {
+    /// Their length in bytes.
+    pub const fn bytes(is_request: bool) -> usize {
         if is_request { Rdeth::LEN + Deth::LEN } else { Rdeth::LEN }
     }
 }

@@ -5,14 +5,14 @@ use crate::address::Gid;
 
 layout! {
     /// An IPv6 header in form (IBA 8.3).
-    pub struct Grh: 40 octets {
+    pub struct Grh: 40 bytes {
         /// 6.
         0:0    4  ip_ver: u8,
         /// Traffic class.
         0:4    8  tclass: u8,
         /// Packets of one flow stay in order.
         1:4   20  flow_label: u32,
-        /// Octets behind this header up to the end of the invariant CRC.
+        /// Bytes behind this header up to the end of the invariant CRC.
         4:0   16  pay_len: u16,
         /// [`Grh::NXT_HDR_IBA`], or an IP protocol in raw packets.
         6:0    8  nxt_hdr: u8,
@@ -50,9 +50,9 @@ mod tests {
             sgid,
             dgid: Gid([0x11; 16]),
         };
-        let octets = grh.emit();
-        assert_eq!(octets[..8], [0x6a, 0xbc, 0xde, 0xf1, 0, 84, 0x1b, 9]);
-        assert_eq!((&octets[8..24], &octets[24..]), (&sgid.0[..], &[0x11; 16][..]));
-        assert_eq!(Grh::parse(&octets), grh);
+        let bytes = grh.emit();
+        assert_eq!(bytes[..8], [0x6a, 0xbc, 0xde, 0xf1, 0, 84, 0x1b, 9]);
+        assert_eq!((&bytes[8..24], &bytes[24..]), (&sgid.0[..], &[0x11; 16][..]));
+        assert_eq!(Grh::parse(&bytes), grh);
     }
 }

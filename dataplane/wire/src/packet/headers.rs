@@ -59,8 +59,8 @@ impl Headers {
         out: &'a mut [u8],
     ) -> Result<&'a mut [u8], WireError> {
         let padded_len = payload_len.next_multiple_of(4);
-        let rd_len = self.rd.map_or(0, |rd| RdHeaders::octets(rd.deth.is_some()));
-        let extended_len = self.extended.kind().octets();
+        let rd_len = self.rd.map_or(0, |rd| RdHeaders::bytes(rd.deth.is_some()));
+        let extended_len = self.extended.kind().bytes();
         let transport_len = Bth::LEN + rd_len + extended_len + padded_len + crc::ICRC_LEN;
         let grh_len = if self.grh.is_some() { Grh::LEN } else { 0 };
         let words = (Lrh::LEN + grh_len + transport_len) / 4;

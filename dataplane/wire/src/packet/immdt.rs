@@ -2,7 +2,7 @@
 
 layout! {
     /// Behind all other headers of the packet that ends a message with immediate data (IBA 9.3.6).
-    pub struct ImmDt: 4 octets {
+    pub struct ImmDt: 4 bytes {
         /// The consumer's own.
         0:0   32  data: u32,
     }

@@ -4,7 +4,7 @@ use crate::address::Lid;
 
 layout! {
     /// The first header of every packet (IBA 7.7).
-    pub struct Lrh: 8 octets {
+    pub struct Lrh: 8 bytes {
         /// Virtual lane. Switches rewrite it, so the invariant CRC leaves it out.
         0:0    4  vl: u8,
         /// Link version: 0.
@@ -15,7 +15,7 @@ layout! {
         1:6    2  lnh: Lnh,
         /// Where to.
         2:0   16  dlid: Lid,
-        /// Words of four octets from here to the end of the invariant CRC.
+        /// Words of four bytes from here to the end of the invariant CRC.
         4:5   11  pkt_len: u16,
         /// Where from.
         6:0   16  slid: Lid,
@@ -42,9 +42,9 @@ impl Lrh {
     /// The most words that PktLen can say.
     pub const PKT_LEN_MAX: usize = 0x7ff;
 
-    /// Octets from here to the end of the invariant CRC, as the header claims.
+    /// Bytes from here to the end of the invariant CRC, as the header claims.
     #[inline]
-    pub const fn packet_octets(&self) -> usize {
+    pub const fn packet_bytes(&self) -> usize {
         self.pkt_len as usize * 4
     }
 }
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn reads_the_header_of_ibas_sample_packet() {
-        let octets = [0x70, 0x12, 0x37, 0x5c, 0x00, 0x0e, 0x17, 0xd2];
+        let bytes = [0x70, 0x12, 0x37, 0x5c, 0x00, 0x0e, 0x17, 0xd2];
         let lrh = Lrh {
             vl: 7,
             lver: 0,
@@ -65,8 +65,8 @@ mod tests {
             pkt_len: 14,
             slid: Lid(0x17d2),
         };
-        assert_eq!(Lrh::parse(&octets), lrh);
-        assert_eq!(lrh.emit(), octets);
-        assert_eq!(lrh.packet_octets(), 56);
+        assert_eq!(Lrh::parse(&bytes), lrh);
+        assert_eq!(lrh.emit(), bytes);
+        assert_eq!(lrh.packet_bytes(), 56);
     }
 }

@@ -44,5 +44,5 @@ pub const TRAILER_LEN: usize = crc::ICRC_LEN + crc::VCRC_LEN;
 pub const HEADERS_LEN_MAX: usize =
     Lrh::LEN + Grh::LEN + Bth::LEN + Rdeth::LEN + Deth::LEN + AtomicEth::LEN;
 
-/// The longest packet: the headers, a payload of 4096 octets, and the CRCs.
+/// The longest packet: the headers, a payload of 4096 bytes, and the CRCs.
 pub const PACKET_LEN_MAX: usize = HEADERS_LEN_MAX + 4096 + TRAILER_LEN;

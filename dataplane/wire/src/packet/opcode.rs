@@ -74,9 +74,9 @@ pub enum ExtendedKind {
 }
 
 impl ExtendedKind {
-    /// Octets of these headers.
+    /// Bytes of these headers.
     #[inline]
-    pub const fn octets(self) -> usize {
+    pub const fn bytes(self) -> usize {
         match self {
             Self::None => 0,
             Self::Imm => ImmDt::LEN,
@@ -99,14 +99,14 @@ pub enum PayloadRule {
     Empty,
     /// Anything up to the path MTU.
     UpToMtu,
-    /// At least one octet: the last packet of several.
+    /// At least one byte: the last packet of several.
     OneToMtu,
     /// The path MTU, no less: all but the last packet of several.
     ExactlyMtu,
 }
 
 impl PayloadRule {
-    /// Whether a payload of `len` octets keeps the rule.
+    /// Whether a payload of `len` bytes keeps the rule.
     #[inline]
     pub const fn allows(self, len: usize, mtu: usize) -> bool {
         match self {
@@ -149,7 +149,7 @@ impl Opcode {
         EXTENDED[self.0 as usize]
     }
 
-    /// Octets between BTH and payload, those of RD included; 0 for an opcode that does not exist.
+    /// Bytes between BTH and payload, those of RD included; 0 for an opcode that does not exist.
     #[inline]
     pub const fn extended_len(self) -> usize {
         EXTENDED_LEN[self.0 as usize] as usize
@@ -243,8 +243,8 @@ static EXTENDED_LEN: [u8; 256] = {
         let opcode = Opcode(number as u8);
         if let Some(kind) = extended_of(opcode) {
             let is_rd = opcode.transport().0 == Transport::RD.0;
-            let rd_len = if is_rd { RdHeaders::octets(opcode.is_request()) } else { 0 };
-            table[number] = (rd_len + kind.octets()) as u8;
+            let rd_len = if is_rd { RdHeaders::bytes(opcode.is_request()) } else { 0 };
+            table[number] = (rd_len + kind.bytes()) as u8;
         }
         number += 1;
     }
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(count(Transport::XRC) + count(Transport::CNP) + count(Transport(0xe0)), 0);
     }
 
-    /// Octets of headers behind the BTH, and the payload, by operation.
+    /// Bytes of headers behind the BTH, and the payload, by operation.
     const OPERATIONS: [(usize, PayloadRule); 24] = {
         use PayloadRule::*;
         [

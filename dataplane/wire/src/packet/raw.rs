@@ -6,7 +6,7 @@ use crate::WireError;
 
 layout! {
     /// Raw header: what the payload is (IBA 5.3).
-    pub struct Rwh: 4 octets {
+    pub struct Rwh: 4 bytes {
         /// As on Ethernet.
         2:0   16  ether_type: u16,
     }
@@ -30,7 +30,7 @@ pub struct RawPacket<'a> {
     pub header: RawHeader,
     /// The payload, in whole words: raw packets have no pad count.
     pub payload: &'a [u8],
-    octets: &'a [u8],
+    bytes: &'a [u8],
 }
 
 impl<'a> RawPacket<'a> {
@@ -45,7 +45,7 @@ impl<'a> RawPacket<'a> {
             Lnh::IPV6 => Grh::read(rest).map(|(grh, rest)| (RawHeader::Ipv6(grh), rest))?,
             _ => return Err(WireError::BadValue { format: "Lrh", field: "lnh" }),
         };
-        let covered_len = lrh.packet_octets();
+        let covered_len = lrh.packet_bytes();
         let needed = covered_len + VCRC_LEN;
         if needed > frame.len() {
             return Err(WireError::Truncated { format: "RawPacket", needed, have: frame.len() });
@@ -53,12 +53,12 @@ impl<'a> RawPacket<'a> {
         let payload_len = covered_len
             .checked_sub(frame.len() - rest.len())
             .ok_or(WireError::BadLength { format: "RawPacket" })?;
-        Ok(Self { lrh, header, payload: &rest[..payload_len], octets: &frame[..needed] })
+        Ok(Self { lrh, header, payload: &rest[..payload_len], bytes: &frame[..needed] })
     }
 
     /// Whether it is as the last hop sent it.
     pub fn vcrc_ok(&self) -> bool {
-        let (covered, trailer) = self.octets.split_at(self.octets.len() - VCRC_LEN);
+        let (covered, trailer) = self.bytes.split_at(self.bytes.len() - VCRC_LEN);
         vcrc(covered).to_le_bytes() == trailer
     }
 }
@@ -118,8 +118,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_octets_are_a_packet_or_an_error(octets in vec(any::<u8>(), 0..120)) {
-            if let Ok(packet) = RawPacket::parse(&octets) {
+        fn any_bytes_are_a_packet_or_an_error(bytes in vec(any::<u8>(), 0..120)) {
+            if let Ok(packet) = RawPacket::parse(&bytes) {
                 let _ = packet.vcrc_ok();
             }
         }

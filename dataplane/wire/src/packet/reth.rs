@@ -2,12 +2,12 @@
 
 layout! {
     /// In the first packet of an RDMA WRITE, and in an RDMA READ request (IBA 9.3.3).
-    pub struct Reth: 16 octets {
+    pub struct Reth: 16 bytes {
         /// Virtual address at the responder.
         0:0   64  va: u64,
         /// The key that the responder gave out for that memory.
         8:0   32  rkey: u32,
-        /// Octets of the whole message.
+        /// Bytes of the whole message.
         12:0  32  dma_len: u32,
     }
 }
@@ -18,10 +18,10 @@ mod tests {
 
     #[test]
     fn reads_the_header_of_ibas_sample_packet() {
-        let octets =
+        let bytes =
             [0x01, 0x71, 0x0a, 0x1c, 0x01, 0x5d, 0x40, 0x02, 0x38, 0xf2, 0x7a, 0x05, 0, 0, 0, 14];
         let reth = Reth { va: 0x0171_0a1c_015d_4002, rkey: 0x38f2_7a05, dma_len: 14 };
-        assert_eq!(Reth::parse(&octets), reth);
-        assert_eq!(reth.emit(), octets);
+        assert_eq!(Reth::parse(&bytes), reth);
+        assert_eq!(reth.emit(), bytes);
     }
 }

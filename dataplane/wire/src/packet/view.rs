@@ -7,7 +7,7 @@ use crate::layout::split_header;
 
 /// A whole packet of InfiniBand transport whose versions, headers and lengths agree.
 ///
-/// It borrows the octets and reads a field when it is asked for: a receiver that drops a packet for
+/// It borrows the bytes and reads a field when it is asked for: a receiver that drops a packet for
 /// its P_Key never looks at the rest. CRCs are looked at on request: a link checks the variant one,
 /// an adapter the invariant one, and whoever only forwards neither again.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ pub struct Packet<'a> {
     extended: &'a [u8],
     payload: &'a [u8],
     /// LRH to VCRC.
-    octets: &'a [u8],
+    bytes: &'a [u8],
 }
 
 impl<'a> Packet<'a> {
@@ -32,12 +32,12 @@ impl<'a> Packet<'a> {
         if lver != 0 {
             return Err(WireError::BadValue { format: "Lrh", field: "lver" });
         }
-        let covered_len = Lrh::parse(lrh).packet_octets();
+        let covered_len = Lrh::parse(lrh).packet_bytes();
         let (needed, have) = (covered_len + crc::VCRC_LEN, frame.len());
-        let octets =
+        let bytes =
             frame.get(..needed).ok_or(WireError::Truncated { format: "Packet", needed, have })?;
         let bad_length = WireError::BadLength { format: "Packet" };
-        let rest = octets.get(Lrh::LEN..).ok_or(bad_length)?;
+        let rest = bytes.get(Lrh::LEN..).ok_or(bad_length)?;
         let (grh, rest) = split_grh(lnh, rest)?;
         if let Some(grh) = grh
             && usize::from(Grh::parse(grh).pay_len) + Lrh::LEN + Grh::LEN != covered_len
@@ -56,7 +56,7 @@ impl<'a> Packet<'a> {
         let (extended, rest) = split.ok_or(bad_length)?;
         let trailer_len = usize::from(pad_cnt) + TRAILER_LEN;
         let payload_len = rest.len().checked_sub(trailer_len).ok_or(bad_length)?;
-        Ok(Self { lrh, grh, bth, kind, extended, payload: &rest[..payload_len], octets })
+        Ok(Self { lrh, grh, bth, kind, extended, payload: &rest[..payload_len], bytes })
     }
 
     /// Local route header.
@@ -91,7 +91,7 @@ impl<'a> Packet<'a> {
     /// The extended headers, but for those of reliable datagrams.
     #[inline]
     pub fn extended(&self) -> Extended {
-        let own = &self.extended[self.extended.len() - self.kind.octets()..];
+        let own = &self.extended[self.extended.len() - self.kind.bytes()..];
         let read = Extended::read(self.kind, own);
         read.expect("parse has found room for headers of this kind").0
     }
@@ -123,19 +123,19 @@ impl<'a> Packet<'a> {
     }
 
     /// LRH to VCRC.
-    pub const fn octets(&self) -> &'a [u8] {
-        self.octets
+    pub const fn bytes(&self) -> &'a [u8] {
+        self.bytes
     }
 
     /// Whether it is as its sender made it.
     pub fn icrc_ok(&self) -> bool {
-        let (covered, trailer) = self.octets.split_at(self.octets.len() - TRAILER_LEN);
+        let (covered, trailer) = self.bytes.split_at(self.bytes.len() - TRAILER_LEN);
         crc::icrc(covered).is_some_and(|icrc| icrc.to_le_bytes() == trailer[..crc::ICRC_LEN])
     }
 
     /// Whether it is as the last hop sent it.
     pub fn vcrc_ok(&self) -> bool {
-        let (covered, trailer) = self.octets.split_at(self.octets.len() - crc::VCRC_LEN);
+        let (covered, trailer) = self.bytes.split_at(self.bytes.len() - crc::VCRC_LEN);
         crc::vcrc(covered).to_le_bytes() == trailer
     }
 }
@@ -144,11 +144,11 @@ type GrhAndRest<'a> = (Option<&'a [u8; Grh::LEN]>, &'a [u8]);
 
 /// The GRH, if there is one, checked; and what follows.
 #[inline]
-fn split_grh(lnh: Lnh, octets: &[u8]) -> Result<GrhAndRest<'_>, WireError> {
+fn split_grh(lnh: Lnh, bytes: &[u8]) -> Result<GrhAndRest<'_>, WireError> {
     match lnh {
-        Lnh::LOCAL => Ok((None, octets)),
+        Lnh::LOCAL => Ok((None, bytes)),
         Lnh::GLOBAL => {
-            let (grh, rest) = split_header::<{ Grh::LEN }>("Grh", octets)?;
+            let (grh, rest) = split_header::<{ Grh::LEN }>("Grh", bytes)?;
             let Grh { ip_ver, nxt_hdr, .. } = Grh::parse(grh);
             if ip_ver != Grh::IP_VER {
                 return Err(WireError::BadValue { format: "Grh", field: "ip_ver" });
@@ -180,7 +180,7 @@ mod tests {
     ];
 
     #[test]
-    fn sample_packet_of_the_specification_comes_back_to_the_octet() {
+    fn sample_packet_of_the_specification_comes_back_to_the_byte() {
         let packet = Packet::parse(&SAMPLE).unwrap();
         assert!(packet.icrc_ok() && packet.vcrc_ok());
         assert_eq!(packet.payload().len(), 14);
@@ -192,28 +192,28 @@ mod tests {
 
     #[test]
     fn a_flipped_bit_fails_the_crcs() {
-        let mut octets = SAMPLE;
-        octets[40] ^= 1;
-        let packet = Packet::parse(&octets).unwrap();
+        let mut bytes = SAMPLE;
+        bytes[40] ^= 1;
+        let packet = Packet::parse(&bytes).unwrap();
         assert!(!packet.icrc_ok() && !packet.vcrc_ok());
     }
 
     #[test]
     fn a_hop_changes_the_lane_and_only_the_variant_crc() {
-        let mut octets = SAMPLE;
-        octets[0] = 0x30;
-        assert!(Packet::parse(&octets).unwrap().icrc_ok());
-        assert!(!Packet::parse(&octets).unwrap().vcrc_ok());
-        seal_hop(&mut octets);
-        assert!(Packet::parse(&octets).unwrap().vcrc_ok());
+        let mut bytes = SAMPLE;
+        bytes[0] = 0x30;
+        assert!(Packet::parse(&bytes).unwrap().icrc_ok());
+        assert!(!Packet::parse(&bytes).unwrap().vcrc_ok());
+        seal_hop(&mut bytes);
+        assert!(Packet::parse(&bytes).unwrap().vcrc_ok());
     }
 
     #[test]
     fn lengths_that_disagree_are_refused() {
-        let refused = |at: usize, octet: u8| {
-            let mut octets = SAMPLE;
-            octets[at] = octet;
-            Packet::parse(&octets).unwrap_err()
+        let refused = |at: usize, byte: u8| {
+            let mut bytes = SAMPLE;
+            bytes[at] = byte;
+            Packet::parse(&bytes).unwrap_err()
         };
         assert_eq!(refused(5, 15).reason(), "truncated");
         assert_eq!(refused(5, 9), WireError::BadLength { format: "Packet" });
@@ -278,7 +278,7 @@ mod tests {
                 let read = packet.headers();
                 assert_eq!((read.extended, read.rd), (headers.extended, headers.rd));
                 assert_eq!(packet.deth().is_some(), read.bth.opcode.transport() == Transport::UD);
-                assert_eq!(read.lrh.packet_octets() + 2, len);
+                assert_eq!(read.lrh.packet_bytes() + 2, len);
                 let mut again = [0xdd; PACKET_LEN_MAX];
                 assert_eq!(read.emit(payload, &mut again), Ok(len));
                 assert_eq!(out[..len], again[..len]);
@@ -306,19 +306,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_octets_are_a_packet_or_an_error(
-            mut octets in proptest::collection::vec(any::<u8>(), 0..200),
+        fn any_bytes_are_a_packet_or_an_error(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..200),
             plausible: bool,
         ) {
-            if plausible && octets.len() > 60 {
-                octets[0] &= 0xf0;
-                octets[1] |= 2;
-                octets[4] = 0;
-                octets[5] &= 0x3f;
+            if plausible && bytes.len() > 60 {
+                bytes[0] &= 0xf0;
+                bytes[1] |= 2;
+                bytes[4] = 0;
+                bytes[5] &= 0x3f;
             }
-            if let Ok(packet) = Packet::parse(&octets) {
+            if let Ok(packet) = Packet::parse(&bytes) {
                 let _ = (packet.icrc_ok(), packet.vcrc_ok(), packet.headers());
-                prop_assert!(packet.octets().len() <= octets.len());
+                prop_assert!(packet.bytes().len() <= bytes.len());
             }
         }
     }

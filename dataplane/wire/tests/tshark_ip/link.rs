@@ -15,16 +15,16 @@ pub const GID: Gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x0002_c903_0000_1001));
 /// An interface of that port.
 pub const LINK_ADDRESS: LinkAddress = LinkAddress { rc: true, uc: true, qpn: Qpn(0x48), gid: GID };
 
-/// The octets of a fixed format.
+/// The bytes of a fixed format.
 pub fn emitted<T: Layout>(value: T) -> Vec<u8> {
     let mut out = vec![0; T::LEN];
     value.write(&mut out).expect("it is that long");
     out
 }
 
-/// `octets` as tshark prints them.
-pub fn hex(octets: &[u8]) -> String {
-    octets.iter().map(|octet| format!("{octet:02x}")).collect()
+/// `bytes` as tshark prints them.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A datagram to `destination`, or to its group if it is one.
@@ -35,12 +35,12 @@ pub fn frame(
     packet: &[u8],
 ) -> Frame {
     let payload = [&IpoibHeader { ether_type }.emit()[..], packet].concat();
-    let octets = match GroupId::of(destination) {
+    let bytes = match GroupId::of(destination) {
         Some(id) => {
             let group = LinkGroup { id, p_key: PKey::DEFAULT, scope: Scope::LINK_LOCAL };
             ud_multicast(group.mgid(), &payload)
         }
         None => ud(&payload),
     };
-    Frame::new(name, octets)
+    Frame::new(name, bytes)
 }

@@ -55,7 +55,7 @@ fn arp<A: HardwareAddress>(operation: ArpOperation, sender: A, target: A) -> Fra
         ArpOperation::REQUEST | ArpOperation::REVERSE_REQUEST => Ipv4Addr::BROADCAST,
         _ => HOST,
     };
-    let name = format!("{operation} with {} octets", A::LEN);
+    let name = format!("{operation} with {} bytes", A::LEN);
     frame(name, destination.into(), ether_type, &out)
         .expect("arp.hw.type", 32)
         .expect("arp.proto.type", "0x0800")

@@ -119,7 +119,7 @@ fn every_extension_header() {
 }
 
 /// A message with a good checksum, as payload of an IPv6 packet.
-fn message_octets(message: &Icmpv6Message<'_>, ip: &Ipv6Header) -> Vec<u8> {
+fn message_bytes(message: &Icmpv6Message<'_>, ip: &Ipv6Header) -> Vec<u8> {
     let mut out = vec![0; message.wire_len()];
     message.write(&mut out).expect("it is that long");
     icmpv6::fill_checksum(&mut out, &ip.pseudo_header()).expect("it has one");
@@ -135,7 +135,7 @@ fn expect_icmpv6(frame: Frame, kind: Icmpv6Type, code: u8) -> Frame {
 
 fn icmp(name: &'static str, message: &Icmpv6Message<'_>, kind: Icmpv6Type, code: u8) -> Frame {
     let ip = header(IpProtocol::ICMPV6, HOST);
-    expect_icmpv6(ipv6(name, ip, &message_octets(message, &ip)), kind, code)
+    expect_icmpv6(ipv6(name, ip, &message_bytes(message, &ip)), kind, code)
 }
 
 #[test]
@@ -184,11 +184,11 @@ fn every_icmpv6_message() {
 fn nd(name: &'static str, body: NdBody, options: &[NdOption<'_>], kind: Icmpv6Type) -> Frame {
     let message = Icmpv6Message::Nd(NdMessage { body, options: List::of(options) });
     let ip = header(IpProtocol::ICMPV6, NODES);
-    expect_icmpv6(ipv6(name, ip, &message_octets(&message, &ip)), kind, 0)
+    expect_icmpv6(ipv6(name, ip, &message_bytes(&message, &ip)), kind, 0)
         .expect("infiniband.grh.dgid", "ff12:601b:ffff::1")
 }
 
-/// tshark 4.0 takes the two zero octets before an address of 20 for its first two, and so prints
+/// tshark 4.0 takes the two zero bytes before an address of 20 for its first two, and so prints
 /// 22.
 fn printed(address: LinkAddress) -> String {
     format!("0000{}", hex(&emitted(address)))
@@ -292,7 +292,7 @@ fn every_other_discovery_message() {
 
 fn mld(name: &'static str, message: MldMessage<'_>, kind: Icmpv6Type) -> Frame {
     let ip = Ipv6Header { hop_limit: 1, ..header(IpProtocol::ICMPV6, GROUP) };
-    let message = message_octets(&Icmpv6Message::Mld(message), &ip);
+    let message = message_bytes(&Icmpv6Message::Mld(message), &ip);
     let alert = [Ipv6Option::ROUTER_ALERT_MLD];
     let alert = Extension::HopByHop(OptionsHeader {
         next_header: IpProtocol::ICMPV6,

@@ -1,6 +1,6 @@
 //! What the general services share: class port info, counters, vendors' datagrams, segmentation.
 
-use crate::{ROUNDS, expect_header, header, list, octets, plain, sa};
+use crate::{ROUNDS, bytes, expect_header, header, list, plain, sa};
 use pollux_referee::frames::gmp;
 use pollux_referee::tshark::{Frame, judge};
 use pollux_wire::mad::class_port_info::ClassPortInfo;
@@ -105,7 +105,7 @@ fn expect_counters_extended(frame: Frame, counters: &PortCountersExtended) -> Fr
 fn general_services() {
     let mut frames = Vec::new();
     for round in 0..ROUNDS {
-        let data = octets::<192>(round);
+        let data = bytes::<192>(round);
         let info = ClassPortInfo::from_data(&data);
         frames.push(expect_class_port_info(perf(info), &info));
         frames.push(expect_class_port_info(sa("of the SA", Method::GET_RESP, info), &info));
@@ -116,7 +116,7 @@ fn general_services() {
     }
     let header = header(VendorMad::CLASS_OPENIB_PING, Method::GET, AttributeId(0));
     let oui = VendorMad::OUI_OPENIB;
-    let ping = VendorMad { header, rmpp: RmppHeader::default(), oui, data: octets(0) };
+    let ping = VendorMad { header, rmpp: RmppHeader::default(), oui, data: bytes(0) };
     // It takes a vendor's datagram no further apart.
     let behind_header = ["00".repeat(13), "001405".into(), plain(&ping.data)].concat();
     let frame =
@@ -132,15 +132,15 @@ fn segment(name: &str, rmpp: RmppHeader) -> Frame {
     let header = header(MgmtClass::SUBN_ADM, Method::GET_TABLE_RESP, node_record);
     mad[..24].copy_from_slice(&header.emit());
     mad[24..36].copy_from_slice(&rmpp.emit());
-    // tshark 4.0 cuts the octet of response time and flags in the middle, where it is five bits and
+    // tshark 4.0 cuts the byte of response time and flags in the middle, where it is five bits and
     // three.
-    let octet = mad[26];
+    let byte = mad[26];
     let frame = Frame::new(name, gmp(&mad));
     fields!(frame, "rmpp",
         rmppversion: 2 = rmpp.version,
         rmpptype: 2 = rmpp.rmpp_type.0,
-        rresptime: 2 = octet >> 4,
-        rmppflags: 2 = octet & 0xf,
+        rresptime: 2 = byte >> 4,
+        rmppflags: 2 = byte & 0xf,
         rmppstatus: 2 = rmpp.status.0,
     )
 }

@@ -1,6 +1,6 @@
 //! tshark reads every management datagram but those of subnet administration and connections.
 //!
-//! Each attribute goes many times, with octets in which no two bits are the same every time: so any
+//! Each attribute goes many times, with bytes in which no two bits are the same every time: so any
 //! field that is elsewhere, or is wider, for tshark than for us shows.
 
 /// Adds tshark's fields below a prefix, each `name: digits = our value`.
@@ -25,8 +25,8 @@ use std::collections::BTreeSet;
 /// How often each attribute goes.
 const ROUNDS: u32 = 32;
 
-/// The octets of one round.
-fn octets<const N: usize>(round: u32) -> [u8; N] {
+/// The bytes of one round.
+fn bytes<const N: usize>(round: u32) -> [u8; N] {
     const ODD: u32 = 0x9e37_79b1;
     core::array::from_fn(|i| {
         let mixed = (i as u32 + 256 * round + 1).wrapping_mul(ODD);
@@ -37,10 +37,10 @@ fn octets<const N: usize>(round: u32) -> [u8; N] {
 #[test]
 fn no_two_bits_are_the_same_in_all_rounds() {
     const LEN: usize = 216;
-    let rounds: Vec<[u8; LEN]> = (0..ROUNDS).map(octets).collect();
-    let bit = |octets: &[u8; LEN], i: usize| u32::from(octets[i / 8] >> (i % 8) & 1);
+    let rounds: Vec<[u8; LEN]> = (0..ROUNDS).map(bytes).collect();
+    let bit = |bytes: &[u8; LEN], i: usize| u32::from(bytes[i / 8] >> (i % 8) & 1);
     let histories: BTreeSet<u32> = (0..LEN * 8)
-        .map(|i| rounds.iter().fold(0, |history, octets| history << 1 | bit(octets, i)))
+        .map(|i| rounds.iter().fold(0, |history, bytes| history << 1 | bit(bytes, i)))
         .collect();
     assert_eq!(histories.len(), LEN * 8);
 }
@@ -51,9 +51,9 @@ fn list<T: Into<u64>>(values: impl IntoIterator<Item = T>, digits: usize) -> Str
     values.into_iter().map(print).collect::<Vec<_>>().join(",")
 }
 
-/// What tshark prints of plain octets.
-fn plain(octets: &[u8]) -> String {
-    octets.iter().map(|octet| format!("{octet:02x}")).collect()
+/// What tshark prints of plain bytes.
+fn plain(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn header(mgmt_class: MgmtClass, method: Method, attribute_id: AttributeId) -> MadHeader {
@@ -85,7 +85,7 @@ fn by_lid<A: Attribute>(name: &str, method: Method, attribute: A) -> Frame {
     fields!(frame, "smplid", mkey: 16 = mad.m_key.0)
 }
 
-/// An attribute in a datagram of subnet administration, whose data begin at octet 56.
+/// An attribute in a datagram of subnet administration, whose data begin at byte 56.
 fn sa<A: Attribute>(name: &str, method: Method, attribute: A) -> Frame {
     let header = header(MgmtClass::SUBN_ADM, method, A::ID);
     let mut mad = [0; MAD_LEN];

@@ -1,6 +1,6 @@
 //! Every trap, as it goes to the subnet manager and as subnet administration reports it.
 
-use crate::{ROUNDS, by_lid, octets, plain, sa};
+use crate::{ROUNDS, by_lid, bytes, plain, sa};
 use pollux_referee::tshark::{Frame, judge};
 use pollux_wire::address::Gid;
 use pollux_wire::mad::notice::*;
@@ -74,7 +74,7 @@ fn traps_and_reports() {
     let mut frames = Vec::new();
     for &trap_number in TrapNumber::ALL {
         for round in 0..ROUNDS {
-            let random = Notice::from_data(&octets::<64>(round));
+            let random = Notice::from_data(&bytes::<64>(round));
             let details = TrapDetails::parse(trap_number, &random.data_details);
             let data_details = details.emit();
             let notice = Notice { is_generic: true, trap_number, data_details, ..random };
@@ -82,13 +82,13 @@ fn traps_and_reports() {
             let trap = expect_notice(by_lid(&name, Method::TRAP, notice), &notice);
             frames.push(expect_details(trap, details));
 
-            let issuer_gid = Gid(octets(round));
+            let issuer_gid = Gid(bytes(round));
             let report = NoticeReport { notice, issuer_gid };
             let report = expect_notice(sa(&name, Method::REPORT, report), &notice);
             frames.push(expect_details(report, details));
         }
     }
-    let vendors = Notice { is_generic: false, ..Notice::from_data(&octets::<64>(0)) };
+    let vendors = Notice { is_generic: false, ..Notice::from_data(&bytes::<64>(0)) };
     frames.push(expect_notice(by_lid("vendor's", Method::TRAP, vendors), &vendors));
     judge("traps_and_reports", &frames);
 }

@@ -1,6 +1,6 @@
 //! The attributes of subnet management, by LID and by directed route.
 
-use crate::{ROUNDS, by_lid, expect_header, header, list, octets, plain};
+use crate::{ROUNDS, by_lid, bytes, expect_header, header, list, plain};
 use pollux_referee::frames::smp;
 use pollux_referee::tshark::{Frame, judge};
 use pollux_wire::address::Lid;
@@ -17,8 +17,8 @@ fn by_path<A: Attribute>(name: &str, attribute: A) -> Frame {
         dr_slid: Lid(0x1234),
         dr_dlid: Lid(0x5678),
         data: attribute.to_data(),
-        initial_path: octets(0),
-        return_path: octets(1),
+        initial_path: bytes(0),
+        return_path: bytes(1),
     };
     mad.set_hops(4, 7);
     // tshark 4.0 reads the direction bit as 0 at all times: its mask is meant for the status, of
@@ -38,7 +38,7 @@ fn by_path<A: Attribute>(name: &str, attribute: A) -> Frame {
 /// The attribute in all rounds, by LID in one and by path in the next.
 fn both_ways<A: Attribute>(expect: impl Fn(Frame, &A) -> Frame) -> Vec<Frame> {
     let frame = |round| {
-        let attribute = A::from_data(&octets::<64>(round));
+        let attribute = A::from_data(&bytes::<64>(round));
         let frame = match round % 2 {
             0 => by_lid(A::NAME, Method::GET_RESP, attribute),
             _ => by_path(A::NAME, attribute),

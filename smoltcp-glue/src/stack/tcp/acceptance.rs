@@ -47,7 +47,7 @@ impl Connection {
         self.repair.read_to.wrapping_add(unread)
     }
 
-    /// What becomes of a segment, when this is the first octet that is not acknowledged.
+    /// What becomes of a segment, when this is the first byte that is not acknowledged.
     #[inline]
     pub(super) fn acceptance(&self, first: u32, segment: &TcpSegment<'_>) -> Acceptance {
         let header = segment.header();
@@ -99,18 +99,18 @@ impl Connection {
         }
     }
 
-    /// Whether an octet, SYN or FIN with this number was sent, and is not acknowledged.
+    /// Whether a byte, SYN or FIN with this number was sent, and is not acknowledged.
     pub(super) fn is_on_its_way(&self, sequence_number: u32) -> bool {
-        // A SYN is before the first octet.
+        // A SYN is before the first byte.
         let first = self.first().wrapping_sub(u32::from(is_opening(self.state())));
         let sent = self.repair.sent_to.wrapping_sub(first);
         sequence_number.wrapping_sub(first) < sent
     }
 
     /// Copies a packet, but with the newest acknowledgment and window that the peer has sent.
-    pub(super) fn renew(&self, first: u32, octets: &[u8], renewed: &mut Packet) {
-        renewed.room(octets.len()).copy_from_slice(octets);
-        set_acknowledgment(renewed.octets_mut(), first, self.repair.window());
+    pub(super) fn renew(&self, first: u32, bytes: &[u8], renewed: &mut Packet) {
+        renewed.room(bytes.len()).copy_from_slice(bytes);
+        set_acknowledgment(renewed.bytes_mut(), first, self.repair.window());
     }
 
     /// Writes a challenge ACK, as often as smoltcp does by itself (RFC 5961 7); says whether there
@@ -130,7 +130,7 @@ impl Connection {
         };
         let mut letter = Packet::default();
         let is_answered = write_bare(&mut letter, (remote, local), bare).is_some()
-            && engine.receive(at, self.sockets(), letter.octets(), answer);
+            && engine.receive(at, self.sockets(), letter.bytes(), answer);
         if is_answered {
             self.note_answer(answer);
         }

@@ -61,10 +61,10 @@ pub(super) fn write_segment(
         fin: bare.fin,
         ..TcpHeader::default()
     };
-    let mut octets = [0; TcpHeader::LEN_MAX];
-    tcp.write_segment(options, 0, &mut octets).ok()?;
+    let mut bytes = [0; TcpHeader::LEN_MAX];
+    tcp.write_segment(options, 0, &mut bytes).ok()?;
     let protocol = IpProtocol::TCP;
-    let len = 4 * usize::from(TcpHeader::read(&octets).ok()?.0.data_offset);
+    let len = 4 * usize::from(TcpHeader::read(&bytes).ok()?.0.data_offset);
     let (segment, pseudo) = match (from.ip(), to.ip()) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             let header = Ipv4Header {
@@ -91,26 +91,26 @@ pub(super) fn write_segment(
         }
         _ => return None,
     };
-    segment.copy_from_slice(&octets[..len]);
+    segment.copy_from_slice(&bytes[..len]);
     fill_checksum(segment, &pseudo).ok()
 }
 
 /// Moves a segment to another place of its stream. Its checksum is not right after that.
-pub(super) fn set_sequence_number(octets: &mut [u8], to: u32) {
-    set(octets, 4, to.to_be_bytes());
+pub(super) fn set_sequence_number(bytes: &mut [u8], to: u32) {
+    set(bytes, 4, to.to_be_bytes());
 }
 
 /// Lets a segment acknowledge something else. Its checksum is not right after that.
-pub(super) fn set_acknowledgment(octets: &mut [u8], number: u32, window: u16) {
-    set(octets, 8, number.to_be_bytes());
-    set(octets, 14, window.to_be_bytes());
+pub(super) fn set_acknowledgment(bytes: &mut [u8], number: u32, window: u16) {
+    set(bytes, 8, number.to_be_bytes());
+    set(bytes, 14, window.to_be_bytes());
 }
 
 /// Writes into the header of a segment, at an offset.
-fn set<const N: usize>(octets: &mut [u8], offset: usize, to: [u8; N]) {
-    let Ok(IpPacket { payload, .. }) = IpPacket::parse(octets) else { return };
-    let at = octets.len() - payload.len() + offset;
-    if let Some(place) = octets.get_mut(at..at + N) {
+fn set<const N: usize>(bytes: &mut [u8], offset: usize, to: [u8; N]) {
+    let Ok(IpPacket { payload, .. }) = IpPacket::parse(bytes) else { return };
+    let at = bytes.len() - payload.len() + offset;
+    if let Some(place) = bytes.get_mut(at..at + N) {
         place.copy_from_slice(&to);
     }
 }

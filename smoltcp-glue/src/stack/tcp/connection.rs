@@ -108,8 +108,8 @@ impl Connection {
         (local, remote): (SocketAddr, SocketAddr),
         holder: Holder,
     ) -> Self {
-        let buffer = |octets| SocketBuffer::new(vec![0; octets]);
-        let mut socket = Socket::new(buffer(config.receive_octets), buffer(config.send_octets));
+        let buffer = |bytes| SocketBuffer::new(vec![0; bytes]);
+        let mut socket = Socket::new(buffer(config.receive_bytes), buffer(config.send_bytes));
         socket.set_nagle_enabled(config.nagle);
         // A sender that begins has a small window, and waits for every word.
         socket.set_ack_delay(None);
@@ -280,8 +280,8 @@ impl Connection {
         if !self.challenge(at, engine, probe) {
             return Probe::Nothing;
         }
-        set_sequence_number(probe.octets_mut(), self.repair.sent_to.wrapping_sub(1));
-        match seal(probe.octets_mut()) {
+        set_sequence_number(probe.bytes_mut(), self.repair.sent_to.wrapping_sub(1));
+        match seal(probe.bytes_mut()) {
             Some(_) => Probe::Written,
             None => Probe::Nothing,
         }
@@ -292,7 +292,7 @@ impl Connection {
         self.end
     }
 
-    /// Octets that the peer has not acknowledged.
+    /// Bytes that the peer has not acknowledged.
     pub(in crate::stack) fn unacknowledged(&self) -> usize {
         self.shown().send_queue()
     }
@@ -325,16 +325,16 @@ impl Connection {
         self.shown().recv_queue() > 0
     }
 
-    /// Gives octets to the peer; how many were taken, none if there is no room now.
-    pub(in crate::stack) fn send(&mut self, octets: &[u8]) -> Result<Option<usize>, TcpError> {
+    /// Gives bytes to the peer; how many were taken, none if there is no room now.
+    pub(in crate::stack) fn send(&mut self, bytes: &[u8]) -> Result<Option<usize>, TcpError> {
         if let Some(end) = self.end {
             return Err(end);
         }
         if matches!(self.state(), State::SynSent | State::SynReceived) {
             return Ok(None);
         }
-        match self.socket().send_slice(octets) {
-            Ok(0) if !octets.is_empty() => Ok(None),
+        match self.socket().send_slice(bytes) {
+            Ok(0) if !bytes.is_empty() => Ok(None),
             Ok(taken) => {
                 self.repair.note_given(taken);
                 Ok(Some(taken))
@@ -343,7 +343,7 @@ impl Connection {
         }
     }
 
-    /// Takes octets of the peer; how many there were, 0 at the end of all, none if none came yet.
+    /// Takes bytes of the peer; how many there were, 0 at the end of all, none if none came yet.
     pub(in crate::stack) fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, TcpError> {
         if matches!(self.state(), State::SynSent | State::SynReceived) {
             return Ok(None);

@@ -46,18 +46,18 @@ impl Offer {
         let mut offer = Self { mss: MSS_DEFAULT, scale: None, sack: false };
         for option in syn.options().map_while(Result::ok) {
             match option {
-                TcpOption::MaximumSegmentSize(octets) if octets > 0 => offer.mss = octets,
+                TcpOption::MaximumSegmentSize(bytes) if bytes > 0 => offer.mss = bytes,
                 TcpOption::WindowScale(shift) => offer.scale = Some(shift.min(SCALE_MAX)),
                 TcpOption::SackPermitted => offer.sack = true,
                 _ => {}
             }
         }
-        let rounded = LENGTHS.iter().rev().find(|octets| **octets <= offer.mss);
+        let rounded = LENGTHS.iter().rev().find(|bytes| **bytes <= offer.mss);
         rounded.map(|mss| Self { mss: *mss, ..offer })
     }
 
     fn bits(self) -> u8 {
-        let length = LENGTHS.iter().position(|octets| *octets == self.mss).unwrap_or(0) as u8;
+        let length = LENGTHS.iter().position(|bytes| *bytes == self.mss).unwrap_or(0) as u8;
         length << 5 | self.scale.unwrap_or(NO_SCALE) << 1 | u8::from(self.sack)
     }
 

@@ -50,7 +50,7 @@ pub(super) struct At {
 pub(super) struct Written {
     pub(super) sequence_number: u32,
     /// What it takes of the sequence numbers.
-    pub(super) octets: u32,
+    pub(super) bytes: u32,
     pub(super) acknowledgment_number: u32,
     pub(super) window: u16,
     pub(super) syn: bool,
@@ -60,7 +60,7 @@ pub(super) struct Written {
 impl Written {
     /// The sequence number after it.
     pub(super) const fn end(&self) -> u32 {
-        self.sequence_number.wrapping_add(self.octets)
+        self.sequence_number.wrapping_add(self.bytes)
     }
 }
 
@@ -300,30 +300,30 @@ impl TxToken for Outgoing<'_> {
 
 /// Looks at what smoltcp has written, and puts the checksum into it, which is left to us: ours
 /// takes a fraction of the time.
-fn look(octets: &mut [u8], seals: bool) -> Option<Written> {
-    let IpPacket { pseudo, payload, .. } = IpPacket::parse(octets).ok()?;
-    let at = octets.len() - payload.len();
+fn look(bytes: &mut [u8], seals: bool) -> Option<Written> {
+    let IpPacket { pseudo, payload, .. } = IpPacket::parse(bytes).ok()?;
+    let at = bytes.len() - payload.len();
     let segment = TcpSegment::parse(payload).ok()?;
     let header = segment.header();
     let marks = u32::from(header.syn) + u32::from(header.fin);
     let written = Written {
         sequence_number: header.sequence_number,
-        octets: segment.payload().len() as u32 + marks,
+        bytes: segment.payload().len() as u32 + marks,
         acknowledgment_number: header.acknowledgment_number,
         window: header.window,
         syn: header.syn,
         rst: header.rst,
     };
     if seals {
-        let is_sealed = fill_checksum(&mut octets[at..], &pseudo);
+        let is_sealed = fill_checksum(&mut bytes[at..], &pseudo);
         debug_assert!(is_sealed.is_ok(), "it has the header of a segment");
     }
     Some(written)
 }
 
 /// Looks at a segment of ours and seals it.
-pub(super) fn seal(octets: &mut [u8]) -> Option<Written> {
-    look(octets, true)
+pub(super) fn seal(bytes: &mut [u8]) -> Option<Written> {
+    look(bytes, true)
 }
 
 #[cfg(test)]

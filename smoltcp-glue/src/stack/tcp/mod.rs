@@ -188,9 +188,9 @@ impl Tcp {
         self.listeners.get(id)
     }
 
-    pub(super) fn send(&mut self, id: TcpId, octets: &[u8]) -> Result<Option<usize>, TcpError> {
-        let sent = self.connections.get_mut(id).ok_or(TcpError::Closed)?.send(octets)?;
-        if sent.is_some_and(|octets| octets > 0) {
+    pub(super) fn send(&mut self, id: TcpId, bytes: &[u8]) -> Result<Option<usize>, TcpError> {
+        let sent = self.connections.get_mut(id).ok_or(TcpError::Closed)?.send(bytes)?;
+        if sent.is_some_and(|bytes| bytes > 0) {
             self.make_ready(id);
         }
         Ok(sent)
@@ -256,7 +256,7 @@ impl Tcp {
     pub(super) fn handle(
         &mut self,
         now: Time,
-        (packet, octets): (&IpPacket<'_>, &[u8]),
+        (packet, bytes): (&IpPacket<'_>, &[u8]),
         mtus: &Mtus,
         (out, counts): (&mut Outbox, &mut Counts),
     ) {
@@ -282,15 +282,15 @@ impl Tcp {
             known = known.filter(|_| earlier.is_none());
         }
         if let Some(id) = known {
-            return self.receive(now, id, (octets, &segment), mtus, out);
+            return self.receive(now, id, (bytes, &segment), mtus, out);
         }
-        let came = (octets, &segment);
+        let came = (bytes, &segment);
         let is_taken = match is_syn {
             true => self.handle_syn(now, (ends, earlier), came, mtus, (out, counts)),
             false => self.handle_cookie(now, ends, came, mtus, (out, counts)),
         };
         if !is_taken {
-            self.refuse(now, local, octets, (out, counts));
+            self.refuse(now, local, bytes, (out, counts));
         }
     }
 
@@ -314,12 +314,12 @@ impl Tcp {
         &mut self,
         now: Time,
         local: SocketAddr,
-        octets: &[u8],
+        bytes: &[u8],
         (out, counts): (&mut Outbox, &mut Counts),
     ) {
         counts.tcp_refused += 1;
         let at = At { now, local: local.ip(), mtu: super::mtu::MTU_MIN };
-        if self.engine.receive(at, &mut self.nobody, octets, &mut self.draft) {
+        if self.engine.receive(at, &mut self.nobody, bytes, &mut self.draft) {
             push(out, &self.draft);
         }
     }
@@ -448,7 +448,7 @@ impl Tcp {
 
 /// An answer at once. If there is no room it is lost like any packet.
 fn push(out: &mut Outbox, answer: &Packet) {
-    if let Some(room) = out.push(answer.octets().len()) {
-        room.copy_from_slice(answer.octets());
+    if let Some(room) = out.push(answer.bytes().len()) {
+        room.copy_from_slice(answer.bytes());
     }
 }

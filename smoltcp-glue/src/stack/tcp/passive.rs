@@ -28,7 +28,7 @@ impl Tcp {
         &mut self,
         now: Time,
         (ends, earlier): (Ends, Option<u32>),
-        (octets, segment): (&[u8], &TcpSegment<'_>),
+        (bytes, segment): (&[u8], &TcpSegment<'_>),
         mtus: &Mtus,
         (out, counts): (&mut Outbox, &mut Counts),
     ) -> bool {
@@ -45,7 +45,7 @@ impl Tcp {
         }
         let isn = self.isn(now, ends, earlier);
         if let Some(id) = self.insert_half_open(listener_id, ends) {
-            self.receive_syn(now, (id, isn), (octets, segment), mtus);
+            self.receive_syn(now, (id, isn), (bytes, segment), mtus);
         }
         true
     }
@@ -72,12 +72,12 @@ impl Tcp {
         &mut self,
         now: Time,
         (id, isn): (TcpId, u32),
-        (octets, segment): (&[u8], &TcpSegment<'_>),
+        (bytes, segment): (&[u8], &TcpSegment<'_>),
         mtus: &Mtus,
     ) {
         let Some(connection) = self.connections.get_mut(id) else { return };
         let (at, before) = (connection.at(now, mtus), State::Listen);
-        self.engine.receive_syn(at, isn, connection.sockets(), octets);
+        self.engine.receive_syn(at, isn, connection.sockets(), bytes);
         connection.note_received((at, before), segment, &mut self.engine, None);
         if connection.state() == State::Listen {
             // It was no SYN that a connection begins with.
@@ -98,7 +98,7 @@ impl Tcp {
     ) {
         let Some(offer) = Offer::of(syn) else { return };
         let peer_number = syn.header().sequence_number;
-        let capacity = self.config.receive_octets;
+        let capacity = self.config.receive_bytes;
         let bare = Bare {
             sequence_number: self.secret.cookie(now, ends, peer_number, offer),
             acknowledgment_number: peer_number.wrapping_add(1),
@@ -124,7 +124,7 @@ impl Tcp {
         &mut self,
         now: Time,
         ends: Ends,
-        (octets, segment): (&[u8], &TcpSegment<'_>),
+        (bytes, segment): (&[u8], &TcpSegment<'_>),
         mtus: &Mtus,
         (out, counts): (&mut Outbox, &mut Counts),
     ) -> bool {
@@ -149,14 +149,14 @@ impl Tcp {
         let mut syn = std::mem::take(&mut self.renewed);
         let is_written = offer.write(&mut syn, (ends.1, ends.0), bare).is_some();
         if is_written
-            && let Ok(packet) = IpPacket::parse(syn.octets())
+            && let Ok(packet) = IpPacket::parse(syn.bytes())
             && let Ok(first) = TcpSegment::parse(packet.payload)
         {
-            self.receive_syn(now, (id, cookie), (syn.octets(), &first), mtus);
+            self.receive_syn(now, (id, cookie), (syn.bytes(), &first), mtus);
         }
         self.renewed = syn;
         self.leave_unsaid(now, id, mtus);
-        self.receive(now, id, (octets, segment), mtus, out);
+        self.receive(now, id, (bytes, segment), mtus, out);
         true
     }
 

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A connection begins without one of these, and has one from its first selective acknowledgment or
-//! its first silence on. smoltcp has the octets and writes segments; it neither counts losses nor
+//! its first silence on. smoltcp has the bytes and writes segments; it neither counts losses nor
 //! keeps a window any more, but is told of the window that is left.
 
 use super::scoreboard::{Arrivals, Scoreboard};
@@ -119,18 +119,18 @@ pub(super) struct Recovery {
     board: Scoreboard,
     round_trip: RoundTrip,
     length: Length,
-    /// Octets that may be on their way.
+    /// Bytes that may be on their way.
     window: usize,
     /// Where it grows slowly.
     threshold: usize,
-    /// Octets that arrived since it last grew slowly.
+    /// Bytes that arrived since it last grew slowly.
     credit: usize,
     /// The window was made smaller for what was sent before this number.
     reduced_before: u64,
     /// What the peer takes, as far as it is known.
     peer_window: usize,
     has_unsent: bool,
-    /// Octets of a segment.
+    /// Bytes of a segment.
     segment: usize,
     /// Segments that are still to arrive before all is as if nothing had been lost.
     to_calm: u32,
@@ -191,12 +191,12 @@ impl Recovery {
 
     /// What is kept of it when it is over.
     pub(super) const fn window(&self) -> Window {
-        Window { octets: self.window, threshold: self.threshold }
+        Window { bytes: self.window, threshold: self.threshold }
     }
 
     /// It goes on with that, towards a peer that takes so much. Nothing has to become calm.
     pub(super) fn set_window(&mut self, window: Window, peer_window: usize) {
-        (self.window, self.threshold) = (window.octets, window.threshold);
+        (self.window, self.threshold) = (window.bytes, window.threshold);
         (self.peer_window, self.to_calm) = (peer_window, 0);
         self.set_segment(self.segment);
     }
@@ -206,10 +206,10 @@ impl Recovery {
         self.length.limit.min(of_way)
     }
 
-    /// How many octets a segment has by now.
-    pub(super) fn set_segment(&mut self, octets: usize) {
-        self.segment = octets;
-        self.window = self.window.max(SEGMENTS_MIN * octets);
+    /// How many bytes a segment has by now.
+    pub(super) fn set_segment(&mut self, bytes: usize) {
+        self.segment = bytes;
+        self.window = self.window.max(SEGMENTS_MIN * bytes);
     }
 
     /// The peer has all before `first`, and these blocks.
@@ -227,7 +227,7 @@ impl Recovery {
         for block in blocks {
             arrivals = arrivals.and(self.board.selected(now, block, fastest));
         }
-        if arrivals.octets == 0 {
+        if arrivals.bytes == 0 {
             return;
         }
         if let Some(took) = arrivals.took {
@@ -241,7 +241,7 @@ impl Recovery {
         self.to_calm = self.to_calm.saturating_sub(arrivals.records);
         self.backoff = self.backoff.min(BACKOFF_KEPT);
         // What is short says nothing of what long segments would meet.
-        let full = arrivals.records.min((arrivals.octets * 2 / self.segment.max(1)) as u32);
+        let full = arrivals.records.min((arrivals.bytes * 2 / self.segment.max(1)) as u32);
         self.length.note((arrivals.records, full), 0, self.board.next_number());
         self.look(now);
         self.grow(arrivals, outstanding);
@@ -258,10 +258,10 @@ impl Recovery {
             return;
         }
         if self.window < self.threshold {
-            self.window += arrivals.octets;
+            self.window += arrivals.bytes;
             return;
         }
-        self.credit += arrivals.octets;
+        self.credit += arrivals.bytes;
         if self.credit >= self.window {
             self.credit -= self.window;
             self.window += self.segment;
@@ -333,7 +333,7 @@ impl Recovery {
         self.may_probe = true;
         self.to_calm = self.to_calm.max(CALM_AFTER_SILENCE);
         if self.peer_window == 0 {
-            // Only the first octet can ask for more.
+            // Only the first byte can ask for more.
             if self.board.outstanding() == 0 {
                 self.board.withheld(now, self.board.first().wrapping_add(1));
             }
@@ -393,14 +393,14 @@ impl Recovery {
         let room = self.window.saturating_sub(busy) / self.segment.max(1) * self.segment;
         let (sent, most) = (self.board.outstanding(), WALK_SEGMENTS_MAX * self.segment.max(1));
         let least = if self.board.lost() > 0 { sent.min(most) } else { 0 };
-        Allowed { octets: (sent + room).min(most), least }
+        Allowed { bytes: (sent + room).min(most), least }
     }
 }
 
 /// A window for smoltcp, which has to be rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Allowed {
-    pub(super) octets: usize,
+    pub(super) bytes: usize,
     /// Less will not do.
     pub(super) least: usize,
 }
@@ -445,8 +445,8 @@ mod tests {
         it.heard(NOW, 1000, [(11_000, 20_000)], WINDOW);
         assert_eq!(it.window, before / 10 * 7, "the same round trip");
         // What is new waits until there is room for it in whole segments.
-        let Allowed { octets, least } = it.allowed();
-        assert_eq!((octets, least), (19_000 + 12_000, 19_000));
+        let Allowed { bytes, least } = it.allowed();
+        assert_eq!((bytes, least), (19_000 + 12_000, 19_000));
     }
 
     #[test]
@@ -476,7 +476,7 @@ mod tests {
         it.heard(NOW, 0, [], 0);
         for _ in 0..20 {
             it.handle_timeout(due(&it));
-            assert_eq!(it.judge(due(&it), 0, 1), Verdict::Send, "one octet asks for the window");
+            assert_eq!(it.judge(due(&it), 0, 1), Verdict::Send, "one byte asks for the window");
         }
         assert_eq!((it.window, it.mtu(MTU_MAX)), (8 * SEGMENT, MTU_MAX));
         assert_eq!(it.judge(due(&it), 8000, 9000), Verdict::Drop, "it is closed");

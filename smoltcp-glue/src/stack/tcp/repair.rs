@@ -2,9 +2,9 @@
 //! it does once it has to be repaired.
 //!
 //! smoltcp has one way to send something again: its clock runs out, and it says all again from the
-//! first octet that is not acknowledged. That is the door taken here. The clock it is shown jumps
+//! first byte that is not acknowledged. That is the door taken here. The clock it is shown jumps
 //! ahead when the scoreboard knows of something lost; of what smoltcp says then only that is let
-//! through. So no octet is kept twice, and what a link without losses costs stays as it was. What
+//! through. So no byte is kept twice, and what a link without losses costs stays as it was. What
 //! smoltcp may send that is new it is told as the peer's window, by acknowledgments that we write
 //! ourselves: they say what the peer has said, but for a window that is smaller. A peer that was
 //! only busy for a while begins all that, too; so it ends when nothing was lost for long.
@@ -59,7 +59,7 @@ pub(super) struct Repair {
     /// When the last of so many SYNs was sent, and how long the answer took to the only one.
     syn: (u32, Time),
     opening: Duration,
-    /// Octets that came since anything was sent, which acknowledges them.
+    /// Bytes that came since anything was sent, which acknowledges them.
     unanswered: usize,
     /// Segments until acknowledgments are delayed again.
     quick_for: u32,
@@ -118,14 +118,14 @@ impl Repair {
         }
     }
 
-    /// The application gave so many octets.
-    pub(super) const fn note_given(&mut self, octets: usize) {
-        self.given_to = self.given_to.wrapping_add(octets as u32);
+    /// The application gave so many bytes.
+    pub(super) const fn note_given(&mut self, bytes: usize) {
+        self.given_to = self.given_to.wrapping_add(bytes as u32);
     }
 
-    /// The application took so many octets.
-    pub(super) const fn note_read(&mut self, octets: usize) {
-        self.read_to = self.read_to.wrapping_add(octets as u32);
+    /// The application took so many bytes.
+    pub(super) const fn note_read(&mut self, bytes: usize) {
+        self.read_to = self.read_to.wrapping_add(bytes as u32);
     }
 
     /// The window that the peer said last, before it is scaled.
@@ -139,8 +139,8 @@ impl Repair {
         for option in segment.options().map_while(Result::ok) {
             match option {
                 TcpOption::WindowScale(shift) => self.shift = shift.min(SHIFT_MAX),
-                TcpOption::MaximumSegmentSize(octets) if octets > 0 => {
-                    self.mss = Some(octets.max(MSS_MIN));
+                TcpOption::MaximumSegmentSize(bytes) if bytes > 0 => {
+                    self.mss = Some(bytes.max(MSS_MIN));
                 }
                 _ => {}
             }
@@ -164,7 +164,7 @@ impl Stack {
 }
 
 impl Connection {
-    /// The first octet that the peer has not acknowledged.
+    /// The first byte that the peer has not acknowledged.
     pub(super) fn first(&self) -> u32 {
         match self.state() {
             State::FinWait2 | State::TimeWait | State::Closed => self.repair.sent_to,
@@ -197,7 +197,7 @@ impl Connection {
         usize::from(self.repair.window) << self.repair.shift
     }
 
-    /// Octets of a segment, of packets of this length.
+    /// Bytes of a segment, of packets of this length.
     pub(super) fn segment(&self, mtu: u32) -> usize {
         let headers = if self.addresses().0.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
         let theirs = self.repair.mss.unwrap_or(MSS_DEFAULT);
@@ -308,7 +308,7 @@ impl Connection {
             self.begin(at, false);
         }
         let peer_window = usize::from(header.window) << self.repair.shift;
-        let segment_octets = self.segment(at.mtu);
+        let segment_bytes = self.segment(at.mtu);
         let Some(active) = &mut self.repair.active else { return };
         self.repair.window = header.window;
         let payload = segment.payload().len() as u32 + u32::from(header.fin);
@@ -319,7 +319,7 @@ impl Connection {
         if first != active.first {
             (active.first, active.ran_out) = (first, Time::START);
         }
-        active.recovery.set_segment(segment_octets);
+        active.recovery.set_segment(segment_bytes);
         active.recovery.heard(at.now, first, blocks, peer_window);
         let is_calm = active.recovery.is_calm();
         match is_calm && first == sent_to && self.state() == State::Established {
@@ -381,13 +381,13 @@ impl Connection {
     pub(super) fn note_answer(&mut self, answer: &mut Packet) {
         let sent_to = self.repair.sent_to;
         let Some(active) = &mut self.repair.active else { return };
-        let Some(written) = seal(answer.octets_mut()).filter(|written| !written.rst) else {
+        let Some(written) = seal(answer.bytes_mut()).filter(|written| !written.rst) else {
             return;
         };
         active.say(&written);
         if written.sequence_number != sent_to {
-            set_sequence_number(answer.octets_mut(), sent_to);
-            seal(answer.octets_mut());
+            set_sequence_number(answer.bytes_mut(), sent_to);
+            seal(answer.bytes_mut());
         }
     }
 
@@ -396,7 +396,7 @@ impl Connection {
         let Some(active) = &self.repair.active else { return };
         let allowed = active.recovery.allowed();
         let unit = 1 << self.repair.shift;
-        let field = (allowed.octets / unit).max(allowed.least.div_ceil(unit));
+        let field = (allowed.bytes / unit).max(allowed.least.div_ceil(unit));
         let field = u16::try_from(field).unwrap_or(u16::MAX).max(1).min(self.repair.window);
         self.write_letter(at, engine, field);
     }
@@ -418,9 +418,9 @@ impl Connection {
         if write_bare(&mut active.letter, (remote, local), bare).is_none() {
             return;
         }
-        let (letter, mut answer) = (active.letter.octets(), Packet::default());
+        let (letter, mut answer) = (active.letter.bytes(), Packet::default());
         if engine.receive(at, &mut self.sockets, letter, &mut answer) {
-            let said = seal(answer.octets_mut()).filter(|answer| !answer.rst);
+            let said = seal(answer.bytes_mut()).filter(|answer| !answer.rst);
             active.owed = said.map(|said| (said.acknowledgment_number, said.window));
         }
     }
@@ -457,9 +457,9 @@ impl Connection {
         if self.repair.active.is_none() {
             self.begin(at, true);
         }
-        let segment_octets = self.segment(at.mtu);
+        let segment_bytes = self.segment(at.mtu);
         if let Some(active) = &mut self.repair.active {
-            active.recovery.set_segment(segment_octets);
+            active.recovery.set_segment(segment_bytes);
             active.recovery.handle_timeout(at.now);
         }
         self.tell_window(at, engine);

@@ -2,7 +2,7 @@
 //! sent of that from then on.
 //!
 //! To have something said again smoltcp is shown a clock that has run out, and goes back to the
-//! first octet that is not acknowledged. What it writes from there goes by the scoreboard.
+//! first byte that is not acknowledged. What it writes from there goes by the scoreboard.
 
 use super::bare::{Bare, set_sequence_number, write_bare};
 use super::connection::Connection;
@@ -119,8 +119,8 @@ impl Connection {
 
     /// Sends what is written.
     fn hand_over(&mut self, exit: &mut dyn Exit, draft: &mut Packet) -> Option<Written> {
-        let written = seal(draft.octets_mut())?;
-        exit.room(draft.octets().len()).copy_from_slice(draft.octets());
+        let written = seal(draft.bytes_mut())?;
+        exit.room(draft.bytes().len()).copy_from_slice(draft.bytes());
         self.repair.active.as_mut()?.say(&written);
         Some(written)
     }
@@ -133,8 +133,8 @@ impl Connection {
             return true;
         }
         // Wherever smoltcp is: a reset elsewhere would not be believed (RFC 5961 3).
-        if written.octets == 0 {
-            set_sequence_number(draft.octets_mut(), sent_to);
+        if written.bytes == 0 {
+            set_sequence_number(draft.bytes_mut(), sent_to);
             return true;
         }
         let (start, end) = (written.sequence_number, written.end());

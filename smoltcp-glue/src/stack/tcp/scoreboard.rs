@@ -23,7 +23,7 @@ use std::time::Duration;
 const OVERTAKEN_BY: u64 = 3;
 /// Records at the most; what is beyond is not told apart.
 const RECORDS_MAX: usize = 4096;
-/// How many there may be for what a peer says of single octets to make more of them. The others are
+/// How many there may be for what a peer says of single bytes to make more of them. The others are
 /// for what we send ourselves.
 const RECORDS_OF_PEER_MAX: usize = RECORDS_MAX / 2;
 
@@ -51,7 +51,7 @@ struct Record {
 /// What an acknowledgment has told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Arrivals {
-    pub(super) octets: usize,
+    pub(super) bytes: usize,
     pub(super) records: u32,
     /// How long the latest was on its way, there and back.
     pub(super) took: Option<Duration>,
@@ -63,7 +63,7 @@ impl Arrivals {
     pub(super) fn and(self, other: Self) -> Self {
         let latest = if other.latest >= self.latest { other } else { self };
         Self {
-            octets: self.octets + other.octets,
+            bytes: self.bytes + other.bytes,
             records: self.records + other.records,
             took: latest.took.or(self.took).or(other.took),
             latest: latest.latest,
@@ -91,7 +91,7 @@ pub(super) struct Scoreboard {
     lost: usize,
 }
 
-/// Octets from one place to a later one.
+/// Bytes from one place to a later one.
 const fn distance(from: u32, to: u32) -> i32 {
     to.wrapping_sub(from).cast_signed()
 }
@@ -103,27 +103,27 @@ impl Scoreboard {
         Self { first, records, next_number: 0, latest: None, flying: 0, lost: 0 }
     }
 
-    /// The first octet that is not acknowledged.
+    /// The first byte that is not acknowledged.
     pub(super) const fn first(&self) -> u32 {
         self.first
     }
 
-    /// The octet after the last that was sent.
+    /// The byte after the last that was sent.
     pub(super) fn end(&self) -> u32 {
         self.records.back().map_or(self.first, |record| record.end)
     }
 
-    /// Octets that are not acknowledged.
+    /// Bytes that are not acknowledged.
     pub(super) fn outstanding(&self) -> usize {
         self.end().wrapping_sub(self.first) as usize
     }
 
-    /// Octets that are thought to be on their way.
+    /// Bytes that are thought to be on their way.
     pub(super) const fn flying(&self) -> usize {
         self.flying
     }
 
-    /// Octets that are to be sent again.
+    /// Bytes that are to be sent again.
     pub(super) const fn lost(&self) -> usize {
         self.lost
     }
@@ -138,17 +138,17 @@ impl Scoreboard {
         self.latest.is_some_and(|latest| latest >= number)
     }
 
-    /// Octets from `start` to `end` were sent.
+    /// Bytes from `start` to `end` were sent.
     pub(super) fn sent(&mut self, now: Time, start: u32, end: u32) {
         self.write(now, (start, end), true, Fate::Flying);
     }
 
-    /// Octets up to `end` were sent, nobody knows when.
+    /// Bytes up to `end` were sent, nobody knows when.
     pub(super) fn sent_before(&mut self, now: Time, end: u32) {
         self.write(now, (self.end(), end), false, Fate::Flying);
     }
 
-    /// Octets up to `end` were to be sent, and were not: they are as good as lost.
+    /// Bytes up to `end` were to be sent, and were not: they are as good as lost.
     pub(super) fn withheld(&mut self, now: Time, end: u32) {
         self.write(now, (self.end(), end), false, Fate::Lost);
     }
@@ -178,19 +178,19 @@ impl Scoreboard {
         if self.records.len() >= RECORDS_MAX
             && let Some(last) = self.records.pop_back()
         {
-            let octets = last.end.wrapping_sub(self.end()) as usize;
-            self.count(last.fate, -1, octets);
+            let bytes = last.end.wrapping_sub(self.end()) as usize;
+            self.count(last.fate, -1, bytes);
         }
-        let octets = record.end.wrapping_sub(self.end()) as usize;
-        self.count(record.fate, 1, octets);
+        let bytes = record.end.wrapping_sub(self.end()) as usize;
+        self.count(record.fate, 1, bytes);
         self.records.push_back(record);
     }
 
-    const fn count(&mut self, fate: Fate, sign: isize, octets: usize) {
-        let octets = sign * octets as isize;
+    const fn count(&mut self, fate: Fate, sign: isize, bytes: usize) {
+        let bytes = sign * bytes as isize;
         match fate {
-            Fate::Flying => self.flying = self.flying.wrapping_add_signed(octets),
-            Fate::Lost => self.lost = self.lost.wrapping_add_signed(octets),
+            Fate::Flying => self.flying = self.flying.wrapping_add_signed(bytes),
+            Fate::Lost => self.lost = self.lost.wrapping_add_signed(bytes),
             Fate::Arrived => {}
         }
     }
@@ -221,17 +221,16 @@ impl Scoreboard {
                 break;
             }
             let is_whole = distance(start, begin) >= 0;
-            let octets =
-                record.end.wrapping_sub(std::mem::replace(&mut begin, record.end)) as usize;
+            let bytes = record.end.wrapping_sub(std::mem::replace(&mut begin, record.end)) as usize;
             if !is_whole {
                 continue;
             }
             let before = record.fate;
-            what(record, octets);
+            what(record, bytes);
             for (fate, sign) in [(before, -1), (record.fate, 1)] {
                 match fate {
-                    Fate::Flying => *flying = flying.wrapping_add_signed(sign * octets as isize),
-                    Fate::Lost => *lost = lost.wrapping_add_signed(sign * octets as isize),
+                    Fate::Flying => *flying = flying.wrapping_add_signed(sign * bytes as isize),
+                    Fate::Lost => *lost = lost.wrapping_add_signed(sign * bytes as isize),
                     Fate::Arrived => {}
                 }
             }
@@ -254,7 +253,7 @@ impl Scoreboard {
         arrivals
     }
 
-    /// The peer has these octets (RFC 2018 3). What it cannot have is not believed.
+    /// The peer has these bytes (RFC 2018 3). What it cannot have is not believed.
     pub(super) fn selected(
         &mut self,
         now: Time,
@@ -277,12 +276,12 @@ impl Scoreboard {
     fn arrived(&mut self, now: Time, left: u32, right: u32, fastest: Duration) -> Arrivals {
         let mut arrivals = Arrivals::default();
         let mut latest = self.latest;
-        self.each_within(left, right, |record, octets| {
+        self.each_within(left, right, |record, bytes| {
             if record.fate == Fate::Arrived {
                 return;
             }
             record.fate = Fate::Arrived;
-            arrivals.octets += octets;
+            arrivals.bytes += bytes;
             arrivals.records += 1;
             // What was sent twice may be the first that was late.
             let took = Duration::from_nanos(now.nanos().saturating_sub(record.at.nanos()));
@@ -346,7 +345,7 @@ impl Scoreboard {
         });
     }
 
-    /// Whether octets are among these that are to be sent again.
+    /// Whether bytes are among these that are to be sent again.
     pub(super) fn has_lost_within(&self, start: u32, end: u32) -> bool {
         let index = self.records.partition_point(|record| distance(record.end, start) >= 0);
         let mut begin = index.checked_sub(1).map_or(self.first, |before| self.records[before].end);
@@ -373,11 +372,11 @@ mod tests {
     const LATE: Duration = Duration::from_millis(1);
     const NOW: Time = Time::START;
 
-    const fn at(octets: u32) -> u32 {
-        FIRST.wrapping_add(octets)
+    const fn at(bytes: u32) -> u32 {
+        FIRST.wrapping_add(bytes)
     }
 
-    /// So many segments of 1000 octets are on their way.
+    /// So many segments of 1000 bytes are on their way.
     fn flight(segments: u32) -> Scoreboard {
         let mut board = Scoreboard::new(FIRST);
         (0..segments).for_each(|nth| board.sent(NOW, at(nth * 1000), at((nth + 1) * 1000)));
@@ -397,7 +396,7 @@ mod tests {
     fn two_that_overtake_another_are_another_order_and_three_a_loss() {
         let mut board = flight(6);
         for (nth, is_lost) in [(1, false), (2, false), (3, true)] {
-            assert_eq!(select(&mut board, nth, nth + 1).octets, 1000);
+            assert_eq!(select(&mut board, nth, nth + 1).bytes, 1000);
             assert_eq!(lost_now(&mut board), u32::from(is_lost), "after {nth}");
         }
         assert!(board.has_lost_within(at(0), at(1)) && board.has_lost_within(at(999), at(5000)));
@@ -441,16 +440,16 @@ mod tests {
         board.lose_last();
         board.sent(NOW, at(1000), at(2000));
         let arrivals = board.acknowledged(NOW, at(2000), Duration::from_nanos(1));
-        assert_eq!((arrivals.octets, arrivals.records, arrivals.latest), (2000, 2, 0));
+        assert_eq!((arrivals.bytes, arrivals.records, arrivals.latest), (2000, 2, 0));
         assert!(board.has_reached(0) && !board.has_reached(2), "it may be the first of the two");
     }
 
     #[test]
     fn what_came_twice_counts_once() {
         let mut board = flight(4);
-        assert_eq!(select(&mut board, 1, 3).octets, 2000);
+        assert_eq!(select(&mut board, 1, 3).bytes, 2000);
         assert_eq!(select(&mut board, 1, 3), Arrivals::default());
-        assert_eq!(select(&mut board, 0, 4).octets, 2000);
+        assert_eq!(select(&mut board, 0, 4).bytes, 2000);
         assert_eq!(board.acknowledged(NOW, at(4000), Duration::ZERO), Arrivals::default());
         assert_eq!((board.first(), board.outstanding()), (at(4000), 0));
         assert_eq!(board.acknowledged(NOW, at(1000), Duration::ZERO), Arrivals::default());
@@ -480,35 +479,35 @@ mod tests {
         }
         assert_eq!(board.flying(), 2000);
         // An acknowledgment of it ends at what was sent.
-        assert_eq!(board.acknowledged(NOW, at(9000), Duration::ZERO).octets, 2000);
+        assert_eq!(board.acknowledged(NOW, at(9000), Duration::ZERO).bytes, 2000);
         assert_eq!(board.first(), at(2000));
     }
 
     #[test]
     fn records_have_a_limit() {
-        let octets = 4 * RECORDS_MAX as u32;
+        let bytes = 4 * RECORDS_MAX as u32;
         let mut board = Scoreboard::new(FIRST);
-        board.sent(NOW, FIRST, at(octets));
-        for nth in (1..octets).step_by(2) {
+        board.sent(NOW, FIRST, at(bytes));
+        for nth in (1..bytes).step_by(2) {
             board.selected(NOW, (at(nth), at(nth + 1)), Duration::ZERO);
         }
         assert_eq!(board.records.len(), RECORDS_OF_PEER_MAX);
-        for nth in octets..octets + 1000 {
+        for nth in bytes..bytes + 1000 {
             board.sent(NOW, at(nth), at(nth + 1));
             board.selected(NOW, (at(nth), at(nth + 1)), Duration::ZERO);
         }
         assert!(board.records.len() <= RECORDS_MAX, "{}", board.records.len());
-        assert_eq!(board.outstanding(), octets as usize + 1000);
+        assert_eq!(board.outstanding(), bytes as usize + 1000);
     }
 
     /// What the records say.
     fn counted(board: &Scoreboard) -> (usize, usize) {
         let (mut flying, mut lost, mut begin) = (0, 0, board.first);
         for record in &board.records {
-            let octets = record.end.wrapping_sub(std::mem::replace(&mut begin, record.end));
+            let bytes = record.end.wrapping_sub(std::mem::replace(&mut begin, record.end));
             match record.fate {
-                Fate::Flying => flying += octets as usize,
-                Fate::Lost => lost += octets as usize,
+                Fate::Flying => flying += bytes as usize,
+                Fate::Lost => lost += bytes as usize,
                 Fate::Arrived => {}
             }
         }
@@ -545,87 +544,87 @@ mod tests {
         }
     }
 
-    /// The same for every octet alone.
+    /// The same for every byte alone.
     #[derive(Default)]
-    struct Octets {
+    struct Bytes {
         first: u32,
         all: Vec<(Fate, u64)>,
         number: u64,
         latest: Option<u64>,
     }
 
-    impl Octets {
+    impl Bytes {
         fn send(&mut self, from: u32, to: u32) {
             let (number, to) = (self.number, to as usize);
             self.number += 1;
             let new_from = self.all.len();
             self.all.resize(new_from.max(to), (Fate::Flying, number));
-            for octet in &mut self.all[(from as usize).min(to)..to] {
-                if octet.0 != Fate::Arrived {
-                    *octet = (Fate::Flying, number);
+            for byte in &mut self.all[(from as usize).min(to)..to] {
+                if byte.0 != Fate::Arrived {
+                    *byte = (Fate::Flying, number);
                 }
             }
         }
 
         fn arrive(&mut self, from: u32, to: u32) {
-            for octet in &mut self.all[from as usize..to as usize] {
-                if octet.0 != Fate::Arrived {
-                    octet.0 = Fate::Arrived;
-                    self.latest = self.latest.max(Some(octet.1));
+            for byte in &mut self.all[from as usize..to as usize] {
+                if byte.0 != Fate::Arrived {
+                    byte.0 = Fate::Arrived;
+                    self.latest = self.latest.max(Some(byte.1));
                 }
             }
         }
 
         fn look(&mut self) {
             let Some(latest) = self.latest else { return };
-            for octet in &mut self.all[self.first as usize..] {
-                if octet.0 == Fate::Flying && octet.1 + OVERTAKEN_BY <= latest {
-                    octet.0 = Fate::Lost;
+            for byte in &mut self.all[self.first as usize..] {
+                if byte.0 == Fate::Flying && byte.1 + OVERTAKEN_BY <= latest {
+                    byte.0 = Fate::Lost;
                 }
             }
         }
 
         fn count(&self, fate: Fate) -> usize {
-            self.all[self.first as usize..].iter().filter(|octet| octet.0 == fate).count()
+            self.all[self.first as usize..].iter().filter(|byte| byte.0 == fate).count()
         }
     }
 
     proptest! {
         #[test]
-        fn a_board_knows_what_one_for_every_octet_knows(
+        fn a_board_knows_what_one_for_every_byte_knows(
             steps in prop::collection::vec((0..6_u8, any::<u16>(), 1..40_u32), 1..200),
         ) {
-            let (mut board, mut octets) = (Scoreboard::new(FIRST), Octets::default());
+            let (mut board, mut bytes) = (Scoreboard::new(FIRST), Bytes::default());
             for (what, place, len) in steps {
-                let (first, end) = (octets.first, octets.all.len() as u32);
+                let (first, end) = (bytes.first, bytes.all.len() as u32);
                 let from = first + u32::from(place) % (end - first + 1);
                 let to = end.min(from + len);
                 match what {
                     0 | 1 => {
                         board.sent(NOW, at(end), at(end + len));
-                        octets.send(end, end + len);
+                        bytes.send(end, end + len);
                     }
                     2 => {
                         board.sent(NOW, at(from), at(from + len));
-                        octets.send(from, from + len);
+                        bytes.send(from, from + len);
                     }
                     3 | 4 if to > from => {
                         board.selected(NOW, (at(from), at(to)), Duration::ZERO);
-                        octets.arrive(from, to);
+                        bytes.arrive(from, to);
                     }
                     5 => {
                         board.acknowledged(NOW, at(from), Duration::ZERO);
-                        octets.arrive(first, from);
-                        octets.first = from;
+                        bytes.arrive(first, from);
+                        bytes.first = from;
                     }
                     _ => {}
                 }
                 board.look(NOW, LATE, 0);
-                octets.look();
-                prop_assert_eq!(board.first(), at(octets.first));
-                prop_assert_eq!(board.end(), at(octets.all.len() as u32));
-                prop_assert_eq!(board.flying(), octets.count(Fate::Flying));
-                prop_assert_eq!(board.lost(), octets.count(Fate::Lost));
+                bytes.look();
+                prop_assert_eq!(board.first(), at(bytes.first));
+                prop_assert_eq!(board.end(), at(bytes.all.len() as u32));
+                prop_assert_eq!(board.flying(), bytes.count(Fate::Flying));
+                prop_assert_eq!(board.lost(), bytes.count(Fate::Lost));
             }
         }
     }

@@ -25,7 +25,7 @@ impl Tcp {
         &mut self,
         now: Time,
         id: TcpId,
-        (octets, segment): (&[u8], &TcpSegment<'_>),
+        (bytes, segment): (&[u8], &TcpSegment<'_>),
         mtus: &Mtus,
         out: &mut Outbox,
     ) {
@@ -33,11 +33,11 @@ impl Tcp {
         let Some(connection) = self.connections.get_mut(id) else { return };
         let (before, first) = (connection.state(), connection.first());
         let at = connection.at(now, mtus);
-        let octets = match connection.acceptance(first, segment) {
-            Acceptance::Accept => octets,
+        let bytes = match connection.acceptance(first, segment) {
+            Acceptance::Accept => bytes,
             Acceptance::AcceptText => {
-                connection.renew(first, octets, &mut self.renewed);
-                self.renewed.octets()
+                connection.renew(first, bytes, &mut self.renewed);
+                self.renewed.bytes()
             }
             Acceptance::Challenge => {
                 if connection.challenge(at, &mut self.engine, &mut self.draft) {
@@ -49,7 +49,7 @@ impl Tcp {
         };
         let served = self.served.at(now);
         connection.note_alive(served);
-        let has_answer = self.engine.receive(at, connection.sockets(), octets, &mut self.draft);
+        let has_answer = self.engine.receive(at, connection.sockets(), bytes, &mut self.draft);
         let answer = has_answer.then_some(&mut self.draft);
         connection.note_received((at, before), segment, &mut self.engine, answer);
         if has_answer {

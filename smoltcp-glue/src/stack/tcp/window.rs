@@ -18,24 +18,24 @@ use std::time::Duration;
 /// After so long without a word a connection is idle: smoltcp's retransmission time-out at the
 /// least.
 const IDLE: Duration = Duration::from_millis(200);
-/// RFC 6928 2: ten segments, but of long ones so many octets, or two.
+/// RFC 6928 2: ten segments, but of long ones so many bytes, or two.
 const INITIAL_SEGMENTS: usize = 10;
-const INITIAL_OCTETS: usize = 14_600;
+const INITIAL_BYTES: usize = 14_600;
 
 /// How much may be on its way, and up to where that grows quickly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Window {
-    pub(super) octets: usize,
+    pub(super) bytes: usize,
     pub(super) threshold: usize,
 }
 
 impl Window {
     /// The same after a while in which nothing was sent.
     fn after_idle(self, segment: usize) -> Self {
-        let initial = (INITIAL_SEGMENTS * segment).min(INITIAL_OCTETS.max(2 * segment));
+        let initial = (INITIAL_SEGMENTS * segment).min(INITIAL_BYTES.max(2 * segment));
         // RFC 7661 4.4.3 and RFC 2861 3: what the way took before is tried again quickly.
-        let threshold = self.threshold.max(self.octets / 4 * 3);
-        Self { octets: self.octets.min(initial), threshold }
+        let threshold = self.threshold.max(self.bytes / 4 * 3);
+        Self { bytes: self.bytes.min(initial), threshold }
     }
 }
 
@@ -50,7 +50,7 @@ impl Connection {
             *window = window.after_idle(segment);
         }
         let window = *window;
-        if self.has_unsent() && self.unacknowledged() > window.octets {
+        if self.has_unsent() && self.unacknowledged() > window.bytes {
             self.begin_within(at, window, engine);
         }
     }
@@ -62,13 +62,13 @@ mod tests {
 
     #[test]
     fn an_idle_connection_begins_as_a_new_one_does() {
-        let wide = Window { octets: 1 << 20, threshold: 1 << 16 };
-        for (segment, octets) in [(536, 5360), (1460, 14_600), (2004, 14_600), (65_480, 130_960)] {
+        let wide = Window { bytes: 1 << 20, threshold: 1 << 16 };
+        for (segment, bytes) in [(536, 5360), (1460, 14_600), (2004, 14_600), (65_480, 130_960)] {
             let window = wide.after_idle(segment);
-            assert_eq!(window, Window { octets, threshold: 3 << 18 }, "segments of {segment}");
+            assert_eq!(window, Window { bytes, threshold: 3 << 18 }, "segments of {segment}");
             assert_eq!(window.after_idle(segment), window);
         }
-        let narrow = Window { octets: 3000, threshold: usize::MAX };
+        let narrow = Window { bytes: 3000, threshold: usize::MAX };
         assert_eq!(narrow.after_idle(2004), narrow);
     }
 }

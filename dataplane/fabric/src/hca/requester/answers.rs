@@ -25,8 +25,8 @@ impl Requester {
             }
             (Operation::ATOMIC_ACKNOWLEDGE, Extended::AethAtomicAckEth(aeth, original)) => {
                 self.take_credits(aeth.syndrome, aeth.msn);
-                let octets = original.original.to_ne_bytes();
-                self.handle_data(common, shared, now, arrival, Answer::Atomic(octets))
+                let bytes = original.original.to_ne_bytes();
+                self.handle_data(common, shared, now, arrival, Answer::Atomic(bytes))
             }
             (_, extended) => {
                 if let Extended::Aeth(aeth) = extended {
@@ -162,12 +162,12 @@ impl Requester {
         };
         let came = match answer {
             Answer::Read => arrival.payload.copy_to(&pieces, skip),
-            Answer::Atomic(octets) => Source::Octets(&octets).copy_to(&pieces, 0),
+            Answer::Atomic(bytes) => Source::Bytes(&bytes).copy_to(&pieces, 0),
         };
         if !came {
             return Err(Drop::Revoked);
         }
-        work.answered += arrival.payload.octets() as u64;
+        work.answered += arrival.payload.bytes() as u64;
         work.answered_packets += arrival.head.packets;
         work.done = work.answered_packets == work.packets;
         self.answers_due -= u32::from(work.done);
@@ -188,17 +188,17 @@ impl Answer {
     /// Whether the answer is one to this request, and as long as it must be.
     fn fits(&self, work: &SendWork, common: &Common, arrival: &Arrival<'_>) -> bool {
         let is_read = matches!(work.op, SendOp::Read(_));
-        let octets = arrival.payload.octets() as u64;
-        if arrival.head.packets != common.packets(octets) {
+        let bytes = arrival.payload.bytes() as u64;
+        if arrival.head.packets != common.packets(bytes) {
             return false;
         }
-        let Self::Read = self else { return !is_read && octets == 0 };
-        let left = work.octets - work.answered;
+        let Self::Read = self else { return !is_read && bytes == 0 };
+        let left = work.bytes - work.answered;
         let operation = arrival.head.opcode.operation();
         let ends =
             matches!(operation, Operation::READ_RESPONSE_LAST | Operation::READ_RESPONSE_ONLY);
         let due = if arrival.head.whole { left } else { left.min(common.mtu() as u64) };
         let due_end = arrival.head.packets == work.packets - work.answered_packets;
-        is_read && octets == due && ends == due_end
+        is_read && bytes == due && ends == due_end
     }
 }

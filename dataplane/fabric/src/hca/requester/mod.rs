@@ -21,7 +21,7 @@ use super::Shared;
 use super::outlet::Outlet;
 use super::qp::{Common, Sent};
 use super::queue::{InlineSlots, Kept, SendWork};
-use crate::frame::{Arrival, COPY_OCTETS_MAX, Outgoing, Payload, Source};
+use crate::frame::{Arrival, COPY_BYTES_MAX, Outgoing, Payload, Source};
 use crate::hca::memory::Pieces;
 use crate::hca::port::Drop;
 use crate::time::Time;
@@ -45,7 +45,7 @@ const UNACKED_PSNS_MAX: u32 = 1 << 22;
 /// An acknowledgement is asked for at the end of a message, and within it this often.
 const PACKETS_PER_ACK: u32 = 64;
 /// What an atomic operation works on.
-const ATOMIC_OCTETS: u64 = 8;
+const ATOMIC_BYTES: u64 = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct Requester {
@@ -149,7 +149,7 @@ impl Requester {
                 status: CompletionStatus::Success,
                 kind: CompletionKind::Send,
                 qpn: common.qpn,
-                octets: 0,
+                bytes: 0,
                 with: With::Nothing,
                 from: None,
             };
@@ -199,8 +199,8 @@ impl Requester {
 
     /// What was posted inline to this slot.
     #[inline]
-    pub(crate) fn inline(&self, slot: u32, octets: usize) -> &[u8] {
-        self.inline.get(slot, octets)
+    pub(crate) fn inline(&self, slot: u32, bytes: usize) -> &[u8] {
+        self.inline.get(slot, bytes)
     }
 
     /// The number of the next packet.
@@ -422,7 +422,7 @@ fn complete(common: &Common, shared: &mut Shared, work: &SendWork, status: Compl
         status,
         kind: work.op.kind(),
         qpn: common.qpn,
-        octets: if work.needs_answer() { work.octets as u32 } else { 0 },
+        bytes: if work.needs_answer() { work.bytes as u32 } else { 0 },
         with: With::Nothing,
         from: None,
     };

@@ -51,7 +51,7 @@ impl Requester {
         pieces: &Pieces<'_>,
         outlet: &mut impl Outlet,
     ) -> bool {
-        let is_short = work.octets as usize <= COPY_OCTETS_MAX;
+        let is_short = work.bytes as usize <= COPY_BYTES_MAX;
         let is_rc = common.init.qp_type == QpType::Rc;
         if self.packet > 0 || is_short || !is_rc {
             return self.packet == 0 && is_short;
@@ -99,7 +99,7 @@ impl Requester {
             return false;
         }
         if matches!(work.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
-            && work.octets != ATOMIC_OCTETS
+            && work.bytes != ATOMIC_BYTES
         {
             self.break_off(common, CompletionStatus::LocalLength);
             return false;
@@ -112,7 +112,7 @@ impl Requester {
             || work.takes_recv() && self.ssn_allowed.is_some_and(|last| last.is_before(self.ssn));
         let packets = match work.op {
             SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => 1,
-            _ => common.packets(work.octets),
+            _ => common.packets(work.bytes),
         };
         let unacked = self.psn.since(self.acked) as u32;
         if must_wait || unacked > 0 && unacked + packets > UNACKED_PSNS_MAX {
@@ -166,22 +166,22 @@ impl Requester {
         }
         let mtu = common.mtu();
         let skip = self.packet as usize * mtu;
-        let octets = work.octets as usize;
+        let bytes = work.bytes as usize;
         let payload = match work.kept {
             _ if work.needs_answer() => Payload::NONE,
-            Kept::Inline(slot) if whole => Payload::Octets(self.inline.get(slot, octets)),
+            Kept::Inline(slot) if whole => Payload::Bytes(self.inline.get(slot, bytes)),
             Kept::Inline(slot) => {
-                let octets = self.inline.get(slot, octets);
-                Payload::Octets(&octets[skip..octets.len().min(skip + mtu)])
+                let bytes = self.inline.get(slot, bytes);
+                Payload::Bytes(&bytes[skip..bytes.len().min(skip + mtu)])
             }
-            Kept::Sges(_) if whole && octets <= COPY_OCTETS_MAX => {
-                Payload::Copied { pieces, skip: 0, octets }
+            Kept::Sges(_) if whole && bytes <= COPY_BYTES_MAX => {
+                Payload::Copied { pieces, skip: 0, bytes }
             }
             Kept::Sges(_) if whole => {
                 head.lent = true;
                 Payload::Lent { pieces, leave: shared.memory.lender().leave(common.qpn) }
             }
-            Kept::Sges(_) => Payload::Copied { pieces, skip, octets: (octets - skip).min(mtu) },
+            Kept::Sges(_) => Payload::Copied { pieces, skip, bytes: (bytes - skip).min(mtu) },
         };
         Outgoing { head, grh, extended, payload, as_packet: !shortcut }
     }
@@ -264,6 +264,6 @@ fn reth(work: &SendWork, remote: Remote, skip: u64) -> Reth {
     Reth {
         va: remote.address.wrapping_add(skip),
         rkey: remote.rkey.0,
-        dma_len: (work.octets - skip) as u32,
+        dma_len: (work.bytes - skip) as u32,
     }
 }

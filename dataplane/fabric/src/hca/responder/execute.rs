@@ -9,18 +9,18 @@ impl Responder {
         shared: &mut Shared,
         arrival: &Arrival<'_>,
     ) -> Result<(), Refusal> {
-        let octets = arrival.payload.octets();
+        let bytes = arrival.payload.bytes();
         let (work, done) = match std::mem::take(&mut self.within) {
-            Within::Send { work, octets } => (work, octets),
+            Within::Send { work, bytes } => (work, bytes),
             _ => {
-                let room = common.next_recv_octets(&shared.srqs).ok_or(Refusal::NotReady)?;
-                if common.init.qp_type == QpType::Uc && octets as u64 > room {
+                let room = common.next_recv_bytes(&shared.srqs).ok_or(Refusal::NotReady)?;
+                if common.init.qp_type == QpType::Uc && bytes as u64 > room {
                     return Err(Refusal::Fatal(NakCode::INVALID_REQUEST));
                 }
                 (common.take_recv(shared).ok_or(Refusal::NotReady)?, 0)
             }
         };
-        if (done + octets) as u64 > work.octets {
+        if (done + bytes) as u64 > work.bytes {
             return self.spoil(common, shared, work);
         }
         let pd = common.recv_pd(shared);
@@ -34,7 +34,7 @@ impl Responder {
         }
         self.expected = self.expected.plus(arrival.head.packets);
         if !arrival.head.opcode.operation().ends() {
-            self.within = Within::Send { work, octets: done + octets };
+            self.within = Within::Send { work, bytes: done + bytes };
             return Ok(());
         }
         let with = match arrival.extended {
@@ -50,7 +50,7 @@ impl Responder {
             _ => With::Nothing,
         };
         self.msn = self.msn.plus(1);
-        let total = (done + octets) as u32;
+        let total = (done + bytes) as u32;
         finish_recv(common, shared, &work, CompletionKind::Recv, total, with, arrival.head.se);
         Ok(())
     }
@@ -79,14 +79,14 @@ impl Responder {
     ) -> Result<(), Refusal> {
         let invalid = Refusal::Fatal(NakCode::INVALID_REQUEST);
         let (reth, done) = match (&self.within, arrival.extended) {
-            (Within::Write { reth, octets }, _) => (*reth, *octets),
+            (Within::Write { reth, bytes }, _) => (*reth, *bytes),
             (_, Extended::Reth(reth) | Extended::RethImm(reth, _)) => (reth, 0),
             _ => return Err(invalid),
         };
-        let octets = arrival.payload.octets() as u64;
+        let bytes = arrival.payload.bytes() as u64;
         let ends = arrival.head.opcode.operation().ends();
-        let left = u64::from(reth.dma_len).checked_sub(done + octets);
-        let too_long = u64::from(reth.dma_len) > MESSAGE_OCTETS_MAX;
+        let left = u64::from(reth.dma_len).checked_sub(done + bytes);
+        let too_long = u64::from(reth.dma_len) > MESSAGE_BYTES_MAX;
         let wrong_end = left.is_none_or(|left| (left == 0) != ends);
         if !common.allows(Access::REMOTE_WRITE) || too_long || wrong_end {
             return Err(invalid);
@@ -94,7 +94,7 @@ impl Responder {
         let (pd, rkey) = (common.init.pd, RKey(reth.rkey));
         // The whole stretch is looked at when the message begins, so that nothing is written of one
         // that reaches too far.
-        let (at, length) = if done == 0 { (0, reth.dma_len) } else { (done, octets as u32) };
+        let (at, length) = if done == 0 { (0, reth.dma_len) } else { (done, bytes as u32) };
         let denied = Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR);
         let address = reth.va.checked_add(at).ok_or(denied)?;
         let need = Access::REMOTE_WRITE;
@@ -104,7 +104,7 @@ impl Responder {
             Extended::Imm(imm) | Extended::RethImm(_, imm) => Some(imm.data),
             _ => None,
         };
-        if imm.is_some() && common.next_recv_octets(&shared.srqs).is_none() {
+        if imm.is_some() && common.next_recv_bytes(&shared.srqs).is_none() {
             return Err(Refusal::NotReady);
         }
         if !arrival.payload.copy_to(&shared.memory.pieces(&piece), 0) {
@@ -112,7 +112,7 @@ impl Responder {
         }
         self.expected = self.expected.plus(arrival.head.packets);
         if !ends {
-            self.within = Within::Write { reth, octets: done + octets };
+            self.within = Within::Write { reth, bytes: done + bytes };
             return Ok(());
         }
         self.within = Within::Nothing;
@@ -147,7 +147,7 @@ impl Responder {
         reth: &Reth,
         turn: Turn,
     ) -> Result<(), Refusal> {
-        if u64::from(reth.dma_len) > MESSAGE_OCTETS_MAX {
+        if u64::from(reth.dma_len) > MESSAGE_BYTES_MAX {
             return Err(Refusal::Fatal(NakCode::INVALID_REQUEST));
         }
         let (pd, rkey, need) = (common.init.pd, RKey(reth.rkey), Access::REMOTE_READ);
@@ -214,7 +214,7 @@ fn finish_recv(
     shared: &mut Shared,
     work: &RecvWork,
     kind: CompletionKind,
-    octets: u32,
+    bytes: u32,
     with: With,
     solicited: bool,
 ) {
@@ -223,7 +223,7 @@ fn finish_recv(
         status: CompletionStatus::Success,
         kind,
         qpn: common.qpn,
-        octets,
+        bytes,
         with,
         from: None,
     };

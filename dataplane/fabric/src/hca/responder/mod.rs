@@ -22,8 +22,8 @@ use super::outlet::Outlet;
 use super::port::Drop;
 use super::qp::{Common, Sent};
 use super::queue::RecvWork;
-use crate::frame::{Arrival, COPY_OCTETS_MAX, Outgoing, Payload};
-use pollux_verbs::work::MESSAGE_OCTETS_MAX;
+use crate::frame::{Arrival, COPY_BYTES_MAX, Outgoing, Payload};
+use pollux_verbs::work::MESSAGE_BYTES_MAX;
 use pollux_verbs::{
     Access, AsyncEvent, Completion, CompletionKind, CompletionStatus, QpType, RKey, With,
 };
@@ -57,9 +57,9 @@ enum Within {
     #[default]
     Nothing,
     /// A message into a receive.
-    Send { work: RecvWork, octets: usize },
+    Send { work: RecvWork, bytes: usize },
     /// A message into memory.
-    Write { reth: Reth, octets: u64 },
+    Write { reth: Reth, bytes: u64 },
 }
 
 /// Something to be sent back.
@@ -332,11 +332,11 @@ impl Responder {
         arrival: &Arrival<'_>,
     ) -> Result<(), Refusal> {
         let operation = arrival.head.opcode.operation();
-        let octets = arrival.payload.octets();
+        let bytes = arrival.payload.bytes();
         let fits = match arrival.head.whole {
-            false => operation.payload().allows(octets, common.mtu()),
+            false => operation.payload().allows(bytes, common.mtu()),
             // Packets of another path MTU would be another number, and not fit (IBA 9.7.4.1.6).
-            true => wants_data(arrival) || arrival.head.packets == common.packets(octets as u64),
+            true => wants_data(arrival) || arrival.head.packets == common.packets(bytes as u64),
         };
         let in_order = match &self.within {
             Within::Nothing => operation.begins(),

@@ -75,8 +75,8 @@ impl ReadAnswer {
         let sge = shared.memory.remote(pd, RKey(rkey), va, dma_len, need).ok()?;
         let sges = [sge];
         let pieces = shared.memory.pieces(&sges);
-        let octets = dma_len as usize;
-        let lends = octets > COPY_OCTETS_MAX;
+        let bytes = dma_len as usize;
+        let lends = bytes > COPY_BYTES_MAX;
         let lender = shared.memory.lender();
         let reaches = |outlet: &mut _| {
             let (head, _) = common.head(port, Operation::READ_RESPONSE_ONLY, psn);
@@ -92,8 +92,8 @@ impl ReadAnswer {
             head.lent = true;
             Payload::Lent { pieces, leave: lender.leave(common.qpn) }
         } else {
-            let octets = if whole { octets } else { (octets - skip).min(common.mtu()) };
-            Payload::Copied { pieces, skip, octets }
+            let bytes = if whole { bytes } else { (bytes - skip).min(common.mtu()) };
+            Payload::Copied { pieces, skip, bytes }
         };
         let sent = if whole { self.packets } else { 1 };
         head.packets = sent;

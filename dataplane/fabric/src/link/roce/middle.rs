@@ -60,8 +60,8 @@ impl Direction {
     /// Whether the rule of this way strikes the frame.
     fn strikes(&self, frame: &[u8]) -> bool {
         !self.faults.are_none()
-            && EthernetHeader::read(frame).is_ok_and(|(header, octets)| {
-                matches!(RocePacket::parse(header.ether_type, octets), Ok(Some(_)))
+            && EthernetHeader::read(frame).is_ok_and(|(header, bytes)| {
+                matches!(RocePacket::parse(header.ether_type, bytes), Ok(Some(_)))
             })
     }
 

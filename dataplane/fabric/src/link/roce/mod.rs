@@ -25,8 +25,8 @@ use pollux_wire::roce::IP_LEN_MAX;
 use station::Station;
 use std::sync::Arc;
 
-/// Octets of the longest frame that is sent or taken.
-pub const FRAME_OCTETS_MAX: usize = EthernetHeader::LEN + IP_LEN_MAX;
+/// Bytes of the longest frame that is sent or taken.
+pub const FRAME_BYTES_MAX: usize = EthernetHeader::LEN + IP_LEN_MAX;
 
 /// Where Ethernet frames go and come from.
 pub trait EthernetWire {
@@ -91,13 +91,13 @@ impl<W: EthernetWire> Link for RoceLink<W> {
     /// Memory is not lent to other machines.
     fn attach(&mut self, _: &Arc<Lender>) {}
 
-    fn send_packet(&mut self, octets: &[u8]) -> bool {
+    fn send_packet(&mut self, bytes: &[u8]) -> bool {
         let now = self.now();
         self.flush(now);
         if self.station.is_full() || !self.wire.has_room() {
             return false;
         }
-        self.station.handle_packet(now, octets);
+        self.station.handle_packet(now, bytes);
         self.flush(now);
         true
     }

@@ -5,7 +5,7 @@
 //! table of [`neighbours`](super::neighbours). Every address is looked for on the link: there are
 //! no routes. Anything else that comes is counted and dropped.
 
-use super::FRAME_OCTETS_MAX;
+use super::FRAME_BYTES_MAX;
 use super::neighbours::{Lookup, Neighbours, Question};
 use crate::time::Time;
 use pollux_wire::WireError;
@@ -30,7 +30,7 @@ const OUTBOX_FRAMES_MAX: usize = 128;
 /// Why something was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StationDrop {
-    /// Octets that are not what they should be.
+    /// Bytes that are not what they should be.
     Malformed(&'static str),
     /// A frame or a packet for somebody else.
     NotOurs,
@@ -101,8 +101,8 @@ impl Station {
     }
 
     /// The adapter sends a packet, LRH to VCRC.
-    pub fn handle_packet(&mut self, now: Time, octets: &[u8]) {
-        let outcome = self.send_packet(now, octets);
+    pub fn handle_packet(&mut self, now: Time, bytes: &[u8]) {
+        let outcome = self.send_packet(now, bytes);
         self.count(outcome);
     }
 
@@ -120,8 +120,8 @@ impl Station {
         }
     }
 
-    fn send_packet(&mut self, now: Time, octets: &[u8]) -> Result<(), StationDrop> {
-        let packet = Packet::parse(octets)?;
+    fn send_packet(&mut self, now: Time, bytes: &[u8]) -> Result<(), StationDrop> {
+        let packet = Packet::parse(bytes)?;
         let grh = packet.grh().ok_or(StationDrop::Malformed("grh"))?;
         let ether_type =
             if grh.dgid.to_ipv4().is_some() { EtherType::IPV4 } else { EtherType::IPV6 };
@@ -176,14 +176,14 @@ impl Station {
         frame: &[u8],
         packet: &mut Vec<u8>,
     ) -> Result<bool, StationDrop> {
-        let (header, octets) = EthernetHeader::read(frame)?;
+        let (header, bytes) = EthernetHeader::read(frame)?;
         if header.destination != self.mac && !header.destination.is_group() {
             return Err(StationDrop::NotOurs);
         }
         if header.ether_type == EtherType::ARP {
-            return self.handle_arp(now, octets).map(|()| false);
+            return self.handle_arp(now, bytes).map(|()| false);
         }
-        if let Some(came) = RocePacket::parse(header.ether_type, octets)? {
+        if let Some(came) = RocePacket::parse(header.ether_type, bytes)? {
             let grh = came.grh();
             if !self.gids.contains(&grh.dgid) && !grh.dgid.is_multicast() {
                 return Err(StationDrop::NotOurs);
@@ -196,7 +196,7 @@ impl Station {
             return Ok(true);
         }
         if header.ether_type == EtherType::IPV6 {
-            return self.handle_nd(now, header.source, octets).map(|()| false);
+            return self.handle_nd(now, header.source, bytes).map(|()| false);
         }
         Err(StationDrop::Other)
     }
@@ -213,8 +213,8 @@ impl Station {
         Ok(())
     }
 
-    fn handle_arp(&mut self, now: Time, octets: &[u8]) -> Result<(), StationDrop> {
-        let came = ArpPacket::<MacAddress>::parse(octets)?;
+    fn handle_arp(&mut self, now: Time, bytes: &[u8]) -> Result<(), StationDrop> {
+        let came = ArpPacket::<MacAddress>::parse(bytes)?;
         let sender = came.sender_hardware;
         self.learn(now, Gid::of_ipv4(came.sender_protocol), sender)?;
         if came.operation != ArpOperation::REQUEST {
@@ -247,8 +247,8 @@ impl Station {
         framed(&header, LEN, |room| packet.write(room).map(|_| LEN))
     }
 
-    fn handle_nd(&mut self, now: Time, from: MacAddress, octets: &[u8]) -> Result<(), StationDrop> {
-        let packet = Ipv6Packet::parse(octets)?;
+    fn handle_nd(&mut self, now: Time, from: MacAddress, bytes: &[u8]) -> Result<(), StationDrop> {
+        let packet = Ipv6Packet::parse(bytes)?;
         let ip = packet.header();
         // What came by a router is nothing of this link (RFC 4861 7.1).
         if ip.next_header != IpProtocol::ICMPV6 || ip.hop_limit != 255 {
@@ -350,13 +350,13 @@ fn link_address(message: &NdMessage<'_>, wanted: NdOptionType) -> Option<MacAddr
     })
 }
 
-/// A frame of this header and of what `write` puts behind it, at most so many octets.
+/// A frame of this header and of what `write` puts behind it, at most so many bytes.
 fn framed(
     header: &EthernetHeader,
-    octets_max: usize,
+    bytes_max: usize,
     write: impl FnOnce(&mut [u8]) -> Result<usize, WireError>,
 ) -> Result<Vec<u8>, StationDrop> {
-    let mut frame = vec![0; (EthernetHeader::LEN + octets_max).min(FRAME_OCTETS_MAX)];
+    let mut frame = vec![0; (EthernetHeader::LEN + bytes_max).min(FRAME_BYTES_MAX)];
     let written = write(header.write(&mut frame)?)?;
     frame.truncate(EthernetHeader::LEN + written);
     Ok(frame)
@@ -394,7 +394,7 @@ mod tests {
         let extended = Extended::Deth(Deth { qkey: QKey(1), src_qp: Qpn(0x48) });
         let headers = Headers { lrh: Lrh::default(), grh: Some(grh), bth, rd: None, extended };
         let mut out = vec![0; 200];
-        let len = headers.emit(b"octets", &mut out).unwrap();
+        let len = headers.emit(b"bytes", &mut out).unwrap();
         out.truncate(len);
         out
     }
@@ -513,8 +513,8 @@ mod tests {
                 _ => other.outbox.push_back(noise.clone()),
             }
             let mut frame = other.poll_transmit().unwrap();
-            if let Some(octet) = frame.get_mut(at) {
-                *octet = value;
+            if let Some(byte) = frame.get_mut(at) {
+                *byte = value;
             }
             frame.truncate(cut);
             let mut native = Vec::new();

@@ -1,15 +1,15 @@
-//! Ethernet frames on a stream of octets: each behind its length in four octets, most significant
+//! Ethernet frames on a stream of bytes: each behind its length in four bytes, most significant
 //! first. QEMU's network device `stream` speaks this, and carries the frames of a virtual machine.
 
-use super::{EthernetWire, FRAME_OCTETS_MAX};
+use super::{EthernetWire, FRAME_BYTES_MAX};
 use crate::time::Time;
 use std::io::{ErrorKind, Read, Write};
 
-const LENGTH_OCTETS: usize = 4;
+const LENGTH_BYTES: usize = 4;
 /// What is taken from the stream at once.
-const READ_OCTETS: usize = 1 << 16;
+const READ_BYTES: usize = 1 << 16;
 /// What waits for the stream before there is no more room.
-const OUTBOX_OCTETS_MAX: usize = 1 << 20;
+const OUTBOX_BYTES_MAX: usize = 1 << 20;
 
 /// A wire over a stream that does not block.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl<S: Read + Write> StreamWire<S> {
         while !self.outbox.is_empty() && !self.is_closed {
             match self.stream.write(&self.outbox) {
                 Ok(0) => self.is_closed = true,
-                Ok(octets) => drop(self.outbox.drain(..octets)),
+                Ok(bytes) => drop(self.outbox.drain(..bytes)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(_) => self.is_closed = true,
@@ -61,10 +61,10 @@ impl<S: Read + Write> StreamWire<S> {
         self.inbox.drain(..self.taken);
         self.taken = 0;
         let had = self.inbox.len();
-        self.inbox.resize(had + READ_OCTETS, 0);
+        self.inbox.resize(had + READ_BYTES, 0);
         let read = self.stream.read(&mut self.inbox[had..]);
-        let octets = match read {
-            Ok(octets) => octets,
+        let bytes = match read {
+            Ok(bytes) => bytes,
             Err(error) => {
                 let waits = [ErrorKind::WouldBlock, ErrorKind::Interrupted];
                 self.is_closed = !waits.contains(&error.kind());
@@ -72,23 +72,23 @@ impl<S: Read + Write> StreamWire<S> {
                 return false;
             }
         };
-        self.inbox.truncate(had + octets);
-        self.is_closed = octets == 0;
-        octets > 0
+        self.inbox.truncate(had + bytes);
+        self.is_closed = bytes == 0;
+        bytes > 0
     }
 
     /// The next whole frame that is here.
     fn take(&mut self) -> Option<&[u8]> {
-        let (length, rest) = self.inbox[self.taken..].split_first_chunk::<LENGTH_OCTETS>()?;
+        let (length, rest) = self.inbox[self.taken..].split_first_chunk::<LENGTH_BYTES>()?;
         let length = u32::from_be_bytes(*length) as usize;
-        if length > FRAME_OCTETS_MAX {
+        if length > FRAME_BYTES_MAX {
             // Wherever the next frame begins, it cannot be found any more.
             self.is_closed = true;
             self.taken = self.inbox.len();
             return None;
         }
         let frame = rest.get(..length)?;
-        self.taken += LENGTH_OCTETS + length;
+        self.taken += LENGTH_BYTES + length;
         Some(frame)
     }
 }
@@ -96,11 +96,11 @@ impl<S: Read + Write> StreamWire<S> {
 impl<S: Read + Write> EthernetWire for StreamWire<S> {
     fn has_room(&mut self) -> bool {
         self.flush();
-        self.outbox.len() < OUTBOX_OCTETS_MAX
+        self.outbox.len() < OUTBOX_BYTES_MAX
     }
 
     fn send(&mut self, _: Time, frame: &[u8]) {
-        if self.is_closed || self.outbox.len() >= OUTBOX_OCTETS_MAX + FRAME_OCTETS_MAX {
+        if self.is_closed || self.outbox.len() >= OUTBOX_BYTES_MAX + FRAME_BYTES_MAX {
             self.lost_frames += 1;
             return;
         }

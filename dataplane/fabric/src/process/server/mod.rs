@@ -296,11 +296,11 @@ impl Server {
             let went = match &next {
                 Down::Said => {
                     let Said { what, lane, .. } = client.outbox[0];
-                    down.send_octets(what, &[lane], &[])
+                    down.send_bytes(what, &[lane], &[])
                 }
-                Down::Frame(Frame::Packet(octets)) => down.send_octets(tag::PACKET, &[], octets),
+                Down::Frame(Frame::Packet(bytes)) => down.send_bytes(tag::PACKET, &[], bytes),
                 Down::Frame(Frame::Message(message)) => {
-                    down.send_octets(tag::MESSAGE, message.head(), message.payload())
+                    down.send_bytes(tag::MESSAGE, message.head(), message.payload())
                 }
             };
             match next {
@@ -559,7 +559,7 @@ mod tests {
         // Of its queue pairs, of those of a seat where nobody is, and of management.
         for dest_qp in [1 << 21 | 0x41, 0x41, 2 << 21 | 0x41, 1] {
             let words = [0xffff << 16 | dest_qp << 32, 1 << 32, 1];
-            assert!(peers.up.send_octets(tag::MESSAGE, &words, b"four"));
+            assert!(peers.up.send_bytes(tag::MESSAGE, &words, b"four"));
         }
         server.receive(Time::START, &mut net);
         net.advance(Time::START);
@@ -582,8 +582,8 @@ mod tests {
         let (mut server, mut net) = server("violations");
         let (_socket, mut board) = attached(&mut server, &mut net, 1);
         let details = [0; 54];
-        for (trap, octets) in [(257, 54), (258, 54), (259, 54), (257, 53), (1 << 32 | 257, 54)] {
-            assert!(board.up.send_octets(tag::VIOLATION, &[trap], &details[..octets]));
+        for (trap, bytes) in [(257, 54), (258, 54), (259, 54), (257, 53), (1 << 32 | 257, 54)] {
+            assert!(board.up.send_bytes(tag::VIOLATION, &[trap], &details[..bytes]));
         }
         server.receive(Time::START, &mut net);
         let node = &net.subnet().nodes()[1];
@@ -602,11 +602,11 @@ mod tests {
             let beside = seated(&mut server, &mut net, 1, 1 + rng.below(7) as u8, 1);
             for _ in 0..100 {
                 let head: Vec<u64> = (0..rng.below(15)).map(|_| rng.next_u64()).collect();
-                let octets: Vec<u8> = (0..rng.below(600)).map(|_| rng.next_u64() as u8).collect();
-                let _ = board.up.send_octets(rng.below(8) as u8, &head, &octets);
+                let bytes: Vec<u8> = (0..rng.below(600)).map(|_| rng.next_u64() as u8).collect();
+                let _ = board.up.send_bytes(rng.below(8) as u8, &head, &bytes);
                 // To the other host, by its LID.
                 let words = [rng.next_u64(), 2 << 32 | rng.below(1 << 24), rng.next_u64()];
-                let _ = board.up.send_octets(tag::MESSAGE, &words, &octets);
+                let _ = board.up.send_bytes(tag::MESSAGE, &words, &bytes);
                 server.receive(Time::START, &mut net);
                 net.advance(Time::START);
                 server.send(Time::START, &mut net);
@@ -691,7 +691,7 @@ mod tests {
         let (_peer, mut peer) = attached(&mut server, &mut net, 2);
         let mut send = |server: &mut Server, net: &mut Net, psn: u64| {
             let words = [0xffff << 16 | 0x41 << 32, 1 << 32 | psn, 1];
-            assert!(peer.up.send_octets(tag::MESSAGE, &words, b"four"));
+            assert!(peer.up.send_bytes(tag::MESSAGE, &words, b"four"));
             server.receive(Time::START, net);
             net.advance(Time::START);
         };
@@ -763,7 +763,7 @@ mod tests {
         // Its own two addresses, its peer's, none, and that of directed routes on a lane of data.
         for slid in [4u64, 5, 2, 0, 0xffff] {
             let words = [0xffff << 16 | 0x41 << 32, 2 << 32 | slid << 48, 1];
-            assert!(board.up.send_octets(tag::MESSAGE, &words, b"four"));
+            assert!(board.up.send_bytes(tag::MESSAGE, &words, b"four"));
         }
         server.receive(Time::START, &mut net);
         net.advance(Time::START);
@@ -787,7 +787,7 @@ mod tests {
         let mut routes = Vec::new();
         for slid in [4, 5, 4] {
             let words = [0xffff << 16 | 0x41 << 32, 2 << 32 | slid << 48, 1];
-            assert!(board.up.send_octets(tag::MESSAGE, &words, b"four"));
+            assert!(board.up.send_bytes(tag::MESSAGE, &words, b"four"));
             server.receive(Time::START, &mut net);
             while let Received::Note(note, _) = socket.receive() {
                 let Note::Sends { route, .. } = note else { continue };
@@ -836,8 +836,8 @@ mod tests {
         net.subnet_mut().node_mut(1).ports[1].info.lid = Lid(1);
         let (_socket, mut board) = attached(&mut server, &mut net, 1);
         let mut send = |net: &mut Net, is_directed, method| {
-            let Frame::Packet(octets) = set_routes(is_directed, method) else { unreachable!() };
-            assert!(board.up.send_octets(tag::PACKET, &[], &octets));
+            let Frame::Packet(bytes) = set_routes(is_directed, method) else { unreachable!() };
+            assert!(board.up.send_bytes(tag::PACKET, &[], &bytes));
             let before = net.came(end);
             server.receive(Time::START, net);
             net.advance(Time::START);
@@ -922,7 +922,7 @@ mod tests {
     fn with_lane(server: &mut Server, net: &mut Net) -> ([(Socket, ClientBoard); 2], u64) {
         let mut ends = [1, 2].map(|host| attached(server, net, host));
         let words = [0xffff << 16 | 0x41 << 32, 2 << 32, 1];
-        assert!(ends[0].1.up.send_octets(tag::MESSAGE, &words, b"four"));
+        assert!(ends[0].1.up.send_bytes(tag::MESSAGE, &words, b"four"));
         server.receive(Time::START, net);
         let lanes: Vec<u64> = server.lanes.keys().copied().collect();
         assert_eq!(lanes.len(), 1);
@@ -1005,7 +1005,7 @@ mod tests {
         while b.down.receive(|_| ()) {}
         let before = net.subnet().nodes()[1].drops.of(NodeDrop::Unclaimed);
         let words = [LENT | 0xffff << 16 | 0x41 << 32, 2 << 32, 1];
-        assert!(a.up.send_octets(tag::MESSAGE, &words, &[0; 24]));
+        assert!(a.up.send_bytes(tag::MESSAGE, &words, &[0; 24]));
         server.receive(Time::START, &mut net);
         net.advance(Time::START);
         server.send(Time::START, &mut net);
@@ -1033,7 +1033,7 @@ mod tests {
             server.send(Time::START, &mut net);
         }
         assert_eq!(server.sleep(hour), hour);
-        assert!(board.up.send_octets(99, &[1], &[]) && board.takes_waking());
+        assert!(board.up.send_bytes(99, &[1], &[]) && board.takes_waking());
         assert_eq!(server.sleep(hour), Duration::ZERO, "there is something");
         server.wake();
         assert!(!board.takes_waking());

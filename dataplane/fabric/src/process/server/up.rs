@@ -19,22 +19,22 @@ pub(super) enum Up {
 impl Up {
     /// What a client has sent, whatever it wrote.
     pub(super) fn of(entry: &Entry<'_>) -> Self {
-        let octets = || {
-            let mut octets = Vec::with_capacity(entry.octets());
-            entry.read(|part| octets.extend_from_slice(part));
-            octets
+        let bytes = || {
+            let mut bytes = Vec::with_capacity(entry.bytes());
+            entry.read(|part| bytes.extend_from_slice(part));
+            bytes
         };
         match entry.tag() {
             tag::SWITCH => Self::Switch(entry.head()[0]),
             tag::CLOSED => Self::Closed(entry.head()[0]),
             tag::VIOLATION => {
-                let violation = KeyViolation::read(entry.head()[0], &octets());
+                let violation = KeyViolation::read(entry.head()[0], &bytes());
                 violation.map_or(Self::Rubbish, Self::Violation)
             }
             tag::PACKET => {
-                let octets = octets();
-                if Packet::parse(&octets).is_ok() {
-                    Self::Frame(Frame::Packet(octets))
+                let bytes = bytes();
+                if Packet::parse(&bytes).is_ok() {
+                    Self::Frame(Frame::Packet(bytes))
                 } else {
                     Self::Rubbish
                 }
@@ -49,8 +49,8 @@ impl Up {
                 // Which lane of a link it is on is not the client's to say.
                 head[1] &= !(0xff << 24);
                 head[2] &= 0xffff_ffff;
-                let octets = octets();
-                Self::Frame(Frame::message(head, octets.len(), |all| all.copy_from_slice(&octets)))
+                let bytes = bytes();
+                Self::Frame(Frame::message(head, bytes.len(), |all| all.copy_from_slice(&bytes)))
             }
             _ => Self::Rubbish,
         }

@@ -84,7 +84,7 @@ pub enum Membership {
 impl Default for IpoibGroups {
     fn default() -> Self {
         Self {
-            mtu: Mtu::OCTETS_2048,
+            mtu: Mtu::BYTES_2048,
             rate: Rate::GBPS_10,
             q_key: QKey::IPOIB_OPENSM,
             traffic_class: 0,

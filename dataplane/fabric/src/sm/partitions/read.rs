@@ -172,7 +172,7 @@ impl Reader<'_> {
             "mtu" => {
                 let code = within(5, MTU)? as u8;
                 groups.mtu =
-                    Some(Mtu(code)).filter(|m| m.octets().is_some()).ok_or_else(|| bad(MTU))?;
+                    Some(Mtu(code)).filter(|m| m.bytes().is_some()).ok_or_else(|| bad(MTU))?;
             }
             "rate" => {
                 let rate = Rate(within(63, RATE)? as u8);
@@ -242,7 +242,7 @@ impl Reader<'_> {
     }
 }
 
-const MTU: &str = "a code from 1 (256 octets) to 5 (4096)";
+const MTU: &str = "a code from 1 (256 bytes) to 5 (4096)";
 const RATE: &str = "a code of IBA 15.2.5.16, as 3 for 10 Gb/s or 16 for 100 Gb/s";
 
 fn number(word: &str) -> Option<u64> {
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(keys(Candidate { kind: NodeType::SWITCH, ..port(9) }), [0x7fff, 0x8001]);
         let [default, blue, _, red] = read.all() else { panic!("four") };
         let groups = default.ipoib.as_ref().unwrap();
-        assert_eq!((groups.mtu, groups.rate), (Mtu::OCTETS_4096, Rate::GBPS_100));
+        assert_eq!((groups.mtu, groups.rate), (Mtu::BYTES_4096, Rate::GBPS_100));
         assert_eq!(blue.ipoib.as_ref().unwrap().q_key, QKey(0xabcd));
         assert_eq!((red.p_key, &*red.name, red.members.len()), (PKey(0x8124), "red", 0));
         let gids = blue.broadcast_groups().into_iter().map(|gid: Gid| gid.to_string());
@@ -305,7 +305,7 @@ mod tests {
             ("a=2;\nb=2;", "conf:2: `b=2`: another partition has this key"),
             ("a=2,\n ipob;", "conf:2: `ipob`: take ipoib, mtu="),
             ("a=2, mtu=4;", "`mtu=4`: it is about a group; put ipoib"),
-            ("a=2, ipoib, mtu=6;", "`mtu=6`: give a code from 1 (256 octets) to 5"),
+            ("a=2, ipoib, mtu=6;", "`mtu=6`: give a code from 1 (256 bytes) to 5"),
             ("a=2, ipoib, rate=1;", "`rate=1`: give a code of IBA"),
             ("a=2, sl=16;", "give a service level from 0 to 15"),
             ("a=2 : ALLE;", "`ALLE`: name a port by its GUID"),

@@ -21,32 +21,32 @@ pub fn cases() -> Vec<Case> {
         Case::new("UD other partition", |t| lost(t, &Connection { our_pkey_index: 1, ..UD })),
         Case::new("UD no such queue pair", |t| lost(t, &Connection { qpn_off: 0x5a00, ..UD })),
     ];
-    for octets in [0, 1, 1024, 4096] {
-        cases.push(Case::new(format!("UD {octets}"), move |t| datagram(t, &UD, octets, None)));
-        let name = format!("UD {octets} with immediate data");
-        cases.push(Case::new(name, move |t| datagram(t, &UD, octets, Some(0xfeed_f00d))));
+    for bytes in [0, 1, 1024, 4096] {
+        cases.push(Case::new(format!("UD {bytes}"), move |t| datagram(t, &UD, bytes, None)));
+        let name = format!("UD {bytes} with immediate data");
+        cases.push(Case::new(name, move |t| datagram(t, &UD, bytes, Some(0xfeed_f00d))));
     }
     cases
 }
 
-fn datagram(t: &mut Trial<'_>, connection: &Connection, octets: u64, imm: Option<u64>) -> Outcome {
+fn datagram(t: &mut Trial<'_>, connection: &Connection, bytes: u64, imm: Option<u64>) -> Outcome {
     t.connect(connection)?;
-    t.fill(t.asker, FROM, octets, octets + 9)?;
-    t.recv(1, TO, GRH + octets)?;
+    t.fill(t.asker, FROM, bytes, bytes + 9)?;
+    t.recv(1, TO, GRH + bytes)?;
     let op = if imm.is_some() { op::DATAGRAM_IMM } else { op::DATAGRAM };
-    t.post(Request { id: 2, op, octets, first: imm.unwrap_or(0), ..Request::default() })?;
+    t.post(Request { id: 2, op, bytes, first: imm.unwrap_or(0), ..Request::default() })?;
     t.ends(2, Success)?;
     let done = t.wait(t.answerer())?;
-    let found = (done.id, done.status, done.octets, done.imm, done.src_qp);
-    expect("receive", found, (1, Success, GRH + octets, imm, t.asks.qpn))?;
-    t.check(t.answerer(), TO + GRH, octets, octets + 9)
+    let found = (done.id, done.status, done.bytes, done.imm, done.src_qp);
+    expect("receive", found, (1, Success, GRH + bytes, imm, t.asks.qpn))?;
+    t.check(t.answerer(), TO + GRH, bytes, bytes + 9)
 }
 
 /// The sender knows nothing of it, and the receive stays.
 fn lost(t: &mut Trial<'_>, connection: &Connection) -> Outcome {
     t.connect(connection)?;
     t.recv(1, TO, GRH + 10)?;
-    let request = Request { id: 2, op: op::DATAGRAM, octets: 10, ..Request::default() };
+    let request = Request { id: 2, op: op::DATAGRAM, bytes: 10, ..Request::default() };
     // With the sender's own key, which is not the receiver's where the case says so.
     t.post(request)?;
     t.ends(2, Success)?;

@@ -65,22 +65,22 @@ fn under(
 /// Every kind of request, many of each, all at once; each is carried out once and no more.
 fn reliable(t: &mut Trial<'_>) -> Outcome {
     const ROUNDS: u64 = 8;
-    const OCTETS: u64 = 6000;
+    const BYTES: u64 = 6000;
     t.connect(&Connection { timeout: 15, retries: 7, rnr_retries: 7, ..RC })?;
-    t.fill(t.asker, FROM, ROUNDS * OCTETS, 21)?;
-    t.fill(t.answerer(), FROM, ROUNDS * OCTETS, 22)?;
+    t.fill(t.asker, FROM, ROUNDS * BYTES, 21)?;
+    t.fill(t.answerer(), FROM, ROUNDS * BYTES, 22)?;
     let word = TO - 8;
     let start = t.word(t.answerer(), word)?;
     for round in 0..ROUNDS {
-        t.recv(round, TO + round * OCTETS, OCTETS)?;
+        t.recv(round, TO + round * BYTES, BYTES)?;
     }
     for round in 0..ROUNDS {
-        let part = Request { at: round * OCTETS, octets: OCTETS, ..Request::default() };
+        let part = Request { at: round * BYTES, bytes: BYTES, ..Request::default() };
         let requests = [
             Request { op: op::SEND, ..part },
             Request { op: op::WRITE, to: TO + (1 << 19) + part.at, ..part },
             Request { op: op::READ, at: TO + part.at, to: part.at, ..part },
-            Request { op: op::FETCH_ADD, at: TO - 16, octets: 8, to: word, first: 1, ..part },
+            Request { op: op::FETCH_ADD, at: TO - 16, bytes: 8, to: word, first: 1, ..part },
         ];
         for (nth, request) in requests.iter().enumerate() {
             t.post(Request { id: round * 4 + nth as u64, ..*request })?;
@@ -90,34 +90,34 @@ fn reliable(t: &mut Trial<'_>) -> Outcome {
         t.ends(id, Success)?;
     }
     for round in 0..ROUNDS {
-        t.received(round, OCTETS, None)?;
+        t.received(round, BYTES, None)?;
     }
-    t.check(t.answerer(), TO, ROUNDS * OCTETS, 21)?;
-    t.check(t.answerer(), TO + (1 << 19), ROUNDS * OCTETS, 21)?;
-    t.check(t.asker, TO, ROUNDS * OCTETS, 22)?;
+    t.check(t.answerer(), TO, ROUNDS * BYTES, 21)?;
+    t.check(t.answerer(), TO + (1 << 19), ROUNDS * BYTES, 21)?;
+    t.check(t.asker, TO, ROUNDS * BYTES, 22)?;
     expect("additions", t.word(t.answerer(), word)?.wrapping_sub(start), ROUNDS)
 }
 
 fn unreliable(t: &mut Trial<'_>) -> Outcome {
     const MESSAGES: u64 = 32;
-    const OCTETS: u64 = 3000;
+    const BYTES: u64 = 3000;
     t.connect(&UC)?;
     for id in 0..MESSAGES {
-        t.recv(id, TO + id * OCTETS, OCTETS)?;
+        t.recv(id, TO + id * BYTES, BYTES)?;
     }
     for id in 0..MESSAGES {
-        t.fill(t.asker, id * OCTETS, OCTETS, 100 + id)?;
-        let (at, op) = (id * OCTETS, op::SEND_IMM);
-        t.post(Request { id, op, at, octets: OCTETS, first: id, ..Request::default() })?;
+        t.fill(t.asker, id * BYTES, BYTES, 100 + id)?;
+        let (at, op) = (id * BYTES, op::SEND_IMM);
+        t.post(Request { id, op, at, bytes: BYTES, first: id, ..Request::default() })?;
         t.ends(id, Success)?;
     }
     let (answerer, mut came) = (t.answerer(), 0);
     let mut last = None;
     while let Some(done) = t.poll(answerer, 50)? {
         let nth = done.imm.ok_or("a message without its number")?;
-        expect("length", (done.status, done.octets), (Success, OCTETS))?;
+        expect("length", (done.status, done.bytes), (Success, BYTES))?;
         expect("order", last < Some(nth), true)?;
-        t.check(answerer, TO + done.id * OCTETS, OCTETS, 100 + nth)?;
+        t.check(answerer, TO + done.id * BYTES, BYTES, 100 + nth)?;
         (last, came) = (Some(nth), came + 1);
     }
     expect("some come", came > 0, true)

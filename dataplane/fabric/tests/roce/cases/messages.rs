@@ -13,25 +13,25 @@ pub fn cases() -> Vec<Case> {
         Case::new("RC send 5000", |t| send(t, &RC, 5000, None)).over_v6(),
         Case::new("RC read 5000", |t| read(t, &RC, 5000)).over_v6(),
     ];
-    for octets in [0, 1, 3, 1023, 1024, 1025, 4096, 65_536, MIB] {
-        cases.push(Case::new(format!("RC send {octets}"), move |t| send(t, &RC, octets, None)));
+    for bytes in [0, 1, 3, 1023, 1024, 1025, 4096, 65_536, MIB] {
+        cases.push(Case::new(format!("RC send {bytes}"), move |t| send(t, &RC, bytes, None)));
     }
-    for octets in [0, 1, 1025, 65_536] {
-        let name = format!("RC send {octets} with immediate data");
-        cases.push(Case::new(name, move |t| send(t, &RC, octets, Some(0xdead_beef))));
+    for bytes in [0, 1, 1025, 65_536] {
+        let name = format!("RC send {bytes} with immediate data");
+        cases.push(Case::new(name, move |t| send(t, &RC, bytes, Some(0xdead_beef))));
     }
-    for octets in [0, 1, 1024, 5000, MIB] {
-        cases.push(Case::new(format!("RC write {octets}"), move |t| write(t, &RC, octets, None)));
-        cases.push(Case::new(format!("RC read {octets}"), move |t| read(t, &RC, octets)));
+    for bytes in [0, 1, 1024, 5000, MIB] {
+        cases.push(Case::new(format!("RC write {bytes}"), move |t| write(t, &RC, bytes, None)));
+        cases.push(Case::new(format!("RC read {bytes}"), move |t| read(t, &RC, bytes)));
     }
-    for octets in [0, 3000] {
-        let name = format!("RC write {octets} with immediate data");
-        cases.push(Case::new(name, move |t| write(t, &RC, octets, Some(7))));
+    for bytes in [0, 3000] {
+        let name = format!("RC write {bytes} with immediate data");
+        cases.push(Case::new(name, move |t| write(t, &RC, bytes, Some(7))));
     }
     for mtu in 1..=5 {
-        let octets = 128 << mtu;
+        let bytes = 128 << mtu;
         let connection = Connection { mtu, ..RC };
-        cases.push(Case::new(format!("RC all kinds, path MTU {octets}"), move |t| {
+        cases.push(Case::new(format!("RC all kinds, path MTU {bytes}"), move |t| {
             send(t, &connection, 10_001, None)?;
             write(t, &connection, 10_001, None)?;
             read(t, &connection, 10_001)
@@ -48,47 +48,46 @@ pub fn cases() -> Vec<Case> {
         Case::new("RC all kinds at once", mixture),
         Case::new("RC 48 sends at once", many_sends),
     ]);
-    for octets in [0, 1, 1024, 5000, 65_536] {
-        cases.push(Case::new(format!("UC send {octets}"), move |t| send(t, &UC, octets, Some(9))));
-        cases
-            .push(Case::new(format!("UC write {octets}"), move |t| write(t, &UC, octets, Some(9))));
+    for bytes in [0, 1, 1024, 5000, 65_536] {
+        cases.push(Case::new(format!("UC send {bytes}"), move |t| send(t, &UC, bytes, Some(9))));
+        cases.push(Case::new(format!("UC write {bytes}"), move |t| write(t, &UC, bytes, Some(9))));
     }
     cases
 }
 
-pub fn send(t: &mut Trial<'_>, connection: &Connection, octets: u64, imm: Option<u64>) -> Outcome {
+pub fn send(t: &mut Trial<'_>, connection: &Connection, bytes: u64, imm: Option<u64>) -> Outcome {
     t.connect(connection)?;
-    t.fill(t.asker, FROM, octets, octets + 1)?;
+    t.fill(t.asker, FROM, bytes, bytes + 1)?;
     t.recv(1, TO, MIB)?;
     let op = if imm.is_some() { op::SEND_IMM } else { op::SEND };
-    t.post(Request { id: 2, op, octets, first: imm.unwrap_or(0), ..Request::default() })?;
+    t.post(Request { id: 2, op, bytes, first: imm.unwrap_or(0), ..Request::default() })?;
     t.ends(2, Success)?;
-    t.received(1, octets, imm)?;
-    t.check(t.answerer(), TO, octets, octets + 1)
+    t.received(1, bytes, imm)?;
+    t.check(t.answerer(), TO, bytes, bytes + 1)
 }
 
-fn write(t: &mut Trial<'_>, connection: &Connection, octets: u64, imm: Option<u64>) -> Outcome {
+fn write(t: &mut Trial<'_>, connection: &Connection, bytes: u64, imm: Option<u64>) -> Outcome {
     t.connect(connection)?;
-    t.fill(t.asker, FROM, octets, octets + 2)?;
+    t.fill(t.asker, FROM, bytes, bytes + 2)?;
     let op = if imm.is_some() { op::WRITE_IMM } else { op::WRITE };
     if imm.is_some() {
         t.recv(1, FROM, 0)?;
     }
-    let request = Request { id: 2, op, octets, to: TO, ..Request::default() };
+    let request = Request { id: 2, op, bytes, to: TO, ..Request::default() };
     t.post(Request { first: imm.unwrap_or(0), ..request })?;
     t.ends(2, Success)?;
     if imm.is_some() {
-        t.received(1, octets, imm)?;
+        t.received(1, bytes, imm)?;
     }
-    t.check(t.answerer(), TO, octets, octets + 2)
+    t.check(t.answerer(), TO, bytes, bytes + 2)
 }
 
-pub fn read(t: &mut Trial<'_>, connection: &Connection, octets: u64) -> Outcome {
+pub fn read(t: &mut Trial<'_>, connection: &Connection, bytes: u64) -> Outcome {
     t.connect(connection)?;
-    t.fill(t.answerer(), FROM, octets, octets + 3)?;
-    t.post(Request { id: 2, op: op::READ, at: TO, octets, ..Request::default() })?;
+    t.fill(t.answerer(), FROM, bytes, bytes + 3)?;
+    t.post(Request { id: 2, op: op::READ, at: TO, bytes, ..Request::default() })?;
     t.ends(2, Success)?;
-    t.check(t.asker, TO, octets, octets + 3)
+    t.check(t.asker, TO, bytes, bytes + 3)
 }
 
 /// A word of the other end, which is filled by a seed.
@@ -104,7 +103,7 @@ fn compare_and_swap(t: &mut Trial<'_>) -> Outcome {
     let swap = |compare, second| Request {
         id: 1,
         op: op::COMPARE_SWAP,
-        octets: 8,
+        bytes: 8,
         to: TO,
         first: compare,
         second,
@@ -127,7 +126,7 @@ fn fetch_and_add(t: &mut Trial<'_>) -> Outcome {
         t.post(Request {
             id: 1,
             op: op::FETCH_ADD,
-            octets: 8,
+            bytes: 8,
             to: TO,
             first,
             ..Request::default()
@@ -149,7 +148,7 @@ fn many_reads(t: &mut Trial<'_>) -> Outcome {
             id,
             op: op::READ,
             at: TO + at,
-            octets: 3000,
+            bytes: 3000,
             to: at,
             ..Request::default()
         })?;
@@ -167,7 +166,7 @@ fn many_sends(t: &mut Trial<'_>) -> Outcome {
         t.recv(id, TO + id * 2000, 2000)?;
     }
     for id in 0..48 {
-        t.post(Request { id, op: op::SEND, at: id * 2000, octets: 2000, ..Request::default() })?;
+        t.post(Request { id, op: op::SEND, at: id * 2000, bytes: 2000, ..Request::default() })?;
     }
     for id in 0..48 {
         t.ends(id, Success)?;
@@ -185,15 +184,9 @@ fn mixture(t: &mut Trial<'_>) -> Outcome {
     t.recv(100, TO + 100_000, 40_000)?;
     t.recv(101, TO + 150_000, 40_000)?;
     let start = seeded_word(t, TO + 99_200)?;
-    let base = Request { octets: 40_000, ..Request::default() };
-    let add = Request {
-        op: op::FETCH_ADD,
-        octets: 8,
-        at: TO + 99_000,
-        to: TO + 99_200,
-        first: 1,
-        ..base
-    };
+    let base = Request { bytes: 40_000, ..Request::default() };
+    let add =
+        Request { op: op::FETCH_ADD, bytes: 8, at: TO + 99_000, to: TO + 99_200, first: 1, ..base };
     let requests = [
         Request { op: op::SEND, ..base },
         Request { op: op::WRITE, to: TO, ..base },
@@ -201,7 +194,7 @@ fn mixture(t: &mut Trial<'_>) -> Outcome {
         add,
         Request { op: op::SEND_IMM, first: 3, ..base },
         add,
-        Request { op: op::READ, at: TO + 50_000, to: TO, octets: 100, ..base },
+        Request { op: op::READ, at: TO + 50_000, to: TO, bytes: 100, ..base },
         add,
     ];
     for (id, request) in requests.iter().enumerate() {

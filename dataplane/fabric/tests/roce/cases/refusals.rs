@@ -26,7 +26,7 @@ pub fn cases() -> Vec<Case> {
     for timer in [1, 6, 12, 16] {
         cases.push(Case::new(format!("RC RNR timer {timer}"), move |t| rnr_timer(t, timer)));
     }
-    for (name, op, octets) in [
+    for (name, op, bytes) in [
         ("write", op::WRITE, 100),
         ("read", op::READ, 100),
         ("fetch and add", op::FETCH_ADD, 8),
@@ -37,19 +37,19 @@ pub fn cases() -> Vec<Case> {
             let rkey = Some(t.answers.rkey ^ 0xff);
             refused(
                 t,
-                Request { id: 1, op, octets, to: TO, rkey, ..Request::default() },
+                Request { id: 1, op, bytes, to: TO, rkey, ..Request::default() },
                 RemoteAccess,
             )
         }));
         cases.push(Case::new(format!("RC {name} beyond the region"), move |t| {
             t.connect(&RC)?;
-            let to = if octets == 8 { 2 * TO } else { 2 * TO - 8 };
-            refused(t, Request { id: 1, op, octets, to, ..Request::default() }, RemoteAccess)
+            let to = if bytes == 8 { 2 * TO } else { 2 * TO - 8 };
+            refused(t, Request { id: 1, op, bytes, to, ..Request::default() }, RemoteAccess)
         }));
         // IBA has an access error for it, and hardware answers so or with an invalid request.
         cases.push(Case::new(format!("RC {name} without the right"), move |t| {
             t.connect(&Connection { access: 1, ..RC })?;
-            let request = Request { id: 1, op, octets, to: TO, ..Request::default() };
+            let request = Request { id: 1, op, bytes, to: TO, ..Request::default() };
             refused_either(t, request)
         }));
     }
@@ -60,7 +60,7 @@ fn not_ready_then_ready(t: &mut Trial<'_>) -> Outcome {
     // 10 ms a time: long enough to be seen, and six times are not over when the receive comes.
     t.connect(&Connection { rnr_timer: 20, rnr_retries: 7, ..RC })?;
     t.fill(t.asker, FROM, 3000, 4)?;
-    t.post(Request { id: 1, op: op::SEND, octets: 3000, ..Request::default() })?;
+    t.post(Request { id: 1, op: op::SEND, bytes: 3000, ..Request::default() })?;
     expect("done without a receive", t.poll(t.asker, 60)?, None)?;
     t.recv(2, TO, MIB)?;
     t.ends(1, Success)?;
@@ -71,7 +71,7 @@ fn not_ready_then_ready(t: &mut Trial<'_>) -> Outcome {
 fn rnr_timer(t: &mut Trial<'_>, rnr_timer: u64) -> Outcome {
     t.connect(&Connection { rnr_timer, rnr_retries: 7, ..RC })?;
     for id in 0..3 {
-        t.post(Request { id, op: op::SEND, octets: 10, ..Request::default() })?;
+        t.post(Request { id, op: op::SEND, bytes: 10, ..Request::default() })?;
         t.recv(id, TO, 10)?;
         t.ends(id, Success)?;
         t.received(id, 10, None)?;
@@ -81,7 +81,7 @@ fn rnr_timer(t: &mut Trial<'_>, rnr_timer: u64) -> Outcome {
 
 fn never_ready(t: &mut Trial<'_>) -> Outcome {
     t.connect(&Connection { rnr_retries: 2, ..RC })?;
-    t.post(Request { id: 1, op: op::SEND, octets: 10, ..Request::default() })?;
+    t.post(Request { id: 1, op: op::SEND, bytes: 10, ..Request::default() })?;
     t.ends(1, RnrRetryExceeded)?;
     expect("asker is broken", t.is_broken(t.asker)?, true)?;
     expect("answerer is broken", t.is_broken(t.answerer())?, false)
@@ -90,7 +90,7 @@ fn never_ready(t: &mut Trial<'_>) -> Outcome {
 fn too_long(t: &mut Trial<'_>) -> Outcome {
     t.connect(&RC)?;
     t.recv(1, TO, 2000)?;
-    t.post(Request { id: 2, op: op::SEND, octets: 3000, ..Request::default() })?;
+    t.post(Request { id: 2, op: op::SEND, bytes: 3000, ..Request::default() })?;
     t.ends(2, RemoteInvalidRequest)?;
     let done = t.wait(t.answerer())?;
     expect("receive", (done.id, done.status), (1, LocalLength))
@@ -100,7 +100,7 @@ fn too_long(t: &mut Trial<'_>) -> Outcome {
 fn unanswered(t: &mut Trial<'_>, connection: &Connection) -> Outcome {
     t.connect(connection)?;
     t.recv(1, TO, 100)?;
-    t.post(Request { id: 2, op: op::SEND, octets: 10, ..Request::default() })?;
+    t.post(Request { id: 2, op: op::SEND, bytes: 10, ..Request::default() })?;
     t.ends(2, RetryExceeded)?;
     expect("asker is broken", t.is_broken(t.asker)?, true)?;
     expect("answerer is broken", t.is_broken(t.answerer())?, false)?;

@@ -1,4 +1,4 @@
-//! Compare-and-swap and fetch-and-add (IBA 9.4.5). Numbers are in the responder's own octet order.
+//! Compare-and-swap and fetch-and-add (IBA 9.4.5). Numbers are in the responder's own byte order.
 
 use super::prelude::*;
 
@@ -40,7 +40,7 @@ fn operate(
     target.put_u64(8, before);
     let sink = cx.sink(&a, 24)?;
     let found = cx.carry_out(&a, request(1, op(target.remote(8), operands), &[sink.sge(8, 8)]))?;
-    equal("octets of the answer", found.octets, 8)?;
+    equal("bytes of the answer", found.bytes, 8)?;
     equal("the answer", sink.u64_at(8), before)?;
     equal("the memory", target.u64_at(8), after)?;
     for buffer in [&sink, &target] {
@@ -118,9 +118,9 @@ fn answer_is_scattered(cx: &mut Context<'_>) -> Result<(), Stop> {
     let sink = cx.sink(&a, 20)?;
     let add = SendOp::FetchAdd { remote: target.remote(0), add: 1 };
     cx.carry_out(&a, request(1, add, &[sink.sge(1, 3), sink.sge(10, 5)]))?;
-    let octets = 0x0123_4567_89ab_cdef_u64.to_ne_bytes();
-    sink.holds(1, &octets[..3])?;
-    sink.holds(10, &octets[3..])
+    let bytes = 0x0123_4567_89ab_cdef_u64.to_ne_bytes();
+    sink.holds(1, &bytes[..3])?;
+    sink.holds(10, &bytes[3..])
 }
 
 fn not_on_eight(cx: &mut Context<'_>, swap: bool) -> Result<(), Stop> {

@@ -62,10 +62,10 @@ fn connections(cx: &mut Context<'_>) -> Result<[(End, End); 2], Stop> {
 fn connection_each(cx: &mut Context<'_>) -> Result<(), Stop> {
     cx.open_beside()?;
     let all = connections(cx)?;
-    for octets in [1, 64, 1000, 1] {
+    for bytes in [1, 64, 1000, 1] {
         for (own, peer) in &all {
-            cx.exchange(own, peer, octets)?;
-            cx.exchange(peer, own, octets)?;
+            cx.exchange(own, peer, bytes)?;
+            cx.exchange(peer, own, bytes)?;
         }
     }
     Ok(())
@@ -97,9 +97,9 @@ fn to_each_other(cx: &mut Context<'_>) -> Result<(), Stop> {
     cx.open_beside()?;
     let (a, beside) = (cx.place(Side::A)?, cx.place(Side::Beside)?);
     let (a, beside) = cx.pair_at(&a, &beside, &Setup::RC)?;
-    for octets in [8, 1000, 65_520] {
-        cx.exchange(&a, &beside, octets)?;
-        cx.exchange(&beside, &a, octets)?;
+    for bytes in [8, 1000, 65_520] {
+        cx.exchange(&a, &beside, bytes)?;
+        cx.exchange(&beside, &a, bytes)?;
     }
     Ok(())
 }

@@ -5,18 +5,18 @@ use super::prelude::*;
 use pollux_wire::units::Mtu;
 
 macro_rules! each_mtu {
-    ($($octets:literal $mtu:ident;)*) => {
+    ($($bytes:literal $mtu:ident;)*) => {
         &[$(
-            Case::new(concat!("rc-send-mtu-", $octets), "IBA 9.7.7", &[], |cx| {
+            Case::new(concat!("rc-send-mtu-", $bytes), "IBA 9.7.7", &[], |cx| {
                 send(cx, &Setup { path_mtu: Some(Mtu::$mtu), ..Setup::RC })
             }),
-            Case::new(concat!("rc-write-mtu-", $octets), "IBA 9.7.7", &[], |cx| {
+            Case::new(concat!("rc-write-mtu-", $bytes), "IBA 9.7.7", &[], |cx| {
                 write(cx, &Setup { path_mtu: Some(Mtu::$mtu), ..Setup::RC })
             }),
-            Case::new(concat!("rc-read-mtu-", $octets), "IBA 9.7.7", &[], |cx| {
+            Case::new(concat!("rc-read-mtu-", $bytes), "IBA 9.7.7", &[], |cx| {
                 read(cx, &Setup { path_mtu: Some(Mtu::$mtu), ..Setup::RC })
             }),
-            Case::new(concat!("uc-send-mtu-", $octets), "IBA 9.7.7", UC, |cx| {
+            Case::new(concat!("uc-send-mtu-", $bytes), "IBA 9.7.7", UC, |cx| {
                 send(cx, &Setup { path_mtu: Some(Mtu::$mtu), ..Setup::UC })
             }),
         )*]
@@ -25,11 +25,11 @@ macro_rules! each_mtu {
 
 /// With every packet size.
 pub const MTUS: &[Case] = each_mtu![
-    "256" OCTETS_256;
-    "512" OCTETS_512;
-    "1024" OCTETS_1024;
-    "2048" OCTETS_2048;
-    "4096" OCTETS_4096;
+    "256" BYTES_256;
+    "512" BYTES_512;
+    "1024" BYTES_1024;
+    "2048" BYTES_2048;
+    "4096" BYTES_4096;
 ];
 
 /// The rest.
@@ -56,7 +56,7 @@ pub const CASES: &[Case] = &[
 const UC: &[Need] = &[Need::Uc, Need::Lossless];
 
 /// Messages of several packets and a bit.
-const OCTETS: usize = 10_001;
+const BYTES: usize = 10_001;
 
 fn wrapping(qp_type: QpType) -> Setup {
     Setup { psn_a: 0xff_fffe, psn_b: 0xff_ffff, ..Setup::new(qp_type) }
@@ -73,35 +73,35 @@ fn pair(cx: &mut Context<'_>, setup: &Setup) -> Result<(End, End), Stop> {
 
 fn send(cx: &mut Context<'_>, setup: &Setup) -> Result<(), Stop> {
     let (a, b) = pair(cx, setup)?;
-    for octets in [OCTETS, 0, 1, 256, 4096] {
-        cx.exchange(&a, &b, octets)?;
+    for bytes in [BYTES, 0, 1, 256, 4096] {
+        cx.exchange(&a, &b, bytes)?;
     }
     Ok(())
 }
 
 fn write(cx: &mut Context<'_>, setup: &Setup) -> Result<(), Stop> {
     let (a, b) = pair(cx, setup)?;
-    let source = cx.source(&a, OCTETS, 191)?;
-    let target = cx.shared(&b, OCTETS)?;
-    for octets in [0, 1, 257, OCTETS] {
+    let source = cx.source(&a, BYTES, 191)?;
+    let target = cx.shared(&b, BYTES)?;
+    for bytes in [0, 1, 257, BYTES] {
         let op = SendOp::Write(target.remote(0));
-        cx.carry_out(&a, request(1, op, &[source.sge(0, octets)]))?;
-        same(&source, 0, &target, 0, octets)?;
-        target.is_untouched(octets, OCTETS - octets)?;
+        cx.carry_out(&a, request(1, op, &[source.sge(0, bytes)]))?;
+        same(&source, 0, &target, 0, bytes)?;
+        target.is_untouched(bytes, BYTES - bytes)?;
     }
     Ok(())
 }
 
 fn read(cx: &mut Context<'_>, setup: &Setup) -> Result<(), Stop> {
     let (a, b) = pair(cx, setup)?;
-    let target = cx.shared(&b, OCTETS)?;
-    target.put(0, &pattern(192, OCTETS));
-    let sink = cx.sink(&a, OCTETS)?;
-    for octets in [0, 1, 257, OCTETS] {
+    let target = cx.shared(&b, BYTES)?;
+    target.put(0, &pattern(192, BYTES));
+    let sink = cx.sink(&a, BYTES)?;
+    for bytes in [0, 1, 257, BYTES] {
         let op = SendOp::Read(target.remote(0));
-        cx.carry_out(&a, request(1, op, &[sink.sge(0, octets)]))?;
-        same(&target, 0, &sink, 0, octets)?;
-        sink.is_untouched(octets, OCTETS - octets)?;
+        cx.carry_out(&a, request(1, op, &[sink.sge(0, bytes)]))?;
+        same(&target, 0, &sink, 0, bytes)?;
+        sink.is_untouched(bytes, BYTES - bytes)?;
     }
     Ok(())
 }
@@ -196,7 +196,7 @@ fn uc_wrong_first_psn(cx: &mut Context<'_>) -> Result<(), Stop> {
     let expects = Setup { psn_a: Setup::UC.psn_a - 1000, ..Setup::UC };
     cx.advance(&a, QpState::Rts, &b, &Setup::UC)?;
     cx.advance(&b, QpState::Rts, &a, &expects)?;
-    cx.exchange(&a, &b, OCTETS)?;
+    cx.exchange(&a, &b, BYTES)?;
     cx.exchange(&a, &b, 1)
 }
 
@@ -213,15 +213,15 @@ fn with_a_grh(cx: &mut Context<'_>) -> Result<(), Stop> {
         let change = cx.change(end, QpState::Rts, peer, &Setup::RC)?;
         cx.device(end.side()).modify_qp(end.qp, &change)?;
     }
-    cx.exchange(&a, &b, OCTETS)?;
-    cx.exchange(&b, &a, OCTETS)
+    cx.exchange(&a, &b, BYTES)?;
+    cx.exchange(&b, &a, BYTES)
 }
 
 /// A pair whose ends do not agree on the path MTU.
 fn mtus_differ(cx: &mut Context<'_>, qp_type: QpType) -> Result<(End, End), Stop> {
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
     let of = |mtu| Setup { path_mtu: Some(mtu), ..Setup::new(qp_type) };
-    let (large, small) = (of(Mtu::OCTETS_512), of(Mtu::OCTETS_256));
+    let (large, small) = (of(Mtu::BYTES_512), of(Mtu::BYTES_256));
     let (a, b) = (cx.create(&place_a, &large)?, cx.create(&place_b, &small)?);
     cx.advance(&b, QpState::Rts, &a, &small)?;
     cx.advance(&a, QpState::Rts, &b, &large)?;

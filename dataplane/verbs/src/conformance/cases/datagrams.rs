@@ -7,7 +7,7 @@ use pollux_wire::keys::QKey;
 
 /// The cases.
 pub const CASES: &[Case] = &[
-    Case::new("no-grh-leaves-40-octets", "IBA 11.4.2.1", SUBNET, no_grh),
+    Case::new("no-grh-leaves-40-bytes", "IBA 11.4.2.1", SUBNET, no_grh),
     Case::new("grh-is-in-the-first-40", "IBA 8.3", UD, with_grh),
     Case::new("source-is-told", "IBA 11.4.2.1", UD, source_is_told),
     Case::new("source-can-be-answered", "IBA 11.4.2.1", SUBNET, answered),
@@ -29,7 +29,7 @@ pub const CASES: &[Case] = &[
 const UD: &[Need] = &[Need::Lossless];
 const SUBNET: &[Need] = &[Need::Lossless, Need::Subnet];
 
-/// A datagram of eight octets that has to arrive as receive `id`.
+/// A datagram of eight bytes that has to arrive as receive `id`.
 fn arrives(
     cx: &mut Context<'_>,
     a: &End,
@@ -72,7 +72,7 @@ fn no_grh(cx: &mut Context<'_>) -> Result<(), Stop> {
     let to = cx.destination(&a, &b)?;
     let (found, sink) = arrives(cx, &a, &b, to, 1)?;
     equal("a GRH", found.from.map(|from| from.has_grh), Some(false))?;
-    // The contract goes further than IBA, which leaves these octets open.
+    // The contract goes further than IBA, which leaves these bytes open.
     sink.is_untouched(0, Grh::LEN)
 }
 
@@ -92,17 +92,17 @@ fn with_grh(cx: &mut Context<'_>) -> Result<(), Stop> {
     equal("a GRH", found.from.map(|from| from.has_grh), Some(true))?;
     let port = cx.port(Side::A);
     let sgid = cx.device(Side::A).gid(port, 0)?;
-    let octets = sink.octets_at(0, Grh::LEN);
+    let bytes = sink.bytes_at(0, Grh::LEN);
     let gid_at = |at: usize| {
         let mut gid = Gid::NONE;
-        gid.0.copy_from_slice(&octets[at..at + 16]);
+        gid.0.copy_from_slice(&bytes[at..at + 16]);
         gid
     };
-    // On RoCE v2 over IPv4 there is an IPv4 header in the last 20 octets instead.
+    // On RoCE v2 over IPv4 there is an IPv4 header in the last 20 bytes instead.
     if cx.device(Side::A).attributes().can.subnet {
-        equal("version and traffic class", &octets[..2], &[0x66, 0x71][..])?;
-        equal("flow label", &octets[2..4], &[0x23, 0x45][..])?;
-        equal("next header", octets[6], Grh::NXT_HDR_IBA)?;
+        equal("version and traffic class", &bytes[..2], &[0x66, 0x71][..])?;
+        equal("flow label", &bytes[2..4], &[0x23, 0x45][..])?;
+        equal("next header", bytes[6], Grh::NXT_HDR_IBA)?;
         equal("SGID", gid_at(8), sgid)?;
         equal("DGID", gid_at(24), route.dgid)?;
     }

@@ -1,10 +1,10 @@
-//! Inline octets: copied by the post itself, so their memory is the caller's again at once.
+//! Inline bytes: copied by the post itself, so their memory is the caller's again at once.
 
 use super::prelude::*;
 
 /// The cases.
 pub const CASES: &[Case] = &[
-    Case::new("rc-send-one-octet", "IBA 11.4.1.1", &[], |cx| send(cx, |_| 1)),
+    Case::new("rc-send-one-byte", "IBA 11.4.1.1", &[], |cx| send(cx, |_| 1)),
     Case::new("rc-send-odd", "IBA 11.4.1.1", &[], |cx| send(cx, |max| max.min(13))),
     Case::new("rc-send-at-the-limit", "contract: QpInit", &[], |cx| send(cx, |max| max)),
     Case::new("rc-send-empty", "IBA 11.4.1.1", &[], |cx| send(cx, |_| 0)),
@@ -17,19 +17,19 @@ pub const CASES: &[Case] = &[
     Case::new("not-for-atomics", "contract: Data", &[Need::Atomics], not_for_atomics),
 ];
 
-/// A pair that takes inline octets, and how many; ends the case where there are none.
+/// A pair that takes inline bytes, and how many; ends the case where there are none.
 fn inline_pair(cx: &mut Context<'_>, qp_type: QpType) -> Result<(End, End, usize), Stop> {
-    let max = cx.limits().inline_octets_max;
+    let max = cx.limits().inline_bytes_max;
     if max == 0 {
-        return skip("no inline octets at all");
+        return skip("no inline bytes at all");
     }
-    let (a, b) = cx.pair(&Setup { inline_octets_max: max, ..Setup::new(qp_type) })?;
+    let (a, b) = cx.pair(&Setup { inline_bytes_max: max, ..Setup::new(qp_type) })?;
     Ok((a, b, max as usize))
 }
 
-fn send(cx: &mut Context<'_>, octets: fn(usize) -> usize) -> Result<(), Stop> {
+fn send(cx: &mut Context<'_>, bytes: fn(usize) -> usize) -> Result<(), Stop> {
     let (a, b, max) = inline_pair(cx, QpType::Rc)?;
-    let message = pattern(31, octets(max));
+    let message = pattern(31, bytes(max));
     let sink = cx.sink(&b, message.len() + 1)?;
     cx.recv(&b, 1, &[sink.sge(0, message.len())])?;
     cx.carry_out(&a, inline(2, SendOp::Send, &message))?;
@@ -45,39 +45,39 @@ fn over_the_limit(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn over_a_lower_limit(cx: &mut Context<'_>) -> Result<(), Stop> {
-    let (a, b) = cx.pair(&Setup { inline_octets_max: 8, ..Setup::RC })?;
+    let (a, b) = cx.pair(&Setup { inline_bytes_max: 8, ..Setup::RC })?;
     // An adapter may give more than it was asked for, and then says nothing of it: only what no
     // queue pair of it can have must be refused.
-    let max = cx.limits().inline_octets_max as usize;
+    let max = cx.limits().inline_bytes_max as usize;
     too_long(cx, &a, max + 1)?;
     cx.exchange(&a, &b, 8)
 }
 
-fn too_long(cx: &mut Context<'_>, a: &End, octets: usize) -> Result<(), Stop> {
-    let message = pattern(32, octets);
+fn too_long(cx: &mut Context<'_>, a: &End, bytes: usize) -> Result<(), Stop> {
+    let message = pattern(32, bytes);
     let answer = cx.device(Side::A).post_send(a.qp, &[inline(1, SendOp::Send, &message)]);
-    post_refused("inline octets", answer, 0, &[PostRefusal::InlineTooLong])?;
+    post_refused("inline bytes", answer, 0, &[PostRefusal::InlineTooLong])?;
     cx.still_in(a, QpState::Rts)
 }
 
 fn memory_is_free_at_once(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b, max) = inline_pair(cx, QpType::Rc)?;
-    let octets = max.min(32);
-    let sink = cx.sink(&b, 4 * octets)?;
+    let bytes = max.min(32);
+    let sink = cx.sink(&b, 4 * bytes)?;
     for nth in 0..4 {
-        cx.recv(&b, nth as u64, &[sink.sge(nth * octets, octets)])?;
+        cx.recv(&b, nth as u64, &[sink.sge(nth * bytes, bytes)])?;
     }
     let mut message = Vec::new();
     for nth in 0..4 {
         message.clear();
-        message.extend(pattern(nth, octets));
+        message.extend(pattern(nth, bytes));
         cx.post(&a, inline(u64::from(nth), SendOp::Send, &message))?;
         message.fill(0);
     }
     for nth in 0..4u8 {
         cx.done(&a, CompletionKind::Send, u64::from(nth))?;
-        cx.received(&b, u64::from(nth), octets)?;
-        sink.holds(usize::from(nth) * octets, &pattern(nth, octets))?;
+        cx.received(&b, u64::from(nth), bytes)?;
+        sink.holds(usize::from(nth) * bytes, &pattern(nth, bytes))?;
     }
     Ok(())
 }
@@ -94,7 +94,7 @@ fn write(cx: &mut Context<'_>) -> Result<(), Stop> {
 fn datagram(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b, max) = inline_pair(cx, QpType::Ud)?;
     let to = cx.destination(&a, &b)?;
-    let message = pattern(34, max.min(cx.mtu_octets()?));
+    let message = pattern(34, max.min(cx.mtu_bytes()?));
     let sink = cx.sink(&b, Grh::LEN + message.len())?;
     cx.recv(&b, 1, &[sink.sge(0, Grh::LEN + message.len())])?;
     cx.carry_out(&a, inline(2, SendOp::Datagram(to), &message))?;

@@ -19,13 +19,13 @@ pub const CASES: &[Case] = &[
 
 const UC: &[Need] = &[Need::Uc, Need::Lossless];
 
-fn rc_too_short(cx: &mut Context<'_>, octets: usize, room: usize) -> Result<(), Stop> {
+fn rc_too_short(cx: &mut Context<'_>, bytes: usize, room: usize) -> Result<(), Stop> {
     let (a, b) = cx.connected(QpType::Rc)?;
-    let source = cx.source(&a, octets, 91)?;
+    let source = cx.source(&a, bytes, 91)?;
     let sink = cx.sink(&b, room + 1)?;
     cx.recv(&b, 1, &[sink.sge(0, room)])?;
     cx.recv(&b, 2, &[sink.sge(0, 0)])?;
-    cx.post(&a, request(3, SendOp::Send, &[source.sge(0, octets)]))?;
+    cx.post(&a, request(3, SendOp::Send, &[source.sge(0, bytes)]))?;
     cx.post(&a, request(4, SendOp::Send, &[source.sge(0, 0)]))?;
     cx.breaks(&a, Queue::Send, 3, &[RemoteInvalidRequest])?;
     cx.flushed(&a, Queue::Send, [4])?;
@@ -73,7 +73,7 @@ fn unreliable_too_short(
     let found = cx.next(b.side(), b.place.recv_cq)?;
     equal("the receive that completed first", found.id, 1)?;
     match found.status {
-        Success => equal("octets of the message that fits", found.octets as usize, grh)?,
+        Success => equal("bytes of the message that fits", found.bytes as usize, grh)?,
         LocalLength => {
             // Then the queue pair is broken, or goes on with the next receive.
             cx.settle()?;
@@ -118,7 +118,7 @@ fn ud_no_grh_room(cx: &mut Context<'_>) -> Result<(), Stop> {
     let to = cx.destination(&a, &b)?;
     let source = cx.source(&a, 64, 96)?;
     let sink = cx.sink(&b, 256)?;
-    // Room for the message, but not for the 40 octets before it, which count whether used or not.
+    // Room for the message, but not for the 40 bytes before it, which count whether used or not.
     cx.recv(&b, 1, &[sink.sge(0, 64)])?;
     cx.recv(&b, 2, &[sink.sge(128, 64)])?;
     let sges = [source.sge(0, 64)];
@@ -127,13 +127,13 @@ fn ud_no_grh_room(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn ud_too_long(cx: &mut Context<'_>) -> Result<(), Stop> {
-    let octets = cx.mtu_octets()? + 1;
+    let bytes = cx.mtu_bytes()? + 1;
     let (a, b) = cx.connected(QpType::Ud)?;
     let to = cx.destination(&a, &b)?;
-    let source = cx.source(&a, octets, 97)?;
-    let sink = cx.sink(&b, 2 * (Grh::LEN + octets))?;
-    cx.recv(&b, 1, &[sink.sge(0, Grh::LEN + octets)])?;
-    let sges = [source.sge(0, octets)];
+    let source = cx.source(&a, bytes, 97)?;
+    let sink = cx.sink(&b, 2 * (Grh::LEN + bytes))?;
+    cx.recv(&b, 1, &[sink.sge(0, Grh::LEN + bytes)])?;
+    let sges = [source.sge(0, bytes)];
     let answer = cx.device(Side::A).post_send(a.qp, &[request(2, SendOp::Datagram(to), &sges)]);
     match answer {
         Err(_) => post_refused("a long datagram", answer, 0, &[PostRefusal::TooLong])?,
@@ -141,7 +141,7 @@ fn ud_too_long(cx: &mut Context<'_>) -> Result<(), Stop> {
         Ok(()) => cx.ended(&a, Queue::Send, 2, &[LocalLength, Success]).map(drop)?,
     }
     cx.nothing_more(&b)?;
-    sink.is_untouched(0, sink.octets())?;
+    sink.is_untouched(0, sink.bytes())?;
     cx.go(&b, QpState::Err)?;
     cx.flushed(&b, Queue::Recv, [1])
 }

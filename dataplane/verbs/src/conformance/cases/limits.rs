@@ -26,7 +26,7 @@ pub const CASES: &[Case] = &[
         qp_over(cx, |init, limits| init.recv_sges_max = limits.sges_max + 1)
     }),
     Case::new("too-much-inline", "contract: Limits", &[], |cx| {
-        qp_over(cx, |init, limits| init.inline_octets_max = limits.inline_octets_max + 1)
+        qp_over(cx, |init, limits| init.inline_bytes_max = limits.inline_bytes_max + 1)
     }),
     Case::new("cq-too-long", "IBA 11.2.8.1", &[], cq_too_long),
     Case::new("srq-too-long", "IBA 11.2.3.1", &[], srq_too_long),

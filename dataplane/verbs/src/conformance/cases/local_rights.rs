@@ -8,9 +8,9 @@ use super::prelude::*;
 enum Wrong {
     /// A key that nobody gave out.
     Key,
-    /// One octet beyond the region.
+    /// One byte beyond the region.
     Over,
-    /// One octet before the region.
+    /// One byte before the region.
     Before,
     /// The region is of another domain.
     Domain,
@@ -54,7 +54,7 @@ pub const CASES: &[Case] = &[
 const UC: &[Need] = &[Need::Uc, Need::Lossless];
 
 impl Wrong {
-    /// An entry of eight octets that is wrong in this way.
+    /// An entry of eight bytes that is wrong in this way.
     fn entry(self, cx: &mut Context<'_>, end: &End) -> Result<Sge, Stop> {
         let side = end.side();
         let elsewhere = cx.device(side).create_pd()?;
@@ -67,7 +67,7 @@ impl Wrong {
         let right = buffer.sge(0, 8);
         Ok(match self {
             Self::Key => Sge { lkey: LKey(!right.lkey.0), ..right },
-            Self::Over => buffer.sge(buffer.octets() - 7, 8),
+            Self::Over => buffer.sge(buffer.bytes() - 7, 8),
             Self::Before => Sge { address: right.address - 1, ..right },
             Self::Domain | Self::Gone | Self::ReadOnly => right,
         })
@@ -160,15 +160,15 @@ fn error_state(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
 fn recv_unreliable(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
     let (a, b) = cx.connected(qp_type)?;
     // As long as the receive is, with the GRH or without.
-    let (op, octets) = match qp_type {
+    let (op, bytes) = match qp_type {
         QpType::Ud => (SendOp::Datagram(cx.destination(&a, &b)?), 8),
         _ => (SendOp::Send, Grh::LEN + 8),
     };
     let (wrong, right) = (Wrong::Key.entry(cx, &b)?, cx.sink(&b, 64)?);
     cx.recv(&b, 1, &[right.sge(0, Grh::LEN), wrong])?;
     cx.recv(&b, 2, &[right.sge(0, 64)])?;
-    let source = cx.source(&a, octets, 86)?;
-    cx.carry_out(&a, request(3, op, &[source.sge(0, octets)]))?;
+    let source = cx.source(&a, bytes, 86)?;
+    cx.carry_out(&a, request(3, op, &[source.sge(0, bytes)]))?;
     cx.breaks(&b, Queue::Recv, 1, &[LocalProtection])?;
     cx.flushed(&b, Queue::Recv, [2])?;
     cx.still_in(&a, QpState::Rts)

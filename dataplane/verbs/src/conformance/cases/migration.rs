@@ -30,7 +30,7 @@ const UC: &[Need] = &[Need::Migration, Need::Subnet, Need::Uc, Need::Lossless];
 /// A LID that no port has in a subnet of two.
 const NOWHERE: Lid = Lid(0xbffe);
 /// Messages of several packets.
-const OCTETS: usize = 9000;
+const BYTES: usize = 9000;
 
 fn with_path(path: AddressVector) -> QpAttributes {
     QpAttributes {
@@ -59,9 +59,9 @@ fn is_in(cx: &mut Context<'_>, end: &End, migration: Migration) -> Result<(), St
 /// Messages both ways, long ones and short ones. On a wire that lets packets overtake, an armed end
 /// may hear late of a time when its peer was not.
 fn talk(cx: &mut Context<'_>, a: &End, b: &End) -> Result<(), Stop> {
-    for octets in [OCTETS, 8] {
-        cx.exchange(a, b, octets)?;
-        cx.exchange(b, a, octets)?;
+    for bytes in [BYTES, 8] {
+        cx.exchange(a, b, bytes)?;
+        cx.exchange(b, a, bytes)?;
     }
     if cx.is_lossy() {
         for end in [a, b] {
@@ -150,7 +150,7 @@ fn owner_moves(cx: &mut Context<'_>, setup: &Setup) -> Result<(), Stop> {
     migrate(cx, &a)?;
     is_in(cx, &b, Migration::Armed)?;
     // The first packet takes the peer along.
-    cx.exchange(&a, &b, OCTETS)?;
+    cx.exchange(&a, &b, BYTES)?;
     cx.event(Side::B, AsyncEvent::PathMigrated(b.qp))?;
     have_migrated(cx, &a, &b)
 }
@@ -160,7 +160,7 @@ fn owner_moves_at_rest(cx: &mut Context<'_>) -> Result<(), Stop> {
     let migration = Some(Migration::Migrated);
     at_rest(cx, &a, QpAttributes { migration, ..QpAttributes::default() })?;
     cx.tolerate(Side::A, &[AsyncEvent::PathMigrated(a.qp)])?;
-    cx.exchange(&a, &b, OCTETS)?;
+    cx.exchange(&a, &b, BYTES)?;
     cx.event(Side::B, AsyncEvent::PathMigrated(b.qp))?;
     have_migrated(cx, &a, &b)
 }
@@ -168,26 +168,26 @@ fn owner_moves_at_rest(cx: &mut Context<'_>) -> Result<(), Stop> {
 fn dead_path_is_left(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = armed(cx, &Setup::RC)?;
     cut(cx, &a)?;
-    let source = cx.source(&a, 4 * OCTETS, 211)?;
-    let sink = cx.sink(&b, 4 * OCTETS)?;
-    let answer = cx.sink(&a, OCTETS)?;
-    let target = cx.shared(&b, OCTETS)?;
-    target.put(0, &pattern(212, OCTETS));
+    let source = cx.source(&a, 4 * BYTES, 211)?;
+    let sink = cx.sink(&b, 4 * BYTES)?;
+    let answer = cx.sink(&a, BYTES)?;
+    let target = cx.shared(&b, BYTES)?;
+    target.put(0, &pattern(212, BYTES));
     for nth in 0..4 {
-        let (id, at) = (nth as u64, nth * OCTETS);
-        cx.recv(&b, id, &[sink.sge(at, OCTETS)])?;
-        cx.post(&a, request(id, SendOp::Send, &[source.sge(at, OCTETS)]))?;
+        let (id, at) = (nth as u64, nth * BYTES);
+        cx.recv(&b, id, &[sink.sge(at, BYTES)])?;
+        cx.post(&a, request(id, SendOp::Send, &[source.sge(at, BYTES)]))?;
     }
-    cx.post(&a, request(4, SendOp::Read(target.remote(0)), &[answer.sge(0, OCTETS)]))?;
+    cx.post(&a, request(4, SendOp::Read(target.remote(0)), &[answer.sge(0, BYTES)]))?;
     cx.event(Side::A, AsyncEvent::PathMigrated(a.qp))?;
     cx.event(Side::B, AsyncEvent::PathMigrated(b.qp))?;
     for id in 0..4 {
         cx.done(&a, CompletionKind::Send, id)?;
-        cx.received(&b, id, OCTETS)?;
+        cx.received(&b, id, BYTES)?;
     }
     cx.done(&a, CompletionKind::Read, 4)?;
-    same(&source, 0, &sink, 0, 4 * OCTETS)?;
-    same(&target, 0, &answer, 0, OCTETS)?;
+    same(&source, 0, &sink, 0, 4 * BYTES)?;
+    same(&target, 0, &answer, 0, BYTES)?;
     have_migrated(cx, &a, &b)
 }
 
@@ -198,16 +198,16 @@ fn peer_is_followed(cx: &mut Context<'_>) -> Result<(), Stop> {
     let ends = [(&a, &b), (&b, &a)];
     let mut buffers = Vec::new();
     for (end, peer) in ends {
-        let (source, sink) = (cx.source(end, OCTETS, 213)?, cx.sink(peer, OCTETS)?);
-        cx.recv(peer, 1, &[sink.sge(0, OCTETS)])?;
-        cx.post(end, request(2, SendOp::Send, &[source.sge(0, OCTETS)]))?;
+        let (source, sink) = (cx.source(end, BYTES, 213)?, cx.sink(peer, BYTES)?);
+        cx.recv(peer, 1, &[sink.sge(0, BYTES)])?;
+        cx.post(end, request(2, SendOp::Send, &[source.sge(0, BYTES)]))?;
         buffers.push((source, sink));
     }
     for ((end, peer), (source, sink)) in ends.into_iter().zip(buffers) {
         cx.event(end.side(), AsyncEvent::PathMigrated(end.qp))?;
         cx.done(end, CompletionKind::Send, 2)?;
-        cx.received(peer, 1, OCTETS)?;
-        same(&source, 0, &sink, 0, OCTETS)?;
+        cx.received(peer, 1, BYTES)?;
+        same(&source, 0, &sink, 0, BYTES)?;
     }
     have_migrated(cx, &a, &b)
 }
@@ -215,7 +215,7 @@ fn peer_is_followed(cx: &mut Context<'_>) -> Result<(), Stop> {
 fn there_and_back(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = armed(cx, &Setup::RC)?;
     migrate(cx, &a)?;
-    cx.exchange(&a, &b, OCTETS)?;
+    cx.exchange(&a, &b, BYTES)?;
     cx.event(Side::B, AsyncEvent::PathMigrated(b.qp))?;
     have_migrated(cx, &a, &b)?;
     cx.settle()?;
@@ -226,7 +226,7 @@ fn there_and_back(cx: &mut Context<'_>) -> Result<(), Stop> {
     }
     are_armed(cx, &a, &b)?;
     migrate(cx, &b)?;
-    cx.exchange(&b, &a, OCTETS)?;
+    cx.exchange(&b, &a, BYTES)?;
     cx.event(Side::A, AsyncEvent::PathMigrated(a.qp))?;
     for (end, peer) in [(&a, &b), (&b, &a)] {
         let path = cx.path(end.side(), peer.side())?;

@@ -49,7 +49,7 @@ mod prelude {
     pub(super) use crate::memory::{Access, Cq, LKey, RKey, Srq};
     pub(super) use crate::qp::{QpAttributes, QpState, QpType, Retries};
     pub(super) use crate::work::{
-        Bind, Data, Destination, MESSAGE_OCTETS_MAX, RecvRequest, Remote, SendFlags, SendOp,
+        Bind, Data, Destination, MESSAGE_BYTES_MAX, RecvRequest, Remote, SendFlags, SendOp,
         SendRequest, Sge,
     };
     pub(super) use pollux_wire::packet::Grh;

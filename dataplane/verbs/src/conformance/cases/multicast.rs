@@ -78,7 +78,7 @@ fn reaches(cx: &mut Context<'_>) -> Result<(), Stop> {
     let to = to_group(cx, &a, group)?;
     send(cx, &a, to, 1)?;
     has(cx, &b, 1, &sink, 1)?;
-    equal("the DGID of the GRH", sink.octets_at(24, 16), group.mgid.0.to_vec())
+    equal("the DGID of the GRH", sink.bytes_at(24, 16), group.mgid.0.to_vec())
 }
 
 fn reaches_nobody_else(cx: &mut Context<'_>) -> Result<(), Stop> {

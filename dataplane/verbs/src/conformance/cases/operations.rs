@@ -49,31 +49,31 @@ fn send(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
     same(&source, 0, &sink, 0, 64)
 }
 
-fn send_imm(cx: &mut Context<'_>, qp_type: QpType, octets: usize) -> Result<(), Stop> {
+fn send_imm(cx: &mut Context<'_>, qp_type: QpType, bytes: usize) -> Result<(), Stop> {
     let (a, b) = cx.connected(qp_type)?;
-    let source = cx.source(&a, octets, 2)?;
-    let sink = cx.sink(&b, octets)?;
-    cx.recv(&b, 1, &[sink.sge(0, octets)])?;
+    let source = cx.source(&a, bytes, 2)?;
+    let sink = cx.sink(&b, bytes)?;
+    cx.recv(&b, 1, &[sink.sge(0, bytes)])?;
     let op = SendOp::SendImm(0x0123_4567);
-    cx.carry_out(&a, request(2, op, &[source.sge(0, octets)]))?;
-    let found = cx.received(&b, 1, octets)?;
+    cx.carry_out(&a, request(2, op, &[source.sge(0, bytes)]))?;
+    let found = cx.received(&b, 1, bytes)?;
     equal("what came with it", found.with, With::Imm(0x0123_4567))?;
-    same(&source, 0, &sink, 0, octets)
+    same(&source, 0, &sink, 0, bytes)
 }
 
-fn write_imm(cx: &mut Context<'_>, qp_type: QpType, octets: usize) -> Result<(), Stop> {
+fn write_imm(cx: &mut Context<'_>, qp_type: QpType, bytes: usize) -> Result<(), Stop> {
     let (a, b) = cx.connected(qp_type)?;
-    let source = cx.source(&a, octets, 3)?;
-    let target = cx.shared(&b, octets)?;
+    let source = cx.source(&a, bytes, 3)?;
+    let target = cx.shared(&b, bytes)?;
     let sink = cx.sink(&b, 64)?;
     // The receive is used up, its memory is not.
     cx.recv(&b, 1, &[sink.sge(0, 64)])?;
     let op = SendOp::WriteImm(target.remote(0), 0x89ab_cdef);
-    cx.carry_out(&a, request(2, op, &[source.sge(0, octets)]))?;
+    cx.carry_out(&a, request(2, op, &[source.sge(0, bytes)]))?;
     let found = cx.done(&b, CompletionKind::RecvWriteImm, 1)?;
     equal("what came with it", found.with, With::Imm(0x89ab_cdef))?;
-    equal("octets written", found.octets as usize, octets)?;
-    same(&source, 0, &target, 0, octets)?;
+    equal("bytes written", found.bytes as usize, bytes)?;
+    same(&source, 0, &target, 0, bytes)?;
     sink.is_untouched(0, 64)
 }
 

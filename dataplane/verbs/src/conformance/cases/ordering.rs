@@ -150,24 +150,24 @@ fn fence_after_nothing(cx: &mut Context<'_>) -> Result<(), Stop> {
     cx.received(&b, 1, 8).map(drop)
 }
 
-fn both_directions(cx: &mut Context<'_>, octets: usize) -> Result<(), Stop> {
+fn both_directions(cx: &mut Context<'_>, bytes: usize) -> Result<(), Stop> {
     let (a, b) = cx.connected(QpType::Rc)?;
-    let (source_a, sink_a) = (cx.source(&a, octets, 60)?, cx.sink(&a, octets)?);
-    let (source_b, sink_b) = (cx.source(&b, octets, 61)?, cx.sink(&b, octets)?);
+    let (source_a, sink_a) = (cx.source(&a, bytes, 60)?, cx.sink(&a, bytes)?);
+    let (source_b, sink_b) = (cx.source(&b, bytes, 61)?, cx.sink(&b, bytes)?);
     for id in 0..8 {
-        cx.recv(&a, id, &[sink_a.sge(0, octets)])?;
-        cx.recv(&b, id, &[sink_b.sge(0, octets)])?;
-        cx.post(&a, request(id, SendOp::Send, &[source_a.sge(0, octets)]))?;
-        cx.post(&b, request(id, SendOp::Send, &[source_b.sge(0, octets)]))?;
+        cx.recv(&a, id, &[sink_a.sge(0, bytes)])?;
+        cx.recv(&b, id, &[sink_b.sge(0, bytes)])?;
+        cx.post(&a, request(id, SendOp::Send, &[source_a.sge(0, bytes)]))?;
+        cx.post(&b, request(id, SendOp::Send, &[source_b.sge(0, bytes)]))?;
     }
     for id in 0..8 {
         for end in [&a, &b] {
             cx.done(end, CompletionKind::Send, id)?;
-            cx.received(end, id, octets)?;
+            cx.received(end, id, bytes)?;
         }
     }
-    same(&source_a, 0, &sink_b, 0, octets)?;
-    same(&source_b, 0, &sink_a, 0, octets)
+    same(&source_a, 0, &sink_b, 0, bytes)?;
+    same(&source_b, 0, &sink_a, 0, bytes)
 }
 
 fn two_pairs_do_not_mix(cx: &mut Context<'_>) -> Result<(), Stop> {
@@ -200,17 +200,17 @@ fn full_queues_for_long(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = cx.pair(&Setup { requests_max: 8, ..Setup::RC })?;
     let source = cx.source(&a, 256, 62)?;
     let sink = cx.sink(&b, 256)?;
-    let octets = |id: u64| (id % 256) as usize;
+    let bytes = |id: u64| (id % 256) as usize;
     for id in 0..8 {
         cx.recv(&b, id, &[sink.sge(0, 256)])?;
-        cx.post(&a, request(id, SendOp::Send, &[source.sge(0, octets(id))]))?;
+        cx.post(&a, request(id, SendOp::Send, &[source.sge(0, bytes(id))]))?;
     }
     for id in 0..1000 {
         cx.done(&a, CompletionKind::Send, id)?;
-        cx.received(&b, id, octets(id))?;
+        cx.received(&b, id, bytes(id))?;
         if id + 8 < 1000 {
             cx.recv(&b, id + 8, &[sink.sge(0, 256)])?;
-            cx.post(&a, request(id + 8, SendOp::Send, &[source.sge(0, octets(id + 8))]))?;
+            cx.post(&a, request(id + 8, SendOp::Send, &[source.sge(0, bytes(id + 8))]))?;
         }
     }
     Ok(())

@@ -11,9 +11,9 @@ use super::prelude::*;
 enum Wrong {
     /// A key that nobody gave out.
     Key,
-    /// One octet beyond the region.
+    /// One byte beyond the region.
     Over,
-    /// One octet before the region.
+    /// One byte before the region.
     Before,
     /// So far up that adding the length comes round to zero.
     Wraps,
@@ -79,8 +79,8 @@ pub const WRONGS: &[Case] = wrongs![
 
 /// What is just right, and what a broken connection leaves alone.
 pub const CASES: &[Case] = &[
-    Case::new("write-to-the-last-octet", "IBA 10.6.3", &[], write_to_the_last_octet),
-    Case::new("read-to-the-last-octet", "IBA 10.6.3", &[], read_to_the_last_octet),
+    Case::new("write-to-the-last-byte", "IBA 10.6.3", &[], write_to_the_last_byte),
+    Case::new("read-to-the-last-byte", "IBA 10.6.3", &[], read_to_the_last_byte),
     Case::new("empty-write-needs-no-key", "IBA C9-88", &[], empty_write_needs_no_key),
     Case::new("empty-read-needs-no-key", "IBA C9-88", &[], empty_read_needs_no_key),
     Case::new("what-came-before-is-done", "IBA 9.9.2.2", &[], what_came_before_is_done),
@@ -137,7 +137,7 @@ fn refusal(cx: &mut Context<'_>, op: Op, wrong: Wrong) -> Result<(), Stop> {
     cx.post(&a, request(2, op.on(wrong.place(op, &target)), &[local.sge(0, 8)]))?;
     cx.breaks(&a, Queue::Send, 2, wrong.statuses())?;
     cx.in_state(&b, QpState::Err)?;
-    target.is_untouched(0, target.octets())?;
+    target.is_untouched(0, target.bytes())?;
     local.is_untouched(0, 8)?;
     receive_is_returned(cx, &b, op)?;
     event_came(cx, &b, op, wrong)
@@ -151,7 +151,7 @@ impl Wrong {
         match self {
             Self::Key => Remote { rkey: RKey(!right.rkey.0), ..right },
             // Atomics keep to multiples of eight, so that the place is all that is wrong.
-            Self::Over => target.remote(target.octets() - 8 + aligned),
+            Self::Over => target.remote(target.bytes() - 8 + aligned),
             Self::Before => Remote { address: right.address - aligned as u64, ..right },
             Self::Wraps => Remote { address: u64::MAX - 7 + (8 - aligned as u64), ..right },
             Self::RegionRight | Self::QpRight | Self::Domain | Self::Gone => right,
@@ -185,20 +185,20 @@ fn event_came(cx: &mut Context<'_>, b: &End, op: Op, wrong: Wrong) -> Result<(),
     cx.event(b.side(), access)
 }
 
-fn write_to_the_last_octet(cx: &mut Context<'_>) -> Result<(), Stop> {
+fn write_to_the_last_byte(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = cx.connected(QpType::Rc)?;
     let source = cx.source(&a, 9, 71)?;
     let target = cx.shared(&b, 64)?;
-    let write = SendOp::Write(target.remote(target.octets() - 9));
+    let write = SendOp::Write(target.remote(target.bytes() - 9));
     cx.carry_out(&a, request(1, write, &[source.sge(0, 9)]))?;
-    same(&source, 0, &target, target.octets() - 9, 9)
+    same(&source, 0, &target, target.bytes() - 9, 9)
 }
 
-fn read_to_the_last_octet(cx: &mut Context<'_>) -> Result<(), Stop> {
+fn read_to_the_last_byte(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = cx.connected(QpType::Rc)?;
     let sink = cx.sink(&a, 9)?;
     let target = cx.shared(&b, 64)?;
-    let last = target.octets() - 9;
+    let last = target.bytes() - 9;
     target.put(last, &pattern(72, 9));
     cx.carry_out(&a, request(1, SendOp::Read(target.remote(last)), &[sink.sge(0, 9)]))?;
     same(&target, last, &sink, 0, 9)
@@ -245,14 +245,14 @@ fn what_came_before_is_done(cx: &mut Context<'_>) -> Result<(), Stop> {
 fn long_write(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = cx.connected(QpType::Rc)?;
     let target = cx.shared(&b, 8192)?;
-    let source = cx.source(&a, target.octets() + 1, 74)?;
+    let source = cx.source(&a, target.bytes() + 1, 74)?;
     // The length is in the first packet, so not even that may be written (IBA 9.7.4.1.5).
-    let sges = [source.sge(0, target.octets() + 1)];
+    let sges = [source.sge(0, target.bytes() + 1)];
     cx.post(&a, request(1, SendOp::Write(target.remote(0)), &sges))?;
     cx.breaks(&a, Queue::Send, 1, &[RemoteAccess])?;
     cx.in_state(&b, QpState::Err)?;
     cx.event(b.side(), AsyncEvent::QpAccessError(b.qp))?;
-    target.is_untouched(0, target.octets())
+    target.is_untouched(0, target.bytes())
 }
 
 fn uc_write_unknown_key(cx: &mut Context<'_>) -> Result<(), Stop> {

@@ -18,19 +18,19 @@ pub const CASES: &[Case] = &[
     Case::new("write-gathers", "IBA 10.8.1", &[], write_gathers),
     Case::new("read-scatters", "IBA 10.8.1", &[], read_scatters),
     Case::new("a-receive-may-be-longer", "IBA 10.8.1", &[], a_receive_may_be_longer),
-    Case::new("the-same-octets-twice", "IBA 10.8.1", &[], the_same_octets_twice),
+    Case::new("the-same-bytes-twice", "IBA 10.8.1", &[], the_same_bytes_twice),
     Case::new("entries-of-two-regions", "IBA 10.8.1", &[], entries_of_two_regions),
     Case::new("no-entries-at-all", "IBA 10.8.1", &[], no_entries_at_all),
     Case::new("ud-scatter-splits-the-grh", "IBA 10.8.1", &[Need::Lossless], splits_the_grh),
     Case::new("as-many-as-the-queue-takes", "IBA 11.2.4.1", &[], as_many_as_possible),
 ];
 
-/// Cuts of a buffer, a gap of an octet between them so that joining them is seen.
+/// Cuts of a buffer, a gap of a byte between them so that joining them is seen.
 fn cuts(buffer: &Buffer, lengths: &[usize]) -> Vec<Sge> {
     let mut at = 1;
-    let cut = |&octets: &usize| {
-        let sge = buffer.sge(at, octets);
-        at += octets + 1;
+    let cut = |&bytes: &usize| {
+        let sge = buffer.sge(at, bytes);
+        at += bytes + 1;
         sge
     };
     lengths.iter().map(cut).collect()
@@ -40,33 +40,33 @@ fn cuts(buffer: &Buffer, lengths: &[usize]) -> Vec<Sge> {
 fn joined(buffer: &Buffer, lengths: &[usize]) -> Vec<u8> {
     let mut at = 1;
     let mut all = Vec::new();
-    for &octets in lengths {
-        all.extend(buffer.octets_at(at, octets));
-        at += octets + 1;
+    for &bytes in lengths {
+        all.extend(buffer.bytes_at(at, bytes));
+        at += bytes + 1;
     }
     all
 }
 
 fn gather(cx: &mut Context<'_>, lengths: &[usize]) -> Result<(), Stop> {
-    let octets: usize = lengths.iter().sum();
+    let bytes: usize = lengths.iter().sum();
     let (a, b) = cx.connected(QpType::Rc)?;
-    let source = cx.source(&a, octets + 10, 21)?;
-    let sink = cx.sink(&b, octets + 1)?;
-    cx.recv(&b, 1, &[sink.sge(0, octets)])?;
+    let source = cx.source(&a, bytes + 10, 21)?;
+    let sink = cx.sink(&b, bytes + 1)?;
+    cx.recv(&b, 1, &[sink.sge(0, bytes)])?;
     cx.carry_out(&a, request(2, SendOp::Send, &cuts(&source, lengths)))?;
-    cx.received(&b, 1, octets)?;
+    cx.received(&b, 1, bytes)?;
     sink.holds(0, &joined(&source, lengths))?;
-    sink.is_untouched(octets, 1)
+    sink.is_untouched(bytes, 1)
 }
 
 fn scatter(cx: &mut Context<'_>, lengths: &[usize]) -> Result<(), Stop> {
-    let octets: usize = lengths.iter().sum();
+    let bytes: usize = lengths.iter().sum();
     let (a, b) = cx.connected(QpType::Rc)?;
-    let source = cx.source(&a, octets, 22)?;
-    let sink = cx.sink(&b, octets + 10)?;
+    let source = cx.source(&a, bytes, 22)?;
+    let sink = cx.sink(&b, bytes + 10)?;
     cx.recv(&b, 1, &cuts(&sink, lengths))?;
-    cx.carry_out(&a, request(2, SendOp::Send, &[source.sge(0, octets)]))?;
-    cx.received(&b, 1, octets)?;
+    cx.carry_out(&a, request(2, SendOp::Send, &[source.sge(0, bytes)]))?;
+    cx.received(&b, 1, bytes)?;
     source.holds(0, &joined(&sink, lengths))?;
     sink.is_untouched(0, 1)?;
     sink.is_untouched(1 + lengths[0], 1)
@@ -74,23 +74,23 @@ fn scatter(cx: &mut Context<'_>, lengths: &[usize]) -> Result<(), Stop> {
 
 fn write_gathers(cx: &mut Context<'_>) -> Result<(), Stop> {
     let lengths = [3, 4096, 0, 11];
-    let octets: usize = lengths.iter().sum();
+    let bytes: usize = lengths.iter().sum();
     let (a, b) = cx.connected(QpType::Rc)?;
-    let source = cx.source(&a, octets + 10, 23)?;
-    let target = cx.shared(&b, octets + 8)?;
+    let source = cx.source(&a, bytes + 10, 23)?;
+    let target = cx.shared(&b, bytes + 8)?;
     let write = SendOp::Write(target.remote(7));
     cx.carry_out(&a, request(1, write, &cuts(&source, &lengths)))?;
     target.holds(7, &joined(&source, &lengths))?;
-    target.is_untouched(7 + octets, 1)
+    target.is_untouched(7 + bytes, 1)
 }
 
 fn read_scatters(cx: &mut Context<'_>) -> Result<(), Stop> {
     let lengths = [1023, 1, 0, 5000];
-    let octets: usize = lengths.iter().sum();
+    let bytes: usize = lengths.iter().sum();
     let (a, b) = cx.connected(QpType::Rc)?;
-    let target = cx.shared(&b, octets + 1)?;
-    target.put(0, &pattern(24, octets + 1));
-    let sink = cx.sink(&a, octets + 10)?;
+    let target = cx.shared(&b, bytes + 1)?;
+    target.put(0, &pattern(24, bytes + 1));
+    let sink = cx.sink(&a, bytes + 10)?;
     let read = SendOp::Read(target.remote(1));
     cx.carry_out(&a, request(1, read, &cuts(&sink, &lengths)))?;
     target.holds(1, &joined(&sink, &lengths))?;
@@ -110,7 +110,7 @@ fn a_receive_may_be_longer(cx: &mut Context<'_>) -> Result<(), Stop> {
     sink.is_untouched(110, 190)
 }
 
-fn the_same_octets_twice(cx: &mut Context<'_>) -> Result<(), Stop> {
+fn the_same_bytes_twice(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = cx.connected(QpType::Rc)?;
     let source = cx.source(&a, 20, 26)?;
     let sink = cx.sink(&b, 40)?;
@@ -163,6 +163,6 @@ fn as_many_as_possible(cx: &mut Context<'_>) -> Result<(), Stop> {
     cx.recv(&b, 1, &cuts(&sink, &lengths))?;
     cx.carry_out(&a, request(2, SendOp::Send, &cuts(&source, &lengths)))?;
     cx.received(&b, 1, 2 * count)?;
-    sink.holds(1, &source.octets_at(1, 2))?;
+    sink.holds(1, &source.bytes_at(1, 2))?;
     equal("the cuts", joined(&sink, &lengths), joined(&source, &lengths))
 }

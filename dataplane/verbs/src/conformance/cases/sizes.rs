@@ -10,20 +10,20 @@ use pollux_wire::units::Mtu;
 /// How long a message is.
 #[derive(Clone, Copy)]
 enum Size {
-    Octets(usize),
+    Bytes(usize),
     /// So many packets' worth, and a little more or less.
     Packets(usize, isize),
 }
-use Size::{Octets, Packets};
+use Size::{Bytes, Packets};
 
-/// Octets before and after the message that have to stay as they are; no multiple of a word.
+/// Bytes before and after the message that have to stay as they are; no multiple of a word.
 const MARGIN: usize = 37;
 
 impl Size {
-    fn octets(self, cx: &mut Context<'_>) -> Result<usize, Stop> {
+    fn bytes(self, cx: &mut Context<'_>) -> Result<usize, Stop> {
         match self {
-            Octets(octets) => Ok(octets),
-            Packets(count, more) => Ok((cx.mtu_octets()? * count).saturating_add_signed(more)),
+            Bytes(bytes) => Ok(bytes),
+            Packets(count, more) => Ok((cx.mtu_bytes()? * count).saturating_add_signed(more)),
         }
     }
 }
@@ -60,48 +60,48 @@ macro_rules! datagrams {
 
 /// Of connections.
 pub const CONNECTED: &[Case] = connected![
-    "0" Octets(0),
-    "1" Octets(1),
-    "2" Octets(2),
-    "3" Octets(3),
-    "4" Octets(4),
-    "5" Octets(5),
-    "63" Octets(63),
-    "64" Octets(64),
-    "65" Octets(65),
-    "255" Octets(255),
-    "256" Octets(256),
-    "257" Octets(257),
+    "0" Bytes(0),
+    "1" Bytes(1),
+    "2" Bytes(2),
+    "3" Bytes(3),
+    "4" Bytes(4),
+    "5" Bytes(5),
+    "63" Bytes(63),
+    "64" Bytes(64),
+    "65" Bytes(65),
+    "255" Bytes(255),
+    "256" Bytes(256),
+    "257" Bytes(257),
     "mtu-less-1" Packets(1, -1),
     "mtu" Packets(1, 0),
     "mtu-and-1" Packets(1, 1),
     "mtu-twice" Packets(2, 0),
-    "4095" Octets(4095),
-    "4096" Octets(4096),
-    "65520" Octets(65520),
-    "65535" Octets(65535),
-    "65536" Octets(65536),
-    "1MiB" Octets(1 << 20),
+    "4095" Bytes(4095),
+    "4096" Bytes(4096),
+    "65520" Bytes(65520),
+    "65535" Bytes(65535),
+    "65536" Bytes(65536),
+    "1MiB" Bytes(1 << 20),
 ];
 
 /// Of datagrams, which have one packet.
 pub const DATAGRAMS: &[Case] = datagrams![
-    "0" Octets(0),
-    "1" Octets(1),
-    "2" Octets(2),
-    "3" Octets(3),
-    "4" Octets(4),
-    "5" Octets(5),
-    "63" Octets(63),
-    "64" Octets(64),
-    "65" Octets(65),
-    "255" Octets(255),
-    "256" Octets(256),
+    "0" Bytes(0),
+    "1" Bytes(1),
+    "2" Bytes(2),
+    "3" Bytes(3),
+    "4" Bytes(4),
+    "5" Bytes(5),
+    "63" Bytes(63),
+    "64" Bytes(64),
+    "65" Bytes(65),
+    "255" Bytes(255),
+    "256" Bytes(256),
     "mtu-less-1" Packets(1, -1),
     "mtu" Packets(1, 0),
 ];
 
-/// The longest message there is, and one octet more.
+/// The longest message there is, and one byte more.
 pub const LONGEST: &[Case] = &[
     Case::new("rc-write-2GiB", "IBA 9.7.7.1.1", &[], |cx| longest(cx, &Setup::RC, false)),
     Case::new("rc-write-2GiB-mtu-256", "IBA 9.7.1", &[], |cx| longest(cx, &SMALLEST, false)),
@@ -110,72 +110,72 @@ pub const LONGEST: &[Case] = &[
 ];
 
 fn send(cx: &mut Context<'_>, qp_type: QpType, size: Size) -> Result<(), Stop> {
-    let octets = size.octets(cx)?;
+    let bytes = size.bytes(cx)?;
     let (a, b) = cx.connected(qp_type)?;
-    let source = cx.source(&a, octets + 1, 11)?;
-    let sink = cx.sink(&b, octets + 2 * MARGIN)?;
-    cx.recv(&b, 1, &[sink.sge(MARGIN, octets)])?;
-    cx.carry_out(&a, request(2, SendOp::Send, &[source.sge(1, octets)]))?;
-    cx.received(&b, 1, octets)?;
-    same(&source, 1, &sink, MARGIN, octets)?;
-    margins_are_untouched(&sink, octets)
+    let source = cx.source(&a, bytes + 1, 11)?;
+    let sink = cx.sink(&b, bytes + 2 * MARGIN)?;
+    cx.recv(&b, 1, &[sink.sge(MARGIN, bytes)])?;
+    cx.carry_out(&a, request(2, SendOp::Send, &[source.sge(1, bytes)]))?;
+    cx.received(&b, 1, bytes)?;
+    same(&source, 1, &sink, MARGIN, bytes)?;
+    margins_are_untouched(&sink, bytes)
 }
 
 fn write(cx: &mut Context<'_>, qp_type: QpType, size: Size) -> Result<(), Stop> {
-    let octets = size.octets(cx)?;
+    let bytes = size.bytes(cx)?;
     let (a, b) = cx.connected(qp_type)?;
-    let source = cx.source(&a, octets + 3, 12)?;
-    let target = cx.shared(&b, octets + 2 * MARGIN)?;
+    let source = cx.source(&a, bytes + 3, 12)?;
+    let target = cx.shared(&b, bytes + 2 * MARGIN)?;
     let write = SendOp::Write(target.remote(MARGIN));
-    cx.carry_out(&a, request(1, write, &[source.sge(3, octets)]))?;
+    cx.carry_out(&a, request(1, write, &[source.sge(3, bytes)]))?;
     // That a UC write is done says nothing of the other end: a message behind it does.
     cx.exchange(&a, &b, 1)?;
-    same(&source, 3, &target, MARGIN, octets)?;
-    margins_are_untouched(&target, octets)
+    same(&source, 3, &target, MARGIN, bytes)?;
+    margins_are_untouched(&target, bytes)
 }
 
 fn read(cx: &mut Context<'_>, size: Size) -> Result<(), Stop> {
-    let octets = size.octets(cx)?;
+    let bytes = size.bytes(cx)?;
     let (a, b) = cx.connected(QpType::Rc)?;
-    let target = cx.shared(&b, octets + 5)?;
-    target.put(0, &pattern(13, octets + 5));
-    let sink = cx.sink(&a, octets + 2 * MARGIN)?;
+    let target = cx.shared(&b, bytes + 5)?;
+    target.put(0, &pattern(13, bytes + 5));
+    let sink = cx.sink(&a, bytes + 2 * MARGIN)?;
     let read = SendOp::Read(target.remote(5));
-    let found = cx.carry_out(&a, request(1, read, &[sink.sge(MARGIN, octets)]))?;
-    equal("octets read", found.octets as usize, octets)?;
-    same(&target, 5, &sink, MARGIN, octets)?;
-    margins_are_untouched(&sink, octets)
+    let found = cx.carry_out(&a, request(1, read, &[sink.sge(MARGIN, bytes)]))?;
+    equal("bytes read", found.bytes as usize, bytes)?;
+    same(&target, 5, &sink, MARGIN, bytes)?;
+    margins_are_untouched(&sink, bytes)
 }
 
 fn datagram(cx: &mut Context<'_>, size: Size) -> Result<(), Stop> {
-    let octets = size.octets(cx)?;
+    let bytes = size.bytes(cx)?;
     let (a, b) = cx.connected(QpType::Ud)?;
     let to = cx.destination(&a, &b)?;
-    let source = cx.source(&a, octets + 1, 14)?;
-    let sink = cx.sink(&b, Grh::LEN + octets + 2 * MARGIN)?;
-    cx.recv(&b, 1, &[sink.sge(MARGIN, Grh::LEN + octets)])?;
-    cx.carry_out(&a, request(2, SendOp::Datagram(to), &[source.sge(1, octets)]))?;
-    cx.received(&b, 1, Grh::LEN + octets)?;
-    same(&source, 1, &sink, MARGIN + Grh::LEN, octets)?;
-    margins_are_untouched(&sink, Grh::LEN + octets)
+    let source = cx.source(&a, bytes + 1, 14)?;
+    let sink = cx.sink(&b, Grh::LEN + bytes + 2 * MARGIN)?;
+    cx.recv(&b, 1, &[sink.sge(MARGIN, Grh::LEN + bytes)])?;
+    cx.carry_out(&a, request(2, SendOp::Datagram(to), &[source.sge(1, bytes)]))?;
+    cx.received(&b, 1, Grh::LEN + bytes)?;
+    same(&source, 1, &sink, MARGIN + Grh::LEN, bytes)?;
+    margins_are_untouched(&sink, Grh::LEN + bytes)
 }
 
-fn margins_are_untouched(sink: &Buffer, octets: usize) -> Result<(), Stop> {
+fn margins_are_untouched(sink: &Buffer, bytes: usize) -> Result<(), Stop> {
     sink.is_untouched(0, MARGIN)?;
-    sink.is_untouched(MARGIN + octets, MARGIN)
+    sink.is_untouched(MARGIN + bytes, MARGIN)
 }
 
 /// The longest message is then half of all sequence numbers.
-const SMALLEST: Setup = Setup { path_mtu: Some(Mtu::OCTETS_256), ..Setup::RC };
+const SMALLEST: Setup = Setup { path_mtu: Some(Mtu::BYTES_256), ..Setup::RC };
 
 fn longest(cx: &mut Context<'_>, setup: &Setup, is_read: bool) -> Result<(), Stop> {
-    cx.needs_memory(2 * MESSAGE_OCTETS_MAX)?;
-    let octets = MESSAGE_OCTETS_MAX as usize;
+    cx.needs_memory(2 * MESSAGE_BYTES_MAX)?;
+    let bytes = MESSAGE_BYTES_MAX as usize;
     let (a, b) = cx.pair(setup)?;
-    let (ours, theirs) = (cx.sink(&a, octets)?, cx.shared(&b, octets)?);
+    let (ours, theirs) = (cx.sink(&a, bytes)?, cx.shared(&b, bytes)?);
     let (source, target) = if is_read { (&theirs, &ours) } else { (&ours, &theirs) };
-    // Octets that tell where they belong, at each end and where a 31-bit count would wrap.
-    let marks = [0, octets / 2 - 4, octets - 8];
+    // Bytes that tell where they belong, at each end and where a 31-bit count would wrap.
+    let marks = [0, bytes / 2 - 4, bytes - 8];
     for (mark, at) in marks.into_iter().enumerate() {
         source.put_u64(at, mark as u64);
     }
@@ -183,7 +183,7 @@ fn longest(cx: &mut Context<'_>, setup: &Setup, is_read: bool) -> Result<(), Sto
     let op = if is_read { SendOp::Read(there) } else { SendOp::Write(there) };
     // A short one behind it: its numbers come after all of those.
     let short = SendOp::Read(theirs.remote(16));
-    cx.post(&a, silent(1, op, &[ours.sge(0, octets)]))?;
+    cx.post(&a, silent(1, op, &[ours.sge(0, bytes)]))?;
     cx.carry_out(&a, request(2, short, &[ours.sge(16, 8)]))?;
     for (mark, at) in marks.into_iter().enumerate() {
         target.holds(at, &(mark as u64).to_ne_bytes())?;
@@ -194,11 +194,11 @@ fn longest(cx: &mut Context<'_>, setup: &Setup, is_read: bool) -> Result<(), Sto
 fn too_long(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, _) = cx.connected(QpType::Rc)?;
     let source = cx.source(&a, 64, 1)?;
-    let half = Sge { octets: 1 << 31, ..source.sge(0, 0) };
+    let half = Sge { bytes: 1 << 31, ..source.sge(0, 0) };
     let answer = cx.device(Side::A).post_send(a.qp, &[request(1, SendOp::Send, &[half, half])]);
     match answer {
         // The length is wrong whatever the memory is, and so it may be said at once ...
-        Err(_) => post_refused("2^32 octets", answer, 0, &[PostRefusal::TooLong]),
+        Err(_) => post_refused("2^32 bytes", answer, 0, &[PostRefusal::TooLong]),
         // ... or when the adapter gets to it: hardware checks length and keys then.
         Ok(()) => cx.breaks(&a, Queue::Send, 1, &[LocalLength, LocalProtection]),
     }

@@ -98,7 +98,7 @@ fn in_state(cx: &mut Context<'_>, qp_type: QpType, state: QpState) -> Result<(En
         QpState::Sqe => {
             cx.advance(&a, QpState::Rts, &b, &setup)?;
             let to = cx.destination(&a, &b)?;
-            let wrong = Sge { address: 0, octets: 8, lkey: LKey(0xdead_beef) };
+            let wrong = Sge { address: 0, bytes: 8, lkey: LKey(0xdead_beef) };
             cx.post(&a, request(1, SendOp::Datagram(to), &[wrong]))?;
             cx.ended(&a, Queue::Send, 1, &[LocalProtection])?;
             cx.in_state(&a, QpState::Sqe)?;
@@ -169,7 +169,7 @@ fn too_much(cx: &mut Context<'_>, qp_type: QpType, to: QpState) -> Result<(), St
     let right = cx.change(&a, to, &b, &Setup::new(qp_type))?;
     let more = [
         QpAttributes { qkey: Some(QKey(1)), ..right },
-        QpAttributes { path_mtu: Some(Mtu::OCTETS_256), ..right },
+        QpAttributes { path_mtu: Some(Mtu::BYTES_256), ..right },
         QpAttributes { rq_psn: Some(Psn::new(1)), ..right },
         QpAttributes { sq_psn: Some(Psn::new(1)), ..right },
         QpAttributes { timeout: Some(TimeCode(1)), ..right },

@@ -32,7 +32,7 @@ const INVALIDATE: &[Need] = &[Need::Windows, Need::SendInvalidate];
 
 /// Where a window stands in its region, and how long it is.
 const AT: usize = 4096;
-const OCTETS: usize = 1000;
+const BYTES: usize = 1000;
 
 /// A window and the request that binds it as most cases want it.
 fn unbound(cx: &mut Context<'_>, b: &End, target: &Buffer) -> Result<Bind, Stop> {
@@ -42,7 +42,7 @@ fn unbound(cx: &mut Context<'_>, b: &End, target: &Buffer) -> Result<Bind, Stop>
         rkey: next_key(window),
         region: target.region.lkey,
         address: target.region.address + AT as u64,
-        octets: OCTETS as u64,
+        bytes: BYTES as u64,
         access: REMOTE,
     })
 }
@@ -66,9 +66,9 @@ fn place(target: &Buffer, at: usize, rkey: RKey) -> Remote {
     Remote { rkey, ..target.remote(at) }
 }
 
-fn write(cx: &mut Context<'_>, a: &End, remote: Remote, octets: usize) -> Result<(), Stop> {
-    let source = cx.source(a, octets, 201)?;
-    cx.carry_out(a, request(1, SendOp::Write(remote), &[source.sge(0, octets)])).map(drop)
+fn write(cx: &mut Context<'_>, a: &End, remote: Remote, bytes: usize) -> Result<(), Stop> {
+    let source = cx.source(a, bytes, 201)?;
+    cx.carry_out(a, request(1, SendOp::Write(remote), &[source.sge(0, bytes)])).map(drop)
 }
 
 /// Expects that A may not write there, and that B hears of the attempt.
@@ -76,10 +76,10 @@ fn write_is_refused(
     cx: &mut Context<'_>,
     (a, b): (&End, &End),
     remote: Remote,
-    octets: usize,
+    bytes: usize,
 ) -> Result<(), Stop> {
-    let source = cx.source(a, octets, 202)?;
-    cx.post(a, request(2, SendOp::Write(remote), &[source.sge(0, octets)]))?;
+    let source = cx.source(a, bytes, 202)?;
+    cx.post(a, request(2, SendOp::Write(remote), &[source.sge(0, bytes)]))?;
     cx.breaks(a, Queue::Send, 2, &[RemoteAccess])?;
     cx.in_state(b, QpState::Err)?;
     cx.event(b.side(), AsyncEvent::QpAccessError(b.qp))
@@ -87,19 +87,19 @@ fn write_is_refused(
 
 fn bind_and_write(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, _, target, bind) = bound(cx)?;
-    write(cx, &a, place(&target, AT, bind.rkey), OCTETS)?;
-    target.holds(AT, &pattern(201, OCTETS))?;
+    write(cx, &a, place(&target, AT, bind.rkey), BYTES)?;
+    target.holds(AT, &pattern(201, BYTES))?;
     target.is_untouched(0, AT)?;
-    target.is_untouched(AT + OCTETS, AT)
+    target.is_untouched(AT + BYTES, AT)
 }
 
 fn bind_and_read(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, _, target, bind) = bound(cx)?;
-    target.put(AT, &pattern(203, OCTETS));
-    let sink = cx.sink(&a, OCTETS)?;
+    target.put(AT, &pattern(203, BYTES));
+    let sink = cx.sink(&a, BYTES)?;
     let read = SendOp::Read(place(&target, AT, bind.rkey));
-    cx.carry_out(&a, request(1, read, &[sink.sge(0, OCTETS)]))?;
-    same(&target, AT, &sink, 0, OCTETS)
+    cx.carry_out(&a, request(1, read, &[sink.sge(0, BYTES)]))?;
+    same(&target, AT, &sink, 0, BYTES)
 }
 
 fn before_the_first_bind(cx: &mut Context<'_>) -> Result<(), Stop> {
@@ -110,10 +110,10 @@ fn before_the_first_bind(cx: &mut Context<'_>) -> Result<(), Stop> {
     target.is_untouched(AT, 8)
 }
 
-fn out_of_bounds(cx: &mut Context<'_>, at: usize, octets: usize) -> Result<(), Stop> {
+fn out_of_bounds(cx: &mut Context<'_>, at: usize, bytes: usize) -> Result<(), Stop> {
     let (a, b, target, bind) = bound(cx)?;
     // All of it is in the region, whose own key would do.
-    write_is_refused(cx, (&a, &b), place(&target, at, bind.rkey), octets)?;
+    write_is_refused(cx, (&a, &b), place(&target, at, bind.rkey), bytes)?;
     target.is_untouched(0, 16_384)
 }
 
@@ -146,7 +146,7 @@ fn rebind_ends_the_old_key(cx: &mut Context<'_>) -> Result<(), Stop> {
 
 fn rebind_moves(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b, target, bind) = bound(cx)?;
-    let next = Bind { address: target.region.address, octets: 8, ..again(&bind) };
+    let next = Bind { address: target.region.address, bytes: 8, ..again(&bind) };
     cx.carry_out(&b, request(51, SendOp::LocalInvalidate(bind.rkey), &[]))?;
     cx.carry_out(&b, request(52, SendOp::Bind(next), &[]))?;
     write(cx, &a, place(&target, 0, next.rkey), 8)?;
@@ -209,8 +209,8 @@ fn beyond_the_region(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (_, b) = cx.connected(QpType::Rc)?;
     let target = cx.shared(&b, 16_384)?;
     let bind = unbound(cx, &b, &target)?;
-    let octets = (target.octets() - AT + 1) as u64;
-    bind_fails(cx, &b, Bind { octets, ..bind })
+    let bytes = (target.bytes() - AT + 1) as u64;
+    bind_fails(cx, &b, Bind { bytes, ..bind })
 }
 
 fn writes_need_local_write(cx: &mut Context<'_>) -> Result<(), Stop> {

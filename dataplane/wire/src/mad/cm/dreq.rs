@@ -5,7 +5,7 @@ use crate::address::Qpn;
 
 layout! {
     /// A request to disconnect (IBA 12.6.10).
-    pub struct Dreq: 232 octets {
+    pub struct Dreq: 232 bytes {
         /// The sender's name for the connection.
         0:0     32  local_comm_id: CommId,
         /// The receiver's name for it.
@@ -19,7 +19,7 @@ layout! {
 
 layout! {
     /// The answer: disconnected, or never connected (IBA 12.6.11).
-    pub struct Drep: 232 octets {
+    pub struct Drep: 232 bytes {
         /// The sender's name for the connection.
         0:0    32  local_comm_id: CommId,
         /// The receiver's name for it.
@@ -32,7 +32,7 @@ layout! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mad::vector::{assert_octets, counting};
+    use crate::mad::vector::{assert_bytes, counting};
 
     #[test]
     fn every_field_is_where_the_specification_has_it() {
@@ -42,7 +42,7 @@ mod tests {
             remote_qpn: Qpn(0x11_1213),
             private_data: counting(0x21),
         };
-        assert_octets(
+        assert_bytes(
             &dreq,
             &[(0, &[1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0]), (12, &counting::<220>(0x21))],
         );
@@ -51,6 +51,6 @@ mod tests {
             remote_comm_id: CommId(0x0506_0708),
             private_data: counting(0x41),
         };
-        assert_octets(&drep, &[(0, &[1, 2, 3, 4, 5, 6, 7, 8]), (8, &counting::<224>(0x41))]);
+        assert_bytes(&drep, &[(0, &[1, 2, 3, 4, 5, 6, 7, 8]), (8, &counting::<224>(0x41))]);
     }
 }

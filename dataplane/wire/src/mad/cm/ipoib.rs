@@ -1,6 +1,6 @@
 //! What IP over InfiniBand says in connection messages (RFC 4755 3.5 and 6).
 //!
-//! Linux listens on a service ID that begins with another octet than the RFC's, so there are two
+//! Linux listens on a service ID that begins with another byte than the RFC's, so there are two
 //! dialects; a node that wants to talk to everybody listens on both and tries both.
 //!
 //! A node whose interface is moved by several workers, each with a connection of its own, says in
@@ -12,7 +12,7 @@ use crate::mad::service_id::ServiceId;
 
 layout! {
     /// What private data begin with, in messages that make or refuse a connection (RFC 4755 6).
-    pub struct IpoibPrivateData: 8 octets {
+    pub struct IpoibPrivateData: 8 bytes {
         /// The sender's datagram queue pair: with its GID, the link address that it is known by.
         1:0  24  ud_qpn: Qpn,
         /// The longest message that the sender can receive, encapsulation header included.
@@ -44,7 +44,7 @@ impl IpoibPrivateData {
 layout! {
     /// Which worker of an interface asks for a connection: behind [`IpoibPrivateData`] in requests,
     /// an extension of ours.
-    pub struct AskingWorker: 8 octets {
+    pub struct AskingWorker: 8 bytes {
         /// [`AskingWorker::MARK`], or these are not such words.
         0:0  32  mark: u32,
         /// Its number, from 0.
@@ -71,7 +71,7 @@ impl AskingWorker {
     }
 }
 
-/// Which first octet the service IDs of IP over InfiniBand have.
+/// Which first byte the service IDs of IP over InfiniBand have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dialect {
     /// Type 0 of the block that IBA gave to the IETF (RFC 4755 3.5).
@@ -136,7 +136,7 @@ mod tests {
             0x0100_0000_0112_3456, // reserved bits
             0x0100_8000_0012_3456,
             0x1001_0000_0012_3456,
-            0x1100_0000_0012_3456, // both first octets in one
+            0x1100_0000_0012_3456, // both first bytes in one
             0x0000_0000_0012_3456,
         ] {
             assert_eq!(Dialect::of(ServiceId(other)), None, "{other:#x}");
@@ -179,7 +179,7 @@ mod tests {
     // req: cm-reserved-zero
     #[test]
     fn reserved_bits_of_a_request_and_of_a_link_address_are_zero() {
-        // A queue pair number is a u32, so whoever makes one up can reach the reserved octets.
+        // A queue pair number is a u32, so whoever makes one up can reach the reserved bytes.
         let too_wide = Qpn(0xff12_3456);
         let private = IpoibPrivateData { ud_qpn: too_wide, receive_mtu: u32::MAX };
         let req = CmMessage::Req(Req {
@@ -187,10 +187,10 @@ mod tests {
             private_data: private.padded(),
             ..Req::default()
         });
-        let octets = req.emit();
-        assert_eq!(octets[8..16], [0x01, 0, 0, 0, 0, 0x12, 0x34, 0x56]);
-        assert_eq!(octets[140..148], [0, 0x12, 0x34, 0x56, 0xff, 0xff, 0xff, 0xff]);
-        assert_eq!(octets[148..], [0; 84]);
+        let bytes = req.emit();
+        assert_eq!(bytes[8..16], [0x01, 0, 0, 0, 0, 0x12, 0x34, 0x56]);
+        assert_eq!(bytes[140..148], [0, 0x12, 0x34, 0x56, 0xff, 0xff, 0xff, 0xff]);
+        assert_eq!(bytes[148..], [0; 84]);
 
         let address = LinkAddress { rc: true, uc: true, qpn: too_wide, gid: Gid([0xff; 16]) };
         assert_eq!(address.emit()[..4], [0xc0, 0x12, 0x34, 0x56]);

@@ -7,7 +7,7 @@ use crate::units::{Rate, TimeCode};
 
 layout! {
     /// An alternate path to load (IBA 12.8.1). Its fields are not in the order of a request's.
-    pub struct Lap: 232 octets {
+    pub struct Lap: 232 bytes {
         /// The sender's name for the connection.
         0:0     32  local_comm_id: CommId,
         /// The receiver's name for it.
@@ -83,12 +83,12 @@ impl Lap {
 
 layout! {
     /// What became of an alternate path (IBA 12.8.2).
-    pub struct Apr: 232 octets {
+    pub struct Apr: 232 bytes {
         /// The sender's name for the connection.
         0:0     32  local_comm_id: CommId,
         /// The receiver's name for it.
         4:0     32  remote_comm_id: CommId,
-        /// How many octets of [`Apr::additional_info`] mean something.
+        /// How many bytes of [`Apr::additional_info`] mean something.
         8:0      8  additional_info_len: u8,
         /// Whether it was loaded, and if not, why.
         9:0      8  status: ApStatus,
@@ -122,7 +122,7 @@ codes! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mad::vector::{assert_octets, counting, counting_gid};
+    use crate::mad::vector::{assert_bytes, counting, counting_gid};
     use std::format;
 
     #[test]
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!((path.local_lid, path.remote_lid), (Lid(0x2122), Lid(0x3132)));
         assert_eq!((path.local_gid, path.hop_limit), (counting_gid(0x40), 0x72));
         assert_eq!(Lap::of_path(&path).path(), path);
-        assert_octets(
+        assert_bytes(
             &lap,
             &[
                 (0, &[1, 2, 3, 4, 5, 6, 7, 8]),
@@ -173,7 +173,7 @@ mod tests {
             additional_info: counting(0x20),
             private_data: counting(0x81),
         };
-        assert_octets(
+        assert_bytes(
             &apr,
             &[
                 (0, &[1, 2, 3, 4, 5, 6, 7, 8, 0x11, 13]),

@@ -4,7 +4,7 @@
 //! [`Dreq`] and [`Drep`] end it; [`Lap`] and [`Apr`] change its alternate path; [`SidrReq`] and
 //! [`SidrRep`] resolve a service to a datagram queue pair. [`ipoib`] is what IP puts into them.
 //!
-//! Each message is one datagram of which 232 octets follow the common header; whatever its fixed
+//! Each message is one datagram of which 232 bytes follow the common header; whatever its fixed
 //! fields leave is the consumer's private data. [`CmMessage`] is any of them.
 
 mod dreq;
@@ -30,7 +30,7 @@ use super::{Attribute, AttributeId, MAD_LEN, MadHeader, Method, MgmtClass};
 use crate::WireError;
 use core::fmt;
 
-/// Octets of every message, after the common header.
+/// Bytes of every message, after the common header.
 pub const MESSAGE_LEN: usize = MAD_LEN - MadHeader::LEN;
 
 /// One side's name for a connection. A side chooses its own; 0 is none.
@@ -95,15 +95,15 @@ macro_rules! messages {
             /// What follows a common header with this attribute.
             pub fn parse(
                 attribute_id: AttributeId,
-                octets: &[u8; MESSAGE_LEN],
+                bytes: &[u8; MESSAGE_LEN],
             ) -> Result<Self, WireError> {
                 match attribute_id {
-                    $( $name::ID => Ok(Self::$name($name::parse(octets))), )*
+                    $( $name::ID => Ok(Self::$name($name::parse(bytes))), )*
                     _ => Err(bad("attribute_id")),
                 }
             }
 
-            /// Its octets, to follow a common header.
+            /// Its bytes, to follow a common header.
             pub fn emit(&self) -> [u8; MESSAGE_LEN] {
                 match self {
                     $( Self::$name(message) => message.emit(), )*
@@ -143,8 +143,8 @@ impl CmMessage {
     ///
     /// Another class version is a [`WireError::BadValue`] of `class_version`, which deserves a
     /// [`RejectReason::UNSUPPORTED_CLASS_VERSION`].
-    pub fn parse_mad(octets: &[u8; MAD_LEN]) -> Result<(MadHeader, Self), WireError> {
-        let (header, rest) = MadHeader::read(octets)?;
+    pub fn parse_mad(bytes: &[u8; MAD_LEN]) -> Result<(MadHeader, Self), WireError> {
+        let (header, rest) = MadHeader::read(bytes)?;
         if header.mgmt_class != MgmtClass::COMM_MGT {
             return Err(bad("mgmt_class"));
         }
@@ -162,10 +162,10 @@ impl CmMessage {
     pub fn emit_mad(&self, transaction_id: u64) -> [u8; MAD_LEN] {
         let (class, method) = (MgmtClass::COMM_MGT, Method::SEND);
         let header = MadHeader::new(class, method, transaction_id, self.attribute_id());
-        let mut octets = [0; MAD_LEN];
-        octets[..MadHeader::LEN].copy_from_slice(&header.emit());
-        octets[MadHeader::LEN..].copy_from_slice(&self.emit());
-        octets
+        let mut bytes = [0; MAD_LEN];
+        bytes[..MadHeader::LEN].copy_from_slice(&header.emit());
+        bytes[MadHeader::LEN..].copy_from_slice(&self.emit());
+        bytes
     }
 }
 
@@ -183,44 +183,44 @@ mod tests {
     #[test]
     fn a_whole_datagram() {
         let rtu = CmMessage::Rtu(Rtu { local_comm_id: CommId(0xa1a2_a3a4), ..Rtu::default() });
-        let octets = rtu.emit_mad(0x0102_0304_0506_0708);
-        assert_eq!(octets[..8], [1, 7, 2, 3, 0, 0, 0, 0]);
-        assert_eq!(octets[8..24], [1, 2, 3, 4, 5, 6, 7, 8, 0, 0x14, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(octets[24..28], [0xa1, 0xa2, 0xa3, 0xa4]);
-        let (header, parsed) = CmMessage::parse_mad(&octets).unwrap();
+        let bytes = rtu.emit_mad(0x0102_0304_0506_0708);
+        assert_eq!(bytes[..8], [1, 7, 2, 3, 0, 0, 0, 0]);
+        assert_eq!(bytes[8..24], [1, 2, 3, 4, 5, 6, 7, 8, 0, 0x14, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[24..28], [0xa1, 0xa2, 0xa3, 0xa4]);
+        let (header, parsed) = CmMessage::parse_mad(&bytes).unwrap();
         assert_eq!((header.transaction_id, parsed), (0x0102_0304_0506_0708, rtu));
     }
 
     #[test]
     fn what_is_not_connection_management_is_refused_by_field() {
         let good = CmMessage::Drep(Drep::default()).emit_mad(1);
-        for (octet, value, field) in [
+        for (byte, value, field) in [
             (1, 4, "mgmt_class"),
             (2, 1, "class_version"),
             (3, 1, "method"),
             (17, 9, "attribute_id"),
         ] {
-            let mut octets = good;
-            octets[octet] = value;
-            assert_eq!(CmMessage::parse_mad(&octets), Err(bad(field)));
+            let mut bytes = good;
+            bytes[byte] = value;
+            assert_eq!(CmMessage::parse_mad(&bytes), Err(bad(field)));
         }
     }
 
     proptest! {
         #[test]
-        fn any_octets_are_a_message_or_an_error(octets: [u8; 256]) {
-            let _ = CmMessage::parse_mad(&octets);
+        fn any_bytes_are_a_message_or_an_error(bytes: [u8; 256]) {
+            let _ = CmMessage::parse_mad(&bytes);
         }
 
         #[test]
         fn emitting_keeps_all_that_parsing_found(
             kind in KINDS,
-            octets in proptest::array::uniform32(any::<[u8; 8]>()),
+            bytes in proptest::array::uniform32(any::<[u8; 8]>()),
         ) {
-            let mut octets: [u8; 256] = core::array::from_fn(|i| octets[i / 8][i % 8]);
-            octets[1..4].copy_from_slice(&[7, 2, 3]);
-            octets[16..18].copy_from_slice(&kind.to_be_bytes());
-            let (header, message) = CmMessage::parse_mad(&octets).unwrap();
+            let mut bytes: [u8; 256] = core::array::from_fn(|i| bytes[i / 8][i % 8]);
+            bytes[1..4].copy_from_slice(&[7, 2, 3]);
+            bytes[16..18].copy_from_slice(&kind.to_be_bytes());
+            let (header, message) = CmMessage::parse_mad(&bytes).unwrap();
             let emitted = message.emit_mad(header.transaction_id);
             let again = CmMessage::parse_mad(&emitted).unwrap();
             prop_assert_eq!((again.0.attribute_id, again.1), (AttributeId(kind), message));

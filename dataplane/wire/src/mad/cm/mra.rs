@@ -5,7 +5,7 @@ use crate::units::TimeCode;
 
 layout! {
     /// An acknowledgement that a message was received (IBA 12.6.6).
-    pub struct Mra: 232 octets {
+    pub struct Mra: 232 bytes {
         /// The sender's name for the connection.
         0:0     32  local_comm_id: CommId,
         /// The receiver's name for it.
@@ -22,7 +22,7 @@ layout! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mad::vector::{assert_octets, counting};
+    use crate::mad::vector::{assert_bytes, counting};
 
     #[test]
     fn every_field_is_where_the_specification_has_it() {
@@ -33,7 +33,7 @@ mod tests {
             service_timeout: TimeCode(21),
             private_data: counting(0x41),
         };
-        assert_octets(
+        assert_bytes(
             &mra,
             &[(0, &[1, 2, 3, 4, 5, 6, 7, 8, 0b01 << 6, 21 << 3]), (10, &counting::<222>(0x41))],
         );

@@ -5,14 +5,14 @@ use crate::address::{Gid, Guid};
 
 layout! {
     /// A rejection (IBA 12.6.7).
-    pub struct Rej: 232 octets {
+    pub struct Rej: 232 bytes {
         /// The sender's name for the connection; 0 if it gave none.
         0:0     32  local_comm_id: CommId,
         /// The receiver's name for it; 0 if the sender was not told.
         4:0     32  remote_comm_id: CommId,
         /// What is rejected.
         8:0      2  message_rejected: AnsweredMessage,
-        /// How many octets of [`Rej::additional_info`] mean something.
+        /// How many bytes of [`Rej::additional_info`] mean something.
         9:0      7  reject_info_len: u8,
         /// Why.
         10:0    16  reason: RejectReason,
@@ -75,7 +75,7 @@ impl Rej {
         &self.additional_info[..len]
     }
 
-    /// The same rejection with additional information; what is beyond 72 octets is cut.
+    /// The same rejection with additional information; what is beyond 72 bytes is cut.
     #[must_use]
     pub fn with_info(mut self, info: &[u8]) -> Self {
         let len = info.len().min(self.additional_info.len());
@@ -90,7 +90,7 @@ impl Rej {
     pub fn timed_out_ca(&self) -> Option<Guid> {
         match self.reason {
             RejectReason::TIMEOUT => {
-                self.info().first_chunk().map(|octets| Guid(u64::from_be_bytes(*octets)))
+                self.info().first_chunk().map(|bytes| Guid(u64::from_be_bytes(*bytes)))
             }
             _ => None,
         }
@@ -101,7 +101,7 @@ impl Rej {
         match self.reason {
             RejectReason::INVALID_PRIMARY_REMOTE_GID
             | RejectReason::INVALID_ALTERNATE_REMOTE_GID => {
-                self.info().first_chunk().map(|octets| Gid(*octets))
+                self.info().first_chunk().map(|bytes| Gid(*bytes))
             }
             _ => None,
         }
@@ -111,7 +111,7 @@ impl Rej {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mad::vector::{assert_octets, counting, counting_gid};
+    use crate::mad::vector::{assert_bytes, counting, counting_gid};
     use std::format;
 
     #[test]
@@ -125,7 +125,7 @@ mod tests {
             additional_info: counting(0x20),
             private_data: counting(0x81),
         };
-        assert_octets(
+        assert_bytes(
             &rej,
             &[
                 (0, &[1, 2, 3, 4, 5, 6, 7, 8, 0b10 << 6, 8 << 1, 0x11, 0x12]),
@@ -157,11 +157,11 @@ mod tests {
         let guid = Guid(0x0002_c903_0000_1000);
         let told = timeout.with_info(&guid.0.to_be_bytes());
         assert_eq!((told.timed_out_ca(), told.acceptable_gid()), (Some(guid), None));
-        assert_eq!(timeout.timed_out_ca(), None, "no octets, no GUID");
+        assert_eq!(timeout.timed_out_ca(), None, "no bytes, no GUID");
 
         let gid = counting_gid(0x30);
         let moved = Rej { reason: RejectReason::INVALID_PRIMARY_REMOTE_GID, ..told };
-        assert_eq!(moved.acceptable_gid(), None, "8 octets are no GID");
+        assert_eq!(moved.acceptable_gid(), None, "8 bytes are no GID");
         assert_eq!(moved.with_info(&gid.0).acceptable_gid(), Some(gid));
     }
 

@@ -8,7 +8,7 @@ use crate::units::TimeCode;
 
 layout! {
     /// A reply that accepts (IBA 12.6.8).
-    pub struct Rep: 232 octets {
+    pub struct Rep: 232 bytes {
         /// The sender's name for the connection.
         0:0     32  local_comm_id: CommId,
         /// The receiver's name for it.
@@ -17,15 +17,15 @@ layout! {
         8:0     32  local_q_key: QKey,
         /// The sender's queue pair.
         12:0    24  local_qpn: Qpn,
-        /// First octet of [`Rep::vendor_id`].
+        /// First byte of [`Rep::vendor_id`].
         15:0     8  vendor_id_23_16: u8,
         /// The sender's end-to-end context, for reliable datagrams.
         16:0    24  local_eecn: u32,
-        /// Second octet of [`Rep::vendor_id`].
+        /// Second byte of [`Rep::vendor_id`].
         19:0     8  vendor_id_15_8: u8,
         /// The first packet that the sender expects to receive.
         20:0    24  starting_psn: Psn,
-        /// Third octet of [`Rep::vendor_id`].
+        /// Third byte of [`Rep::vendor_id`].
         23:0     8  vendor_id_7_0: u8,
         /// Reads and atomics that the sender can serve at once.
         24:0     8  responder_resources: u8,
@@ -58,7 +58,7 @@ impl Rep {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mad::vector::{assert_octets, counting};
+    use crate::mad::vector::{assert_bytes, counting};
 
     #[test]
     fn every_field_is_where_the_specification_has_it() {
@@ -83,7 +83,7 @@ mod tests {
             private_data: counting(0xb0),
         };
         assert_eq!(rep.vendor_id(), 0xf1_f2f3);
-        assert_octets(
+        assert_bytes(
             &rep,
             &[
                 (0, &[1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0x14]),

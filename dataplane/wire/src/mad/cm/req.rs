@@ -12,7 +12,7 @@ use crate::units::{Mtu, Rate, TimeCode};
 
 layout! {
     /// A request for a connection (IBA 12.6.5).
-    pub struct Req: 232 octets {
+    pub struct Req: 232 bytes {
         /// The sender's name for the connection.
         0:0     32  local_comm_id: CommId,
         /// Who defined the vendor options that the attribute modifier chooses; 0 for none.
@@ -70,7 +70,7 @@ layout! {
 
 layout! {
     /// One of the two paths in a [`Req`], as the sender sees it.
-    pub struct ReqPath: 44 octets {
+    pub struct ReqPath: 44 bytes {
         /// The sender's port; permissive when the path leaves the subnet.
         0:0    16  local_lid: Lid,
         /// The receiver's port; permissive when the path leaves the subnet.
@@ -101,7 +101,7 @@ layout! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mad::vector::{assert_octets, counting, counting_gid};
+    use crate::mad::vector::{assert_bytes, counting, counting_gid};
 
     fn path(first: u8) -> ReqPath {
         ReqPath {
@@ -140,7 +140,7 @@ mod tests {
             local_cm_response_timeout: TimeCode(21),
             retry_count: 6,
             p_key: PKey(0x8123),
-            path_mtu: Mtu::OCTETS_2048,
+            path_mtu: Mtu::BYTES_2048,
             rdc_exists: true,
             rnr_retry_count: 7,
             max_cm_retries: 15,
@@ -150,7 +150,7 @@ mod tests {
             alternate: ReqPath { sap_supported: true, subnet_local: false, ..path(0x90) },
             private_data: counting(0xa0),
         };
-        assert_octets(
+        assert_bytes(
             &req,
             &[
                 (0, &[1, 2, 3, 4]),

@@ -7,7 +7,7 @@ use crate::mad::service_id::ServiceId;
 
 layout! {
     /// A service ID to resolve (IBA 12.11.1).
-    pub struct SidrReq: 232 octets {
+    pub struct SidrReq: 232 bytes {
         /// The sender's name for the question.
         0:0     32  request_id: CommId,
         /// The partition in which it wants to talk.
@@ -21,18 +21,18 @@ layout! {
 
 layout! {
     /// What a service ID resolved to (IBA 12.11.2).
-    pub struct SidrRep: 232 octets {
+    pub struct SidrRep: 232 bytes {
         /// The question's.
         0:0     32  request_id: CommId,
         /// Whether there is such a service.
         4:0      8  status: SidrStatus,
-        /// How many octets of [`SidrRep::additional_info`] mean something.
+        /// How many bytes of [`SidrRep::additional_info`] mean something.
         5:0      8  additional_info_len: u8,
-        /// First two octets of [`SidrRep::vendor_id`].
+        /// First two bytes of [`SidrRep::vendor_id`].
         6:0     16  vendor_id_23_8: u16,
         /// The queue pair.
         8:0     24  qpn: Qpn,
-        /// Third octet of [`SidrRep::vendor_id`].
+        /// Third byte of [`SidrRep::vendor_id`].
         11:0     8  vendor_id_7_0: u8,
         /// The question's.
         12:0    64  service_id: ServiceId,
@@ -67,7 +67,7 @@ codes! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mad::vector::{assert_octets, counting};
+    use crate::mad::vector::{assert_bytes, counting};
 
     #[test]
     fn every_field_of_the_question_is_where_the_specification_has_it() {
@@ -77,7 +77,7 @@ mod tests {
             service_id: ServiceId(0x1112_1314_1516_1718),
             private_data: counting(0x21),
         };
-        assert_octets(
+        assert_bytes(
             &req,
             &[
                 (0, &[1, 2, 3, 4, 0x81, 0x23]),
@@ -102,7 +102,7 @@ mod tests {
             private_data: counting(0xa1),
         };
         assert_eq!(rep.vendor_id(), 0xf1_f2f3);
-        assert_octets(
+        assert_bytes(
             &rep,
             &[
                 (0, &[1, 2, 3, 4, 5, 0x11, 0xf1, 0xf2, 0x21, 0x22, 0x23, 0xf3]),

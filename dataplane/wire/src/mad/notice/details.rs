@@ -1,4 +1,4 @@
-//! What a trap says of what happened: the last 54 octets of a notice (IBA 14.2.5.1, 15.2.5.1).
+//! What a trap says of what happened: the last 54 bytes of a notice (IBA 14.2.5.1, 15.2.5.1).
 
 use super::TrapNumber;
 use crate::address::{Gid, Guid, Lid, Qpn};
@@ -30,36 +30,34 @@ pub enum TrapDetails {
 }
 
 impl TrapDetails {
-    /// Octets of details in every notice.
+    /// Bytes of details in every notice.
     pub const LEN: usize = 54;
 
     /// Reads the details of such a trap.
-    pub fn parse(trap: TrapNumber, octets: &[u8; 54]) -> Self {
+    pub fn parse(trap: TrapNumber, bytes: &[u8; 54]) -> Self {
         match trap {
             TrapNumber::GID_IN_SERVICE
             | TrapNumber::GID_OUT_OF_SERVICE
             | TrapNumber::MULTICAST_GROUP_CREATED
-            | TrapNumber::MULTICAST_GROUP_DELETED => Self::Gid(GidTrap::parse(octets)),
-            TrapNumber::LINK_STATE_CHANGED => Self::LinkState(LinkStateTrap::parse(octets)),
+            | TrapNumber::MULTICAST_GROUP_DELETED => Self::Gid(GidTrap::parse(bytes)),
+            TrapNumber::LINK_STATE_CHANGED => Self::LinkState(LinkStateTrap::parse(bytes)),
             TrapNumber::LOCAL_LINK_INTEGRITY
             | TrapNumber::EXCESSIVE_BUFFER_OVERRUN
-            | TrapNumber::FLOW_CONTROL_WATCHDOG => Self::Port(PortTrap::parse(octets)),
-            TrapNumber::CAPABILITY_CHANGED => Self::Capability(CapabilityTrap::parse(octets)),
+            | TrapNumber::FLOW_CONTROL_WATCHDOG => Self::Port(PortTrap::parse(bytes)),
+            TrapNumber::CAPABILITY_CHANGED => Self::Capability(CapabilityTrap::parse(bytes)),
             TrapNumber::SYSTEM_IMAGE_GUID_CHANGED => {
-                Self::SystemImageGuid(SystemImageGuidTrap::parse(octets))
+                Self::SystemImageGuid(SystemImageGuidTrap::parse(bytes))
             }
-            TrapNumber::BAD_M_KEY => Self::BadMKey(BadMKeyTrap::parse(octets)),
-            TrapNumber::BAD_P_KEY | TrapNumber::BAD_Q_KEY => {
-                Self::BadKey(BadKeyTrap::parse(octets))
-            }
+            TrapNumber::BAD_M_KEY => Self::BadMKey(BadMKeyTrap::parse(bytes)),
+            TrapNumber::BAD_P_KEY | TrapNumber::BAD_Q_KEY => Self::BadKey(BadKeyTrap::parse(bytes)),
             TrapNumber::BAD_P_KEY_AT_SWITCH => {
-                Self::BadPKeyAtSwitch(BadPKeyAtSwitchTrap::parse(octets))
+                Self::BadPKeyAtSwitch(BadPKeyAtSwitchTrap::parse(bytes))
             }
-            _ => Self::Raw(*octets),
+            _ => Self::Raw(*bytes),
         }
     }
 
-    /// Its octets, reserved bits zero.
+    /// Its bytes, reserved bits zero.
     pub fn emit(&self) -> [u8; 54] {
         match self {
             Self::Gid(details) => details.emit(),
@@ -70,14 +68,14 @@ impl TrapDetails {
             Self::BadMKey(details) => details.emit(),
             Self::BadKey(details) => details.emit(),
             Self::BadPKeyAtSwitch(details) => details.emit(),
-            Self::Raw(octets) => *octets,
+            Self::Raw(bytes) => *bytes,
         }
     }
 }
 
 layout! {
     /// Which port or group: traps 64 to 67.
-    pub struct GidTrap: 54 octets {
+    pub struct GidTrap: 54 bytes {
         /// Of the port or group.
         6:0   128  gid: Gid,
     }
@@ -85,7 +83,7 @@ layout! {
 
 layout! {
     /// Which switch has links that changed: trap 128.
-    pub struct LinkStateTrap: 54 octets {
+    pub struct LinkStateTrap: 54 bytes {
         /// Of the switch.
         0:0    16  lid: Lid,
     }
@@ -93,7 +91,7 @@ layout! {
 
 layout! {
     /// Which port has trouble: traps 129 to 131.
-    pub struct PortTrap: 54 octets {
+    pub struct PortTrap: 54 bytes {
         /// Of the port, or of its switch.
         2:0    16  lid: Lid,
         /// Its number.
@@ -103,7 +101,7 @@ layout! {
 
 layout! {
     /// What a port is and does now: trap 144.
-    pub struct CapabilityTrap: 54 octets {
+    pub struct CapabilityTrap: 54 bytes {
         /// Of the port.
         2:0    16  lid: Lid,
         /// Whether `changes` say something: if not, the trap is about the capabilities.
@@ -131,7 +129,7 @@ flags! {
 
 layout! {
     /// To which system a node belongs now: trap 145.
-    pub struct SystemImageGuidTrap: 54 octets {
+    pub struct SystemImageGuidTrap: 54 bytes {
         /// Of the node.
         2:0    16  lid: Lid,
         /// Of the system.
@@ -141,7 +139,7 @@ layout! {
 
 layout! {
     /// Who tried to manage a port without its key, and how: trap 256.
-    pub struct BadMKeyTrap: 54 octets {
+    pub struct BadMKeyTrap: 54 bytes {
         /// Where the datagram came from.
         2:0    16  lid: Lid,
         /// Its directed route's source.
@@ -167,7 +165,7 @@ layout! {
 
 layout! {
     /// Who sent with a key that is not the receiver's: traps 257 and 258.
-    pub struct BadKeyTrap: 54 octets {
+    pub struct BadKeyTrap: 54 bytes {
         /// Sender.
         2:0    16  lid1: Lid,
         /// Receiver.
@@ -189,7 +187,7 @@ layout! {
 
 layout! {
     /// Who sent with a P_Key that a switch does not let through: trap 259.
-    pub struct BadPKeyAtSwitchTrap: 54 octets {
+    pub struct BadPKeyAtSwitchTrap: 54 bytes {
         /// Which of the fields below say something, one bit each.
         0:0    16  data_valid: u16,
         /// Sender.
@@ -220,7 +218,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Octets that are all different, so that a field which slips by one shows.
+    /// Bytes that are all different, so that a field which slips by one shows.
     fn counting() -> [u8; TrapDetails::LEN] {
         core::array::from_fn(|i| i as u8 + 0x40)
     }
@@ -300,10 +298,10 @@ mod tests {
         #[test]
         fn details_survive(
             number in prop_oneof![60u16..150, 250u16..260, any::<u16>()],
-            octets: [u8; TrapDetails::LEN],
+            bytes: [u8; TrapDetails::LEN],
         ) {
             let trap = TrapNumber(number);
-            let details = TrapDetails::parse(trap, &octets);
+            let details = TrapDetails::parse(trap, &bytes);
             prop_assert_eq!(TrapDetails::parse(trap, &details.emit()), details);
         }
     }

@@ -1,6 +1,6 @@
 //! Notices: what happened, to whom (IBA 13.4.8.2).
 //!
-//! The same 64 octets are a trap on their way to the subnet manager and, with the issuer's GID
+//! The same 64 bytes are a trap on their way to the subnet manager and, with the issuer's GID
 //! behind them, a report on its way to those who asked for it. What the last 54 of them say is
 //! decided by the number of the trap: see [`TrapDetails`].
 
@@ -16,7 +16,7 @@ use crate::address::{Gid, Lid};
 
 layout! {
     /// Something that happened (IBA 13.4.8.2).
-    pub struct Notice: 64 octets {
+    pub struct Notice: 64 bytes {
         /// Whether the specification defines this notice, and not a vendor.
         0:0     1  is_generic: bool,
         /// How grave it is.
@@ -38,7 +38,7 @@ layout! {
 
 layout! {
     /// A notice as subnet administration reports it (IBA 15.2.5.1).
-    pub struct NoticeReport: 80 octets {
+    pub struct NoticeReport: 80 bytes {
         /// What happened.
         0:0   512  notice: Notice,
         /// Whom it comes from, even across routers.
@@ -126,11 +126,11 @@ mod tests {
             data_details: TrapDetails::Gid(GidTrap { gid: mgid }).emit(),
         };
         let issuer_gid = Gid(core::array::from_fn(|i| 0xa0 + i as u8));
-        let octets = NoticeReport { notice, issuer_gid }.emit();
-        assert_eq!(octets[..10], [0x84, 0, 0, 4, 0, 66, 1, 2, 0x83, 4]);
-        assert_eq!((&octets[10..16], &octets[16..32]), (&[0; 6][..], &mgid.0[..]));
-        assert_eq!(octets[64..], issuer_gid.0);
-        assert_eq!(NoticeReport::parse(&octets).notice.details(), notice.details());
+        let bytes = NoticeReport { notice, issuer_gid }.emit();
+        assert_eq!(bytes[..10], [0x84, 0, 0, 4, 0, 66, 1, 2, 0x83, 4]);
+        assert_eq!((&bytes[10..16], &bytes[16..32]), (&[0; 6][..], &mgid.0[..]));
+        assert_eq!(bytes[64..], issuer_gid.0);
+        assert_eq!(NoticeReport::parse(&bytes).notice.details(), notice.details());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::units::TimeCode;
 
 layout! {
     /// Which notices somebody wants to hear of (IBA 13.4.8.3).
-    pub struct InformInfo: 36 octets {
+    pub struct InformInfo: 36 bytes {
         /// The port whose notices are meant; none for the range of LIDs.
         0:0   128  gid: Gid,
         /// The first port whose notices are meant; permissive for all.
@@ -34,7 +34,7 @@ layout! {
 
 layout! {
     /// A subscription that somebody has (IBA 15.2.5.12).
-    pub struct InformInfoRecord: 60 octets {
+    pub struct InformInfoRecord: 60 bytes {
         /// Who has it.
         0:0   128  subscriber_gid: Gid,
         /// Which of theirs it is.
@@ -76,7 +76,7 @@ record!(InformInfoRecord = 0x00f3, InformInfoRecordMask);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mad::vector::{assert_octets, counting, counting_gid};
+    use crate::mad::vector::{assert_bytes, counting, counting_gid};
 
     #[test]
     fn every_field_is_where_the_specification_has_it() {
@@ -92,13 +92,13 @@ mod tests {
             resp_time_value: TimeCode(0x1e),
             producer: ProducerType(0x2f_3031),
         };
-        let octets: [(usize, &[u8]); 4] = [
+        let bytes: [(usize, &[u8]); 4] = [
             (0, &counting::<16>(0x10)),
             (16, &counting::<4>(0x21)),
             (22, &[0x25, 0x26, 0x27, 0x28, 0x29, 0x2a, 0x2b, 0x2c, 0x2d, 0x1e]),
             (33, &[0x2f, 0x30, 0x31]),
         ];
-        assert_octets(&inform_info, &octets);
+        assert_bytes(&inform_info, &bytes);
 
         let record = InformInfoRecord {
             subscriber_gid: counting_gid(0x40),
@@ -106,7 +106,7 @@ mod tests {
             inform_info,
         };
         let head: [(usize, &[u8]); 2] = [(0, &counting::<16>(0x40)), (16, &[0x51, 0x52])];
-        let tail = octets.map(|(offset, part)| (24 + offset, part));
-        assert_octets(&record, &[&head[..], &tail[..]].concat());
+        let tail = bytes.map(|(offset, part)| (24 + offset, part));
+        assert_bytes(&record, &[&head[..], &tail[..]].concat());
     }
 }

@@ -7,7 +7,7 @@ use crate::units::{Mtu, Rate, TimeCode};
 
 layout! {
     /// One port's membership of a group, and the group's properties (IBA 15.2.5.17).
-    pub struct McMemberRecord: 52 octets {
+    pub struct McMemberRecord: 52 bytes {
         /// The group.
         0:0   128  mgid: Gid,
         /// The member.
@@ -109,7 +109,7 @@ record!(McMemberRecord = 0x0038, McMemberRecordMask);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mad::vector::{assert_octets, counting, counting_gid};
+    use crate::mad::vector::{assert_bytes, counting, counting_gid};
 
     #[test]
     fn every_field_is_where_the_specification_has_it() {
@@ -119,7 +119,7 @@ mod tests {
             q_key: QKey(0x3132_3334),
             mlid: Lid(0xc123),
             mtu_selector: Selector::EXACTLY,
-            mtu: Mtu::OCTETS_2048,
+            mtu: Mtu::BYTES_2048,
             traffic_class: 0x41,
             p_key: PKey(0x8123),
             rate_selector: Selector::LESS_THAN,
@@ -133,7 +133,7 @@ mod tests {
             join_state: JoinState::SEND_ONLY_FULL_MEMBER.with(JoinState::NON_MEMBER),
             proxy_join: true,
         };
-        assert_octets(
+        assert_bytes(
             &record,
             &[
                 (0, &counting::<16>(0x10)),

@@ -40,10 +40,10 @@ use crate::WireError;
 
 layout! {
     /// What subnet administration has behind the segmentation header (IBA 15.2.1).
-    pub struct SaHeader: 20 octets {
+    pub struct SaHeader: 20 bytes {
         /// What the sender is trusted by; 0 is untrusted, which will do for most questions.
         0:0   64  sm_key: SmKey,
-        /// From one record of a table to the next, in units of 8 octets.
+        /// From one record of a table to the next, in units of 8 bytes.
         8:0   16  attribute_offset: u16,
         /// Which components of the record a question is about: a [`Record::Mask`].
         12:0  64  component_mask: u64,
@@ -52,7 +52,7 @@ layout! {
 
 layout! {
     /// A datagram of subnet administration, whole.
-    pub struct SaMad: 256 octets {
+    pub struct SaMad: 256 bytes {
         /// The common header.
         0:0    192  header: MadHeader,
         /// Zero unless the datagram is a segment.
@@ -80,7 +80,7 @@ pub trait Record: Attribute {
     /// Which of its components a question is about.
     type Mask: From<u64> + Into<u64>;
 
-    /// Octets from one to the next in the tables that we send.
+    /// Bytes from one to the next in the tables that we send.
     const STRIDE: usize = Self::LEN.next_multiple_of(8);
 
     /// The [`SaHeader::attribute_offset`] of the tables that we send.
@@ -173,7 +173,7 @@ mod tests {
     use crate::address::{Gid, Lid};
     use crate::layout::FieldSpec;
     use crate::mad::smp::{NodeInfo, PortInfo, SmInfo};
-    use crate::mad::vector::{assert_octets, counting};
+    use crate::mad::vector::{assert_bytes, counting};
     use proptest::prelude::*;
     use std::string::String;
     use std::vec::Vec;
@@ -190,7 +190,7 @@ mod tests {
             },
             data: counting(0x41),
         };
-        assert_octets(
+        assert_bytes(
             &mad,
             &[
                 (0, &[1]),
@@ -207,13 +207,10 @@ mod tests {
     fn a_path_query_as_linux_makes_it() {
         let query = PathRecord { numb_path: 1, ..PathRecord::default() };
         let mad = SaMad::new(Method::GET, 0x0102, PathRecordMask::LINUX_QUERY, query);
-        let octets = mad.emit();
-        assert_eq!(
-            octets[..24],
-            *b"\x01\x03\x02\x01\0\0\0\0\0\0\0\0\0\0\x01\x02\0\x35\0\0\0\0\0\0"
-        );
-        assert_eq!(octets[24..54], [0; 30]);
-        assert_eq!(octets[54..56], [0x34, 0x0c]);
+        let bytes = mad.emit();
+        assert_eq!(bytes[..24], *b"\x01\x03\x02\x01\0\0\0\0\0\0\0\0\0\0\x01\x02\0\x35\0\0\0\0\0\0");
+        assert_eq!(bytes[24..54], [0; 30]);
+        assert_eq!(bytes[54..56], [0x34, 0x0c]);
         assert_eq!(mad.record(), Ok((PathRecordMask::LINUX_QUERY, query)));
         assert_eq!(
             mad.record::<McMemberRecord>(),

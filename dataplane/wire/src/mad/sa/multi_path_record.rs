@@ -12,7 +12,7 @@ use crate::units::{Mtu, Rate, TimeCode};
 layout! {
     /// A question for paths between any of some ports and any of some others (IBA 15.2.5.20). The
     /// answer is a table of path records.
-    pub struct MultiPathRecord: 200 octets {
+    pub struct MultiPathRecord: 200 bytes {
         /// Whether they are for raw packets.
         0:0      1  raw_traffic: bool,
         /// For the global route header.
@@ -43,7 +43,7 @@ layout! {
         12:0     2  packet_life_time_selector: Selector,
         /// How long a packet can be under way.
         12:2     6  packet_life_time: TimeCode,
-        /// First octet of [`MultiPathRecord::service_id`].
+        /// First byte of [`MultiPathRecord::service_id`].
         13:0     8  service_id_8_msb: u8,
         /// Whether the paths shall have as little in common as possible: 1 if so.
         14:0     2  independence_selector: u8,
@@ -51,7 +51,7 @@ layout! {
         15:0     8  sgid_count: u8,
         /// How many of `gids`, behind those, are where to.
         16:0     8  dgid_count: u8,
-        /// The other octets of [`MultiPathRecord::service_id`].
+        /// The other bytes of [`MultiPathRecord::service_id`].
         17:0    56  service_id_56_lsb: u64,
         /// Where from, then where to.
         24:0  1408  gids: [Gid; 11],
@@ -103,7 +103,7 @@ impl MultiPathRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mad::vector::{assert_octets, counting, counting_gid};
+    use crate::mad::vector::{assert_bytes, counting, counting_gid};
 
     fn record() -> MultiPathRecord {
         MultiPathRecord {
@@ -117,7 +117,7 @@ mod tests {
             qos_class: 0xabc,
             sl: 9,
             mtu_selector: Selector::EXACTLY,
-            mtu: Mtu::OCTETS_2048,
+            mtu: Mtu::BYTES_2048,
             rate_selector: Selector::LESS_THAN,
             rate: Rate::GBPS_56,
             packet_life_time_selector: Selector::BEST,
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn every_field_is_where_the_specification_has_it() {
-        assert_octets(
+        assert_bytes(
             &record(),
             &[
                 (0, &[0x8f, 0xed, 0xcb, 0x35, 0x36, 0xb7, 0x81, 0x23, 0xab, 0xc9]),

@@ -6,7 +6,7 @@ use crate::mad::smp::{NodeDescription, NodeInfo};
 
 layout! {
     /// A node, as it is seen by one of its ports (IBA 15.2.5.2).
-    pub struct NodeRecord: 108 octets {
+    pub struct NodeRecord: 108 bytes {
         /// The port.
         0:0   16  lid: Lid,
         /// What the node is.
@@ -42,7 +42,7 @@ record!(NodeRecord = 0x0011, NodeRecordMask);
 mod tests {
     use super::*;
     use crate::address::Guid;
-    use crate::mad::vector::{assert_octets, counting};
+    use crate::mad::vector::{assert_bytes, counting};
 
     #[test]
     fn every_field_is_where_the_specification_has_it() {
@@ -54,9 +54,9 @@ mod tests {
                 vendor_id: 0x31_3233,
                 ..NodeInfo::default()
             },
-            node_description: NodeDescription { octets: counting(0x41) },
+            node_description: NodeDescription { bytes: counting(0x41) },
         };
-        assert_octets(
+        assert_bytes(
             &record,
             &[
                 (0, &[1, 2]),

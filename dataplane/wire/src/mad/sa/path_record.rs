@@ -8,7 +8,7 @@ use crate::units::{Mtu, Rate, TimeCode};
 
 layout! {
     /// A path between two ports (IBA 15.2.5.16).
-    pub struct PathRecord: 64 octets {
+    pub struct PathRecord: 64 bytes {
         /// The service that is wanted there, for the quality that it gets.
         0:0    64  service_id: ServiceId,
         /// Where to.
@@ -96,7 +96,7 @@ record!(PathRecord = 0x0035, PathRecordMask);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mad::vector::{assert_octets, counting, counting_gid};
+    use crate::mad::vector::{assert_bytes, counting, counting_gid};
 
     #[test]
     fn every_field_is_where_the_specification_has_it() {
@@ -116,14 +116,14 @@ mod tests {
             qos_class: 0xabc,
             sl: 9,
             mtu_selector: Selector::EXACTLY,
-            mtu: Mtu::OCTETS_2048,
+            mtu: Mtu::BYTES_2048,
             rate_selector: Selector::LESS_THAN,
             rate: Rate::GBPS_56,
             packet_life_time_selector: Selector::BEST,
             packet_life_time: TimeCode(18),
             preference: 0x38,
         };
-        assert_octets(
+        assert_bytes(
             &record,
             &[
                 (0, &counting::<8>(1)),

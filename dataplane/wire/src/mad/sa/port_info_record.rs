@@ -6,7 +6,7 @@ use crate::mad::smp::PortInfo;
 
 layout! {
     /// A port of a node (IBA 15.2.5.3).
-    pub struct PortInfoRecord: 68 octets {
+    pub struct PortInfoRecord: 68 bytes {
         /// The port; of a switch, any of its ports has that of port 0.
         0:0   16  lid: Lid,
         /// Its number in the node.
@@ -83,18 +83,18 @@ record!(PortInfoRecord = 0x0012, PortInfoRecordMask);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mad::vector::{assert_octets, counting};
+    use crate::mad::vector::{assert_bytes, counting};
 
     #[test]
     fn every_field_is_where_the_specification_has_it() {
-        let mut octets = [0; PortInfo::LEN];
-        octets[..34].copy_from_slice(&counting::<34>(0x11));
+        let mut bytes = [0; PortInfo::LEN];
+        bytes[..34].copy_from_slice(&counting::<34>(0x11));
         let record = PortInfoRecord {
             lid: Lid(0x0102),
             port_num: 3,
             options: 4,
-            port_info: PortInfo::parse(&octets),
+            port_info: PortInfo::parse(&bytes),
         };
-        assert_octets(&record, &[(0, &[1, 2, 3, 4]), (4, &counting::<34>(0x11))]);
+        assert_bytes(&record, &[(0, &[1, 2, 3, 4]), (4, &counting::<34>(0x11))]);
     }
 }

@@ -7,7 +7,7 @@ use crate::mad::service_id::ServiceId;
 
 layout! {
     /// A service, and the port that offers it (IBA 15.2.5.14).
-    pub struct ServiceRecord: 176 octets {
+    pub struct ServiceRecord: 176 bytes {
         /// The service.
         0:0     64  service_id: ServiceId,
         /// The port.
@@ -61,7 +61,7 @@ impl ServiceRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mad::vector::{assert_octets, counting, counting_gid};
+    use crate::mad::vector::{assert_bytes, counting, counting_gid};
 
     #[test]
     fn every_field_is_where_the_specification_has_it() {
@@ -77,7 +77,7 @@ mod tests {
             data32: [0xa0a1_a2a3, 0xa4a5_a6a7, 0xa8a9_aaab, 0xacad_aeaf],
             data64: [0xb0b1_b2b3_b4b5_b6b7, 0xb8b9_babb_bcbd_bebf],
         };
-        assert_octets(
+        assert_bytes(
             &record,
             &[
                 (0, &counting::<8>(1)),

@@ -13,7 +13,7 @@ use crate::mad::smp::{
 
 layout! {
     /// A link between two ports (IBA 15.2.5.13). Each link is there twice, once from either end.
-    pub struct LinkRecord: 6 octets {
+    pub struct LinkRecord: 6 bytes {
         /// The node at one end.
         0:0  16  from_lid: Lid,
         /// Its port.
@@ -27,7 +27,7 @@ layout! {
 
 layout! {
     /// How a switch can forward, and does (IBA 15.2.5.5).
-    pub struct SwitchInfoRecord: 24 octets {
+    pub struct SwitchInfoRecord: 24 bytes {
         /// The switch.
         0:0   16  lid: Lid,
         /// How it forwards.
@@ -37,7 +37,7 @@ layout! {
 
 layout! {
     /// A block of a switch's linear forwarding table (IBA 15.2.5.6).
-    pub struct LftRecord: 72 octets {
+    pub struct LftRecord: 72 bytes {
         /// The switch.
         0:0   16  lid: Lid,
         /// The first entry is 64 times this.
@@ -49,7 +49,7 @@ layout! {
 
 layout! {
     /// A block of a switch's multicast forwarding table (IBA 15.2.5.8).
-    pub struct MftRecord: 72 octets {
+    pub struct MftRecord: 72 bytes {
         /// The switch.
         0:0   16  lid: Lid,
         /// The first port is 16 times this.
@@ -63,7 +63,7 @@ layout! {
 
 layout! {
     /// A block of a port's partitions (IBA 15.2.5.11).
-    pub struct PKeyTableRecord: 72 octets {
+    pub struct PKeyTableRecord: 72 bytes {
         /// The node.
         0:0   16  lid: Lid,
         /// The first entry is 32 times this.
@@ -77,7 +77,7 @@ layout! {
 
 layout! {
     /// A block of a port's GUIDs (IBA 15.2.5.18).
-    pub struct GuidInfoRecord: 72 octets {
+    pub struct GuidInfoRecord: 72 bytes {
         /// The port.
         0:0   16  lid: Lid,
         /// The first entry is 8 times this.
@@ -89,7 +89,7 @@ layout! {
 
 layout! {
     /// A subnet manager (IBA 15.2.5.10).
-    pub struct SmInfoRecord: 25 octets {
+    pub struct SmInfoRecord: 25 bytes {
         /// The port at which it runs.
         0:0   16  lid: Lid,
         /// What it is and does.
@@ -99,7 +99,7 @@ layout! {
 
 layout! {
     /// Which lanes service levels take between two ports of a node (IBA 15.2.5.4).
-    pub struct SlToVlRecord: 16 octets {
+    pub struct SlToVlRecord: 16 bytes {
         /// The node.
         0:0   16  lid: Lid,
         /// Where packets come in; of a switch only.
@@ -113,7 +113,7 @@ layout! {
 
 layout! {
     /// In what turns the lanes of a port send (IBA 15.2.5.9).
-    pub struct VlArbRecord: 72 octets {
+    pub struct VlArbRecord: 72 bytes {
         /// The node.
         0:0   16  lid: Lid,
         /// Where packets go out; of a switch only.
@@ -201,11 +201,11 @@ record!(VlArbRecord = 0x0036, VlArbRecordMask);
 mod tests {
     use super::*;
     use crate::layout::Layout;
-    use crate::mad::vector::{assert_octets, counting};
+    use crate::mad::vector::{assert_bytes, counting};
 
     const LID: Lid = Lid(0x0102);
 
-    /// An attribute whose octets count up as far as they are not reserved.
+    /// An attribute whose bytes count up as far as they are not reserved.
     fn filled<T: Layout>() -> T {
         T::read(&counting::<64>(0x11)).unwrap().0
     }
@@ -213,42 +213,42 @@ mod tests {
     #[test]
     fn links() {
         let record = LinkRecord { from_lid: LID, from_port: 3, to_port: 4, to_lid: Lid(0x0506) };
-        assert_octets(&record, &[(0, &[1, 2, 3, 4, 5, 6])]);
+        assert_bytes(&record, &[(0, &[1, 2, 3, 4, 5, 6])]);
     }
 
     #[test]
     fn switches() {
         let switch_info: SwitchInfo = filled();
         let record = SwitchInfoRecord { lid: LID, switch_info };
-        assert_octets(&record, &[(0, &[1, 2]), (4, &switch_info.emit())]);
+        assert_bytes(&record, &[(0, &[1, 2]), (4, &switch_info.emit())]);
     }
 
     #[test]
     fn tables_of_switches() {
-        let octets: [u8; 64] = counting(0x11);
+        let bytes: [u8; 64] = counting(0x11);
         let record = LftRecord { lid: LID, block: 0x0304, table: filled() };
-        assert_octets(&record, &[(0, &[1, 2, 3, 4]), (8, &octets)]);
+        assert_bytes(&record, &[(0, &[1, 2, 3, 4]), (8, &bytes)]);
         let record = MftRecord { lid: LID, position: 0xa, block: 0x1bc, table: filled() };
-        assert_octets(&record, &[(0, &[1, 2, 0xa1, 0xbc]), (8, &octets)]);
+        assert_bytes(&record, &[(0, &[1, 2, 0xa1, 0xbc]), (8, &bytes)]);
     }
 
     #[test]
     fn tables_of_ports() {
-        let octets: [u8; 64] = counting(0x11);
+        let bytes: [u8; 64] = counting(0x11);
         let record = PKeyTableRecord { lid: LID, block: 0x0304, port_num: 5, table: filled() };
-        assert_octets(&record, &[(0, &[1, 2, 3, 4, 5]), (8, &octets)]);
+        assert_bytes(&record, &[(0, &[1, 2, 3, 4, 5]), (8, &bytes)]);
         let record = GuidInfoRecord { lid: LID, block: 3, guid_info: filled() };
-        assert_octets(&record, &[(0, &[1, 2, 3]), (8, &octets)]);
+        assert_bytes(&record, &[(0, &[1, 2, 3]), (8, &bytes)]);
         let record = SlToVlRecord { lid: LID, input_port: 3, output_port: 4, table: filled() };
-        assert_octets(&record, &[(0, &[1, 2, 3, 4]), (8, &octets[..8])]);
+        assert_bytes(&record, &[(0, &[1, 2, 3, 4]), (8, &bytes[..8])]);
         let table: VlArbitrationTable = filled();
         let record = VlArbRecord { lid: LID, output_port: 3, block: 4, table };
-        assert_octets(&record, &[(0, &[1, 2, 3, 4]), (8, &table.emit())]);
+        assert_bytes(&record, &[(0, &[1, 2, 3, 4]), (8, &table.emit())]);
     }
 
     #[test]
     fn subnet_managers() {
         let record = SmInfoRecord { lid: LID, sm_info: filled() };
-        assert_octets(&record, &[(0, &[1, 2]), (4, &counting::<21>(0x11))]);
+        assert_bytes(&record, &[(0, &[1, 2]), (4, &counting::<21>(0x11))]);
     }
 }

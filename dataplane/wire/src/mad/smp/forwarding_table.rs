@@ -5,7 +5,7 @@ use crate::mad::{Attribute, AttributeId};
 
 layout! {
     /// The output ports of 64 LIDs (IBA 14.2.5.10); the modifier is the number of the block.
-    pub struct LinearForwardingTable: 64 octets {
+    pub struct LinearForwardingTable: 64 bytes {
         /// Port 0 is the switch itself; [`Self::UNREACHABLE`] drops the packet.
         0:0  512  ports: [u8; 64],
     }
@@ -24,7 +24,7 @@ impl LinearForwardingTable {
 layout! {
     /// 16 entries that say themselves whose they are (IBA 14.2.5.11); the modifier is the number of
     /// the block.
-    pub struct RandomForwardingTable: 64 octets {
+    pub struct RandomForwardingTable: 64 bytes {
         /// In no order.
         0:0  512  entries: [RandomForwardingEntry; 16],
     }
@@ -32,7 +32,7 @@ layout! {
 
 layout! {
     /// The output port of a port's LIDs.
-    pub struct RandomForwardingEntry: 4 octets {
+    pub struct RandomForwardingEntry: 4 bytes {
         /// The first of them.
         0:0  16  lid: Lid,
         /// Whether the entry is in use.
@@ -46,7 +46,7 @@ layout! {
 
 layout! {
     /// The output ports of 32 groups, as far as they are among 16 of the switch's (IBA 14.2.5.12).
-    pub struct MulticastForwardingTable: 64 octets {
+    pub struct MulticastForwardingTable: 64 bytes {
         /// By group; in each the lowest bit is the first of the 16 ports.
         0:0  512  port_masks: [u16; 32],
     }
@@ -54,7 +54,7 @@ layout! {
 
 layout! {
     /// Which groups and which ports: the attribute modifier of [`MulticastForwardingTable`].
-    pub struct MulticastForwardingTableModifier: 4 octets {
+    pub struct MulticastForwardingTableModifier: 4 bytes {
         /// The first port is 16 times this.
         0:0  4  position: u8,
         /// The first group is 32 times this, from [`Lid::MULTICAST_FIRST`] on.
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn linear_entries_are_octets_by_lid() {
+    fn linear_entries_are_bytes_by_lid() {
         let table = LinearForwardingTable { ports: core::array::from_fn(|i| i as u8) };
         assert_eq!(table.emit(), table.ports);
         assert_eq!(LinearForwardingTable::locate(Lid(0x0141)), (5, 1));

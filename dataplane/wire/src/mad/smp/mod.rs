@@ -2,14 +2,14 @@
 //!
 //! They go between queue pairs 0 on lane 15, past all that data packets need: partitions, routes,
 //! LIDs. By LID ([`LidSmp`]) when the subnet is up; before that by naming the port to leave each
-//! node by ([`DirectedSmp`]). Both carry 64 octets of data, which are one of the attributes below:
+//! node by ([`DirectedSmp`]). Both carry 64 bytes of data, which are one of the attributes below:
 //!
 //! 1. who is there: [`NodeInfo`], [`NodeDescription`], [`GuidInfo`], [`SmInfo`];
 //! 2. how a port is set: [`PortInfo`], [`PKeyTable`], [`SlToVlMappingTable`],
 //!    [`VlArbitrationTable`];
 //! 3. how a switch forwards: [`SwitchInfo`], [`LinearForwardingTable`] and its sisters.
 //!
-//! A table that is longer than 64 octets goes in blocks, and the attribute modifier says which: its
+//! A table that is longer than 64 bytes goes in blocks, and the attribute modifier says which: its
 //! fields are a layout too, named after the table ([`PKeyTableModifier`]).
 
 mod forwarding_table;
@@ -48,7 +48,7 @@ use crate::address::Lid;
 
 layout! {
     /// A whole subnet management packet that is routed by LID (IBA 14.2.1.1).
-    pub struct LidSmp: 256 octets {
+    pub struct LidSmp: 256 bytes {
         /// Common header, of class [`SUBN_LID_ROUTED`](super::MgmtClass::SUBN_LID_ROUTED).
         0:0    192  header: MadHeader,
         /// What the receiving port may ask for before it obeys.
@@ -60,7 +60,7 @@ layout! {
 
 layout! {
     /// A whole subnet management packet that names its way port by port (IBA 14.2.1.2).
-    pub struct DirectedSmp: 256 octets {
+    pub struct DirectedSmp: 256 bytes {
         /// Common header, of class [`SUBN_DIRECTED_ROUTE`](super::MgmtClass::SUBN_DIRECTED_ROUTE).
         0:0    192  header: MadHeader,
         /// What the receiving port may ask for before it obeys.
@@ -114,24 +114,24 @@ mod tests {
         smp.header.mgmt_class = MgmtClass::SUBN_DIRECTED_ROUTE;
         smp.header.status = MadStatus::BUSY.returning();
         smp.set_hops(2, 3);
-        let octets = smp.emit();
-        assert_eq!(octets[4..8], [0x80, 1, 2, 3]);
-        let smp = DirectedSmp::parse(&octets);
+        let bytes = smp.emit();
+        assert_eq!(bytes[4..8], [0x80, 1, 2, 3]);
+        let smp = DirectedSmp::parse(&bytes);
         assert_eq!((smp.hop_pointer(), smp.hop_count()), (2, 3));
         assert!(smp.header.status.is_returning());
     }
 
     #[test]
     fn parts_of_a_directed_packet() {
-        let octets = core::array::from_fn(|i| i as u8);
-        let smp = DirectedSmp::parse(&octets);
+        let bytes = core::array::from_fn(|i| i as u8);
+        let smp = DirectedSmp::parse(&bytes);
         assert_eq!(smp.m_key, MKey(0x1819_1a1b_1c1d_1e1f));
         assert_eq!((smp.dr_slid, smp.dr_dlid), (Lid(0x2021), Lid(0x2223)));
         assert!((0..64).all(|i| smp.data[i] == 64 + i as u8));
         assert!((0..64).all(|i| smp.initial_path[i] == 128 + i as u8));
         assert!((0..64).all(|i| smp.return_path[i] == 192 + i as u8));
-        assert_eq!(LidSmp::parse(&octets).m_key, smp.m_key);
-        assert_eq!(LidSmp::parse(&octets).data, smp.data);
+        assert_eq!(LidSmp::parse(&bytes).m_key, smp.m_key);
+        assert_eq!(LidSmp::parse(&bytes).data, smp.data);
         assert!(!smp.is_directed_all_the_way());
     }
 

@@ -4,9 +4,9 @@ use crate::mad::{Attribute, AttributeId};
 
 layout! {
     /// What people call a node: UTF-8, filled up with zeros (IBA 14.2.5.2).
-    pub struct NodeDescription: 64 octets {
+    pub struct NodeDescription: 64 bytes {
         /// As on the wire; [`NodeDescription::text`] is how to read it.
-        0:0  512  octets: [u8; 64],
+        0:0  512  bytes: [u8; 64],
     }
 }
 
@@ -14,14 +14,14 @@ impl NodeDescription {
     /// As much of `text` as there is room for, without the half of a character at the end.
     pub fn new(text: &str) -> Self {
         let len = text.floor_char_boundary(Self::LEN);
-        let mut octets = [0; Self::LEN];
-        octets[..len].copy_from_slice(&text.as_bytes()[..len]);
-        Self { octets }
+        let mut bytes = [0; Self::LEN];
+        bytes[..len].copy_from_slice(&text.as_bytes()[..len]);
+        Self { bytes }
     }
 
-    /// The text, up to its end or to the first octet that is not UTF-8.
+    /// The text, up to its end or to the first byte that is not UTF-8.
     pub fn text(&self) -> &str {
-        let before_zero = self.octets.split(|&octet| octet == 0).next().unwrap_or_default();
+        let before_zero = self.bytes.split(|&byte| byte == 0).next().unwrap_or_default();
         before_zero.utf8_chunks().next().map_or("", |chunk| chunk.valid())
     }
 }
@@ -46,17 +46,17 @@ mod tests {
     #[test]
     fn text_ends_where_it_is_none() {
         let mut description = NodeDescription::new("node one");
-        description.octets[4] = 0xff;
+        description.bytes[4] = 0xff;
         assert_eq!(description.text(), "node");
-        assert_eq!(NodeDescription { octets: [0xff; 64] }.text(), "");
+        assert_eq!(NodeDescription { bytes: [0xff; 64] }.text(), "");
     }
 
     proptest! {
         #[test]
-        fn text_survives(text in "[^\0]{0,16}", octets: [u8; 64]) {
+        fn text_survives(text in "[^\0]{0,16}", bytes: [u8; 64]) {
             let own = NodeDescription::new(&text);
             prop_assert_eq!(own.text(), text);
-            let foreign = NodeDescription { octets };
+            let foreign = NodeDescription { bytes };
             let copy = NodeDescription::new(foreign.text());
             prop_assert_eq!(copy.text(), foreign.text());
         }

@@ -5,7 +5,7 @@ use crate::mad::{Attribute, AttributeId};
 
 layout! {
     /// What a node is, and by which of its ports the question came (IBA 14.2.5.3).
-    pub struct NodeInfo: 40 octets {
+    pub struct NodeInfo: 40 bytes {
         /// Highest version of the datagram format.
         0:0    8  base_version: u8,
         /// Highest version of the subnet management class.
@@ -66,12 +66,12 @@ mod tests {
             local_port_num: 0x70,
             vendor_id: 0x80_8182,
         };
-        let octets = [
+        let bytes = [
             1, 2, 2, 36, 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x20, 0x21, 0x22, 0x23,
             0x24, 0x25, 0x26, 0x27, 0x30, 0x31, 0x32, 0x33, 0x34, 0x35, 0x36, 0x37, 0x40, 0x41,
             0x50, 0x51, 0x60, 0x61, 0x62, 0x63, 0x70, 0x80, 0x81, 0x82,
         ];
-        assert_eq!(info.emit(), octets);
-        assert_eq!(NodeInfo::parse(&octets), info);
+        assert_eq!(info.emit(), bytes);
+        assert_eq!(NodeInfo::parse(&bytes), info);
     }
 }

@@ -5,7 +5,7 @@ use crate::mad::{Attribute, AttributeId};
 
 layout! {
     /// 32 entries of a port's P_Key table (IBA 14.2.5.7).
-    pub struct PKeyTable: 64 octets {
+    pub struct PKeyTable: 64 bytes {
         /// [`PKey::INVALID`] in an entry that is not in use.
         0:0  512  p_keys: [PKey; 32],
     }
@@ -13,7 +13,7 @@ layout! {
 
 layout! {
     /// Which 32, of which port: the attribute modifier of [`PKeyTable`].
-    pub struct PKeyTableModifier: 4 octets {
+    pub struct PKeyTableModifier: 4 bytes {
         /// Of a switch; other nodes have the port that was asked.
         0:0  16  port: u16,
         /// The first entry is 32 times this.
@@ -31,10 +31,10 @@ mod tests {
 
     #[test]
     fn keys_follow_each_other() {
-        let octets = core::array::from_fn(|i| i as u8);
-        let table = PKeyTable::parse(&octets);
+        let bytes = core::array::from_fn(|i| i as u8);
+        let table = PKeyTable::parse(&bytes);
         assert_eq!((table.p_keys[0], table.p_keys[31]), (PKey(0x0001), PKey(0x3e3f)));
-        assert_eq!(table.emit(), octets);
+        assert_eq!(table.emit(), bytes);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::units::{Mtu, Rate, TimeCode};
 
 layout! {
     /// How a port is, can be and, in a Set, is to be (IBA 14.2.5.6).
-    pub struct PortInfo: 64 octets {
+    pub struct PortInfo: 64 bytes {
         /// Who has it may set things here.
         0:0   64  m_key: MKey,
         /// First half of the port's GIDs.
@@ -56,7 +56,7 @@ layout! {
         37:0   4  vl_cap: VlCap,
         /// How the port asks to be brought up.
         37:4   4  init_type: u8,
-        /// How much high-priority lanes may send in a row, in units of 4096 octets.
+        /// How much high-priority lanes may send in a row, in units of 4096 bytes.
         38:0   8  vl_high_limit: u8,
         /// Entries of the high-priority arbitration table.
         39:0   8  vl_arbitration_high_cap: u8,
@@ -117,7 +117,7 @@ layout! {
 
 layout! {
     /// Which port: the attribute modifier of [`PortInfo`].
-    pub struct PortInfoModifier: 4 octets {
+    pub struct PortInfoModifier: 4 bytes {
         /// The subnet manager knows the extended speeds.
         0:0  1  knows_extended_speeds: bool,
         /// Its number; 0 at an adapter is the port that was asked.
@@ -199,7 +199,7 @@ mod tests {
             lmc: 5,
             link_speed_active: LinkSpeed::QDR,
             link_speed_enabled: LinkSpeed(0xb),
-            neighbor_mtu: Mtu::OCTETS_2048,
+            neighbor_mtu: Mtu::BYTES_2048,
             master_sm_sl: 9,
             vl_cap: VlCap::VL0_3,
             init_type: 0xa,
@@ -207,7 +207,7 @@ mod tests {
             vl_arbitration_high_cap: 0x82,
             vl_arbitration_low_cap: 0x83,
             init_type_reply: 0xc,
-            mtu_cap: Mtu::OCTETS_4096,
+            mtu_cap: Mtu::BYTES_4096,
             vl_stall_count: 6,
             hoq_life: TimeCode(0x13),
             operational_vls: VlCap::VL0_1,
@@ -236,15 +236,15 @@ mod tests {
 
     #[test]
     fn fields_are_where_the_specification_has_them() {
-        let octets = [
+        let bytes = [
             0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16,
             0x17, 0x18, 0x21, 0x22, 0x31, 0x32, 0x41, 0x42, 0x43, 0x44, 0x51, 0x52, 0x61, 0x62,
             0x71, 0x72, 0x73, 0x02, 0xd2, 0x51, 0x85, 0x4b, 0x49, 0x3a, 0x81, 0x82, 0x83, 0xc5,
             0xd3, 0x29, 0x91, 0x92, 0x93, 0x94, 0x95, 0x96, 0xa1, 0xb2, 0x15, 0x78, 0xb1, 0xb2,
             0x00, 0xc1, 0xc2, 0xc3, 0xd1, 0xd2, 0x2e, 0x1b,
         ];
-        assert_eq!(distinct().emit(), octets);
-        assert_eq!(PortInfo::parse(&octets), distinct());
+        assert_eq!(distinct().emit(), bytes);
+        assert_eq!(PortInfo::parse(&bytes), distinct());
     }
 
     #[test]

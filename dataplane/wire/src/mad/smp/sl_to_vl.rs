@@ -4,7 +4,7 @@ use crate::mad::{Attribute, AttributeId};
 
 layout! {
     /// The virtual lane of each service level (IBA 14.2.5.8).
-    pub struct SlToVlMappingTable: 8 octets {
+    pub struct SlToVlMappingTable: 8 bytes {
         /// By service level; lane 15 drops the packet.
         0:0  64  lanes: [u8; 16],
     }
@@ -13,7 +13,7 @@ layout! {
 layout! {
     /// Between which ports of a switch: the attribute modifier of [`SlToVlMappingTable`], 0 for
     /// other nodes.
-    pub struct SlToVlModifier: 4 octets {
+    pub struct SlToVlModifier: 4 bytes {
         /// Set it for all input ports, if the switch can.
         1:6  1  all_input_ports: bool,
         /// Set it for all output ports, if the switch can.
@@ -34,11 +34,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn service_level_0_is_the_upper_half_of_the_first_octet() {
+    fn service_level_0_is_the_upper_half_of_the_first_byte() {
         let table = SlToVlMappingTable { lanes: core::array::from_fn(|sl| 15 - sl as u8) };
-        let octets = [0xfe, 0xdc, 0xba, 0x98, 0x76, 0x54, 0x32, 0x10];
-        assert_eq!(table.emit(), octets);
-        assert_eq!(SlToVlMappingTable::parse(&octets), table);
+        let bytes = [0xfe, 0xdc, 0xba, 0x98, 0x76, 0x54, 0x32, 0x10];
+        assert_eq!(table.emit(), bytes);
+        assert_eq!(SlToVlMappingTable::parse(&bytes), table);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::mad::{Attribute, AttributeId};
 
 layout! {
     /// A subnet manager, as it shows itself to others (IBA 14.2.5.13).
-    pub struct SmInfo: 21 octets {
+    pub struct SmInfo: 21 bytes {
         /// Of the port that it runs at.
         0:0   64  guid: Guid,
         /// What other managers must show; 0 for those that it does not trust.
@@ -58,11 +58,11 @@ mod tests {
             priority: 14,
             state: SmState::MASTER,
         };
-        let octets = [
+        let bytes = [
             0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x20, 0x21, 0x22, 0x23, 0x24, 0x25,
             0x26, 0x27, 0x30, 0x31, 0x32, 0x33, 0xe3,
         ];
-        assert_eq!(info.emit(), octets);
-        assert_eq!(SmInfo::parse(&octets), info);
+        assert_eq!(info.emit(), bytes);
+        assert_eq!(SmInfo::parse(&bytes), info);
     }
 }

@@ -6,7 +6,7 @@ use crate::units::TimeCode;
 
 layout! {
     /// How a switch can forward, and does (IBA 14.2.5.4).
-    pub struct SwitchInfo: 20 octets {
+    pub struct SwitchInfo: 20 bytes {
         /// Entries of the linear table.
         0:0   16  linear_fdb_cap: u16,
         /// Entries of the random table.
@@ -76,9 +76,9 @@ mod tests {
             enhanced_port_0: true,
             multicast_fdb_top: Lid(0xc00c),
         };
-        let octets =
+        let bytes =
             [0xc0, 0, 1, 2, 0x10, 0, 3, 4, 5, 6, 7, 0x95, 8, 9, 10, 11, 0xa8, 0, 0xc0, 0x0c];
-        assert_eq!(info.emit(), octets);
-        assert_eq!(SwitchInfo::parse(&octets), info);
+        assert_eq!(info.emit(), bytes);
+        assert_eq!(SwitchInfo::parse(&bytes), info);
     }
 }

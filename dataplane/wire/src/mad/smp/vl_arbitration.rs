@@ -4,7 +4,7 @@ use crate::mad::{Attribute, AttributeId};
 
 layout! {
     /// Half of one of a port's two arbitration tables (IBA 14.2.5.9).
-    pub struct VlArbitrationTable: 64 octets {
+    pub struct VlArbitrationTable: 64 bytes {
         /// In the order of their turns.
         0:0  512  entries: [VlWeight; 32],
     }
@@ -12,17 +12,17 @@ layout! {
 
 layout! {
     /// A lane's turn.
-    pub struct VlWeight: 2 octets {
+    pub struct VlWeight: 2 bytes {
         /// The lane.
         0:4  4  lane: u8,
-        /// How much it may send, in units of 64 octets; 0 passes it over.
+        /// How much it may send, in units of 64 bytes; 0 passes it over.
         1:0  8  weight: u8,
     }
 }
 
 layout! {
     /// Which half of which table: the attribute modifier of [`VlArbitrationTable`].
-    pub struct VlArbitrationModifier: 4 octets {
+    pub struct VlArbitrationModifier: 4 bytes {
         /// Which half.
         0:0  16  part: VlPart,
         /// The port by which packets go out, of a switch.
@@ -52,10 +52,10 @@ mod tests {
     fn entries_are_lane_and_weight() {
         let entries =
             core::array::from_fn(|i| VlWeight { lane: i as u8 % 15, weight: 0x40 + i as u8 });
-        let octets = VlArbitrationTable { entries }.emit();
-        assert_eq!(octets[..4], [0, 0x40, 1, 0x41]);
-        assert_eq!(octets[62..], [1, 0x5f]);
-        assert_eq!(VlArbitrationTable::parse(&octets).entries, entries);
+        let bytes = VlArbitrationTable { entries }.emit();
+        assert_eq!(bytes[..4], [0, 0x40, 1, 0x41]);
+        assert_eq!(bytes[62..], [1, 0x5f]);
+        assert_eq!(VlArbitrationTable::parse(&bytes).entries, entries);
     }
 
     #[test]

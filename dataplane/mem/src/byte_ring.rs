@@ -1,4 +1,4 @@
-//! A ring of octets from one thread to one other: a stream, or messages that are written whole.
+//! A ring of bytes from one thread to one other: a stream, or messages that are written whole.
 //!
 //! ```text
 //!      head                 tail                head + capacity
@@ -6,9 +6,9 @@
 //!        the reader's          the writer's
 //! ```
 //!
-//! Positions only count up, from shortly before they wrap; octet `p` lies at `p mod capacity`. Each
+//! Positions only count up, from shortly before they wrap; byte `p` lies at `p mod capacity`. Each
 //! end publishes how far it is, and looks at the other's word only when what it last saw is used
-//! up. Why a tail here and turns in [`spsc`](crate::spsc): octets have no slots that a turn could
+//! up. Why a tail here and turns in [`spsc`](crate::spsc): bytes have no slots that a turn could
 //! lie in, and a run of them is copied at once, which is what makes this worth having.
 //!
 //! Either end can also work in place, on the longest run that does not wrap ([`Writer::fill`],
@@ -23,7 +23,7 @@ use store::Store;
 pub struct Writer {
     ring: Arc<Ring>,
     position: u64,
-    /// The position that would overwrite an octet not yet read, as last seen.
+    /// The position that would overwrite a byte not yet read, as last seen.
     limit: u64,
 }
 
@@ -31,7 +31,7 @@ pub struct Writer {
 pub struct Reader {
     ring: Arc<Ring>,
     position: u64,
-    /// The position of the first octet not yet written, as last seen.
+    /// The position of the first byte not yet written, as last seen.
     end: u64,
 }
 
@@ -41,38 +41,38 @@ struct Ring {
     store: Store,
 }
 
-/// A ring of so many octets, which must be a power of two of at most 2^31; `None` otherwise. Its
+/// A ring of so many bytes, which must be a power of two of at most 2^31; `None` otherwise. Its
 /// pages are the kernel's until they are first written.
-pub fn ring(octets: usize) -> Option<(Writer, Reader)> {
-    if !is_capacity(octets) {
+pub fn ring(bytes: usize) -> Option<(Writer, Reader)> {
+    if !is_capacity(bytes) {
         return None;
     }
     let ring = Arc::new(Ring {
         head: CachePadded(AtomicU64::new(START)),
         tail: CachePadded(AtomicU64::new(START)),
-        store: Store::new(octets),
+        store: Store::new(bytes),
     });
-    let limit = START.wrapping_add(octets as u64);
+    let limit = START.wrapping_add(bytes as u64);
     let writer = Writer { ring: ring.clone(), position: START, limit };
     Some((writer, Reader { ring, position: START, end: START }))
 }
 
 impl Ring {
-    /// Where a position lies, and how many of so many octets lie there before the ring wraps.
+    /// Where a position lies, and how many of so many bytes lie there before the ring wraps.
     #[inline(always)]
-    fn run(&self, position: u64, octets: usize) -> (usize, usize) {
+    fn run(&self, position: u64, bytes: usize) -> (usize, usize) {
         let at = position as usize & (self.store.len() - 1);
-        (at, octets.min(self.store.len() - at))
+        (at, bytes.min(self.store.len() - at))
     }
 }
 
 impl Writer {
-    /// How many octets it holds at the most.
+    /// How many bytes it holds at the most.
     pub fn capacity(&self) -> usize {
         self.ring.store.len()
     }
 
-    /// How many octets there is room for now. Looks at the reader's word only if fewer than
+    /// How many bytes there is room for now. Looks at the reader's word only if fewer than
     /// `wanted` are known.
     #[inline]
     pub fn room(&mut self, wanted: usize) -> usize {
@@ -91,11 +91,11 @@ impl Writer {
         self.ring.head.load(Ordering::Acquire) == self.position
     }
 
-    /// Appends as many octets as there is room for; says how many.
+    /// Appends as many bytes as there is room for; says how many.
     #[inline]
-    pub fn write(&mut self, octets: &[u8]) -> usize {
-        let count = octets.len().min(self.room(octets.len()));
-        self.put(&octets[..count]);
+    pub fn write(&mut self, bytes: &[u8]) -> usize {
+        let count = bytes.len().min(self.room(bytes.len()));
+        self.put(&bytes[..count]);
         self.publish();
         count
     }
@@ -113,7 +113,7 @@ impl Writer {
         has_room
     }
 
-    /// Lets somebody write to the longest run of room, and appends as many octets as he says.
+    /// Lets somebody write to the longest run of room, and appends as many bytes as he says.
     ///
     /// # Panics
     /// If he says more than there are.
@@ -121,43 +121,43 @@ impl Writer {
     pub fn fill(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> usize {
         let room = self.room(self.capacity());
         let (at, len) = self.ring.run(self.position, room);
-        // SAFETY: there is room for so many octets at this position, which the reader does not
+        // SAFETY: there is room for so many bytes at this position, which the reader does not
         // touch before the tail is past it, and this is the only writer.
         let count = unsafe { self.ring.store.with_mut(at, len, fill) };
-        assert!(count <= len, "{count} octets in a run of {len}");
+        assert!(count <= len, "{count} bytes in a run of {len}");
         self.position = self.position.wrapping_add(count as u64);
         self.publish();
         count
     }
 
-    /// Writes octets that there is room for.
+    /// Writes bytes that there is room for.
     #[inline(always)]
-    fn put(&mut self, octets: &[u8]) {
-        let (at, first) = self.ring.run(self.position, octets.len());
-        let (now, wrapped) = octets.split_at(first);
+    fn put(&mut self, bytes: &[u8]) {
+        let (at, first) = self.ring.run(self.position, bytes.len());
+        let (now, wrapped) = bytes.split_at(first);
         // SAFETY: the callers have seen that there is room, so the reader does not touch these
-        // octets before the tail is past them, and this is the only writer.
+        // bytes before the tail is past them, and this is the only writer.
         unsafe {
             self.ring.store.with_mut(at, now.len(), |run| run.copy_from_slice(now));
             self.ring.store.with_mut(0, wrapped.len(), |run| run.copy_from_slice(wrapped));
         }
-        self.position = self.position.wrapping_add(octets.len() as u64);
+        self.position = self.position.wrapping_add(bytes.len() as u64);
     }
 
     #[inline(always)]
     fn publish(&self) {
-        // Release, with the acquire in `Reader::len`: the octets are there.
+        // Release, with the acquire in `Reader::len`: the bytes are there.
         self.ring.tail.store(self.position, Ordering::Release);
     }
 }
 
 impl Reader {
-    /// How many octets the ring holds at the most.
+    /// How many bytes the ring holds at the most.
     pub fn capacity(&self) -> usize {
         self.ring.store.len()
     }
 
-    /// How many octets there are now. Looks at the writer's word only if fewer than `wanted` are
+    /// How many bytes there are now. Looks at the writer's word only if fewer than `wanted` are
     /// known.
     #[inline]
     pub fn len(&mut self, wanted: usize) -> usize {
@@ -165,7 +165,7 @@ impl Reader {
         if known >= wanted {
             return known;
         }
-        // Acquire, with the release in `Writer::publish`: the octets are there.
+        // Acquire, with the release in `Writer::publish`: the bytes are there.
         self.end = self.ring.tail.load(Ordering::Acquire);
         self.end.wrapping_sub(self.position) as usize
     }
@@ -176,7 +176,7 @@ impl Reader {
         self.end == self.position && self.ring.tail.load(Ordering::Acquire) == self.position
     }
 
-    /// Takes as many octets as there are and the buffer has room for; says how many.
+    /// Takes as many bytes as there are and the buffer has room for; says how many.
     #[inline]
     pub fn read(&mut self, buffer: &mut [u8]) -> usize {
         let count = buffer.len().min(self.len(buffer.len()));
@@ -185,7 +185,7 @@ impl Reader {
         count
     }
 
-    /// Copies octets that lie so far behind the first, and leaves them; says whether they are
+    /// Copies bytes that lie so far behind the first, and leaves them; says whether they are
     /// there.
     #[inline]
     #[must_use]
@@ -198,14 +198,14 @@ impl Reader {
         is_there
     }
 
-    /// Leaves out so many octets, or as many as there are.
+    /// Leaves out so many bytes, or as many as there are.
     #[inline]
-    pub fn skip(&mut self, octets: usize) {
-        let count = octets.min(self.len(octets));
+    pub fn skip(&mut self, bytes: usize) {
+        let count = bytes.min(self.len(bytes));
         self.advance(count);
     }
 
-    /// Shows somebody the longest run of octets, and takes as many as he says.
+    /// Shows somebody the longest run of bytes, and takes as many as he says.
     ///
     /// # Panics
     /// If he says more than there are.
@@ -213,15 +213,15 @@ impl Reader {
     pub fn drain(&mut self, take: impl FnOnce(&[u8]) -> usize) -> usize {
         let there = self.len(usize::MAX);
         let (at, len) = self.ring.run(self.position, there);
-        // SAFETY: so many octets were written at this position, which the writer does not touch
+        // SAFETY: so many bytes were written at this position, which the writer does not touch
         // before the head is past it, and this is the only reader.
         let count = unsafe { self.ring.store.with(at, len, take) };
-        assert!(count <= len, "{count} octets of a run of {len}");
+        assert!(count <= len, "{count} bytes of a run of {len}");
         self.advance(count);
         count
     }
 
-    /// Reads octets that are there.
+    /// Reads bytes that are there.
     #[inline(always)]
     fn copy(&self, behind: usize, buffer: &mut [u8]) {
         let position = self.position.wrapping_add(behind as u64);
@@ -236,28 +236,28 @@ impl Reader {
     }
 
     #[inline(always)]
-    fn advance(&mut self, octets: usize) {
-        self.position = self.position.wrapping_add(octets as u64);
-        // Release, with the acquire in `Writer::room`: the octets are read.
+    fn advance(&mut self, bytes: usize) {
+        self.position = self.position.wrapping_add(bytes as u64);
+        // Release, with the acquire in `Writer::room`: the bytes are read.
         self.ring.head.store(self.position, Ordering::Release);
     }
 }
 
-/// The memory: octets that two threads touch, each its own part.
+/// The memory: bytes that two threads touch, each its own part.
 #[cfg(not(loom))]
 mod store {
     use std::cell::UnsafeCell;
 
     pub(super) struct Store(Box<[UnsafeCell<u8>]>);
 
-    // SAFETY: the ends share out the octets by head and tail, so no two threads touch one at a
-    // time, and an octet may be touched by any.
+    // SAFETY: the ends share out the bytes by head and tail, so no two threads touch one at a
+    // time, and a byte may be touched by any.
     unsafe impl Sync for Store {}
 
     impl Store {
-        pub(super) fn new(octets: usize) -> Self {
-            // SAFETY: a cell is as its octet, and zero is one.
-            Self(unsafe { Box::new_zeroed_slice(octets).assume_init() })
+        pub(super) fn new(bytes: usize) -> Self {
+            // SAFETY: a cell is as its byte, and zero is one.
+            Self(unsafe { Box::new_zeroed_slice(bytes).assume_init() })
         }
 
         #[inline(always)]
@@ -266,7 +266,7 @@ mod store {
         }
 
         /// # Safety
-        /// Nobody writes these octets meanwhile.
+        /// Nobody writes these bytes meanwhile.
         #[inline(always)]
         pub(super) unsafe fn with<R>(
             &self,
@@ -275,12 +275,12 @@ mod store {
             f: impl FnOnce(&[u8]) -> R,
         ) -> R {
             let run = &self.0[at..at + len];
-            // SAFETY: the run is in bounds, its octets were zeroed, and the caller sees to writers.
+            // SAFETY: the run is in bounds, its bytes were zeroed, and the caller sees to writers.
             f(unsafe { std::slice::from_raw_parts(run.as_ptr().cast(), len) })
         }
 
         /// # Safety
-        /// Nobody else touches these octets meanwhile.
+        /// Nobody else touches these bytes meanwhile.
         #[inline(always)]
         pub(super) unsafe fn with_mut<R>(
             &self,
@@ -289,14 +289,14 @@ mod store {
             f: impl FnOnce(&mut [u8]) -> R,
         ) -> R {
             let run = &self.0[at..at + len];
-            // SAFETY: the run is in bounds, its octets were zeroed and are in cells, and the
+            // SAFETY: the run is in bounds, its bytes were zeroed and are in cells, and the
             // caller sees to others.
             f(unsafe { std::slice::from_raw_parts_mut(run.as_ptr().cast_mut().cast(), len) })
         }
     }
 }
 
-/// The same with a witness for every octet.
+/// The same with a witness for every byte.
 #[cfg(loom)]
 mod store {
     use crate::sync::UnsafeCell;
@@ -305,12 +305,12 @@ mod store {
 
     // SAFETY: as above.
     unsafe impl Sync for Store {}
-    // SAFETY: octets are anybody's.
+    // SAFETY: bytes are anybody's.
     unsafe impl Send for Store {}
 
     impl Store {
-        pub(super) fn new(octets: usize) -> Self {
-            Self((0..octets).map(|_| UnsafeCell::new(0)).collect())
+        pub(super) fn new(bytes: usize) -> Self {
+            Self((0..bytes).map(|_| UnsafeCell::new(0)).collect())
         }
 
         pub(super) fn len(&self) -> usize {
@@ -325,7 +325,7 @@ mod store {
         ) -> R {
             let cells = self.0[at..at + len].iter();
             // SAFETY: the caller's, and loom looks.
-            let run: Vec<u8> = cells.map(|cell| cell.with(|octet| unsafe { *octet })).collect();
+            let run: Vec<u8> = cells.map(|cell| cell.with(|byte| unsafe { *byte })).collect();
             f(&run)
         }
 
@@ -339,7 +339,7 @@ mod store {
             let result = f(&mut run);
             for (cell, value) in self.0[at..at + len].iter().zip(run) {
                 // SAFETY: the caller's, and loom looks.
-                cell.with_mut(|octet| unsafe { *octet = value });
+                cell.with_mut(|byte| unsafe { *byte = value });
             }
             result
         }
