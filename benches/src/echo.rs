@@ -10,8 +10,8 @@ use pollux_verbs::time::Time;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-/// Who is in the table of neighbours.
-const NEIGHBOURS: u32 = 1000;
+/// Who is in the table of neighbors.
+const NEIGHBORS: u32 = 1000;
 /// Turns between two looks at whether it is over.
 const TURNS: u32 = 1000;
 
@@ -22,7 +22,7 @@ pub fn rate(core: usize, duration: Duration) -> Result<f64, String> {
         let failed = |error: &dyn std::fmt::Display| error.to_string();
         let own = Ipv4Addr::new(10, 0, 0, 1);
         let mut echo =
-            Echo::new(NullDevice::new(), own, NEIGHBOURS).map_err(|error| failed(&error))?;
+            Echo::new(NullDevice::new(), own, NEIGHBORS).map_err(|error| failed(&error))?;
         let published = CountsWriter::nowhere().map_err(|error| failed(&error))?;
         let (mut worker, _handle) = worker::<()>(Idle::Poll, published, 7);
         let start = Instant::now();

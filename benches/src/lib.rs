@@ -41,7 +41,7 @@
 //!
 //! **Forwarding**: nothing here forwards yet. What stands beside testpmd is an echo: a worker that
 //! takes packets of 64 bytes from the device of nothing as datagrams, asks whose they are, turns
-//! them round, finds their way back among 1,000 neighbours, and sends them in batches. It has 10.3
+//! them round, finds their way back among 1,000 neighbors, and sends them in batches. It has 10.3
 //! Mpps on one core, 97 ns a packet, and testpmd 33.6 (0.31 x; 0.6 x is wanted). That is 799
 //! instructions a packet (the bench `echo` of `dataplane`), of which the bench
 //! `instructions` there has some 420 for a receive and a send in batches of 32. What is left: 156

@@ -1,7 +1,7 @@
 //! What the slow protocols send: a packet, and whom on the link it is for.
 //!
 //! Resolution and its kin never leave by a connection (RFC 4755 3 and 7), so whom a frame is for
-//! also says how it goes: to a group, a link address or a neighbour by the UD queue pair, and only
+//! also says how it goes: to a group, a link address or a neighbor by the UD queue pair, and only
 //! what is an ordinary packet of ours in any way that packets go.
 
 use pollux_wire::address::{Gid, Qpn};
@@ -29,8 +29,8 @@ pub enum To {
     Group(GroupId),
     /// This interface, by UD whatever connections there are.
     Link(LinkAddress),
-    /// This neighbour, by UD, once its link address is known.
-    Neighbour(IpAddr),
+    /// This neighbor, by UD, once its link address is known.
+    Neighbor(IpAddr),
     /// Whoever is next on the way to the packet's destination, as for any packet of ours.
     Route,
 }

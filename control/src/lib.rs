@@ -8,7 +8,7 @@
 //! 2. [`sa`]: paths, groups and notices, which the subnet administrator knows of;
 //! 3. [`cm`]: how connections are made, and how they end.
 //!
-//! IP's own part, from the link upwards: [`neighbour`] knows who has which link address, [`arp`]
+//! IP's own part, from the link upwards: [`neighbor`] knows who has which link address, [`arp`]
 //! and [`nd`] ask and answer for it, [`address`] says what is ours and where packets go next,
 //! [`membership`] which groups are heard, [`dhcp`] gets addresses, [`icmp`] answers and complains.
 //! All of them send [`frame::Frame`]s.
@@ -26,6 +26,6 @@ pub mod interface;
 pub mod mad;
 pub mod membership;
 pub mod nd;
-pub mod neighbour;
+pub mod neighbor;
 pub mod peer;
 pub mod sa;

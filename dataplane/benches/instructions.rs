@@ -38,7 +38,7 @@ use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
 use pollux_dataplane::flow::Deal;
 use pollux_dataplane::ipoib::*;
-use pollux_dataplane::neighbour::*;
+use pollux_dataplane::neighbor::*;
 use pollux_dataplane::packet_memory::PacketMemory;
 use pollux_mem::snapshot::Snapshot;
 use pollux_verbs::*;

@@ -29,7 +29,7 @@ pub struct Deal {
     workers: u8,
 }
 
-/// Numbers that look like any (as in the tables of neighbours).
+/// Numbers that look like any (as in the tables of neighbors).
 const FACTORS: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93];
 
 /// Bytes in front of what an error of ICMP quotes, of either version.

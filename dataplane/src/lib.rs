@@ -3,7 +3,7 @@
 //! Read in this order:
 //!
 //! 1. [`packet_memory`]: where packets lie, and how adapters get to know it;
-//! 2. [`neighbour`]: how to send to whom, written by control and read once a packet;
+//! 2. [`neighbor`]: how to send to whom, written by control and read once a packet;
 //! 3. [`ipoib`]: the station, which is an interface's queue pairs at one adapter;
 //! 4. [`verdict`]: whose a received packet is;
 //! 5. [`flow`]: which of several workers it is for;
@@ -14,7 +14,7 @@
 pub mod engine;
 pub mod flow;
 pub mod ipoib;
-pub mod neighbour;
+pub mod neighbor;
 pub mod packet_memory;
 pub mod reason;
 pub mod verdict;

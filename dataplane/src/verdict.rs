@@ -1,10 +1,10 @@
 //! Whose a received packet is: ours, somebody else's, or control's.
 //!
-//! Control gets what a slow protocol of the link has to see: ARP and RARP, neighbour discovery,
+//! Control gets what a slow protocol of the link has to see: ARP and RARP, neighbor discovery,
 //! and membership of groups. All else that is for one of our addresses is a socket's, and what is
 //! for nobody here is in transit.
 
-use crate::neighbour::keys::{KeyMap, key_of};
+use crate::neighbor::keys::{KeyMap, key_of};
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::ipoib::EtherType;
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ pub struct Destinations {
     ours: KeyMap,
 }
 
-/// ICMPv6 types of neighbour discovery and of multicast listeners (RFC 4861, RFC 2710, RFC 3810).
+/// ICMPv6 types of neighbor discovery and of multicast listeners (RFC 4861, RFC 2710, RFC 3810).
 const PUNTED_ICMPV6: [std::ops::RangeInclusive<u8>; 3] = [130..=132, 133..=137, 143..=143];
 
 impl Destinations {

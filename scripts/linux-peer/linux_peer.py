@@ -344,7 +344,7 @@ class Guest:
         self.qmp('stop')
         self.qmp('migrate', uri=f'exec:cat > {shlex.quote(str(path))}')
         while (status := self.qmp('query-migrate').get('status')) != 'completed':
-            if status in ('failed', 'cancelled'):
+            if status in ('failed', 'canceled'):
                 raise GuestError(f'snapshot {status}')
             time.sleep(0.02)
 

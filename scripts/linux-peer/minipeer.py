@@ -176,7 +176,7 @@ class MiniPeer:
         b[28] = 1  # local port
         b[29:32] = 3, 3, 2  # width: enabled, supported, active 4X
         b[32:34] = 7 << 4 | self.state, 5 << 4 | 2  # speeds, state; LinkUp, polling
-        b[35:38] = 4 << 4 | 7, self.mtu << 4, 1 << 4  # QDR; neighbour MTU; VLCap: VL0
+        b[35:38] = 4 << 4 | 7, self.mtu << 4, 1 << 4  # QDR; neighbor MTU; VLCap: VL0
         b[41], b[43] = 4, 1 << 4  # MTUCap 2048; operational VLs
         b[50:53] = 1, 18, 16  # GUIDCap, subnet timeout, response time
         return bytes(b)

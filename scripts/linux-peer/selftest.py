@@ -205,7 +205,7 @@ def tshark(path, table):
         ('CM ConnectRequest', '_ws.col.Info', lambda x: 'ConnectRequest' in x),
         ('CM ConnectReply', '_ws.col.Info', lambda x: 'ConnectReply' in x),
         ('CM ReadyToUse', '_ws.col.Info', lambda x: 'ReadyToUse' in x),
-        ('IPv6 neighbour solicitation', 'icmpv6.type', lambda x: x == '135'),
+        ('IPv6 neighbor solicitation', 'icmpv6.type', lambda x: x == '135'),
         (
             'RC ACK without credits',
             'infiniband.aeth.syndrome.credit_count',

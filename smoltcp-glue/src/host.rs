@@ -63,7 +63,7 @@ pub struct Host {
 
 /// Somebody on the link, and how packets go there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Neighbour {
+pub struct Neighbor {
     /// Its addresses, and groups that it stands for.
     pub addresses: Vec<IpAddr>,
     /// Where it is on the link.
@@ -133,7 +133,7 @@ impl Host {
         self.own.iter().copied().collect()
     }
 
-    pub(crate) fn neighbours(&self) -> Vec<Neighbour> {
+    pub(crate) fn neighbors(&self) -> Vec<Neighbor> {
         let Some(control) = self.node.control() else { return Vec::new() };
         let connections: Vec<_> = control.connection_rows().collect();
         let connection = |key| connections.iter().find(|row| row.connection == key);
@@ -145,7 +145,7 @@ impl Host {
                 }
                 _ => return None,
             };
-            Some(Neighbour { addresses: row.ips, link: row.link, connection, mtu })
+            Some(Neighbor { addresses: row.ips, link: row.link, connection, mtu })
         });
         rows.collect()
     }

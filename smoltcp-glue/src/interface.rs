@@ -8,7 +8,7 @@
 //! An [`Interface`] is a [`Host`], which has neither clock nor thread, on the machine's clock.
 
 use crate::error::UpError;
-use crate::host::{Host, Neighbour};
+use crate::host::{Host, Neighbor};
 use crate::stack::StackConfig;
 use crate::tcp::{TcpListener, TcpStream};
 use crate::udp::UdpSocket;
@@ -142,15 +142,15 @@ impl Interface {
     }
 
     /// Asks a node for an echo of so many bytes, and says how long that took. The first may be
-    /// slow: a neighbour has to be resolved, and perhaps to be connected to.
+    /// slow: a neighbor has to be resolved, and perhaps to be connected to.
     pub fn ping(&self, to: IpAddr, bytes: usize, patience: Duration) -> io::Result<Duration> {
         let id = self.with(|inner, now| inner.begin_ping(now, to, bytes, patience))?;
         self.wait(Patience::Endless, |inner, _| inner.ping_outcome(id).transpose())
     }
 
-    /// Neighbours that packets can be sent to now, and how they go.
-    pub fn neighbours(&self) -> Vec<Neighbour> {
-        self.inner.borrow().neighbours()
+    /// Neighbors that packets can be sent to now, and how they go.
+    pub fn neighbors(&self) -> Vec<Neighbor> {
+        self.inner.borrow().neighbors()
     }
 
     /// Lets somebody do something with the sockets, between two steps.

@@ -66,7 +66,7 @@ pub mod udp;
 
 pub use error::UpError;
 pub use handing::HandedCounts;
-pub use host::Neighbour;
+pub use host::Neighbor;
 pub use interface::Interface;
 pub use node::{Node, Setup};
 pub use pollux_node::config::Mode;

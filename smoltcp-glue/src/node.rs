@@ -123,7 +123,7 @@ impl Setup {
         self
     }
 
-    /// Where packets go that are for no neighbour.
+    /// Where packets go that are for no neighbor.
     #[must_use]
     pub fn router(mut self, router: IpAddr) -> Self {
         self.settings.router.push(router);

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 /// What wakes on a signal that is to end us, and says so. A terminal that closes is one (SIGHUP),
 /// unless whoever started us does not want that (`nohup`).
 pub fn signals() -> std::io::Result<(UnixStream, Arc<AtomicBool>)> {
-    let (wake, signalled) = UnixStream::pair()?;
+    let (wake, signaled) = UnixStream::pair()?;
     let is_over = Arc::new(AtomicBool::new(false));
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -16,7 +16,7 @@ pub fn signals() -> std::io::Result<(UnixStream, Arc<AtomicBool>)> {
             continue;
         }
         signal_hook::flag::register(signal, Arc::clone(&is_over))?;
-        signal_hook::low_level::pipe::register(signal, signalled.try_clone()?)?;
+        signal_hook::low_level::pipe::register(signal, signaled.try_clone()?)?;
     }
     Ok((wake, is_over))
 }

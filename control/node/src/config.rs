@@ -102,7 +102,7 @@ pub struct InterfaceSettings {
     /// Default routers.
     #[serde(default)]
     pub router: Vec<IpAddr>,
-    /// Neighbours that are not asked for.
+    /// Neighbors that are not asked for.
     #[serde(default)]
     pub neighbor: Vec<Neighbor>,
     /// Whether it speaks IPv6.
@@ -156,7 +156,7 @@ pub enum AddressSetting {
     Dhcp,
 }
 
-/// An address, and how much of it all neighbours have.
+/// An address, and how much of it all neighbors have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
     /// The address.
@@ -364,7 +364,7 @@ fn link_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LinkAddres
     let bytes = bytes.and_then(|bytes| <[u8; LinkAddress::LEN]>::try_from(bytes).ok());
     bytes.map(|bytes| LinkAddress::parse(&bytes)).ok_or_else(|| {
         de::Error::custom(format!(
-            "{text:?} is no link address; write its 20 bytes as `ip neighbour` does, aa:bb:..."
+            "{text:?} is no link address; write its 20 bytes as `ip neighbor` does, aa:bb:..."
         ))
     })
 }

@@ -2,8 +2,8 @@
 //!
 //! [`Addresses`] holds what is ours, how far it is, and for how long; it makes addresses of
 //! prefixes that routers announce (RFC 4862 5.5) and chooses the one to send from. Whether another
-//! node has an address too is for ARP and neighbour discovery to find out, who tell it here.
-//! [`Routes`] says which neighbour a packet goes to.
+//! node has an address too is for ARP and neighbor discovery to find out, who tell it here.
+//! [`Routes`] says which neighbor a packet goes to.
 
 mod identifier;
 mod routes;

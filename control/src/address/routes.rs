@@ -1,4 +1,4 @@
-//! Which neighbour a packet goes to (RFC 4861 5.2, RFC 1122 3.3.1).
+//! Which neighbor a packet goes to (RFC 4861 5.2, RFC 1122 3.3.1).
 //!
 //! A destination on the link goes there itself, any other to a default router: of those that are
 //! not known to be away, the most preferred (RFC 4191 3.2). A redirect stands before all that.
@@ -33,7 +33,7 @@ pub enum NextHop {
 }
 
 impl NextHop {
-    /// The neighbour, or the group.
+    /// The neighbor, or the group.
     pub const fn ip(&self) -> IpAddr {
         match *self {
             Self::OnLink(ip) | Self::Via(ip) | Self::Group(ip) => ip,
@@ -182,7 +182,7 @@ impl Routes {
         best.map(|(&ip, _)| NextHop::Via(ip))
     }
 
-    /// Whether a node with this address is a neighbour: by its prefix, by a router's word
+    /// Whether a node with this address is a neighbor: by its prefix, by a router's word
     /// (RFC 4861 8.3), or because it is a router of ours.
     pub fn is_on_link(&self, now: Time, ip: IpAddr) -> bool {
         let is_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
@@ -195,7 +195,7 @@ impl Routes {
             || prefixes.any(|&prefix| is_in(ip, prefix))
     }
 
-    /// The prefixes, and lengths of these, by which [`Routes::is_on_link`] tells neighbours; all
+    /// The prefixes, and lengths of these, by which [`Routes::is_on_link`] tells neighbors; all
     /// nodes with link-local addresses of IPv6 are some as well.
     pub fn on_link(&self) -> impl Iterator<Item = (IpAddr, u8)> {
         let single = |ip: IpAddr| (ip, if ip.is_ipv4() { 32 } else { 128 });

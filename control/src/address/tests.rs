@@ -177,7 +177,7 @@ fn said(last: u16, lifetime: u64, preference: i8) -> RouterAdvertised {
 }
 
 #[test]
-fn packets_go_to_the_neighbour_or_to_the_best_router_that_is_there() {
+fn packets_go_to_the_neighbor_or_to_the_best_router_that_is_there() {
     let mut routes = Routes::new();
     let all = |_: IpAddr| true;
     assert_eq!(routes.next_hop(at(0), ip("2001:db8::1"), all), None);

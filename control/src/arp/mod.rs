@@ -21,7 +21,7 @@ pub use questions::QUESTIONS_MAX;
 use crate::bounded::Queue;
 use crate::drops::{Drops, reasons};
 use crate::frame::{FRAMES_MAX, Frame, To, is_interface};
-use crate::neighbour::{Claim, ClaimKind};
+use crate::neighbor::{Claim, ClaimKind};
 use own::{Conflict, Say};
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -53,7 +53,7 @@ pub struct ArpConfig {
 /// What ARP found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArpEvent {
-    /// A neighbour says where it is.
+    /// A neighbor says where it is.
     Claim(Claim),
     /// This address is ours now: nobody else has it, or it was not to be probed.
     Held(Ipv4Addr),
@@ -350,7 +350,7 @@ impl Arp {
         if self.own.contains_key(&sender) {
             self.contest(now, sender, packet.sender_hardware);
         }
-        // One that was just ceded is a neighbour's.
+        // One that was just ceded is a neighbor's.
         if !is_host(sender) || self.own.contains_key(&sender) {
             return Err(ArpDrop::BadProtocol);
         }
@@ -465,7 +465,7 @@ impl Arp {
     }
 }
 
-/// What a neighbour says of itself to everyone: a later word than any before it (RFC 826).
+/// What a neighbor says of itself to everyone: a later word than any before it (RFC 826).
 const ANNOUNCED: ClaimKind = ClaimKind::Answer { solicited: false, override_cached: true };
 const ANSWERED: ClaimKind = ClaimKind::Answer { solicited: true, override_cached: true };
 

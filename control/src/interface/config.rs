@@ -1,7 +1,7 @@
 //! How an interface is to be.
 
 use crate::icmp::IcmpConfig;
-use crate::neighbour::NeighbourConfig;
+use crate::neighbor::NeighborConfig;
 use crate::peer::{PeerConfig, Policy};
 use crate::sa::SaConfig;
 use pollux_wire::address::{Guid, Qpn, Scope};
@@ -32,8 +32,8 @@ pub struct InterfaceConfig {
     pub mtu_max: u32,
     /// Default routers.
     pub routers: Vec<IpAddr>,
-    /// Neighbours that are not asked for.
-    pub neighbours: Vec<(IpAddr, LinkAddress)>,
+    /// Neighbors that are not asked for.
+    pub neighbors: Vec<(IpAddr, LinkAddress)>,
     /// Whether IPv6 is spoken at all.
     pub ipv6: bool,
     /// Workers that move its packets, the lead counted.
@@ -46,7 +46,7 @@ pub struct InterfaceConfig {
     pub detections: u8,
     /// Whether an IPv4 address is given up when another node insists on it.
     pub cedes: bool,
-    /// Whether packets are forwarded: told in neighbour discovery, and routers are not believed.
+    /// Whether packets are forwarded: told in neighbor discovery, and routers are not believed.
     pub is_router: bool,
     /// The pause after the administrator refused or did not answer; it doubles each time.
     pub pause_min: Duration,
@@ -66,8 +66,8 @@ pub struct InterfaceConfig {
     pub groups_max: usize,
     /// Packets that wait to be polled, at most.
     pub packets_max: usize,
-    /// Neighbours.
-    pub neighbour: NeighbourConfig,
+    /// Neighbors.
+    pub neighbor: NeighborConfig,
     /// Complaints and echoes.
     pub icmp: IcmpConfig,
     /// The administrator's client.
@@ -110,7 +110,7 @@ impl InterfaceConfig {
             dhcp: false,
             mtu_max: u32::MAX,
             routers: Vec::new(),
-            neighbours: Vec::new(),
+            neighbors: Vec::new(),
             ipv6: true,
             workers: 1,
             autoconfigures: true,
@@ -126,7 +126,7 @@ impl InterfaceConfig {
             pending_per_way_max: 64,
             groups_max: 1024,
             packets_max: 4096,
-            neighbour: NeighbourConfig::default(),
+            neighbor: NeighborConfig::default(),
             icmp: IcmpConfig::default(),
             sa: SaConfig::default(),
             peer: PeerConfig::of(ca_guid),

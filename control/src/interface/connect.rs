@@ -30,7 +30,7 @@ impl Interface {
                 let key = self.peers.find(&link);
                 let peer = key.and_then(|key| self.peers.all.get(&key));
                 for ip in peer.into_iter().flat_map(|peer| &peer.ips) {
-                    self.neighbours.handle_suspicion(now, *ip);
+                    self.neighbors.handle_suspicion(now, *ip);
                 }
             }
             let Some(link) = self.connections.poll_changed() else { return has_news };
@@ -57,9 +57,9 @@ impl Interface {
         }
         for ip in ips {
             match news {
-                ConnectionNews::Used { .. } => self.neighbours.handle_use(now, ip),
+                ConnectionNews::Used { .. } => self.neighbors.handle_use(now, ip),
                 // Its address may be another one by now (RFC 4391 9.4).
-                ConnectionNews::Failed => self.neighbours.handle_suspicion(now, ip),
+                ConnectionNews::Failed => self.neighbors.handle_suspicion(now, ip),
                 _ => {}
             }
         }

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     addresses: Vec<Address>,
-    /// Prefixes that neighbours have, with their lengths.
+    /// Prefixes that neighbors have, with their lengths.
     on_link: Vec<(IpAddr, u8)>,
     datagram_mtu: Option<u32>,
 }
@@ -36,7 +36,7 @@ impl Facts {
         source_for(self.addresses.iter(), to)
     }
 
-    /// Whether a node with this address is a neighbour. Groups are none.
+    /// Whether a node with this address is a neighbor. Groups are none.
     pub fn is_on_link(&self, to: IpAddr) -> bool {
         let is_for_many = match to {
             IpAddr::V4(ip) => ip.is_multicast() || is_broadcast(self.addresses.iter(), ip),

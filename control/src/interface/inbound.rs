@@ -71,13 +71,13 @@ impl Interface {
     }
 
     /// A peer's datagrams come from another LID than its path leads to: the administrator is asked
-    /// for the path again. Without a GRH, it is a neighbour's whose packet and queue pair it is.
+    /// for the path again. Without a GRH, it is a neighbor's whose packet and queue pair it is.
     fn see_lid(&mut self, now: Time, packet: &[u8], gid: Option<Gid>, qpn: Qpn, lid: Lid) {
-        let of_neighbour = || {
-            let link = self.neighbours.address(source(packet)?)?;
+        let of_neighbor = || {
+            let link = self.neighbors.address(source(packet)?)?;
             (link.qpn == qpn).then_some(link.gid)
         };
-        let Some(gid) = gid.or_else(of_neighbour) else { return };
+        let Some(gid) = gid.or_else(of_neighbor) else { return };
         let lmc = self.standing.map_or(0, |standing| standing.lmc.min(7));
         let path = self.paths.get(gid).and_then(|path| path.record.as_deref());
         // Beyond a router there are other LIDs.
@@ -157,7 +157,7 @@ impl Interface {
     }
 }
 
-/// What the sender of a message of neighbour discovery says is its own link address; of a redirect
+/// What the sender of a message of neighbor discovery says is its own link address; of a redirect
 /// the target's is another's.
 fn claimed_by_discovery(packet: &[u8]) -> Option<LinkAddress> {
     let packet = Ipv6Packet::parse(packet).ok()?;

@@ -224,7 +224,7 @@ impl Interface {
             self.subscriptions.clear();
             self.connections.handle_place(now, None);
             self.give_up_addresses();
-            self.forget_neighbours(now);
+            self.forget_neighbors(now);
             self.forget_groups();
             self.actions.push_back(Action::Stop);
         }

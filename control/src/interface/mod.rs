@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   the port --> life: joined to the broadcast group, or why not
-//!   misses   --> routes --> neighbours <--> ARP, neighbour discovery     --> frames
+//!   misses   --> routes --> neighbors <--> ARP, neighbor discovery     --> frames
 //!                               |
 //!                             peers: a link address, however many IP addresses lead to it
 //!                               |
@@ -57,7 +57,7 @@ use crate::icmp::Icmp;
 use crate::mad::{Envelope, MadAddress};
 use crate::membership::Membership;
 use crate::nd::{Nd, NdConfig};
-use crate::neighbour::{NeighbourConfig, Neighbours};
+use crate::neighbor::{NeighborConfig, Neighbors};
 use crate::peer::Connections;
 use crate::sa::SaClient;
 use groups::Group;
@@ -155,7 +155,7 @@ pub struct Interface {
     owned: BTreeMap<IpAddr, u8>,
     /// Addresses that nobody is asked about before we hear their groups.
     undetected: BTreeSet<Ipv6Addr>,
-    neighbours: Neighbours<Parcel>,
+    neighbors: Neighbors<Parcel>,
     arp: Arp,
     nd: Nd,
     membership: Membership,
@@ -189,9 +189,9 @@ impl Interface {
             link,
             is_router: config.is_router,
             detections: config.detections,
-            retry_after: config.neighbour.retry_after,
+            retry_after: config.neighbor.retry_after,
         };
-        let neighbour = NeighbourConfig { connected_mode: config.peer.is_on(), ..config.neighbour };
+        let neighbor = NeighborConfig { connected_mode: config.peer.is_on(), ..config.neighbor };
         let mut interface = Self {
             port: None,
             standing: None,
@@ -204,7 +204,7 @@ impl Interface {
             routes: Routes::new(),
             owned: BTreeMap::new(),
             undetected: BTreeSet::new(),
-            neighbours: Neighbours::new(neighbour, rng.next_u64()),
+            neighbors: Neighbors::new(neighbor, rng.next_u64()),
             arp: Arp::new(arp, rng.next_u64()),
             nd: Nd::new(nd, rng.next_u64()),
             membership: Membership::new(rng.next_u64()),
@@ -221,7 +221,7 @@ impl Interface {
             keys: 0,
             actions: VecDeque::new(),
             // One turn may ask every neighbor something.
-            frames: Queue::new(config.packets_max + config.neighbour.entries_max),
+            frames: Queue::new(config.packets_max + config.neighbor.entries_max),
             deliveries: Queue::new(config.packets_max),
             drops: Drops::default(),
             config,
@@ -295,13 +295,13 @@ impl Interface {
 
     /// Packets went to a next hop without asking here.
     pub fn handle_use(&mut self, now: Time, next_hop: IpAddr) {
-        self.neighbours.handle_use(now, next_hop);
+        self.neighbors.handle_use(now, next_hop);
         self.pump(now);
     }
 
-    /// Something above heard from a neighbour what it only could have said after hearing us.
+    /// Something above heard from a neighbor what it only could have said after hearing us.
     pub fn handle_confirmation(&mut self, now: Time, next_hop: IpAddr) {
-        self.neighbours.handle_confirmation(now, next_hop);
+        self.neighbors.handle_confirmation(now, next_hop);
         self.pump(now);
     }
 
@@ -323,7 +323,7 @@ impl Interface {
         if matches!(destination, IpAddr::V4(ip) if self.addresses.is_broadcast(ip)) {
             return Some(NextHop::Group(destination));
         }
-        self.routes.next_hop(now, destination, |ip| self.neighbours.may_be_reachable(ip))
+        self.routes.next_hop(now, destination, |ip| self.neighbors.may_be_reachable(ip))
     }
 
     /// Our addresses.
@@ -345,7 +345,7 @@ impl Interface {
             dhcp.handle_timeout(now);
         }
         if self.is_up() {
-            self.neighbours.handle_timeout(now);
+            self.neighbors.handle_timeout(now);
             self.arp.handle_timeout(now);
             self.nd.handle_timeout(now);
             self.membership.handle_timeout(now);
@@ -366,7 +366,7 @@ impl Interface {
         let when_up = [
             self.groups.values().filter_map(Group::due).min(),
             self.subscriptions.values().min().copied(),
-            self.neighbours.poll_timeout(),
+            self.neighbors.poll_timeout(),
             self.arp.poll_timeout(),
             self.nd.poll_timeout(),
             self.membership.poll_timeout(),

@@ -58,8 +58,8 @@ impl Interface {
         let link = self.link_address();
         self.arp.set_link_address(now, link);
         self.nd.set_link_address(link);
-        for (ip, link) in self.config.neighbours.clone() {
-            self.neighbours.set_permanent(now, ip, link);
+        for (ip, link) in self.config.neighbors.clone() {
+            self.neighbors.set_permanent(now, ip, link);
         }
         if self.config.ipv6 {
             let local = self.interface_id().link_local().into();

@@ -1,7 +1,7 @@
 //! Whom packets go to: interfaces on the link, each by one key however many addresses lead to it
 //! (RFC 4755 2.3).
 //!
-//! A peer is there as long as a neighbour has its link address. Flags in that do not make another
+//! A peer is there as long as a neighbor has its link address. Flags in that do not make another
 //! peer. Packets wait here for the peer's path, and go when its way is known.
 //!
 //! Each worker has a way of its own to a peer, for each has its own connections. What is sent here
@@ -94,7 +94,7 @@ impl Interface {
             peer.ips.insert(ip);
         }
         self.actions.push_back(Action::Bind { ip, peer: key });
-        self.connections.handle_neighbour(now, &link);
+        self.connections.handle_neighbor(now, &link);
         self.set_way_of_peer(now, key);
     }
 

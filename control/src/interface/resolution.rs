@@ -8,7 +8,7 @@ use crate::frame::{Frame, To};
 use crate::icmp::Complaint;
 use crate::membership::MembershipEvent;
 use crate::nd::NdEvent;
-use crate::neighbour::{Claim, ClaimKind, NeighbourEvent, Resolution, Solicitation};
+use crate::neighbor::{Claim, ClaimKind, NeighborEvent, Resolution, Solicitation};
 use pollux_verbs::time::Time;
 use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::ip::ipv6::Ipv6Header;
@@ -38,7 +38,7 @@ impl Interface {
         }
     }
 
-    /// A packet goes to this neighbour, once it is known where that is.
+    /// A packet goes to this neighbor, once it is known where that is.
     pub(super) fn send_to(&mut self, now: Time, next_hop: IpAddr, parcel: Parcel) {
         if let Some(id) = GroupId::of(next_hop) {
             return self.send_to_group(now, id, parcel);
@@ -46,10 +46,10 @@ impl Interface {
         if !self.check_up() {
             return;
         }
-        match self.neighbours.resolve(now, next_hop, parcel) {
+        match self.neighbors.resolve(now, next_hop, parcel) {
             Resolution::Known(link, parcel) => {
                 // The cache may have said so just now.
-                self.hear_neighbours(now);
+                self.hear_neighbors(now);
                 self.send_to_peer(now, &link, parcel);
             }
             Resolution::Waits => {}
@@ -78,7 +78,7 @@ impl Interface {
 
     /// Takes what resolution found out, and what it wants to say. Says whether there was any.
     pub(super) fn hear_resolution(&mut self, now: Time) -> bool {
-        let mut has_news = self.hear_neighbours(now);
+        let mut has_news = self.hear_neighbors(now);
         while let Some(event) = self.arp.poll_event() {
             has_news = true;
             self.hear_arp(now, event);
@@ -117,23 +117,23 @@ impl Interface {
     }
 
     /// Nobody is known any more: the link is not what it was.
-    pub(super) fn forget_neighbours(&mut self, now: Time) {
-        self.neighbours.flush();
-        self.hear_neighbours(now);
-        for (ip, _) in self.config.neighbours.clone() {
-            self.neighbours.remove(ip);
+    pub(super) fn forget_neighbors(&mut self, now: Time) {
+        self.neighbors.flush();
+        self.hear_neighbors(now);
+        for (ip, _) in self.config.neighbors.clone() {
+            self.neighbors.remove(ip);
         }
-        self.hear_neighbours(now);
+        self.hear_neighbors(now);
         self.forget_paths();
     }
 
-    fn hear_neighbours(&mut self, now: Time) -> bool {
+    fn hear_neighbors(&mut self, now: Time) -> bool {
         let mut has_news = false;
-        while let Some(event) = self.neighbours.poll_event() {
+        while let Some(event) = self.neighbors.poll_event() {
             has_news = true;
-            self.hear_neighbour(now, event);
+            self.hear_neighbor(now, event);
         }
-        while let Some(question) = self.neighbours.poll_transmit() {
+        while let Some(question) = self.neighbors.poll_transmit() {
             has_news = true;
             self.solicit(question);
             // One turn may ask more neighbors than ARP and ND have room for questions. Questions
@@ -143,28 +143,28 @@ impl Interface {
         has_news
     }
 
-    fn hear_neighbour(&mut self, now: Time, event: NeighbourEvent<Parcel>) {
+    fn hear_neighbor(&mut self, now: Time, event: NeighborEvent<Parcel>) {
         match event {
-            NeighbourEvent::Resolved(ip, link, parcels) => {
+            NeighborEvent::Resolved(ip, link, parcels) => {
                 self.bind(now, ip, link);
                 for parcel in parcels {
                     self.send_to_peer(now, &link, parcel);
                 }
             }
-            NeighbourEvent::Changed(ip, before, link) => {
+            NeighborEvent::Changed(ip, before, link) => {
                 if !link.is_same_interface(&before) {
                     self.unbind(now, ip, &before);
                 }
                 self.bind(now, ip, link);
             }
-            NeighbourEvent::Lost(ip, link) => {
+            NeighborEvent::Lost(ip, link) => {
                 self.doubt_path(now, link.gid);
                 self.unbind(now, ip, &link);
             }
-            NeighbourEvent::Unreachable(_, parcels) => {
+            NeighborEvent::Unreachable(_, parcels) => {
                 parcels.iter().for_each(|parcel| self.unreachable(now, parcel));
             }
-            NeighbourEvent::Forgotten(ip, link, parcels) => {
+            NeighborEvent::Forgotten(ip, link, parcels) => {
                 parcels.iter().for_each(|_| self.drops.count(InterfaceDrop::PeerGone));
                 if let Some(link) = link {
                     self.unbind(now, ip, &link);
@@ -182,7 +182,7 @@ impl Interface {
         }
     }
 
-    /// Of an address that cannot be a neighbour's nobody says where it is: packets to it would
+    /// Of an address that cannot be a neighbor's nobody says where it is: packets to it would
     /// leave their routers and the broadcast group for whoever speaks up.
     fn hear_claim(&mut self, now: Time, claim: Claim) {
         let is_for_all = matches!(claim.ip, IpAddr::V4(ip) if self.addresses.is_broadcast(ip));
@@ -195,7 +195,7 @@ impl Interface {
                 self.connections.handle_announcement(now, &link);
             }
         }
-        self.neighbours.handle_claim(now, claim);
+        self.neighbors.handle_claim(now, claim);
     }
 
     fn hear_arp(&mut self, now: Time, event: ArpEvent) {
@@ -217,7 +217,7 @@ impl Interface {
             NdEvent::Router(_) if self.config.is_router => {}
             NdEvent::Router(said) => {
                 self.routes.handle_router(now, &said);
-                self.neighbours.set_times(said.reachable_for, said.retry_after);
+                self.neighbors.set_times(said.reachable_for, said.retry_after);
                 said.retry_after.into_iter().for_each(|after| self.nd.set_retry_after(after));
                 if self.config.autoconfigures {
                     let id = self.interface_id();
@@ -227,8 +227,8 @@ impl Interface {
             NdEvent::NotRouter(ip) => self.routes.handle_not_router(ip),
             NdEvent::Redirected { .. } if self.config.is_router => {}
             NdEvent::Redirected { router, destination, target } => {
-                let neighbours = &self.neighbours;
-                let may_be_reachable = |ip| neighbours.may_be_reachable(ip);
+                let neighbors = &self.neighbors;
+                let may_be_reachable = |ip| neighbors.may_be_reachable(ip);
                 self.routes.handle_redirect(now, router, destination, target, may_be_reachable);
             }
         }
@@ -246,7 +246,7 @@ impl Interface {
                     self.send_to_link(now, link.gid, link.qpn, parcel);
                 }
             }
-            To::Neighbour(ip) => self.send_to(now, ip, parcel),
+            To::Neighbor(ip) => self.send_to(now, ip, parcel),
             To::Route => self.route(now, Parcel::of(parcel.packet)),
         }
     }

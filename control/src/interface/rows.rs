@@ -4,7 +4,7 @@
 use super::groups::GroupState;
 use super::{Interface, Life, Link, PeerKey, Way};
 use crate::drops::{Drops, Reason};
-use crate::neighbour::NeighbourRow;
+use crate::neighbor::NeighborRow;
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Lid};
 use pollux_wire::ip::link_address::LinkAddress;
@@ -86,8 +86,8 @@ pub struct PeerRow {
 /// How full an interface's tables are: what it costs its host, and whether anything is left over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Addresses whose neighbour is known or asked for.
-    pub neighbours: usize,
+    /// Addresses whose neighbor is known or asked for.
+    pub neighbors: usize,
     /// Interfaces on the link that packets go to.
     pub peers: usize,
     /// Ports whose path is known or asked for.
@@ -100,7 +100,7 @@ pub struct Load {
     pub managed: usize,
     /// Questions to the administrator that wait, and that are under way.
     pub questions: (usize, usize),
-    /// Packets that wait for a neighbour, a path or a group.
+    /// Packets that wait for a neighbor, a path or a group.
     pub pending: usize,
 }
 
@@ -162,9 +162,9 @@ impl Interface {
         &self.life
     }
 
-    /// Every neighbour.
-    pub fn neighbour_rows(&self, now: Time) -> impl Iterator<Item = NeighbourRow> {
-        self.neighbours.rows(now)
+    /// Every neighbor.
+    pub fn neighbor_rows(&self, now: Time) -> impl Iterator<Item = NeighborRow> {
+        self.neighbors.rows(now)
     }
 
     /// Every group that is joined, or is to be.
@@ -214,17 +214,17 @@ impl Interface {
     pub fn load(&self) -> Load {
         let of_peers: usize = self.peers.all.values().map(|peer| peer.pending.len()).sum();
         let of_groups: usize = self.groups.values().map(|group| group.pending.len()).sum();
-        let (neighbours, of_neighbours) = self.neighbours.load();
+        let (neighbors, of_neighbors) = self.neighbors.load();
         let (connections, managed) = self.connections.load();
         Load {
-            neighbours,
+            neighbors,
             peers: self.peers.all.len(),
             paths: self.paths.len(),
             groups: self.groups.len(),
             connections,
             managed,
             questions: self.sa.questions(),
-            pending: of_neighbours + of_peers + of_groups + self.pending_for_paths(),
+            pending: of_neighbors + of_peers + of_groups + self.pending_for_paths(),
         }
     }
 
@@ -243,7 +243,7 @@ impl Interface {
         let dhcp = self.dhcp.iter().flat_map(|dhcp| all("dhcp", dhcp.drops()));
         all("interface", &self.drops)
             .chain(lost)
-            .chain(all("neighbour", self.neighbours.drops()))
+            .chain(all("neighbor", self.neighbors.drops()))
             .chain(all("arp", self.arp.drops()))
             .chain(all("nd", self.nd.drops()))
             .chain(all("membership", self.membership.drops()))

@@ -18,7 +18,7 @@ impl Interface {
     pub(super) fn too_big(&mut self, now: Time, packet: &[u8], mtu: u32) {
         let next_hop = super::resolution::destination(packet)
             .and_then(|destination| self.next_hop(now, destination));
-        let link = next_hop.and_then(|hop| self.neighbours.address(hop.ip()));
+        let link = next_hop.and_then(|hop| self.neighbors.address(hop.ip()));
         let key = link.and_then(|link| self.peers.find(&link));
         if let Some((link, key)) = link.zip(key) {
             let has_grown = match self.peers.all.get(&key).map(|peer| peer.way()) {

@@ -1,4 +1,4 @@
-//! Neighbour discovery for IPv6 (RFC 4861, RFC 4391 9.3): who has which address, whether anybody
+//! Neighbor discovery for IPv6 (RFC 4861, RFC 4391 9.3): who has which address, whether anybody
 //! has ours (RFC 4862 5.4), and what routers say.
 //!
 //! A message counts only if it comes from the link itself: with the hop limit that no router lets
@@ -18,7 +18,7 @@ pub use routers::{
 use crate::bounded::Queue;
 use crate::drops::{Drops, reasons};
 use crate::frame::{FRAMES_MAX, Frame, Sender, To, is_interface};
-use crate::neighbour::{Claim, ClaimKind};
+use crate::neighbor::{Claim, ClaimKind};
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
@@ -55,7 +55,7 @@ pub const fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, high, (b as u16) << 8 | c as u16)
 }
 
-/// How neighbour discovery behaves.
+/// How neighbor discovery behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct NdConfig {
     /// Where we are: our UD queue pair, our port, and what we offer (nothing while connected mode
@@ -70,10 +70,10 @@ pub struct NdConfig {
     pub retry_after: Duration,
 }
 
-/// What neighbour discovery found out.
+/// What neighbor discovery found out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NdEvent {
-    /// A neighbour says where it is.
+    /// A neighbor says where it is.
     Claim(Claim),
     /// Nobody else has this address; it is ours now.
     Assigned(Ipv6Addr),
@@ -118,7 +118,7 @@ reasons! {
     }
 }
 
-/// Neighbour discovery on one interface.
+/// Neighbor discovery on one interface.
 pub struct Nd {
     config: NdConfig,
     rng: SeededRng,
@@ -359,7 +359,7 @@ impl Nd {
             }
             (Some(OwnState::Assigned), false) => {
                 self.mention(source, source_link);
-                let to = source_link.map_or(To::Neighbour(source.into()), To::Link);
+                let to = source_link.map_or(To::Neighbor(source.into()), To::Link);
                 self.advertise(to, target, source, true);
                 Ok(())
             }

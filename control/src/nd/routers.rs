@@ -18,7 +18,7 @@ pub const SERVERS_PER_ADVERTISEMENT_MAX: usize = 8;
 const DELAY_MAX: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_secs(4);
 const SOLICITATIONS_MAX: u8 = 3;
-/// How long a neighbour may count as reachable; RFC 4861 6.2.1 has the longer time.
+/// How long a neighbor may count as reachable; RFC 4861 6.2.1 has the longer time.
 const REACHABLE_TIME_MS: RangeInclusive<u32> = 1000..=3_600_000;
 /// How long an answer may take. RFC 4861 has no limits here, and without them anybody on the link
 /// could make us ask a thousand times a second, or never again.
@@ -35,7 +35,7 @@ pub struct RouterAdvertised {
     pub preference: i8,
     /// With which hop limit to send.
     pub hop_limit: Option<u8>,
-    /// How long neighbours count as reachable.
+    /// How long neighbors count as reachable.
     pub reachable_for: Option<Duration>,
     /// How long an answer may take.
     pub retry_after: Option<Duration>,

@@ -125,7 +125,7 @@ fn a_question_to_the_group_is_answered_to_one() {
 fn who_does_not_say_where_it_is_gets_its_answer_once_that_is_known() {
     let mut nd = nd();
     nd.handle_packet(&solicitation(local(2), local(1), None));
-    assert_eq!(frames(&mut nd)[0].to, To::Neighbour(local(2).into()));
+    assert_eq!(frames(&mut nd)[0].to, To::Neighbor(local(2).into()));
     nd.solicit(local(1), local(2), Some(link(2)));
     let probe = frames(&mut nd);
     assert_eq!((probe[0].to, parsed(&probe[0]).0.destination), (To::Link(link(2)), local(2)));

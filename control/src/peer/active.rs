@@ -33,7 +33,7 @@ impl Connections {
             return;
         };
         let address = link.comparison_form();
-        self.enter_peer(address).is_neighbour = true;
+        self.enter_peer(address).is_neighbor = true;
         self.ask(now, address, worker, qp_type, path);
     }
 

@@ -79,7 +79,7 @@ pub struct PeerConfig {
     pub probe_interval: Duration,
     /// How often the peer is asked before the connection ends.
     pub probes_max: u8,
-    /// When an unused connection to an interface that is no neighbour of ours is ended; without
+    /// When an unused connection to an interface that is no neighbor of ours is ended; without
     /// that, never (RFC 4755 3.4).
     pub idle_for: Option<Duration>,
     /// Whether queue pairs here can go on by a second path when their first one fails.

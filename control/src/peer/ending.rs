@@ -11,11 +11,11 @@ use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::mad::cm::RejectReason;
 
 impl Connections {
-    /// The neighbour was forgotten: its connections end with it (RFC 4755 3.4).
+    /// The neighbor was forgotten: its connections end with it (RFC 4755 3.4).
     pub fn forget(&mut self, now: Time, link: &LinkAddress) {
         let address = link.comparison_form();
         let Some(peer) = self.peers.get_mut(&address) else { return };
-        peer.is_neighbour = false;
+        peer.is_neighbor = false;
         for key in peer.connections.clone() {
             self.end(now, key, PeerDrop::Forgotten);
         }
@@ -146,15 +146,15 @@ impl Connections {
         self.forget_peer(peer);
     }
 
-    /// Ends what nobody used, of those who are no neighbours; with neighbours it goes by theirs.
+    /// Ends what nobody used, of those who are no neighbors; with neighbors it goes by theirs.
     pub(super) fn end_idle(&mut self, now: Time) {
         let Some(idle_for) = self.config.idle_for else { return };
         if self.sweep.is_none_or(|sweep| now < sweep) {
             return;
         }
         let is_idle = self.all.iter().filter(|(_, known)| {
-            let is_neighbour = self.peers.get(&known.peer).is_some_and(|peer| peer.is_neighbour);
-            known.state == State::Open && !is_neighbour && now >= known.used + idle_for
+            let is_neighbor = self.peers.get(&known.peer).is_some_and(|peer| peer.is_neighbor);
+            known.state == State::Open && !is_neighbor && now >= known.used + idle_for
         });
         for key in is_idle.map(|(key, _)| key).collect::<Vec<_>>() {
             self.end(now, key, PeerDrop::Idle);
@@ -163,7 +163,7 @@ impl Connections {
     }
 
     fn forget_peer(&mut self, address: [u8; LinkAddress::LEN]) {
-        let is_over = |peer: &super::Peer| !peer.is_neighbour && peer.connections.is_empty();
+        let is_over = |peer: &super::Peer| !peer.is_neighbor && peer.connections.is_empty();
         if self.peers.get(&address).is_some_and(is_over)
             && let Some(peer) = self.peers.remove(&address)
         {

@@ -86,7 +86,7 @@ reasons! {
         PeerEnded = "peer_ended",
         /// Nobody used it.
         Idle = "idle",
-        /// The neighbour was forgotten.
+        /// The neighbor was forgotten.
         Forgotten = "forgotten",
         /// The interface went down.
         Down = "down",
@@ -137,8 +137,8 @@ pub enum Standing {
 
 #[derive(Debug)]
 struct Peer {
-    /// A neighbour of ours, which is remembered without a connection too.
-    is_neighbour: bool,
+    /// A neighbor of ours, which is remembered without a connection too.
+    is_neighbor: bool,
     /// When it announced itself or asked for a connection last.
     heard: Option<Time>,
     /// What it speaks, as far as is known.
@@ -264,15 +264,15 @@ impl Connections {
         self.hear(now);
     }
 
-    /// The interface is a neighbour of ours, and stays known without a connection. One that says
+    /// The interface is a neighbor of ours, and stays known without a connection. One that says
     /// now that it takes no unreliable connections has none, whatever it once had; of reliable
     /// ones, their own failure tells.
-    pub fn handle_neighbour(&mut self, now: Time, link: &LinkAddress) {
+    pub fn handle_neighbor(&mut self, now: Time, link: &LinkAddress) {
         if !self.config.is_on() {
             return;
         }
         let peer = self.enter_peer(link.comparison_form());
-        peer.is_neighbour = true;
+        peer.is_neighbor = true;
         for key in peer.connections.clone() {
             let is_gone = |it: &Connection| it.qp_type == QpType::Uc && it.state == State::Open;
             if !link.uc && self.all.get(&key).is_some_and(is_gone) {
@@ -365,7 +365,7 @@ impl Connections {
     fn enter_peer(&mut self, peer: Address) -> &mut Peer {
         let lanes = usize::from(self.workers);
         self.peers.entry(peer).or_insert_with(|| Peer {
-            is_neighbour: false,
+            is_neighbor: false,
             heard: None,
             dialect: None,
             lanes: vec![Lane::default(); lanes],

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 /// Acknowledgements of reports that may wait to be sent.
 const ACKNOWLEDGEMENTS_MAX: usize = 64;
-/// Reports whose repetition is recognised.
+/// Reports whose repetition is recognized.
 const RECENT_MAX: usize = 64;
 
 /// Limits and times of the client.

@@ -43,7 +43,7 @@ pub struct Storm {
     waiting_max: usize,
     under_way_max: usize,
     drops: BTreeMap<(&'static str, &'static str), u64>,
-    /// What a node keeps of another: neighbour, path, way, and connection if there is one.
+    /// What a node keeps of another: neighbor, path, way, and connection if there is one.
     pub bytes_of_a_peer: usize,
     bytes_max: usize,
     took: Duration,

@@ -221,10 +221,10 @@ fn a_connection_that_failed_is_made_again_for_the_next_packet() {
 
 // req: cm-teardown-on-expiry
 #[test]
-fn an_idle_connection_ends_with_its_neighbour() {
+fn an_idle_connection_ends_with_its_neighbor() {
     let mut world = with(7, 2, |mut config, _| {
         config.peer.policy = Policy::Rc;
-        config.neighbour.idle_for = Some(60 * SECOND);
+        config.neighbor.idle_for = Some(60 * SECOND);
         config
     });
     assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"once"), SECOND));
@@ -362,7 +362,7 @@ fn a_request_that_connection_management_refuses_is_counted_where_people_look() {
 fn strangers_who_ask_us_end_no_idle_connection() {
     let mut world = with(15, 2, |mut config, _| {
         config.peer.policy = Policy::Rc;
-        config.neighbour.entries_max = 16;
+        config.neighbor.entries_max = 16;
         config
     });
     assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"once"), SECOND));
@@ -384,5 +384,5 @@ fn strangers_who_ask_us_end_no_idle_connection() {
     }
     world.pass(SECOND);
     assert_eq!(counts(&world), [1, 1]);
-    assert!(world.hosts[0].interface.neighbour_rows(world.now).any(|row| row.ip == v4(2)));
+    assert!(world.hosts[0].interface.neighbor_rows(world.now).any(|row| row.ip == v4(2)));
 }

@@ -318,7 +318,7 @@ fn a_peer_with_another_queue_pair_is_found_though_its_announcement_was_lost() {
 #[test]
 fn a_crowd_of_liars_costs_tables_their_limits_and_no_more() {
     let mut world = World::with(11, 3, Config::default(), |mut config, _| {
-        config.neighbour.entries_max = 64;
+        config.neighbor.entries_max = 64;
         config.paths_max = 64;
         config
     });
@@ -348,7 +348,7 @@ fn a_crowd_of_liars_costs_tables_their_limits_and_no_more() {
             world.pass(SECOND / 50);
         }
     }
-    assert!(world.hosts[0].interface.neighbour_rows(world.now).count() <= 64);
+    assert!(world.hosts[0].interface.neighbor_rows(world.now).count() <= 64);
     assert!(world.hosts[0].interface.path_rows().count() <= 64);
     assert!(world.hosts[0].interface.peer_rows().count() <= 64);
     world.pass(120 * SECOND);
@@ -466,7 +466,7 @@ fn any_datagram_and_any_packet_is_survived() {
 }
 
 #[test]
-fn a_neighbour_that_does_not_answer_is_complained_of() {
+fn a_neighbor_that_does_not_answer_is_complained_of() {
     let mut world = World::up(13, 2);
     world.send(0, packet(v4(1), v4(77), b"nobody there"));
     world.pass(10 * SECOND);

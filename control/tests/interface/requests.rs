@@ -180,7 +180,7 @@ fn paths_of_peers_stay_when_strangers_have_to_be_answered() {
         config.peer.policy = Policy::Rc;
         config.paths_max = 2;
         // Nobody who asks us is remembered.
-        config.neighbour.mentions_per_second_max = 0;
+        config.neighbor.mentions_per_second_max = 0;
         config
     });
     world.pass(5 * SECOND);

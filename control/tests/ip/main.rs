@@ -7,7 +7,7 @@ mod world;
 use node::{Node, link};
 use pollux_control::address::AddressState;
 use pollux_control::nd::ALL_NODES;
-use pollux_control::neighbour::{NeighbourConfig, Neighbours, State};
+use pollux_control::neighbor::{NeighborConfig, Neighbors, State};
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
@@ -63,7 +63,7 @@ fn nodes_find_each_other_and_answer() {
         assert!(world.nodes[from].duplicates.is_empty());
     }
     // Whoever was asked knows who asked, without asking back.
-    assert_eq!(world.nodes[1].neighbours.address(v4(1)), Some(link(1, 0x41)));
+    assert_eq!(world.nodes[1].neighbors.address(v4(1)), Some(link(1, 0x41)));
 }
 
 // req: cm-resolution-on-ud
@@ -162,8 +162,8 @@ fn a_restarted_peer_is_found_at_its_new_queue_pair() {
             assert!(world.now < began + 60 * SECOND, "announced: {announces}, {last:?}");
         }
         assert!(!announces || world.now <= began + 2 * SECOND, "told, and so known at once");
-        assert_eq!(world.nodes[0].neighbours.address(v4(2)), Some(moved));
-        assert_eq!(world.nodes[0].neighbours.address(v6(2)), Some(moved));
+        assert_eq!(world.nodes[0].neighbors.address(v4(2)), Some(moved));
+        assert_eq!(world.nodes[0].neighbors.address(v6(2)), Some(moved));
     }
 }
 
@@ -231,8 +231,8 @@ fn a_router_gives_an_address_and_a_way_out_and_takes_them_back() {
 fn a_storm_of_forged_claims_does_not_part_two_nodes() {
     for seed in 0..20 {
         let mut world = world(2, seed, Faults::default());
-        let config = NeighbourConfig { entries_max: 32, ..NeighbourConfig::default() };
-        world.nodes[0].neighbours = Neighbours::new(config, seed);
+        let config = NeighborConfig { entries_max: 32, ..NeighborConfig::default() };
+        world.nodes[0].neighbors = Neighbors::new(config, seed);
         world.run_for(SETTLED);
         let mut rng = SeededRng::new(seed);
         for round in 0..40 {

@@ -8,9 +8,7 @@ use pollux_control::frame::{Frame, To};
 use pollux_control::icmp::{Complaint, Icmp, IcmpConfig};
 use pollux_control::membership::{Membership, MembershipEvent};
 use pollux_control::nd::{ALL_NODES, Nd, NdConfig, NdEvent, solicited_node};
-use pollux_control::neighbour::{
-    NeighbourConfig, NeighbourEvent, NeighbourRow, Neighbours, Resolution,
-};
+use pollux_control::neighbor::{NeighborConfig, NeighborEvent, NeighborRow, Neighbors, Resolution};
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Guid, Qpn};
 use pollux_wire::ip::IpProtocol;
@@ -47,7 +45,7 @@ pub struct Node {
     pub identifier: InterfaceId,
     pub arp: Arp,
     pub nd: Nd,
-    pub neighbours: Neighbours<(EtherType, Vec<u8>)>,
+    pub neighbors: Neighbors<(EtherType, Vec<u8>)>,
     pub addresses: Addresses,
     pub routes: Routes,
     pub membership: Membership,
@@ -74,7 +72,7 @@ impl Node {
             identifier: InterfaceId::of_port(link.gid.guid()),
             arp: Arp::new(ArpConfig { link, cedes: false }, seed),
             nd: Nd::new(nd, seed),
-            neighbours: Neighbours::new(NeighbourConfig::default(), seed),
+            neighbors: Neighbors::new(NeighborConfig::default(), seed),
             addresses: Addresses::new(),
             routes: Routes::new(),
             membership: Membership::new(seed),
@@ -149,9 +147,9 @@ impl Node {
             Ok(packet) => packet.header().destination.into(),
             Err(_) => Ipv6Packet::parse(&packet).unwrap().header().destination.into(),
         };
-        let neighbours = &self.neighbours;
+        let neighbors = &self.neighbors;
         let hop =
-            self.routes.next_hop(now, destination, |router| neighbours.may_be_reachable(router));
+            self.routes.next_hop(now, destination, |router| neighbors.may_be_reachable(router));
         match hop {
             None => {
                 self.fates.no_route += 1;
@@ -167,7 +165,7 @@ impl Node {
     }
 
     fn resolve(&mut self, now: Time, ip: IpAddr, ether_type: EtherType, packet: Vec<u8>) {
-        match self.neighbours.resolve(now, ip, (ether_type, packet)) {
+        match self.neighbors.resolve(now, ip, (ether_type, packet)) {
             Resolution::Waits => {}
             Resolution::Known(address, (ether_type, packet)) => {
                 self.transmit(To::Link(address), ether_type, packet);
@@ -239,7 +237,7 @@ impl Node {
     pub fn handle_timeout(&mut self, now: Time) {
         self.arp.handle_timeout(now);
         self.nd.handle_timeout(now);
-        self.neighbours.handle_timeout(now);
+        self.neighbors.handle_timeout(now);
         self.addresses.handle_timeout(now);
         self.routes.handle_timeout(now);
         self.membership.handle_timeout(now);
@@ -249,7 +247,7 @@ impl Node {
         let all = [
             self.arp.poll_timeout(),
             self.nd.poll_timeout(),
-            self.neighbours.poll_timeout(),
+            self.neighbors.poll_timeout(),
             self.addresses.poll_timeout(),
             self.routes.poll_timeout(),
             self.membership.poll_timeout(),
@@ -277,7 +275,7 @@ impl Node {
         }
         while let Some(event) = self.arp.poll_event() {
             match event {
-                ArpEvent::Claim(claim) => self.neighbours.handle_claim(now, claim),
+                ArpEvent::Claim(claim) => self.neighbors.handle_claim(now, claim),
                 ArpEvent::Held(ip) => self.addresses.handle_assigned(now, ip.into()),
                 ArpEvent::Ceded(ip, _) => self.addresses.handle_duplicate(now, ip.into()),
                 _ => {}
@@ -288,8 +286,8 @@ impl Node {
             self.handle_nd(now, event);
             carried = true;
         }
-        while let Some(event) = self.neighbours.poll_event() {
-            self.handle_neighbour(now, event);
+        while let Some(event) = self.neighbors.poll_event() {
+            self.handle_neighbor(now, event);
             carried = true;
         }
         while let Some(event) = self.membership.poll_event() {
@@ -330,46 +328,46 @@ impl Node {
 
     fn handle_nd(&mut self, now: Time, event: NdEvent) {
         match event {
-            NdEvent::Claim(claim) => self.neighbours.handle_claim(now, claim),
+            NdEvent::Claim(claim) => self.neighbors.handle_claim(now, claim),
             NdEvent::Assigned(ip) => self.addresses.handle_assigned(now, ip.into()),
             NdEvent::Duplicate(ip) => self.addresses.handle_duplicate(now, ip.into()),
             NdEvent::NotRouter(ip) => self.routes.handle_not_router(ip),
             NdEvent::Router(said) => {
                 self.routes.handle_router(now, &said);
-                self.neighbours.set_times(said.reachable_for, said.retry_after);
+                self.neighbors.set_times(said.reachable_for, said.retry_after);
                 for prefix in &said.prefixes {
                     self.addresses.handle_prefix(now, prefix, self.identifier);
                 }
             }
             NdEvent::Redirected { router, destination, target } => {
-                let neighbours = &self.neighbours;
+                let neighbors = &self.neighbors;
                 self.routes.handle_redirect(now, router, destination, target, |ip| {
-                    neighbours.may_be_reachable(ip)
+                    neighbors.may_be_reachable(ip)
                 });
             }
             NdEvent::Contested(_) => {}
         }
     }
 
-    fn handle_neighbour(&mut self, now: Time, event: NeighbourEvent<(EtherType, Vec<u8>)>) {
+    fn handle_neighbor(&mut self, now: Time, event: NeighborEvent<(EtherType, Vec<u8>)>) {
         match event {
-            NeighbourEvent::Resolved(_, address, packets) => {
+            NeighborEvent::Resolved(_, address, packets) => {
                 for (ether_type, packet) in packets {
                     self.transmit(To::Link(address), ether_type, packet);
                 }
             }
-            NeighbourEvent::Unreachable(_, packets) | NeighbourEvent::Forgotten(_, _, packets) => {
+            NeighborEvent::Unreachable(_, packets) | NeighborEvent::Forgotten(_, _, packets) => {
                 for (_, packet) in packets {
                     self.give_up(now, &packet);
                 }
             }
-            NeighbourEvent::Changed(..) | NeighbourEvent::Lost(..) => {}
+            NeighborEvent::Changed(..) | NeighborEvent::Lost(..) => {}
         }
     }
 
     /// Collects what the machines have to send.
     fn collect(&mut self, now: Time) {
-        while let Some(ask) = self.neighbours.poll_transmit() {
+        while let Some(ask) = self.neighbors.poll_transmit() {
             match (ask.ip, self.addresses.source_for(ask.ip)) {
                 (IpAddr::V4(ip), Some(IpAddr::V4(own))) => self.arp.solicit(own, ip, ask.at),
                 (IpAddr::V6(ip), Some(IpAddr::V6(own))) => self.nd.solicit(own, ip, ask.at),
@@ -382,7 +380,7 @@ impl Node {
         for frame in frames {
             match frame.to {
                 To::Group(_) | To::Link(_) => self.out.push(frame),
-                To::Neighbour(ip) => {
+                To::Neighbor(ip) => {
                     self.fates.wanted += 1;
                     self.resolve(now, ip, frame.ether_type, frame.packet);
                 }
@@ -391,7 +389,7 @@ impl Node {
         }
     }
 
-    pub fn rows(&self, now: Time) -> Vec<NeighbourRow> {
-        self.neighbours.rows(now).collect()
+    pub fn rows(&self, now: Time) -> Vec<NeighborRow> {
+        self.neighbors.rows(now).collect()
     }
 }

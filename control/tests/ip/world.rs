@@ -74,7 +74,7 @@ impl World {
             let is_receiver = match frame.to {
                 To::Group(id) => to != from && self.nodes[to].groups.contains(&id),
                 To::Link(address) => self.nodes[to].link.is_same_interface(&address),
-                To::Neighbour(_) | To::Route => panic!("the node resolves these"),
+                To::Neighbor(_) | To::Route => panic!("the node resolves these"),
             };
             if is_receiver && !self.rng.happens(self.faults.loss) {
                 let copies = 1 + u64::from(self.rng.happens(self.faults.duplication));

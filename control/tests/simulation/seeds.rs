@@ -23,14 +23,14 @@ const SECOND: Duration = Duration::from_secs(1);
 /// A packet that any datagram has room for, and one that none has.
 const SHORT: usize = 100;
 const LONG: usize = 3000;
-/// After the last trouble, short packets arrive from here on: a neighbour that was silent is asked
+/// After the last trouble, short packets arrive from here on: a neighbor that was silent is asked
 /// again after a minute, and the administrator after a quarter of one.
 const SHORT_BY: Duration = Duration::from_secs(80);
 /// Long ones too: a peer that refused five times is left alone for ten minutes.
 const LONG_BY: Duration = Duration::from_secs(700);
 /// No state that is to pass lasts longer, once there is no trouble.
 const PASSING_MAX: Duration = Duration::from_secs(60);
-/// Neighbours that nobody talks to are forgotten, their connections with them, and then those that
+/// Neighbors that nobody talks to are forgotten, their connections with them, and then those that
 /// only the other end used.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(1500);
 /// Of very many nodes so many pairs talk to each other.
@@ -180,7 +180,7 @@ impl Run {
         for nth in missing.iter().flat_map(|pair| [pair.0, pair.1]).collect::<BTreeSet<_>>() {
             let Some(interface) = &self.world.nodes[nth].interface else { continue };
             println!("{nth}, {}: {:?}", ip(nth), interface.row());
-            interface.neighbour_rows(self.world.now).for_each(|row| println!("  {row:?}"));
+            interface.neighbor_rows(self.world.now).for_each(|row| println!("  {row:?}"));
             interface.connection_rows().for_each(|row| println!("  {row:?}"));
             for row in interface.peer_rows() {
                 println!("  {row:?}, {:?}", interface.pause_of(&row.link, Worker::LEAD));

@@ -25,7 +25,7 @@ const DIFFERENCES: &[Difference] = &[
         reason: "rxe tells a local protection error as a local operation error (IBA 11.6.2)",
         found: &["status: LocalQpOperation"],
         cases: &[
-            "signalling/silent-failures-complete",
+            "signaling/silent-failures-complete",
             "local-rights/send-unknown-key",
             "local-rights/send-other-domain",
             "local-rights/send-region-gone",

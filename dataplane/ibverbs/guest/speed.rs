@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The two take turns, pair by pair, and do the same: two processes, as many requests outstanding,
-//! every hundredth signalled (every one for latency), receives posted as long as they will be
+//! every hundredth signaled (every one for latency), receives posted as long as they will be
 //! needed, completions taken by sixteen, nothing inline. The median of the pairs is printed.
 //!
 //! Why they sleep for completions (perftest's `-e`) and do not spin: in a machine whose clock
@@ -40,7 +40,7 @@ const ROUND_TRIPS: usize = 1000;
 const MESSAGES: usize = 2000;
 /// Of datagrams no more than the peer has receives for: nothing holds the sender back.
 const DATAGRAMS: usize = RECEIVES_MAX as usize - 12;
-/// Every so many sends are signalled, as perftest does; counts of messages are multiples of it.
+/// Every so many sends are signaled, as perftest does; counts of messages are multiples of it.
 const SIGNALED_EVERY: usize = 100;
 
 /// One thing that is measured.

@@ -3,8 +3,8 @@
 use pollux_referee::soft_roce;
 
 #[test]
-fn soft_roce_honours_the_contract_and_survives_faults() {
-    let test = "soft_roce_honours_the_contract_and_survives_faults";
+fn soft_roce_honors_the_contract_and_survives_faults() {
+    let test = "soft_roce_honors_the_contract_and_survives_faults";
     let Some(built) = soft_roce::built(test, "pollux-ibverbs", &["--example", "rxe-guest"]) else {
         return;
     };

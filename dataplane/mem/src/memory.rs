@@ -10,7 +10,7 @@
 //! processes, a long message out of it is copied once, one out of private memory twice, in pieces.
 //! Nobody else can write to it: what peers write, our own adapter does for them.
 //!
-//! Places are counted in bytes. A copy whose ends are not on words changes the neighbours' bytes
+//! Places are counted in bytes. A copy whose ends are not on words changes the neighbors' bytes
 //! in no way: partial words go in by compare and swap.
 
 use crate::region::{MapError, Region};

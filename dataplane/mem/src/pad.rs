@@ -1,7 +1,7 @@
 //! A value on cache lines of its own.
 //!
 //! Why 128 bytes where a line has 64: the adjacent-line prefetcher of x86 fetches lines in pairs,
-//! so a neighbour 64 bytes away still makes two cores fight over it. Why not the same type of
+//! so a neighbor 64 bytes away still makes two cores fight over it. Why not the same type of
 //! crossbeam-utils: its alignment follows the target, and here it is part of layouts that we
 //! assert.
 

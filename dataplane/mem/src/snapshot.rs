@@ -1,4 +1,4 @@
-//! Tables that one thread publishes and workers read without waiting: routes, neighbours,
+//! Tables that one thread publishes and workers read without waiting: routes, neighbors,
 //! connections.
 //!
 //! A worker holds a reference to the version it uses. Once a breath it compares one pointer

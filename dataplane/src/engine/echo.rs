@@ -1,10 +1,10 @@
 //! The smallest thing that a worker can do with packets: it sends each back to where it came from.
 //! For measuring the engine, with all that a packet meets there: the receive, the verdict, its way
-//! back in the table of neighbours, and the send in a batch.
+//! back in the table of neighbors, and the send in a batch.
 
 use super::Work;
 use crate::ipoib::{Config, Link, Outgoing, Received, Refused, Station};
-use crate::neighbour::{Datagram, Route, RouteTable, Routes};
+use crate::neighbor::{Datagram, Route, RouteTable, Routes};
 use crate::packet_memory::PacketMemory;
 use crate::verdict::{Destinations, Verdict};
 use pollux_mem::snapshot::Snapshot;
@@ -39,9 +39,9 @@ pub struct Echo<D> {
 }
 
 impl<D: Device> Echo<D> {
-    /// An echo that has this address, among so many neighbours beginning with the next one: those
+    /// An echo that has this address, among so many neighbors beginning with the next one: those
     /// have answers.
-    pub fn new(mut device: D, ip: Ipv4Addr, neighbours: u32) -> Result<Self, VerbsError> {
+    pub fn new(mut device: D, ip: Ipv4Addr, neighbors: u32) -> Result<Self, VerbsError> {
         let memory = |buffers| {
             PacketMemory::new(buffers, PACKET_BYTES).map_err(|error| VerbsError::Invalid {
                 verb: "echo",
@@ -58,7 +58,7 @@ impl<D: Device> Echo<D> {
         let path = AddressVector { dlid: Lid(2), port: 1, ..AddressVector::default() };
         let ah = device.create_ah(pd, &path)?;
         let mut table = RouteTable::new(PKey::DEFAULT, Scope::LINK_LOCAL, 7);
-        for nth in 1..=neighbours {
+        for nth in 1..=neighbors {
             let way = Datagram { ah, qpn: Qpn(0x99), mtu: PACKET_BYTES };
             let ip = Ipv4Addr::from(u32::from(ip).wrapping_add(nth));
             if let Some(peer) = table.add_peer(Route::Datagram(way)) {

@@ -4,7 +4,7 @@
 //! goes by another queue pair; all datagrams go by one.
 
 use super::{HEADER, Request, State, Station};
-use crate::neighbour::{Connected, Datagram, Route};
+use crate::neighbor::{Connected, Datagram, Route};
 use crate::packet_memory::{BATCH, Stock};
 use crate::reason::Refusal;
 use pollux_mem::Buf;

@@ -2,7 +2,7 @@
 
 use crate::pair::*;
 use pollux_dataplane::ipoib::{Config, StationEvent};
-use pollux_dataplane::neighbour::{Connected, Route};
+use pollux_dataplane::neighbor::{Connected, Route};
 use pollux_dataplane::reason::{PacketDrop, Refusal};
 use pollux_verbs::*;
 

@@ -2,7 +2,7 @@
 
 use crate::pair::*;
 use pollux_dataplane::ipoib::{self, Config, Outgoing, Station, StationEvent};
-use pollux_dataplane::neighbour::Route;
+use pollux_dataplane::neighbor::Route;
 use pollux_dataplane::packet_memory::{PACKET_OFFSET, PacketMemory};
 use pollux_dataplane::reason::{PacketDrop, Refusal};
 use pollux_fabric::link::world::{Wire, World};

@@ -3,7 +3,7 @@
 use pollux_dataplane::ipoib::{
     self, Config, ConnectionId, Outgoing, Received, Refused, Station, StationEvent,
 };
-use pollux_dataplane::neighbour::{Connected, Datagram, Route};
+use pollux_dataplane::neighbor::{Connected, Datagram, Route};
 use pollux_dataplane::packet_memory::PacketMemory;
 use pollux_fabric::link::Link;
 use pollux_fabric::link::world::{Wire, World, WorldLink};

@@ -2,7 +2,7 @@
 
 use crate::pair::*;
 use pollux_dataplane::ipoib::Sender;
-use pollux_dataplane::neighbour::{Datagram, Route};
+use pollux_dataplane::neighbor::{Datagram, Route};
 use pollux_dataplane::reason::PacketDrop;
 use pollux_fabric::link::world::Wire;
 use pollux_fabric::net::Net;

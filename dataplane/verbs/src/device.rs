@@ -13,9 +13,9 @@
 //! # What may be expected of every adapter
 //!
 //! - Requests of one send queue complete in their order, and so do those of one receive queue.
-//! - Every signalled request and every receive completes exactly once, at the latest when its queue
+//! - Every signaled request and every receive completes exactly once, at the latest when its queue
 //!   pair enters the error state; those that a destroyed or reset queue pair takes along do not.
-//! - A send that is not signalled is done when a later one of its queue is.
+//! - A send that is not signaled is done when a later one of its queue is.
 //! - Verbs check what they are told and say what is wrong: [`VerbsError`], [`PostError`].
 //! - Time passes only in [`Device::poll`] and the posts: an adapter in software makes its progress
 //!   there, and needs no thread.

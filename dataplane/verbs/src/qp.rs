@@ -128,7 +128,7 @@ pub struct QpInit {
     pub recv_sges_max: u32,
     /// Bytes that a send may carry inline.
     pub inline_bytes_max: u32,
-    /// Every send is signalled, asked or not.
+    /// Every send is signaled, asked or not.
     pub signal_all: bool,
 }
 

@@ -112,7 +112,7 @@ pub trait Field: Copy {
     const WIDTH_MAX: usize;
     /// Takes the value out of `bytes`.
     fn load(bytes: &[u8], bit: usize, width: usize) -> Self;
-    /// Puts the value into `bytes`, cut to `width` bits; neighbouring bits stay.
+    /// Puts the value into `bytes`, cut to `width` bits; neighboring bits stay.
     fn store(self, bytes: &mut [u8], bit: usize, width: usize);
     /// Sets the bits that values have in such a field: all, unless the type is a table with
     /// reserved bits of its own. For checks that compare tables with what is kept of bytes.

@@ -10,7 +10,7 @@
 //! 2. [`address`], [`keys`], [`psn`], [`units`]: the nouns that all formats share;
 //! 3. [`packet`]: what is on a link, LRH to VCRC;
 //! 4. [`mad`]: management datagrams: subnet management, administration, performance, connections;
-//! 5. [`ip`]: IP over InfiniBand, ARP, neighbour discovery, and the IP family itself;
+//! 5. [`ip`]: IP over InfiniBand, ARP, neighbor discovery, and the IP family itself;
 //! 6. [`ethernet`] and [`roce`]: the same packets behind IP and UDP, for adapters on Ethernet;
 //! 7. [`capture`]: packets into a file that public dissectors read.
 #![no_std]

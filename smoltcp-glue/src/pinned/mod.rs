@@ -38,7 +38,7 @@
 //! | a connection that a peer asks for | the worker that both addresses and ports give |
 //! | a listener | all workers, with its whole backlog at each; who accepts asks them in turn |
 //! | a UDP socket | the worker that its port gives; workers in turn, if any port will do |
-//! | addresses, neighbours, groups, `ping` | the first worker |
+//! | addresses, neighbors, groups, `ping` | the first worker |
 //!
 //! Where a peer has as many workers, packets of a connection come to the worker that has it. From
 //! one with fewer, such as Linux, and by datagrams, they come to another, which hands them over: a
@@ -96,7 +96,7 @@ pub use udp::UdpSocket;
 
 use crate::error::UpError;
 use crate::handing::HandedCounts;
-use crate::host::Neighbour;
+use crate::host::Neighbor;
 use crate::interface::{Patience, named};
 use bell::Bell;
 use call::Asked;
@@ -306,9 +306,9 @@ impl Interface {
         Ok(known[0].iter().copied().filter(is_known).collect())
     }
 
-    /// Neighbours that packets can be sent to now, and how they go.
-    pub fn neighbours(&self) -> io::Result<Vec<Neighbour>> {
-        Asked::new(self.alive.lead(), |lead, _| Ok(lead.inner.neighbours())).wait()
+    /// Neighbors that packets can be sent to now, and how they go.
+    pub fn neighbors(&self) -> io::Result<Vec<Neighbor>> {
+        Asked::new(self.alive.lead(), |lead, _| Ok(lead.inner.neighbors())).wait()
     }
 
     /// A UDP socket at an address of the interface, or at `0.0.0.0` or `::` for all; port 0 is any.
@@ -378,7 +378,7 @@ impl Interface {
     }
 
     /// Asks a node for an echo of so many bytes, and says how long that took. The first may be
-    /// slow: a neighbour has to be resolved, and perhaps to be connected to.
+    /// slow: a neighbor has to be resolved, and perhaps to be connected to.
     pub fn ping(&self, to: IpAddr, bytes: usize, patience: Duration) -> io::Result<Duration> {
         let asked = Asked::later(self.alive.lead(), move |lead, now, answer| {
             lead.ping(now, (to, bytes, patience), answer);

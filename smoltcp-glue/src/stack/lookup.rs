@@ -3,7 +3,7 @@
 //!
 //! Why our own hash: the standard one takes some 240 instructions for an address and a port, which
 //! is more than all else that a datagram costs its socket. This one multiplies once a word, as the
-//! table of neighbours does, by a number that nobody else knows.
+//! table of neighbors does, by a number that nobody else knows.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -90,7 +90,7 @@ mod tests {
     use std::net::{IpAddr, SocketAddr};
 
     #[test]
-    fn neighbours_in_number_do_not_crowd() {
+    fn neighbors_in_number_do_not_crowd() {
         let secret = Secret { first: 7, factor: 0x9e37_79b9_7f4a_7c15 };
         let v4 = |nth: u16| IpAddr::from([10, 0, nth.to_be_bytes()[0], nth.to_be_bytes()[1]]);
         let v6 = |nth: u16| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, nth]);
@@ -99,7 +99,7 @@ mod tests {
         let by_host_v6 = (0..1 << 12).map(|nth| SocketAddr::new(v6(nth), 80));
         for addresses in [by_port.collect::<Vec<_>>(), by_host.collect(), by_host_v6.collect()] {
             let hashes: Vec<_> = addresses.iter().map(|one| secret.hash_one(one)).collect();
-            // A table takes the low bits for the place, and the high ones to tell neighbours apart.
+            // A table takes the low bits for the place, and the high ones to tell neighbors apart.
             let places: BTreeSet<_> = hashes.iter().map(|hash| hash & 0xfff).collect();
             let tags: BTreeSet<_> = hashes.iter().map(|hash| hash >> 57).collect();
             // Thrown at random, they would hit 63 of 100 places.

@@ -1,5 +1,5 @@
 //! More packets than there is room for: in buffers of the device, in queues of sockets and of
-//! neighbours that are not there. Each is a counted answer, and others are served meanwhile.
+//! neighbors that are not there. Each is a counted answer, and others are served meanwhile.
 
 use crate::traffic::{Client, Plan, STREAMS, Server, Shared};
 use crate::world::{World, at, ip};
@@ -112,7 +112,7 @@ fn packets_to_nobody_wait_in_a_queue_with_an_end() {
         control.expect("it is the lead's").load().pending
     };
     let held = pending(&mut world);
-    assert!(held < 4096, "{held} packets wait for neighbours that are not there");
+    assert!(held < 4096, "{held} packets wait for neighbors that are not there");
     stream(&mut world, 0, 1, 10 * SECOND);
     world.pass(60 * SECOND);
     assert_eq!(pending(&mut world), 0);

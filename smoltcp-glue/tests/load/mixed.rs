@@ -29,7 +29,7 @@ const STUCK_AFTER: Duration = Duration::from_secs(90);
 const KNOWN_IN: Duration = Duration::from_secs(60);
 /// How long everybody may take to reach everybody then.
 const REACHED_IN: Duration = Duration::from_secs(60);
-/// How long a quiet is, after which no table remembers what was: neighbours and connections that
+/// How long a quiet is, after which no table remembers what was: neighbors and connections that
 /// nobody uses have gone.
 const QUIET: Duration = Duration::from_secs(600);
 
@@ -245,7 +245,7 @@ fn holding(world: &mut World) -> Holding {
         // One for datagrams and one for management.
         assert_eq!(qps, 2 + load.connections, "host {nth}: queue pairs, {load:?}");
         let most = MODES.len();
-        let is_within = load.neighbours <= most && load.peers <= 2 * most && load.paths <= most;
+        let is_within = load.neighbors <= most && load.peers <= 2 * most && load.paths <= most;
         assert!(is_within && load.connections <= 2 * most, "host {nth}: {load:?}");
         all.peers += load.peers;
         all.connections += load.connections;

@@ -237,7 +237,7 @@ fn calls_that_wait_end_when_the_device_is_lost() {
         for (number, call) in calls.into_iter().enumerate() {
             let ended = call.join().expect("it does not panic").expect_err("there is no device");
             let is_told = ended.to_string().contains("has no device any more");
-            // A neighbour may be given up in the same moment.
+            // A neighbor may be given up in the same moment.
             assert!(is_told || number >= 4, "call {number}: {ended}");
         }
     });

@@ -224,10 +224,10 @@ fn an_interface_is_asked_from_any_thread() {
         assert!(took.is_some(), "it answers");
         let nobody = first.ping(at(9, 0).ip(), 64, PATIENCE).expect_err("nobody is there");
         assert_eq!(nobody.kind(), ErrorKind::HostUnreachable);
-        first.neighbours().expect("it is served")
+        first.neighbors().expect("it is served")
     });
-    let neighbours = asked.join().expect("it does not panic");
-    assert!(neighbours.iter().any(|one| one.addresses.contains(&at(2, 0).ip())));
+    let neighbors = asked.join().expect("it does not panic");
+    assert!(neighbors.iter().any(|one| one.addresses.contains(&at(2, 0).ip())));
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::show::table;
 use clap::Args;
 use host::Host;
 use measure::{PATIENCE, RoundTrips, timed};
-use pollux::{Interface, Mode, Neighbour, Node};
+use pollux::{Interface, Mode, Neighbor, Node};
 use pollux_node::fabric::Embedded;
 use serde_json::{Value, json};
 use std::error::Error;
@@ -188,14 +188,14 @@ fn resolve(told: &Told, interface: &Interface, mode: Mode, to: IpAddr) -> Done<(
 }
 
 /// Asks somebody for echoes until packets go there as the mode says.
-fn find(interface: &Interface, mode: Mode, to: IpAddr) -> Done<Neighbour> {
+fn find(interface: &Interface, mode: Mode, to: IpAddr) -> Done<Neighbor> {
     let mut rest = PATIENCE;
     loop {
         let (answer, took) = timed(|| interface.ping(to, 56, rest));
         answer?;
-        let known = interface.neighbours().into_iter().find(|one| one.addresses.contains(&to));
+        let known = interface.neighbors().into_iter().find(|one| one.addresses.contains(&to));
         let is_as_it_should =
-            |one: &Neighbour| one.connection.map(|kind| kind.to_string()).as_deref() == kind(mode);
+            |one: &Neighbor| one.connection.map(|kind| kind.to_string()).as_deref() == kind(mode);
         match known.filter(is_as_it_should) {
             Some(one) => return Ok(one),
             None if rest <= took => return Err("packets do not go there as the mode says".into()),

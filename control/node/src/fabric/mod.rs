@@ -35,7 +35,7 @@ use pollux_fabric::subnet::Subnet;
 use pollux_fabric::umad::{Clients, Server};
 use pollux_fabric::wire_io::ForeignWire;
 use pollux_wire::mad::smp::{MKey, SmKey};
-use report::Neighbours;
+use report::Neighbors;
 use rule::Rules;
 use rustix::event::{PollFd, PollFlags};
 use std::io;
@@ -147,8 +147,8 @@ impl Fabric {
             if let Some(processes) = &mut self.processes {
                 processes.settle(net);
             }
-            let neighbours = Neighbours { wires: &self.wires, processes: self.processes.as_ref() };
-            Some(report::answer(question, net, &neighbours, &mut self.rules))
+            let neighbors = Neighbors { wires: &self.wires, processes: self.processes.as_ref() };
+            Some(report::answer(question, net, &neighbors, &mut self.rules))
         });
     }
 

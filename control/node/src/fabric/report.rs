@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 const GROUPS: u16 = 4096;
 
 /// What is at a net from outside.
-pub struct Neighbours<'a> {
+pub struct Neighbors<'a> {
     /// Wires to others' nodes.
     pub wires: &'a [ForeignWire],
     /// Processes at ports.
@@ -22,7 +22,7 @@ pub struct Neighbours<'a> {
 }
 
 /// Answers a question. Any text has an answer.
-pub fn answer(question: &str, net: &mut Net, others: &Neighbours<'_>, rules: &mut Rules) -> String {
+pub fn answer(question: &str, net: &mut Net, others: &Neighbors<'_>, rules: &mut Rules) -> String {
     let words: Vec<&str> = question.split_whitespace().collect();
     let answer = match words[..] {
         ["show", "nodes"] => Ok(nodes(net)),
@@ -83,7 +83,7 @@ fn nodes(net: &Net) -> Value {
 }
 
 /// What a port is joined to.
-fn peer(net: &Net, others: &Neighbours<'_>, end: End) -> Option<String> {
+fn peer(net: &Net, others: &Neighbors<'_>, end: End) -> Option<String> {
     let topology = net.subnet().topology();
     if let Some((peer, _)) = topology.peer(end) {
         return Some(name(net, peer));
@@ -96,7 +96,7 @@ fn name(net: &Net, end: End) -> String {
     format!("{}:{}", net.subnet().topology().nodes()[end.node as usize].name, end.port)
 }
 
-fn ports(net: &Net, others: &Neighbours<'_>) -> Value {
+fn ports(net: &Net, others: &Neighbors<'_>) -> Value {
     let of_node = |(index, _, node): (u32, &PlannedNode, &Node)| {
         let numbers = if node.is_switch() { 0.. } else { 1.. };
         let numbers = numbers.take_while(|number| *number <= node.identity.num_ports);
@@ -106,7 +106,7 @@ fn ports(net: &Net, others: &Neighbours<'_>) -> Value {
     all(net).flat_map(of_node).collect()
 }
 
-fn port(net: &Net, others: &Neighbours<'_>, end: End) -> Value {
+fn port(net: &Net, others: &Neighbors<'_>, end: End) -> Value {
     let port = &net.subnet().nodes()[end.node as usize].ports[usize::from(end.port)];
     let (info, counters) = (&port.info, &port.counters);
     json!({
@@ -124,7 +124,7 @@ fn port(net: &Net, others: &Neighbours<'_>, end: End) -> Value {
     })
 }
 
-fn links(net: &Net, others: &Neighbours<'_>) -> Value {
+fn links(net: &Net, others: &Neighbors<'_>) -> Value {
     let state = |end: End| {
         let port = &net.subnet().nodes()[end.node as usize].ports[usize::from(end.port)];
         port.info.port_state.to_string()

@@ -12,7 +12,7 @@ use super::mover::{Known, Mover};
 use pollux_control::interface::{
     Action, ConnectionKey, ConnectionNews, DatagramWay, Link, PeerKey, Way,
 };
-use pollux_dataplane::neighbour::{Connected, Datagram, Route};
+use pollux_dataplane::neighbor::{Connected, Datagram, Route};
 use pollux_verbs::time::Time;
 use pollux_verbs::*;
 use pollux_wire::address::{Gid, Qpn};

@@ -87,7 +87,7 @@ pub struct Interface {
     deliveries: Option<Queue<Delivery>>,
     /// When control is told which connections are used.
     uses_due: Time,
-    /// Neighbours that it was told of.
+    /// Neighbors that it was told of.
     used: Used,
     /// When control is looked at, at the latest.
     look_at: Time,
@@ -439,7 +439,7 @@ fn config(settings: &InterfaceSettings, mover: &Mover) -> control::InterfaceConf
         dhcp: settings.asks_for_address(),
         mtu_max: settings.mtu,
         routers: settings.router.clone(),
-        neighbours: settings.neighbor.iter().map(|one| (one.address, one.link)).collect(),
+        neighbors: settings.neighbor.iter().map(|one| (one.address, one.link)).collect(),
         ipv6: settings.ipv6,
         workers: settings.workers,
         peer: PeerConfig {

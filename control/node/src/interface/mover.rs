@@ -16,7 +16,7 @@ use pollux_control::peer::PeerConfig;
 use pollux_dataplane::ipoib::{
     Config, ConnectionId, ConnectionUse, Outgoing, Received, Refused, Sender, Station, StationEvent,
 };
-use pollux_dataplane::neighbour::{Peer, Route, RouteTable, Routes};
+use pollux_dataplane::neighbor::{Peer, Route, RouteTable, Routes};
 use pollux_dataplane::packet_memory::PacketMemory;
 use pollux_dataplane::verdict::{Destinations, Verdict};
 use pollux_mem::Buf;

@@ -6,7 +6,7 @@
 use super::mover::{Mover, WAITING_MAX};
 use pollux_control::interface::{By, DatagramWay, Outgoing};
 use pollux_dataplane::ipoib;
-use pollux_dataplane::neighbour::{Datagram, Route};
+use pollux_dataplane::neighbor::{Datagram, Route};
 use pollux_dataplane::reason::Refusal;
 use pollux_wire::ip::ipoib::EtherType;
 use pollux_wire::ip::ipv4::Ipv4Header;

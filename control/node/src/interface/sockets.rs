@@ -18,7 +18,7 @@ use super::sending::{NotSent, destination};
 use pollux_control::address::NextHop;
 use pollux_control::interface::Delivery;
 use pollux_dataplane::ipoib::{Outgoing, Received};
-use pollux_dataplane::neighbour::Route;
+use pollux_dataplane::neighbor::Route;
 use pollux_verbs::VerbsError;
 use pollux_verbs::time::Time;
 use std::collections::BTreeSet;
@@ -29,9 +29,9 @@ use std::time::Duration;
 pub(super) const LOOK_EVERY: Duration = Duration::from_micros(20);
 /// Packets that leave with one doorbell, at the most.
 const BATCH_MAX: usize = 32;
-/// How often control is told that a neighbour is in use: states of neighbours last for seconds.
+/// How often control is told that a neighbor is in use: states of neighbors last for seconds.
 const USE_EVERY: Duration = Duration::from_millis(100);
-/// Neighbours that are remembered to have been told of.
+/// Neighbors that are remembered to have been told of.
 const USED_MAX: usize = 1024;
 
 /// Takes a packet, if it is a socket's.
@@ -45,7 +45,7 @@ pub trait Side {
     /// The same, to be moved.
     fn mover_mut(&mut self) -> &mut Mover;
 
-    /// Packets go to a neighbour, which control is to know now and then.
+    /// Packets go to a neighbor, which control is to know now and then.
     fn tell_use(&mut self, now: Time, next_hop: IpAddr);
 
     /// Why it does not run any more, if that is so.
@@ -111,12 +111,12 @@ pub trait Side {
     }
 
     /// Whether nothing is left here that was given to it to be sent: nothing waits for room, for a
-    /// neighbour to be found or for a connection. What a hand has given to the lead is there.
+    /// neighbor to be found or for a connection. What a hand has given to the lead is there.
     fn has_sent(&self, now: Time) -> bool;
 
-    /// The longest packet that goes to a neighbour now, if it is known.
-    fn route_mtu(&mut self, neighbour: IpAddr) -> Option<u32> {
-        self.mover_mut().route_mtu(neighbour)
+    /// The longest packet that goes to a neighbor now, if it is known.
+    fn route_mtu(&mut self, neighbor: IpAddr) -> Option<u32> {
+        self.mover_mut().route_mtu(neighbor)
     }
 
     /// Our addresses that packets may be sent from.
@@ -125,7 +125,7 @@ pub trait Side {
     /// Which of them packets are sent from that go there.
     fn source_for(&self, to: IpAddr) -> Option<IpAddr>;
 
-    /// Whether it is a neighbour's address.
+    /// Whether it is a neighbor's address.
     fn is_on_link(&self, now: Time, to: IpAddr) -> bool;
 
     /// The longest packet of a datagram, once the interface is up.
@@ -192,7 +192,7 @@ impl Side for Interface {
         let control = &self.control;
         self.mover.has_moved()
             && self.crew.is_heard()
-            && control.neighbour_rows(now).all(|row| row.pending == 0)
+            && control.neighbor_rows(now).all(|row| row.pending == 0)
             && control.peer_rows().all(|row| row.pending == 0)
             && control.group_rows().all(|row| row.pending == 0)
     }
@@ -215,7 +215,7 @@ impl Side for Interface {
     }
 }
 
-/// Neighbours that control was told of.
+/// Neighbors that control was told of.
 #[derive(Debug)]
 pub(super) struct Used {
     told: BTreeSet<IpAddr>,

@@ -9,7 +9,7 @@ use crate::interface::tally::Tally;
 use crate::interface::{Interface, PingError};
 use pollux_control::cm::Role;
 use pollux_control::interface::{GroupRow, LeaseRow, Way, Worker};
-use pollux_control::neighbour::{NeighbourRow, State};
+use pollux_control::neighbor::{NeighborRow, State};
 use pollux_control::peer::ConnectionRow;
 use pollux_dataplane::ipoib::Traffic;
 use pollux_dataplane::reason::{PacketDrop, Refusal};
@@ -218,8 +218,8 @@ fn neighbors(now: Time, name: &str, one: &Interface) -> Vec<Value> {
     let peers: Vec<_> = control.peer_rows().collect();
     let by_ip: BTreeMap<_, _> =
         peers.iter().flat_map(|peer| peer.ips.iter().map(move |ip| (*ip, peer))).collect();
-    let rows = control.neighbour_rows(now);
-    let row = |row: NeighbourRow| {
+    let rows = control.neighbor_rows(now);
+    let row = |row: NeighborRow| {
         let peer = by_ip.get(&row.ip);
         let (by, mtu) = peer.map_or(("-", None), |peer| way(&peer.way));
         let pause = peer.and_then(|peer| control.pause_of(&peer.link, Worker::LEAD));

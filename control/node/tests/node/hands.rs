@@ -86,8 +86,8 @@ fn a_hand_knows_what_it_has_to_of_the_interface() {
     let (others, far) = (ip(1).into(), "192.0.2.1".parse().expect("an address"));
     let said = |side: &dyn Side| {
         let sources = [others, far].map(|to| side.source_for(to));
-        let neighbours = [others, far, ip(254).into()].map(|to| side.is_on_link(now, to));
-        (side.own(), sources, neighbours, side.datagram_mtu())
+        let neighbors = [others, far, ip(254).into()].map(|to| side.is_on_link(now, to));
+        (side.own(), sources, neighbors, side.datagram_mtu())
     };
     let lead = said(team.side(0));
     assert_eq!((&lead, lead.3), (&said(team.side(1)), Some(2044)));

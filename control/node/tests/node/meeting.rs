@@ -3,7 +3,7 @@
 use crate::fabric::{Manager, Running};
 use crate::guest::{Guest, Opensm};
 use crate::host::{Hosts, PATIENCE};
-use pollux_control::neighbour::State;
+use pollux_control::neighbor::State;
 use pollux_control::peer::ConnectionRow;
 use pollux_node::interface::echo::{EchoId, Outcome};
 use pollux_referee::tshark::{Row, dissect};
@@ -193,7 +193,7 @@ impl Meeting {
     pub fn must_know_each_other(&mut self, ours: [&str; 2], theirs: [&str; 2]) {
         let (control, now) = (self.hosts.hosts[0].control(), self.hosts.now());
         for ip in theirs {
-            let row = control.neighbour_rows(now).find(|row| row.ip.to_string() == ip);
+            let row = control.neighbor_rows(now).find(|row| row.ip.to_string() == ip);
             let state = row.expect("it was asked for").state;
             let is_known = !matches!(state, State::Incomplete { .. } | State::Failed { .. });
             assert!(is_known, "{ip}: {state:?}");

@@ -135,7 +135,7 @@ fn a_partition_is_a_link_of_its_own() {
         hosts.must_answer(0, "10.0.1.2", bytes);
         hosts.must_answer(1, "10.0.1.1", bytes);
     }
-    // Who is in another partition has the same address, and is nobody's neighbour.
+    // Who is in another partition has the same address, and is nobody's neighbor.
     let mut other = Hosts::at(&[(three, "10.0.1.2/24")], "rc");
     other.come_up();
     assert_eq!(other.ping(0, "10.0.1.1", 56), Outcome::Unreachable);
@@ -184,7 +184,7 @@ fn interfaces_of_several_partitions_share_a_port() {
             hosts.must_answer(host, to, bytes);
         }
     }
-    // One subnet of addresses, and yet nobody of the other partition is a neighbour.
+    // One subnet of addresses, and yet nobody of the other partition is a neighbor.
     for (host, to) in [(0, "10.0.0.3"), (0, "10.0.0.4"), (1, "10.0.0.2"), (2, "10.0.0.3")] {
         assert_eq!(hosts.ping(host, to, 56), Outcome::Unreachable, "{host} to {to}");
     }

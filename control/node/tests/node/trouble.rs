@@ -109,7 +109,7 @@ fn either_side_ends_what_nobody_used_for_long() {
     let Some(mut meeting) = Meeting::arrange(test, Manager::Ours, CONNECTED) else { return };
     meeting.must_reach_each_other(65_000);
     assert_eq!((queue_pairs(&mut meeting), meeting.connections().len()), (2, 2));
-    // Linux looks for such every 768 s, and its neighbours are forgotten sooner.
+    // Linux looks for such every 768 s, and its neighbors are forgotten sooner.
     meeting.linux("echo 1300 > /sys/module/vhca/parameters/age");
     meeting.hosts.until("ended by Linux", |hosts| hosts.connections(0).is_empty());
     assert_eq!(meeting.count("connection", "peer_ended"), 2);

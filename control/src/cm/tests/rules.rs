@@ -94,7 +94,7 @@ fn every_repeated_message_is_answered_again() {
 }
 
 #[test]
-fn a_plea_for_patience_is_honoured_but_not_for_ever() {
+fn a_plea_for_patience_is_honored_but_not_for_ever() {
     let mut world = World::new(1);
     world.sides[1].is_slow = true;
     let id = world.connect(0);

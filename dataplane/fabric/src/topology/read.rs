@@ -437,7 +437,7 @@ Connection timed out
             ("Ca 1 \"A\"\n[1] \"B\"[1] w=3\nCa 1 \"B\"", "net:2: `w=3`: give a width of 1, 2, 4"),
             ("Ca 1 \"A\"\n[1] \"B\"[1]x\nCa 1 \"B\"", "net:2: `x`: put the end of the line"),
             ("caguid=0xq", "net:1: `0xq`: put a hexadecimal number here"),
-            ("colour=0x1", "net:1: `colour`: begin the line"),
+            ("color=0x1", "net:1: `color`: begin the line"),
             ("caguid=1\nCa 1 \"A\"\ncaguid=1\nCa 1 \"B\"", "another node has this GUID"),
             ("\n# nothing\n", "there is no node in it"),
             (

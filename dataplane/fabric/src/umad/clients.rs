@@ -480,7 +480,7 @@ mod tests {
         (answer.kind == ControlKind::Connect).then_some(id)
     }
 
-    /// A request to the neighbour at `path`.
+    /// A request to the neighbor at `path`.
     fn directed(method: Method, id: AttributeId, path: &[u8]) -> DataMessage {
         let class = MgmtClass::SUBN_DIRECTED_ROUTE;
         let header = MadHeader::new(class, method, 0x0000_0007_0000_0001, id);

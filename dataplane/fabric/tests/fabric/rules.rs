@@ -55,7 +55,7 @@ fn answer(pair: &mut Pair, psn: Psn, syndrome: Syndrome) {
     give(pair, 0, opcode, psn, aeth, 0);
 }
 
-/// Posts a signalled request at a side.
+/// Posts a signaled request at a side.
 fn post(pair: &mut Pair, side: usize, op: SendOp, bytes: u32) {
     let side = &mut pair.sides[side];
     let sges = [side.sge(0, bytes)];

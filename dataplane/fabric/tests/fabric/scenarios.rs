@@ -1,6 +1,6 @@
 //! Random traffic under random faults, by seed: what must hold whatever happens.
 //!
-//! - Every signalled request, and every receive that a message used, completes exactly once, in
+//! - Every signaled request, and every receive that a message used, completes exactly once, in
 //!   order.
 //! - A reliable connection delivers every message once, in order, whole.
 //! - An unreliable one delivers some of them, in order if the wire keeps it, and never part of one.

@@ -20,12 +20,12 @@ pub enum Queue {
     Recv,
 }
 
-/// A signalled request.
+/// A signaled request.
 pub fn request<'a>(id: u64, op: SendOp, sges: &'a [Sge]) -> SendRequest<'a> {
     SendRequest { id, op, flags: SendFlags::SIGNALED, data: Data::Sges(sges) }
 }
 
-/// A signalled request with its bytes inline.
+/// A signaled request with its bytes inline.
 pub fn inline<'a>(id: u64, op: SendOp, bytes: &'a [u8]) -> SendRequest<'a> {
     SendRequest { id, op, flags: SendFlags::SIGNALED, data: Data::Inline(bytes) }
 }
@@ -35,7 +35,7 @@ pub fn silent<'a>(id: u64, op: SendOp, sges: &'a [Sge]) -> SendRequest<'a> {
     SendRequest { flags: SendFlags::NONE, ..request(id, op, sges) }
 }
 
-/// A signalled request that waits for the reads and atomics before it.
+/// A signaled request that waits for the reads and atomics before it.
 pub fn fenced<'a>(id: u64, op: SendOp, sges: &'a [Sge]) -> SendRequest<'a> {
     SendRequest { flags: SendFlags::SIGNALED | SendFlags::FENCE, ..request(id, op, sges) }
 }

@@ -46,7 +46,7 @@ pub enum Fault {
     IgnoreFences,
     /// Every completion is taken for a solicited one.
     IgnoreSolicited,
-    /// Every send is signalled.
+    /// Every send is signaled.
     SignalEverything,
     /// A refused post is told to have come further than it did.
     MiscountAccepted,
@@ -84,8 +84,8 @@ pub const SABOTAGES: &[(Fault, &[&str])] = &[
         ],
     ),
     (Fault::IgnoreFences, &["ordering/fence-after-read"]),
-    (Fault::IgnoreSolicited, &["signalling/solicited-arm-sleeps-on"]),
-    (Fault::SignalEverything, &["signalling/silent-sends-complete-silently"]),
+    (Fault::IgnoreSolicited, &["signaling/solicited-arm-sleeps-on"]),
+    (Fault::SignalEverything, &["signaling/silent-sends-complete-silently"]),
     (Fault::MiscountAccepted, &["posting/send-in-init", "posting/bad-in-the-middle-of-a-batch"]),
     (Fault::ForgetState, &["state/rc-from-init", "state/created-in-reset"]),
     (Fault::IgnoreMigration, &["migration/traffic-arms-both-rc", "migration/a-dead-path-is-left"]),

@@ -1,4 +1,4 @@
-//! ICMPv6 (RFC 4443), and the door to neighbour discovery and listener discovery inside it.
+//! ICMPv6 (RFC 4443), and the door to neighbor discovery and listener discovery inside it.
 
 use super::IpProtocol;
 use super::checksum::{self, PseudoHeader, Sum};
@@ -104,7 +104,7 @@ pub enum Icmpv6Message<'a> {
     EchoRequest(Echo<'a>),
     /// I am.
     EchoReply(Echo<'a>),
-    /// Neighbour discovery.
+    /// Neighbor discovery.
     Nd(NdMessage<'a>),
     /// Listener discovery.
     Mld(MldMessage<'a>),

@@ -23,7 +23,7 @@ layout! {
         0:4    4  ihl: u8,
         /// How to treat the packet (RFC 2474).
         1:0    6  dscp: u8,
-        /// Congestion experienced, or could be signalled (RFC 3168).
+        /// Congestion experienced, or could be signaled (RFC 3168).
         1:6    2  ecn: u8,
         /// Length of the packet in bytes.
         2:0   16  total_length: u16,

@@ -19,7 +19,7 @@ layout! {
         0:0    4  version: u8,
         /// How to treat the packet (RFC 2474).
         0:4    6  dscp: u8,
-        /// Congestion experienced, or could be signalled (RFC 3168).
+        /// Congestion experienced, or could be signaled (RFC 3168).
         1:2    2  ecn: u8,
         /// Packets with equal labels and addresses belong together (RFC 6437).
         1:4   20  flow_label: u32,

@@ -36,7 +36,7 @@ impl LinkAddress {
     }
 
     /// Whether both name one interface, whatever their flags: an interface may change what it
-    /// offers, and stays itself. Neighbours and connections are looked up so.
+    /// offers, and stays itself. Neighbors and connections are looked up so.
     pub fn is_same_interface(&self, other: &Self) -> bool {
         self.without_flags() == other.without_flags()
     }

@@ -9,7 +9,7 @@
 //! them, since a router forwards what only the receiver verifies. So each format that has one also
 //! has `checksum_ok` and `fill_checksum`.
 //!
-//! Where a header lies below another one of a fixed length (neighbour discovery in ICMPv6), its
+//! Where a header lies below another one of a fixed length (neighbor discovery in ICMPv6), its
 //! table keeps the byte numbers of the RFC's figure and leaves out what the lower header reads.
 
 pub mod arp;

@@ -1,4 +1,4 @@
-//! Neighbour discovery (RFC 4861 4; RFC 4191 2.2 for the router's preference).
+//! Neighbor discovery (RFC 4861 4; RFC 4191 2.2 for the router's preference).
 //!
 //! Like ARP it is received by whoever asks and answers for link addresses; unlike ARP it also tells
 //! hosts of routers. That a message came from the link (hop limit 255) is for the receiver to
@@ -25,7 +25,7 @@ layout! {
         5:3    2  preference: u8,
         /// How long it is a default router; 0 is not at all.
         6:0   16  router_lifetime_seconds: u16,
-        /// How long neighbours count as reachable; 0 says nothing.
+        /// How long neighbors count as reachable; 0 says nothing.
         8:0   32  reachable_time_ms: u32,
         /// Time between solicitations; 0 says nothing.
         12:0  32  retrans_timer_ms: u32,
@@ -57,7 +57,7 @@ layout! {
 layout! {
     /// Another first hop is better (RFC 4861 4.5).
     pub struct Redirect: 40 bytes {
-        /// The better first hop; the destination itself when that is a neighbour.
+        /// The better first hop; the destination itself when that is a neighbor.
         8:0  128  target: Ipv6Addr,
         /// For packets to whom.
         24:0 128  destination: Ipv6Addr,
@@ -134,7 +134,7 @@ impl NdBody {
     }
 }
 
-/// A message of neighbour discovery.
+/// A message of neighbor discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NdMessage<'a> {
     /// What it is about.

@@ -1,4 +1,4 @@
-//! Options of neighbour discovery (RFC 4861 4.6, RFC 8106 5.1; RFC 4391 9.3 for link addresses).
+//! Options of neighbor discovery (RFC 4861 4.6, RFC 8106 5.1; RFC 4391 9.3 for link addresses).
 //!
 //! Lengths count units of 8 bytes, type and length included. A length of zero makes the whole
 //! message void (RFC 4861 4.6). An option of unknown type, or of a length that its type does not

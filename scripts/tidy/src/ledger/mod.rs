@@ -2,7 +2,7 @@
 //!
 //! `control/requirements.toml` lists the requirements. A test claims one with the line
 //! `// req: ID[, ID...]` above it; an id is claimed only by a test that would fail without the
-//! behaviour. So the answer to "do we do this?" is a test's name, or "not yet".
+//! behavior. So the answer to "do we do this?" is a test's name, or "not yet".
 
 use std::collections::BTreeMap;
 

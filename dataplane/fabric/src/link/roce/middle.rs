@@ -20,7 +20,7 @@ pub enum Way {
 const LATE_FRAMES_MAX: usize = 4096;
 
 /// A wire on which things go wrong, each way by its own rule. Only packets are struck, not what
-/// finds neighbours: that has timers of whole seconds, and is not what the rules are meant to try.
+/// finds neighbors: that has timers of whole seconds, and is not what the rules are meant to try.
 pub struct Faulty<W> {
     inner: W,
     rng: SeededRng,

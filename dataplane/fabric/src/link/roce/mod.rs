@@ -1,7 +1,7 @@
 //! A link whose other end is Ethernet, where adapters of other makes speak RoCEv2 (IBA A17).
 //!
 //! Decisions and motion are apart: the [`station`] is what a host is on an Ethernet, with its
-//! [`neighbours`] and without I/O; an [`EthernetWire`] moves frames, and [`stream`] is one.
+//! [`neighbors`] and without I/O; an [`EthernetWire`] moves frames, and [`stream`] is one.
 //! [`middle`] has wires around wires: faults by rule, and captures. [`RoceLink`] joins them.
 //!
 //! ```text
@@ -11,7 +11,7 @@
 //! ```
 
 pub mod middle;
-pub mod neighbours;
+pub mod neighbors;
 pub mod station;
 pub mod stream;
 

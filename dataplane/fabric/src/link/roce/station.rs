@@ -2,11 +2,11 @@
 //! frames and packets out.
 //!
 //! It answers who has its addresses and asks for those of others (RFC 826; RFC 4861 7.2), by its
-//! table of [`neighbours`](super::neighbours). Every address is looked for on the link: there are
+//! table of [`neighbors`](super::neighbors). Every address is looked for on the link: there are
 //! no routes. Anything else that comes is counted and dropped.
 
 use super::FRAME_BYTES_MAX;
-use super::neighbours::{Lookup, Neighbours, Question};
+use super::neighbors::{Lookup, Neighbors, Question};
 use crate::time::Time;
 use pollux_wire::WireError;
 use pollux_wire::address::Gid;
@@ -36,9 +36,9 @@ pub enum StationDrop {
     NotOurs,
     /// Nothing that this station takes part in.
     Other,
-    /// The neighbour did not answer.
+    /// The neighbor did not answer.
     Unresolved,
-    /// Too many wait for the neighbour, too many neighbours are asked for, or the wire is slow.
+    /// Too many wait for the neighbor, too many neighbors are asked for, or the wire is slow.
     Full,
 }
 
@@ -53,7 +53,7 @@ impl From<WireError> for StationDrop {
 pub struct Station {
     mac: MacAddress,
     gids: Vec<Gid>,
-    neighbours: Neighbours,
+    neighbors: Neighbors,
     outbox: VecDeque<Vec<u8>>,
     drops: BTreeMap<StationDrop, u64>,
 }
@@ -61,8 +61,8 @@ pub struct Station {
 impl Station {
     /// One with these addresses: those of its adapter's port.
     pub fn new(mac: MacAddress, gids: Vec<Gid>) -> Self {
-        let (neighbours, outbox) = (Neighbours::default(), VecDeque::new());
-        Self { mac, gids, neighbours, outbox, drops: BTreeMap::new() }
+        let (neighbors, outbox) = (Neighbors::default(), VecDeque::new());
+        Self { mac, gids, neighbors, outbox, drops: BTreeMap::new() }
     }
 
     /// What was dropped so far.
@@ -82,7 +82,7 @@ impl Station {
 
     /// When [`handle_timeout`](Self::handle_timeout) is due.
     pub fn deadline(&self) -> Option<Time> {
-        self.neighbours.deadline()
+        self.neighbors.deadline()
     }
 
     /// Asks again, and gives up, when time is.
@@ -90,7 +90,7 @@ impl Station {
         if self.deadline().is_none_or(|due| due > now) {
             return;
         }
-        let (questions, lost) = self.neighbours.handle_timeout(now);
+        let (questions, lost) = self.neighbors.handle_timeout(now);
         for question in questions {
             let asked = self.ask(question);
             self.count(asked);
@@ -133,7 +133,7 @@ impl Station {
             let frame = write(MacAddress::of_group(grh.dgid), self.mac)?;
             return self.send(frame);
         }
-        match self.neighbours.look_up(now, grh.sgid, grh.dgid) {
+        match self.neighbors.look_up(now, grh.sgid, grh.dgid) {
             Lookup::Known(mac) => {
                 let frame = write(mac, self.mac)?;
                 self.send(frame)
@@ -141,7 +141,7 @@ impl Station {
             Lookup::Full => Err(StationDrop::Full),
             Lookup::Unknown { ask } => {
                 let frame = write(MacAddress::default(), self.mac)?;
-                let waits = self.neighbours.wait(grh.dgid, frame);
+                let waits = self.neighbors.wait(grh.dgid, frame);
                 if ask {
                     self.ask(Question { source: grh.sgid, target: grh.dgid })?;
                 }
@@ -151,7 +151,7 @@ impl Station {
     }
 
     fn send(&mut self, frame: Vec<u8>) -> Result<(), StationDrop> {
-        // A neighbour's answer frees more at once than the adapter may send.
+        // A neighbor's answer frees more at once than the adapter may send.
         if self.outbox.len() >= 2 * OUTBOX_FRAMES_MAX {
             return Err(StationDrop::Full);
         }
@@ -192,7 +192,7 @@ impl Station {
             packet.resize(PACKET_LEN_MAX, 0);
             let len = came.write_native(packet)?;
             packet.truncate(len);
-            self.neighbours.confirm(now, grh.sgid, header.source);
+            self.neighbors.confirm(now, grh.sgid, header.source);
             return Ok(true);
         }
         if header.ether_type == EtherType::IPV6 {
@@ -201,12 +201,12 @@ impl Station {
         Err(StationDrop::Other)
     }
 
-    /// A neighbour has said who it is.
+    /// A neighbor has said who it is.
     fn learn(&mut self, now: Time, gid: Gid, mac: MacAddress) -> Result<(), StationDrop> {
         if mac.is_group() {
             return Err(StationDrop::Malformed("bad_value"));
         }
-        for mut frame in self.neighbours.learn(now, gid, mac) {
+        for mut frame in self.neighbors.learn(now, gid, mac) {
             frame[..MacAddress::LEN].copy_from_slice(&mac.0);
             self.send(frame)?;
         }
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_packet_waits_until_its_neighbour_is_found_and_comes_as_it_was() {
+    fn the_first_packet_waits_until_its_neighbor_is_found_and_comes_as_it_was() {
         for family in [0, 1] {
             let mut stations = stations();
             let sent = packet(gids(1)[family], gids(2)[family]);
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_that_is_not_there_is_asked_three_times_and_its_packets_are_dropped() {
+    fn a_neighbor_that_is_not_there_is_asked_three_times_and_its_packets_are_dropped() {
         let [mut station, _] = stations();
         station.handle_packet(NOW, &packet(gids(1)[1], gids(9)[1]));
         let mut questions = 0;
@@ -506,7 +506,7 @@ mod tests {
             match kind {
                 0 | 1 => other.ask(Question { source, target }).unwrap(),
                 2 | 3 => {
-                    other.neighbours.look_up(NOW, source, target);
+                    other.neighbors.look_up(NOW, source, target);
                     other.learn(NOW, target, OURS).unwrap();
                     other.handle_packet(NOW, &packet(source, target));
                 }

@@ -22,7 +22,7 @@ mod remote_rights;
 mod retries;
 mod scatter;
 mod shared_receive;
-mod signalling;
+mod signaling;
 mod sizes;
 mod states;
 mod windows;
@@ -69,7 +69,7 @@ pub const THEMES: &[Theme] = &[
     Theme { name: "size", cases: sizes::LONGEST },
     Theme { name: "scatter", cases: scatter::CASES },
     Theme { name: "inline", cases: inline::CASES },
-    Theme { name: "signalling", cases: signalling::CASES },
+    Theme { name: "signaling", cases: signaling::CASES },
     Theme { name: "completion", cases: completions::CASES },
     Theme { name: "ordering", cases: ordering::CASES },
     Theme { name: "connection", cases: connections::CASES },

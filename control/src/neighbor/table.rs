@@ -1,10 +1,10 @@
 //! The table behind the cache: entries with the orders kept over them, and the packets that wait.
 //!
 //! An entry is taken out, changed, and put back; the indices follow because only
-//! [`Neighbours::put`] and [`Neighbours::take`] touch them.
+//! [`Neighbors::put`] and [`Neighbors::take`] touch them.
 
 use super::state::{Ask, Input, Rules, Step};
-use super::{NeighbourDrop, NeighbourEvent, Neighbours, Solicitation, State};
+use super::{NeighborDrop, NeighborEvent, Neighbors, Solicitation, State};
 use pollux_verbs::time::Time;
 use pollux_wire::ip::link_address::LinkAddress;
 use std::collections::VecDeque;
@@ -55,7 +55,7 @@ impl<P> Entry<P> {
     }
 }
 
-impl<P> Neighbours<P> {
+impl<P> Neighbors<P> {
     pub(super) fn take(&mut self, ip: IpAddr) -> Option<Entry<P>> {
         let entry = self.entries.remove(&ip)?;
         if let Some(due) = entry.state.due() {
@@ -107,12 +107,12 @@ impl<P> Neighbours<P> {
         }
         match self.order.first() {
             Some(&(usefulness, _, ip)) if usefulness <= at_most => {
-                self.drops.count(NeighbourDrop::Evicted);
+                self.drops.count(NeighborDrop::Evicted);
                 self.remove(ip);
                 true
             }
             _ => {
-                self.drops.count(NeighbourDrop::TableFull);
+                self.drops.count(NeighborDrop::TableFull);
                 false
             }
         }
@@ -137,11 +137,11 @@ impl<P> Neighbours<P> {
     pub(super) fn wait(&mut self, ip: IpAddr, packet: P) {
         let pending_here = self.entries.get(&ip).map_or(0, |entry| entry.pending.len());
         if pending_here >= self.config.pending_per_entry_max {
-            self.drop_oldest(ip, NeighbourDrop::PendingPerEntry);
+            self.drop_oldest(ip, NeighborDrop::PendingPerEntry);
         } else if self.pending.len() >= self.config.pending_max
             && let Some((_, &oldest)) = self.pending.first_key_value()
         {
-            self.drop_oldest(oldest, NeighbourDrop::PendingInAll);
+            self.drop_oldest(oldest, NeighborDrop::PendingInAll);
         }
         if let Some(entry) = self.entries.get_mut(&ip) {
             self.packets += 1;
@@ -152,7 +152,7 @@ impl<P> Neighbours<P> {
 
     pub(super) fn forget(&mut self, ip: IpAddr, entry: Entry<P>) {
         let packets = self.release(entry.pending);
-        self.events.push_back(NeighbourEvent::Forgotten(ip, entry.state.address(), packets));
+        self.events.push_back(NeighborEvent::Forgotten(ip, entry.state.address(), packets));
     }
 
     /// Says how an entry differs from what it was, and lets go the packets that waited.
@@ -163,15 +163,15 @@ impl<P> Neighbours<P> {
         let event = match (known, entry.state.address()) {
             (None, Some(address)) => {
                 let pending = std::mem::take(&mut entry.pending);
-                NeighbourEvent::Resolved(ip, address, self.release(pending))
+                NeighborEvent::Resolved(ip, address, self.release(pending))
             }
             (Some(before), Some(address)) if before != address => {
-                NeighbourEvent::Changed(ip, before, address)
+                NeighborEvent::Changed(ip, before, address)
             }
-            (Some(before), None) => NeighbourEvent::Lost(ip, before),
+            (Some(before), None) => NeighborEvent::Lost(ip, before),
             (None, None) if matches!(entry.state, State::Failed { .. }) && !was_failed => {
                 let pending = std::mem::take(&mut entry.pending);
-                NeighbourEvent::Unreachable(ip, self.release(pending))
+                NeighborEvent::Unreachable(ip, self.release(pending))
             }
             _ => return,
         };
@@ -191,13 +191,13 @@ impl<P> Neighbours<P> {
         let at = match step.ask {
             Some(Ask::Everyone) => None,
             Some(Ask::At(address)) => Some(address),
-            Some(Ask::Later) => return self.drops.count(NeighbourDrop::BroadcastPutOff),
+            Some(Ask::Later) => return self.drops.count(NeighborDrop::BroadcastPutOff),
             None => return,
         };
         self.asks.push(Solicitation { ip, at });
     }
 
-    fn drop_oldest(&mut self, ip: IpAddr, reason: NeighbourDrop) {
+    fn drop_oldest(&mut self, ip: IpAddr, reason: NeighborDrop) {
         let Some(entry) = self.entries.get_mut(&ip) else { return };
         if let Some((number, _)) = entry.pending.pop_front() {
             self.pending.remove(&number);

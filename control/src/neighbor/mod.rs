@@ -1,7 +1,7 @@
 //! Who has which link address: one cache for both families (RFC 826, RFC 4861 5 and 7).
 //!
 //! What becomes of one entry is for its [`State`] to say; here are the table, the packets that
-//! wait, and the limits. What ARP and neighbour discovery hear comes in as a [`Claim`]; whom they
+//! wait, and the limits. What ARP and neighbor discovery hear comes in as a [`Claim`]; whom they
 //! have to ask goes out as a [`Solicitation`]. A claim that nobody asked for never makes an entry,
 //! except that of a node which asked for us and so will hear from us (RFC 826, RFC 4861 7.2.3); and
 //! to make room for that, no entry has to go of which more is known than that.
@@ -30,12 +30,12 @@ use table::{Entry, Usefulness};
 
 /// How patient a cache is, and how big.
 #[derive(Clone, Debug)]
-pub struct NeighbourConfig {
+pub struct NeighborConfig {
     /// Entries, at most; configured ones count.
     pub entries_max: usize,
-    /// Packets that wait for one neighbour, at most.
+    /// Packets that wait for one neighbor, at most.
     pub pending_per_entry_max: usize,
-    /// Packets that wait for all neighbours, at most.
+    /// Packets that wait for all neighbors, at most.
     pub pending_max: usize,
     /// How long an answer counts, on average.
     pub reachable_for: Duration,
@@ -45,7 +45,7 @@ pub struct NeighbourConfig {
     pub delay_before_probe: Duration,
     /// How often everyone is asked for an address.
     pub broadcasts_max: u8,
-    /// How often a neighbour is asked whether it is still there.
+    /// How often a neighbor is asked whether it is still there.
     pub probes_max: u8,
     /// The pause after nobody answered; it doubles each time.
     pub pause_min: Duration,
@@ -71,7 +71,7 @@ pub struct NeighbourConfig {
     pub connected_mode: bool,
 }
 
-impl Default for NeighbourConfig {
+impl Default for NeighborConfig {
     /// As RFC 4861 10 has it, where it has it.
     fn default() -> Self {
         Self {
@@ -96,7 +96,7 @@ impl Default for NeighbourConfig {
     }
 }
 
-/// What a neighbour says of itself, as ARP or neighbour discovery heard it.
+/// What a neighbor says of itself, as ARP or neighbor discovery heard it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Who says it.
@@ -107,7 +107,7 @@ pub struct Claim {
     pub kind: ClaimKind,
 }
 
-/// How a neighbour came to say where it is.
+/// How a neighbor came to say where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimKind {
     /// It was asked, or it tells everyone. Makes no entry.
@@ -121,7 +121,7 @@ pub enum ClaimKind {
     Mention,
 }
 
-/// A question to be asked by ARP or neighbour discovery.
+/// A question to be asked by ARP or neighbor discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Solicitation {
     /// About whom.
@@ -143,8 +143,8 @@ pub enum Resolution<P> {
 
 /// What changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NeighbourEvent<P> {
-    /// A neighbour has a link address; these packets waited for it.
+pub enum NeighborEvent<P> {
+    /// A neighbor has a link address; these packets waited for it.
     Resolved(IpAddr, LinkAddress, Vec<P>),
     /// It has another one, or other flags, than this.
     Changed(IpAddr, LinkAddress, LinkAddress),
@@ -158,12 +158,12 @@ pub enum NeighbourEvent<P> {
 
 reasons! {
     /// Why something was dropped or put off.
-    pub enum NeighbourDrop {
-        /// A packet made room for a later one to the same neighbour.
+    pub enum NeighborDrop {
+        /// A packet made room for a later one to the same neighbor.
         PendingPerEntry = "pending_per_entry",
-        /// A packet made room for a later one to any neighbour.
+        /// A packet made room for a later one to any neighbor.
         PendingInAll = "pending_in_all",
-        /// A packet to a neighbour that does not answer.
+        /// A packet to a neighbor that does not answer.
         Unreachable = "unreachable",
         /// No entry could be made: all are configured or in better use.
         TableFull = "table_full",
@@ -182,7 +182,7 @@ reasons! {
 
 /// An entry, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NeighbourRow {
+pub struct NeighborRow {
     /// Who.
     pub ip: IpAddr,
     /// How it is; says by itself what it waits for, and until when.
@@ -200,8 +200,8 @@ pub struct NeighbourRow {
 }
 
 /// The cache. `P` is a packet, in whatever form its owner keeps it.
-pub struct Neighbours<P> {
-    config: NeighbourConfig,
+pub struct Neighbors<P> {
+    config: NeighborConfig,
     rng: SeededRng,
     broadcasts: Rate,
     contests: Rate,
@@ -215,13 +215,13 @@ pub struct Neighbours<P> {
     pending: BTreeMap<u64, IpAddr>,
     packets: u64,
     asks: Queue<Solicitation>,
-    events: VecDeque<NeighbourEvent<P>>,
-    drops: Drops<NeighbourDrop>,
+    events: VecDeque<NeighborEvent<P>>,
+    drops: Drops<NeighborDrop>,
 }
 
-impl<P> Neighbours<P> {
+impl<P> Neighbors<P> {
     /// An empty cache.
-    pub fn new(config: NeighbourConfig, seed: u64) -> Self {
+    pub fn new(config: NeighborConfig, seed: u64) -> Self {
         let per_second = config.broadcasts_per_second_max;
         let contests = config.contests_per_second_max;
         let mentions = config.mentions_per_second_max;
@@ -243,7 +243,7 @@ impl<P> Neighbours<P> {
         }
     }
 
-    /// Somebody wants to send `packet` to the neighbour `ip`.
+    /// Somebody wants to send `packet` to the neighbor `ip`.
     pub fn resolve(&mut self, now: Time, ip: IpAddr, packet: P) -> Resolution<P> {
         if !self.entries.contains_key(&ip) && !self.insert_incomplete(now, ip) {
             return Resolution::Unreachable(packet);
@@ -257,7 +257,7 @@ impl<P> Neighbours<P> {
             Some(state) => match state.address() {
                 Some(address) => Resolution::Known(address, packet),
                 None => {
-                    self.drops.count(NeighbourDrop::Unreachable);
+                    self.drops.count(NeighborDrop::Unreachable);
                     Resolution::Unreachable(packet)
                 }
             },
@@ -265,7 +265,7 @@ impl<P> Neighbours<P> {
         }
     }
 
-    /// Packets went to the neighbour without asking here.
+    /// Packets went to the neighbor without asking here.
     pub fn handle_use(&mut self, now: Time, ip: IpAddr) {
         if let Some(entry) = self.take(ip) {
             self.put(ip, Entry { used: now, ..entry });
@@ -273,14 +273,14 @@ impl<P> Neighbours<P> {
         }
     }
 
-    /// A neighbour said where it is. The caller sees to it that the claim is about an address on
+    /// A neighbor said where it is. The caller sees to it that the claim is about an address on
     /// the link that is not ours.
     pub fn handle_claim(&mut self, now: Time, claim: Claim) {
         let address = claim.address.map(|address| self.with_flags_that_count(address));
         match (self.entries.get(&claim.ip), claim.kind, address) {
             (Some(Entry { state: State::Permanent { address: known }, .. }), _, address) => {
                 if address.is_some_and(|address| !address.is_same_interface(known)) {
-                    self.drops.count(NeighbourDrop::ClaimAgainstPermanent);
+                    self.drops.count(NeighborDrop::ClaimAgainstPermanent);
                 }
             }
             (Some(_), ClaimKind::Answer { solicited, override_cached }, address) => {
@@ -293,16 +293,16 @@ impl<P> Neighbours<P> {
             }
             // It is answered all the same, and asked for when there is a packet for it.
             (None, ClaimKind::Mention, Some(_)) if !self.mentions.take(now) => {
-                self.drops.count(NeighbourDrop::MentionPutOff);
+                self.drops.count(NeighborDrop::MentionPutOff);
             }
             (None, ClaimKind::Mention, Some(address)) => {
                 self.insert_stale(now, claim.ip, address);
             }
-            _ => self.drops.count(NeighbourDrop::ClaimUnasked),
+            _ => self.drops.count(NeighborDrop::ClaimUnasked),
         }
     }
 
-    /// Something above heard from the neighbour what it only could have said after hearing us.
+    /// Something above heard from the neighbor what it only could have said after hearing us.
     pub fn handle_confirmation(&mut self, now: Time, ip: IpAddr) {
         self.step(now, ip, Input::Confirmation, "confirmed from above");
     }
@@ -326,19 +326,19 @@ impl<P> Neighbours<P> {
         self.entries.get(&destination)?.mtu.filter(|&(_, until)| now < until).map(|(mtu, _)| mtu)
     }
 
-    /// Where a neighbour is, without using or asking it.
+    /// Where a neighbor is, without using or asking it.
     pub fn address(&self, ip: IpAddr) -> Option<LinkAddress> {
         self.entries.get(&ip)?.state.address()
     }
 
-    /// Whether the neighbour is not known to be away: of routers such a one is preferred
+    /// Whether the neighbor is not known to be away: of routers such a one is preferred
     /// (RFC 4861 6.3.6).
     pub fn may_be_reachable(&self, ip: IpAddr) -> bool {
         let state = self.entries.get(&ip).map(|entry| entry.state);
         !matches!(state, Some(State::Failed { .. } | State::Incomplete { failures: 1.., .. }))
     }
 
-    /// Configures a neighbour, which then is not asked for. `false` if there is no room.
+    /// Configures a neighbor, which then is not asked for. `false` if there is no room.
     pub fn set_permanent(&mut self, now: Time, ip: IpAddr, address: LinkAddress) -> bool {
         if !self.entries.contains_key(&ip) && !self.make_room(Usefulness::InUse) {
             return false;
@@ -352,7 +352,7 @@ impl<P> Neighbours<P> {
         true
     }
 
-    /// Takes a neighbour out, a configured one as well.
+    /// Takes a neighbor out, a configured one as well.
     pub fn remove(&mut self, ip: IpAddr) {
         if let Some(entry) = self.take(ip) {
             self.forget(ip, entry);
@@ -391,7 +391,7 @@ impl<P> Neighbours<P> {
     }
 
     /// What changed next.
-    pub fn poll_event(&mut self) -> Option<NeighbourEvent<P>> {
+    pub fn poll_event(&mut self) -> Option<NeighborEvent<P>> {
         self.events.pop_front()
     }
 
@@ -401,7 +401,7 @@ impl<P> Neighbours<P> {
     }
 
     /// What was dropped or put off, and why.
-    pub const fn drops(&self) -> &Drops<NeighbourDrop> {
+    pub const fn drops(&self) -> &Drops<NeighborDrop> {
         &self.drops
     }
 
@@ -411,8 +411,8 @@ impl<P> Neighbours<P> {
     }
 
     /// Every entry, by address.
-    pub fn rows(&self, now: Time) -> impl Iterator<Item = NeighbourRow> {
-        self.entries.iter().map(move |(&ip, entry)| NeighbourRow {
+    pub fn rows(&self, now: Time) -> impl Iterator<Item = NeighborRow> {
+        self.entries.iter().map(move |(&ip, entry)| NeighborRow {
             ip,
             state: entry.state,
             since: entry.since,

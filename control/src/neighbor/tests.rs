@@ -36,20 +36,20 @@ fn claim(last: u8, qpn: u32, kind: ClaimKind) -> Claim {
 const ANSWERED: ClaimKind = ClaimKind::Answer { solicited: true, override_cached: true };
 const ANNOUNCED: ClaimKind = ClaimKind::Answer { solicited: false, override_cached: true };
 
-fn cache(config: NeighbourConfig) -> Neighbours<u32> {
-    Neighbours::new(config, 1)
+fn cache(config: NeighborConfig) -> Neighbors<u32> {
+    Neighbors::new(config, 1)
 }
 
-fn events(cache: &mut Neighbours<u32>) -> Vec<NeighbourEvent<u32>> {
+fn events(cache: &mut Neighbors<u32>) -> Vec<NeighborEvent<u32>> {
     std::iter::from_fn(|| cache.poll_event()).collect()
 }
 
-fn asked(cache: &mut Neighbours<u32>) -> Vec<Solicitation> {
+fn asked(cache: &mut Neighbors<u32>) -> Vec<Solicitation> {
     std::iter::from_fn(|| cache.poll_transmit()).collect()
 }
 
 /// Lets time pass until nothing is due, or until `end`.
-fn run(cache: &mut Neighbours<u32>, end: Time) -> Time {
+fn run(cache: &mut Neighbors<u32>, end: Time) -> Time {
     let mut now = Time::START;
     while let Some(due) = cache.poll_timeout().filter(|due| *due <= end) {
         now = due;
@@ -128,7 +128,7 @@ fn every_state_with_every_input() {
         ("confirmed", Input::Confirmation),
         ("doubted", Input::Suspicion),
     ];
-    let config = NeighbourConfig::default();
+    let config = NeighborConfig::default();
     let mut table = String::new();
     for state in states {
         writeln!(table, "{}", short(state.into())).unwrap();
@@ -149,12 +149,12 @@ fn every_state_with_every_input() {
 
 #[test]
 fn a_packet_waits_for_the_answer_and_later_ones_do_not() {
-    let mut cache = cache(NeighbourConfig::default());
+    let mut cache = cache(NeighborConfig::default());
     assert_eq!(cache.resolve(at(0), ip(2), 7), Resolution::Waits);
     assert_eq!(cache.resolve(at(0), ip(2), 8), Resolution::Waits);
     assert_eq!(asked(&mut cache), [Solicitation { ip: ip(2), at: None }], "once for both");
     cache.handle_claim(at(0), claim(2, 5, ANSWERED));
-    let resolved = NeighbourEvent::Resolved(ip(2), link(5), vec![7, 8]);
+    let resolved = NeighborEvent::Resolved(ip(2), link(5), vec![7, 8]);
     assert_eq!(events(&mut cache), [resolved]);
     assert_eq!(cache.resolve(at(1), ip(2), 9), Resolution::Known(link(5), 9));
     let row = cache.rows(at(1)).next().unwrap();
@@ -164,7 +164,7 @@ fn a_packet_waits_for_the_answer_and_later_ones_do_not() {
 
 #[test]
 fn nobody_answers_and_the_pauses_grow() {
-    let mut cache = cache(NeighbourConfig { idle_for: None, ..NeighbourConfig::default() });
+    let mut cache = cache(NeighborConfig { idle_for: None, ..NeighborConfig::default() });
     let mut now = Time::START;
     let mut pauses = Vec::new();
     for packet in 0..9 {
@@ -173,7 +173,7 @@ fn nobody_answers_and_the_pauses_grow() {
             now = cache.poll_timeout().unwrap();
             cache.handle_timeout(now);
         }
-        assert_eq!(events(&mut cache), [NeighbourEvent::Unreachable(ip(2), vec![packet])]);
+        assert_eq!(events(&mut cache), [NeighborEvent::Unreachable(ip(2), vec![packet])]);
         assert_eq!(asked(&mut cache).len(), 3);
         assert_eq!(cache.resolve(now, ip(2), 99), Resolution::Unreachable(99));
         assert_eq!(asked(&mut cache), [], "no broadcast for it");
@@ -184,7 +184,7 @@ fn nobody_answers_and_the_pauses_grow() {
         now = until;
     }
     assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
-    assert_eq!(cache.drops().of(NeighbourDrop::Unreachable), 9);
+    assert_eq!(cache.drops().of(NeighborDrop::Unreachable), 9);
     run(&mut cache, at(100_000));
     assert_eq!(cache.rows(now).count(), 0, "forgotten when nobody sends");
 }
@@ -192,7 +192,7 @@ fn nobody_answers_and_the_pauses_grow() {
 // req: ud-qpn-change
 #[test]
 fn a_peer_that_changed_its_queue_pair_is_found_again() {
-    let mut cache = cache(NeighbourConfig::default());
+    let mut cache = cache(NeighborConfig::default());
     cache.resolve(at(0), ip(2), 1);
     cache.handle_claim(at(0), claim(2, 5, ANSWERED));
     events(&mut cache);
@@ -212,8 +212,8 @@ fn a_peer_that_changed_its_queue_pair_is_found_again() {
         changes.extend(events(&mut cache));
     }
     assert_eq!(questions, [Some(5), Some(5), Some(5), None]);
-    assert_eq!(changes[0], NeighbourEvent::Lost(ip(2), link(5)));
-    let NeighbourEvent::Resolved(_, address, ref packets) = changes[1] else { panic!() };
+    assert_eq!(changes[0], NeighborEvent::Lost(ip(2), link(5)));
+    let NeighborEvent::Resolved(_, address, ref packets) = changes[1] else { panic!() };
     assert_eq!((address, packets), (link(6), &vec![]), "asked and answered in one second");
     assert!(now <= at(45 + 5 + 3 + 2), "within the reachable time, the delay and three probes");
 }
@@ -221,13 +221,13 @@ fn a_peer_that_changed_its_queue_pair_is_found_again() {
 // req: ud-qpn-change
 #[test]
 fn an_announced_change_is_taken_and_then_verified() {
-    let mut cache = cache(NeighbourConfig::default());
+    let mut cache = cache(NeighborConfig::default());
     cache.resolve(at(0), ip(2), 1);
     cache.handle_claim(at(0), claim(2, 5, ANSWERED));
     events(&mut cache);
     asked(&mut cache);
     cache.handle_claim(at(1), claim(2, 6, ANNOUNCED));
-    assert_eq!(events(&mut cache), [NeighbourEvent::Changed(ip(2), link(5), link(6))]);
+    assert_eq!(events(&mut cache), [NeighborEvent::Changed(ip(2), link(5), link(6))]);
     assert_eq!(cache.resolve(at(1), ip(2), 2), Resolution::Known(link(6), 2));
     cache.handle_timeout(at(6));
     assert_eq!(asked(&mut cache), [Solicitation { ip: ip(2), at: Some(link(6)) }]);
@@ -235,16 +235,16 @@ fn an_announced_change_is_taken_and_then_verified() {
 
 // req: slides-static
 #[test]
-fn a_configured_neighbour_is_never_asked_for_nor_changed() {
-    let mut cache = cache(NeighbourConfig { entries_max: 2, ..NeighbourConfig::default() });
+fn a_configured_neighbor_is_never_asked_for_nor_changed() {
+    let mut cache = cache(NeighborConfig { entries_max: 2, ..NeighborConfig::default() });
     assert!(cache.set_permanent(at(0), ip(2), link(5)));
-    assert_eq!(events(&mut cache), [NeighbourEvent::Resolved(ip(2), link(5), vec![])]);
+    assert_eq!(events(&mut cache), [NeighborEvent::Resolved(ip(2), link(5), vec![])]);
     assert_eq!(cache.resolve(at(0), ip(2), 1), Resolution::Known(link(5), 1));
     for kind in [ANSWERED, ANNOUNCED, ClaimKind::Mention] {
         cache.handle_claim(at(1), claim(2, 6, kind));
     }
     cache.handle_suspicion(at(1), ip(2));
-    assert_eq!(cache.drops().of(NeighbourDrop::ClaimAgainstPermanent), 3);
+    assert_eq!(cache.drops().of(NeighborDrop::ClaimAgainstPermanent), 3);
     assert_eq!(run(&mut cache, at(100_000)), Time::START, "nothing is ever due");
     for last in 3..10 {
         let _ = cache.resolve(at(2), ip(last), 0);
@@ -257,18 +257,18 @@ fn a_configured_neighbour_is_never_asked_for_nor_changed() {
 }
 
 #[test]
-fn a_configured_neighbour_gets_what_waited_for_it() {
-    let mut cache = cache(NeighbourConfig::default());
+fn a_configured_neighbor_gets_what_waited_for_it() {
+    let mut cache = cache(NeighborConfig::default());
     cache.resolve(at(0), ip(2), 7);
     assert!(cache.set_permanent(at(0), ip(2), link(5)));
-    assert_eq!(events(&mut cache), [NeighbourEvent::Resolved(ip(2), link(5), vec![7])]);
+    assert_eq!(events(&mut cache), [NeighborEvent::Resolved(ip(2), link(5), vec![7])]);
 }
 
 // req: cm-flags-ud-only
 #[test]
 fn flags_mean_nothing_while_connected_mode_is_off() {
     for connected_mode in [false, true] {
-        let mut cache = cache(NeighbourConfig { connected_mode, ..NeighbourConfig::default() });
+        let mut cache = cache(NeighborConfig { connected_mode, ..NeighborConfig::default() });
         cache.resolve(at(0), ip(2), 1);
         cache.handle_claim(at(0), claim(2, 5, ANSWERED));
         assert_eq!(cache.address(ip(2)).map(|address| address.rc), Some(connected_mode));
@@ -283,27 +283,27 @@ fn flags_mean_nothing_while_connected_mode_is_off() {
 
 #[test]
 fn what_nobody_asked_for_makes_no_entry_and_evicts_none_in_use() {
-    let mut cache = cache(NeighbourConfig { entries_max: 3, ..NeighbourConfig::default() });
+    let mut cache = cache(NeighborConfig { entries_max: 3, ..NeighborConfig::default() });
     cache.handle_claim(at(0), claim(9, 5, ANNOUNCED));
     cache.handle_claim(at(0), claim(9, 5, ANSWERED));
-    assert_eq!((cache.rows(at(0)).count(), cache.drops().of(NeighbourDrop::ClaimUnasked)), (0, 2));
+    assert_eq!((cache.rows(at(0)).count(), cache.drops().of(NeighborDrop::ClaimUnasked)), (0, 2));
     for last in 1..=3 {
         cache.resolve(at(0), ip(last), 0);
         cache.handle_claim(at(0), claim(last, 5, ANSWERED));
     }
     cache.handle_claim(at(1), claim(9, 5, ClaimKind::Mention));
-    assert_eq!(cache.drops().of(NeighbourDrop::TableFull), 1);
+    assert_eq!(cache.drops().of(NeighborDrop::TableFull), 1);
     assert_eq!(cache.address(ip(9)), None);
     // Who is sent to may take the place of the one unused for longest.
     cache.handle_use(at(2), ip(1));
     assert_eq!(cache.resolve(at(3), ip(9), 0), Resolution::Waits);
     assert_eq!((cache.address(ip(1)).is_some(), cache.address(ip(2))), (true, None));
-    assert!(events(&mut cache).contains(&NeighbourEvent::Forgotten(ip(2), Some(link(5)), vec![])));
+    assert!(events(&mut cache).contains(&NeighborEvent::Forgotten(ip(2), Some(link(5)), vec![])));
 }
 
 #[test]
 fn strangers_who_ask_us_push_out_each_other_and_no_neighbor_that_answered() {
-    let mut cache = cache(NeighbourConfig { entries_max: 64, ..NeighbourConfig::default() });
+    let mut cache = cache(NeighborConfig { entries_max: 64, ..NeighborConfig::default() });
     for last in 1..=32 {
         cache.resolve(at(0), ip(last), 0);
         cache.handle_claim(at(0), claim(last, 5, ANSWERED));
@@ -317,14 +317,14 @@ fn strangers_who_ask_us_push_out_each_other_and_no_neighbor_that_answered() {
     }
     assert!((1..=32).all(|last| cache.address(ip(last)) == Some(link(5))));
     assert_eq!(cache.load().0, 64);
-    assert_eq!(cache.drops().of(NeighbourDrop::Evicted), 10_000 - 32);
+    assert_eq!(cache.drops().of(NeighborDrop::Evicted), 10_000 - 32);
 }
 
 #[test]
 fn an_address_moves_to_another_port_when_its_own_is_silent_and_not_before() {
     for is_there in [true, false] {
         for kind in [ANNOUNCED, ANSWERED, ClaimKind::Mention] {
-            let mut cache = cache(NeighbourConfig::default());
+            let mut cache = cache(NeighborConfig::default());
             cache.resolve(at(0), ip(2), 1);
             cache.handle_claim(at(0), claim(2, 5, ANSWERED));
             events(&mut cache);
@@ -350,7 +350,7 @@ fn an_address_moves_to_another_port_when_its_own_is_silent_and_not_before() {
             assert_eq!(questions, vec![Solicitation { ip: ip(2), at: Some(link(5)) }; times]);
             let changed = match is_there {
                 true => vec![],
-                false => vec![NeighbourEvent::Changed(ip(2), link(5), elsewhere(6))],
+                false => vec![NeighborEvent::Changed(ip(2), link(5), elsewhere(6))],
             };
             assert_eq!(events(&mut cache), changed);
             assert_eq!(took, if is_there { Duration::ZERO } else { 375 * MILLISECOND });
@@ -360,25 +360,25 @@ fn an_address_moves_to_another_port_when_its_own_is_silent_and_not_before() {
 
 #[test]
 fn another_queue_pair_of_the_same_port_is_believed_at_once() {
-    let mut cache = cache(NeighbourConfig::default());
+    let mut cache = cache(NeighborConfig::default());
     cache.resolve(at(0), ip(2), 1);
     cache.handle_claim(at(0), claim(2, 5, ANSWERED));
     events(&mut cache);
     asked(&mut cache);
     cache.handle_claim(at(1), claim(2, 6, ANNOUNCED));
-    assert_eq!(events(&mut cache), [NeighbourEvent::Changed(ip(2), link(5), link(6))]);
+    assert_eq!(events(&mut cache), [NeighborEvent::Changed(ip(2), link(5), link(6))]);
     assert_eq!(asked(&mut cache), []);
 }
 
 #[test]
-fn an_unused_neighbour_is_forgotten_and_said_to_be() {
-    let mut cache = cache(NeighbourConfig::default());
+fn an_unused_neighbor_is_forgotten_and_said_to_be() {
+    let mut cache = cache(NeighborConfig::default());
     cache.handle_claim(at(0), claim(2, 5, ClaimKind::Mention));
     events(&mut cache);
     assert_eq!(run(&mut cache, at(299)), Time::START);
     run(&mut cache, at(300));
-    assert_eq!(events(&mut cache), [NeighbourEvent::Forgotten(ip(2), Some(link(5)), vec![])]);
-    let mut cache = self::cache(NeighbourConfig { idle_for: None, ..NeighbourConfig::default() });
+    assert_eq!(events(&mut cache), [NeighborEvent::Forgotten(ip(2), Some(link(5)), vec![])]);
+    let mut cache = self::cache(NeighborConfig { idle_for: None, ..NeighborConfig::default() });
     cache.handle_claim(at(0), claim(2, 5, ClaimKind::Mention));
     assert_eq!(cache.poll_timeout(), None, "never");
 }
@@ -386,7 +386,7 @@ fn an_unused_neighbour_is_forgotten_and_said_to_be() {
 #[test]
 fn the_oldest_packets_make_room() {
     let config =
-        NeighbourConfig { pending_per_entry_max: 2, pending_max: 3, ..NeighbourConfig::default() };
+        NeighborConfig { pending_per_entry_max: 2, pending_max: 3, ..NeighborConfig::default() };
     let mut cache = cache(config);
     for (last, packet) in [(1, 10), (1, 11), (1, 12), (2, 20), (2, 21), (3, 30)] {
         assert_eq!(cache.resolve(at(0), ip(last), packet), Resolution::Waits);
@@ -395,17 +395,17 @@ fn the_oldest_packets_make_room() {
         cache.handle_claim(at(0), claim(last, 5, ANSWERED));
     }
     let released = events(&mut cache).into_iter().map(|event| match event {
-        NeighbourEvent::Resolved(_, _, packets) => packets,
+        NeighborEvent::Resolved(_, _, packets) => packets,
         other => panic!("{other:?}"),
     });
     assert_eq!(released.collect::<Vec<_>>(), [vec![], vec![20, 21], vec![30]]);
-    assert_eq!(cache.drops().of(NeighbourDrop::PendingPerEntry), 1);
-    assert_eq!(cache.drops().of(NeighbourDrop::PendingInAll), 2);
+    assert_eq!(cache.drops().of(NeighborDrop::PendingPerEntry), 1);
+    assert_eq!(cache.drops().of(NeighborDrop::PendingInAll), 2);
 }
 
 #[test]
 fn a_storm_of_unknown_addresses_is_asked_for_slowly_and_ends() {
-    let config = NeighbourConfig { broadcasts_per_second_max: 10, ..NeighbourConfig::default() };
+    let config = NeighborConfig { broadcasts_per_second_max: 10, ..NeighborConfig::default() };
     let mut cache = cache(config);
     for last in 0..200 {
         cache.resolve(at(0), ip(last), 0);
@@ -414,7 +414,7 @@ fn a_storm_of_unknown_addresses_is_asked_for_slowly_and_ends() {
     let mut now = at(0);
     let mut questions = 0;
     let waits =
-        |cache: &Neighbours<u32>| cache.rows(at(0)).any(|row| row.state.name() == "incomplete");
+        |cache: &Neighbors<u32>| cache.rows(at(0)).any(|row| row.state.name() == "incomplete");
     while waits(&cache) {
         now = cache.poll_timeout().unwrap();
         cache.handle_timeout(now);
@@ -422,12 +422,12 @@ fn a_storm_of_unknown_addresses_is_asked_for_slowly_and_ends() {
     }
     assert!(now <= at(12), "resolution ends, whoever uses up the broadcasts: {now:?}");
     assert!(questions <= 10 * 12, "{questions} broadcasts in 12 s");
-    assert!(cache.drops().of(NeighbourDrop::BroadcastPutOff) > 0);
+    assert!(cache.drops().of(NeighborDrop::BroadcastPutOff) > 0);
 }
 
 #[test]
 fn a_learnt_mtu_ages_and_has_a_floor() {
-    let mut cache = cache(NeighbourConfig::default());
+    let mut cache = cache(NeighborConfig::default());
     cache.handle_mtu(at(0), ip(2), 1000);
     assert_eq!(cache.mtu(at(0), ip(2)), None, "no entry for it");
     cache.resolve(at(0), ip(2), 0);
@@ -479,19 +479,19 @@ struct Oracle {
 }
 
 impl Oracle {
-    fn hear(&mut self, event: NeighbourEvent<u32>) {
+    fn hear(&mut self, event: NeighborEvent<u32>) {
         let (ip, address, packets) = match event {
-            NeighbourEvent::Resolved(ip, address, packets) => (ip, Some(address), packets),
-            NeighbourEvent::Changed(ip, before, address) => {
+            NeighborEvent::Resolved(ip, address, packets) => (ip, Some(address), packets),
+            NeighborEvent::Changed(ip, before, address) => {
                 assert_eq!(self.known.get(&ip), Some(&before));
                 (ip, Some(address), vec![])
             }
-            NeighbourEvent::Lost(ip, before) => {
+            NeighborEvent::Lost(ip, before) => {
                 assert_eq!(self.known.get(&ip), Some(&before));
                 (ip, None, vec![])
             }
-            NeighbourEvent::Unreachable(ip, packets) => (ip, None, packets),
-            NeighbourEvent::Forgotten(ip, before, packets) => {
+            NeighborEvent::Unreachable(ip, packets) => (ip, None, packets),
+            NeighborEvent::Forgotten(ip, before, packets) => {
                 assert_eq!(self.known.get(&ip), before.as_ref());
                 (ip, None, packets)
             }
@@ -507,7 +507,7 @@ impl Oracle {
 }
 
 /// The indices say of every entry what it says itself.
-fn check_indices(cache: &Neighbours<u32>) {
+fn check_indices(cache: &Neighbors<u32>) {
     let due = cache.entries.iter().filter_map(|(&ip, entry)| Some((entry.state.due()?, ip)));
     assert_eq!(due.collect::<BTreeSet<_>>(), cache.due);
     let learnt = cache.entries.values().filter(|entry| entry.state.name() != "permanent");
@@ -520,7 +520,7 @@ fn check_indices(cache: &Neighbours<u32>) {
 proptest! {
     #[test]
     fn the_cache_agrees_with_what_it_told(all in proptest::collection::vec(anything(), 0..200)) {
-        let config = NeighbourConfig { entries_max: 6, ..NeighbourConfig::default() };
+        let config = NeighborConfig { entries_max: 6, ..NeighborConfig::default() };
         let mut cache = cache(config);
         let mut oracle = Oracle::default();
         let mut now = at(0);
@@ -569,12 +569,12 @@ proptest! {
 
 #[test]
 fn so_many_who_ask_us_are_remembered_in_a_second() {
-    let config = NeighbourConfig { mentions_per_second_max: 10, ..NeighbourConfig::default() };
+    let config = NeighborConfig { mentions_per_second_max: 10, ..NeighborConfig::default() };
     let mut cache = cache(config);
     for last in 0..200 {
         cache.handle_claim(at(5), claim(last, last.into(), ClaimKind::Mention));
     }
-    let put_off = |cache: &Neighbours<u32>| cache.drops().of(NeighbourDrop::MentionPutOff);
+    let put_off = |cache: &Neighbors<u32>| cache.drops().of(NeighborDrop::MentionPutOff);
     assert_eq!((cache.rows(at(5)).count(), put_off(&cache)), (10, 190));
     assert_eq!(cache.resolve(at(5), ip(250), 0), Resolution::Waits, "whom we need we find");
     cache.handle_claim(at(5), claim(250, 7, ANSWERED));

@@ -1,4 +1,4 @@
-//! Who has which Ethernet address: what ARP and neighbour discovery have told, and what waits for
+//! Who has which Ethernet address: what ARP and neighbor discovery have told, and what waits for
 //! them (RFC 826; RFC 4861 5.1, 7.2.2).
 //!
 //! ```text
@@ -18,11 +18,11 @@ use pollux_wire::ethernet::MacAddress;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Neighbours that are remembered.
-pub const NEIGHBOURS_MAX: usize = 256;
-/// Frames that wait for one neighbour.
+/// Neighbors that are remembered.
+pub const NEIGHBORS_MAX: usize = 256;
+/// Frames that wait for one neighbor.
 pub const WAITING_FRAMES_MAX: usize = 64;
-/// How often a neighbour is asked before it is given up.
+/// How often a neighbor is asked before it is given up.
 pub const ASKS_MAX: u32 = 3;
 /// Between two questions.
 pub const ASK_INTERVAL: Duration = Duration::from_secs(1);
@@ -30,18 +30,18 @@ pub const ASK_INTERVAL: Duration = Duration::from_secs(1);
 pub const AGE_MAX: Duration = Duration::from_mins(1);
 
 #[derive(Debug)]
-enum Neighbour {
+enum Neighbor {
     Asked { source: Gid, asks: u32, again: Time, waiting: Vec<Vec<u8>> },
     Known { mac: MacAddress, until: Time },
 }
 
 /// The table.
 #[derive(Debug, Default)]
-pub struct Neighbours {
-    entries: BTreeMap<Gid, Neighbour>,
+pub struct Neighbors {
+    entries: BTreeMap<Gid, Neighbor>,
 }
 
-/// What becomes of a frame to a neighbour.
+/// What becomes of a frame to a neighbor.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// It goes to this address.
@@ -51,7 +51,7 @@ pub enum Lookup {
         /// Nobody has asked so far.
         ask: bool,
     },
-    /// The table is full of neighbours that did not answer yet.
+    /// The table is full of neighbors that did not answer yet.
     Full,
 }
 
@@ -64,32 +64,32 @@ pub struct Question {
     pub target: Gid,
 }
 
-impl Neighbours {
+impl Neighbors {
     /// Looks for the address of `target`, for something sent from `source`.
     pub fn look_up(&mut self, now: Time, source: Gid, target: Gid) -> Lookup {
         match self.entries.get(&target) {
-            Some(&Neighbour::Known { mac, until }) if now < until => return Lookup::Known(mac),
-            Some(Neighbour::Asked { .. }) => return Lookup::Unknown { ask: false },
+            Some(&Neighbor::Known { mac, until }) if now < until => return Lookup::Known(mac),
+            Some(Neighbor::Asked { .. }) => return Lookup::Unknown { ask: false },
             _ => {}
         }
         if !self.entries.contains_key(&target) && !self.has_room() {
             return Lookup::Full;
         }
         let again = now + ASK_INTERVAL;
-        let asked = Neighbour::Asked { source, asks: 1, again, waiting: Vec::new() };
+        let asked = Neighbor::Asked { source, asks: 1, again, waiting: Vec::new() };
         self.entries.insert(target, asked);
         Lookup::Unknown { ask: true }
     }
 
-    /// Makes room by forgetting the neighbour that was heard of least recently; says whether there
+    /// Makes room by forgetting the neighbor that was heard of least recently; says whether there
     /// is any now.
     fn has_room(&mut self) -> bool {
-        if self.entries.len() < NEIGHBOURS_MAX {
+        if self.entries.len() < NEIGHBORS_MAX {
             return true;
         }
-        let known = self.entries.iter().filter_map(|(&gid, neighbour)| match neighbour {
-            Neighbour::Known { until, .. } => Some((*until, gid)),
-            Neighbour::Asked { .. } => None,
+        let known = self.entries.iter().filter_map(|(&gid, neighbor)| match neighbor {
+            Neighbor::Known { until, .. } => Some((*until, gid)),
+            Neighbor::Asked { .. } => None,
         });
         let oldest = known.min();
         oldest.is_some_and(|(_, gid)| self.entries.remove(&gid).is_some())
@@ -98,7 +98,7 @@ impl Neighbours {
     /// Lets a frame wait for the answer; says whether it could.
     pub fn wait(&mut self, target: Gid, frame: Vec<u8>) -> bool {
         match self.entries.get_mut(&target) {
-            Some(Neighbour::Asked { waiting, .. }) if waiting.len() < WAITING_FRAMES_MAX => {
+            Some(Neighbor::Asked { waiting, .. }) if waiting.len() < WAITING_FRAMES_MAX => {
                 waiting.push(frame);
                 true
             }
@@ -106,31 +106,31 @@ impl Neighbours {
         }
     }
 
-    /// A neighbour has said who it is; gives what waited for that. Those that nothing was ever sent
+    /// A neighbor has said who it is; gives what waited for that. Those that nothing was ever sent
     /// to are not remembered.
     pub fn learn(&mut self, now: Time, gid: Gid, mac: MacAddress) -> Vec<Vec<u8>> {
         let Some(entry) = self.entries.get_mut(&gid) else { return Vec::new() };
-        let known = Neighbour::Known { mac, until: now + AGE_MAX };
+        let known = Neighbor::Known { mac, until: now + AGE_MAX };
         match std::mem::replace(entry, known) {
-            Neighbour::Asked { waiting, .. } => waiting,
-            Neighbour::Known { .. } => Vec::new(),
+            Neighbor::Asked { waiting, .. } => waiting,
+            Neighbor::Known { .. } => Vec::new(),
         }
     }
 
-    /// Something has come from a neighbour, so what is known of it is still true.
+    /// Something has come from a neighbor, so what is known of it is still true.
     pub fn confirm(&mut self, now: Time, gid: Gid, from: MacAddress) {
-        if let Some(Neighbour::Known { mac, until }) = self.entries.get_mut(&gid)
+        if let Some(Neighbor::Known { mac, until }) = self.entries.get_mut(&gid)
             && *mac == from
         {
             *until = now + AGE_MAX;
         }
     }
 
-    /// What is to be asked again; and how many frames waited for neighbours that are given up.
+    /// What is to be asked again; and how many frames waited for neighbors that are given up.
     pub fn handle_timeout(&mut self, now: Time) -> (Vec<Question>, usize) {
         let (mut questions, mut lost) = (Vec::new(), 0);
-        self.entries.retain(|&target, neighbour| {
-            let Neighbour::Asked { source, asks, again, waiting } = neighbour else { return true };
+        self.entries.retain(|&target, neighbor| {
+            let Neighbor::Asked { source, asks, again, waiting } = neighbor else { return true };
             if *again > now {
                 return true;
             }
@@ -148,9 +148,9 @@ impl Neighbours {
 
     /// When that is due next.
     pub fn deadline(&self) -> Option<Time> {
-        let asked = self.entries.values().filter_map(|neighbour| match neighbour {
-            Neighbour::Asked { again, .. } => Some(*again),
-            Neighbour::Known { .. } => None,
+        let asked = self.entries.values().filter_map(|neighbor| match neighbor {
+            Neighbor::Asked { again, .. } => Some(*again),
+            Neighbor::Known { .. } => None,
         });
         asked.min()
     }
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn what_waits_goes_when_the_answer_comes_and_no_more_than_the_limit_waits() {
-        let (mut table, now) = (Neighbours::default(), Time::START);
+        let (mut table, now) = (Neighbors::default(), Time::START);
         assert_eq!(table.look_up(now, OURS, gid(1)), Lookup::Unknown { ask: true });
         let waited = (0..100).filter(|&nth| table.wait(gid(1), vec![nth])).count();
         assert_eq!(waited, WAITING_FRAMES_MAX);
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn who_does_not_answer_is_asked_again_and_given_up() {
-        let (mut table, mut now) = (Neighbours::default(), Time::START);
+        let (mut table, mut now) = (Neighbors::default(), Time::START);
         table.look_up(now, OURS, gid(1));
         assert!(table.wait(gid(1), vec![]));
         for _ in 1..ASKS_MAX {
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn answers_age_unless_something_is_heard_from_that_very_address() {
-        let (mut table, start) = (Neighbours::default(), Time::START);
+        let (mut table, start) = (Neighbors::default(), Time::START);
         table.look_up(start, OURS, gid(1));
         table.learn(start, gid(1), MAC);
         let half = start + AGE_MAX / 2;
@@ -212,12 +212,12 @@ mod tests {
 
     #[test]
     fn the_table_forgets_the_oldest_and_never_grows_beyond_its_limit() {
-        let mut table = Neighbours::default();
+        let mut table = Neighbors::default();
         for nth in 0..1000 {
             let now = Time::from_nanos(nth.into());
             assert_eq!(table.look_up(now, OURS, gid(nth)), Lookup::Unknown { ask: true });
             table.learn(now, gid(nth), MAC);
-            assert!(table.entries.len() <= NEIGHBOURS_MAX);
+            assert!(table.entries.len() <= NEIGHBORS_MAX);
         }
         assert_eq!(table.look_up(Time::START, OURS, gid(999)), Lookup::Known(MAC));
         for nth in 1000..2000 {
@@ -225,6 +225,6 @@ mod tests {
         }
         assert_eq!(table.look_up(Time::START, OURS, gid(2000)), Lookup::Full);
         assert!(table.learn(Time::START, gid(3000), MAC).is_empty());
-        assert_eq!(table.entries.len(), NEIGHBOURS_MAX);
+        assert_eq!(table.entries.len(), NEIGHBORS_MAX);
     }
 }

@@ -1,4 +1,4 @@
-//! What is known of one neighbour, and how that changes: reachability as RFC 4861 7.3 has it, for
+//! What is known of one neighbor, and how that changes: reachability as RFC 4861 7.3 has it, for
 //! both families.
 //!
 //! ```text
@@ -28,14 +28,14 @@
 //!
 //! Permanent entries were configured and hear nobody.
 
-use super::NeighbourConfig;
+use super::NeighborConfig;
 use crate::bounded::Rate;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::link_address::LinkAddress;
 use std::time::Duration;
 
-/// What is known of a neighbour, with the moments at which that changes by itself.
+/// What is known of a neighbor, with the moments at which that changes by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Everyone was asked; packets wait.
@@ -139,7 +139,7 @@ impl From<State> for Step {
 }
 
 impl State {
-    /// Where the neighbour is, as far as is known.
+    /// Where the neighbor is, as far as is known.
     pub const fn address(&self) -> Option<LinkAddress> {
         match *self {
             Self::Incomplete { .. } | Self::Failed { .. } => None,
@@ -184,9 +184,9 @@ impl State {
             Self::Reachable { .. } => "doubt by the clock",
             Self::Stale { .. } => "a packet to send",
             Self::Delay { .. } => "a confirmation from above",
-            Self::Probe { rival: None, .. } => "an answer from the neighbour",
+            Self::Probe { rival: None, .. } => "an answer from the neighbor",
             Self::Probe { rival: Some(_), .. } => {
-                "an answer from the neighbour, whose address another one claims"
+                "an answer from the neighbor, whose address another one claims"
             }
             Self::Failed { .. } => "a packet to send, after a pause",
             Self::Permanent { .. } => "nothing",
@@ -252,7 +252,7 @@ impl State {
         let config = rules.config;
         match self {
             Self::Incomplete { asked, rounds, failures, .. } => {
-                // Broadcasts that others used up are no fault of the neighbour, but there is an
+                // Broadcasts that others used up are no fault of the neighbor, but there is an
                 // end to waiting for them too.
                 let is_over = asked >= config.broadcasts_max
                     || rounds >= config.broadcasts_max.saturating_mul(ROUNDS_PER_BROADCAST);
@@ -273,7 +273,7 @@ impl State {
         }
     }
 
-    /// The first address of a neighbour (RFC 4861 7.2.5): one without is no answer.
+    /// The first address of a neighbor (RFC 4861 7.2.5): one without is no answer.
     fn found(
         now: Time,
         address: Option<LinkAddress>,
@@ -338,7 +338,7 @@ const ROUNDS_PER_BROADCAST: u8 = 4;
 
 /// What states are made by.
 pub(super) struct Rules<'a> {
-    pub(super) config: &'a NeighbourConfig,
+    pub(super) config: &'a NeighborConfig,
     pub(super) rng: &'a mut SeededRng,
     pub(super) broadcasts: &'a mut Rate,
     pub(super) contests: &'a mut Rate,
@@ -372,7 +372,7 @@ impl Rules<'_> {
         Step { next: Some(next), ask: Some(Ask::At(address)) }
     }
 
-    /// For half to one and a half times the base, so that neighbours do not doubt in step
+    /// For half to one and a half times the base, so that neighbors do not doubt in step
     /// (RFC 4861 6.3.2).
     fn reachable(&mut self, now: Time, address: LinkAddress) -> State {
         let base = self.config.reachable_for;

@@ -6,7 +6,7 @@
 //!
 //! Why shards: workers read published versions, which nobody changes. A version is some hundred
 //! shared parts, and a change copies only the parts that it touches, so that a table with 65,536
-//! neighbours takes one more without copying the others.
+//! neighbors takes one more without copying the others.
 
 pub(crate) mod keys;
 
