@@ -1,6 +1,7 @@
 //! `pollux-tidy tidy` checks the rules of the tree; `pollux-tidy ledger [--json]` prints the
-//! requirements and the tests that claim them; `pollux-tidy mutants` breaks rules one at a time and
-//! asks whether their tests notice. All fail when something is wrong.
+//! requirements and the tests that claim them; `pollux-tidy mutants [ID...]` breaks rules, of all
+//! requirements or of those with these IDs, one at a time and asks whether their tests notice. All
+//! fail when something is wrong.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -16,9 +17,9 @@ fn main() -> io::Result<ExitCode> {
         ["tidy"] => tidy(&Tree::read(&tree::root())?),
         ["ledger"] => print_ledger(Ledger::report)?,
         ["ledger", "--json"] => print_ledger(Ledger::json)?,
-        ["mutants"] => mutants::run(&tree::root())?,
+        ["mutants", ref requirements @ ..] => mutants::run(&tree::root(), requirements)?,
         _ => {
-            eprintln!("usage: pollux-tidy tidy | ledger [--json] | mutants");
+            eprintln!("usage: pollux-tidy tidy | ledger [--json] | mutants [ID...]");
             return Ok(ExitCode::from(2));
         }
     };

@@ -88,14 +88,20 @@ pub fn read(tree: &Tree) -> (Vec<Mutant>, Vec<Finding>) {
     (mutants, findings)
 }
 
-/// Tries all mutants in a copy of the tree, and prints a line for each. The findings are those that
-/// nobody noticed.
-pub fn run(root: &Path) -> io::Result<Vec<Finding>> {
+/// Tries the mutants of the given requirements (of all, if none is given) in a copy of the tree,
+/// and prints a line for each. The findings are the mutants that no test noticed.
+pub fn run(root: &Path, requirements: &[&str]) -> io::Result<Vec<Finding>> {
     let tree = Tree::read(root)?;
-    let (mutants, mut findings) = read(&tree);
+    let (mut mutants, mut findings) = read(&tree);
+    for id in requirements {
+        if mutants.iter().all(|mutant| mutant.req != *id) {
+            findings.push(Finding::new(MUTANTS, 0, format!("{id} has no mutant")));
+        }
+    }
     if !findings.is_empty() {
         return Ok(findings);
     }
+    mutants.retain(|mutant| requirements.is_empty() || requirements.contains(&&*mutant.req));
     let bench = Bench { tree: &tree, at: root.join("target/mutants") };
     bench.copy(root)?;
     let suites: BTreeMap<Vec<String>, BTreeSet<&str>> =
