@@ -78,6 +78,8 @@ fn one_connection_carries_both_directions_and_all_addresses() {
             assert_eq!((row.state, row.qp_type, row.mtu), ("open", qp_type, 32_000));
             assert!(row.may_send);
         }
+        let made = [0, 1].map(|nth: usize| world.hosts[nth].mover.made % 1000);
+        assert_eq!(made, [1, 1], "the second address made no other connection");
         assert_conserved(&world);
     }
 }
@@ -159,7 +161,7 @@ fn requests_that_cross_make_one_connection() {
     assert!(crossings >= 30, "{crossings} requests have crossed");
 }
 
-// req: cm-policy, cm-flags-ud-only
+// req: cm-policy, cm-flags-ud-only, cm-ud-always
 #[test]
 fn policy_decides_by_interface_and_by_peer() {
     let mut world = with(3, 3, |mut config, nth| {
@@ -198,6 +200,10 @@ fn connections_end_with_their_interface_and_come_back() {
     world.hosts[0].interface.set_open(now, false);
     world.settle();
     assert_eq!(counts(&world), [0, 0], "the other side has heard of it");
+    world.send(1, packet(v4(2), v4(1), b"meanwhile"));
+    world.pass(SECOND);
+    assert!(world.hosts[0].mover.connections.is_empty(), "an interface that is down accepts none");
+    let now = world.now;
     world.hosts[0].interface.set_open(now, true);
     world.pass(5 * SECOND);
     assert!(world.reaches(0, 1, &packet(v4(1), v4(2), &[3; 9000]), 5 * SECOND));

@@ -2,7 +2,9 @@
 
 use crate::world::{World, packet, v4, v6};
 use pollux_control::address::NextHop;
-use pollux_control::interface::{From, GroupTerms, Interface, InterfaceConfig, Received, Way};
+use pollux_control::interface::{
+    From, GroupTerms, Interface, InterfaceConfig, PortView, Received, Way,
+};
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_control::nd::{Nd, NdConfig};
 use pollux_fabric::sm::{Config, Partitions};
@@ -187,6 +189,27 @@ fn after_a_change_of_lids_everybody_finds_everybody_again() {
     assert_all_reach(&mut world, 5 * SECOND);
 }
 
+// req: ud-path-resolution
+#[test]
+fn paths_are_asked_for_again_on_reregistration_and_forgotten_with_the_lid() {
+    let mut world = World::up(32, 3);
+    assert_all_reach(&mut world, SECOND);
+    let asked = |world: &World| -> Vec<bool> {
+        world.hosts[0].interface.path_rows().map(|path| path.is_asked).collect()
+    };
+    assert_eq!(asked(&world), [false, false]);
+    let now = world.now;
+    world.hosts[0].interface.handle_reregister(now);
+    assert_eq!(asked(&world), [true, true], "the subnet manager may have other paths");
+    world.settle();
+    world.pass(SECOND);
+    assert_eq!(asked(&world), [false, false], "the subnet administrator has answered");
+    let view = PortView { lid: Lid(0x77), ..world.view(0) };
+    let now = world.now;
+    world.hosts[0].interface.handle_port(now, &view);
+    assert_eq!(asked(&world), [false; 0], "paths from another LID are of no use");
+}
+
 #[test]
 fn who_is_up_stays_so_while_the_administrator_is_silent() {
     let mut world = World::up(16, 3);
@@ -263,6 +286,9 @@ fn groups_are_joined_to_send_and_fall_back_to_all_routers() {
     assert!(world.hosts[1].interface.join(now, group));
     world.pass(2 * SECOND);
     assert!(world.reaches(0, 1, &datagram, SECOND), "somebody is in it now");
+    let slow_path = world.hosts[0].slow_path;
+    assert!(world.reaches(0, 1, &datagram, SECOND));
+    assert_eq!(world.hosts[0].slow_path, slow_path, "the data path sends datagrams to the group");
     let rows: Vec<_> = world.hosts[0].interface.group_rows().collect();
     assert!(rows.iter().any(|row| row.state == "send-only" && !row.is_heard), "{rows:?}");
 

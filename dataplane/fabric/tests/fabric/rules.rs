@@ -349,3 +349,24 @@ fn a_sender_hears_only_the_groups_that_it_is_in() {
         assert_eq!(drops(&pair, 0, Drop::NoMember), 0);
     }
 }
+
+// req: iba-uc
+#[test]
+fn an_unreliable_message_without_its_middle_is_dropped_and_its_receive_takes_the_next() {
+    let (qp_type, mtu) = (QpType::Uc, Mtu::BYTES_256);
+    let connection = Connection { qp_type, mtu, ..Connection::default() };
+    let mut pair = Pair::new(1, Wire::default(), &connection);
+    let side = &mut pair.sides[1];
+    let sges = [side.sge(0, 1024)];
+    side.device.post_recv(side.qp, &[RecvRequest { id: 7, sges: &sges }]).unwrap();
+    let parts = [Operation::SEND_FIRST, Operation::SEND_MIDDLE, Operation::SEND_LAST];
+    let mut give_part = |nth: u32| {
+        let opcode = Opcode::new(Transport::UC, parts[nth as usize % 3]);
+        give(&mut pair, 1, opcode, psn(nth), Extended::None, 256);
+        pair.sides[1].device.progress();
+        pair.poll(1).map(|completion| (completion.id, completion.status, completion.bytes))
+    };
+    assert_eq!([0, 2].map(&mut give_part), [None, None], "the second of three packets is lost");
+    let complete = Some((7, CompletionStatus::Success, 3 * 256));
+    assert_eq!([3, 4, 5].map(&mut give_part), [None, None, complete]);
+}

@@ -134,6 +134,7 @@ mod tests {
         );
     }
 
+    // req: iba-packets
     #[test]
     fn broadcast_arp_with_grh() {
         check(
