@@ -3,7 +3,8 @@
 //!
 //! `control/mutants.toml` says where a rule is kept, and how it reads when it is broken. A copy of
 //! the tree in `target/mutants` is built with one rule broken, and the claiming test runs there.
-//! All tests run there once with nothing broken: one that fails anyway notices nothing.
+//! All tests run there once with nothing broken: one that fails anyway notices nothing. Every
+//! requirement that a test claims has a mutant.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -75,7 +76,7 @@ impl Mutant {
     }
 }
 
-/// All mutants, and what is wrong with their list.
+/// All mutants, and what is wrong with their list: a requirement that a test claims needs one.
 pub fn read(tree: &Tree) -> (Vec<Mutant>, Vec<Finding>) {
     let text = tree.file(MUTANTS).map_or("", |file| file.text.as_str());
     let mutants = match toml::from_str::<List>(text) {
@@ -84,7 +85,11 @@ pub fn read(tree: &Tree) -> (Vec<Mutant>, Vec<Finding>) {
     };
     let (ledger, _) = Ledger::read(tree);
     let faults = mutants.iter().flat_map(|mutant| mutant.faults(tree, &ledger));
-    let findings = faults.map(|fault| Finding::new(MUTANTS, 0, fault)).collect();
+    let has_mutant = |id: &String| mutants.iter().any(|mutant| mutant.req == *id);
+    let claimed = ledger.requirements.iter().filter(|known| !known.tests.is_empty());
+    let missing = claimed.filter(|known| !has_mutant(&known.id));
+    let missing = missing.map(|known| format!("{} is claimed and has no mutant", known.id));
+    let findings = faults.chain(missing).map(|fault| Finding::new(MUTANTS, 0, fault)).collect();
     (mutants, findings)
 }
 
@@ -229,13 +234,14 @@ mod tests {
     }
 
     #[test]
-    fn a_mutant_breaks_one_place_and_names_a_test_that_claims_its_requirement() {
+    fn a_claim_has_a_mutant_that_breaks_one_place_and_names_the_test() {
         let claim = "// req: a\n#[test]\nfn holds() {}\n";
         assert_eq!(read_with(claim, "f(1)", MUTANT), [""; 0]);
         let twice = "a: `1` is in x/src/c.rs 2 times, not once";
         assert_eq!(read_with(claim, "f(1, 1)", MUTANT), [twice]);
         let unclaimed = "a is not claimed by holds in x/src/b.rs";
         assert_eq!(read_with("#[test]\nfn holds() {}\n", "f(1)", MUTANT), [unclaimed]);
+        assert_eq!(read_with(claim, "f(1)", "mutant = []"), ["a is claimed and has no mutant"]);
         assert_eq!(read_with(claim, "f(1)", "mutant = 1").len(), 1);
     }
 
