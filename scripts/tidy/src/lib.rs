@@ -8,7 +8,7 @@
 //!
 //! 1. [`tree`]: the tracked files, as text;
 //! 2. [`rust`]: a line of Rust, its code told apart from comments and literals;
-//! 3. [`text`], [`source`], [`manifest`], [`layouts`]: the rules;
+//! 3. [`text`], [`source`], [`manifest`], [`modules`], [`layouts`], [`limits`]: the rules;
 //! 4. [`ledger`]: the requirements, the tests that claim them, and the report;
 //! 5. [`mutants`]: whether those tests notice when a rule is broken.
 #![forbid(unsafe_code)]
@@ -19,6 +19,7 @@ pub mod layouts;
 pub mod ledger;
 pub mod limits;
 pub mod manifest;
+pub mod modules;
 pub mod mutants;
 pub mod rust;
 pub mod source;
@@ -56,7 +57,7 @@ impl fmt::Display for Finding {
 
 /// Everything in `tree` that breaks a rule.
 pub fn tidy(tree: &Tree) -> Vec<Finding> {
-    const RULES: [fn(&Tree) -> Vec<Finding>; 12] = [
+    const RULES: [fn(&Tree) -> Vec<Finding>; 13] = [
         text::columns,
         text::trailing_space,
         text::banned_words,
@@ -67,6 +68,7 @@ pub fn tidy(tree: &Tree) -> Vec<Finding> {
         source::unsafe_crates,
         manifest::direction,
         manifest::shared_lints,
+        modules::no_circles,
         layouts::all_are_tested,
         limits::stand_in_the_source,
     ];
