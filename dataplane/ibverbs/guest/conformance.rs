@@ -1,7 +1,7 @@
 //! The suite of `pollux-verbs` on `rxe0` and `rxe1`, or on `rxe0` and itself.
 
 use crate::differences::rxe_differs;
-use pollux_verbs::conformance::{self, Adapters, Factory, Group, Outcome, Side, Turn};
+use pollux_conformance::{Adapters, Factory, Group, Outcome, Side, Turn};
 use pollux_verbs::{Device, VerbsError};
 use pollux_wire::address::{Gid, Lid};
 use std::net::UdpSocket;
@@ -90,7 +90,7 @@ pub fn run(is_one_device: bool, filter: &str) -> bool {
     let mut machine = Machine { is_one_device };
     let name = machine.name();
     let (mut wrong, mut differ) = (0, 0);
-    let summary = conformance::run(&mut machine, filter, &mut |report| match (
+    let summary = pollux_conformance::run(&mut machine, filter, &mut |report| match (
         &report.outcome,
         rxe_differs(&report.name),
     ) {

@@ -11,15 +11,16 @@
 //! 3. [`work`] and [`completion`]: what is asked of an adapter, and how it went;
 //! 4. [`qp`] and [`transition`]: queue pairs, and the table of what their states allow;
 //! 5. [`address`], [`event`], [`error`]: the rest of the vocabulary;
-//! 6. [`conformance`]: the suite that every adapter must pass, and a good place to learn verbs;
-//! 7. [`end`]: one end of a connection that is told what to do from elsewhere;
-//! 8. [`time`] and [`rng`]: moments and random numbers, which are passed in everywhere;
-//! 9. [`table`]: for implementers, where handles come from.
+//! 6. [`end`]: one end of a connection that is told what to do from elsewhere;
+//! 7. [`time`] and [`rng`]: moments and random numbers, which are passed in everywhere;
+//! 8. [`table`]: for implementers, where handles come from.
+//!
+//! The crate `pollux-conformance` is the suite that every adapter must pass, and a good place to
+//! learn verbs.
 #![forbid(unsafe_code)]
 
 pub mod address;
 pub mod completion;
-pub mod conformance;
 pub mod device;
 pub mod end;
 pub mod error;

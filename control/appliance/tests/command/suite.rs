@@ -7,10 +7,10 @@
 use crate::processes::{BROADCAST, join_group};
 use crate::program::Program;
 use crate::running::{PATIENCE, Running};
+use pollux_conformance::{Adapters, Factory, Group, Outcome, Side, Summary, Turn};
 use pollux_mem::Memory;
 use pollux_mem::region::MapError;
 use pollux_node::Opened;
-use pollux_verbs::conformance::{self, Adapters, Factory, Group, Outcome, Side, Summary, Turn};
 use pollux_verbs::{Device, VerbsError};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -105,8 +105,8 @@ fn the_contract_holds_at_a_running_fabric() {
     let filter = std::env::var("POLLUX_CASES").ok();
     let stride = if filter.is_some() { 1 } else { STRIDE };
     let filter = filter.unwrap_or_default();
-    let cases = conformance::cases()
-        .filter(|(theme, case)| conformance::full_name(theme, case).contains(&filter))
+    let cases = pollux_conformance::cases()
+        .filter(|(theme, case)| pollux_conformance::full_name(theme, case).contains(&filter))
         .step_by(stride);
     let (cases, judged) = (Mutex::new(cases), Mutex::new((Summary::default(), Vec::new())));
     std::thread::scope(|scope| {
@@ -119,12 +119,12 @@ fn the_contract_holds_at_a_running_fabric() {
                     // A lock of its own, so that nobody holds it during a case.
                     let next = cases.lock().expect("nobody panics with the lock").next();
                     let Some((theme, case)) = next else { return };
-                    let mut report = conformance::run_case(&mut ports, theme, case);
+                    let mut report = pollux_conformance::run_case(&mut ports, theme, case);
                     // Twelve adapters share the processors with a fabric, and a requester whose
                     // peer does not run in time gives up, rightly. Not so the second time.
                     if matches!(report.outcome, Outcome::Failed(_)) {
                         println!("again: {report}");
-                        report = conformance::run_case(&mut ports, theme, case);
+                        report = pollux_conformance::run_case(&mut ports, theme, case);
                     }
                     let (summary, failed) = &mut *judged.lock().expect("nobody panics with it");
                     summary.count(&report);

@@ -4,7 +4,6 @@ use crate::worlds::Worlds;
 use crate::{filter, note};
 use pollux_fabric::link::world::Wire;
 use pollux_referee::tshark::{Frame, judge};
-use pollux_verbs::conformance;
 use pollux_wire::packet::Packet;
 
 /// Fewer than the suite makes with the even schedule: a tap that misses packets shows.
@@ -26,7 +25,7 @@ fn frame(name: String, bytes: Vec<u8>) -> Frame {
 fn every_packet_of_the_suite_is_well_formed() {
     let (mut worlds, seen) = Worlds::new("capture", Wire::default(), 0).tapped();
     let (mut frames, mut failures) = (Vec::new(), Vec::new());
-    conformance::run(&mut worlds, &filter(), &mut |report| {
+    pollux_conformance::run(&mut worlds, &filter(), &mut |report| {
         note("capture", report, &mut failures);
         let packets = seen.take().into_iter().enumerate();
         frames.extend(packets.map(|(nth, bytes)| frame(format!("{} {nth}", report.name), bytes)));

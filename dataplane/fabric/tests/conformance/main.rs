@@ -16,10 +16,10 @@ mod wired;
 mod worlds;
 
 use nets::Nets;
+use pollux_conformance::sabotage::{SABOTAGES, SabotagedFactory};
+use pollux_conformance::{Factory, Group, Outcome, Report};
 use pollux_fabric::link::fault::Faults;
 use pollux_fabric::link::world::Wire;
-use pollux_verbs::conformance::sabotage::{SABOTAGES, SabotagedFactory};
-use pollux_verbs::conformance::{self, Factory, Group, Outcome, Report};
 use pollux_wire::address::{Gid, Lid};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -62,7 +62,7 @@ fn note(name: &str, report: &Report, failures: &mut Vec<String>) {
 fn judge(worlds: &mut impl Factory) -> Vec<String> {
     let mut failures = Vec::new();
     let name = worlds.name();
-    let summary = conformance::run(worlds, &filter(), &mut |report| {
+    let summary = pollux_conformance::run(worlds, &filter(), &mut |report| {
         note(&name, report, &mut failures);
     });
     println!("{name}: {summary}");
@@ -138,7 +138,7 @@ fn across_switches() {
 fn a_seed_replays() {
     let trace = |seed| {
         let mut worlds = Worlds::new("replay", Wire::default(), seed).uneven();
-        conformance::run(&mut worlds, "ordering/", &mut |_| {});
+        pollux_conformance::run(&mut worlds, "ordering/", &mut |_| {});
         worlds.trace.digest()
     };
     assert_eq!(trace(3), trace(3));
@@ -153,7 +153,7 @@ fn with_sabotage() {
             let mut worlds = Worlds::new("sabotage", Wire::default(), 0);
             let mut broken = SabotagedFactory::new(&mut worlds, fault);
             let mut failed = None;
-            conformance::run(&mut broken, case, &mut |report| {
+            pollux_conformance::run(&mut broken, case, &mut |report| {
                 if report.name == *case {
                     failed = Some(matches!(report.outcome, Outcome::Failed(_)));
                 }

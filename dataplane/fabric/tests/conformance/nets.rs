@@ -2,6 +2,7 @@
 
 use crate::group;
 use crate::managed::{hosts, manage};
+use pollux_conformance::{Adapters, Factory, Group, Side, Turn};
 use pollux_fabric::link::world::Wire;
 use pollux_fabric::net::Net;
 use pollux_fabric::net::world::{NetLink, NetWorld};
@@ -9,7 +10,6 @@ use pollux_fabric::node::PKeys;
 use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::{End, Topology};
 use pollux_fabric::{Adapter, SoftDevice};
-use pollux_verbs::conformance::{Adapters, Factory, Group, Side, Turn};
 use pollux_verbs::{Device, VerbsError};
 use pollux_wire::keys::PKey;
 

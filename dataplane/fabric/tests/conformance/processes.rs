@@ -7,12 +7,12 @@
 use crate::served::{Served, clock};
 use crate::threads::{PATIENCE, judge_together};
 use crate::{group, setting};
+use pollux_conformance::{Adapters, Factory, Group, Side, Turn};
 use pollux_fabric::SoftDevice;
 use pollux_fabric::node::PKeys;
 use pollux_fabric::process::{ProcessLink, open};
 use pollux_mem::Memory;
 use pollux_mem::region::MapError;
-use pollux_verbs::conformance::{Adapters, Factory, Group, Side, Turn};
 use pollux_verbs::{Device, VerbsError};
 use pollux_wire::keys::PKey;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -5,10 +5,10 @@
 //! whoever has something to do. A nap is shorter than any case waits for an acknowledgement.
 
 use crate::{filter, group, note, setting};
+use pollux_conformance::{Adapters, Case, Factory, Group, Side, Summary, Theme, Turn};
 use pollux_fabric::link::threads::{Clock, ThreadLink, pair};
 use pollux_fabric::{Adapter, Port, SoftDevice, Time};
 use pollux_mem::Memory;
-use pollux_verbs::conformance::{self, Adapters, Case, Factory, Group, Side, Summary, Theme, Turn};
 use pollux_verbs::*;
 use pollux_wire::address::{Gid, Guid, Lid, Qpn};
 use pollux_wire::keys::PKey;
@@ -320,7 +320,7 @@ fn judge(
         // A lock of its own, so that nobody holds it during a case.
         let next = cases.lock().expect("nobody panics with the lock").next();
         let Some((theme, case)) = next else { return };
-        let report = conformance::run_case(worlds, theme, case);
+        let report = pollux_conformance::run_case(worlds, theme, case);
         let (summary, failures) = &mut *judged.lock().expect("nobody panics with the lock");
         summary.count(&report);
         note(&name, &report, failures);
@@ -330,8 +330,8 @@ fn judge(
 /// Runs all cases, or those that `POLLUX_CASES` names a part of, several at a time.
 pub fn judge_together(worlds: impl Factory + Clone + Sync) {
     let filter = filter();
-    let cases = conformance::cases()
-        .filter(|(theme, case)| conformance::full_name(theme, case).contains(&filter));
+    let cases = pollux_conformance::cases()
+        .filter(|(theme, case)| pollux_conformance::full_name(theme, case).contains(&filter));
     let (cases, judged) = (Mutex::new(cases), Mutex::default());
     std::thread::scope(|scope| {
         for _ in 0..PAIRS {

@@ -3,6 +3,7 @@
 
 use crate::managed::{hosts, manage};
 use crate::{group, judge};
+use pollux_conformance::{Adapters, Factory, Group, Side, Turn};
 use pollux_fabric::link::threads::Clock;
 use pollux_fabric::link::world::Wire;
 use pollux_fabric::net::Net;
@@ -12,7 +13,6 @@ use pollux_fabric::subnet::Subnet;
 use pollux_fabric::topology::{End, Topology};
 use pollux_fabric::wire_io::{ForeignWire, WireAddress};
 use pollux_fabric::{Adapter, SoftDevice, Time};
-use pollux_verbs::conformance::{Adapters, Factory, Group, Side, Turn};
 use pollux_verbs::{Device, VerbsError};
 use pollux_wire::keys::PKey;
 use std::net::UdpSocket;

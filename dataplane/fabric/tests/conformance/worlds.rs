@@ -2,9 +2,9 @@
 
 use crate::uneven::{Schedule, Trace, UnevenLink};
 use crate::{group, setting};
+use pollux_conformance::{Adapters, Factory, Group, Side, Turn};
 use pollux_fabric::link::world::{Wire, World};
 use pollux_fabric::{Adapter, Port, SoftDevice};
-use pollux_verbs::conformance::{Adapters, Factory, Group, Side, Turn};
 use pollux_verbs::{Device, VerbsError};
 use pollux_wire::address::{Guid, Lid};
 use pollux_wire::keys::PKey;

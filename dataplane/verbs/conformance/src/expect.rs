@@ -5,11 +5,11 @@ use super::buffer::Buffer;
 use super::context::Context;
 use super::peers::End;
 use super::verdict::{Stop, equal, fail};
-use crate::completion::{Completion, CompletionKind, CompletionStatus};
-use crate::event::AsyncEvent;
-use crate::memory::{Cq, Srq};
-use crate::qp::{QpAttributes, QpState};
-use crate::work::{Data, RecvRequest, SendFlags, SendOp, SendRequest, Sge};
+use pollux_verbs::completion::{Completion, CompletionKind, CompletionStatus};
+use pollux_verbs::event::AsyncEvent;
+use pollux_verbs::memory::{Cq, Srq};
+use pollux_verbs::qp::{QpAttributes, QpState};
+use pollux_verbs::work::{Data, RecvRequest, SendFlags, SendOp, SendRequest, Sge};
 
 /// One of the two queues of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

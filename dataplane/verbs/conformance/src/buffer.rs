@@ -1,9 +1,9 @@
 //! Registered memory of a case, with bytes that tell where they belong.
 
 use super::verdict::{Stop, fail};
-use crate::memory::MemoryRegion;
-use crate::work::{Remote, Sge};
 use pollux_mem::Memory;
+use pollux_verbs::memory::MemoryRegion;
+use pollux_verbs::work::{Remote, Sge};
 
 /// What memory holds before a message comes.
 pub const UNTOUCHED: u8 = 0xee;

@@ -57,8 +57,8 @@ pub const CASES: &[Case] = &[
     Case::new("ahs-run-out", "IBA 11.2.2.1", &[], ahs_run_out),
 ];
 
-use crate::device::Limits;
-use crate::qp::QpInit;
+use pollux_verbs::device::Limits;
+use pollux_verbs::qp::QpInit;
 
 fn attributes_make_sense(cx: &mut Context<'_>) -> Result<(), Stop> {
     for side in Side::BOTH {

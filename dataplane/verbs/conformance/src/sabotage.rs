@@ -4,16 +4,16 @@
 //! a backend's test shows that they do, over the very device that passes without the fault.
 
 use super::adapters::{Adapters, Factory, Group, Side, Turn};
-use crate::address::AddressVector;
-use crate::completion::{Completion, CompletionStatus, With};
-use crate::device::{Arm, Device, DeviceAttributes, PortAttributes};
-use crate::error::{PostError, VerbsError};
-use crate::event::AsyncEvent;
-use crate::memory::{Access, Ah, Cq, LKey, MemoryRegion, MemoryWindow, Pd, Qp, RKey, Srq};
-use crate::qp::{QpAttributes, QpInit, QpState};
-use crate::work::{RecvRequest, SendFlags, SendRequest, Sge};
 use pollux_mem::Memory;
 use pollux_mem::region::MapError;
+use pollux_verbs::address::AddressVector;
+use pollux_verbs::completion::{Completion, CompletionStatus, With};
+use pollux_verbs::device::{Arm, Device, DeviceAttributes, PortAttributes};
+use pollux_verbs::error::{PostError, VerbsError};
+use pollux_verbs::event::AsyncEvent;
+use pollux_verbs::memory::{Access, Ah, Cq, LKey, MemoryRegion, MemoryWindow, Pd, Qp, RKey, Srq};
+use pollux_verbs::qp::{QpAttributes, QpInit, QpState};
+use pollux_verbs::work::{RecvRequest, SendFlags, SendRequest, Sge};
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::PKey;
 use std::cell::{RefCell, RefMut};

@@ -31,24 +31,24 @@ use super::Theme;
 
 /// What the files of cases are written with.
 mod prelude {
-    pub(super) use crate::address::{AddressVector, GlobalRoute};
-    pub(super) use crate::completion::CompletionStatus::{self, *};
-    pub(super) use crate::completion::{Completion, CompletionKind, With};
-    pub(super) use crate::conformance::adapters::{Group, Side, Turn};
-    pub(super) use crate::conformance::buffer::{Buffer, pattern};
-    pub(super) use crate::conformance::context::Context;
-    pub(super) use crate::conformance::expect::{Queue, fenced, inline, request, same, silent};
-    pub(super) use crate::conformance::peers::{End, Place, REMOTE, Setup};
-    pub(super) use crate::conformance::verdict::{
+    pub(super) use crate::adapters::{Group, Side, Turn};
+    pub(super) use crate::buffer::{Buffer, pattern};
+    pub(super) use crate::context::Context;
+    pub(super) use crate::expect::{Queue, fenced, inline, request, same, silent};
+    pub(super) use crate::peers::{End, Place, REMOTE, Setup};
+    pub(super) use crate::verdict::{
         Stop, busy, equal, fail, invalid, limited, no_such, post_refused, refused, skip,
     };
-    pub(super) use crate::conformance::{Case, Need};
-    pub(super) use crate::device::Arm;
-    pub(super) use crate::error::{PostRefusal, VerbsError};
-    pub(super) use crate::event::AsyncEvent;
-    pub(super) use crate::memory::{Access, Cq, LKey, RKey, Srq};
-    pub(super) use crate::qp::{QpAttributes, QpState, QpType, Retries};
-    pub(super) use crate::work::{
+    pub(super) use crate::{Case, Need};
+    pub(super) use pollux_verbs::address::{AddressVector, GlobalRoute};
+    pub(super) use pollux_verbs::completion::CompletionStatus::{self, *};
+    pub(super) use pollux_verbs::completion::{Completion, CompletionKind, With};
+    pub(super) use pollux_verbs::device::Arm;
+    pub(super) use pollux_verbs::error::{PostRefusal, VerbsError};
+    pub(super) use pollux_verbs::event::AsyncEvent;
+    pub(super) use pollux_verbs::memory::{Access, Cq, LKey, RKey, Srq};
+    pub(super) use pollux_verbs::qp::{QpAttributes, QpState, QpType, Retries};
+    pub(super) use pollux_verbs::work::{
         Bind, Data, Destination, MESSAGE_BYTES_MAX, RecvRequest, Remote, SendFlags, SendOp,
         SendRequest, Sge,
     };

@@ -1,6 +1,6 @@
 //! How cases end, and how that is told.
 
-use crate::error::{PostError, PostRefusal, VerbsError};
+use pollux_verbs::error::{PostError, PostRefusal, VerbsError};
 use std::fmt;
 
 /// Why a case ended early.

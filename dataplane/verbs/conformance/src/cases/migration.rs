@@ -4,7 +4,7 @@
 //! A path is cut by giving one end, at rest, another one that leads nowhere.
 
 use super::prelude::*;
-use crate::qp::Migration;
+use pollux_verbs::qp::Migration;
 use pollux_wire::address::Lid;
 
 /// The cases.

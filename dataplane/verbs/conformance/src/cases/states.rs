@@ -2,8 +2,8 @@
 //! refused in the table's words and changes nothing.
 
 use super::prelude::*;
-use crate::qp::Attribute;
-use crate::transition;
+use pollux_verbs::qp::Attribute;
+use pollux_verbs::transition;
 use pollux_wire::keys::QKey;
 use pollux_wire::psn::Psn;
 use pollux_wire::units::{Mtu, TimeCode};

@@ -19,6 +19,7 @@
 //!
 //! Why statuses are sometimes a choice: where IBA leaves one to the adapter, or adapters in the
 //! field are known to differ, a case accepts each answer by name and says why beside it.
+#![forbid(unsafe_code)]
 
 pub mod adapters;
 pub mod buffer;
@@ -34,7 +35,7 @@ pub use cases::THEMES;
 pub use context::Context;
 pub use verdict::{Outcome, Report, Stop, Summary};
 
-use crate::device::Capabilities;
+use pollux_verbs::device::Capabilities;
 
 /// Cases that are about one thing.
 #[derive(Debug)]

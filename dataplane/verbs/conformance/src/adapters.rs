@@ -1,9 +1,9 @@
 //! What a backend provides to be judged: two devices that reach each other, and their time.
 
-use crate::device::Device;
-use crate::error::VerbsError;
 use pollux_mem::Memory;
 use pollux_mem::region::MapError;
+use pollux_verbs::device::Device;
+use pollux_verbs::error::VerbsError;
 use pollux_wire::address::{Gid, Lid};
 use pollux_wire::keys::PKey;
 

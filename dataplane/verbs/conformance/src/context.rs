@@ -2,13 +2,13 @@
 
 use super::adapters::{Adapters, Group, Side, Turn};
 use super::verdict::{Stop, fail, skip};
-use crate::address::{AddressVector, GlobalRoute};
-use crate::completion::Completion;
-use crate::device::{Device, Limits};
-use crate::error::VerbsError;
-use crate::event::AsyncEvent;
-use crate::memory::Cq;
 use pollux_mem::Memory;
+use pollux_verbs::address::{AddressVector, GlobalRoute};
+use pollux_verbs::completion::Completion;
+use pollux_verbs::device::{Device, Limits};
+use pollux_verbs::error::VerbsError;
+use pollux_verbs::event::AsyncEvent;
+use pollux_verbs::memory::Cq;
 use pollux_wire::address::Lid;
 use pollux_wire::keys::PKey;
 use pollux_wire::units::Mtu;
