@@ -17,6 +17,7 @@ use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::{PKey, QKey};
 use pollux_wire::mad::sa::{McMemberRecord, SaMad};
 use pollux_wire::mad::{MadStatus, Method};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
@@ -208,6 +209,23 @@ fn paths_are_asked_for_again_on_reregistration_and_forgotten_with_the_lid() {
     let now = world.now;
     world.hosts[0].interface.handle_port(now, &view);
     assert_eq!(asked(&world), [false; 0], "paths from another LID are of no use");
+}
+
+#[test]
+fn a_new_peer_takes_the_room_of_the_path_that_was_used_least_recently() {
+    let mut world = World::with(33, 4, Config::default(), |mut config, nth| {
+        config.paths_max = if nth == 0 { 2 } else { config.paths_max };
+        config
+    });
+    world.pass(5 * SECOND);
+    for to in [2, 3, 4] {
+        let datagram = packet(v4(1), v4(to), b"there");
+        assert!(world.reaches(0, usize::from(to) - 1, &datagram, SECOND), "to {to}");
+        world.pass(SECOND);
+    }
+    let kept: BTreeSet<_> = world.hosts[0].interface.path_rows().map(|path| path.gid).collect();
+    let latest = [2, 3].map(|nth: usize| world.hosts[nth].interface.row().address.gid);
+    assert_eq!(kept, BTreeSet::from(latest));
 }
 
 #[test]
