@@ -3,7 +3,7 @@
 use crate::stack::{BindError, TcpError, UdpError};
 use pollux_node::OpenError;
 use pollux_node::config::ConfigError;
-use pollux_node::interface::mover::DeviceError;
+use pollux_node::interface::port_driver::DeviceError;
 use std::fmt;
 use std::io::{self, ErrorKind};
 

@@ -19,7 +19,7 @@ use pollux_control::interface::{self as control, Way};
 use pollux_dataplane::flow::Deal;
 use pollux_node::config::{InterfaceSettings, Mode};
 use pollux_node::interface::echo::{EchoId, Outcome};
-use pollux_node::interface::mover::DeviceError;
+use pollux_node::interface::port_driver::DeviceError;
 use pollux_node::interface::sending::{NotSent, destination};
 use pollux_node::interface::{self as node, PingError, Side};
 use pollux_node::port::Place;

@@ -2,7 +2,7 @@
 
 use pollux_control::interface as control;
 use pollux_control::interface::Delivery;
-use pollux_node::interface::mover::Mover;
+use pollux_node::interface::port_driver::PortDriver;
 use pollux_node::interface::sockets::Take;
 use pollux_node::interface::{Hand, Interface, Side};
 use pollux_verbs::VerbsError;
@@ -38,8 +38,8 @@ impl Post {
     }
 
     /// What is moved, to be shown.
-    pub fn mover(&self) -> &Mover {
-        Side::mover(self)
+    pub fn driver(&self) -> &PortDriver {
+        Side::driver(self)
     }
 
     /// Does what there is to do, whatever comes for sockets; says whether that was anything.
@@ -69,13 +69,13 @@ macro_rules! of_either {
 }
 
 impl Side for Post {
-    fn mover(&self) -> &Mover {
-        of_either!(self.mover())
+    fn driver(&self) -> &PortDriver {
+        of_either!(self.driver())
     }
 
     #[inline]
-    fn mover_mut(&mut self) -> &mut Mover {
-        of_either!(self.mover_mut())
+    fn driver_mut(&mut self) -> &mut PortDriver {
+        of_either!(self.driver_mut())
     }
 
     #[inline]

@@ -237,11 +237,11 @@ fn holding(world: &mut World) -> Holding {
         let host = seat.host();
         assert_eq!(host.stack.tcp_len(), 0, "host {nth}: connections that nobody has");
         assert!(host.has_sent(now), "host {nth}: something waits to be sent");
-        let mover = host.node().mover();
+        let driver = host.node().driver();
         let load = host.node().control().expect("it is the lead's").load();
         assert_eq!((load.pending, load.questions), (0, (0, 0)), "host {nth}: {load:?}");
-        assert_eq!(mover.station().buffers_in_use(), 0, "host {nth}: buffers");
-        assert_eq!(mover.undone().count(), 0, "host {nth}: what was refused");
+        assert_eq!(driver.station().buffers_in_use(), 0, "host {nth}: buffers");
+        assert_eq!(driver.undone().count(), 0, "host {nth}: what was refused");
         // One for datagrams and one for management.
         assert_eq!(qps, 2 + load.connections, "host {nth}: queue pairs, {load:?}");
         let most = MODES.len();

@@ -8,7 +8,7 @@
 //! no reader has a table that names them.
 
 use super::losses::BACK_MAX;
-use super::mover::{Known, Mover};
+use super::port_driver::{Known, PortDriver};
 use pollux_control::interface::{
     Action, ConnectionKey, ConnectionNews, DatagramWay, Link, PeerKey, Way,
 };
@@ -53,8 +53,8 @@ const fn undoes(action: &Action) -> bool {
     )
 }
 
-impl Mover {
-    /// Does what control wants. What it changes in tables shows after [`Mover::show_changes`].
+impl PortDriver {
+    /// Does what control wants. What it changes in tables shows after [`PortDriver::show_changes`].
     pub fn carry_out(&mut self, now: Time, action: Action) {
         let subject = Subject::of(&action);
         let undone = subject.and_then(|subject| self.undone.remove(&subject));

@@ -2,8 +2,8 @@
 //! is to be decided about them the lead's control decides.
 //!
 //! ```text
-//!   device --> mover --take: a socket's?--no--> told --ring--> Interface: control
-//!              mover <------- orders -----------ring--------- Interface: crew
+//!   device --> port driver --take: a socket's?--no--> told --ring--> Interface: control
+//!              port driver <---------- orders -------------ring--- Interface: crew
 //! ```
 //!
 //! Its UD queue pair is in no link address and in no group: datagrams leave by it, and few come.
@@ -11,7 +11,7 @@
 //! whoever runs it wants that. It ends when its lead does; whoever runs it drops it then.
 
 use super::line::{HandEnd, Order, Told, line};
-use super::mover::{Arrived, DeviceError, Mover, Terms};
+use super::port_driver::{Arrived, DeviceError, PortDriver, Terms};
 use super::sockets::{LOOK_EVERY, Side, Take, Used};
 use super::tally::Tally;
 use super::{Crew, USES_EVERY};
@@ -32,7 +32,7 @@ const TALLY_EVERY: Duration = Duration::from_millis(100);
 pub struct Hand {
     worker: Worker,
     // It goes before the line, by which the lead knows that it has gone.
-    mover: Mover,
+    driver: PortDriver,
     arrived: Arrived,
     facts: Arc<Facts>,
     tally: Publisher<Tally>,
@@ -45,22 +45,22 @@ pub struct Hand {
 }
 
 impl Hand {
-    /// One more of this crew, beside the lead's mover.
+    /// One more of this crew, beside the lead's port driver.
     pub(super) fn join(
         now: Time,
         crew: &mut Crew,
-        (worker, lead): (Worker, &mut Mover),
+        (worker, lead): (Worker, &mut PortDriver),
         terms: Terms,
         seed: u64,
     ) -> Result<Self, DeviceError> {
-        let mover = lead.beside(terms, seed)?;
-        lead.station.add_sibling(mover.qpn());
+        let driver = lead.beside(terms, seed)?;
+        lead.station.add_sibling(driver.qpn());
         let (lead_end, end) = line();
         let tally = Publisher::new(Tally::default());
         crew.join(lead_end, tally.reader());
         Ok(Self {
             worker,
-            mover,
+            driver,
             arrived: Arrived::default(),
             facts: Arc::default(),
             tally,
@@ -79,8 +79,8 @@ impl Hand {
     }
 
     /// What it moves, to be shown.
-    pub const fn mover(&self) -> &Mover {
-        &self.mover
+    pub const fn driver(&self) -> &PortDriver {
+        &self.driver
     }
 
     /// Does what there is to do; says whether that was anything.
@@ -95,18 +95,18 @@ impl Hand {
             return true;
         }
         let mut busy = self.obey(now);
-        match self.mover.poll(now, &mut self.arrived) {
+        match self.driver.poll(now, &mut self.arrived) {
             Ok(polled) => busy |= polled,
             Err(error) => return self.fail(error),
         }
         busy |= self.hear(take);
         if self.uses_due <= now {
-            self.mover.tell_uses();
-            self.mover.retry(now);
+            self.driver.tell_uses();
+            self.driver.retry(now);
             self.uses_due = now + USES_EVERY;
         }
-        let has_sent = self.end.has_told() && self.mover.has_moved();
-        self.end.show(self.mover.is_idle(), has_sent && self.mover.station().has_sent());
+        let has_sent = self.end.has_told() && self.driver.has_moved();
+        self.end.show(self.driver.is_idle(), has_sent && self.driver.station().has_sent());
         if self.tally_due <= now {
             self.publish();
             self.tally_due = now + TALLY_EVERY;
@@ -119,13 +119,13 @@ impl Hand {
         let mut has_acted = false;
         while let Some(order) = self.end.poll() {
             match order {
-                Order::Act(action) => self.mover.carry_out(now, action),
+                Order::Act(action) => self.driver.carry_out(now, action),
                 Order::Know(facts) => self.facts = facts,
             }
             has_acted = true;
         }
         if has_acted {
-            self.mover.show_changes();
+            self.driver.show_changes();
         }
         has_acted
     }
@@ -133,29 +133,29 @@ impl Hand {
     /// Tells the lead what has come. The port is the lead's to look at.
     fn hear(&mut self, take: Take<'_>) -> bool {
         let busy = !self.arrived.is_empty();
-        let Self { mover, arrived, end, .. } = self;
+        let Self { driver, arrived, end, .. } = self;
         end.tell_news(arrived.news.drain(..));
         let mut untold = 0;
         for received in arrived.packets.drain(..) {
             if !take(received.packet.bytes())
-                && mover.is_for_us(&received)
-                && let Some(told) = told(mover, &received)
+                && driver.is_for_us(&received)
+                && let Some(told) = told(driver, &received)
             {
                 untold += u64::from(!end.tell(told));
             }
-            mover.recycle(received);
+            driver.recycle(received);
         }
         let too_big = arrived.too_big.drain(..).map(|(packet, mtu)| Told::TooBig(packet, mtu));
         for told in arrived.misses.drain(..).map(Told::Miss).chain(too_big) {
             untold += u64::from(!end.tell(told));
         }
-        mover.counts.untold += untold;
+        driver.counts.untold += untold;
         (arrived.port_changed, arrived.reregister) = (false, false);
         busy
     }
 
     fn publish(&mut self) {
-        let tally = self.mover.tally();
+        let tally = self.driver.tally();
         if *self.tally.current() != tally {
             self.tally.publish(tally);
         }
@@ -170,18 +170,18 @@ impl Hand {
 }
 
 /// A packet that no socket took, for control.
-fn told(mover: &Mover, received: &Received) -> Option<Told> {
-    let from = mover.from(received)?;
+fn told(driver: &PortDriver, received: &Received) -> Option<Told> {
+    let from = driver.from(received)?;
     Some(Told::Packet(received.ether_type, received.packet.bytes().to_vec(), from))
 }
 
 impl Side for Hand {
-    fn mover(&self) -> &Mover {
-        &self.mover
+    fn driver(&self) -> &PortDriver {
+        &self.driver
     }
 
-    fn mover_mut(&mut self) -> &mut Mover {
-        &mut self.mover
+    fn driver_mut(&mut self) -> &mut PortDriver {
+        &mut self.driver
     }
 
     fn tell_use(&mut self, now: Time, next_hop: IpAddr) {
@@ -200,7 +200,7 @@ impl Side for Hand {
             return false;
         }
         let packets = &mut self.arrived.packets;
-        let busy = match self.mover.poll_packets(packets, take) {
+        let busy = match self.driver.poll_packets(packets, take) {
             Ok(busy) => busy,
             Err(error) => return self.fail(error),
         };
@@ -226,7 +226,7 @@ impl Side for Hand {
 
     fn refuse(&mut self, _: Time, packet: &[u8]) {
         let is_told = self.end.tell(Told::Unheard(packet.to_vec()));
-        self.mover.counts.untold += u64::from(!is_told);
+        self.driver.counts.untold += u64::from(!is_told);
     }
 
     fn take_called(&mut self) -> u32 {
@@ -234,7 +234,7 @@ impl Side for Hand {
     }
 
     fn has_sent(&self, _: Time) -> bool {
-        self.mover.has_moved() && self.end.has_told()
+        self.driver.has_moved() && self.end.has_told()
     }
 
     fn own(&self) -> BTreeSet<IpAddr> {

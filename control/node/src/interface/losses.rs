@@ -1,7 +1,7 @@
 //! What a device says that it has lost, and what it has kept for too long: every wait for it has an
 //! end, and without what an interface needs there, it is opened anew.
 
-use super::mover::Mover;
+use super::port_driver::PortDriver;
 use pollux_verbs::time::Time;
 use pollux_verbs::*;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 /// How long a device may take to give back what it has of a queue pair that ends.
 pub(super) const BACK_MAX: Duration = Duration::from_secs(5);
 
-impl Mover {
+impl PortDriver {
     /// What the device says is lost for good; nothing of the interface can go on without it.
     pub(super) fn check_loss(&self, event: &AsyncEvent) -> Result<(), VerbsError> {
         let lost = |what, why| Err(VerbsError::Lost { what, why });

@@ -1,14 +1,14 @@
 //! An interface that runs: what control decides, carried out at a device.
 //!
 //! ```text
-//!   device --> mover --arrived--> control --actions, datagrams, packets--> mover --> device
-//!                                    ^ |
-//!                                    | +--actions--> crew ==ring==> hand: mover --> device
-//!                                    +---------told-------<=ring=== hand: mover <-- device
+//!   device --> port driver --arrived--> control --actions, frames, MADs--> port driver --> device
+//!                                        ^ |
+//!                                        | +--actions--> crew ==ring==> hand: port driver
+//!                                        +---------told-------<=ring=== hand: port driver
 //! ```
 //!
-//! 1. [`mover`]: the device and all that a worker has there; [`gsi`]: the interface's queue pair 1;
-//!    [`in_band`]: what stands in for that on Ethernet;
+//! 1. [`port_driver`]: the device and all that a worker has there; [`gsi`]: the interface's queue
+//!    pair 1; [`in_band`]: what stands in for that on Ethernet;
 //! 2. `actions` and [`sending`]: what control, and the host, want to be done;
 //! 3. [`sockets`]: the quick way for whoever serves sockets here;
 //! 4. [`echo`]: requests of ours, for `pollux ping`;
@@ -32,7 +32,7 @@ mod handles;
 pub mod in_band;
 mod line;
 mod losses;
-pub mod mover;
+pub mod port_driver;
 pub mod sending;
 mod sleep;
 pub mod sockets;
@@ -46,7 +46,6 @@ use crate::port::Place;
 use crew::Crew;
 use echo::{EchoId, Echoes, Outcome};
 use line::Told;
-use mover::{Arrived, DeviceError, Mover, Terms};
 use pollux_control::bounded::Queue;
 use pollux_control::interface as control;
 use pollux_control::interface::{Delivery, Worker};
@@ -57,6 +56,7 @@ use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::address::Scope;
 use pollux_wire::ip::ipoib::{EtherType, IpoibHeader};
+use port_driver::{Arrived, DeviceError, PortDriver, Terms};
 use sockets::{Take, Used};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -79,7 +79,7 @@ pub struct Interface {
     /// When control has something to do though it is told nothing: asking costs more than all else
     /// that an idle turn does.
     control_due: Option<Time>,
-    mover: Mover,
+    driver: PortDriver,
     crew: Crew,
     arrived: Arrived,
     echoes: Echoes,
@@ -122,19 +122,19 @@ impl Interface {
         let mut rng = SeededRng::secret(seed);
         let message_bytes = (settings.mode != Mode::Ud).then_some(receive_mtu(settings));
         let terms = Terms { p_key: settings.pkey, scope: Scope::LINK_LOCAL, message_bytes };
-        let mut mover = Mover::new(place.into(), terms, rng.next_u64())?;
+        let mut driver = PortDriver::new(place.into(), terms, rng.next_u64())?;
         let mut crew = Crew::default();
         let hands = (1..settings.workers).map(|number| {
-            let whose = (Worker(number), &mut mover);
+            let whose = (Worker(number), &mut driver);
             Hand::join(now, &mut crew, whose, terms, rng.next_u64())
         });
         let hands = hands.collect::<Result<Vec<_>, _>>()?;
-        let config = config(settings, &mover);
+        let config = config(settings, &driver);
         let mut interface = Self {
             control: control::Interface::new(now, config, rng.next_u64()),
             is_told: true,
             control_due: None,
-            mover,
+            driver,
             crew,
             arrived: Arrived { port_changed: true, ..Arrived::default() },
             echoes: Echoes::default(),
@@ -156,13 +156,13 @@ impl Interface {
     }
 
     /// What is moved, to be shown.
-    pub fn mover(&self) -> &Mover {
-        &self.mover
+    pub fn driver(&self) -> &PortDriver {
+        &self.driver
     }
 
     /// What each of its workers has moved. Of hands it is known with a short delay.
     pub fn tallies(&self) -> impl Iterator<Item = (Worker, Tally)> {
-        [(Worker::LEAD, self.mover.tally())].into_iter().chain(self.crew.tallies())
+        [(Worker::LEAD, self.driver.tally())].into_iter().chain(self.crew.tallies())
     }
 
     /// Why it does not run any more, if that is so.
@@ -180,7 +180,7 @@ impl Interface {
 
     /// The same, where somebody takes packets before control does.
     fn turn(&mut self, now: Time, take: Take<'_>) -> bool {
-        let polled = self.mover.poll(now, &mut self.arrived);
+        let polled = self.driver.poll(now, &mut self.arrived);
         let stepped = polled
             .and_then(|busy| Ok(self.hear(now, take)? | busy))
             .and_then(|busy| Ok(self.hear_hands(now)? | busy));
@@ -198,8 +198,8 @@ impl Interface {
             busy = true;
         }
         if self.uses_due <= now {
-            self.mover.tell_uses();
-            self.mover.retry(now);
+            self.driver.tell_uses();
+            self.driver.retry(now);
             self.crew.publish(|| self.control.facts());
             self.uses_due = now + USES_EVERY;
         }
@@ -244,7 +244,7 @@ impl Interface {
 
     /// Whether nothing is left to be said.
     fn is_idle(&self) -> bool {
-        !self.control.is_up() && self.held.is_none() && self.mover.is_idle()
+        !self.control.is_up() && self.held.is_none() && self.driver.is_idle()
     }
 
     /// When there is something to do though nothing comes.
@@ -310,7 +310,7 @@ impl Interface {
         let mut arrived = std::mem::take(&mut self.arrived);
         let busy = !arrived.is_empty();
         if arrived.port_changed {
-            let port = self.mover.port()?;
+            let port = self.driver.port()?;
             self.tell().handle_port(now, &port);
         }
         if arrived.reregister {
@@ -323,7 +323,7 @@ impl Interface {
             if !take(received.packet.bytes()) {
                 self.hear_packet(now, &received);
             }
-            self.mover.recycle(received);
+            self.driver.recycle(received);
         }
         for (connection, news) in arrived.news.drain(..) {
             self.tell().handle_connection(now, connection, &news);
@@ -340,13 +340,13 @@ impl Interface {
     }
 
     fn hear_packet(&mut self, now: Time, received: &Received) {
-        if !self.mover.is_for_us(received) {
+        if !self.driver.is_for_us(received) {
             return;
         }
-        let Some(from) = self.mover.from(received) else { return };
+        let Some(from) = self.driver.from(received) else { return };
         let (ether_type, packet) = (received.ether_type, received.packet.bytes());
         if ether_type == EtherType::IN_BAND_MAD {
-            if let Some(envelope) = self.mover.management_in(received) {
+            if let Some(envelope) = self.driver.management_in(received) {
                 self.tell().handle_mad(now, &envelope);
             }
             return;
@@ -381,17 +381,17 @@ impl Interface {
         let mut busy = false;
         while let Some(action) = self.control.poll_action() {
             if let Some(action) = self.crew.assign(action) {
-                self.mover.carry_out(now, action);
+                self.driver.carry_out(now, action);
             }
             busy = true;
         }
         if busy {
-            self.mover.show_changes();
+            self.driver.show_changes();
             self.crew.publish(|| self.control.facts());
         }
         busy |= self.send_mads(now);
         while let Some(outgoing) = self.control.poll_frame() {
-            self.mover.send(&outgoing);
+            self.driver.send(&outgoing);
             busy = true;
         }
         while let Some(delivery) = self.control.poll_delivery() {
@@ -420,7 +420,7 @@ impl Interface {
         self.held = None;
         let mut busy = false;
         while let Some(envelope) = self.control.poll_mad() {
-            self.mover.send_mad(&envelope);
+            self.driver.send_mad(&envelope);
             busy = true;
         }
         busy
@@ -428,9 +428,9 @@ impl Interface {
 }
 
 /// What an interface with these settings is to control.
-fn config(settings: &InterfaceSettings, mover: &Mover) -> control::InterfaceConfig {
-    let guid = mover.node_guid();
-    let peer = match mover.acks_when_polled() {
+fn config(settings: &InterfaceSettings, driver: &PortDriver) -> control::InterfaceConfig {
+    let guid = driver.node_guid();
+    let peer = match driver.acks_when_polled() {
         true => PeerConfig::of_polled(guid),
         false => PeerConfig::of(guid),
     };
@@ -445,11 +445,11 @@ fn config(settings: &InterfaceSettings, mover: &Mover) -> control::InterfaceConf
         peer: PeerConfig {
             policy: policy(settings.mode),
             receive_mtu: receive_mtu(settings),
-            migrates: mover.migrates(),
+            migrates: driver.migrates(),
             ..peer
         },
         policies: settings.peer.iter().map(|one| (one.address, policy(one.mode))).collect(),
-        ..control::InterfaceConfig::new(guid, mover.qpn(), settings.pkey)
+        ..control::InterfaceConfig::new(guid, driver.qpn(), settings.pkey)
     }
 }
 

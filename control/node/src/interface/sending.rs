@@ -3,7 +3,7 @@
 //! What the station refuses comes back with the reason. A full queue makes a packet wait; one that
 //! has no way goes to control, which finds one; the rest is counted.
 
-use super::mover::{Mover, WAITING_MAX};
+use super::port_driver::{PortDriver, WAITING_MAX};
 use pollux_control::interface::{By, DatagramWay, Outgoing};
 use pollux_dataplane::ipoib;
 use pollux_dataplane::neighbor::{Datagram, Route};
@@ -27,7 +27,7 @@ pub enum NotSent {
     Unreachable,
 }
 
-impl Mover {
+impl PortDriver {
     /// Sends a packet of control's.
     pub fn send(&mut self, outgoing: &Outgoing) {
         let route = match outgoing.by {

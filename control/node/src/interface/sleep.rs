@@ -1,7 +1,7 @@
 //! What ends the sleep of a worker that has nothing to do: its devices, where they can.
 
 use super::Interface;
-use super::mover::Mover;
+use super::port_driver::PortDriver;
 use super::sockets::Side;
 use pollux_verbs::Arm;
 use std::time::Duration;
@@ -13,7 +13,7 @@ impl Interface {
     /// Asks the device to wake who sleeps there when something comes; says whether it can. Whoever
     /// sleeps looks once more before.
     pub fn arm(&mut self) -> bool {
-        self.mover.arm()
+        self.driver.arm()
     }
 
     /// Sleeps at the device until something comes, and not longer than this; with hands not for
@@ -21,17 +21,17 @@ impl Interface {
     pub fn wait(&mut self, longest: Duration) {
         let longest = if self.crew.is_empty() { longest } else { longest.min(HEAR_EVERY) };
         // What went wrong there the next step says.
-        let _ = self.mover.device.wait(longest);
+        let _ = self.driver.device.wait(longest);
     }
 
     /// Whether nothing is left that was given to it to be sent, here or at the device.
     pub fn is_drained(&self, now: pollux_verbs::time::Time) -> bool {
         let has_sent = self.crew.has_sent() && self.has_sent(now);
-        self.failed.is_some() || has_sent && self.mover.station().has_sent()
+        self.failed.is_some() || has_sent && self.driver.station().has_sent()
     }
 }
 
-impl Mover {
+impl PortDriver {
     fn arm(&mut self) -> bool {
         let queues = [Some(self.station.cq()), self.management.cq()];
         let armed = queues.into_iter().flatten().map(|cq| self.device.arm(cq, Arm::Any));

@@ -13,7 +13,7 @@
 //! came that is control's. To look costs as much as several packets do.
 
 use super::Interface;
-use super::mover::Mover;
+use super::port_driver::PortDriver;
 use super::sending::{NotSent, destination};
 use pollux_control::address::NextHop;
 use pollux_control::interface::Delivery;
@@ -40,10 +40,10 @@ pub type Take<'a> = &'a mut dyn FnMut(&[u8]) -> bool;
 /// What a worker has of an interface.
 pub trait Side {
     /// What moves its packets.
-    fn mover(&self) -> &Mover;
+    fn driver(&self) -> &PortDriver;
 
     /// The same, to be moved.
-    fn mover_mut(&mut self) -> &mut Mover;
+    fn driver_mut(&mut self) -> &mut PortDriver;
 
     /// Packets go to a neighbor, which control is to know now and then.
     fn tell_use(&mut self, now: Time, next_hop: IpAddr);
@@ -68,7 +68,7 @@ pub trait Side {
 
     /// Whether another packet can leave now.
     fn has_room(&self) -> bool {
-        self.mover().waiting.is_empty()
+        self.driver().waiting.is_empty()
     }
 
     /// Workers of the interface that have to hear something since this was asked, a bit each: they
@@ -79,31 +79,31 @@ pub trait Side {
     /// the place of an earlier one that was not sent.
     #[inline]
     fn draft(&mut self, bytes: usize) -> Option<&mut [u8]> {
-        self.mover_mut().draft(bytes)
+        self.driver_mut().draft(bytes)
     }
 
     /// The packet that was written there.
     #[inline]
     fn drafted(&self) -> &[u8] {
-        self.mover().drafted()
+        self.driver().drafted()
     }
 
     /// Sends it, at the latest with [`Side::flush`].
     #[inline]
     fn send_draft(&mut self, now: Time) -> Result<(), NotSent> {
-        let next_hop = self.mover_mut().send_draft()?;
+        let next_hop = self.driver_mut().send_draft()?;
         self.tell_use(now, next_hop);
         Ok(())
     }
 
     /// Lets go what was sent.
     fn flush(&mut self) {
-        self.mover_mut().flush();
+        self.driver_mut().flush();
     }
 
     /// Sends a packet of this host.
     fn send(&mut self, now: Time, packet: &[u8]) -> Result<(), NotSent> {
-        let sent = self.mover_mut().send_packet(packet);
+        let sent = self.driver_mut().send_packet(packet);
         if let (Ok(()), Some((_, next_hop))) = (sent, destination(packet)) {
             self.tell_use(now, next_hop);
         }
@@ -116,7 +116,7 @@ pub trait Side {
 
     /// The longest packet that goes to a neighbor now, if it is known.
     fn route_mtu(&mut self, neighbor: IpAddr) -> Option<u32> {
-        self.mover_mut().route_mtu(neighbor)
+        self.driver_mut().route_mtu(neighbor)
     }
 
     /// Our addresses that packets may be sent from.
@@ -133,12 +133,12 @@ pub trait Side {
 }
 
 impl Side for Interface {
-    fn mover(&self) -> &Mover {
-        &self.mover
+    fn driver(&self) -> &PortDriver {
+        &self.driver
     }
 
-    fn mover_mut(&mut self) -> &mut Mover {
-        &mut self.mover
+    fn driver_mut(&mut self) -> &mut PortDriver {
+        &mut self.driver
     }
 
     fn tell_use(&mut self, now: Time, next_hop: IpAddr) {
@@ -156,7 +156,7 @@ impl Side for Interface {
             return false;
         }
         let packets = &mut self.arrived.packets;
-        let busy = match self.mover.poll_packets(packets, take) {
+        let busy = match self.driver.poll_packets(packets, take) {
             Ok(busy) => busy,
             Err(error) => return self.fail(error),
         };
@@ -190,7 +190,7 @@ impl Side for Interface {
 
     fn has_sent(&self, now: Time) -> bool {
         let control = &self.control;
-        self.mover.has_moved()
+        self.driver.has_moved()
             && self.crew.is_heard()
             && control.neighbor_rows(now).all(|row| row.pending == 0)
             && control.peer_rows().all(|row| row.pending == 0)
@@ -237,7 +237,7 @@ impl Used {
     }
 }
 
-impl Mover {
+impl PortDriver {
     /// Takes packets that have come, for sockets first, and lets go those that waited.
     #[inline(always)]
     pub(super) fn poll_packets(

@@ -1,7 +1,7 @@
 //! What a worker has moved and not moved, as a value that another thread can show; and which
 //! connections that was by, which control wants to know.
 
-use super::mover::{Counts, Mover};
+use super::port_driver::{Counts, PortDriver};
 use pollux_control::interface::{ConnectionKey, ConnectionNews};
 use pollux_dataplane::ipoib::{ConnectionUse, Traffic};
 use pollux_dataplane::reason::{PacketDrops, Refusals};
@@ -26,7 +26,7 @@ pub struct Tally {
     pub refused: Option<String>,
 }
 
-impl Mover {
+impl PortDriver {
     /// What it has moved.
     pub fn tally(&self) -> Tally {
         Tally {

@@ -132,9 +132,9 @@ impl Work for Duty {
     }
 
     fn packets(&mut self) -> u64 {
-        let hands: Vec<_> = self.hands.iter().map(|(_, one)| one.mover()).collect();
+        let hands: Vec<_> = self.hands.iter().map(|(_, one)| one.driver()).collect();
         let traffic = self.interfaces.all.values().flat_map(|named| &named.interface);
-        let traffic = traffic.map(Interface::mover).chain(hands);
+        let traffic = traffic.map(Interface::driver).chain(hands);
         let traffic = traffic.map(|one| one.station().traffic());
         let sum = traffic.fold(0, |sum, one| {
             let sent = one.datagrams_sent + one.connected_sent;

@@ -21,7 +21,7 @@
 use super::REOPEN_EVERY;
 use crate::config::InterfaceSettings;
 use crate::device::{self, OpenError, Opened};
-use crate::interface::mover::DeviceError;
+use crate::interface::port_driver::DeviceError;
 use crate::interface::{Hand, Interface};
 use crate::port::{Place, SharedPort};
 use pollux_control::interface::Worker;
@@ -423,7 +423,7 @@ mod tests {
         /// What tells one interface of a name from the next.
         fn qpn(&self, name: &str) -> Option<pollux_wire::address::Qpn> {
             let interface = self.interfaces.all[name].interface.as_ref();
-            interface.ok().map(|interface| interface.mover().qpn())
+            interface.ok().map(|interface| interface.driver().qpn())
         }
     }
 

@@ -320,7 +320,7 @@ fn drops(name: &str, one: &Interface) -> Vec<Value> {
             ("untold", counts.untold),
             ("mads_unsent", mads_unsent),
         ];
-        moved.into_iter().for_each(|(why, times)| count("mover", why, times));
+        moved.into_iter().for_each(|(why, times)| count("port_driver", why, times));
     }
     one.control().drop_rows().for_each(|(of, why, times)| count(of, why, times));
     let dropped = all.into_iter().filter(|(_, count)| *count > 0);

@@ -280,7 +280,7 @@ fn we_with_linux(test: &str) -> Option<BTreeMap<&'static str, Fields>> {
     let (ours, theirs) = (meeting.hosts.link_local(0), meeting.link_local());
     meeting.hosts.must_answer(0, &theirs, 56);
     meeting.linux(&format!("ip neigh flush dev ib0; wait_for 10 ping -c1 -W1 {ours}%ib0"));
-    let lid = meeting.hosts.hosts[0].mover().port().expect("it is there").lid.0.to_string();
+    let lid = meeting.hosts.hosts[0].driver().port().expect("it is there").lid.0.to_string();
     meeting.leave();
     let Meeting { fabric, guest, hosts, .. } = meeting;
     drop((guest, hosts));

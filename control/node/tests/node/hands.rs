@@ -350,8 +350,8 @@ fn whatever_happens_every_worker_reaches_everybody_afterwards() {
 fn end(world: &mut World) {
     world.pass(Duration::from_secs(1));
     for team in &world.teams {
-        let movers = team.hands.iter().map(Hand::mover).chain([team.lead().mover()]);
-        let used: Vec<_> = movers.map(|mover| mover.station().buffers_in_use()).collect();
+        let drivers = team.hands.iter().map(Hand::driver).chain([team.lead().driver()]);
+        let used: Vec<_> = drivers.map(|driver| driver.station().buffers_in_use()).collect();
         assert!(used.iter().all(|used| *used == 0), "{used:?}");
     }
     let now = world.now();

@@ -6,7 +6,7 @@ use crate::host::Hosts;
 use pollux_control::interface::Action;
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_node::interface::Side;
-use pollux_node::interface::mover::{Arrived, Mover, Terms};
+use pollux_node::interface::port_driver::{Arrived, PortDriver, Terms};
 use pollux_node::port::{Place, SharedPort};
 use pollux_verbs::time::Time;
 use pollux_verbs::{AsyncEvent, CompletionKind, CompletionStatus, VerbsError};
@@ -51,7 +51,9 @@ fn an_adapter_whose_management_is_not_for_programs_is_refused_with_what_to_use_i
         with(&illness, |it| it.lacks_gsi = true);
         let refusal = match is_shared {
             true => SharedPort::new(opened).err().map(|error| error.to_string()),
-            false => Mover::new(Place::Own(opened), TERMS, 1).err().map(|error| error.to_string()),
+            false => {
+                PortDriver::new(Place::Own(opened), TERMS, 1).err().map(|error| error.to_string())
+            }
         };
         let refusal = refusal.expect("there is no interface");
         assert!(refusal.contains("no queue pair 1 for programs"), "{refusal}");
@@ -93,14 +95,14 @@ fn a_connection_ends_in_time_though_the_device_does_not_tell() {
     let now = hosts.now();
     hosts.hosts[0].leave(now);
     let rows = |hosts: &Hosts| hosts.hosts[0].control().connection_rows().count();
-    hosts.until("stopped", |hosts| hosts.hosts[0].mover().station().is_stopped());
+    hosts.until("stopped", |hosts| hosts.hosts[0].driver().station().is_stopped());
     assert_eq!(rows(&hosts), 1, "the device still has something of it");
     // Neither may goodbyes take so long.
     for round in 1..10 {
         hosts.hosts[0].step(now + LATE * round);
     }
     assert_eq!(hosts.hosts[0].failed(), None);
-    assert_eq!((rows(&hosts), hosts.hosts[0].mover().counts().given_up), (0, 1));
+    assert_eq!((rows(&hosts), hosts.hosts[0].driver().counts().given_up), (0, 1));
     assert_eq!(hosts.hosts[0].failed(), None);
 }
 
@@ -137,31 +139,31 @@ fn completions_that_come_twice_are_survived() {
 fn a_thousand_management_datagrams_at_once_all_leave() {
     let fabric = Running::start("a_thousand_management_datagrams", 1, Manager::Ours);
     let opened = pollux_node::open(&fabric.port(1)).expect("the port is free");
-    let mover = Mover::new(opened.into(), TERMS, 1);
-    let mut mover = mover.expect("it has all it needs");
-    while mover.port().expect("it is there").state != PortState::ACTIVE {
-        mover.poll(Time::START, &mut Arrived::default()).expect("it works");
+    let driver = PortDriver::new(opened.into(), TERMS, 1);
+    let mut driver = driver.expect("it has all it needs");
+    while driver.port().expect("it is there").state != PortState::ACTIVE {
+        driver.poll(Time::START, &mut Arrived::default()).expect("it works");
     }
-    let peer = MadAddress::gsi(mover.port().expect("it is there").sm_lid, 0, PKey::DEFAULT);
+    let peer = MadAddress::gsi(driver.port().expect("it is there").sm_lid, 0, PKey::DEFAULT);
     let mad = CmMessage::Dreq(Dreq::default()).emit_mad(0x0123_4567_89ab_cdef);
     for _ in 0..1000 {
-        mover.send_mad(&Envelope { peer, mad });
+        driver.send_mad(&Envelope { peer, mad });
     }
-    while !mover.is_idle() {
-        mover.poll(Time::START, &mut Arrived::default()).expect("it works");
+    while !driver.is_idle() {
+        driver.poll(Time::START, &mut Arrived::default()).expect("it works");
     }
-    assert_eq!(mover.mads_unsent(), 0);
+    assert_eq!(driver.mads_unsent(), 0);
 }
 
 #[test]
 fn a_port_that_went_down_and_up_at_once_is_taken_for_forgotten() {
     let fabric = Running::start("a_port_that_went_down_and_up", 1, Manager::Ours);
     let (opened, illness) = ailing(&fabric.port(1));
-    let mover = Mover::new(opened.into(), TERMS, 1);
-    let mut mover = mover.expect("it has all it needs");
+    let driver = PortDriver::new(opened.into(), TERMS, 1);
+    let mut driver = driver.expect("it has all it needs");
     with(&illness, |it| it.events.extend([AsyncEvent::PortError(1), AsyncEvent::PortActive(1)]));
     let mut arrived = Arrived::default();
-    mover.poll(Time::START, &mut arrived).expect("it works");
+    driver.poll(Time::START, &mut arrived).expect("it works");
     assert!(arrived.port_changed && arrived.reregister);
 }
 
@@ -174,12 +176,12 @@ fn what_a_device_refuses_is_said_and_tried_again() {
     let devices = vec![(first, "10.0.0.1/24"), (second, "10.0.0.2/24")];
     let mut hosts = Hosts::opened(devices, "mode = 'ud'");
     hosts.come_up();
-    let undone: Vec<_> = hosts.hosts[0].mover().undone().collect();
+    let undone: Vec<_> = hosts.hosts[0].driver().undone().collect();
     let is_attach = |action: &Action| matches!(action, Action::Attach { .. });
     assert!(!undone.is_empty() && undone.iter().all(|(action, _)| is_attach(action)));
     assert!(undone[0].1.to_string().contains("attach_multicast"), "{}", undone[0].1);
     with(&illness, |it| it.refuses.clear());
-    hosts.until("all is done", |hosts| hosts.hosts[0].mover().undone().next().is_none());
+    hosts.until("all is done", |hosts| hosts.hosts[0].driver().undone().next().is_none());
     // Whoever asks for it does so by its groups.
     let peer = hosts.link_local(0);
     hosts.must_answer(1, &peer, 56);

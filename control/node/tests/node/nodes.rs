@@ -78,7 +78,7 @@ fn connected(test: &str, mode: &str, qp_type: QpType) {
         let rows = hosts.connections(host);
         let [row] = &rows[..] else { panic!("{rows:?}") };
         assert_eq!((row.qp_type, row.mtu, row.may_send), (qp_type, 65_520, true));
-        let counts = hosts.hosts[host].mover().connection_use(row.connection).expect("it is open");
+        let counts = hosts.hosts[host].driver().connection_use(row.connection).expect("it is open");
         assert!(counts.sent >= 4 && counts.received >= 4, "{counts:?}");
     }
     assert_eq!(hosts.ping(0, "10.0.0.2", 65_520 - 27), Outcome::NotSent(NotSent::TooBig(65_520)));

@@ -148,7 +148,7 @@ fn the_manager_dies_and_another_takes_over() {
     let linux_lid = u16::from_str_radix(linux_lid.trim().trim_start_matches("0x"), 16);
     let linux_lid = linux_lid.expect("a number");
     meeting.hosts.until("another administrator", |hosts| {
-        hosts.hosts[0].mover().port().is_ok_and(|port| port.sm_lid.0 == linux_lid)
+        hosts.hosts[0].driver().port().is_ok_and(|port| port.sm_lid.0 == linux_lid)
     });
     meeting.linux("ip neigh flush dev ib0; ip link set ib0 down; ip link set ib0 up");
     meeting.linux("wait_carrier ib0");

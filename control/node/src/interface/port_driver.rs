@@ -1,8 +1,8 @@
-//! What moves an interface's packets: its device, and all that it has there.
+//! The port driver of an interface: its device, and everything that a worker has there.
 //!
-//! The mover takes what has come, for control to see ([`Arrived`]), and does what control says
-//! (`actions`, `sending`). It decides nothing. What a device refuses is a counted drop, or a state
-//! with a reason; a device that is gone ends it.
+//! A port driver takes what has come, for control to see ([`Arrived`]), and carries out control's
+//! actions (`actions`, `sending`). It decides nothing. A refusal by the device is a counted drop,
+//! or a state with a reason; the loss of the device ends the port driver.
 
 use super::actions::Subject;
 use super::handles::Handles;
@@ -123,7 +123,7 @@ pub(super) struct Known {
     pub(super) handle: Option<(AddressVector, Ah)>,
 }
 
-/// What a mover is for.
+/// What a port driver is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// The partition.
@@ -135,7 +135,7 @@ pub struct Terms {
 }
 
 /// A device and all that a worker of an interface has there.
-pub struct Mover {
+pub struct PortDriver {
     pub(super) device: Box<dyn Device + Send>,
     pub(super) port: u8,
     pub(super) pd: Pd,
@@ -197,7 +197,7 @@ pub struct Counts {
     pub untold: u64,
 }
 
-impl Mover {
+impl PortDriver {
     /// All that an interface needs at a device, stopped. The seed is to be unknown to others.
     pub fn new(place: Place, terms: Terms, seed: u64) -> Result<Self, DeviceError> {
         Self::at(place.take()?, terms, seed)
@@ -483,7 +483,7 @@ impl Mover {
     }
 }
 
-impl Drop for Mover {
+impl Drop for PortDriver {
     /// As long as the device may write to buffers nobody gets them, and their memory stays. So it
     /// is told that all has come to an end; what it refuses stays as it is.
     fn drop(&mut self) {
