@@ -378,7 +378,7 @@ impl Host {
         config: &StackConfig,
         seed: impl Fn() -> u64,
     ) -> Result<(Self, Vec<Self>), DeviceError> {
-        let (lead, hands) = node::Interface::with_hands(now, place, settings, seed())?;
+        let (lead, hands) = node::Interface::with_workers(now, place, settings, seed())?;
         let mut ways = among(Deal::among(settings.workers)).into_iter();
         let mut host = |post| {
             let stack = Stack::new(config.clone(), seed());

@@ -4,7 +4,7 @@ use pollux_control::interface as control;
 use pollux_control::interface::Delivery;
 use pollux_node::interface::port_driver::PortDriver;
 use pollux_node::interface::sockets::Take;
-use pollux_node::interface::{Hand, Interface, Side};
+use pollux_node::interface::{Interface, SecondaryWorker, Side};
 use pollux_verbs::VerbsError;
 use pollux_verbs::time::Time;
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ pub enum Post {
     /// The first worker's: with control, management and groups.
     Lead(Interface),
     /// Another's.
-    Hand(Hand),
+    Hand(SecondaryWorker),
 }
 
 impl Post {
@@ -63,7 +63,7 @@ macro_rules! of_either {
     ($post:ident.$call:ident($($argument:expr),*)) => {
         match $post {
             Self::Lead(one) => <Interface as Side>::$call(one, $($argument),*),
-            Self::Hand(one) => <Hand as Side>::$call(one, $($argument),*),
+            Self::Hand(one) => <SecondaryWorker as Side>::$call(one, $($argument),*),
         }
     };
 }

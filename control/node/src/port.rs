@@ -128,12 +128,12 @@ impl Inner {
         let mut received = Vec::new();
         let busy = self.gsi.poll(now, &mut *self.device, &mut received)?;
         for envelope in received {
-            self.hand_out(envelope);
+            self.dispatch(envelope);
         }
         Ok(busy)
     }
 
-    fn hand_out(&mut self, envelope: Envelope) {
+    fn dispatch(&mut self, envelope: Envelope) {
         match whose(&envelope, &self.p_keys).and_then(|number| self.seated.get_mut(number)) {
             Some(seated) => seated.mads.push(envelope),
             None => self.seated.iter_mut().for_each(|one| one.mads.push(envelope)),

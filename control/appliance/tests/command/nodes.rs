@@ -212,7 +212,7 @@ fn workers_share_the_interfaces_of_a_node_and_are_seen_from_outside() {
 fn several_workers_move_one_interface_and_find_another_fabric() {
     let cores = core_affinity::get_core_ids().expect("there are cores");
     let cores: Vec<_> = cores.iter().map(|core| core.id).take(2).collect();
-    let mut fabric = Running::new("hands", &["--topology", "single:2"]);
+    let mut fabric = Running::new("workers", &["--topology", "single:2"]);
     let text = |fabric: &Running, host| {
         let interface = interface(fabric, host, "ib0", "10.0.0");
         format!("[workers]\ncores = {cores:?}\n{interface}mode = \"rc\"\nworkers = 3\n")

@@ -1,8 +1,8 @@
-//! What the lead of an interface and one of its hands say to each other: a ring each way, and a few
+//! What the primary worker of an interface and one of its secondary workers say to each other: a ring each way, and a few
 //! words that both see.
 //!
 //! ```text
-//!   lead: Crew    --orders: what control wants, what it knows-->    hand
+//!   primary worker: Crew    --orders: what control wants, what it knows-->    secondary worker
 //!                 <--told: news of connections, packets, misses--
 //! ```
 //!
@@ -10,7 +10,7 @@
 //! in its order, up to a limit, beyond which the other side is taken for lost. A packet that finds
 //! no room is a counted drop.
 //!
-//! What a hand has no way for goes up, and is sent by the lead; so when the way of a hand changes,
+//! What a secondary worker has no way for goes up, and is sent by the primary worker; so when the way of a secondary worker changes,
 //! what it sends then may overtake what it sent before.
 
 use pollux_control::interface::{Action, ConnectionKey, ConnectionNews, Facts, From};
@@ -29,14 +29,14 @@ const TOLD_MAX: usize = 256;
 /// What waits for room, either way: more than all peers and connections give rise to at once.
 const WAITING_MAX: usize = 65_536;
 
-/// What a hand is to do, or to know.
+/// What a secondary worker is to do, or to know.
 #[derive(Debug)]
 pub(super) enum Order {
     Act(Action),
     Know(Arc<Facts>),
 }
 
-/// What a hand has for control.
+/// What a secondary worker has for control.
 #[derive(Debug)]
 pub(super) enum Told {
     News(ConnectionKey, ConnectionNews),
@@ -54,9 +54,9 @@ pub(super) enum Told {
 /// What both sides see.
 #[derive(Debug, Default)]
 struct Shared {
-    /// The lead wants an end, or is gone.
+    /// The primary worker wants an end, or is gone.
     is_over: AtomicBool,
-    /// The hand is gone, and all that it had at the device.
+    /// The secondary worker is gone, and all that it had at the device.
     is_gone: AtomicBool,
     failure: OnceLock<VerbsError>,
     /// Orders that were carried out. Written after the two below, and read before them.
@@ -65,39 +65,39 @@ struct Shared {
     has_sent: AtomicBool,
 }
 
-/// The lead's end.
-pub(super) struct LeadEnd {
+/// The primary worker's end.
+pub(super) struct PrimaryEnd {
     orders: Producer<Order>,
     waiting: VecDeque<Order>,
     told: Consumer<Told>,
     given: u64,
     /// Of those that were given, the last that others wait for.
     urgent: u64,
-    /// The hand was given something since that was asked.
+    /// The secondary worker was given something since that was asked.
     has_given: bool,
     shared: Arc<Shared>,
 }
 
-/// The hand's end.
-pub(super) struct HandEnd {
+/// The secondary worker's end.
+pub(super) struct SecondaryEnd {
     orders: Consumer<Order>,
     told: Producer<Told>,
     waiting: VecDeque<(ConnectionKey, ConnectionNews)>,
     done: u64,
-    /// What the lead was shown last: it looks at the same line of the cache.
+    /// What the primary worker was shown last: it looks at the same line of the cache.
     shown: Option<(bool, bool, u64)>,
-    /// The lead was told something since that was asked.
+    /// The primary worker was told something since that was asked.
     has_told: bool,
     shared: Arc<Shared>,
 }
 
 /// Both ends.
-pub(super) fn line() -> (LeadEnd, HandEnd) {
+pub(super) fn line() -> (PrimaryEnd, SecondaryEnd) {
     let (orders, ordered) = spsc::ring(ORDERS_MAX).expect("a power of two");
     let (teller, told) = spsc::ring(TOLD_MAX).expect("a power of two");
     let shared = Arc::new(Shared::default());
     let waiting = VecDeque::new();
-    let lead = LeadEnd {
+    let primary = PrimaryEnd {
         orders,
         waiting,
         told,
@@ -106,7 +106,7 @@ pub(super) fn line() -> (LeadEnd, HandEnd) {
         has_given: false,
         shared: Arc::clone(&shared),
     };
-    let hand = HandEnd {
+    let secondary = SecondaryEnd {
         orders: ordered,
         told: teller,
         waiting: VecDeque::new(),
@@ -115,16 +115,16 @@ pub(super) fn line() -> (LeadEnd, HandEnd) {
         has_told: false,
         shared,
     };
-    (lead, hand)
+    (primary, secondary)
 }
 
-impl LeadEnd {
+impl PrimaryEnd {
     /// Gives an order.
     pub(super) fn give(&mut self, order: Order) {
         self.waiting.push_back(order);
         self.given += 1;
         self.has_given = true;
-        self.hand_over();
+        self.fill_ring();
     }
 
     /// Gives an order that somebody waits for to be carried out.
@@ -138,13 +138,13 @@ impl LeadEnd {
         self.shared.done.load(Ordering::Acquire) < self.urgent && !self.is_gone()
     }
 
-    /// Whether the hand was given anything since this was asked: it may sleep.
+    /// Whether the secondary worker was given anything since this was asked: it may sleep.
     pub(super) const fn take_given(&mut self) -> bool {
         std::mem::replace(&mut self.has_given, false)
     }
 
     /// Fills the ring with what waits for room.
-    pub(super) fn hand_over(&mut self) {
+    pub(super) fn fill_ring(&mut self) {
         while let Some(order) = self.waiting.pop_front() {
             if let Err(order) = self.orders.push(order) {
                 return self.waiting.push_front(order);
@@ -152,12 +152,12 @@ impl LeadEnd {
         }
     }
 
-    /// The next thing that the hand has told.
+    /// The next thing that the secondary worker has told.
     pub(super) fn poll(&mut self) -> Option<Told> {
         self.told.pop()
     }
 
-    /// Why the hand is none any more, if that is so.
+    /// Why the secondary worker is none any more, if that is so.
     pub(super) fn check(&self) -> Result<(), VerbsError> {
         let lost = |why| Err(VerbsError::Lost { what: "worker", why });
         match self.shared.failure.get() {
@@ -202,13 +202,13 @@ impl LeadEnd {
     }
 }
 
-impl Drop for LeadEnd {
+impl Drop for PrimaryEnd {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-impl HandEnd {
+impl SecondaryEnd {
     /// The next order.
     pub(super) fn poll(&mut self) -> Option<Order> {
         let order = self.orders.pop()?;
@@ -230,7 +230,7 @@ impl HandEnd {
         }
     }
 
-    /// Whether the lead was told anything since this was asked: it may sleep.
+    /// Whether the primary worker was told anything since this was asked: it may sleep.
     pub(super) const fn take_told(&mut self) -> bool {
         std::mem::replace(&mut self.has_told, false)
     }
@@ -263,13 +263,13 @@ impl HandEnd {
         let _ = self.shared.failure.set(why.clone());
     }
 
-    /// Whether the lead wants an end, or is gone, or seems to be.
+    /// Whether the primary worker wants an end, or is gone, or seems to be.
     pub(super) fn is_over(&self) -> bool {
         self.shared.is_over.load(Ordering::Acquire) || self.waiting.len() > WAITING_MAX
     }
 }
 
-impl Drop for HandEnd {
+impl Drop for SecondaryEnd {
     fn drop(&mut self) {
         self.shared.is_gone.store(true, Ordering::Release);
     }
@@ -291,70 +291,73 @@ mod tests {
 
     #[test]
     fn orders_and_news_come_whole_and_in_order_however_full_the_rings_are() {
-        let (mut lead, mut hand) = line();
+        let (mut primary, mut secondary) = line();
         let count = 3 * ORDERS_MAX as u64;
         for connection in (0..count).map(ConnectionKey) {
-            lead.give(Order::Act(Action::Disconnect { connection }));
-            hand.tell_news([(connection, ConnectionNews::Ended)].into_iter());
+            primary.give(Order::Act(Action::Disconnect { connection }));
+            secondary.tell_news([(connection, ConnectionNews::Ended)].into_iter());
         }
-        assert!(!hand.tell(Told::Use(NOBODY)), "it finds no room, and overtakes nothing");
+        assert!(!secondary.tell(Told::Use(NOBODY)), "it finds no room, and overtakes nothing");
         let (mut ordered, mut told) = (Vec::new(), Vec::new());
         while (ordered.len() as u64) < count {
-            lead.hand_over();
-            ordered.extend(hand.poll().as_ref().map(key));
-            hand.tell_news(std::iter::empty());
-            while let Some(news) = lead.poll() {
+            primary.fill_ring();
+            ordered.extend(secondary.poll().as_ref().map(key));
+            secondary.tell_news(std::iter::empty());
+            while let Some(news) = primary.poll() {
                 let Told::News(key, ConnectionNews::Ended) = news else { panic!("{news:?}") };
                 told.push(key);
             }
         }
         let all: Vec<_> = (0..count).map(ConnectionKey).collect();
         assert_eq!((&ordered, &told), (&all, &all));
-        assert!(hand.tell(Told::Use(NOBODY)) && lead.check().is_ok());
+        assert!(secondary.tell(Told::Use(NOBODY)) && primary.check().is_ok());
     }
 
     #[test]
-    fn a_hand_is_idle_when_it_has_done_all_that_it_was_told() {
-        let (mut lead, mut hand) = line();
-        hand.show(true, true);
-        assert!(lead.is_idle() && lead.has_sent());
-        lead.give(Order::Know(Arc::default()));
-        assert!(!lead.is_idle() && !lead.has_sent(), "it was idle before it was told that");
-        assert!(hand.poll().is_some());
-        hand.show(false, true);
-        assert!(!lead.is_idle() && lead.has_sent());
-        assert!(hand.tell(Told::Use(NOBODY)) && !lead.has_sent(), "something is on its way here");
+    fn a_secondary_is_idle_when_it_has_carried_out_all_commands() {
+        let (mut primary, mut secondary) = line();
+        secondary.show(true, true);
+        assert!(primary.is_idle() && primary.has_sent());
+        primary.give(Order::Know(Arc::default()));
+        assert!(!primary.is_idle() && !primary.has_sent(), "it was idle before it was told that");
+        assert!(secondary.poll().is_some());
+        secondary.show(false, true);
+        assert!(!primary.is_idle() && primary.has_sent());
+        assert!(
+            secondary.tell(Told::Use(NOBODY)) && !primary.has_sent(),
+            "something is on its way here"
+        );
     }
 
     #[test]
     fn whoever_does_nothing_for_too_long_is_lost() {
-        let (mut lead, mut hand) = line();
+        let (mut primary, mut secondary) = line();
         let orders = ORDERS_MAX + WAITING_MAX;
-        (0..orders).for_each(|_| lead.give(Order::Know(Arc::default())));
-        assert!(lead.check().is_ok());
-        lead.give(Order::Know(Arc::default()));
-        assert!(lead.check().unwrap_err().to_string().contains("nothing that it is told"));
+        (0..orders).for_each(|_| primary.give(Order::Know(Arc::default())));
+        assert!(primary.check().is_ok());
+        primary.give(Order::Know(Arc::default()));
+        assert!(primary.check().unwrap_err().to_string().contains("nothing that it is told"));
         let news = |_| (ConnectionKey(1), ConnectionNews::Used { received: true });
-        hand.tell_news((0..TOLD_MAX + WAITING_MAX).map(news));
-        assert!(!hand.is_over());
-        hand.tell_news([news(0)].into_iter());
-        assert!(hand.is_over());
+        secondary.tell_news((0..TOLD_MAX + WAITING_MAX).map(news));
+        assert!(!secondary.is_over());
+        secondary.tell_news([news(0)].into_iter());
+        assert!(secondary.is_over());
     }
 
     #[test]
     fn each_side_sees_that_the_other_is_gone() {
-        let (lead, hand) = line();
-        drop(hand);
-        assert!(lead.is_gone() && lead.check().is_err());
-        lead.end();
-        assert!(lead.check().is_ok(), "it was to end");
-        let (lead, hand) = line();
-        assert!(!hand.is_over());
-        drop(lead);
-        assert!(hand.is_over());
-        let (lead, hand) = line();
-        hand.fail(&VerbsError::Lost { what: "adapter", why: "it is broken" });
-        drop(hand);
-        assert!(matches!(lead.check(), Err(VerbsError::Lost { what: "adapter", .. })));
+        let (primary, secondary) = line();
+        drop(secondary);
+        assert!(primary.is_gone() && primary.check().is_err());
+        primary.end();
+        assert!(primary.check().is_ok(), "it was to end");
+        let (primary, secondary) = line();
+        assert!(!secondary.is_over());
+        drop(primary);
+        assert!(secondary.is_over());
+        let (primary, secondary) = line();
+        secondary.fail(&VerbsError::Lost { what: "adapter", why: "it is broken" });
+        drop(secondary);
+        assert!(matches!(primary.check(), Err(VerbsError::Lost { what: "adapter", .. })));
     }
 }

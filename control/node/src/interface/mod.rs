@@ -3,8 +3,8 @@
 //! ```text
 //!   device --> port driver --arrived--> control --actions, frames, MADs--> port driver --> device
 //!                                        ^ |
-//!                                        | +--actions--> crew ==ring==> hand: port driver
-//!                                        +---------told-------<=ring=== hand: port driver
+//!                                        | +--actions--> crew ==ring==> secondary worker: port driver
+//!                                        +---------told-------<=ring=== secondary worker: port driver
 //! ```
 //!
 //! 1. [`port_driver`]: the device and all that a worker has there; [`gsi`]: the interface's queue
@@ -13,11 +13,11 @@
 //! 3. [`sockets`]: the quick way for whoever serves sockets here;
 //! 4. [`echo`]: requests of ours, for `pollux ping`;
 //! 5. `sleep`: what ends the sleep of a worker that has nothing to do;
-//! 6. [`Hand`]: a further worker of the interface; `line` what goes between it and the lead, `crew`
-//!    its lead's view of all of them, [`tally`] what each has moved.
+//! 6. [`SecondaryWorker`]: a further worker of the interface; `line` what goes between it and the primary worker, `crew`
+//!    its primary worker's view of all of them, [`tally`] what each has moved.
 //!
-//! An interface that several workers move is still one: its lead has control, queue pair 1, groups
-//! and the queue pair that its link address names. Each hand has connections of its own, which
+//! An interface that several workers move is still one: its primary worker has control, queue pair 1, groups
+//! and the queue pair that its link address names. Each secondary worker has connections of its own, which
 //! control makes for it.
 //!
 //! It has no clock and no thread: whoever runs it says what time it is, and calls
@@ -27,18 +27,18 @@ mod actions;
 mod crew;
 pub mod echo;
 pub mod gsi;
-mod hand;
 mod handles;
 pub mod in_band;
 mod line;
 mod losses;
 pub mod port_driver;
+mod secondary_worker;
 pub mod sending;
 mod sleep;
 pub mod sockets;
 pub mod tally;
 
-pub use hand::Hand;
+pub use secondary_worker::SecondaryWorker;
 pub use sockets::Side;
 
 use crate::config::{InterfaceSettings, Mode};
@@ -64,7 +64,7 @@ use tally::Tally;
 
 /// How often control is told which connections are used.
 const USES_EVERY: Duration = Duration::from_secs(1);
-/// How long management waits for hands whose queue pairs it speaks of, and how often it is looked
+/// How long management waits for secondary workers whose queue pairs it speaks of, and how often it is looked
 /// at whether it still has to.
 const MODIFY_MAX: Duration = Duration::from_millis(50);
 const MODIFY_LOOK: Duration = Duration::from_micros(50);
@@ -91,7 +91,7 @@ pub struct Interface {
     used: Used,
     /// When control is looked at, at the latest.
     look_at: Time,
-    /// Since when management waits for hands, and when it is looked at again.
+    /// Since when management waits for secondary workers, and when it is looked at again.
     held: Option<(Time, Time)>,
     is_leaving: bool,
     /// Why it does not run any more.
@@ -108,27 +108,27 @@ impl Interface {
         seed: u64,
     ) -> Result<Self, DeviceError> {
         let alone = InterfaceSettings { workers: 1, ..settings.clone() };
-        Self::with_hands(now, place, &alone, seed).map(|(interface, _)| interface)
+        Self::with_workers(now, place, &alone, seed).map(|(interface, _)| interface)
     }
 
     /// The same with as many workers as the settings say: the interface itself for the first, and a
-    /// hand for each other. A hand may go to another thread.
-    pub fn with_hands(
+    /// secondary worker for each other. A secondary worker may go to another thread.
+    pub fn with_workers(
         now: Time,
         place: impl Into<Place>,
         settings: &InterfaceSettings,
         seed: u64,
-    ) -> Result<(Self, Vec<Hand>), DeviceError> {
+    ) -> Result<(Self, Vec<SecondaryWorker>), DeviceError> {
         let mut rng = SeededRng::secret(seed);
         let message_bytes = (settings.mode != Mode::Ud).then_some(receive_mtu(settings));
         let terms = Terms { p_key: settings.pkey, scope: Scope::LINK_LOCAL, message_bytes };
         let mut driver = PortDriver::new(place.into(), terms, rng.next_u64())?;
         let mut crew = Crew::default();
-        let hands = (1..settings.workers).map(|number| {
+        let secondaries = (1..settings.workers).map(|number| {
             let whose = (Worker(number), &mut driver);
-            Hand::join(now, &mut crew, whose, terms, rng.next_u64())
+            SecondaryWorker::join(now, &mut crew, whose, terms, rng.next_u64())
         });
-        let hands = hands.collect::<Result<Vec<_>, _>>()?;
+        let secondaries = secondaries.collect::<Result<Vec<_>, _>>()?;
         let config = config(settings, &driver);
         let mut interface = Self {
             control: control::Interface::new(now, config, rng.next_u64()),
@@ -147,7 +147,7 @@ impl Interface {
             failed: None,
         };
         interface.step(now);
-        Ok((interface, hands))
+        Ok((interface, secondaries))
     }
 
     /// What is decided, to be shown.
@@ -160,7 +160,7 @@ impl Interface {
         &self.driver
     }
 
-    /// What each of its workers has moved. Of hands it is known with a short delay.
+    /// What each of its workers has moved. Of secondary workers it is known with a short delay.
     pub fn tallies(&self) -> impl Iterator<Item = (Worker, Tally)> {
         [(Worker::LEAD, self.driver.tally())].into_iter().chain(self.crew.tallies())
     }
@@ -183,7 +183,7 @@ impl Interface {
         let polled = self.driver.poll(now, &mut self.arrived);
         let stepped = polled
             .and_then(|busy| Ok(self.hear(now, take)? | busy))
-            .and_then(|busy| Ok(self.hear_hands(now)? | busy));
+            .and_then(|busy| Ok(self.poll_workers(now)? | busy));
         let mut busy = match stepped {
             Ok(busy) => busy,
             Err(error) => return self.fail(error),
@@ -213,7 +213,7 @@ impl Interface {
         busy
     }
 
-    /// It does not run any more, and its hands neither.
+    /// It does not run any more, and its secondary workers neither.
     fn fail(&mut self, why: VerbsError) -> bool {
         self.crew.end();
         self.failed = Some(why);
@@ -237,7 +237,7 @@ impl Interface {
     }
 
     /// Whether all have been told: what is left are queue pairs for whose numbers packets may be
-    /// under way. Of hands nothing is left.
+    /// under way. Of secondary workers nothing is left.
     pub fn has_left(&self) -> bool {
         self.failed.is_some() || self.is_idle() && self.crew.is_gone()
     }
@@ -354,8 +354,8 @@ impl Interface {
         self.tell().handle_packet(now, control::Received { ether_type, packet, from });
     }
 
-    /// Tells control what hands have told; says whether that was anything.
-    fn hear_hands(&mut self, now: Time) -> Result<bool, VerbsError> {
+    /// Tells control what secondary workers have told; says whether that was anything.
+    fn poll_workers(&mut self, now: Time) -> Result<bool, VerbsError> {
         let Self { crew, control, is_told, .. } = self;
         let mut busy = false;
         let heard = crew.hear(|worker, told| {
@@ -407,7 +407,7 @@ impl Interface {
 
 /// Management.
 impl Interface {
-    /// Sends what control has to say, once hands have made of their queue pairs what it says of
+    /// Sends what control has to say, once secondary workers have made of their queue pairs what it says of
     /// them; but nobody is waited for long.
     fn send_mads(&mut self, now: Time) -> bool {
         if self.crew.is_modifying() {

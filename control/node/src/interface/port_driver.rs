@@ -193,7 +193,7 @@ pub struct Counts {
     pub refused_actions: u64,
     /// Connections that ended though the device did not give all of their buffers back.
     pub given_up: u64,
-    /// Packets for control that the lead had no room for.
+    /// Packets for control that the primary worker had no room for.
     pub untold: u64,
 }
 

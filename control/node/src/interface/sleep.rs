@@ -6,7 +6,7 @@ use super::sockets::Side;
 use pollux_verbs::Arm;
 use std::time::Duration;
 
-/// How often hands are heard, at the least.
+/// How often secondary workers are heard, at the least.
 const HEAR_EVERY: Duration = Duration::from_millis(2);
 
 impl Interface {
@@ -16,7 +16,7 @@ impl Interface {
         self.driver.arm()
     }
 
-    /// Sleeps at the device until something comes, and not longer than this; with hands not for
+    /// Sleeps at the device until something comes, and not longer than this; with secondary workers not for
     /// long, for what they tell wakes nobody.
     pub fn wait(&mut self, longest: Duration) {
         let longest = if self.crew.is_empty() { longest } else { longest.min(HEAR_EVERY) };

@@ -5,8 +5,8 @@
 //!   draft: a packet is written where the device reads it --> send_draft --> flush: one doorbell
 //! ```
 //!
-//! Every worker of an interface has its own such [`Side`]: the lead the [`Interface`] itself, the
-//! others a [`Hand`](super::Hand) each. A side takes what comes to it, whosever that is, and
+//! Every worker of an interface has its own such [`Side`]: the primary worker the [`Interface`] itself, the
+//! others a [`SecondaryWorker`](super::SecondaryWorker) each. A side takes what comes to it, whosever that is, and
 //! sends by its own queue pairs.
 //!
 //! Control and the device's events are looked at every few microseconds, and at once when a packet
@@ -111,7 +111,7 @@ pub trait Side {
     }
 
     /// Whether nothing is left here that was given to it to be sent: nothing waits for room, for a
-    /// neighbor to be found or for a connection. What a hand has given to the lead is there.
+    /// neighbor to be found or for a connection. What a secondary worker has given to the primary worker is there.
     fn has_sent(&self, now: Time) -> bool;
 
     /// The longest packet that goes to a neighbor now, if it is known.

@@ -2,7 +2,7 @@
 //! to do there.
 //!
 //! Interfaces are dealt by their devices, one after the other to each worker in turn: those at one
-//! device share a port, and stay together. Hands of an interface go to the workers after its own;
+//! device share a port, and stay together. Secondary workers of an interface go to the workers after its own;
 //! where there are fewer workers than an interface is to have, one does the work of several.
 
 use super::asking::Question;
@@ -95,8 +95,8 @@ impl Shift {
 pub(super) struct Dealt {
     pub(super) core: Option<usize>,
     pub(super) interfaces: BTreeMap<String, InterfaceSettings>,
-    /// Interfaces of others that it has a hand of.
-    pub(super) hands: BTreeSet<String>,
+    /// Interfaces of others that it has a secondary worker of.
+    pub(super) secondaries: BTreeSet<String>,
 }
 
 /// The interfaces of each worker: as many workers as there are cores, but none without anything to
@@ -116,13 +116,13 @@ pub(super) fn deal(
     for (name, settings) in interfaces {
         let turn = turns.len() % count;
         let turn = *turns.entry(settings.device.clone()).or_insert(turn);
-        for hand in 1..usize::from(settings.workers).min(count) {
-            dealt[(turn + hand) % count].hands.insert(name.clone());
+        for secondary in 1..usize::from(settings.workers).min(count) {
+            dealt[(turn + secondary) % count].secondaries.insert(name.clone());
         }
         dealt[turn].interfaces.insert(name, settings);
     }
     // Those that have something to do come before all others.
-    dealt.retain(|one| !one.interfaces.is_empty() || !one.hands.is_empty());
+    dealt.retain(|one| !one.interfaces.is_empty() || !one.secondaries.is_empty());
     dealt
 }
 
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn hands_go_to_the_workers_after_the_lead() {
+    fn secondary_workers_go_to_the_threads_after_the_primary() {
         let dealt = |cores: &[usize]| {
             let text = "[interface.a]\ndevice = 'soft:/x@host1'\nworkers = 3\n\
                         [interface.b]\ndevice = 'soft:/x@host2'\nworkers = 2\n";
@@ -165,8 +165,8 @@ mod tests {
             let workers = WorkerSettings { cores: cores.into(), idle: Idle::Poll };
             let dealt = deal(interfaces, &workers).into_iter();
             let words = |one: Dealt| {
-                let leads = one.interfaces.into_keys().collect::<String>();
-                leads + "+" + &one.hands.into_iter().collect::<String>()
+                let primaries = one.interfaces.into_keys().collect::<String>();
+                primaries + "+" + &one.secondaries.into_iter().collect::<String>()
             };
             dealt.map(words).collect::<Vec<_>>()
         };

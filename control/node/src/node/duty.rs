@@ -1,8 +1,8 @@
-//! What a worker of a node does: some of its interfaces and the questions about them, and hands of
+//! What a worker of a node does: some of its interfaces and the questions about them, and secondary workers of
 //! others.
 
 use super::asking::{Answer, Question};
-use super::opening::{Colleagues, Interfaces, NamedHand, Outage};
+use super::opening::{Colleagues, Interfaces, NamedWorker, Outage};
 use super::report::Asked;
 use super::waker::Waker;
 use crate::admin::CONNECTIONS_MAX;
@@ -22,14 +22,14 @@ const QUESTIONS_MAX: usize = CONNECTIONS_MAX;
 /// What one worker has to do.
 pub(super) struct Duty {
     interfaces: Interfaces,
-    /// Hands of interfaces whose leads may be another worker's, and more of them.
-    hands: Vec<NamedHand>,
-    arrivals: Receiver<NamedHand>,
+    /// Secondary workers of interfaces whose primary workers may be another worker's, and more of them.
+    secondaries: Vec<NamedWorker>,
+    arrivals: Receiver<NamedWorker>,
     colleagues: Colleagues,
     /// Echo requests of those who ask, by the numbers of their questions.
     pings: BTreeMap<u64, (String, EchoId)>,
     questions: Vec<Question>,
-    /// Packets, when they were counted last, and in all. When an interface or a hand goes, there
+    /// Packets, when they were counted last, and in all. When an interface or a secondary worker goes, there
     /// are fewer; what others have moved is counted once all the same.
     packets: (u64, u64),
     /// It wakes whoever sleeps there.
@@ -50,13 +50,13 @@ impl Duty {
     /// These interfaces. What becomes of them is told by `news`, and whoever hears that is woken.
     pub(super) fn new(
         interfaces: Interfaces,
-        (colleagues, arrivals): (Colleagues, Receiver<NamedHand>),
+        (colleagues, arrivals): (Colleagues, Receiver<NamedWorker>),
         news: SyncSender<String>,
         waker: Waker,
     ) -> Self {
         Self {
             interfaces,
-            hands: Vec::new(),
+            secondaries: Vec::new(),
             arrivals,
             colleagues,
             pings: BTreeMap::new(),
@@ -116,9 +116,9 @@ impl Work for Duty {
 
     fn breathe(&mut self, now: Time) -> bool {
         let mut busy = self.interfaces.step(now, &self.colleagues);
-        self.hands.retain_mut(|(_, hand)| {
-            busy |= hand.step(now);
-            hand.failed().is_none()
+        self.secondaries.retain_mut(|(_, secondary)| {
+            busy |= secondary.step(now);
+            secondary.failed().is_none()
         });
         if !self.questions.is_empty() {
             self.answer(now);
@@ -127,14 +127,14 @@ impl Work for Duty {
     }
 
     fn keep_house(&mut self, _: Time) {
-        self.hands.extend(self.arrivals.try_iter());
+        self.secondaries.extend(self.arrivals.try_iter());
         self.tell();
     }
 
     fn packets(&mut self) -> u64 {
-        let hands: Vec<_> = self.hands.iter().map(|(_, one)| one.driver()).collect();
+        let secondaries: Vec<_> = self.secondaries.iter().map(|(_, one)| one.driver()).collect();
         let traffic = self.interfaces.all.values().flat_map(|named| &named.interface);
-        let traffic = traffic.map(Interface::driver).chain(hands);
+        let traffic = traffic.map(Interface::driver).chain(secondaries);
         let traffic = traffic.map(|one| one.station().traffic());
         let sum = traffic.fold(0, |sum, one| {
             let sent = one.datagrams_sent + one.connected_sent;
@@ -146,8 +146,8 @@ impl Work for Duty {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        let hands = self.hands.iter().map(|(_, hand)| hand.poll_timeout());
-        hands.chain([self.interfaces.poll_timeout()]).flatten().min()
+        let secondaries = self.secondaries.iter().map(|(_, secondary)| secondary.poll_timeout());
+        secondaries.chain([self.interfaces.poll_timeout()]).flatten().min()
     }
 
     fn handle_command(&mut self, _: Time, question: Question) {
@@ -163,7 +163,7 @@ impl Work for Duty {
     fn arm(&mut self) -> bool {
         let armed = self.running().fold(true, |all, one| one.arm() & all);
         // Nobody sleeps at two.
-        let is_one = self.interfaces.have_one_device() && self.hands.is_empty();
+        let is_one = self.interfaces.have_one_device() && self.secondaries.is_empty();
         self.is_woken = armed && is_one && self.running().next().is_some();
         self.is_woken
     }
@@ -186,8 +186,10 @@ impl Work for Duty {
                 }
                 false
             }
-            // Hands end when their leads have left.
-            Ending::Leaving => self.hands.is_empty() && self.running().all(|one| one.has_left()),
+            // Secondary workers end when their primary workers have left.
+            Ending::Leaving => {
+                self.secondaries.is_empty() && self.running().all(|one| one.has_left())
+            }
         }
     }
 }

@@ -10,8 +10,8 @@
 //!
 //! The thread that answers sleeps until somebody asks, a worker has something to say or a signal
 //! comes; how workers rest the configuration says ([`pollux_dataplane::engine`]). An interface may
-//! have several workers: the one that it belongs to, and hands at others
-//! ([`crate::interface::Hand`]). Of packets only what control has to see goes from hands there.
+//! have several workers: the one that it belongs to, and secondary workers at others
+//! ([`crate::interface::SecondaryWorker`]). Of packets only what control has to see goes from secondary workers there.
 
 mod asking;
 mod desk;
@@ -102,8 +102,8 @@ impl Node {
         let (mut desks, mut shifts) = (Vec::new(), Vec::new());
         let ways = opening::colleagues(dealt.len());
         for ((dealt, counts), ways) in dealt.into_iter().zip(writers).zip(ways) {
-            let Dealt { core, interfaces, hands } = dealt;
-            let names = interfaces.keys().cloned().chain(hands).collect();
+            let Dealt { core, interfaces, secondaries } = dealt;
+            let names = interfaces.keys().cloned().chain(secondaries).collect();
             let interfaces = Interfaces::new(now(), interfaces);
             let duty = Duty::new(interfaces, ways, teller.clone(), waker.share());
             let (worker, handle) = engine::worker(config.workers.idle, counts, seed());

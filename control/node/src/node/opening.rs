@@ -22,7 +22,7 @@ use super::REOPEN_EVERY;
 use crate::config::InterfaceSettings;
 use crate::device::{self, OpenError, Opened};
 use crate::interface::port_driver::DeviceError;
-use crate::interface::{Hand, Interface};
+use crate::interface::{Interface, SecondaryWorker};
 use crate::port::{Place, SharedPort};
 use pollux_control::interface::Worker;
 use pollux_verbs::VerbsError;
@@ -118,21 +118,22 @@ struct Site {
     shared: Option<SharedPort>,
 }
 
-/// Hands on their way to a worker, at most: its owner is slow, or keeps no house any more.
-const HANDS_MAX: usize = 256;
+/// Secondary workers on their way to a worker, at most: its owner is slow, or keeps no house any more.
+const SECONDARIES_MAX: usize = 256;
 
-/// A hand, and the name of its interface.
-pub(super) type NamedHand = (String, Hand);
+/// A secondary worker, and the name of its interface.
+pub(super) type NamedWorker = (String, SecondaryWorker);
 
 /// One worker's way to all of a node's, itself counted.
 pub(super) struct Colleagues {
     own: usize,
-    all: Vec<SyncSender<NamedHand>>,
+    all: Vec<SyncSender<NamedWorker>>,
 }
 
-/// The ways of so many workers to each other, and where hands arrive.
-pub(super) fn colleagues(count: usize) -> Vec<(Colleagues, Receiver<NamedHand>)> {
-    let (all, arrivals): (Vec<_>, Vec<_>) = (0..count).map(|_| sync_channel(HANDS_MAX)).unzip();
+/// The ways of so many workers to each other, and where secondary workers arrive.
+pub(super) fn colleagues(count: usize) -> Vec<(Colleagues, Receiver<NamedWorker>)> {
+    let (all, arrivals): (Vec<_>, Vec<_>) =
+        (0..count).map(|_| sync_channel(SECONDARIES_MAX)).unzip();
     let of = |(own, arrivals)| (Colleagues { own, all: all.clone() }, arrivals);
     arrivals.into_iter().enumerate().map(of).collect()
 }
@@ -143,10 +144,10 @@ impl Colleagues {
         (self.own + usize::from(worker.0)) % self.all.len()
     }
 
-    /// Gives each hand to its worker. One that finds no room goes, and its interface fails.
-    fn hand_out(&self, name: &str, hands: Vec<Hand>) {
-        for hand in hands {
-            let _ = self.all[self.number(hand.worker())].try_send((name.into(), hand));
+    /// Gives each secondary worker to its worker. One that finds no room goes, and its interface fails.
+    fn distribute(&self, name: &str, secondaries: Vec<SecondaryWorker>) {
+        for secondary in secondaries {
+            let _ = self.all[self.number(secondary.worker())].try_send((name.into(), secondary));
         }
     }
 }
@@ -320,9 +321,9 @@ impl Site {
 impl Named {
     /// Sets its interface up; says whether it runs now.
     fn set_up(&mut self, now: Time, name: &str, place: Place, colleagues: &Colleagues) -> bool {
-        match Interface::with_hands(now, place, &self.settings, super::seed()) {
-            Ok((interface, hands)) => {
-                colleagues.hand_out(name, hands);
+        match Interface::with_workers(now, place, &self.settings, super::seed()) {
+            Ok((interface, secondaries)) => {
+                colleagues.distribute(name, secondaries);
                 self.interface = Ok(interface);
                 self.retry.helped(now);
             }
@@ -384,8 +385,8 @@ mod tests {
         now: Time,
         interfaces: Interfaces,
         colleagues: Colleagues,
-        arrivals: Receiver<NamedHand>,
-        hands: Vec<NamedHand>,
+        arrivals: Receiver<NamedWorker>,
+        secondaries: Vec<NamedWorker>,
     }
 
     impl Alone {
@@ -393,15 +394,15 @@ mod tests {
             let settings = NodeConfig::read("test", text).expect("a configuration").interfaces;
             let mut workers = colleagues(1);
             let (colleagues, arrivals) = workers.remove(0);
-            let (now, hands) = (Time::START, Vec::new());
+            let (now, secondaries) = (Time::START, Vec::new());
             let interfaces = Interfaces::new(now, settings);
-            Self { now, interfaces, colleagues, arrivals, hands }
+            Self { now, interfaces, colleagues, arrivals, secondaries }
         }
 
         fn step(&mut self, after: Duration) {
             self.now = self.now + after;
             self.interfaces.step(self.now, &self.colleagues);
-            self.hands.extend(self.arrivals.try_iter());
+            self.secondaries.extend(self.arrivals.try_iter());
         }
 
         /// Steps until all attempts at devices are over.
@@ -443,12 +444,12 @@ mod tests {
         let mut node = Alone::new(&two_at(&fabric, [8, 2]));
         assert_eq!(node.outage("ib0"), "opening: the device is being opened");
         node.settle();
-        let (healthy, hands) = (node.qpn("ib0"), node.hands.len());
-        assert!(healthy.is_some() && hands == 7, "{}", node.outage("ib0"));
+        let (healthy, secondaries) = (node.qpn("ib0"), node.secondaries.len());
+        assert!(healthy.is_some() && secondaries == 7, "{}", node.outage("ib0"));
         for _ in 0..20 {
             assert!(node.outage("ib1").starts_with("failed: another worker finds no place"));
             node.step(REOPEN_EVERY);
-            assert_eq!((node.qpn("ib0"), node.hands.len()), (healthy, hands));
+            assert_eq!((node.qpn("ib0"), node.secondaries.len()), (healthy, secondaries));
         }
     }
 
@@ -460,11 +461,11 @@ mod tests {
         let (first, healthy) = (node.qpn("ib0"), node.qpn("ib1"));
         assert!(first.is_some() && healthy.is_some());
         // Its second worker ends, without which it cannot go on.
-        node.hands.clear();
+        node.secondaries.clear();
         node.step(Duration::ZERO);
         assert!(node.outage("ib0").starts_with("failed: "), "{}", node.outage("ib0"));
         node.step(REOPEN_EVERY);
-        assert_eq!((node.outage("ib0"), node.hands.len()), (String::new(), 1));
+        assert_eq!((node.outage("ib0"), node.secondaries.len()), (String::new(), 1));
         assert_eq!(node.qpn("ib1"), healthy);
     }
 

@@ -30,7 +30,7 @@ const PINGS_MAX: usize = CONNECTIONS_MAX;
 pub(super) struct Asked<'a> {
     pub(super) interfaces: &'a mut BTreeMap<String, Named>,
     pub(super) pings: &'a mut BTreeMap<u64, (String, EchoId)>,
-    /// Who has the hands of these interfaces.
+    /// Who has the secondary workers of these interfaces.
     pub(super) colleagues: &'a Colleagues,
 }
 

@@ -4,7 +4,7 @@ use pollux_control::peer::ConnectionRow;
 use pollux_node::config::{InterfaceSettings, NodeConfig};
 use pollux_node::interface::echo::Outcome;
 use pollux_node::interface::sending::NotSent;
-use pollux_node::interface::{Hand, Interface};
+use pollux_node::interface::{Interface, SecondaryWorker};
 use pollux_node::port::SharedPort;
 use pollux_node::{Opened, open};
 use pollux_verbs::time::Time;
@@ -59,9 +59,9 @@ impl Hosts {
     }
 
     /// An interface with several workers at a device, in whose time these are, too.
-    pub fn crew(device: &str, address: &str, keys: &str) -> (Interface, Vec<Hand>) {
+    pub fn crew(device: &str, address: &str, keys: &str) -> (Interface, Vec<SecondaryWorker>) {
         let settings = settings(device, address, keys);
-        let opened = Interface::with_hands(Time::START, open_soon(device), &settings, 7);
+        let opened = Interface::with_workers(Time::START, open_soon(device), &settings, 7);
         opened.expect("it has all it needs")
     }
 

@@ -1,6 +1,6 @@
 //! Nodes that run: with each other, and with the Linux kernel's own IP over InfiniBand.
 //!
-//! `nodes` has ours alone, `hands` those with several workers, most in virtual time. Linux is met
+//! `nodes` has ours alone, `workers` those with several workers, most in virtual time. Linux is met
 //! at a [`meeting`], one guest for each test:
 //!
 //! | tests | what of Linux | subnet manager |
@@ -20,7 +20,6 @@ mod datagrams;
 mod device;
 mod fabric;
 mod guest;
-mod hands;
 mod host;
 mod illness;
 mod meeting;
@@ -28,3 +27,4 @@ mod migration;
 mod nodes;
 mod team;
 mod trouble;
+mod workers;

@@ -14,7 +14,7 @@ use pollux_fabric::{Adapter, SoftDevice};
 use pollux_node::Opened;
 use pollux_node::config::{InterfaceSettings, NodeConfig};
 use pollux_node::interface::sending::NotSent;
-use pollux_node::interface::{Hand, Interface, Side};
+use pollux_node::interface::{Interface, SecondaryWorker, Side};
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
@@ -37,11 +37,11 @@ const TEST: IpProtocol = IpProtocol(253);
 pub struct Team {
     end: End,
     settings: InterfaceSettings,
-    /// The interface and its hands, as long as they are there.
-    pub lead: Option<Interface>,
-    pub hands: Vec<Hand>,
+    /// The interface and its secondary workers, as long as they are there.
+    pub primary: Option<Interface>,
+    pub secondaries: Vec<SecondaryWorker>,
     pub illness: Arc<Mutex<Illness>>,
-    /// Until when hands do nothing. What came for them would stop time.
+    /// Until when secondary workers do nothing. What came for them would stop time.
     pub asleep_until: Option<Time>,
     /// Payloads, and to which worker they came.
     pub came: Vec<(Worker, Vec<u8>)>,
@@ -91,8 +91,8 @@ impl World {
         let team = |(nth, keys): (usize, &&str)| Team {
             end: ends[nth + 1],
             settings: settings(nth, keys),
-            lead: None,
-            hands: Vec::new(),
+            primary: None,
+            secondaries: Vec::new(),
             illness: Arc::default(),
             asleep_until: None,
             came: Vec::new(),
@@ -115,17 +115,17 @@ impl World {
         let adapter = Adapter::new(self.net.net().port(team.end));
         let device = Box::new(SoftDevice::new("soft", adapter, self.net.link(team.end)));
         let (opened, illness) = ail(Opened { device, port: 1, fabric: None });
-        let opened = Interface::with_hands(now, opened, &team.settings, seed);
-        let (lead, hands) = opened.expect("the adapter has all that it needs");
-        (team.lead, team.hands, team.illness) = (Some(lead), hands, illness);
+        let opened = Interface::with_workers(now, opened, &team.settings, seed);
+        let (primary, secondaries) = opened.expect("the adapter has all that it needs");
+        (team.primary, team.secondaries, team.illness) = (Some(primary), secondaries, illness);
         self.settle = Some(now);
     }
 
     /// A team is gone at once, and tells nobody.
     pub fn kill(&mut self, nth: usize) {
         let team = &mut self.teams[nth];
-        team.lead = None;
-        team.hands.clear();
+        team.primary = None;
+        team.secondaries.clear();
     }
 
     pub fn set_cable(&mut self, nth: usize, is_in: bool) {
@@ -206,25 +206,25 @@ impl World {
 
 impl Team {
     pub fn is_up(&self) -> bool {
-        let control = self.lead.as_ref().map(Interface::control);
+        let control = self.primary.as_ref().map(Interface::control);
         control.is_some_and(|it| it.is_up() && it.addresses().source_for(ip(9).into()).is_some())
     }
 
-    pub fn lead(&self) -> &Interface {
-        self.lead.as_ref().expect("it is there")
+    pub fn primary(&self) -> &Interface {
+        self.primary.as_ref().expect("it is there")
     }
 
     /// One of its workers.
     pub fn side(&mut self, worker: u8) -> &mut dyn Side {
         match usize::from(worker).checked_sub(1) {
-            None => self.lead.as_mut().expect("it is there"),
-            Some(hand) => &mut self.hands[hand],
+            None => self.primary.as_mut().expect("it is there"),
+            Some(secondary) => &mut self.secondaries[secondary],
         }
     }
 
     /// Connections that are open, in the order of their workers.
     pub fn connections(&self) -> Vec<ConnectionRow> {
-        let rows = self.lead().control().connection_rows();
+        let rows = self.primary().control().connection_rows();
         let mut rows: Vec<_> = rows.filter(|row| row.state == "open").collect();
         rows.sort_by_key(|row| row.worker);
         rows
@@ -239,23 +239,23 @@ impl Team {
         };
         let mut busy = false;
         self.asleep_until.take_if(|until| *until <= now);
-        // Whoever runs a hand lets it go when it has failed, or its lead has. What the lead wants
+        // Whoever runs a secondary worker lets it go when it has failed, or its primary worker has. What the primary worker wants
         // of it after that it does in the next turn.
-        for hand in self.hands.iter_mut().filter(|_| self.asleep_until.is_none()) {
-            let worker = hand.worker();
-            busy |= hand.breathe(now, &mut |packet| take(worker, packet));
+        for secondary in self.secondaries.iter_mut().filter(|_| self.asleep_until.is_none()) {
+            let worker = secondary.worker();
+            busy |= secondary.breathe(now, &mut |packet| take(worker, packet));
         }
-        self.hands.retain(|hand| hand.failed().is_none());
-        if let Some(lead) = &mut self.lead {
-            busy |= lead.breathe(now, &mut |packet| take(Worker::LEAD, packet));
+        self.secondaries.retain(|secondary| secondary.failed().is_none());
+        if let Some(primary) = &mut self.primary {
+            busy |= primary.breathe(now, &mut |packet| take(Worker::LEAD, packet));
         }
         busy
     }
 
     fn due(&self) -> Option<Time> {
-        let hands = self.hands.iter().filter_map(Side::poll_timeout).min();
-        let hands = self.asleep_until.or(hands);
-        self.lead.as_ref().and_then(Interface::poll_timeout).into_iter().chain(hands).min()
+        let secondaries = self.secondaries.iter().filter_map(Side::poll_timeout).min();
+        let secondaries = self.asleep_until.or(secondaries);
+        self.primary.as_ref().and_then(Interface::poll_timeout).into_iter().chain(secondaries).min()
     }
 }
 

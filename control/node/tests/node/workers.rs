@@ -9,7 +9,7 @@ use pollux_control::interface::Worker;
 use pollux_fabric::link::fault::Faults;
 use pollux_fabric::link::world::Wire;
 use pollux_node::interface::echo::Outcome;
-use pollux_node::interface::{Hand, Interface, Side};
+use pollux_node::interface::{Interface, SecondaryWorker, Side};
 use pollux_node::port::SharedPort;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -33,11 +33,11 @@ fn workers(world: &World, nth: usize) -> Vec<u8> {
 /// What becomes of an echo request that a team asks.
 fn ping(world: &mut World, from: usize, to: usize, bytes: usize) -> Outcome {
     let now = world.now();
-    let lead = world.teams[from].lead.as_mut().expect("it is there");
-    let id = lead.ping(now, ip(to).into(), bytes, Duration::from_secs(5)).expect("it is up");
+    let primary = world.teams[from].primary.as_mut().expect("it is there");
+    let id = primary.ping(now, ip(to).into(), bytes, Duration::from_secs(5)).expect("it is up");
     let mut outcome = None;
     world.until("an answer, or none", |world| {
-        outcome = world.teams[from].lead.as_mut().and_then(|lead| lead.echo(id));
+        outcome = world.teams[from].primary.as_mut().and_then(|primary| primary.echo(id));
         outcome.is_some()
     });
     outcome.expect("waited for")
@@ -64,21 +64,21 @@ fn workers_of_two_nodes_speak_each_by_a_connection_of_its_own() {
     assert!(echo, "ping");
     world.pass(Duration::from_secs(1));
     for team in &world.teams {
-        let tallies: Vec<_> = team.lead().tallies().map(|(_, tally)| tally).collect();
+        let tallies: Vec<_> = team.primary().tallies().map(|(_, tally)| tally).collect();
         assert_eq!(tallies.len(), 2);
         for tally in &tallies {
             let lost = (tally.refusals.total(), tally.counts.untold, tally.counts.no_room);
             assert_eq!(lost, (0, 0, 0), "{tally:?}");
             assert!(tally.traffic.connected_sent > 0 && tally.traffic.connected_received > 0);
         }
-        let hands = &tallies[1].uses;
+        let secondaries = &tallies[1].uses;
         let row = &team.connections()[1];
-        assert!(hands[&row.connection].sent > 0, "{hands:?}");
+        assert!(secondaries[&row.connection].sent > 0, "{secondaries:?}");
     }
 }
 
 #[test]
-fn a_hand_knows_what_it_has_to_of_the_interface() {
+fn a_secondary_worker_knows_the_state_of_the_interface() {
     let mut world = World::new(2, &[TWO, TWO], Wire::default());
     world.pass(Duration::from_secs(1));
     let now = world.now();
@@ -89,9 +89,9 @@ fn a_hand_knows_what_it_has_to_of_the_interface() {
         let neighbors = [others, far, ip(254).into()].map(|to| side.is_on_link(now, to));
         (side.own(), sources, neighbors, side.datagram_mtu())
     };
-    let lead = said(team.side(0));
-    assert_eq!((&lead, lead.3), (&said(team.side(1)), Some(2044)));
-    assert_eq!((lead.1, lead.2), ([Some(ip(0).into()); 2], [true, false, false]));
+    let primary = said(team.side(0));
+    assert_eq!((&primary, primary.3), (&said(team.side(1)), Some(2044)));
+    assert_eq!((primary.1, primary.2), ([Some(ip(0).into()); 2], [true, false, false]));
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn two_workers_get_on_with_one() {
 }
 
 #[test]
-fn a_peer_hears_of_a_hands_queue_pair_when_it_takes_messages() {
+fn a_peer_hears_of_a_secondary_queue_pair_when_it_takes_messages() {
     let mut world = World::new(3, &["mode = 'uc'\nworkers = 2"; 2], Wire::default());
     world.must_reach((0, 0), 1, 3000);
     world.teams[1].came.clear();
@@ -119,7 +119,7 @@ fn a_peer_hears_of_a_hands_queue_pair_when_it_takes_messages() {
     };
     send(&mut world, 0);
     world.until("its queue pair is made", |world| {
-        let mut rows = world.teams[1].lead().control().connection_rows();
+        let mut rows = world.teams[1].primary().control().connection_rows();
         rows.any(|row| row.worker == Worker(1) && row.qpn.is_some())
     });
     world.teams[1].asleep_until = Some(world.now() + Duration::from_millis(10));
@@ -135,14 +135,14 @@ fn a_peer_hears_of_a_hands_queue_pair_when_it_takes_messages() {
 }
 
 #[test]
-fn a_connection_of_a_hand_that_fails_is_made_again_and_the_others_stay() {
+fn a_failed_connection_of_a_secondary_worker_is_made_again_and_the_others_stay() {
     let mut world = World::new(4, &[TWO, TWO], Wire::default());
     for worker in [0, 1] {
         world.must_reach((0, worker), 1, 3000);
     }
     world.until("two connections", |world| workers(world, 0) == [0, 1]);
-    let [lead, hand] = &world.teams[0].connections()[..] else { panic!("there are two") };
-    let (lead, hand) = (lead.connection, hand.connection);
+    let [primary, secondary] = &world.teams[0].connections()[..] else { panic!("there are two") };
+    let (primary, secondary) = (primary.connection, secondary.connection);
     {
         let illness = world.teams[0].illness.lock().expect("no test has panicked");
         let mut illness = illness.beside[0].lock().expect("no test has panicked");
@@ -151,19 +151,19 @@ fn a_connection_of_a_hand_that_fails_is_made_again_and_the_others_stay() {
     }
     let is_there =
         |world: &World, key| world.teams[0].connections().iter().any(|row| row.connection == key);
-    world.until("it is gone", |world| !is_there(world, hand));
+    world.until("it is gone", |world| !is_there(world, secondary));
     assert_eq!(world.must_reach((0, 0), 1, 3000), Worker::LEAD);
-    // Its packets go by the lead's until there is another, which is not asked for at once.
+    // Its packets go by the primary worker's until there is another, which is not asked for at once.
     let end = world.now() + PATIENCE;
     while world.must_reach((0, 1), 1, 3000) == Worker::LEAD {
         assert!(world.now() < end, "there is no other");
     }
     assert_eq!((workers(&world, 0), workers(&world, 1)), (vec![0, 1], vec![0, 1]));
-    assert!(is_there(&world, lead), "the lead's stays");
+    assert!(is_there(&world, primary), "the primary's stays");
 }
 
 #[test]
-fn an_interface_whose_hand_has_lost_its_device_fails_as_one_whose_lead_did() {
+fn an_interface_fails_when_any_of_its_workers_loses_its_device() {
     let mut world = World::new(5, &[TWO, TWO], Wire::default());
     world.must_reach((0, 1), 1, 3000);
     {
@@ -171,26 +171,26 @@ fn an_interface_whose_hand_has_lost_its_device_fails_as_one_whose_lead_did() {
         let mut illness = illness.beside[0].lock().expect("no test has panicked");
         illness.events.push_back(AsyncEvent::DeviceFatal);
     }
-    world.until("it fails", |world| world.teams[0].lead().failed().is_some());
-    let failed = world.teams[0].lead().failed();
+    world.until("it fails", |world| world.teams[0].primary().failed().is_some());
+    let failed = world.teams[0].primary().failed();
     assert!(matches!(failed, Some(VerbsError::Lost { what: "adapter", .. })), "{failed:?}");
-    // And so does a hand whose lead is gone, or an interface whose hand is.
+    // And so does a secondary worker whose primary worker is gone, or an interface whose secondary worker is.
     world.kill(0);
     world.start(0);
-    world.teams[0].hands.clear();
-    world.until("it fails again", |world| world.teams[0].lead().failed().is_some());
-    let failed = world.teams[0].lead().failed();
+    world.teams[0].secondaries.clear();
+    world.until("it fails again", |world| world.teams[0].primary().failed().is_some());
+    let failed = world.teams[0].primary().failed();
     assert!(matches!(failed, Some(VerbsError::Lost { what: "worker", .. })), "{failed:?}");
     world.kill(0);
-    world.teams[1].lead = None;
-    world.until("the hand goes", |world| world.teams[1].hands.is_empty());
+    world.teams[1].primary = None;
+    world.until("the secondary goes", |world| world.teams[1].secondaries.is_empty());
     (0..2).for_each(|nth| world.kill(nth));
     (0..2).for_each(|nth| world.start(nth));
     world.must_reach((0, 1), 1, 3000);
 }
 
 #[test]
-fn an_interface_leaves_with_all_its_hands() {
+fn an_interface_leaves_with_all_its_workers() {
     let mut world = World::new(6, &[TWO, TWO], Wire::default());
     for worker in [0, 1] {
         world.must_reach((0, worker), 1, 3000);
@@ -199,14 +199,14 @@ fn an_interface_leaves_with_all_its_hands() {
     let now = world.now();
     // What was accepted goes first.
     assert_eq!(world.send((0, 1), 1, &[7; 5000]), Ok(()));
-    let drained = |world: &World| world.teams[0].lead().is_drained(world.now());
+    let drained = |world: &World| world.teams[0].primary().is_drained(world.now());
     world.until("drained", |world| drained(world));
-    world.teams[0].lead.as_mut().expect("it is there").leave(now);
-    world.until("left", |world| world.teams[0].lead().has_left());
-    assert_eq!((world.teams[0].lead().failed(), world.teams[0].hands.len()), (None, 0));
+    world.teams[0].primary.as_mut().expect("it is there").leave(now);
+    world.until("left", |world| world.teams[0].primary().has_left());
+    assert_eq!((world.teams[0].primary().failed(), world.teams[0].secondaries.len()), (None, 0));
     world.until("told", |world| world.teams[1].connections().is_empty());
     assert!(world.teams[1].came.iter().any(|(_, payload)| payload == &[7; 5000]));
-    let ended = world.teams[1].lead().control().drop_rows().find(|row| row.1 == "peer_ended");
+    let ended = world.teams[1].primary().control().drop_rows().find(|row| row.1 == "peer_ended");
     assert_eq!(ended.map(|(_, _, count)| count), Some(2));
 }
 
@@ -217,7 +217,7 @@ fn what_comes_of_our_own_by_a_group_is_nobody_elses() {
     let now = world.now();
     let group = Ipv4Addr::new(239, 1, 2, 3);
     for team in &mut world.teams {
-        assert!(team.lead.as_mut().expect("it is there").join_group(now, group.into()));
+        assert!(team.primary.as_mut().expect("it is there").join_group(now, group.into()));
     }
     world.pass(Duration::from_secs(5));
     let to_group = packet(ip(0), group, b"all");
@@ -237,16 +237,16 @@ fn a_device_without_a_second_place_is_refused_with_advice() {
     let (opened, illness) = ailing(&fabric.port(1));
     illness.lock().expect("no test has panicked").refuses.push("beside");
     let settings = settings("soft:", "10.0.0.1/24", TWO);
-    let refused = Interface::with_hands(Time::START, opened, &settings, 1).err();
+    let refused = Interface::with_workers(Time::START, opened, &settings, 1).err();
     let said = refused.expect("it is refused").to_string();
     assert!(said.contains("write fewer workers = ..."), "{said}");
 }
 
 #[test]
-fn partitions_of_one_port_have_hands_each() {
-    let fabric = Running::partitioned("partitions_of_one_port_have_hands", 2, PARTITIONS);
+fn partitions_of_one_port_have_workers_each() {
+    let fabric = Running::partitioned("partitions_of_one_port_have_workers", 2, PARTITIONS);
     let mut hosts = Hosts::with(&[], "");
-    let mut hands = Vec::new();
+    let mut secondaries = Vec::new();
     for host in 1..=2 {
         let opened = pollux_node::open(&fabric.port(host)).expect("the port is free");
         let port = SharedPort::new(opened).expect("it is whole");
@@ -254,10 +254,10 @@ fn partitions_of_one_port_have_hands_each() {
             let settings =
                 settings("soft:", &format!("10.0.{subnet}.{host}/24"), &format!("{TWO}{keys}"));
             let (seat, seed) = (port.seat(settings.pkey), 10 * host as u64);
-            let opened = Interface::with_hands(Time::START, seat, &settings, seed);
-            let (lead, team) = opened.expect("it has all it needs");
-            hosts.hosts.push(lead);
-            hands.extend(team);
+            let opened = Interface::with_workers(Time::START, seat, &settings, seed);
+            let (primary, team) = opened.expect("it has all it needs");
+            hosts.hosts.push(primary);
+            secondaries.extend(team);
         }
     }
     hosts.come_up();
@@ -267,20 +267,20 @@ fn partitions_of_one_port_have_hands_each() {
         let now = hosts.now();
         assert!(now < begun + PATIENCE, "{came:?}");
         hosts.step();
-        for (nth, hand) in hands.iter_mut().enumerate() {
+        for (nth, secondary) in secondaries.iter_mut().enumerate() {
             let ip = |host| Ipv4Addr::new(10, 0, nth as u8 % 2, host);
             let (own, other) = if nth < 2 { (ip(1), ip(2)) } else { (ip(2), ip(1)) };
-            hand.breathe(now, &mut |packet| {
+            secondary.breathe(now, &mut |packet| {
                 let is_ours = payload(packet) == Some(&other.octets());
                 came[nth] += u32::from(is_ours);
                 is_ours
             });
-            let _ = hand.send(now, &packet(own, other, &own.octets()));
-            hand.flush();
+            let _ = secondary.send(now, &packet(own, other, &own.octets()));
+            secondary.flush();
         }
     }
-    for lead in &hosts.hosts {
-        let rows: Vec<_> = lead.control().connection_rows().map(|row| row.worker.0).collect();
+    for primary in &hosts.hosts {
+        let rows: Vec<_> = primary.control().connection_rows().map(|row| row.worker.0).collect();
         assert!(rows.contains(&1), "{rows:?}");
     }
 }
@@ -323,7 +323,7 @@ fn whatever_happens_every_worker_reaches_everybody_afterwards() {
                     world.set_cable(nth, true);
                 }
                 _ => {
-                    let workers = world.teams[nth].hands.len() as u64 + 1;
+                    let workers = world.teams[nth].secondaries.len() as u64 + 1;
                     let (worker, to) = (rng.below(workers) as u8, rng.below(2) as usize);
                     let to = (nth + 1 + to) % 3;
                     let bytes = 1 + rng.below(10_000) as usize;
@@ -336,7 +336,7 @@ fn whatever_happens_every_worker_reaches_everybody_afterwards() {
         world.net.net_mut().set_wires(Wire::default());
         world.until("all are up", |world| world.teams.iter().all(|team| team.is_up()));
         for from in 0..3 {
-            for worker in 0..=world.teams[from].hands.len() as u8 {
+            for worker in 0..=world.teams[from].secondaries.len() as u8 {
                 for to in (0..3).filter(|to| *to != from) {
                     world.must_reach((from, worker), to, 1000);
                 }
@@ -350,33 +350,38 @@ fn whatever_happens_every_worker_reaches_everybody_afterwards() {
 fn end(world: &mut World) {
     world.pass(Duration::from_secs(1));
     for team in &world.teams {
-        let drivers = team.hands.iter().map(Hand::driver).chain([team.lead().driver()]);
+        let drivers =
+            team.secondaries.iter().map(SecondaryWorker::driver).chain([team.primary().driver()]);
         let used: Vec<_> = drivers.map(|driver| driver.station().buffers_in_use()).collect();
         assert!(used.iter().all(|used| *used == 0), "{used:?}");
     }
     let now = world.now();
-    world.teams.iter_mut().for_each(|team| team.lead.as_mut().expect("it is there").leave(now));
-    world.until("all have left", |world| world.teams.iter().all(|team| team.lead().has_left()));
+    world.teams.iter_mut().for_each(|team| team.primary.as_mut().expect("it is there").leave(now));
+    world.until("all have left", |world| world.teams.iter().all(|team| team.primary().has_left()));
     for team in &world.teams {
-        assert_eq!((team.lead().failed(), team.hands.len()), (None, 0));
+        assert_eq!((team.primary().failed(), team.secondaries.len()), (None, 0));
     }
 }
 
-/// A hand in a thread of its own, until its lead ends: it sends, and says what came.
-fn work(mut hand: Hand, (from, to): (Ipv4Addr, Ipv4Addr), clock: impl Fn() -> Time) -> u32 {
+/// A secondary worker in a thread of its own, until its primary worker ends: it sends, and says what came.
+fn work(
+    mut secondary: SecondaryWorker,
+    (from, to): (Ipv4Addr, Ipv4Addr),
+    clock: impl Fn() -> Time,
+) -> u32 {
     let (mut came, mut next) = (0, Time::START);
     let packet = packet(from, to, &[9; 5000]);
-    while hand.failed().is_none() {
+    while secondary.failed().is_none() {
         let now = clock();
-        let busy = hand.breathe(now, &mut |packet| {
+        let busy = secondary.breathe(now, &mut |packet| {
             let is_ours = payload(packet) == Some(&[9; 5000]);
             came += u32::from(is_ours);
             is_ours
         });
         if next <= now {
             next = now + Duration::from_millis(1);
-            let _ = hand.send(now, &packet);
-            hand.flush();
+            let _ = secondary.send(now, &packet);
+            secondary.flush();
         }
         if !busy {
             std::thread::yield_now();
@@ -386,20 +391,21 @@ fn work(mut hand: Hand, (from, to): (Ipv4Addr, Ipv4Addr), clock: impl Fn() -> Ti
 }
 
 #[test]
-fn hands_work_in_threads_of_their_own() {
-    let fabric = Running::start("hands_work_in_threads_of_their_own", 2, Manager::Ours);
+fn secondary_workers_run_in_threads_of_their_own() {
+    let fabric = Running::start("secondary_workers_run_in_threads_of_their_own", 2, Manager::Ours);
     let ips = [1, 2].map(|host| Ipv4Addr::new(10, 0, 0, host));
     std::thread::scope(|scope| {
-        // It goes with whatever goes wrong here, and hands with it.
+        // It goes with whatever goes wrong here, and secondary workers with it.
         let mut hosts = Hosts::with(&[], "");
         let start = hosts.start();
         let clock = move || Time::START + start.elapsed();
         let mut threads = Vec::new();
         for (nth, (ip, to)) in [(ips[0], ips[1]), (ips[1], ips[0])].into_iter().enumerate() {
-            let (lead, hands) = Hosts::crew(&fabric.port(nth + 1), &format!("{ip}/24"), TWO);
-            hosts.hosts.push(lead);
-            let thread = |hand| scope.spawn(move || work(hand, (ip, to), clock));
-            threads.extend(hands.into_iter().map(thread));
+            let (primary, secondaries) =
+                Hosts::crew(&fabric.port(nth + 1), &format!("{ip}/24"), TWO);
+            hosts.hosts.push(primary);
+            let thread = |secondary| scope.spawn(move || work(secondary, (ip, to), clock));
+            threads.extend(secondaries.into_iter().map(thread));
         }
         hosts.come_up();
         let both = |hosts: &Hosts, nth| {
@@ -407,12 +413,12 @@ fn hands_work_in_threads_of_their_own() {
             let counts: Vec<_> = hosts.hosts[nth].tallies().map(|(_, it)| it.traffic).collect();
             rows.iter().any(|row| row.worker == Worker(1)) && counts[1].connected_received > 20
         };
-        hosts.until("packets of hands", |hosts| both(hosts, 0) && both(hosts, 1));
+        hosts.until("packets of secondaries", |hosts| both(hosts, 0) && both(hosts, 1));
         let now = hosts.now();
-        hosts.hosts.iter_mut().for_each(|lead| lead.leave(now));
+        hosts.hosts.iter_mut().for_each(|primary| primary.leave(now));
         hosts.until("left", |hosts| hosts.hosts.iter().all(Interface::has_left));
         for thread in threads {
-            assert!(thread.join().expect("no hand panics") > 20);
+            assert!(thread.join().expect("no secondary panics") > 20);
         }
     });
 }

@@ -1,5 +1,5 @@
-//! A worker of an interface beside its lead: it moves packets by queue pairs of its own, and what
-//! is to be decided about them the lead's control decides.
+//! A worker of an interface beside its primary worker: it moves packets by queue pairs of its own, and what
+//! is to be decided about them the primary worker's control decides.
 //!
 //! ```text
 //!   device --> port driver --take: a socket's?--no--> told --ring--> Interface: control
@@ -8,9 +8,9 @@
 //!
 //! Its UD queue pair is in no link address and in no group: datagrams leave by it, and few come.
 //! It has a device of its own ([`pollux_verbs::Device::beside`]), and so a thread of its own if
-//! whoever runs it wants that. It ends when its lead does; whoever runs it drops it then.
+//! whoever runs it wants that. It ends when its primary worker does; whoever runs it drops it then.
 
-use super::line::{HandEnd, Order, Told, line};
+use super::line::{Order, SecondaryEnd, Told, line};
 use super::port_driver::{Arrived, DeviceError, PortDriver, Terms};
 use super::sockets::{LOOK_EVERY, Side, Take, Used};
 use super::tally::Tally;
@@ -28,10 +28,10 @@ use std::time::Duration;
 /// How often what it has moved is published.
 const TALLY_EVERY: Duration = Duration::from_millis(100);
 
-/// A worker of an interface beside its lead.
-pub struct Hand {
+/// A worker of an interface beside its primary worker.
+pub struct SecondaryWorker {
     worker: Worker,
-    // It goes before the line, by which the lead knows that it has gone.
+    // It goes before the line, by which the primary worker knows that it has gone.
     driver: PortDriver,
     arrived: Arrived,
     facts: Arc<Facts>,
@@ -41,23 +41,23 @@ pub struct Hand {
     used: Used,
     look_at: Time,
     failed: Option<VerbsError>,
-    end: HandEnd,
+    end: SecondaryEnd,
 }
 
-impl Hand {
-    /// One more of this crew, beside the lead's port driver.
+impl SecondaryWorker {
+    /// One more of this crew, beside the primary worker's port driver.
     pub(super) fn join(
         now: Time,
         crew: &mut Crew,
-        (worker, lead): (Worker, &mut PortDriver),
+        (worker, primary): (Worker, &mut PortDriver),
         terms: Terms,
         seed: u64,
     ) -> Result<Self, DeviceError> {
-        let driver = lead.beside(terms, seed)?;
-        lead.station.add_sibling(driver.qpn());
-        let (lead_end, end) = line();
+        let driver = primary.beside(terms, seed)?;
+        primary.station.add_sibling(driver.qpn());
+        let (primary_end, end) = line();
         let tally = Publisher::new(Tally::default());
-        crew.join(lead_end, tally.reader());
+        crew.join(primary_end, tally.reader());
         Ok(Self {
             worker,
             driver,
@@ -114,7 +114,7 @@ impl Hand {
         busy
     }
 
-    /// Does what the lead wants.
+    /// Does what the primary worker wants.
     fn obey(&mut self, now: Time) -> bool {
         let mut has_acted = false;
         while let Some(order) = self.end.poll() {
@@ -130,7 +130,7 @@ impl Hand {
         has_acted
     }
 
-    /// Tells the lead what has come. The port is the lead's to look at.
+    /// Tells the primary worker what has come. The port is the primary worker's to look at.
     fn hear(&mut self, take: Take<'_>) -> bool {
         let busy = !self.arrived.is_empty();
         let Self { driver, arrived, end, .. } = self;
@@ -161,7 +161,7 @@ impl Hand {
         }
     }
 
-    /// It is none any more; the lead is told why.
+    /// It is none any more; the primary worker is told why.
     fn fail(&mut self, why: VerbsError) -> bool {
         self.end.fail(&why);
         self.failed = Some(why);
@@ -175,7 +175,7 @@ fn told(driver: &PortDriver, received: &Received) -> Option<Told> {
     Some(Told::Packet(received.ether_type, received.packet.bytes().to_vec(), from))
 }
 
-impl Side for Hand {
+impl Side for SecondaryWorker {
     fn driver(&self) -> &PortDriver {
         &self.driver
     }
@@ -219,7 +219,7 @@ impl Side for Hand {
         self.failed.is_none().then(|| self.uses_due.min(self.tally_due))
     }
 
-    /// None: what control has seen is the lead's.
+    /// None: what control has seen is the primary worker's.
     fn poll_delivery(&mut self) -> Option<Delivery> {
         None
     }

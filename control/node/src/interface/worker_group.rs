@@ -1,6 +1,6 @@
-//! The hands of an interface, as its lead sees them: who is to do what, and what they tell.
+//! The secondary workers of an interface, as its primary worker sees them: who is to do what, and what they tell.
 
-use super::line::{LeadEnd, Order, Told};
+use super::line::{Order, PrimaryEnd, Told};
 use super::tally::Tally;
 use pollux_control::interface::{Action, ConnectionKey, Facts, Worker};
 use pollux_mem::snapshot::Snapshot;
@@ -8,30 +8,30 @@ use pollux_verbs::VerbsError;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What is heard of a hand before the lead looks after its own packets again.
+/// What is heard of a secondary worker before the primary worker looks after its own packets again.
 const TOLD_PER_TURN: usize = 64;
 
-/// The hands of an interface: none, where one worker moves it.
+/// The secondary workers of an interface: none, where one worker moves it.
 #[derive(Default)]
 pub(super) struct Crew {
-    hands: Vec<(LeadEnd, Snapshot<Tally>)>,
-    /// Whose connections are, if they are not the lead's.
+    secondaries: Vec<(PrimaryEnd, Snapshot<Tally>)>,
+    /// Whose connections are, if they are not the primary worker's.
     owners: BTreeMap<ConnectionKey, Worker>,
     facts: Arc<Facts>,
 }
 
 impl Crew {
-    /// One more hand: the next worker.
-    pub(super) fn join(&mut self, end: LeadEnd, tally: Snapshot<Tally>) {
-        self.hands.push((end, tally));
+    /// One more secondary worker: the next worker.
+    pub(super) fn join(&mut self, end: PrimaryEnd, tally: Snapshot<Tally>) {
+        self.secondaries.push((end, tally));
     }
 
     /// Whether there is none.
     pub(super) fn is_empty(&self) -> bool {
-        self.hands.is_empty()
+        self.secondaries.is_empty()
     }
 
-    /// Tells hands what they are to do; gives back what the lead is to.
+    /// Tells secondary workers what they are to do; gives back what the primary worker is to.
     pub(super) fn assign(&mut self, action: Action) -> Option<Action> {
         if self.is_empty() {
             return Some(action);
@@ -52,8 +52,8 @@ impl Crew {
                 return Some(action);
             }
         };
-        let Some(hand) = usize::from(worker.0).checked_sub(1) else { return Some(action) };
-        let (end, _) = self.hands.get_mut(hand)?;
+        let Some(secondary) = usize::from(worker.0).checked_sub(1) else { return Some(action) };
+        let (end, _) = self.secondaries.get_mut(secondary)?;
         match action {
             Action::Modify { .. } => end.give_urgent(Order::Act(action)),
             _ => end.give(Order::Act(action)),
@@ -64,7 +64,7 @@ impl Crew {
     /// Whether a queue pair is still to be made what it was to be: its peer is to hear of it after
     /// that, or what it sends is lost.
     pub(super) fn is_modifying(&self) -> bool {
-        self.hands.iter().any(|(end, _)| end.is_urgent())
+        self.secondaries.iter().any(|(end, _)| end.is_urgent())
     }
 
     /// Workers that were given something since this was asked, a bit each.
@@ -89,10 +89,10 @@ impl Crew {
         }
     }
 
-    /// What hands have told, with their names; and whether they still can.
+    /// What secondary workers have told, with their names; and whether they still can.
     pub(super) fn hear(&mut self, mut hear: impl FnMut(Worker, Told)) -> Result<(), VerbsError> {
-        for ((end, _), number) in self.hands.iter_mut().zip(1..) {
-            end.hand_over();
+        for ((end, _), number) in self.secondaries.iter_mut().zip(1..) {
+            end.fill_ring();
             // What it told before it failed is told.
             let checked = end.check();
             for _ in 0..TOLD_PER_TURN {
@@ -107,36 +107,39 @@ impl Crew {
     /// What they have moved.
     pub(super) fn tallies(&self) -> impl Iterator<Item = (Worker, Tally)> {
         let read = |tally: &Snapshot<Tally>| tally.clone().refresh().clone();
-        self.hands.iter().zip(1..).map(move |((_, tally), number)| (Worker(number), read(tally)))
+        self.secondaries
+            .iter()
+            .zip(1..)
+            .map(move |((_, tally), number)| (Worker(number), read(tally)))
     }
 
     /// Whether all have done what they were told, and have stopped.
     pub(super) fn is_idle(&self) -> bool {
-        self.hands.iter().all(|(end, _)| end.is_idle())
+        self.secondaries.iter().all(|(end, _)| end.is_idle())
     }
 
     /// Whether all have sent what they were given.
     pub(super) fn has_sent(&self) -> bool {
-        self.hands.iter().all(|(end, _)| end.has_sent())
+        self.secondaries.iter().all(|(end, _)| end.has_sent())
     }
 
     /// Whether all that they have told was heard.
     pub(super) fn is_heard(&self) -> bool {
-        self.hands.iter().all(|(end, _)| end.is_heard())
+        self.secondaries.iter().all(|(end, _)| end.is_heard())
     }
 
     /// Whether nothing is left of any at the device.
     pub(super) fn is_gone(&self) -> bool {
-        self.hands.iter().all(|(end, _)| end.is_gone())
+        self.secondaries.iter().all(|(end, _)| end.is_gone())
     }
 
     /// They are to end.
     pub(super) fn end(&self) {
-        self.hands.iter().for_each(|(end, _)| end.end());
+        self.secondaries.iter().for_each(|(end, _)| end.end());
     }
 
-    fn ends(&mut self) -> impl Iterator<Item = &mut LeadEnd> {
-        self.hands.iter_mut().map(|(end, _)| end)
+    fn ends(&mut self) -> impl Iterator<Item = &mut PrimaryEnd> {
+        self.secondaries.iter_mut().map(|(end, _)| end)
     }
 
     fn owner(&self, connection: ConnectionKey) -> Worker {
