@@ -2,7 +2,7 @@
 //! words that both see.
 //!
 //! ```text
-//!   primary worker: Crew    --orders: what control wants, what it knows-->    secondary worker
+//!   primary worker: WorkerGroup    --orders: what control wants, what it knows-->    secondary worker
 //!                 <--told: news of connections, packets, misses--
 //! ```
 //!

@@ -3,7 +3,7 @@
 //! ```text
 //!   device --> port driver --arrived--> control --actions, frames, MADs--> port driver --> device
 //!                                        ^ |
-//!                                        | +--actions--> crew ==ring==> secondary worker: port driver
+//!                                        | +--actions--> worker group ==ring==> secondary worker: port driver
 //!                                        +---------told-------<=ring=== secondary worker: port driver
 //! ```
 //!
@@ -13,7 +13,7 @@
 //! 3. [`sockets`]: the quick way for whoever serves sockets here;
 //! 4. [`echo`]: requests of ours, for `pollux ping`;
 //! 5. `sleep`: what ends the sleep of a worker that has nothing to do;
-//! 6. [`SecondaryWorker`]: a further worker of the interface; `line` what goes between it and the primary worker, `crew`
+//! 6. [`SecondaryWorker`]: a further worker of the interface; `line` what goes between it and the primary worker, `worker_group`
 //!    its primary worker's view of all of them, [`tally`] what each has moved.
 //!
 //! An interface that several workers move is still one: its primary worker has control, queue pair 1, groups
@@ -24,7 +24,6 @@
 //! [`Interface::step`] again when that did something, and when [`Interface::poll_timeout`] says so.
 
 mod actions;
-mod crew;
 pub mod echo;
 pub mod gsi;
 mod handles;
@@ -37,13 +36,13 @@ pub mod sending;
 mod sleep;
 pub mod sockets;
 pub mod tally;
+mod worker_group;
 
 pub use secondary_worker::SecondaryWorker;
 pub use sockets::Side;
 
 use crate::config::{InterfaceSettings, Mode};
 use crate::port::Place;
-use crew::Crew;
 use echo::{EchoId, Echoes, Outcome};
 use line::Told;
 use pollux_control::bounded::Queue;
@@ -61,6 +60,7 @@ use sockets::{Take, Used};
 use std::net::IpAddr;
 use std::time::Duration;
 use tally::Tally;
+use worker_group::WorkerGroup;
 
 /// How often control is told which connections are used.
 const USES_EVERY: Duration = Duration::from_secs(1);
@@ -80,7 +80,7 @@ pub struct Interface {
     /// that an idle turn does.
     control_due: Option<Time>,
     driver: PortDriver,
-    crew: Crew,
+    workers: WorkerGroup,
     arrived: Arrived,
     echoes: Echoes,
     /// What came for sockets, if there are any.
@@ -123,10 +123,10 @@ impl Interface {
         let message_bytes = (settings.mode != Mode::Ud).then_some(receive_mtu(settings));
         let terms = Terms { p_key: settings.pkey, scope: Scope::LINK_LOCAL, message_bytes };
         let mut driver = PortDriver::new(place.into(), terms, rng.next_u64())?;
-        let mut crew = Crew::default();
+        let mut workers = WorkerGroup::default();
         let secondaries = (1..settings.workers).map(|number| {
             let whose = (Worker(number), &mut driver);
-            SecondaryWorker::join(now, &mut crew, whose, terms, rng.next_u64())
+            SecondaryWorker::join(now, &mut workers, whose, terms, rng.next_u64())
         });
         let secondaries = secondaries.collect::<Result<Vec<_>, _>>()?;
         let config = config(settings, &driver);
@@ -135,7 +135,7 @@ impl Interface {
             is_told: true,
             control_due: None,
             driver,
-            crew,
+            workers,
             arrived: Arrived { port_changed: true, ..Arrived::default() },
             echoes: Echoes::default(),
             deliveries: None,
@@ -162,7 +162,7 @@ impl Interface {
 
     /// What each of its workers has moved. Of secondary workers it is known with a short delay.
     pub fn tallies(&self) -> impl Iterator<Item = (Worker, Tally)> {
-        [(Worker::LEAD, self.driver.tally())].into_iter().chain(self.crew.tallies())
+        [(Worker::LEAD, self.driver.tally())].into_iter().chain(self.workers.tallies())
     }
 
     /// Why it does not run any more, if that is so.
@@ -200,22 +200,22 @@ impl Interface {
         if self.uses_due <= now {
             self.driver.tell_uses();
             self.driver.retry(now);
-            self.crew.publish(|| self.control.facts());
+            self.workers.publish(|| self.control.facts());
             self.uses_due = now + USES_EVERY;
         }
         self.echoes.handle_timeout(now);
         if self.is_told {
             self.drain(now);
         }
-        if self.is_leaving && self.is_idle() && self.crew.is_idle() {
-            self.crew.end();
+        if self.is_leaving && self.is_idle() && self.workers.is_idle() {
+            self.workers.end();
         }
         busy
     }
 
     /// It does not run any more, and its secondary workers neither.
     fn fail(&mut self, why: VerbsError) -> bool {
-        self.crew.end();
+        self.workers.end();
         self.failed = Some(why);
         true
     }
@@ -239,7 +239,7 @@ impl Interface {
     /// Whether all have been told: what is left are queue pairs for whose numbers packets may be
     /// under way. Of secondary workers nothing is left.
     pub fn has_left(&self) -> bool {
-        self.failed.is_some() || self.is_idle() && self.crew.is_gone()
+        self.failed.is_some() || self.is_idle() && self.workers.is_gone()
     }
 
     /// Whether nothing is left to be said.
@@ -356,9 +356,9 @@ impl Interface {
 
     /// Tells control what secondary workers have told; says whether that was anything.
     fn poll_workers(&mut self, now: Time) -> Result<bool, VerbsError> {
-        let Self { crew, control, is_told, .. } = self;
+        let Self { workers, control, is_told, .. } = self;
         let mut busy = false;
-        let heard = crew.hear(|worker, told| {
+        let heard = workers.hear(|worker, told| {
             busy = true;
             match told {
                 Told::News(connection, news) => control.handle_connection(now, connection, &news),
@@ -380,14 +380,14 @@ impl Interface {
     fn drain(&mut self, now: Time) -> bool {
         let mut busy = false;
         while let Some(action) = self.control.poll_action() {
-            if let Some(action) = self.crew.assign(action) {
+            if let Some(action) = self.workers.assign(action) {
                 self.driver.carry_out(now, action);
             }
             busy = true;
         }
         if busy {
             self.driver.show_changes();
-            self.crew.publish(|| self.control.facts());
+            self.workers.publish(|| self.control.facts());
         }
         busy |= self.send_mads(now);
         while let Some(outgoing) = self.control.poll_frame() {
@@ -410,7 +410,7 @@ impl Interface {
     /// Sends what control has to say, once secondary workers have made of their queue pairs what it says of
     /// them; but nobody is waited for long.
     fn send_mads(&mut self, now: Time) -> bool {
-        if self.crew.is_modifying() {
+        if self.workers.is_modifying() {
             let (since, _) = self.held.unwrap_or((now, now));
             if now < since + MODIFY_MAX {
                 self.held = Some((since, now + MODIFY_LOOK));

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   device --> port driver --take: a socket's?--no--> told --ring--> Interface: control
-//!              port driver <---------- orders -------------ring--- Interface: crew
+//!              port driver <---------- orders -------------ring--- WorkerGroup
 //! ```
 //!
 //! Its UD queue pair is in no link address and in no group: datagrams leave by it, and few come.
@@ -14,7 +14,7 @@ use super::line::{Order, SecondaryEnd, Told, line};
 use super::port_driver::{Arrived, DeviceError, PortDriver, Terms};
 use super::sockets::{LOOK_EVERY, Side, Take, Used};
 use super::tally::Tally;
-use super::{Crew, USES_EVERY};
+use super::{USES_EVERY, WorkerGroup};
 use pollux_control::interface::{Delivery, Facts, Worker};
 use pollux_dataplane::ipoib::Received;
 use pollux_mem::snapshot::Publisher;
@@ -45,10 +45,10 @@ pub struct SecondaryWorker {
 }
 
 impl SecondaryWorker {
-    /// One more of this crew, beside the primary worker's port driver.
+    /// One more of this worker group, beside the primary worker's port driver.
     pub(super) fn join(
         now: Time,
-        crew: &mut Crew,
+        workers: &mut WorkerGroup,
         (worker, primary): (Worker, &mut PortDriver),
         terms: Terms,
         seed: u64,
@@ -57,7 +57,7 @@ impl SecondaryWorker {
         primary.station.add_sibling(driver.qpn());
         let (primary_end, end) = line();
         let tally = Publisher::new(Tally::default());
-        crew.join(primary_end, tally.reader());
+        workers.join(primary_end, tally.reader());
         Ok(Self {
             worker,
             driver,

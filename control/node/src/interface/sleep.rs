@@ -19,14 +19,14 @@ impl Interface {
     /// Sleeps at the device until something comes, and not longer than this; with secondary workers not for
     /// long, for what they tell wakes nobody.
     pub fn wait(&mut self, longest: Duration) {
-        let longest = if self.crew.is_empty() { longest } else { longest.min(HEAR_EVERY) };
+        let longest = if self.workers.is_empty() { longest } else { longest.min(HEAR_EVERY) };
         // What went wrong there the next step says.
         let _ = self.driver.device.wait(longest);
     }
 
     /// Whether nothing is left that was given to it to be sent, here or at the device.
     pub fn is_drained(&self, now: pollux_verbs::time::Time) -> bool {
-        let has_sent = self.crew.has_sent() && self.has_sent(now);
+        let has_sent = self.workers.has_sent() && self.has_sent(now);
         self.failed.is_some() || has_sent && self.driver.station().has_sent()
     }
 }

@@ -185,13 +185,13 @@ impl Side for Interface {
     }
 
     fn take_called(&mut self) -> u32 {
-        self.crew.take_called()
+        self.workers.take_called()
     }
 
     fn has_sent(&self, now: Time) -> bool {
         let control = &self.control;
         self.driver.has_moved()
-            && self.crew.is_heard()
+            && self.workers.is_heard()
             && control.neighbor_rows(now).all(|row| row.pending == 0)
             && control.peer_rows().all(|row| row.pending == 0)
             && control.group_rows().all(|row| row.pending == 0)

@@ -13,14 +13,14 @@ const TOLD_PER_TURN: usize = 64;
 
 /// The secondary workers of an interface: none, where one worker moves it.
 #[derive(Default)]
-pub(super) struct Crew {
+pub(super) struct WorkerGroup {
     secondaries: Vec<(PrimaryEnd, Snapshot<Tally>)>,
     /// Whose connections are, if they are not the primary worker's.
     owners: BTreeMap<ConnectionKey, Worker>,
     facts: Arc<Facts>,
 }
 
-impl Crew {
+impl WorkerGroup {
     /// One more secondary worker: the next worker.
     pub(super) fn join(&mut self, end: PrimaryEnd, tally: Snapshot<Tally>) {
         self.secondaries.push((end, tally));

@@ -59,7 +59,11 @@ impl Hosts {
     }
 
     /// An interface with several workers at a device, in whose time these are, too.
-    pub fn crew(device: &str, address: &str, keys: &str) -> (Interface, Vec<SecondaryWorker>) {
+    pub fn with_workers(
+        device: &str,
+        address: &str,
+        keys: &str,
+    ) -> (Interface, Vec<SecondaryWorker>) {
         let settings = settings(device, address, keys);
         let opened = Interface::with_workers(Time::START, open_soon(device), &settings, 7);
         opened.expect("it has all it needs")

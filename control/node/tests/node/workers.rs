@@ -402,7 +402,7 @@ fn secondary_workers_run_in_threads_of_their_own() {
         let mut threads = Vec::new();
         for (nth, (ip, to)) in [(ips[0], ips[1]), (ips[1], ips[0])].into_iter().enumerate() {
             let (primary, secondaries) =
-                Hosts::crew(&fabric.port(nth + 1), &format!("{ip}/24"), TWO);
+                Hosts::with_workers(&fabric.port(nth + 1), &format!("{ip}/24"), TWO);
             hosts.hosts.push(primary);
             let thread = |secondary| scope.spawn(move || work(secondary, (ip, to), clock));
             threads.extend(secondaries.into_iter().map(thread));
