@@ -21,7 +21,7 @@ use pollux_node::config::{InterfaceSettings, Mode};
 use pollux_node::interface::echo::{EchoId, Outcome};
 use pollux_node::interface::port_driver::DeviceError;
 use pollux_node::interface::sending::{NotSent, destination};
-use pollux_node::interface::{self as node, PingError, Side};
+use pollux_node::interface::{self as node, PingError, WorkerPort};
 use pollux_node::port::Place;
 use pollux_verbs::QpType;
 use pollux_verbs::time::Time;

@@ -4,7 +4,7 @@ use pollux_control::interface as control;
 use pollux_control::interface::Delivery;
 use pollux_node::interface::port_driver::PortDriver;
 use pollux_node::interface::sockets::Take;
-use pollux_node::interface::{Interface, SecondaryWorker, Side};
+use pollux_node::interface::{Interface, SecondaryWorker, WorkerPort};
 use pollux_verbs::VerbsError;
 use pollux_verbs::time::Time;
 use std::collections::BTreeSet;
@@ -39,7 +39,7 @@ impl Post {
 
     /// What is moved, to be shown.
     pub fn driver(&self) -> &PortDriver {
-        Side::driver(self)
+        WorkerPort::driver(self)
     }
 
     /// Does what there is to do, whatever comes for sockets; says whether that was anything.
@@ -62,13 +62,13 @@ impl Post {
 macro_rules! of_either {
     ($post:ident.$call:ident($($argument:expr),*)) => {
         match $post {
-            Self::Lead(one) => <Interface as Side>::$call(one, $($argument),*),
-            Self::Hand(one) => <SecondaryWorker as Side>::$call(one, $($argument),*),
+            Self::Lead(one) => <Interface as WorkerPort>::$call(one, $($argument),*),
+            Self::Hand(one) => <SecondaryWorker as WorkerPort>::$call(one, $($argument),*),
         }
     };
 }
 
-impl Side for Post {
+impl WorkerPort for Post {
     fn driver(&self) -> &PortDriver {
         of_either!(self.driver())
     }

@@ -39,7 +39,7 @@ pub mod tally;
 mod worker_group;
 
 pub use secondary_worker::SecondaryWorker;
-pub use sockets::Side;
+pub use sockets::WorkerPort;
 
 use crate::config::{InterfaceSettings, Mode};
 use crate::port::Place;

@@ -12,7 +12,7 @@
 
 use super::line::{Order, SecondaryEnd, Told, line};
 use super::port_driver::{Arrived, DeviceError, PortDriver, Terms};
-use super::sockets::{LOOK_EVERY, Side, Take, Used};
+use super::sockets::{LOOK_EVERY, Take, Used, WorkerPort};
 use super::tally::Tally;
 use super::{USES_EVERY, WorkerGroup};
 use pollux_control::interface::{Delivery, Facts, Worker};
@@ -175,7 +175,7 @@ fn told(driver: &PortDriver, received: &Received) -> Option<Told> {
     Some(Told::Packet(received.ether_type, received.packet.bytes().to_vec(), from))
 }
 
-impl Side for SecondaryWorker {
+impl WorkerPort for SecondaryWorker {
     fn driver(&self) -> &PortDriver {
         &self.driver
     }

@@ -2,7 +2,7 @@
 
 use super::Interface;
 use super::port_driver::PortDriver;
-use super::sockets::Side;
+use super::sockets::WorkerPort;
 use pollux_verbs::Arm;
 use std::time::Duration;
 

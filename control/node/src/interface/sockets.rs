@@ -5,7 +5,7 @@
 //!   draft: a packet is written where the device reads it --> send_draft --> flush: one doorbell
 //! ```
 //!
-//! Every worker of an interface has its own such [`Side`]: the primary worker the [`Interface`] itself, the
+//! Every worker of an interface has its own such [`WorkerPort`]: the primary worker the [`Interface`] itself, the
 //! others a [`SecondaryWorker`](super::SecondaryWorker) each. A side takes what comes to it, whosever that is, and
 //! sends by its own queue pairs.
 //!
@@ -38,7 +38,7 @@ const USED_MAX: usize = 1024;
 pub type Take<'a> = &'a mut dyn FnMut(&[u8]) -> bool;
 
 /// What a worker has of an interface.
-pub trait Side {
+pub trait WorkerPort {
     /// What moves its packets.
     fn driver(&self) -> &PortDriver;
 
@@ -88,7 +88,7 @@ pub trait Side {
         self.driver().drafted()
     }
 
-    /// Sends it, at the latest with [`Side::flush`].
+    /// Sends it, at the latest with [`WorkerPort::flush`].
     #[inline]
     fn send_draft(&mut self, now: Time) -> Result<(), NotSent> {
         let next_hop = self.driver_mut().send_draft()?;
@@ -132,7 +132,7 @@ pub trait Side {
     fn datagram_mtu(&self) -> Option<u32>;
 }
 
-impl Side for Interface {
+impl WorkerPort for Interface {
     fn driver(&self) -> &PortDriver {
         &self.driver
     }

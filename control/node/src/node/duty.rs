@@ -7,7 +7,7 @@ use super::report::Asked;
 use super::waker::Waker;
 use crate::admin::CONNECTIONS_MAX;
 use crate::interface::echo::EchoId;
-use crate::interface::{Interface, Side};
+use crate::interface::{Interface, WorkerPort};
 use pollux_dataplane::engine::Work;
 use pollux_verbs::time::Time;
 use std::collections::BTreeMap;

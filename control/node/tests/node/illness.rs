@@ -5,7 +5,7 @@ use crate::fabric::{Manager, Running};
 use crate::host::Hosts;
 use pollux_control::interface::Action;
 use pollux_control::mad::{Envelope, MadAddress};
-use pollux_node::interface::Side;
+use pollux_node::interface::WorkerPort;
 use pollux_node::interface::port_driver::{Arrived, PortDriver, Terms};
 use pollux_node::port::{Place, SharedPort};
 use pollux_verbs::time::Time;

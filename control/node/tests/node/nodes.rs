@@ -5,7 +5,7 @@ use crate::guest::Opensm;
 use crate::host::{Hosts, PATIENCE};
 use pollux_control::interface::Life;
 use pollux_node::interface::PingError;
-use pollux_node::interface::Side;
+use pollux_node::interface::WorkerPort;
 use pollux_node::interface::echo::Outcome;
 use pollux_node::interface::sending::NotSent;
 use pollux_referee::tshark::dissect;

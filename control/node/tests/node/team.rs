@@ -14,7 +14,7 @@ use pollux_fabric::{Adapter, SoftDevice};
 use pollux_node::Opened;
 use pollux_node::config::{InterfaceSettings, NodeConfig};
 use pollux_node::interface::sending::NotSent;
-use pollux_node::interface::{Interface, SecondaryWorker, Side};
+use pollux_node::interface::{Interface, SecondaryWorker, WorkerPort};
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
@@ -26,7 +26,7 @@ use std::time::Duration;
 
 /// Longer than anything takes here, in a time that costs nothing.
 pub const PATIENCE: Duration = Duration::from_secs(120);
-/// A side looks at its control this long after it did, at the earliest.
+/// A worker looks at its control this long after it did, at the earliest.
 const SETTLE: Duration = Duration::from_micros(20);
 /// Turns at one moment after which time stands still.
 const TURNS_AT_A_MOMENT_MAX: u32 = 100_000;
@@ -143,8 +143,8 @@ impl World {
         let now = self.now();
         self.settle = Some(now);
         let packet = packet(ip(from), ip(to), payload);
-        let sent = self.teams[from].side(worker).send(now, &packet);
-        self.teams[from].side(worker).flush();
+        let sent = self.teams[from].worker_port(worker).send(now, &packet);
+        self.teams[from].worker_port(worker).flush();
         sent
     }
 
@@ -188,7 +188,7 @@ impl World {
         if now >= end {
             return false;
         }
-        // A side that has looked just now does not look again at once.
+        // A worker that has looked just now does not look again at once.
         let later = |due: Time| if due > now { due } else { now + SETTLE };
         let due = self.teams.iter().filter_map(Team::due).map(later);
         let next = due.chain(self.settle).chain([end]).min().unwrap_or(end);
@@ -215,7 +215,7 @@ impl Team {
     }
 
     /// One of its workers.
-    pub fn side(&mut self, worker: u8) -> &mut dyn Side {
+    pub fn worker_port(&mut self, worker: u8) -> &mut dyn WorkerPort {
         match usize::from(worker).checked_sub(1) {
             None => self.primary.as_mut().expect("it is there"),
             Some(secondary) => &mut self.secondaries[secondary],
@@ -253,7 +253,7 @@ impl Team {
     }
 
     fn due(&self) -> Option<Time> {
-        let secondaries = self.secondaries.iter().filter_map(Side::poll_timeout).min();
+        let secondaries = self.secondaries.iter().filter_map(WorkerPort::poll_timeout).min();
         let secondaries = self.asleep_until.or(secondaries);
         self.primary.as_ref().and_then(Interface::poll_timeout).into_iter().chain(secondaries).min()
     }

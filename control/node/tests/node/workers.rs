@@ -9,7 +9,7 @@ use pollux_control::interface::Worker;
 use pollux_fabric::link::fault::Faults;
 use pollux_fabric::link::world::Wire;
 use pollux_node::interface::echo::Outcome;
-use pollux_node::interface::{Interface, SecondaryWorker, Side};
+use pollux_node::interface::{Interface, SecondaryWorker, WorkerPort};
 use pollux_node::port::SharedPort;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -84,13 +84,13 @@ fn a_secondary_worker_knows_the_state_of_the_interface() {
     let now = world.now();
     let team = &mut world.teams[0];
     let (others, far) = (ip(1).into(), "192.0.2.1".parse().expect("an address"));
-    let said = |side: &dyn Side| {
-        let sources = [others, far].map(|to| side.source_for(to));
-        let neighbors = [others, far, ip(254).into()].map(|to| side.is_on_link(now, to));
-        (side.own(), sources, neighbors, side.datagram_mtu())
+    let said = |port: &dyn WorkerPort| {
+        let sources = [others, far].map(|to| port.source_for(to));
+        let neighbors = [others, far, ip(254).into()].map(|to| port.is_on_link(now, to));
+        (port.own(), sources, neighbors, port.datagram_mtu())
     };
-    let primary = said(team.side(0));
-    assert_eq!((&primary, primary.3), (&said(team.side(1)), Some(2044)));
+    let primary = said(team.worker_port(0));
+    assert_eq!((&primary, primary.3), (&said(team.worker_port(1)), Some(2044)));
     assert_eq!((primary.1, primary.2), ([Some(ip(0).into()); 2], [true, false, false]));
 }
 
@@ -223,7 +223,7 @@ fn what_comes_of_our_own_by_a_group_is_nobody_elses() {
     let to_group = packet(ip(0), group, b"all");
     for worker in [2, 1, 0, 1, 2] {
         let now = world.now();
-        let _ = world.teams[0].side(worker).send(now, &to_group);
+        let _ = world.teams[0].worker_port(worker).send(now, &to_group);
         world.pass(Duration::from_secs(1));
     }
     assert!(world.teams[0].came.is_empty(), "{:?}", world.teams[0].came);
