@@ -15,7 +15,7 @@ use crate::hca::memory::Pieces;
 use crate::head::{Head, WORDS_MAX};
 use crate::lend::{Leave, Lends};
 use crate::link::Link;
-use pollux_mem::lane::{Entry, FIRST_WORDS};
+use pollux_mem::shared_ring::{Entry, FIRST_WORDS};
 use pollux_verbs::{LKey, Sge};
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::packet::{Extended, Grh, Lrh, PACKET_LEN_MAX, Packet};

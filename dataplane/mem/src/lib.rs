@@ -7,7 +7,7 @@
 //! 2. [`pool`], [`buf`], [`free_list`]: fixed-size buffers in a region, owned by value;
 //! 3. [`spsc`], [`mpsc`], [`byte_ring`]: rings between threads of one process, which trust each
 //!    other;
-//! 4. [`words`], [`lane`], [`seq_cell`], [`counters`]: what two processes share,
+//! 4. [`words`], [`shared_ring`], [`seq_cell`], [`counters`]: what two processes share,
 //!    where neither trusts the other. All of it is atomic words, so these hold no `unsafe` but the
 //!    one that makes words out of a region;
 //! 5. [`one_writer`], [`lease`]: words that one process writes and others only read, and how an
@@ -31,7 +31,6 @@ pub mod counted;
 pub mod counters;
 mod cursor;
 pub mod free_list;
-pub mod lane;
 pub mod lease;
 pub mod memory;
 pub mod mpsc;
@@ -41,6 +40,7 @@ pub mod pool;
 pub mod region;
 pub mod segment;
 pub mod seq_cell;
+pub mod shared_ring;
 pub mod snapshot;
 pub mod spsc;
 mod sync;

@@ -7,7 +7,7 @@
 //! Why it cannot wedge: a producer that claimed a position and never filled it would stop the
 //! consumer there for ever. Between claim and filling stands only the move of the value, which
 //! cannot panic, and a thread of ours cannot be killed alone. A process can be, so between
-//! processes there is only [`lane`](crate::lane).
+//! processes there is only [`shared_ring`](crate::shared_ring).
 //!
 //! A producer that is preempted right there delays what others pushed after it until it runs again.
 //! The consumer sees an empty ring meanwhile and does not wait.

@@ -1,4 +1,4 @@
-//! Processes that share a lane and a cell and are killed with SIGKILL in the middle of it.
+//! Processes that share a ring and a cell and are killed with SIGKILL in the middle of it.
 //!
 //! The test starts itself again as the peer, which gets the segment as its standard input. It is
 //! killed when the survivor has seen a certain number of entries, other in each round, so anywhere
@@ -6,8 +6,8 @@
 #![cfg(not(loom))]
 #![forbid(unsafe_code)]
 
-use pollux_mem::lane::{Lane, LaneReceiver, LaneSender};
 use pollux_mem::seq_cell::{self, SeqReader, SeqWriter};
+use pollux_mem::shared_ring::{RingReceiver, RingSender, SharedRing};
 use pollux_mem::{Segment, Words};
 use std::env;
 use std::os::fd::AsFd;
@@ -37,21 +37,21 @@ fn progress(round: u64) -> u64 {
     (round + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52 | 1
 }
 
-/// The cell's place and the lane's, the same in both processes.
+/// The cell's place and the ring's, the same in both processes.
 fn places(segment: &Segment) -> (Words, Words) {
     let mut words = Words::over(segment.map().unwrap());
     (words.take(seq_cell::words_needed::<Note>()).unwrap(), words)
 }
 
-fn open(segment: &Segment) -> Lane {
-    Lane::open(places(segment).1).unwrap()
+fn open(segment: &Segment) -> SharedRing {
+    SharedRing::open(places(segment).1).unwrap()
 }
 
-/// A new segment with an empty lane and a first note in the cell.
+/// A new segment with an empty ring and a first note in the cell.
 fn segment() -> Segment {
     let segment = Segment::create("killed_peer", 64 << 10).unwrap();
-    let (cell, lane) = places(&segment);
-    Lane::create(lane, SLOTS).unwrap();
+    let (cell, ring) = places(&segment);
+    SharedRing::create(ring, SLOTS).unwrap();
     SeqWriter::new(cell).unwrap().write(&note(0));
     segment
 }
@@ -104,18 +104,18 @@ fn peer() {
     }
 }
 
-/// The bytes of an entry of a lane: from none to twenty slots of them, so that most deaths are
+/// The bytes of an entry of a ring: from none to twenty slots of them, so that most deaths are
 /// within one; the first are short, so that they lie before the rest of what a dead one began.
 fn bytes(number: u64) -> Vec<u8> {
     vec![number as u8; (number * 619 % 2400) as usize]
 }
 
-fn send_one(sender: &mut LaneSender, number: u64) -> bool {
+fn send_one(sender: &mut RingSender, number: u64) -> bool {
     sender.send(0, &[number, !number], bytes(number).len(), |part| part.fill(number as u8))
 }
 
 /// The number of the oldest entry, which must be whole.
-fn receive_one(receiver: &mut LaneReceiver) -> Option<u64> {
+fn receive_one(receiver: &mut RingReceiver) -> Option<u64> {
     let mut found = None;
     receiver.receive(|entry| {
         let (number, mut read) = (entry.head()[0], Vec::new());
@@ -179,9 +179,9 @@ fn receiver_survives_its_senders() {
             let rest = std::iter::from_fn(|| receive_one(&mut receiver));
             rest.zip(seen..).for_each(|(number, expected)| assert_eq!(number, expected));
         } else {
-            let lane = receiver.into_lane();
-            lane.reset();
-            receiver = lane.receiver();
+            let ring = receiver.into_ring();
+            ring.reset();
+            receiver = ring.receiver();
         }
         assert_eq!(receive_one(&mut receiver), None);
     }

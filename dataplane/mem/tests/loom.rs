@@ -1,13 +1,13 @@
-//! Every interleaving, and every stale value that the memory model allows, of the algorithms here.
+//! Loom models: every interleaving, and every stale value that the memory model allows.
 //!
-//! Run by `RUSTFLAGS="--cfg loom" cargo test -p pollux-mem --test loom --release`; without that
-//! this file is empty. `spsc` and `lane` know positions in the same way; both are modelled, as
-//! the one checks access to slots and the other the order of relaxed words. The snapshot is not:
-//! its atomics are arc-swap's, which loom does not see.
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p pollux-mem --test loom --release`; without that
+//! flag this file is empty. `spsc` and `shared_ring` share their cursors; both are modeled, because
+//! `spsc` checks access to slots and `shared_ring` the order of relaxed words. The snapshot is not
+//! modeled: its atomics are arc-swap's, which loom does not see.
 //!
-//! The orderings of rings, list, cell and lease were weakened one by one to see a model fail. One
-//! stays without a witness, the release of the head in `lane`: it keeps loads before a store, and
-//! loom lets no load see a later store.
+//! The orderings of the rings, the free list, the cell and the lease were weakened one by one, and
+//! a model failed each time. The exception is the release of the head in `shared_ring`: it keeps
+//! loads before a store, and loom lets no load see a later store.
 #![cfg(loom)]
 #![allow(unsafe_code, reason = "loom's cell is the witness, and its access is unsafe")]
 
@@ -16,9 +16,9 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use pollux_mem::free_list::FreeList;
-use pollux_mem::lane::Lane;
 use pollux_mem::lease::{Lease, LeaseReader};
 use pollux_mem::seq_cell::{SeqReader, SeqWriter};
+use pollux_mem::shared_ring::SharedRing;
 use pollux_mem::{Pool, PoolConfig, Words, byte_ring, mpsc, spsc};
 
 /// Models with three threads are explored up to two forced switches; all orders would take hours.
@@ -91,11 +91,12 @@ fn bytes_come_in_order_and_messages_whole() {
 }
 
 #[test]
-fn lane_hands_over_whole_entries_in_order() {
+fn shared_ring_hands_over_whole_entries_in_order() {
     loom::model(|| {
         let words = Words::private(1).unwrap().take(64).unwrap();
-        let lane = Lane::create(words.clone(), 2).unwrap();
-        let (mut sender, mut receiver) = (lane.sender(), Lane::open(words).unwrap().receiver());
+        let ring = SharedRing::create(words.clone(), 2).unwrap();
+        let (mut sender, mut receiver) =
+            (ring.sender(), SharedRing::open(words).unwrap().receiver());
         // The first takes both slots, so the second waits for it to be read.
         let sending = thread::spawn(move || {
             let first = sender.send_bytes(0, &[7], &[1; 112]);

@@ -4,8 +4,8 @@
 #![cfg(not(loom))]
 #![forbid(unsafe_code)]
 
-use pollux_mem::lane::{HEAD_WORDS_MAX, Lane, LaneError};
 use pollux_mem::pool::Leak;
+use pollux_mem::shared_ring::{HEAD_WORDS_MAX, SharedRing, SharedRingError};
 use pollux_mem::{Buf, Memory, Pool, PoolConfig, Words, byte_ring, mpsc, spsc};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -291,29 +291,29 @@ fn rings_drop_what_is_left_in_them() {
     assert_eq!(std::sync::Arc::strong_count(&value), 1);
 }
 
-/// An entry of a lane: its tag, the words of its head, and its bytes.
-type LaneEntry = (u8, Vec<u64>, Vec<u8>);
+/// An entry of a ring: its tag, the words of its head, and its bytes.
+type RingEntry = (u8, Vec<u64>, Vec<u8>);
 
-fn lane_entry() -> impl Strategy<Value = LaneEntry> {
+fn ring_entry() -> impl Strategy<Value = RingEntry> {
     let bytes = prop_oneof![vec(any::<u8>(), 0..130), vec(any::<u8>(), 100..700)];
     (any::<u8>(), vec(any::<u64>(), 0..=HEAD_WORDS_MAX), bytes)
 }
 
 /// Slots of 120 bytes, of which the first has a word less.
-fn slots_of((_, head, bytes): &LaneEntry) -> usize {
+fn slots_of((_, head, bytes): &RingEntry) -> usize {
     1 + bytes.len().saturating_sub((HEAD_WORDS_MAX - head.len()) * 8).div_ceil(120)
 }
 
 proptest! {
     #[test]
-    fn a_lane_keeps_entries_whole_and_in_order(
-        ops in vec(prop_oneof![3 => lane_entry().prop_map(Some), 2 => Just(None)], 0..80),
+    fn a_shared_ring_keeps_entries_whole_and_in_order(
+        ops in vec(prop_oneof![3 => ring_entry().prop_map(Some), 2 => Just(None)], 0..80),
         slots in (3..6u32).prop_map(|log| 1usize << log),
         at in 0..64usize,
     ) {
-        let lane = Lane::private(slots).unwrap();
-        let (mut sender, mut receiver) = (lane.other_side().sender(), lane.receiver());
-        let mut model: VecDeque<LaneEntry> = VecDeque::new();
+        let ring = SharedRing::private(slots).unwrap();
+        let (mut sender, mut receiver) = (ring.other_side().sender(), ring.receiver());
+        let mut model: VecDeque<RingEntry> = VecDeque::new();
         let memory = Memory::private(4096).unwrap();
         for op in ops {
             let Some(entry) = op else {
@@ -360,13 +360,13 @@ proptest! {
 
     /// Whatever a peer leaves in the memory, the receiver stays within it and comes to an end.
     #[test]
-    fn a_lane_of_a_liar_gives_rubbish_at_worst(
+    fn a_shared_ring_of_a_liar_gives_rubbish_at_worst(
         lies in vec((0..160usize, any::<u64>()), 0..40),
         shape in any::<u64>(),
     ) {
-        let words = Words::private(Lane::words(8).unwrap()).unwrap();
-        let lane = Lane::create(words.clone(), 8).unwrap();
-        let (mut sender, mut receiver) = (lane.other_side().sender(), lane.receiver());
+        let words = Words::private(SharedRing::words(8).unwrap()).unwrap();
+        let ring = SharedRing::create(words.clone(), 8).unwrap();
+        let (mut sender, mut receiver) = (ring.other_side().sender(), ring.receiver());
         prop_assert!(sender.send_bytes(1, &[1, 2], &[3; 300]));
         prop_assert!(sender.send_bytes(1, &[], &[]));
         // The shape of the first entry, wherever its slot is, and anything anywhere.
@@ -385,19 +385,25 @@ proptest! {
 }
 
 #[test]
-fn a_lane_says_what_is_wrong_with_its_memory() {
-    let words = Words::private(Lane::words(8).unwrap()).unwrap();
-    let opened = Lane::open(words.clone()).map(drop);
-    assert_eq!(opened, Err(LaneError::NotALane));
-    assert!(matches!(Lane::create(words.clone(), 6), Err(LaneError::BadCapacity { slots: 6 })));
-    assert!(matches!(Lane::create(words.clone(), 1 << 20), Err(LaneError::TooSmall { .. })));
-    let lane = Lane::create(words.clone(), 8).unwrap();
-    let mut sender = lane.sender();
+fn a_shared_ring_says_what_is_wrong_with_its_memory() {
+    let words = Words::private(SharedRing::words(8).unwrap()).unwrap();
+    let opened = SharedRing::open(words.clone()).map(drop);
+    assert_eq!(opened, Err(SharedRingError::NotARing));
+    assert!(matches!(
+        SharedRing::create(words.clone(), 6),
+        Err(SharedRingError::BadCapacity { slots: 6 })
+    ));
+    assert!(matches!(
+        SharedRing::create(words.clone(), 1 << 20),
+        Err(SharedRingError::TooSmall { .. })
+    ));
+    let ring = SharedRing::create(words.clone(), 8).unwrap();
+    let mut sender = ring.sender();
     assert!(sender.send_bytes(7, &[1], &[2]));
     // Another sender and another receiver find what was sent before them.
-    let mut sender = sender.into_lane().sender();
+    let mut sender = sender.into_ring().sender();
     assert!(sender.send_bytes(8, &[], &[]));
-    let mut receiver = Lane::open(words).unwrap().receiver();
+    let mut receiver = SharedRing::open(words).unwrap().receiver();
     let mut tags = Vec::new();
     while receiver.receive(|entry| tags.push(entry.tag())) {}
     assert_eq!(tags, [7, 8]);
@@ -406,8 +412,8 @@ fn a_lane_says_what_is_wrong_with_its_memory() {
 
 #[test]
 fn half_an_entry_of_a_dead_sender_is_none() {
-    let lane = Lane::private(8).unwrap();
-    let mut dead = lane.other_side().sender();
+    let ring = SharedRing::private(8).unwrap();
+    let mut dead = ring.other_side().sender();
     let mut parts = 0;
     let dying = std::panic::AssertUnwindSafe(|| {
         dead.send(1, &[], 500, |part| {
@@ -417,16 +423,16 @@ fn half_an_entry_of_a_dead_sender_is_none() {
         })
     });
     assert!(std::panic::catch_unwind(dying).is_err());
-    let mut receiver = lane.other_side().receiver();
+    let mut receiver = ring.other_side().receiver();
     assert!(!receiver.receive(|_| ()));
-    let mut successor = lane.other_side().sender();
+    let mut successor = ring.other_side().sender();
     assert!(successor.send_bytes(2, &[], &[7; 8]));
     let mut tags = Vec::new();
     while receiver.receive(|entry| tags.push(entry.tag())) {}
     assert_eq!((tags, receiver.refused()), (vec![2], 0));
     // A third one goes on behind what is whole, however long.
     assert!(successor.send_bytes(3, &[], &[7; 500]));
-    assert!(lane.sender().send_bytes(4, &[], &[]));
+    assert!(ring.sender().send_bytes(4, &[], &[]));
     let mut tags = Vec::new();
     while receiver.receive(|entry| tags.push(entry.tag())) {}
     assert_eq!(tags, [3, 4]);

@@ -20,7 +20,7 @@ use crate::head;
 use crate::link::Link;
 use crate::time::Time;
 use pollux_mem::Memory;
-use pollux_mem::lane::{Entry, FIRST_WORDS};
+use pollux_mem::shared_ring::{Entry, FIRST_WORDS};
 use pollux_verbs::work::{Destination, SendOp};
 use pollux_verbs::{
     AddressVector, Completion, CompletionKind, CompletionStatus, Data, Migration, QpState, QpType,

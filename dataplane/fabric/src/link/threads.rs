@@ -5,7 +5,7 @@ use crate::frame::Arrival;
 use crate::hca::Adapter;
 use crate::lend::Lender;
 use crate::time::Time;
-use pollux_mem::lane::{Lane, LaneReceiver, LaneSender};
+use pollux_mem::shared_ring::{RingReceiver, RingSender, SharedRing};
 use std::sync::{Arc, OnceLock};
 
 /// Slots of a lane: a burst, and no more than the caches hold.
@@ -20,8 +20,8 @@ pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 
 /// One end of a link between threads.
 pub struct ThreadLink {
-    to: LaneSender,
-    from: LaneReceiver,
+    to: RingSender,
+    from: RingReceiver,
     clock: Clock,
     /// What this end lends, for the other; and what the other one lends.
     lends: Arc<OnceLock<Arc<Lender>>>,
@@ -36,7 +36,7 @@ pub struct ThreadLink {
 /// # Panics
 /// When the process has no memory for the lanes.
 pub fn pair(clock: &Clock) -> [ThreadLink; 2] {
-    let lane = || Lane::private(SLOTS).expect("there is memory for a lane");
+    let lane = || SharedRing::private(SLOTS).expect("there is memory for a lane");
     let lanes = [lane(), lane()];
     let lenders = [Arc::default(), Arc::default()];
     [0, 1].map(|end| ThreadLink {

@@ -21,9 +21,9 @@
 
 use super::grants::LANES_MAX;
 use crate::hca::port::{Drops, LinkLayer, Port};
-use pollux_mem::lane::{Lane, LaneReceiver, LaneSender};
 use pollux_mem::region::MapError;
 use pollux_mem::seq_cell::{SeqReader, SeqWriter, words_needed};
+use pollux_mem::shared_ring::{RingReceiver, RingSender, SharedRing};
 use pollux_mem::{Segment, Words};
 use pollux_wire::address::{Gid, Lid};
 use pollux_wire::keys::PKey;
@@ -111,7 +111,7 @@ struct Places {
 }
 
 fn bytes() -> usize {
-    let lane = Lane::words(SLOTS).expect("a power of two");
+    let lane = SharedRing::words(SLOTS).expect("a power of two");
     // Places are whole lines, so each may take one more than it asks for.
     let lanes = 2 * LANES_MAX * LINE_WORDS;
     (LINE_WORDS + words_needed::<PortWords>() + 2 * lane + 3 * LINE_WORDS + lanes) * 8
@@ -119,7 +119,7 @@ fn bytes() -> usize {
 
 fn places(segment: &Segment) -> Result<Places, MapError> {
     let mut words = Words::over(segment.map()?);
-    let lane = Lane::words(SLOTS).expect("a power of two");
+    let lane = SharedRing::words(SLOTS).expect("a power of two");
     let mut take = |count| words.take(count).expect("the segment's length was checked");
     Ok(Places {
         line: take(LINE_WORDS),
@@ -138,8 +138,8 @@ pub(crate) struct ServerBoard {
     port: SeqWriter<PortWords>,
     /// What the port is, as it was written last.
     written: PortWords,
-    pub(crate) up: LaneReceiver,
-    pub(crate) down: LaneSender,
+    pub(crate) up: RingReceiver,
+    pub(crate) down: RingSender,
     /// For the lanes that the client sends by.
     pub(crate) lanes: Vec<LanePlace>,
 }
@@ -149,7 +149,7 @@ impl ServerBoard {
     pub(crate) fn create(port: &Port) -> Result<(Self, OwnedFd), MapError> {
         let segment = Segment::create("pollux-board", bytes())?;
         let Places { line, port: cell, up, down, lanes } = places(&segment)?;
-        let lane = |words| Lane::create(words, SLOTS).expect("the place is large enough");
+        let lane = |words| SharedRing::create(words, SLOTS).expect("the place is large enough");
         let mut board = Self {
             line,
             port: SeqWriter::new(cell).expect("the place is large enough"),
@@ -194,8 +194,8 @@ pub(crate) struct ClientBoard {
     line: Words,
     port: SeqReader<PortWords>,
     seen: u64,
-    pub(crate) up: LaneSender,
-    pub(crate) down: LaneReceiver,
+    pub(crate) up: RingSender,
+    pub(crate) down: RingReceiver,
     /// For the lanes that we send by.
     pub(crate) lanes: Vec<LanePlace>,
 }
@@ -207,7 +207,8 @@ impl ClientBoard {
         let segment = Segment::from_fd(fd, bytes()..=bytes() + page).ok()?;
         let Places { line, port, up, down, lanes } = places(&segment).ok()?;
         let port = SeqReader::new(port)?;
-        let (up, down) = (Lane::open(up).ok()?.sender(), Lane::open(down).ok()?.receiver());
+        let (up, down) =
+            (SharedRing::open(up).ok()?.sender(), SharedRing::open(down).ok()?.receiver());
         Some(Self { line, port, seen: 0, up, down, lanes })
     }
 

@@ -12,8 +12,8 @@ use crate::frame::sges_of;
 use crate::head::LENT;
 use crate::net::size_of_message;
 use pollux_mem::counters::{CounterReader, Counters};
-use pollux_mem::lane::{Lane, LaneReceiver, LaneSender};
 use pollux_mem::region::MapError;
+use pollux_mem::shared_ring::{RingReceiver, RingSender, SharedRing};
 use pollux_mem::{Segment, Words};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -30,13 +30,13 @@ const STALLS_MAX: u32 = 1 << 20;
 const WENT_MAX: u64 = 1 << 40;
 
 fn bytes() -> usize {
-    Lane::words(SLOTS).expect("a power of two") * 8
+    SharedRing::words(SLOTS).expect("a power of two") * 8
 }
 
-fn open(fd: OwnedFd) -> Option<Lane> {
+fn open(fd: OwnedFd) -> Option<SharedRing> {
     let page = 1 << 16;
     let segment = Segment::from_fd(fd, bytes()..=bytes() + page).ok()?;
-    Lane::open(Words::over(segment.map().ok()?)).ok()
+    SharedRing::open(Words::over(segment.map().ok()?)).ok()
 }
 
 /// The server's view.
@@ -55,7 +55,8 @@ impl Granted {
     /// A new lane with one of its sender's places, closed; and what its ends map.
     pub(crate) fn create(slot: usize, place: LanePlace) -> Result<(Self, OwnedFd), MapError> {
         let segment = Segment::create("pollux-direct", bytes())?;
-        Lane::create(Words::over(segment.map()?), SLOTS).expect("the segment is large enough");
+        SharedRing::create(Words::over(segment.map()?), SLOTS)
+            .expect("the segment is large enough");
         let LanePlace { state, counters } = place;
         let counters = CounterReader::new(counters);
         let mut granted = Self { slot, state, counters, seen: [0; 2], asked: None };
@@ -106,7 +107,7 @@ pub(crate) struct Out {
     pub(crate) exposure: Exposure,
     state: Words,
     counters: Counters,
-    lane: LaneSender,
+    lane: RingSender,
     stalls: u32,
 }
 
@@ -176,7 +177,7 @@ pub(crate) struct In {
     pub(crate) route: u64,
     /// What its sender lets us read.
     pub(crate) borrowed: Borrowed,
-    pub(crate) lane: LaneReceiver,
+    pub(crate) lane: RingReceiver,
 }
 
 impl In {

@@ -24,7 +24,7 @@ use crate::hca::violation::KeyViolation;
 use crate::head::{is_management, route_bits};
 use crate::lend::Lends;
 use crate::time::Time;
-use pollux_mem::lane::Entry;
+use pollux_mem::shared_ring::Entry;
 use pollux_verbs::LKey;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;

@@ -3,8 +3,8 @@
 
 use pollux_fabric::process::note::{Attach, Note};
 use pollux_fabric::process::socket::{Received, Socket};
-use pollux_mem::lane::{Lane, LaneReceiver, LaneSender};
 use pollux_mem::seq_cell::words_needed;
+use pollux_mem::shared_ring::{RingReceiver, RingSender, SharedRing};
 use pollux_mem::{Memory, Segment, Words};
 use pollux_verbs::rng::SeededRng;
 use pollux_wire::address::{Lid, Qpn};
@@ -59,7 +59,7 @@ struct Out {
     number: u64,
     route: u64,
     words: Words,
-    lane: LaneSender,
+    lane: RingSender,
 }
 
 impl Out {
@@ -75,8 +75,8 @@ impl Out {
 pub struct Attacker {
     socket: Socket,
     board: Words,
-    up: LaneSender,
-    down: LaneReceiver,
+    up: RingSender,
+    down: RingReceiver,
     outs: Vec<Out>,
     /// All else that it has been given.
     given: Vec<Words>,
@@ -112,11 +112,11 @@ impl Attacker {
     fn at(socket: Socket, fd: OwnedFd) -> Option<Self> {
         let board = map(fd)?;
         let mut words = board.clone();
-        let lane = Lane::words(SLOTS)?;
+        let lane = SharedRing::words(SLOTS)?;
         words.take(LINE)?;
         words.take(words_needed::<PortWords>())?;
-        let up = Lane::open(words.take(lane)?).ok()?.sender();
-        let down = Lane::open(words.take(lane)?).ok()?.receiver();
+        let up = SharedRing::open(words.take(lane)?).ok()?.sender();
+        let down = SharedRing::open(words.take(lane)?).ok()?.receiver();
         let (outs, given, borrowed) = (Vec::new(), Vec::new(), Vec::new());
         Some(Self { socket, board, up, down, outs, given, borrowed, table: None, is_out: false })
     }
@@ -355,7 +355,7 @@ impl Attacker {
             match (note, fd.and_then(map)) {
                 (Note::Sends { lane, route, .. }, Some(words)) => {
                     counts.outcomes[2] += 1;
-                    let Ok(at) = Lane::open(words.clone()) else { continue };
+                    let Ok(at) = SharedRing::open(words.clone()) else { continue };
                     let _ = self.up.send_bytes(SWITCH, &[lane], &[]);
                     self.outs.push(Out { number: lane, route, words, lane: at.sender() });
                 }

@@ -4,7 +4,7 @@ use crate::frame::Frame;
 use crate::hca::violation::KeyViolation;
 use crate::head::{LENT, WORDS_MAX};
 use crate::process::tag;
-use pollux_mem::lane::Entry;
+use pollux_mem::shared_ring::Entry;
 use pollux_wire::packet::Packet;
 
 /// An entry of a client.

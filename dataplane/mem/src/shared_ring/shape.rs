@@ -1,4 +1,4 @@
-//! How an entry of a lane is laid out, as the one word that says so.
+//! How an entry of a ring is laid out, as the one word that says so.
 
 use super::{BYTES_MAX, HEAD_WORDS_MAX, ROOM};
 

@@ -52,17 +52,17 @@ const SLOTS_WORD: usize = 1;
 const HEAD_WORD: usize = LINE_WORDS;
 const FIRST_SLOT_WORD: usize = 2 * LINE_WORDS;
 
-/// A lane in shared memory, before a side is chosen.
+/// A ring in shared memory, before a side is chosen.
 #[derive(Debug)]
-pub struct Lane {
+pub struct SharedRing {
     words: Words,
     slots: usize,
 }
 
-/// Why memory is not the lane that it was taken for.
+/// Why memory is not the ring that it was taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum LaneError {
+pub enum SharedRingError {
     /// The number of slots is not a power of two of at most 2^31.
     BadCapacity {
         /// The number.
@@ -73,26 +73,26 @@ pub enum LaneError {
         /// Words that there are.
         words: usize,
     },
-    /// There is no lane of this version.
-    NotALane,
+    /// There is no ring of this version.
+    NotARing,
 }
 
-impl std::fmt::Display for LaneError {
+impl std::fmt::Display for SharedRingError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::BadCapacity { slots } => {
-                write!(f, "a lane has a power of two of slots up to 2^31, not {slots}")
+                write!(f, "a ring has a power of two of slots up to 2^31, not {slots}")
             }
-            Self::TooSmall { words } => write!(f, "a lane does not fit into {words} words"),
-            Self::NotALane => f.write_str("no lane there; the peer must create it before we open"),
+            Self::TooSmall { words } => write!(f, "a ring does not fit into {words} words"),
+            Self::NotARing => f.write_str("no ring there; the peer must create it before we open"),
         }
     }
 }
 
-impl std::error::Error for LaneError {}
+impl std::error::Error for SharedRingError {}
 
-impl Lane {
-    /// How many words a lane of `slots` takes. `None` if it can have no such number.
+impl SharedRing {
+    /// How many words a ring of `slots` takes. `None` if it can have no such number.
     pub fn words(slots: usize) -> Option<usize> {
         if !is_capacity(slots) {
             return None;
@@ -100,40 +100,40 @@ impl Lane {
         slots.checked_mul(SLOT_WORDS)?.checked_add(FIRST_SLOT_WORD)
     }
 
-    /// A lane of this process, for two threads of it.
+    /// A ring of this process, for two threads of it.
     pub fn private(slots: usize) -> Option<Self> {
         Self::create(Words::private(Self::words(slots)?).ok()?, slots).ok()
     }
 
-    /// Makes an empty lane. To be done before the peer is told of the memory.
-    pub fn create(words: Words, slots: usize) -> Result<Self, LaneError> {
-        let lane = Self::fit(words, slots as u64)?;
-        lane.words.as_slice()[SLOTS_WORD].store(slots as u64, Ordering::Relaxed);
-        lane.reset();
-        // Release, with the acquire in `open`: who sees a lane sees all of it.
-        lane.words.as_slice()[IDENTITY_WORD].store(IDENTITY, Ordering::Release);
-        Ok(lane)
+    /// Makes an empty ring. To be done before the peer is told of the memory.
+    pub fn create(words: Words, slots: usize) -> Result<Self, SharedRingError> {
+        let ring = Self::fit(words, slots as u64)?;
+        ring.words.as_slice()[SLOTS_WORD].store(slots as u64, Ordering::Relaxed);
+        ring.reset();
+        // Release, with the acquire in `open`: who sees a ring sees all of it.
+        ring.words.as_slice()[IDENTITY_WORD].store(IDENTITY, Ordering::Release);
+        Ok(ring)
     }
 
-    /// Finds the lane that a peer made.
-    pub fn open(words: Words) -> Result<Self, LaneError> {
+    /// Finds the ring that a peer made.
+    pub fn open(words: Words) -> Result<Self, SharedRingError> {
         let at = words.as_slice();
         if at.len() < FIRST_SLOT_WORD {
-            return Err(LaneError::TooSmall { words: at.len() });
+            return Err(SharedRingError::TooSmall { words: at.len() });
         }
         if at[IDENTITY_WORD].load(Ordering::Acquire) != IDENTITY {
-            return Err(LaneError::NotALane);
+            return Err(SharedRingError::NotARing);
         }
         let slots = at[SLOTS_WORD].load(Ordering::Relaxed);
         Self::fit(words, slots)
     }
 
-    /// Another handle on the same lane, for its other side.
+    /// Another handle on the same ring, for its other side.
     pub fn other_side(&self) -> Self {
         Self { words: self.words.clone(), slots: self.slots }
     }
 
-    /// Empties the lane. For the survivor, when the peer is known to be dead and before another is
+    /// Empties the ring. For the survivor, when the peer is known to be dead and before another is
     /// given the memory.
     pub fn reset(&self) {
         for index in 0..self.slots {
@@ -145,7 +145,7 @@ impl Lane {
     }
 
     /// The sending side. It goes on behind the entries from the head on that are there.
-    pub fn sender(self) -> LaneSender {
+    pub fn sender(self) -> RingSender {
         let head = self.head().load(Ordering::Acquire);
         let mut tail = head;
         // Acquire: what the last sender did with the slots comes before what we do.
@@ -156,19 +156,19 @@ impl Lane {
             }
             tail = next;
         }
-        LaneSender { cursor: ProducerCursor::new(tail, self.slots), lane: self }
+        RingSender { cursor: ProducerCursor::new(tail, self.slots), ring: self }
     }
 
     /// The receiving side. It begins with the entries that the last one did not release.
-    pub fn receiver(self) -> LaneReceiver {
-        LaneReceiver { position: self.head().load(Ordering::Acquire), lane: self, refused: 0 }
+    pub fn receiver(self) -> RingReceiver {
+        RingReceiver { position: self.head().load(Ordering::Acquire), ring: self, refused: 0 }
     }
 
-    fn fit(words: Words, slots: u64) -> Result<Self, LaneError> {
+    fn fit(words: Words, slots: u64) -> Result<Self, SharedRingError> {
         let count = usize::try_from(slots).ok().and_then(Self::words);
-        let needed = count.ok_or(LaneError::BadCapacity { slots })?;
+        let needed = count.ok_or(SharedRingError::BadCapacity { slots })?;
         if words.as_slice().len() < needed {
-            return Err(LaneError::TooSmall { words: words.as_slice().len() });
+            return Err(SharedRingError::TooSmall { words: words.as_slice().len() });
         }
         Ok(Self { words, slots: slots as usize })
     }
@@ -189,19 +189,19 @@ impl Lane {
     fn slot(&self, position: u64) -> &[AtomicU64; SLOT_WORDS] {
         let index = position as usize & (self.slots - 1);
         let words = &self.words.as_slice()[FIRST_SLOT_WORD + index * SLOT_WORDS..];
-        words.first_chunk().expect("the words were counted when the lane was made")
+        words.first_chunk().expect("the words were counted when the ring was made")
     }
 }
 
 /// The side that sends. One process has it at a time; a second one would spoil entries and nothing
 /// else.
 #[derive(Debug)]
-pub struct LaneSender {
-    lane: Lane,
+pub struct RingSender {
+    ring: SharedRing,
     cursor: ProducerCursor,
 }
 
-impl LaneSender {
+impl RingSender {
     /// Sends an entry of `bytes`, which `fill` writes part by part, in order; says whether there
     /// was room.
     ///
@@ -218,7 +218,7 @@ impl LaneSender {
     ) -> bool {
         let shape = Shape::new(tag, head, bytes);
         let Some(position) = self.begin(shape) else { return false };
-        let first = self.lane.slot(position);
+        let first = self.ring.slot(position);
         let room = write_head(first, shape, head);
         put(room, bytes.min(shape.first_room()), &mut fill);
         if shape.slots() > 1 {
@@ -247,7 +247,7 @@ impl LaneSender {
             });
         }
         let Some(position) = self.begin(shape) else { return false };
-        let first = self.lane.slot(position);
+        let first = self.ring.slot(position);
         let room = write_head(first, shape, head);
         let (whole, tail) = bytes.as_chunks::<8>();
         for (word, bytes) in room.iter().zip(whole) {
@@ -268,7 +268,7 @@ impl LaneSender {
     #[inline(always)]
     fn begin(&mut self, shape: Shape) -> Option<u64> {
         let slots = shape.slots();
-        let has_room = self.cursor.room(slots, self.lane.head()) >= slots;
+        let has_room = self.cursor.room(slots, self.ring.head()) >= slots;
         has_room.then(|| self.cursor.position())
     }
 
@@ -277,7 +277,7 @@ impl LaneSender {
         let mut position = position;
         while bytes > 0 {
             position = position.wrapping_add(1);
-            let slot = self.lane.slot(position);
+            let slot = self.ring.slot(position);
             let part = bytes.min(ROOM);
             put(&slot[1..], part, fill);
             bytes -= part;
@@ -290,8 +290,8 @@ impl LaneSender {
     }
 
     /// Gives up the side, for a reset or another process.
-    pub fn into_lane(self) -> Lane {
-        self.lane
+    pub fn into_ring(self) -> SharedRing {
+        self.ring
     }
 }
 
@@ -328,30 +328,30 @@ fn put(words: &[AtomicU64], bytes: usize, fill: &mut impl FnMut(&mut [u8])) {
 /// The side that receives. One process has it at a time; a second one would lose or repeat entries
 /// and nothing else.
 #[derive(Debug)]
-pub struct LaneReceiver {
-    lane: Lane,
+pub struct RingReceiver {
+    ring: SharedRing,
     position: u64,
     refused: u64,
 }
 
-impl LaneReceiver {
+impl RingReceiver {
     /// Hands the oldest entry to `take` and releases it; says whether there was one.
     #[inline]
     pub fn receive(&mut self, take: impl FnOnce(&Entry<'_>)) -> bool {
         if !self.has_entry() {
             return false;
         }
-        let first = self.lane.slot(self.position);
-        let shape = self.lane.shape(self.position);
+        let first = self.ring.slot(self.position);
+        let shape = self.ring.shape(self.position);
         let slots = shape.map_or(1, Shape::slots);
-        let (lane, position) = (&self.lane, self.position);
+        let (ring, position) = (&self.ring, self.position);
         match shape {
-            Some(shape) => take(&Entry::copied(first, lane, position, shape)),
+            Some(shape) => take(&Entry::copied(first, ring, position, shape)),
             None => self.refused += 1,
         }
         self.position = self.position.wrapping_add(slots);
         // Release, with the acquire in `ProducerCursor`: the entry is read.
-        self.lane.head().store(self.position, Ordering::Release);
+        self.ring.head().store(self.position, Ordering::Release);
         true
     }
 
@@ -359,7 +359,7 @@ impl LaneReceiver {
     #[inline]
     pub fn has_entry(&self) -> bool {
         // Acquire, with the release in `send`: the entry is there, whole.
-        self.lane.slot(self.position)[0].load(Ordering::Acquire) == filled(self.position)
+        self.ring.slot(self.position)[0].load(Ordering::Acquire) == filled(self.position)
     }
 
     /// How many entries had an impossible shape: a peer that lies.
@@ -368,8 +368,8 @@ impl LaneReceiver {
     }
 
     /// Gives up the side, for a reset or another process.
-    pub fn into_lane(self) -> Lane {
-        self.lane
+    pub fn into_ring(self) -> SharedRing {
+        self.ring
     }
 }
 
@@ -377,7 +377,7 @@ impl LaneReceiver {
 #[derive(Debug)]
 pub struct Entry<'a> {
     first: &'a [AtomicU64; SLOT_WORDS],
-    lane: &'a Lane,
+    ring: &'a SharedRing,
     position: u64,
     shape: Shape,
     /// The first words of the head, or what lies in their place.
@@ -388,12 +388,12 @@ impl<'a> Entry<'a> {
     #[inline(always)]
     fn copied(
         first: &'a [AtomicU64; SLOT_WORDS],
-        lane: &'a Lane,
+        ring: &'a SharedRing,
         position: u64,
         shape: Shape,
     ) -> Self {
         let words = std::array::from_fn(|nth| first[2 + nth].load(Ordering::Relaxed));
-        Self { first, lane, position, shape, words }
+        Self { first, ring, position, shape, words }
     }
 
     /// What its sender called it.
@@ -448,7 +448,7 @@ impl<'a> Entry<'a> {
         while rest > 0 {
             position = position.wrapping_add(1);
             let part = rest.min(ROOM);
-            get(&self.lane.slot(position)[1..], part, &mut show);
+            get(&self.ring.slot(position)[1..], part, &mut show);
             rest -= part;
         }
     }
