@@ -42,7 +42,7 @@ const V6_HEADERS: usize = Ipv6Header::LEN + 8;
 
 /// What is wrong with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Complaint {
+pub enum IcmpError {
     /// Nobody knows the way.
     NoRoute,
     /// The next node does not answer.
@@ -141,17 +141,17 @@ impl Icmp {
 
     /// A packet cannot be delivered: what to tell its sender, if anything. `to_group` says that it
     /// came to a group of the link.
-    pub fn complain(
+    pub fn error_about(
         &mut self,
         now: Time,
         bytes: &[u8],
         to_group: bool,
-        complaint: Complaint,
+        error: IcmpError,
         addresses: &Addresses,
     ) -> Option<Frame> {
         let answer = match bytes.first().map(|first| first >> 4) {
-            Some(4) => complain_v4(bytes, to_group, complaint, addresses),
-            _ => complain_v6(bytes, to_group, complaint, addresses),
+            Some(4) => error_v4(bytes, to_group, error, addresses),
+            _ => error_v6(bytes, to_group, error, addresses),
         };
         // The rate is for what is sent, so that what never would be cannot use it up.
         let allowed = answer.and_then(|frame| match self.errors.take(now) {
@@ -215,10 +215,10 @@ fn echo_v6(bytes: &[u8], addresses: &Addresses) -> Result<(Frame, bool), IcmpDro
     v6_frame(source, header.source, &Icmpv6Message::EchoReply(echo)).map(|frame| (frame, to_group))
 }
 
-fn complain_v4(
+fn error_v4(
     bytes: &[u8],
     to_group: bool,
-    complaint: Complaint,
+    error: IcmpError,
     addresses: &Addresses,
 ) -> Result<Frame, IcmpDrop> {
     let packet = Ipv4Packet::parse(bytes).map_err(|_| IcmpDrop::Malformed)?;
@@ -243,13 +243,13 @@ fn complain_v4(
         next_hop_mtu: u16::try_from(mtu).unwrap_or(u16::MAX),
         original,
     };
-    let message = match complaint {
-        Complaint::NoRoute => unreachable(Icmpv4Unreachable::NET, 0),
-        Complaint::NoAnswer => unreachable(Icmpv4Unreachable::HOST, 0),
-        Complaint::NoPort => unreachable(Icmpv4Unreachable::PORT, 0),
-        Complaint::Prohibited => unreachable(Icmpv4Unreachable::COMMUNICATION_PROHIBITED, 0),
-        Complaint::TooBig(mtu) => unreachable(Icmpv4Unreachable::FRAGMENTATION_NEEDED, mtu),
-        Complaint::TimeExceeded => {
+    let message = match error {
+        IcmpError::NoRoute => unreachable(Icmpv4Unreachable::NET, 0),
+        IcmpError::NoAnswer => unreachable(Icmpv4Unreachable::HOST, 0),
+        IcmpError::NoPort => unreachable(Icmpv4Unreachable::PORT, 0),
+        IcmpError::Prohibited => unreachable(Icmpv4Unreachable::COMMUNICATION_PROHIBITED, 0),
+        IcmpError::TooBig(mtu) => unreachable(Icmpv4Unreachable::FRAGMENTATION_NEEDED, mtu),
+        IcmpError::TimeExceeded => {
             Icmpv4Message::TimeExceeded { code: Icmpv4TimeExceeded::IN_TRANSIT, original }
         }
     };
@@ -261,16 +261,16 @@ fn complain_v4(
     }
 }
 
-fn complain_v6(
+fn error_v6(
     bytes: &[u8],
     to_group: bool,
-    complaint: Complaint,
+    error: IcmpError,
     addresses: &Addresses,
 ) -> Result<Frame, IcmpDrop> {
     let packet = Ipv6Packet::parse(bytes).map_err(|_| IcmpDrop::Malformed)?;
     let header = packet.header();
     // Path MTU discovery works for groups as well (RFC 4443 2.4 e.3).
-    let is_about_size = matches!(complaint, Complaint::TooBig(_));
+    let is_about_size = matches!(error, IcmpError::TooBig(_));
     if (to_group || header.destination.is_multicast()) && !is_about_size {
         return Err(IcmpDrop::ToGroup);
     }
@@ -285,13 +285,13 @@ fn complain_v6(
     let len = Ipv6Header::LEN + packet.payload().len();
     let original = &bytes[..len.min(IPV6_MTU_MIN as usize - V6_HEADERS)];
     let unreachable = |code| Icmpv6Message::DestinationUnreachable { code, original };
-    let message = match complaint {
-        Complaint::NoRoute => unreachable(Icmpv6Unreachable::NO_ROUTE),
-        Complaint::NoAnswer => unreachable(Icmpv6Unreachable::ADDRESS),
-        Complaint::NoPort => unreachable(Icmpv6Unreachable::PORT),
-        Complaint::Prohibited => unreachable(Icmpv6Unreachable::PROHIBITED),
-        Complaint::TooBig(mtu) => Icmpv6Message::PacketTooBig { mtu, original },
-        Complaint::TimeExceeded => {
+    let message = match error {
+        IcmpError::NoRoute => unreachable(Icmpv6Unreachable::NO_ROUTE),
+        IcmpError::NoAnswer => unreachable(Icmpv6Unreachable::ADDRESS),
+        IcmpError::NoPort => unreachable(Icmpv6Unreachable::PORT),
+        IcmpError::Prohibited => unreachable(Icmpv6Unreachable::PROHIBITED),
+        IcmpError::TooBig(mtu) => Icmpv6Message::PacketTooBig { mtu, original },
+        IcmpError::TimeExceeded => {
             Icmpv6Message::TimeExceeded { code: Icmpv6TimeExceeded::HOP_LIMIT, original }
         }
     };

@@ -100,10 +100,10 @@ fn echoes_that_would_multiply_or_go_nowhere_are_not_answered() {
 }
 
 #[test]
-fn a_packet_that_does_not_fit_is_complained_about_with_what_would() {
+fn a_packet_too_big_error_carries_the_next_hop_mtu() {
     let (mut icmp, addresses) = (icmp(), addresses());
     let long = udp("10.0.0.2", "10.9.9.9", 3000);
-    let told = icmp.complain(NOW, &long, false, Complaint::TooBig(2044), &addresses).unwrap();
+    let told = icmp.error_about(NOW, &long, false, IcmpError::TooBig(2044), &addresses).unwrap();
     let packet = Ipv4Packet::parse(&told.packet).unwrap();
     assert_eq!(packet.header().destination, Ipv4Addr::new(10, 0, 0, 2));
     assert!(icmpv4::checksum_ok(packet.payload()) && told.packet.len() == V4_LEN_MAX);
@@ -114,7 +114,7 @@ fn a_packet_that_does_not_fit_is_complained_about_with_what_would() {
     };
     assert_eq!(Icmpv4Message::parse(packet.payload()), Ok(expected));
     let long = udp("2001:db8::2", "2a00::1", 3000);
-    let told = icmp.complain(NOW, &long, false, Complaint::TooBig(2044), &addresses).unwrap();
+    let told = icmp.error_about(NOW, &long, false, IcmpError::TooBig(2044), &addresses).unwrap();
     let packet = Ipv6Packet::parse(&told.packet).unwrap();
     assert!(icmpv6::checksum_ok(packet.payload(), &packet.header().pseudo_header()));
     assert_eq!(told.packet.len(), IPV6_MTU_MIN as usize);
@@ -122,12 +122,12 @@ fn a_packet_that_does_not_fit_is_complained_about_with_what_would() {
     let expected = Icmpv6Message::PacketTooBig { mtu: 2044, original };
     assert_eq!(Icmpv6Message::parse(packet.payload()), Ok(expected));
     let group = udp("2001:db8::2", "ff0e::1", 3000);
-    let told = icmp.complain(NOW, &group, true, Complaint::TooBig(2044), &addresses);
+    let told = icmp.error_about(NOW, &group, true, IcmpError::TooBig(2044), &addresses);
     assert!(told.is_some(), "path MTU discovery works for groups of IPv6");
 }
 
 #[test]
-fn what_must_not_be_complained_about_is_not() {
+fn no_error_is_sent_about_errors_groups_and_fragments() {
     let (mut icmp, addresses) = (icmp(), addresses());
     let error4 =
         Icmpv4Message::TimeExceeded { code: Icmpv4TimeExceeded::IN_TRANSIT, original: &[0x45; 28] };
@@ -148,17 +148,17 @@ fn what_must_not_be_complained_about_is_not() {
         (later, IcmpDrop::Fragment),
     ] {
         let before = icmp.drops().of(reason);
-        let told = icmp.complain(NOW, &bytes, false, Complaint::NoAnswer, &addresses);
+        let told = icmp.error_about(NOW, &bytes, false, IcmpError::NoAnswer, &addresses);
         assert_eq!((told, icmp.drops().of(reason)), (None, before + 1), "{reason:?} {bytes:?}");
     }
     let alone = udp("10.0.0.2", "10.9.9.9", 8);
-    assert!(icmp.complain(NOW, &alone, true, Complaint::NoAnswer, &addresses).is_none());
+    assert!(icmp.error_about(NOW, &alone, true, IcmpError::NoAnswer, &addresses).is_none());
     let echo = v4("10.0.0.2", "10.9.9.9", &Icmpv4Message::EchoRequest(ECHO));
-    assert!(icmp.complain(NOW, &echo, false, Complaint::NoAnswer, &addresses).is_some());
+    assert!(icmp.error_about(NOW, &echo, false, IcmpError::NoAnswer, &addresses).is_some());
 }
 
 #[test]
-fn complaints_have_a_rate_that_only_complaints_use_up() {
+fn errors_have_a_rate_that_only_sent_errors_use_up() {
     let config =
         IcmpConfig { errors_per_second_max: 10, errors_burst_max: 5, ..IcmpConfig::default() };
     let (mut icmp, addresses) = (Icmp::new(&config), addresses());
@@ -166,8 +166,8 @@ fn complaints_have_a_rate_that_only_complaints_use_up() {
     let alone = udp("10.0.0.2", "10.9.9.9", 8);
     let mut sent = 0;
     for _ in 0..100 {
-        assert!(icmp.complain(NOW, &group, false, Complaint::NoRoute, &addresses).is_none());
-        sent += icmp.complain(NOW, &alone, false, Complaint::NoRoute, &addresses).iter().count();
+        assert!(icmp.error_about(NOW, &group, false, IcmpError::NoRoute, &addresses).is_none());
+        sent += icmp.error_about(NOW, &alone, false, IcmpError::NoRoute, &addresses).iter().count();
     }
     assert_eq!((sent, icmp.drops().of(IcmpDrop::Rate)), (5, 95));
 }
@@ -210,13 +210,13 @@ proptest! {
         }
         let (mut icmp, addresses) = (icmp(), addresses());
         let echo = icmp.handle_echo(NOW, &bytes, &addresses);
-        let error = icmp.complain(NOW, &bytes, false, Complaint::NoAnswer, &addresses);
+        let error = icmp.error_about(NOW, &bytes, false, IcmpError::NoAnswer, &addresses);
         for answer in echo.into_iter().chain(error.clone()) {
             prop_assert!(answer.packet.len() <= IPV6_MTU_MIN as usize);
             prop_assert_eq!(icmp.handle_echo(NOW, &answer.packet, &addresses), None);
         }
         if let Some(error) = error {
-            let again = icmp.complain(NOW, &error.packet, false, Complaint::NoAnswer, &addresses);
+            let again = icmp.error_about(NOW, &error.packet, false, IcmpError::NoAnswer, &addresses);
             prop_assert_eq!(again, None);
         }
     }

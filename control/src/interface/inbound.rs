@@ -1,7 +1,7 @@
 //! Packets that came: to the protocol whose they are, or to local sockets.
 
 use super::{Delivery, From, Interface, InterfaceDrop, Received};
-use crate::icmp::Complaint;
+use crate::icmp::IcmpError;
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::ip::IpProtocol;
@@ -152,7 +152,7 @@ impl Interface {
 
     /// Nobody listens at the port that a packet is for.
     pub fn handle_no_listener(&mut self, now: Time, packet: &[u8]) {
-        self.complain(now, packet, Complaint::NoPort);
+        self.send_icmp_error(now, packet, IcmpError::NoPort);
         self.pump(now);
     }
 }

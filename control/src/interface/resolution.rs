@@ -5,7 +5,7 @@ use super::{Delivery, Interface, InterfaceDrop, Parcel, Worker};
 use crate::address::NextHop;
 use crate::arp::ArpEvent;
 use crate::frame::{Frame, To};
-use crate::icmp::Complaint;
+use crate::icmp::IcmpError;
 use crate::membership::MembershipEvent;
 use crate::nd::NdEvent;
 use crate::neighbor::{Claim, ClaimKind, NeighborEvent, Resolution, Solicitation};
@@ -33,7 +33,7 @@ impl Interface {
             Some(hop) => self.send_to(now, hop.ip(), parcel),
             None => {
                 self.drops.count(InterfaceDrop::NoRoute);
-                self.complain(now, &parcel.packet, Complaint::NoRoute);
+                self.send_icmp_error(now, &parcel.packet, IcmpError::NoRoute);
             }
         }
     }
@@ -58,11 +58,11 @@ impl Interface {
     }
 
     /// Tells the sender of a packet what is wrong with it.
-    pub(super) fn complain(&mut self, now: Time, packet: &[u8], complaint: Complaint) {
+    pub(super) fn send_icmp_error(&mut self, now: Time, packet: &[u8], error: IcmpError) {
         if destination(packet).is_none() {
             return;
         }
-        let frame = self.icmp.complain(now, packet, false, complaint, &self.addresses);
+        let frame = self.icmp.error_about(now, packet, false, error, &self.addresses);
         if let Some(frame) = frame {
             self.route(now, Parcel::of(frame.packet));
         }
@@ -72,7 +72,7 @@ impl Interface {
     pub(super) fn unreachable(&mut self, now: Time, parcel: &Parcel) {
         self.drops.count(InterfaceDrop::Unreachable);
         if !parcel.by_datagram {
-            self.complain(now, &parcel.packet, Complaint::NoAnswer);
+            self.send_icmp_error(now, &parcel.packet, IcmpError::NoAnswer);
         }
     }
 

@@ -6,7 +6,7 @@
 //! told how much would fit: a socket here, or a host for which somebody forwards.
 
 use super::{Interface, InterfaceDrop, Parcel, Way};
-use crate::icmp::Complaint;
+use crate::icmp::IcmpError;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4Packet};
 
@@ -44,7 +44,7 @@ impl Interface {
         self.part_id = self.part_id.wrapping_add(1);
         parts.unwrap_or_else(|| {
             self.drops.count(InterfaceDrop::TooBig);
-            self.complain(now, &packet, Complaint::TooBig(mtu));
+            self.send_icmp_error(now, &packet, IcmpError::TooBig(mtu));
             Vec::new()
         })
     }

@@ -510,7 +510,7 @@ fn any_datagram_and_any_packet_is_survived() {
 }
 
 #[test]
-fn a_neighbor_that_does_not_answer_is_complained_of() {
+fn an_unreachable_neighbor_causes_an_icmp_error() {
     let mut world = World::up(13, 2);
     world.send(0, packet(v4(1), v4(77), b"nobody there"));
     world.pass(10 * SECOND);

@@ -44,7 +44,7 @@ fn whole(source: IpAddr, destination: IpAddr, bytes: usize) -> Vec<u8> {
 }
 
 /// Who was told by whom that how much would have fitted, of what a host got.
-fn complaints(world: &World, nth: usize) -> Vec<(IpAddr, u32)> {
+fn icmp_errors(world: &World, nth: usize) -> Vec<(IpAddr, u32)> {
     let read = |bytes: &Vec<u8>| match bytes[0] >> 4 {
         4 => {
             let packet = Ipv4Packet::parse(bytes).unwrap();
@@ -77,14 +77,14 @@ fn each_destination_has_a_length_of_its_own_and_senders_learn_it() {
     assert!(world.reaches(0, 1, &whole(v4(1), v4(2), 65_520), SECOND), "by a connection");
     assert!(world.reaches(0, 2, &whole(v4(1), v4(3), 2044), SECOND), "by a datagram");
     assert!(world.reaches(0, 2, &whole(v6(1), v6(3), 2044), SECOND));
-    assert_eq!(complaints(&world, 0), []);
+    assert_eq!(icmp_errors(&world, 0), []);
     for (to, mtu) in [(v4(2), 65_520), (v4(3), 2044), (v6(2), 65_520), (v6(3), 2044)] {
         let own = if to.is_ipv4() { v4(1) } else { v6(1) };
         // A packet of IPv4 cannot be much longer than what a connection takes.
         let longer = if mtu == 2044 { 2045 } else { 65_521 };
         world.hosts[0].got.clear();
         world.send(0, whole(own, to, longer));
-        assert_eq!(complaints(&world, 0), [(own, mtu)], "{to}");
+        assert_eq!(icmp_errors(&world, 0), [(own, mtu)], "{to}");
     }
     let told = world.hosts[0].interface.drop_rows().find(|row| row.1 == "too_big");
     assert_eq!(told.map(|row| row.2), Some(4));
@@ -100,8 +100,8 @@ fn who_sent_what_was_to_be_forwarded_learns_the_length() {
     world.hosts[1].got.clear();
     world.send(0, whole(v4(2), v4(3), 3000));
     world.pass(SECOND);
-    assert_eq!(complaints(&world, 1), [(v4(1), 2044)]);
-    assert_eq!(complaints(&world, 0), []);
+    assert_eq!(icmp_errors(&world, 1), [(v4(1), 2044)]);
+    assert_eq!(icmp_errors(&world, 0), []);
 }
 
 // req: cm-per-destination-mtu
@@ -128,7 +128,7 @@ fn a_packet_of_ipv4_that_may_be_parted_is() {
     let ids = ids.filter(|part| part.header().is_fragment());
     let ids: std::collections::BTreeSet<_> = ids.map(|it| it.header().identification).collect();
     assert_eq!(ids.len(), 2, "each packet's parts have a name of their own");
-    assert_eq!(complaints(&world, 0), []);
+    assert_eq!(icmp_errors(&world, 0), []);
 }
 
 #[test]
@@ -142,6 +142,6 @@ fn an_interface_sends_nothing_longer_than_it_was_told_to() {
     assert_eq!(world.hosts[0].interface.link().unwrap().mtu, 1500);
     assert!(world.reaches(0, 1, &whole(v4(1), v4(2), 1500), SECOND));
     world.send(0, whole(v4(1), v4(2), 1501));
-    assert_eq!(complaints(&world, 0), [(v4(1), 1500)]);
+    assert_eq!(icmp_errors(&world, 0), [(v4(1), 1500)]);
     assert!(world.reaches(1, 0, &whole(v4(2), v4(1), 2044), SECOND), "it takes what comes");
 }

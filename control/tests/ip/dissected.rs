@@ -4,7 +4,7 @@ use crate::world::{Faults, World};
 use crate::{SETTLED, advertisement, v4, v6, world};
 use pollux_control::dhcp::{Dhcp, client_id};
 use pollux_control::frame::{Frame, To};
-use pollux_control::icmp::Complaint;
+use pollux_control::icmp::IcmpError;
 use pollux_referee::frames::{ud, ud_multicast};
 use pollux_referee::tshark::{self, judge};
 use pollux_verbs::time::Time;
@@ -99,8 +99,8 @@ fn tshark_reads_what_the_machines_send() {
     let mut packet = vec![7; 100];
     header.write_packet(&[], 80, &mut packet).expect("it fits");
     let (now, node) = (world.now, &mut world.nodes[0]);
-    for complaint in [Complaint::NoRoute, Complaint::TooBig(1000), Complaint::TimeExceeded] {
-        let error = node.icmp.complain(now, &packet, false, complaint, &node.addresses);
+    for error in [IcmpError::NoRoute, IcmpError::TooBig(1000), IcmpError::TimeExceeded] {
+        let error = node.icmp.error_about(now, &packet, false, error, &node.addresses);
         let error = error.expect("it is complained about");
         frames.push(judged("error", &error));
     }

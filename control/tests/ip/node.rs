@@ -5,7 +5,7 @@ use pollux_control::address::{
 };
 use pollux_control::arp::{Arp, ArpConfig, ArpEvent};
 use pollux_control::frame::{Frame, To};
-use pollux_control::icmp::{Complaint, Icmp, IcmpConfig};
+use pollux_control::icmp::{Icmp, IcmpConfig, IcmpError};
 use pollux_control::membership::{Membership, MembershipEvent};
 use pollux_control::nd::{ALL_NODES, Nd, NdConfig, NdEvent, solicited_node};
 use pollux_control::neighbor::{NeighborConfig, NeighborEvent, NeighborRow, Neighbors, Resolution};
@@ -153,7 +153,7 @@ impl Node {
         match hop {
             None => {
                 self.fates.no_route += 1;
-                self.complain(now, &packet, Complaint::NoRoute);
+                self.send_icmp_error(now, &packet, IcmpError::NoRoute);
             }
             Some(NextHop::Group(group)) => {
                 self.transmit(To::group_of(group), ether_type, packet);
@@ -181,11 +181,11 @@ impl Node {
 
     fn give_up(&mut self, now: Time, packet: &[u8]) {
         self.fates.unreachable += 1;
-        self.complain(now, packet, Complaint::NoAnswer);
+        self.send_icmp_error(now, packet, IcmpError::NoAnswer);
     }
 
-    fn complain(&mut self, now: Time, packet: &[u8], complaint: Complaint) {
-        let error = self.icmp.complain(now, packet, false, complaint, &self.addresses);
+    fn send_icmp_error(&mut self, now: Time, packet: &[u8], error: IcmpError) {
+        let error = self.icmp.error_about(now, packet, false, error, &self.addresses);
         self.errors += error.iter().count();
     }
 
