@@ -15,7 +15,7 @@
 
 use super::life::is_no_such_group;
 use super::{
-    Action, By, DatagramWay, Interface, InterfaceDrop, Outgoing, Parcel, PeerKey, Purpose,
+    Action, By, DatagramWay, Interface, InterfaceDrop, Outgoing, PeerKey, PendingPacket, Purpose,
 };
 use super::{Link, Way};
 use crate::nd::ALL_ROUTERS;
@@ -44,7 +44,7 @@ pub(super) struct Group {
     rejoin: Option<Time>,
     /// The LID by which the queue pair hears it.
     attached: Option<Lid>,
-    pub(super) pending: VecDeque<Parcel>,
+    pub(super) pending: VecDeque<PendingPacket>,
 }
 
 /// What is known of a group.
@@ -146,7 +146,7 @@ impl Interface {
     }
 
     /// A packet for whoever is in a group.
-    pub(super) fn send_to_group(&mut self, now: Time, id: GroupId, parcel: Parcel) {
+    pub(super) fn send_to_group(&mut self, now: Time, id: GroupId, pending: PendingPacket) {
         if !self.check_up() {
             return;
         }
@@ -163,17 +163,17 @@ impl Interface {
             GroupState::Joined { record, .. } => {
                 let way =
                     way_to(group.mgid, record, self.standing.map_or(1, |at| at.port), link_mtu);
-                self.send_datagram(now, parcel, way);
+                self.send_datagram(now, pending, way);
             }
             GroupState::Asked { .. } => {
                 if group.pending.len() >= limit {
                     group.pending.pop_front();
                     self.drops.count(InterfaceDrop::PendingPerWay);
                 }
-                group.pending.push_back(parcel);
+                group.pending.push_back(pending);
             }
             GroupState::Missing { .. } => match all_routers(id).filter(|routers| *routers != id) {
-                Some(routers) => self.send_to_group(now, routers, parcel),
+                Some(routers) => self.send_to_group(now, routers, pending),
                 None => self.drops.count(InterfaceDrop::NoGroup),
             },
             GroupState::Failed { .. } => self.drops.count(InterfaceDrop::GroupRefused),
@@ -181,8 +181,8 @@ impl Interface {
     }
 
     /// One packet by datagram, or its parts.
-    pub(super) fn send_datagram(&mut self, now: Time, parcel: Parcel, way: DatagramWay) {
-        let Parcel { ether_type, packet, .. } = parcel;
+    pub(super) fn send_datagram(&mut self, now: Time, pending: PendingPacket, way: DatagramWay) {
+        let PendingPacket { ether_type, packet, .. } = pending;
         for packet in self.fit(now, packet, way.mtu) {
             self.frames.push(Outgoing { ether_type, packet, by: By::Datagram(way) });
         }
@@ -399,8 +399,8 @@ impl Interface {
         }
         let pending = std::mem::take(&mut group.pending);
         self.set_way_of_group(id);
-        for parcel in pending {
-            self.send_to_group(now, id, parcel);
+        for pending in pending {
+            self.send_to_group(now, id, pending);
         }
         // What nobody hears goes to the routers, so their group is the way of others.
         if all_routers(id) == Some(id) {

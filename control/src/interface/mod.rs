@@ -129,7 +129,7 @@ reasons! {
 
 /// A packet on its way to a peer or a group.
 #[derive(Clone, Debug)]
-struct Parcel {
+struct PendingPacket {
     ether_type: EtherType,
     packet: Vec<u8>,
     /// It goes by datagram whatever connections there are: it is resolution's (RFC 4755 3).
@@ -155,7 +155,7 @@ pub struct Interface {
     owned: BTreeMap<IpAddr, u8>,
     /// Addresses that nobody is asked about before we hear their groups.
     undetected: BTreeSet<Ipv6Addr>,
-    neighbors: Neighbors<Parcel>,
+    neighbors: Neighbors<PendingPacket>,
     arp: Arp,
     nd: Nd,
     membership: Membership,
@@ -270,13 +270,13 @@ impl Interface {
     /// routes name.
     pub fn handle_miss(&mut self, now: Time, from: Worker, packet: Vec<u8>) {
         let worker = from.min(Worker(self.config.workers.saturating_sub(1)));
-        self.route(now, Parcel { worker, ..Parcel::of(packet) });
+        self.route(now, PendingPacket { worker, ..PendingPacket::of(packet) });
         self.pump(now);
     }
 
     /// A packet has no way yet to a next hop that somebody else has chosen.
     pub fn handle_miss_to(&mut self, now: Time, next_hop: IpAddr, packet: Vec<u8>) {
-        self.send_to(now, next_hop, Parcel::of(packet));
+        self.send_to(now, next_hop, PendingPacket::of(packet));
         self.pump(now);
     }
 
@@ -428,7 +428,7 @@ impl Interface {
     }
 }
 
-impl Parcel {
+impl PendingPacket {
     /// An IP packet that goes as packets do.
     fn of(packet: Vec<u8>) -> Self {
         let is_v4 = packet.first().is_some_and(|first| first >> 4 == 4);

@@ -9,7 +9,7 @@
 //! are only for answers to who asked us. One that a peer goes by makes room only for that of a
 //! peer: traffic by it is not seen here, so how long ago it was used here says nothing.
 
-use super::{Interface, InterfaceDrop, Parcel, PeerKey, Purpose};
+use super::{Interface, InterfaceDrop, PeerKey, PendingPacket, Purpose};
 use crate::sa::{Answer, Question, SaError};
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Qpn};
@@ -25,7 +25,7 @@ pub(super) struct Path {
     pub(super) since: Time,
     used: Time,
     /// Datagrams to queue pairs there that are no peers of ours: answers to who asked.
-    waiting: VecDeque<(Qpn, Parcel)>,
+    waiting: VecDeque<(Qpn, PendingPacket)>,
     /// Peers there.
     peers: BTreeSet<PeerKey>,
 }
@@ -131,14 +131,14 @@ impl Interface {
     }
 
     /// A datagram waits for a path, at the cost of the one that waits for longest.
-    pub(super) fn wait_for_path(&mut self, gid: Gid, qpn: Qpn, parcel: Parcel) {
+    pub(super) fn wait_for_path(&mut self, gid: Gid, qpn: Qpn, pending: PendingPacket) {
         let limit = self.config.pending_per_way_max;
         let Some(path) = self.paths.all.get_mut(&gid) else { return };
         if path.waiting.len() >= limit {
             path.waiting.pop_front();
             self.drops.count(InterfaceDrop::PendingPerWay);
         }
-        path.waiting.push_back((qpn, parcel));
+        path.waiting.push_back((qpn, pending));
     }
 
     pub(super) fn path_answered(&mut self, now: Time, gid: Gid, result: Result<Answer, SaError>) {
@@ -167,8 +167,8 @@ impl Interface {
         let waiting = std::mem::take(&mut path.waiting);
         let peers = path.peers.clone();
         let record = path.record.as_deref().copied();
-        for (qpn, parcel) in waiting {
-            self.send_to_link(now, gid, qpn, parcel);
+        for (qpn, pending) in waiting {
+            self.send_to_link(now, gid, qpn, pending);
         }
         for peer in peers {
             self.set_way_of_peer(now, peer);

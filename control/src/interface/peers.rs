@@ -8,7 +8,8 @@
 //! goes the lead's.
 
 use super::{
-    Action, By, DatagramWay, Interface, InterfaceDrop, Outgoing, Parcel, PeerKey, Way, Worker,
+    Action, By, DatagramWay, Interface, InterfaceDrop, Outgoing, PeerKey, PendingPacket, Way,
+    Worker,
 };
 use crate::peer::Standing;
 use pollux_verbs::time::Time;
@@ -30,7 +31,7 @@ pub(super) struct Peer {
     /// How datagrams go there, whatever way packets go.
     pub(super) datagram: Option<DatagramWay>,
     pub(super) since: Time,
-    pub(super) pending: VecDeque<Parcel>,
+    pub(super) pending: VecDeque<PendingPacket>,
 }
 
 impl Peer {
@@ -116,56 +117,56 @@ impl Interface {
     }
 
     /// A packet for the interface at `link`, to which an address leads.
-    pub(super) fn send_to_peer(&mut self, now: Time, link: &LinkAddress, parcel: Parcel) {
+    pub(super) fn send_to_peer(&mut self, now: Time, link: &LinkAddress, pending: PendingPacket) {
         let Some(key) = self.peers.find(link) else {
             return self.drops.count(InterfaceDrop::PeerGone);
         };
         let Some(peer) = self.peers.all.get_mut(&key) else { return };
-        let ways = [Worker::LEAD, parcel.worker].map(|worker| peer.way_of(worker));
+        let ways = [Worker::LEAD, pending.worker].map(|worker| peer.way_of(worker));
         if ways.iter().any(|way| matches!(way, Way::Unknown | Way::Pending)) {
             // What was not there may be there now, or is to be asked for.
             self.set_way_of_peer(now, key);
-            if !parcel.by_datagram {
-                self.connect_to_peer(now, key, parcel.worker);
+            if !pending.by_datagram {
+                self.connect_to_peer(now, key, pending.worker);
             }
         }
         let waits_if_too_big = self.is_connecting(now, key);
         let Some(peer) = self.peers.all.get_mut(&key) else { return };
         match (peer.way(), peer.datagram) {
-            (_, Some(way)) if parcel.by_datagram => self.send_datagram(now, parcel, way),
-            (Way::Datagram(way), _) if parcel.packet.len() <= way.mtu as usize => {
-                self.send_by_peer(now, key, parcel, way.mtu);
+            (_, Some(way)) if pending.by_datagram => self.send_datagram(now, pending, way),
+            (Way::Datagram(way), _) if pending.packet.len() <= way.mtu as usize => {
+                self.send_by_peer(now, key, pending, way.mtu);
             }
             (Way::Datagram(way), _) if !waits_if_too_big => {
-                self.send_by_peer(now, key, parcel, way.mtu);
+                self.send_by_peer(now, key, pending, way.mtu);
             }
-            (Way::Unknown, Some(way)) => self.send_datagram(now, parcel, way),
+            (Way::Unknown, Some(way)) => self.send_datagram(now, pending, way),
             // Resolution never goes by a connection (RFC 4755 3.1).
-            (Way::Connected { .. }, None) if parcel.by_datagram => {
-                self.send_to_link(now, link.gid, link.qpn, parcel);
+            (Way::Connected { .. }, None) if pending.by_datagram => {
+                self.send_to_link(now, link.gid, link.qpn, pending);
             }
-            (Way::Connected { mtu, .. }, _) => self.send_by_peer(now, key, parcel, mtu),
+            (Way::Connected { mtu, .. }, _) => self.send_by_peer(now, key, pending, mtu),
             (Way::Pending | Way::Datagram(_), _) => {
                 if peer.pending.len() >= self.config.pending_per_way_max {
                     peer.pending.pop_front();
                     self.drops.count(InterfaceDrop::PendingPerWay);
                 }
-                peer.pending.push_back(parcel);
+                peer.pending.push_back(pending);
             }
-            (Way::Unknown | Way::Unreachable, _) => self.unreachable(now, &parcel),
+            (Way::Unknown | Way::Unreachable, _) => self.unreachable(now, &pending),
         }
     }
 
     /// A datagram for a queue pair that need not be that of a peer: an answer to who asked. It
     /// goes when the way there is known, and not before (RFC 4755 3.1).
-    pub(super) fn send_to_link(&mut self, now: Time, gid: Gid, qpn: Qpn, parcel: Parcel) {
+    pub(super) fn send_to_link(&mut self, now: Time, gid: Gid, qpn: Qpn, pending: PendingPacket) {
         match self.path_to(now, gid, None) {
             Some(Ok(record)) => {
                 let way = self.datagram_way(&record, qpn);
-                self.send_datagram(now, parcel, way);
+                self.send_datagram(now, pending, way);
             }
-            Some(Err(_)) => self.unreachable(now, &parcel),
-            None => self.wait_for_path(gid, qpn, parcel),
+            Some(Err(_)) => self.unreachable(now, &pending),
+            None => self.wait_for_path(gid, qpn, pending),
         }
     }
 
@@ -199,8 +200,8 @@ impl Interface {
         }
         if peer.way() != Way::Pending {
             let link = peer.link;
-            for parcel in std::mem::take(&mut peer.pending) {
-                self.send_to_peer(now, &link, parcel);
+            for pending in std::mem::take(&mut peer.pending) {
+                self.send_to_peer(now, &link, pending);
             }
         }
     }
@@ -231,8 +232,8 @@ impl Interface {
         self.actions.extend(said);
     }
 
-    fn send_by_peer(&mut self, now: Time, key: PeerKey, parcel: Parcel, mtu: u32) {
-        let Parcel { ether_type, packet, .. } = parcel;
+    fn send_by_peer(&mut self, now: Time, key: PeerKey, pending: PendingPacket, mtu: u32) {
+        let PendingPacket { ether_type, packet, .. } = pending;
         for packet in self.fit(now, packet, mtu) {
             self.frames.push(Outgoing { ether_type, packet, by: By::Peer(key) });
         }

@@ -1,7 +1,7 @@
 //! How a packet finds its peer: next hop, link address, path; and how what resolution says gets
 //! out (RFC 4391 9, RFC 4755 3).
 
-use super::{Delivery, Interface, InterfaceDrop, Parcel, Worker};
+use super::{Delivery, Interface, InterfaceDrop, PendingPacket, Worker};
 use crate::address::NextHop;
 use crate::arp::ArpEvent;
 use crate::frame::{Frame, To};
@@ -17,43 +17,43 @@ use std::net::{IpAddr, Ipv4Addr};
 
 impl Interface {
     /// A packet goes to where our own routes say.
-    pub(super) fn route(&mut self, now: Time, parcel: Parcel) {
-        let Some(destination) = destination(&parcel.packet) else {
+    pub(super) fn route(&mut self, now: Time, pending: PendingPacket) {
+        let Some(destination) = destination(&pending.packet) else {
             return self.drops.count(InterfaceDrop::Malformed);
         };
         if self.addresses.is_ours(destination) {
-            let Parcel { ether_type, packet, .. } = parcel;
+            let PendingPacket { ether_type, packet, .. } = pending;
             return self.deliveries.push(Delivery { ether_type, packet });
         }
         match self.next_hop(now, destination) {
             Some(NextHop::Group(ip)) => {
                 let id = GroupId::of(ip).unwrap_or(GroupId::Broadcast);
-                self.send_to_group(now, id, parcel);
+                self.send_to_group(now, id, pending);
             }
-            Some(hop) => self.send_to(now, hop.ip(), parcel),
+            Some(hop) => self.send_to(now, hop.ip(), pending),
             None => {
                 self.drops.count(InterfaceDrop::NoRoute);
-                self.send_icmp_error(now, &parcel.packet, IcmpError::NoRoute);
+                self.send_icmp_error(now, &pending.packet, IcmpError::NoRoute);
             }
         }
     }
 
     /// A packet goes to this neighbor, once it is known where that is.
-    pub(super) fn send_to(&mut self, now: Time, next_hop: IpAddr, parcel: Parcel) {
+    pub(super) fn send_to(&mut self, now: Time, next_hop: IpAddr, pending: PendingPacket) {
         if let Some(id) = GroupId::of(next_hop) {
-            return self.send_to_group(now, id, parcel);
+            return self.send_to_group(now, id, pending);
         }
         if !self.check_up() {
             return;
         }
-        match self.neighbors.resolve(now, next_hop, parcel) {
-            Resolution::Known(link, parcel) => {
+        match self.neighbors.resolve(now, next_hop, pending) {
+            Resolution::Known(link, pending) => {
                 // The cache may have said so just now.
                 self.hear_neighbors(now);
-                self.send_to_peer(now, &link, parcel);
+                self.send_to_peer(now, &link, pending);
             }
             Resolution::Waits => {}
-            Resolution::Unreachable(parcel) => self.unreachable(now, &parcel),
+            Resolution::Unreachable(pending) => self.unreachable(now, &pending),
         }
     }
 
@@ -64,15 +64,15 @@ impl Interface {
         }
         let frame = self.icmp.error_about(now, packet, false, error, &self.addresses);
         if let Some(frame) = frame {
-            self.route(now, Parcel::of(frame.packet));
+            self.route(now, PendingPacket::of(frame.packet));
         }
     }
 
     /// A packet cannot go to its next hop: its sender is told, unless that is resolution itself.
-    pub(super) fn unreachable(&mut self, now: Time, parcel: &Parcel) {
+    pub(super) fn unreachable(&mut self, now: Time, pending: &PendingPacket) {
         self.drops.count(InterfaceDrop::Unreachable);
-        if !parcel.by_datagram {
-            self.send_icmp_error(now, &parcel.packet, IcmpError::NoAnswer);
+        if !pending.by_datagram {
+            self.send_icmp_error(now, &pending.packet, IcmpError::NoAnswer);
         }
     }
 
@@ -143,12 +143,12 @@ impl Interface {
         has_news
     }
 
-    fn hear_neighbor(&mut self, now: Time, event: NeighborEvent<Parcel>) {
+    fn hear_neighbor(&mut self, now: Time, event: NeighborEvent<PendingPacket>) {
         match event {
-            NeighborEvent::Resolved(ip, link, parcels) => {
+            NeighborEvent::Resolved(ip, link, packets) => {
                 self.bind(now, ip, link);
-                for parcel in parcels {
-                    self.send_to_peer(now, &link, parcel);
+                for pending in packets {
+                    self.send_to_peer(now, &link, pending);
                 }
             }
             NeighborEvent::Changed(ip, before, link) => {
@@ -161,11 +161,11 @@ impl Interface {
                 self.doubt_path(now, link.gid);
                 self.unbind(now, ip, &link);
             }
-            NeighborEvent::Unreachable(_, parcels) => {
-                parcels.iter().for_each(|parcel| self.unreachable(now, parcel));
+            NeighborEvent::Unreachable(_, packets) => {
+                packets.iter().for_each(|pending| self.unreachable(now, pending));
             }
-            NeighborEvent::Forgotten(ip, link, parcels) => {
-                parcels.iter().for_each(|_| self.drops.count(InterfaceDrop::PeerGone));
+            NeighborEvent::Forgotten(ip, link, packets) => {
+                packets.iter().for_each(|_| self.drops.count(InterfaceDrop::PeerGone));
                 if let Some(link) = link {
                     self.unbind(now, ip, &link);
                 }
@@ -238,16 +238,16 @@ impl Interface {
     /// (RFC 4755 3).
     pub(super) fn send_frame(&mut self, now: Time, frame: Frame) {
         let Frame { to, ether_type, packet } = frame;
-        let parcel = Parcel { ether_type, packet, by_datagram: true, worker: Worker::LEAD };
+        let pending = PendingPacket { ether_type, packet, by_datagram: true, worker: Worker::LEAD };
         match to {
-            To::Group(id) => self.send_to_group(now, id, parcel),
+            To::Group(id) => self.send_to_group(now, id, pending),
             To::Link(link) => {
                 if self.check_up() {
-                    self.send_to_link(now, link.gid, link.qpn, parcel);
+                    self.send_to_link(now, link.gid, link.qpn, pending);
                 }
             }
-            To::Neighbor(ip) => self.send_to(now, ip, parcel),
-            To::Route => self.route(now, Parcel::of(parcel.packet)),
+            To::Neighbor(ip) => self.send_to(now, ip, pending),
+            To::Route => self.route(now, PendingPacket::of(pending.packet)),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! Else it goes in parts, if it is one of IPv4 that may (RFC 791 2.3), and otherwise its sender is
 //! told how much would fit: a socket here, or a host for which somebody forwards.
 
-use super::{Interface, InterfaceDrop, Parcel, Way};
+use super::{Interface, InterfaceDrop, PendingPacket, Way};
 use crate::icmp::IcmpError;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4Packet};
@@ -26,11 +26,11 @@ impl Interface {
                 _ => self.is_connecting(now, key),
             };
             if has_grown {
-                return self.send_to_peer(now, &link, Parcel::of(packet.to_vec()));
+                return self.send_to_peer(now, &link, PendingPacket::of(packet.to_vec()));
             }
         }
         for part in self.fit(now, packet.to_vec(), mtu) {
-            self.route(now, Parcel::of(part));
+            self.route(now, PendingPacket::of(part));
         }
     }
 
