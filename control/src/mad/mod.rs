@@ -9,7 +9,7 @@ mod table;
 mod transactions;
 
 pub use table::{Reception, SegmentOutcome};
-pub use transactions::{Full, Outcome, Patience, Request, TransactionDrop, Transactions};
+pub use transactions::{Full, Outcome, Request, RetryPolicy, TransactionDrop, Transactions};
 
 use pollux_verbs::GlobalRoute;
 use pollux_wire::address::{Gid, Lid, Qpn};

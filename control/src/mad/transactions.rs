@@ -32,13 +32,13 @@ const REPLIES_MAX: usize = 64;
 
 /// How often a question is asked, and how long each answer may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct RetryPolicy {
     /// How often in all, at least once.
     pub tries: u8,
     /// How long the first answer may take; twice as long each time after.
-    pub first: Duration,
+    pub timeout: Duration,
     /// How long at the most.
-    pub longest: Duration,
+    pub timeout_max: Duration,
 }
 
 /// What is asked, and what for.
@@ -49,7 +49,7 @@ pub struct Request<K> {
     /// The datagram; its transaction id is filled in.
     pub mad: Mad,
     /// How often it is asked, and for how long.
-    pub patience: Patience,
+    pub retry_policy: RetryPolicy,
 }
 
 /// How a question ended.
@@ -281,7 +281,7 @@ impl<K> Transactions<K> {
     fn extend(&mut self, now: Time, id: u32) {
         let Some(sent) = self.sent.get_mut(&id) else { return };
         self.deadlines.remove(&(sent.deadline, id));
-        sent.deadline = now + sent.request.patience.longest;
+        sent.deadline = now + sent.request.retry_policy.timeout_max;
         self.deadlines.insert((sent.deadline, id));
     }
 
@@ -309,7 +309,7 @@ impl<K> Transactions<K> {
             }
             self.deadlines.pop_first();
             let Some(sent) = self.sent.remove(&id) else { continue };
-            if sent.tries < sent.request.patience.tries {
+            if sent.tries < sent.request.retry_policy.tries {
                 // A peer in the middle of a transfer would take the same TID for part of it.
                 let id = if sent.reception.is_some() { self.unused_id() } else { id };
                 self.send(now, id, sent.request, sent.tries);
@@ -342,8 +342,8 @@ impl<K> Transactions<K> {
     fn send(&mut self, now: Time, id: u32, mut request: Request<K>, tries: u8) {
         request.mad[8..16].copy_from_slice(&u64::from(id).to_be_bytes());
         self.transmit(request.mad);
-        let Patience { first, longest, .. } = request.patience;
-        let wait = first.saturating_mul(1 << tries.min(16)).min(longest);
+        let RetryPolicy { timeout, timeout_max, .. } = request.retry_policy;
+        let wait = timeout.saturating_mul(1 << tries.min(16)).min(timeout_max);
         // Those who began at one moment shall not all come again at one moment.
         let deadline = now + wait + self.rng.duration(wait / 8);
         let (tries, reception) = (tries + 1, None);
@@ -371,8 +371,11 @@ mod tests {
     use proptest::prelude::*;
 
     const PEER: MadAddress = MadAddress::gsi(Lid(1), 0, PKey::DEFAULT);
-    const PATIENCE: Patience =
-        Patience { tries: 3, first: Duration::from_secs(1), longest: Duration::from_secs(3) };
+    const RETRY_POLICY: RetryPolicy = RetryPolicy {
+        tries: 3,
+        timeout: Duration::from_secs(1),
+        timeout_max: Duration::from_secs(3),
+    };
 
     fn transactions() -> Transactions<u32> {
         let mut transactions = Transactions::new(2, 4, 1000, SeededRng::new(1));
@@ -383,7 +386,7 @@ mod tests {
     fn ask(transactions: &mut Transactions<u32>, purpose: u32, method: Method) -> Result<(), Full> {
         let record = PathRecord::default();
         let mad = SaMad::new(method, 0, PathRecordMask::NONE, record).emit();
-        transactions.ask(Time::START, Request { purpose, mad, patience: PATIENCE })
+        transactions.ask(Time::START, Request { purpose, mad, retry_policy: RETRY_POLICY })
     }
 
     fn answer(asked: &Envelope) -> SaMad {
@@ -439,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_met_with_growing_patience_and_one_name() {
+    fn retries_back_off_and_keep_the_transaction_id() {
         let mut transactions = transactions();
         ask(&mut transactions, 5, Method::GET).unwrap();
         let mut waits = Vec::new();
@@ -493,7 +496,7 @@ mod tests {
         transactions.handle_answer(Time::START, &segments(&asked, &[7; 300])[0].emit());
         transactions.poll_transmit().unwrap();
         let due = transactions.poll_timeout().unwrap();
-        assert_eq!(due, Time::START + PATIENCE.longest);
+        assert_eq!(due, Time::START + RETRY_POLICY.timeout_max);
         transactions.handle_timeout(due);
         let again = transactions.poll_transmit().unwrap();
         let name = |sent: &Envelope| SaMad::parse(&sent.mad).header.transaction_id;

@@ -16,7 +16,7 @@ pub use question::{Answer, Membership, Question};
 
 use crate::drops::{Drops, reasons};
 use crate::mad::{
-    Envelope, Full, MadAddress, Outcome, Patience, Request, TransactionDrop, Transactions,
+    Envelope, Full, MadAddress, Outcome, Request, RetryPolicy, TransactionDrop, Transactions,
 };
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -44,7 +44,7 @@ pub struct SaConfig {
     /// Bytes of a table.
     pub table_bytes_max: usize,
     /// How often a question is asked, and for how long.
-    pub patience: Patience,
+    pub retry_policy: RetryPolicy,
 }
 
 impl Default for SaConfig {
@@ -56,10 +56,10 @@ impl Default for SaConfig {
             table_bytes_max: 4 << 20,
             // Some 13 seconds in all: Linux gives up after one to three and begins anew, which a
             // caller of ours need not.
-            patience: Patience {
+            retry_policy: RetryPolicy {
                 tries: 8,
-                first: Duration::from_millis(200),
-                longest: Duration::from_secs(3),
+                timeout: Duration::from_millis(200),
+                timeout_max: Duration::from_secs(3),
             },
         }
     }
@@ -153,8 +153,8 @@ impl SaClient {
     /// Puts a question. Ids that are used twice are answered twice.
     pub fn ask(&mut self, now: Time, id: RequestId, question: Question) -> Result<(), Full> {
         let purpose = Asked { id, question };
-        let patience = self.config.patience;
-        self.transactions.ask(now, Request { purpose, mad: question.0.emit(), patience })
+        let retry_policy = self.config.retry_policy;
+        self.transactions.ask(now, Request { purpose, mad: question.0.emit(), retry_policy })
     }
 
     /// Takes a question back: nothing will be heard of it.
