@@ -27,8 +27,8 @@ pub struct CmConfig {
     pub response_time_min: Duration,
     /// The most.
     pub response_time_max: Duration,
-    /// How long the owner may take to answer a request or a reply.
-    pub owner_time_max: Duration,
+    /// How long the consumer may take to answer a request or a reply.
+    pub consumer_time_max: Duration,
     /// How much time the peer can ask for at once.
     pub plea_time_max: Duration,
     /// How often it can, for one message.
@@ -51,7 +51,7 @@ impl CmConfig {
             events_max: 65_536,
             response_time_min: Duration::from_millis(1),
             response_time_max: Duration::from_secs(20),
-            owner_time_max: Duration::from_secs(30),
+            consumer_time_max: Duration::from_secs(30),
             plea_time_max: Duration::from_secs(60),
             pleas_max: 8,
             time_wait_max: Duration::from_secs(20),

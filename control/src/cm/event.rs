@@ -1,11 +1,11 @@
-//! What an owner of connections is told, and what is dropped without telling.
+//! What a consumer of connections is told, and what is dropped without telling.
 
 use super::{ConnectionId, Phase};
 use crate::drops::reasons;
 use crate::mad::MadAddress;
 use pollux_wire::mad::cm::{Apr, Drep, Dreq, Lap, Rej, Rep, Req, Rtu};
 
-/// What an owner is told.
+/// What a consumer is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "`id` is the connection, everywhere")]
 pub enum CmEvent {
@@ -17,7 +17,7 @@ pub enum CmEvent {
     Established { id: ConnectionId, rtu: Option<Box<Rtu>> },
     /// The peer of a connection that stands was asked whether it still has it, and does.
     Remembered { id: ConnectionId },
-    /// It is over, by nothing that the owner did, or since the peer heard that it shall be; the
+    /// It is over, by nothing that the consumer did, or since the peer heard that it shall be; the
     /// queue pair can go to the error state. Comes once.
     Ended { id: ConnectionId, phase: Phase, end: End },
     /// The peer offers another path: to be answered.
@@ -37,7 +37,7 @@ pub enum End {
     Asked(Box<Dreq>),
     /// The peer agreed that it ends.
     Answered(Box<Drep>),
-    /// The peer did not answer, or the owner did not.
+    /// The peer did not answer, or the consumer did not.
     TimedOut,
     /// The peer uses its queue pair for another connection, and so has forgotten this one.
     Stale,

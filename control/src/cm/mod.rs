@@ -27,11 +27,11 @@
 //! A connection in time-wait still knows its last word, for a peer that did not hear it; its queue
 //! pair's number shall not be used again before [`CmEvent::Closed`].
 //!
-//! Two requests that cross make two connections here. What is to become of them is the owner's to
-//! decide, as are service IDs and private data.
+//! Two REQs that cross make two connections here. The consumer breaks the tie
+//! (`peer/passive.rs`), and chooses service IDs and private data.
 //!
-//! Messages belong to a connection only if they come from its peer's port: two names of 32 bits
-//! would let a stranger guess in time.
+//! A message belongs to a connection only if it comes from the port of its peer: a stranger could
+//! guess two communication IDs of 32 bits in time.
 
 mod config;
 mod connection;
@@ -66,7 +66,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// A connection, for its owner; the same is our name for it on the wire.
+/// A connection, for its consumer; the same is our name for it on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(u32);
 
@@ -170,7 +170,7 @@ impl Cm {
     }
 
     /// Listens for requests for a service, all 64 bits of it. Where a request is rejected without
-    /// the owner having had a say, `private_data` is what it would have said (RFC 4755 6).
+    /// the consumer having had a say, `private_data` is what it would have said (RFC 4755 6).
     pub fn listen(
         &mut self,
         service_id: ServiceId,

@@ -1,4 +1,4 @@
-//! What connections have to say, to peers and to the owner, until it is polled.
+//! What connections have to say, to peers and to the consumer, until it is polled.
 
 use super::state::Repeat;
 use super::{CmConfig, CmDrop, CmEvent};
@@ -79,7 +79,7 @@ impl Outbox {
         self.events.push_back(event);
     }
 
-    /// Whether the owner has fallen behind.
+    /// Whether the consumer has fallen behind.
     pub(super) fn is_full(&self) -> bool {
         self.events.len() >= self.config.events_max
     }

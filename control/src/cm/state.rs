@@ -22,7 +22,7 @@ pub(super) struct Repeat {
 #[derive(Clone, Debug)]
 pub(super) enum Offer {
     None,
-    /// The owner is to say what it thinks of it.
+    /// The consumer is to say what it thinks of it.
     Received {
         transaction_id: u64,
         mra: Option<Box<Mra>>,
@@ -89,8 +89,8 @@ impl Phase {
         match self {
             Self::ReqSent => Some("the peer's reply"),
             Self::MraReqReceived => Some("the peer's reply, which takes a while"),
-            Self::RepReceived => Some("the owner to confirm"),
-            Self::ReqReceived => Some("the owner to accept"),
+            Self::RepReceived => Some("the consumer to confirm"),
+            Self::ReqReceived => Some("the consumer to accept"),
             Self::RepSent => Some("the peer to confirm"),
             Self::MraRepReceived => Some("the peer to confirm, which takes a while"),
             Self::DreqSent => Some("the peer to disconnect"),
@@ -150,7 +150,7 @@ impl State {
     }
 }
 
-/// Why a call of the owner's was refused.
+/// Why a call of the consumer's was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CmError {

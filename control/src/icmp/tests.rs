@@ -216,7 +216,8 @@ proptest! {
             prop_assert_eq!(icmp.handle_echo(NOW, &answer.packet, &addresses), None);
         }
         if let Some(error) = error {
-            let again = icmp.error_about(NOW, &error.packet, false, IcmpError::NoAnswer, &addresses);
+            let packet = &error.packet;
+            let again = icmp.error_about(NOW, packet, false, IcmpError::NoAnswer, &addresses);
             prop_assert_eq!(again, None);
         }
     }

@@ -1,6 +1,6 @@
-//! One connection: what messages, moments and its owner do to it. The diagram is in [`super`].
+//! One connection: what messages, moments and its consumer do to it. The diagram is in [`super`].
 
-mod owner;
+mod consumer;
 mod peer;
 
 use super::outbox::Outbox;
@@ -34,9 +34,9 @@ pub(super) struct Connection {
     /// When it came into its state.
     pub(super) since: Time,
     pub(super) state: State,
-    /// What its listener says as long as the owner has not spoken.
+    /// What its listener says as long as the consumer has not spoken.
     pub(super) words: Option<Words>,
-    /// Its owner knows that it is over, or does not want to know.
+    /// Its consumer knows that it is over, or does not want to know.
     is_over: bool,
     is_forgotten: bool,
 }
@@ -80,7 +80,7 @@ impl Connection {
         out: &mut Outbox,
     ) -> Self {
         out.tell(CmEvent::Request { id, req: Box::new(*req), from: peer });
-        let until = now + out.config.owner_time_max;
+        let until = now + out.config.consumer_time_max;
         Self {
             id,
             role: Role::Passive,
@@ -152,7 +152,7 @@ impl Connection {
         }
     }
 
-    /// Tells the owner, once, that it is over, and why.
+    /// Tells the consumer, once, that it is over, and why.
     fn tell_end(&mut self, out: &mut Outbox, end: End) {
         if !self.is_over {
             self.is_over = true;
@@ -183,7 +183,7 @@ impl Connection {
         out.begin_repeat(now, &self.peer, message, id, self.rhythm())
     }
 
-    /// A rejection in the words that the owner gave to its own last message, since the peer may
+    /// A rejection in the words that the consumer gave to its own last message, since the peer may
     /// want to know whom it comes from (RFC 4755 6).
     fn rejection(
         &self,

@@ -23,7 +23,7 @@ impl Connection {
         match &self.state {
             State::ReqSent(_) | State::MraReqReceived(_) => {
                 (self.remote_id, self.rep) = (Some(rep.local_comm_id), Some(Box::new(*rep)));
-                let until = now + out.config.owner_time_max;
+                let until = now + out.config.consumer_time_max;
                 self.state = State::RepReceived { until, mra: None };
                 self.tell(out, CmEvent::Reply { id: self.id, rep: Box::new(*rep) });
             }

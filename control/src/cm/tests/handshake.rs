@@ -36,7 +36,7 @@ fn request_reply_and_confirmation_make_a_connection() {
 
 // req: cm-handshake
 #[test]
-fn a_rejection_ends_it_with_its_reason_and_the_owners_words() {
+fn a_rejection_ends_it_with_its_reason_and_the_consumers_private_data() {
     let mut world = World::new(1);
     world.sides[1].refusal = Some(RejectReason::CONSUMER_REJECT);
     let id = world.connect(0);

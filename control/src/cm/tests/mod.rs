@@ -1,4 +1,4 @@
-//! Two ends joined in virtual time, and owners that do what owners do.
+//! Two ends joined in virtual time, and consumers that do what consumers do.
 
 mod world;
 

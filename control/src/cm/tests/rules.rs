@@ -126,13 +126,13 @@ fn a_plea_for_patience_is_honored_but_not_for_ever() {
 }
 
 #[test]
-fn an_owner_that_never_answers_is_answered_for() {
+fn a_consumer_that_never_answers_is_answered_for() {
     let mut world = World::new(1);
     world.sides[1].is_slow = true;
     let id = world.connect(0);
     world.pass(SOON);
     let other = world.only(1);
-    world.pass(CmConfig::of(guid(1)).owner_time_max);
+    world.pass(CmConfig::of(guid(1)).consumer_time_max);
     let Some(End::Rejected(rej)) = &world.sides[0].seen[&id].end else { panic!() };
     assert_eq!(rej.private_data, WORDS, "in the listener's words");
     assert!(matches!(world.sides[1].seen[&other].end, Some(End::TimedOut)));
@@ -290,7 +290,7 @@ fn whoever_comes_by_one_router_leaves_room_for_others_though_it_has_many_names()
 }
 
 #[test]
-fn a_full_table_says_so_to_its_owner_and_nothing_to_who_asks() {
+fn a_full_table_fails_connect_and_ignores_requests() {
     let mut world = World::with(1, |config| CmConfig { connections_max: 2, ..config });
     world.connect(0);
     world.connect(0);

@@ -1,4 +1,4 @@
-//! Two ends, a wire between them that may lose, repeat and delay, and an owner for each.
+//! Two ends, a wire between them that may lose, repeat and delay, and a consumer for each.
 
 use crate::cm::{
     Cm, CmConfig, CmEvent, Connect, ConnectionId, End, LocalPort, Phase, Terms, request_along,
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(super) const SERVICE: ServiceId = ServiceId(0x0100_0000_0000_0048);
-/// What listeners say when their owner has no say.
+/// What listeners say when their consumer has no say.
 pub(super) const WORDS: [u8; 148] = [0x48; 148];
 pub(super) const LIFE_TIME: TimeCode = TimeCode(14);
 
@@ -82,7 +82,7 @@ pub(super) struct Weather {
     pub(super) late: Duration,
 }
 
-/// What an owner knows of a connection.
+/// What a consumer knows of a connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     pub(super) terms: Option<Terms>,
@@ -160,7 +160,7 @@ impl World {
         self.sides[end].cm.phase(id)
     }
 
-    /// What a side has to say goes on the wire, and its owner hears what happened.
+    /// What a side has to say goes on the wire, and its consumer hears what happened.
     pub(super) fn exchange(&mut self, end: usize) {
         loop {
             while let Some(envelope) = self.sides[end].cm.poll_transmit() {

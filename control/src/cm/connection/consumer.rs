@@ -1,4 +1,4 @@
-//! What the owner's calls do to a connection.
+//! What the consumer's calls do to a connection.
 
 use super::*;
 
@@ -136,7 +136,7 @@ impl Connection {
         match phase {
             Phase::DreqSent | Phase::TimeWait | Phase::Closed => return,
             Phase::Established => return self.send_dreq(now, out, transaction_id, private_data),
-            // Of what did not stand, the owner is the first to know that nothing comes of it.
+            // Of what did not stand, the consumer is the first to know that nothing comes of it.
             _ => self.is_over = true,
         }
         let message = match phase {
