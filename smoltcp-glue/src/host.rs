@@ -392,7 +392,9 @@ impl Host {
 
     /// Workers that were given something since this was asked, a bit each: they may sleep.
     pub(crate) fn take_to_wake(&mut self) -> u32 {
-        self.handing.as_mut().map_or(0, |handing| handing.take_to_wake() | self.node.take_called())
+        self.handing
+            .as_mut()
+            .map_or(0, |handing| handing.take_to_wake() | self.node.take_notified())
     }
 
     /// A group that a socket of this hand does not hear any more.

@@ -79,8 +79,8 @@ impl WorkerPort for Post {
     }
 
     #[inline]
-    fn tell_use(&mut self, now: Time, next_hop: IpAddr) {
-        of_either!(self.tell_use(now, next_hop));
+    fn report_use(&mut self, now: Time, next_hop: IpAddr) {
+        of_either!(self.report_use(now, next_hop));
     }
 
     fn failed(&self) -> Option<&VerbsError> {
@@ -108,8 +108,8 @@ impl WorkerPort for Post {
     }
 
     #[inline]
-    fn take_called(&mut self) -> u32 {
-        of_either!(self.take_called())
+    fn take_notified(&mut self) -> u32 {
+        of_either!(self.take_notified())
     }
 
     fn has_sent(&self, now: Time) -> bool {

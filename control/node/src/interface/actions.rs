@@ -90,15 +90,15 @@ impl PortDriver {
             }
             Action::Attach { mgid, mlid } => {
                 let qp = self.station.datagram_qp();
-                let is_heard = self.management.in_band().is_none_or(|it| it.hear(*mgid));
+                let has_room = self.management.in_band().is_none_or(|it| it.subscribe(*mgid));
                 self.device.attach_multicast(qp, *mgid, *mlid)?;
                 self.attached.insert((*mgid, *mlid));
-                full(is_heard)
+                full(has_room)
             }
             Action::Detach { mgid, mlid } => {
                 let qp = self.station.datagram_qp();
                 if let Some(in_band) = self.management.in_band() {
-                    in_band.hear_no_more(*mgid);
+                    in_band.unsubscribe(*mgid);
                 }
                 self.attached.remove(&(*mgid, *mlid));
                 self.device.detach_multicast(qp, *mgid, *mlid)
@@ -230,11 +230,11 @@ impl PortDriver {
         pkey_index: u16,
     ) -> Result<(), VerbsError> {
         let made = self.make(key, qp_type, peer, pkey_index);
-        let news = match &made {
+        let event = match &made {
             Ok(qpn) => ConnectionNews::Made { qpn: *qpn },
             Err(_) => ConnectionNews::Failed,
         };
-        self.news.push((key, news));
+        self.connection_events.push((key, event));
         made.map(drop)
     }
 
@@ -248,7 +248,7 @@ impl PortDriver {
         let id = self.station.connect(&mut *self.device, peer, qp_type)?;
         self.connections.insert(key, id);
         self.keys.insert(id, key);
-        self.unheard.insert(id);
+        self.awaiting_first_packet.insert(id);
         let init = QpAttributes {
             state: Some(QpState::Init),
             pkey_index: Some(pkey_index),
@@ -268,7 +268,8 @@ impl PortDriver {
             // Whoever refuses a second path goes on by its first.
             let is_second_path = attributes.state.is_none() && attributes.alternate_path.is_some();
             let refused = ConnectionNews::AlternateRefused;
-            self.news.push((key, if is_second_path { refused } else { ConnectionNews::Failed }));
+            self.connection_events
+                .push((key, if is_second_path { refused } else { ConnectionNews::Failed }));
         }
         done
     }

@@ -124,7 +124,7 @@ impl InBand {
     }
 
     /// Makes Ethernet bring a group here; says whether it will.
-    pub fn hear(&mut self, mgid: Gid) -> bool {
+    pub fn subscribe(&mut self, mgid: Gid) -> bool {
         let Some(device) = self.network_device else { return false };
         let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0));
         let joined = socket.and_then(|socket| {
@@ -139,7 +139,7 @@ impl InBand {
     }
 
     /// And no more.
-    pub fn hear_no_more(&mut self, mgid: Gid) {
+    pub fn unsubscribe(&mut self, mgid: Gid) {
         self.listeners.remove(&mgid);
     }
 

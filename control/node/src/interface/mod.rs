@@ -1,34 +1,34 @@
-//! An interface that runs: what control decides, carried out at a device.
+//! A running interface: control's decisions, carried out at a device.
 //!
 //! ```text
 //!   device --> port driver --arrived--> control --actions, frames, MADs--> port driver --> device
-//!                                        ^ |
-//!                                        | +--actions--> worker group ==ring==> secondary worker: port driver
-//!                                        +---------told-------<=ring=== secondary worker: port driver
+//!                                         ^ |
+//!                                         | +--actions--> worker group ==> secondary worker
+//!                                         +----events----------------- <== secondary worker
 //! ```
 //!
-//! 1. [`port_driver`]: the device and all that a worker has there; [`gsi`]: the interface's queue
-//!    pair 1; [`in_band`]: what stands in for that on Ethernet;
-//! 2. `actions` and [`sending`]: what control, and the host, want to be done;
-//! 3. [`sockets`]: the quick way for whoever serves sockets here;
-//! 4. [`echo`]: requests of ours, for `pollux ping`;
-//! 5. `sleep`: what ends the sleep of a worker that has nothing to do;
-//! 6. [`SecondaryWorker`]: a further worker of the interface; `line` what goes between it and the primary worker, `worker_group`
-//!    its primary worker's view of all of them, [`tally`] what each has moved.
+//! 1. [`port_driver`]: the device and everything that a worker has there; [`gsi`]: queue pair 1 of
+//!    the interface; [`in_band`]: MADs as packets, for Ethernet, which has no queue pair 1;
+//! 2. `actions` and [`sending`]: carry out actions of control, and send packets of the host;
+//! 3. [`sockets`]: the fast path between a socket stack and the device;
+//! 4. [`echo`]: our echo requests, for `pollux ping`;
+//! 5. `sleep`: sleep at the device of an idle worker;
+//! 6. [`SecondaryWorker`]: a further worker of the interface, with a port driver of its own;
+//!    `worker_channel`: the rings between it and the primary worker; `worker_group`: all secondary
+//!    workers, as the primary worker sees them; [`tally`]: the counters of each worker.
 //!
-//! An interface that several workers move is still one: its primary worker has control, queue pair 1, groups
-//! and the queue pair that its link address names. Each secondary worker has connections of its own, which
-//! control makes for it.
+//! An interface with several workers is one interface: its primary worker has control, queue pair
+//! 1, groups and the queue pair that its link address names. Each secondary worker has connections
+//! of its own, which control makes for it.
 //!
-//! It has no clock and no thread: whoever runs it says what time it is, and calls
-//! [`Interface::step`] again when that did something, and when [`Interface::poll_timeout`] says so.
+//! An interface has no clock and no thread: its caller passes the time, and calls
+//! [`Interface::step`] again after it did something, and at [`Interface::poll_timeout`].
 
 mod actions;
 pub mod echo;
 pub mod gsi;
 mod handles;
 pub mod in_band;
-mod line;
 mod losses;
 pub mod port_driver;
 mod secondary_worker;
@@ -36,6 +36,7 @@ pub mod sending;
 mod sleep;
 pub mod sockets;
 pub mod tally;
+mod worker_channel;
 mod worker_group;
 
 pub use secondary_worker::SecondaryWorker;
@@ -44,7 +45,6 @@ pub use sockets::WorkerPort;
 use crate::config::{InterfaceSettings, Mode};
 use crate::port::Place;
 use echo::{EchoId, Echoes, Outcome};
-use line::Told;
 use pollux_control::bounded::Queue;
 use pollux_control::interface as control;
 use pollux_control::interface::{Delivery, Worker};
@@ -60,12 +60,13 @@ use sockets::{Take, Used};
 use std::net::IpAddr;
 use std::time::Duration;
 use tally::Tally;
+use worker_channel::WorkerEvent;
 use worker_group::WorkerGroup;
 
 /// How often control is told which connections are used.
 const USES_EVERY: Duration = Duration::from_secs(1);
-/// How long management waits for secondary workers whose queue pairs it speaks of, and how often it is looked
-/// at whether it still has to.
+/// How long MADs wait for secondary workers to modify the queue pairs that the MADs announce, and
+/// how often that is checked.
 const MODIFY_MAX: Duration = Duration::from_millis(50);
 const MODIFY_LOOK: Duration = Duration::from_micros(50);
 /// Packets that wait for sockets, at most.
@@ -75,7 +76,7 @@ const DELIVERIES_MAX: usize = 4096;
 pub struct Interface {
     control: control::Interface,
     /// Whether control was told something, and may have something to do for it.
-    is_told: bool,
+    control_is_due: bool,
     /// When control has something to do though it is told nothing: asking costs more than all else
     /// that an idle turn does.
     control_due: Option<Time>,
@@ -132,7 +133,7 @@ impl Interface {
         let config = config(settings, &driver);
         let mut interface = Self {
             control: control::Interface::new(now, config, rng.next_u64()),
-            is_told: true,
+            control_is_due: true,
             control_due: None,
             driver,
             workers,
@@ -182,29 +183,29 @@ impl Interface {
     fn turn(&mut self, now: Time, take: Take<'_>) -> bool {
         let polled = self.driver.poll(now, &mut self.arrived);
         let stepped = polled
-            .and_then(|busy| Ok(self.hear(now, take)? | busy))
+            .and_then(|busy| Ok(self.handle_arrived(now, take)? | busy))
             .and_then(|busy| Ok(self.poll_workers(now)? | busy));
         let mut busy = match stepped {
             Ok(busy) => busy,
             Err(error) => return self.fail(error),
         };
-        self.is_told |= self.held.is_some_and(|(_, look_at)| look_at <= now);
-        if std::mem::take(&mut self.is_told) {
+        self.control_is_due |= self.held.is_some_and(|(_, look_at)| look_at <= now);
+        if std::mem::take(&mut self.control_is_due) {
             busy |= self.drain(now);
             self.control_due = self.control.poll_timeout();
         }
         if self.control_due.is_some_and(|due| due <= now) {
-            self.tell().handle_timeout(now);
+            self.control_mut().handle_timeout(now);
             busy = true;
         }
         if self.uses_due <= now {
-            self.driver.tell_uses();
+            self.driver.report_uses();
             self.driver.retry(now);
             self.workers.publish(|| self.control.facts());
             self.uses_due = now + USES_EVERY;
         }
         self.echoes.handle_timeout(now);
-        if self.is_told {
+        if self.control_is_due {
             self.drain(now);
         }
         if self.is_leaving && self.is_idle() && self.workers.is_idle() {
@@ -221,17 +222,17 @@ impl Interface {
     }
 
     /// Control, to be told something.
-    fn tell(&mut self) -> &mut control::Interface {
-        self.is_told = true;
+    fn control_mut(&mut self) -> &mut control::Interface {
+        self.control_is_due = true;
         &mut self.control
     }
 
     /// Takes leave: of servers, of groups, and of peers. [`Interface::has_left`] tells when they
     /// know.
     pub fn leave(&mut self, now: Time) {
-        self.tell().release(now);
+        self.control_mut().release(now);
         self.drain(now);
-        self.tell().set_open(now, false);
+        self.control_mut().set_open(now, false);
         self.drain(now);
         self.is_leaving = true;
     }
@@ -294,52 +295,52 @@ impl Interface {
 
     /// A socket hears a group. `false` if it is none, or there are too many.
     pub fn join_group(&mut self, now: Time, group: IpAddr) -> bool {
-        let is_joined = self.tell().join(now, group);
+        let is_joined = self.control_mut().join(now, group);
         self.drain(now);
         is_joined
     }
 
     /// A socket hears a group no more.
     pub fn leave_group(&mut self, now: Time, group: IpAddr) {
-        self.tell().leave(now, group);
+        self.control_mut().leave(now, group);
         self.drain(now);
     }
 
     /// Tells control what has come.
-    fn hear(&mut self, now: Time, take: Take<'_>) -> Result<bool, VerbsError> {
+    fn handle_arrived(&mut self, now: Time, take: Take<'_>) -> Result<bool, VerbsError> {
         let mut arrived = std::mem::take(&mut self.arrived);
         let busy = !arrived.is_empty();
         if arrived.port_changed {
             let port = self.driver.port()?;
-            self.tell().handle_port(now, &port);
+            self.control_mut().handle_port(now, &port);
         }
         if arrived.reregister {
-            self.tell().handle_reregister(now);
+            self.control_mut().handle_reregister(now);
         }
         for envelope in arrived.mads.drain(..) {
-            self.tell().handle_mad(now, &envelope);
+            self.control_mut().handle_mad(now, &envelope);
         }
         for received in arrived.packets.drain(..) {
             if !take(received.packet.bytes()) {
-                self.hear_packet(now, &received);
+                self.handle_packet(now, &received);
             }
             self.driver.recycle(received);
         }
-        for (connection, news) in arrived.news.drain(..) {
-            self.tell().handle_connection(now, connection, &news);
+        for (connection, event) in arrived.connection_events.drain(..) {
+            self.control_mut().handle_connection(now, connection, &event);
         }
         for (packet, mtu) in arrived.too_big.drain(..) {
-            self.tell().handle_too_big(now, &packet, mtu);
+            self.control_mut().handle_too_big(now, &packet, mtu);
         }
-        for packet in arrived.misses.drain(..) {
-            self.tell().handle_miss(now, Worker::LEAD, packet);
+        for packet in arrived.punts.drain(..) {
+            self.control_mut().handle_miss(now, Worker::LEAD, packet);
         }
         (arrived.port_changed, arrived.reregister) = (false, false);
         self.arrived = arrived;
         Ok(busy)
     }
 
-    fn hear_packet(&mut self, now: Time, received: &Received) {
+    fn handle_packet(&mut self, now: Time, received: &Received) {
         if !self.driver.is_for_us(received) {
             return;
         }
@@ -347,33 +348,35 @@ impl Interface {
         let (ether_type, packet) = (received.ether_type, received.packet.bytes());
         if ether_type == EtherType::IN_BAND_MAD {
             if let Some(envelope) = self.driver.management_in(received) {
-                self.tell().handle_mad(now, &envelope);
+                self.control_mut().handle_mad(now, &envelope);
             }
             return;
         }
-        self.tell().handle_packet(now, control::Received { ether_type, packet, from });
+        self.control_mut().handle_packet(now, control::Received { ether_type, packet, from });
     }
 
     /// Tells control what secondary workers have told; says whether that was anything.
     fn poll_workers(&mut self, now: Time) -> Result<bool, VerbsError> {
-        let Self { workers, control, is_told, .. } = self;
+        let Self { workers, control, control_is_due, .. } = self;
         let mut busy = false;
-        let heard = workers.hear(|worker, told| {
+        let polled = workers.poll_events(|worker, event| {
             busy = true;
-            match told {
-                Told::News(connection, news) => control.handle_connection(now, connection, &news),
-                Told::Packet(ether_type, packet, from) => {
+            match event {
+                WorkerEvent::Connection(connection, event) => {
+                    control.handle_connection(now, connection, &event)
+                }
+                WorkerEvent::Packet(ether_type, packet, from) => {
                     let packet = &packet[..];
                     control.handle_packet(now, control::Received { ether_type, packet, from });
                 }
-                Told::Unheard(packet) => control.handle_no_listener(now, &packet),
-                Told::Miss(packet) => control.handle_miss(now, worker, packet),
-                Told::TooBig(packet, mtu) => control.handle_too_big(now, &packet, mtu),
-                Told::Use(next_hop) => control.handle_use(now, next_hop),
+                WorkerEvent::NoListener(packet) => control.handle_no_listener(now, &packet),
+                WorkerEvent::Punt(packet) => control.handle_miss(now, worker, packet),
+                WorkerEvent::TooBig(packet, mtu) => control.handle_too_big(now, &packet, mtu),
+                WorkerEvent::Use(next_hop) => control.handle_use(now, next_hop),
             }
         });
-        *is_told |= busy;
-        heard.map(|()| busy)
+        *control_is_due |= busy;
+        polled.map(|()| busy)
     }
 
     /// Does what control wants, until it wants nothing more; says whether that was anything.
@@ -407,8 +410,8 @@ impl Interface {
 
 /// Management.
 impl Interface {
-    /// Sends what control has to say, once secondary workers have made of their queue pairs what it says of
-    /// them; but nobody is waited for long.
+    /// Sends MADs of control, once secondary workers have modified the queue pairs that the MADs
+    /// announce, or after [`MODIFY_MAX`].
     fn send_mads(&mut self, now: Time) -> bool {
         if self.workers.is_modifying() {
             let (since, _) = self.held.unwrap_or((now, now));

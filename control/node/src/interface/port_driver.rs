@@ -94,9 +94,9 @@ pub struct Arrived {
     /// By any other, whosever they are.
     pub packets: Vec<Received>,
     /// What became of connections.
-    pub news: Vec<(ConnectionKey, ConnectionNews)>,
+    pub connection_events: Vec<(ConnectionKey, ConnectionNews)>,
     /// Packets that control has to find a way for.
-    pub misses: Vec<Vec<u8>>,
+    pub punts: Vec<Vec<u8>>,
     /// Packets that are longer than their way takes, and how long that is.
     pub too_big: Vec<(Vec<u8>, u32)>,
     /// The port is not what it was.
@@ -108,8 +108,9 @@ pub struct Arrived {
 impl Arrived {
     /// Whether nothing has come.
     pub fn is_empty(&self) -> bool {
-        let is_silent = self.mads.is_empty() && self.packets.is_empty() && self.news.is_empty();
-        let no_packets = self.misses.is_empty() && self.too_big.is_empty();
+        let is_silent =
+            self.mads.is_empty() && self.packets.is_empty() && self.connection_events.is_empty();
+        let no_packets = self.punts.is_empty() && self.too_big.is_empty();
         is_silent && no_packets && !self.port_changed && !self.reregister
     }
 }
@@ -147,7 +148,7 @@ pub struct PortDriver {
     pub(super) connections: BTreeMap<ConnectionKey, ConnectionId>,
     pub(super) keys: BTreeMap<ConnectionId, ConnectionKey>,
     /// Connections by which nothing has come yet.
-    pub(super) unheard: BTreeSet<ConnectionId>,
+    pub(super) awaiting_first_packet: BTreeSet<ConnectionId>,
     /// Groups that datagrams come of.
     pub(super) attached: BTreeSet<(Gid, Lid)>,
     /// What control wanted and was refused, until it is done or something else is wanted; and why.
@@ -166,8 +167,8 @@ pub struct PortDriver {
     pub(super) retired: Vec<Ah>,
     /// What the station is to be started with, if it is.
     pub(super) link: Option<Link>,
-    pub(super) news: Vec<(ConnectionKey, ConnectionNews)>,
-    pub(super) misses: Vec<Vec<u8>>,
+    pub(super) connection_events: Vec<(ConnectionKey, ConnectionNews)>,
+    pub(super) punts: Vec<Vec<u8>>,
     pub(super) too_big: Vec<(Vec<u8>, u32)>,
     pub(super) waiting: VecDeque<Outgoing>,
     /// What leaves with the next doorbell, and what is being written to leave with it.
@@ -194,7 +195,7 @@ pub struct Counts {
     /// Connections that ended though the device did not give all of their buffers back.
     pub given_up: u64,
     /// Packets for control that the primary worker had no room for.
-    pub untold: u64,
+    pub punts_dropped: u64,
 }
 
 impl PortDriver {
@@ -235,15 +236,15 @@ impl PortDriver {
             peers: BTreeMap::new(),
             connections: BTreeMap::new(),
             keys: BTreeMap::new(),
-            unheard: BTreeSet::new(),
+            awaiting_first_packet: BTreeSet::new(),
             attached: BTreeSet::new(),
             undone: BTreeMap::new(),
             broken: None,
             handles: Handles::new(pd, HANDLES_MAX),
             retired: Vec::new(),
             link: None,
-            news: Vec::new(),
-            misses: Vec::new(),
+            connection_events: Vec::new(),
+            punts: Vec::new(),
             too_big: Vec::new(),
             leaving: VecDeque::new(),
             settled_by: None,
@@ -331,13 +332,13 @@ impl PortDriver {
 
     /// Takes what has come; says whether anything was done.
     pub fn poll(&mut self, now: Time, arrived: &mut Arrived) -> Result<bool, VerbsError> {
-        let mut busy = self.hear_device(arrived)?;
+        let mut busy = self.poll_device_events(arrived)?;
         busy |= self.management.poll(now, &mut *self.device, &mut arrived.mads)?;
         let before = arrived.packets.len();
         busy |= self.station.poll(&mut *self.device, &mut arrived.packets)? > 0;
-        self.hear_first(&arrived.packets[before..]);
+        self.note_first_packets(&arrived.packets[before..]);
         while let Some(event) = self.station.poll_event() {
-            self.hear_station(event);
+            self.handle_station_event(event);
             busy = true;
         }
         self.broken.take().map_or(Ok(()), Err)?;
@@ -345,8 +346,8 @@ impl PortDriver {
         self.check_patience(now)?;
         self.flush();
         busy |= self.send_waiting();
-        arrived.news.append(&mut self.news);
-        arrived.misses.append(&mut self.misses);
+        arrived.connection_events.append(&mut self.connection_events);
+        arrived.punts.append(&mut self.punts);
         arrived.too_big.append(&mut self.too_big);
         Ok(busy)
     }
@@ -396,7 +397,7 @@ impl PortDriver {
         }
     }
 
-    fn hear_device(&mut self, arrived: &mut Arrived) -> Result<bool, VerbsError> {
+    fn poll_device_events(&mut self, arrived: &mut Arrived) -> Result<bool, VerbsError> {
         let mut busy = false;
         while let Some(event) = self.device.async_event() {
             busy = true;
@@ -404,9 +405,11 @@ impl PortDriver {
             self.check_loss(&event)?;
             match event {
                 AsyncEvent::ConnectionEstablished(qp) => {
-                    self.tell_of(qp, ConnectionNews::DataCame);
+                    self.add_connection_event(qp, ConnectionNews::DataCame);
                 }
-                AsyncEvent::PathMigrated(qp) => self.tell_of(qp, ConnectionNews::Migrated),
+                AsyncEvent::PathMigrated(qp) => {
+                    self.add_connection_event(qp, ConnectionNews::Migrated)
+                }
                 AsyncEvent::ClientReregister(port) if port == self.port => {
                     arrived.reregister = true;
                 }
@@ -427,29 +430,29 @@ impl PortDriver {
     }
 
     /// There is news of the connection with this queue pair, if there is one.
-    fn tell_of(&mut self, qp: Qp, news: ConnectionNews) {
+    fn add_connection_event(&mut self, qp: Qp, event: ConnectionNews) {
         let key = self.station.connection_of(qp).and_then(|id| self.key(id));
-        self.news.extend(key.map(|key| (key, news)));
+        self.connection_events.extend(key.map(|key| (key, event)));
     }
 
     /// The first packet of a connection is as good as the peer's word that it stands: a queue pair
     /// that is ready to send before it hears that word tells no such event (IBA 12.9.7.2).
-    pub(super) fn hear_first(&mut self, packets: &[Received]) {
-        if self.unheard.is_empty() {
+    pub(super) fn note_first_packets(&mut self, packets: &[Received]) {
+        if self.awaiting_first_packet.is_empty() {
             return;
         }
         for packet in packets {
             if let Sender::Connection(id) = packet.from
-                && self.unheard.remove(&id)
+                && self.awaiting_first_packet.remove(&id)
                 && let Some(key) = self.key(id)
             {
-                self.news.push((key, ConnectionNews::DataCame));
+                self.connection_events.push((key, ConnectionNews::DataCame));
             }
         }
     }
 
-    fn hear_station(&mut self, event: StationEvent) {
-        let (connection, news) = match event {
+    fn handle_station_event(&mut self, event: StationEvent) {
+        let (connection, event) = match event {
             StationEvent::ConnectionFailed { connection, .. } => {
                 (connection, ConnectionNews::Failed)
             }
@@ -458,12 +461,12 @@ impl PortDriver {
             StationEvent::DatagramsFailed { .. } => return,
         };
         let Some(key) = self.key(connection) else { return };
-        if matches!(news, ConnectionNews::Ended) {
+        if matches!(event, ConnectionNews::Ended) {
             self.keys.remove(&connection);
-            self.unheard.remove(&connection);
+            self.awaiting_first_packet.remove(&connection);
             self.connections.remove(&key);
         }
-        self.news.push((key, news));
+        self.connection_events.push((key, event));
     }
 
     /// What a link says to a station.

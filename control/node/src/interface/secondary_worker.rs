@@ -1,19 +1,19 @@
-//! A worker of an interface beside its primary worker: it moves packets by queue pairs of its own, and what
-//! is to be decided about them the primary worker's control decides.
+//! A secondary worker of an interface: it moves packets by queue pairs of its own, and the control
+//! of the primary worker decides about them.
 //!
 //! ```text
-//!   device --> port driver --take: a socket's?--no--> told --ring--> Interface: control
-//!              port driver <---------- orders -------------ring--- WorkerGroup
+//!   device --> port driver --take: a socket's?--no--> events ---ring--> Interface: control
+//!              port driver <-- commands ------------------------ring--- WorkerGroup
 //! ```
 //!
 //! Its UD queue pair is in no link address and in no group: datagrams leave by it, and few come.
-//! It has a device of its own ([`pollux_verbs::Device::beside`]), and so a thread of its own if
-//! whoever runs it wants that. It ends when its primary worker does; whoever runs it drops it then.
+//! It has a device of its own ([`pollux_verbs::Device::beside`]), and so it may run in a thread of
+//! its own. It ends when its primary worker does; its caller drops it then.
 
-use super::line::{Order, SecondaryEnd, Told, line};
 use super::port_driver::{Arrived, DeviceError, PortDriver, Terms};
 use super::sockets::{LOOK_EVERY, Take, Used, WorkerPort};
 use super::tally::Tally;
+use super::worker_channel::{SecondaryEnd, WorkerCommand, WorkerEvent, channel};
 use super::{USES_EVERY, WorkerGroup};
 use pollux_control::interface::{Delivery, Facts, Worker};
 use pollux_dataplane::ipoib::Received;
@@ -55,7 +55,7 @@ impl SecondaryWorker {
     ) -> Result<Self, DeviceError> {
         let driver = primary.beside(terms, seed)?;
         primary.station.add_sibling(driver.qpn());
-        let (primary_end, end) = line();
+        let (primary_end, end) = channel();
         let tally = Publisher::new(Tally::default());
         workers.join(primary_end, tally.reader());
         Ok(Self {
@@ -94,18 +94,18 @@ impl SecondaryWorker {
             self.failed = Some(VerbsError::Lost { what, why });
             return true;
         }
-        let mut busy = self.obey(now);
+        let mut busy = self.carry_out_commands(now);
         match self.driver.poll(now, &mut self.arrived) {
             Ok(polled) => busy |= polled,
             Err(error) => return self.fail(error),
         }
-        busy |= self.hear(take);
+        busy |= self.send_events(take);
         if self.uses_due <= now {
-            self.driver.tell_uses();
+            self.driver.report_uses();
             self.driver.retry(now);
             self.uses_due = now + USES_EVERY;
         }
-        let has_sent = self.end.has_told() && self.driver.has_moved();
+        let has_sent = self.end.has_sent_events() && self.driver.has_moved();
         self.end.show(self.driver.is_idle(), has_sent && self.driver.station().has_sent());
         if self.tally_due <= now {
             self.publish();
@@ -115,12 +115,12 @@ impl SecondaryWorker {
     }
 
     /// Does what the primary worker wants.
-    fn obey(&mut self, now: Time) -> bool {
+    fn carry_out_commands(&mut self, now: Time) -> bool {
         let mut has_acted = false;
-        while let Some(order) = self.end.poll() {
-            match order {
-                Order::Act(action) => self.driver.carry_out(now, action),
-                Order::Know(facts) => self.facts = facts,
+        while let Some(command) = self.end.poll() {
+            match command {
+                WorkerCommand::Act(action) => self.driver.carry_out(now, action),
+                WorkerCommand::SetState(facts) => self.facts = facts,
             }
             has_acted = true;
         }
@@ -131,25 +131,26 @@ impl SecondaryWorker {
     }
 
     /// Tells the primary worker what has come. The port is the primary worker's to look at.
-    fn hear(&mut self, take: Take<'_>) -> bool {
+    fn send_events(&mut self, take: Take<'_>) -> bool {
         let busy = !self.arrived.is_empty();
         let Self { driver, arrived, end, .. } = self;
-        end.tell_news(arrived.news.drain(..));
-        let mut untold = 0;
+        end.send_connection_events(arrived.connection_events.drain(..));
+        let mut punts_dropped = 0;
         for received in arrived.packets.drain(..) {
             if !take(received.packet.bytes())
                 && driver.is_for_us(&received)
-                && let Some(told) = told(driver, &received)
+                && let Some(event) = to_event(driver, &received)
             {
-                untold += u64::from(!end.tell(told));
+                punts_dropped += u64::from(!end.send(event));
             }
             driver.recycle(received);
         }
-        let too_big = arrived.too_big.drain(..).map(|(packet, mtu)| Told::TooBig(packet, mtu));
-        for told in arrived.misses.drain(..).map(Told::Miss).chain(too_big) {
-            untold += u64::from(!end.tell(told));
+        let too_big =
+            arrived.too_big.drain(..).map(|(packet, mtu)| WorkerEvent::TooBig(packet, mtu));
+        for event in arrived.punts.drain(..).map(WorkerEvent::Punt).chain(too_big) {
+            punts_dropped += u64::from(!end.send(event));
         }
-        driver.counts.untold += untold;
+        driver.counts.punts_dropped += punts_dropped;
         (arrived.port_changed, arrived.reregister) = (false, false);
         busy
     }
@@ -170,9 +171,9 @@ impl SecondaryWorker {
 }
 
 /// A packet that no socket took, for control.
-fn told(driver: &PortDriver, received: &Received) -> Option<Told> {
+fn to_event(driver: &PortDriver, received: &Received) -> Option<WorkerEvent> {
     let from = driver.from(received)?;
-    Some(Told::Packet(received.ether_type, received.packet.bytes().to_vec(), from))
+    Some(WorkerEvent::Packet(received.ether_type, received.packet.bytes().to_vec(), from))
 }
 
 impl WorkerPort for SecondaryWorker {
@@ -184,10 +185,10 @@ impl WorkerPort for SecondaryWorker {
         &mut self.driver
     }
 
-    fn tell_use(&mut self, now: Time, next_hop: IpAddr) {
-        if self.used.is_news(now, next_hop) {
+    fn report_use(&mut self, now: Time, next_hop: IpAddr) {
+        if self.used.is_due(now, next_hop) {
             // What is not heard now is in use again soon.
-            let _ = self.end.tell(Told::Use(next_hop));
+            let _ = self.end.send(WorkerEvent::Use(next_hop));
         }
     }
 
@@ -225,16 +226,16 @@ impl WorkerPort for SecondaryWorker {
     }
 
     fn refuse(&mut self, _: Time, packet: &[u8]) {
-        let is_told = self.end.tell(Told::Unheard(packet.to_vec()));
-        self.driver.counts.untold += u64::from(!is_told);
+        let is_sent = self.end.send(WorkerEvent::NoListener(packet.to_vec()));
+        self.driver.counts.punts_dropped += u64::from(!is_sent);
     }
 
-    fn take_called(&mut self) -> u32 {
-        u32::from(self.end.take_told())
+    fn take_notified(&mut self) -> u32 {
+        u32::from(self.end.take_has_events())
     }
 
     fn has_sent(&self, _: Time) -> bool {
-        self.driver.has_moved() && self.end.has_told()
+        self.driver.has_moved() && self.end.has_sent_events()
     }
 
     fn own(&self) -> BTreeSet<IpAddr> {

@@ -64,12 +64,12 @@ impl PortDriver {
         route: Route,
     ) -> Result<(), NotSent> {
         if matches!(route, Route::Unknown | Route::Pending) {
-            return self.miss(packet);
+            return self.punt(packet);
         }
         let Some(mut buf) = self.station.buffer(packet.len()) else {
             return match route.mtu() {
                 // No buffer is that long, since no way is.
-                Some(mtu) if packet.len() > mtu as usize => self.tell_too_big(packet, mtu),
+                Some(mtu) if packet.len() > mtu as usize => self.punt_too_big(packet, mtu),
                 _ => Err(NotSent::Full),
             };
         };
@@ -95,8 +95,8 @@ impl PortDriver {
         let packet = outgoing.packet.bytes();
         let done = match (why, mtu) {
             // Control makes another connection, or sends it by datagram.
-            (Refusal::Disconnected | Refusal::Stale, _) => self.miss(packet),
-            (Refusal::TooBig, Some(mtu)) => self.tell_too_big(packet, mtu),
+            (Refusal::Disconnected | Refusal::Stale, _) => self.punt(packet),
+            (Refusal::TooBig, Some(mtu)) => self.punt_too_big(packet, mtu),
             _ => Err(NotSent::Unreachable),
         };
         self.station.recycle(outgoing.packet);
@@ -122,16 +122,16 @@ impl PortDriver {
         }
     }
 
-    pub(super) fn miss(&mut self, packet: &[u8]) -> Result<(), NotSent> {
-        if self.misses.len() == WAITING_MAX {
+    pub(super) fn punt(&mut self, packet: &[u8]) -> Result<(), NotSent> {
+        if self.punts.len() == WAITING_MAX {
             return Err(NotSent::Full);
         }
-        self.misses.push(packet.to_vec());
+        self.punts.push(packet.to_vec());
         Ok(())
     }
 
     /// Control knows whether the way will be wider, and who is to be told that it is not.
-    fn tell_too_big(&mut self, packet: &[u8], mtu: u32) -> Result<(), NotSent> {
+    fn punt_too_big(&mut self, packet: &[u8], mtu: u32) -> Result<(), NotSent> {
         if self.too_big.len() == WAITING_MAX {
             return Err(NotSent::Full);
         }

@@ -1,4 +1,4 @@
-//! What ends the sleep of a worker that has nothing to do: its devices, where they can.
+//! Sleep of an idle worker at its device, where the device can wake it.
 
 use super::Interface;
 use super::port_driver::PortDriver;
@@ -6,25 +6,25 @@ use super::sockets::WorkerPort;
 use pollux_verbs::Arm;
 use std::time::Duration;
 
-/// How often secondary workers are heard, at the least.
-const HEAR_EVERY: Duration = Duration::from_millis(2);
+/// How often events of secondary workers are polled, at least.
+const POLL_EVERY: Duration = Duration::from_millis(2);
 
 impl Interface {
-    /// Asks the device to wake who sleeps there when something comes; says whether it can. Whoever
-    /// sleeps looks once more before.
+    /// Arms the device to end a sleep when something comes; `false` if it cannot. The caller polls
+    /// once more before it sleeps.
     pub fn arm(&mut self) -> bool {
         self.driver.arm()
     }
 
-    /// Sleeps at the device until something comes, and not longer than this; with secondary workers not for
-    /// long, for what they tell wakes nobody.
+    /// Sleeps at the device until something comes, at most for `longest`. With secondary workers
+    /// the sleep is short, since their events wake no thread.
     pub fn wait(&mut self, longest: Duration) {
-        let longest = if self.workers.is_empty() { longest } else { longest.min(HEAR_EVERY) };
-        // What went wrong there the next step says.
+        let longest = if self.workers.is_empty() { longest } else { longest.min(POLL_EVERY) };
+        // The next step returns the error, if there is one.
         let _ = self.driver.device.wait(longest);
     }
 
-    /// Whether nothing is left that was given to it to be sent, here or at the device.
+    /// Whether all packets that the interface accepted have left, here and at the device.
     pub fn is_drained(&self, now: pollux_verbs::time::Time) -> bool {
         let has_sent = self.workers.has_sent() && self.has_sent(now);
         self.failed.is_some() || has_sent && self.driver.station().has_sent()

@@ -1,16 +1,16 @@
-//! The quick way for whoever serves sockets at an interface: packets both ways without control.
+//! The fast path between a socket stack and an interface: packets both ways without control.
 //!
 //! ```text
 //!   device --> breathe --> take: a socket's?  --no--> control, with all else that has come
 //!   draft: a packet is written where the device reads it --> send_draft --> flush: one doorbell
 //! ```
 //!
-//! Every worker of an interface has its own such [`WorkerPort`]: the primary worker the [`Interface`] itself, the
-//! others a [`SecondaryWorker`](super::SecondaryWorker) each. A side takes what comes to it, whosever that is, and
-//! sends by its own queue pairs.
+//! Every worker of an interface has a [`WorkerPort`]: the primary worker has the [`Interface`],
+//! each other one a [`SecondaryWorker`](super::SecondaryWorker). A port takes all packets that come
+//! to it, of any flow, and sends by its own queue pairs.
 //!
-//! Control and the device's events are looked at every few microseconds, and at once when a packet
-//! came that is control's. To look costs as much as several packets do.
+//! Control and the device's events are polled every few microseconds, and at once when a packet for
+//! control has come. Such a poll costs as much as several packets.
 
 use super::Interface;
 use super::port_driver::PortDriver;
@@ -46,7 +46,7 @@ pub trait WorkerPort {
     fn driver_mut(&mut self) -> &mut PortDriver;
 
     /// Packets go to a neighbor, which control is to know now and then.
-    fn tell_use(&mut self, now: Time, next_hop: IpAddr);
+    fn report_use(&mut self, now: Time, next_hop: IpAddr);
 
     /// Why it does not run any more, if that is so.
     fn failed(&self) -> Option<&VerbsError>;
@@ -73,7 +73,7 @@ pub trait WorkerPort {
 
     /// Workers of the interface that have to hear something since this was asked, a bit each: they
     /// may sleep.
-    fn take_called(&mut self) -> u32;
+    fn take_notified(&mut self) -> u32;
 
     /// Room for a packet of so many bytes; none if the device has no buffer for it now. It takes
     /// the place of an earlier one that was not sent.
@@ -92,7 +92,7 @@ pub trait WorkerPort {
     #[inline]
     fn send_draft(&mut self, now: Time) -> Result<(), NotSent> {
         let next_hop = self.driver_mut().send_draft()?;
-        self.tell_use(now, next_hop);
+        self.report_use(now, next_hop);
         Ok(())
     }
 
@@ -105,13 +105,13 @@ pub trait WorkerPort {
     fn send(&mut self, now: Time, packet: &[u8]) -> Result<(), NotSent> {
         let sent = self.driver_mut().send_packet(packet);
         if let (Ok(()), Some((_, next_hop))) = (sent, destination(packet)) {
-            self.tell_use(now, next_hop);
+            self.report_use(now, next_hop);
         }
         sent
     }
 
-    /// Whether nothing is left here that was given to it to be sent: nothing waits for room, for a
-    /// neighbor to be found or for a connection. What a secondary worker has given to the primary worker is there.
+    /// Whether all accepted packets have left: none waits for space, for a neighbor to resolve or
+    /// for a connection. Punts of a secondary worker count at the primary worker.
     fn has_sent(&self, now: Time) -> bool;
 
     /// The longest packet that goes to a neighbor now, if it is known.
@@ -141,9 +141,9 @@ impl WorkerPort for Interface {
         &mut self.driver
     }
 
-    fn tell_use(&mut self, now: Time, next_hop: IpAddr) {
-        if self.used.is_news(now, next_hop) {
-            self.tell().handle_use(now, next_hop);
+    fn report_use(&mut self, now: Time, next_hop: IpAddr) {
+        if self.used.is_due(now, next_hop) {
+            self.control_mut().handle_use(now, next_hop);
         }
     }
 
@@ -180,18 +180,18 @@ impl WorkerPort for Interface {
     }
 
     fn refuse(&mut self, now: Time, packet: &[u8]) {
-        self.tell().handle_no_listener(now, packet);
+        self.control_mut().handle_no_listener(now, packet);
         self.drain(now);
     }
 
-    fn take_called(&mut self) -> u32 {
-        self.workers.take_called()
+    fn take_notified(&mut self) -> u32 {
+        self.workers.take_notified()
     }
 
     fn has_sent(&self, now: Time) -> bool {
         let control = &self.control;
         self.driver.has_moved()
-            && self.workers.is_heard()
+            && self.workers.has_no_events()
             && control.neighbor_rows(now).all(|row| row.pending == 0)
             && control.peer_rows().all(|row| row.pending == 0)
             && control.group_rows().all(|row| row.pending == 0)
@@ -218,22 +218,22 @@ impl WorkerPort for Interface {
 /// Neighbors that control was told of.
 #[derive(Debug)]
 pub(super) struct Used {
-    told: BTreeSet<IpAddr>,
+    reported: BTreeSet<IpAddr>,
     until: Time,
 }
 
 impl Used {
     pub(super) const fn new() -> Self {
-        Self { told: BTreeSet::new(), until: Time::START }
+        Self { reported: BTreeSet::new(), until: Time::START }
     }
 
     /// Whether control is to be told of a use.
-    pub(super) fn is_news(&mut self, now: Time, next_hop: IpAddr) -> bool {
+    pub(super) fn is_due(&mut self, now: Time, next_hop: IpAddr) -> bool {
         if self.until <= now {
-            self.told.clear();
+            self.reported.clear();
             self.until = now + USE_EVERY;
         }
-        self.told.len() == USED_MAX || self.told.insert(next_hop)
+        self.reported.len() == USED_MAX || self.reported.insert(next_hop)
     }
 }
 
@@ -247,7 +247,7 @@ impl PortDriver {
     ) -> Result<bool, VerbsError> {
         let before = packets.len();
         let mut busy = self.station.poll(&mut *self.device, packets)? > 0;
-        self.hear_first(&packets[before..]);
+        self.note_first_packets(&packets[before..]);
         busy |= !self.waiting.is_empty() && self.send_waiting();
         for received in packets.extract_if(.., |one| take(one.packet.bytes())) {
             self.recycle(received);
@@ -258,7 +258,7 @@ impl PortDriver {
     /// Whether all that was given to it is the device's, or control's.
     pub(super) fn has_moved(&self) -> bool {
         let is_moved = self.waiting.is_empty() && self.batch.is_empty();
-        is_moved && self.misses.is_empty() && self.too_big.is_empty()
+        is_moved && self.punts.is_empty() && self.too_big.is_empty()
     }
 
     #[inline(always)]
@@ -287,9 +287,9 @@ impl PortDriver {
         if matches!(route, Route::Unknown | Route::Pending) {
             // What was written before leaves before.
             self.flush();
-            let missed = self.miss(packet.bytes());
+            let punted = self.punt(packet.bytes());
             self.station.recycle(packet);
-            return missed.map(|()| to);
+            return punted.map(|()| to);
         }
         self.batch.push(Outgoing { packet, ether_type, route });
         if self.batch.len() >= BATCH_MAX {

@@ -41,12 +41,12 @@ impl PortDriver {
     }
 
     /// Tells, at the next poll, which connections were used since this was called last.
-    pub fn tell_uses(&mut self) {
+    pub fn report_uses(&mut self) {
         let uses = self.connection_uses();
         let before = |key| self.uses.get(key).copied().unwrap_or_default();
         let used = uses.iter().map(|(key, after)| (*key, before(key), after));
         let used = used.filter(|(_, before, after)| before != *after);
-        self.news.extend(used.map(|(key, before, after)| {
+        self.connection_events.extend(used.map(|(key, before, after)| {
             (key, ConnectionNews::Used { received: before.received != after.received })
         }));
         self.uses = uses;

@@ -1,7 +1,8 @@
-//! The secondary workers of an interface, as its primary worker sees them: who is to do what, and what they tell.
+//! The secondary workers of an interface, as its primary worker sees them: it distributes actions
+//! of control to them, and polls their events.
 
-use super::line::{Order, PrimaryEnd, Told};
 use super::tally::Tally;
+use super::worker_channel::{PrimaryEnd, WorkerCommand, WorkerEvent};
 use pollux_control::interface::{Action, ConnectionKey, Facts, Worker};
 use pollux_mem::snapshot::Snapshot;
 use pollux_verbs::VerbsError;
@@ -9,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What is heard of a secondary worker before the primary worker looks after its own packets again.
-const TOLD_PER_TURN: usize = 64;
+const EVENTS_PER_TURN: usize = 64;
 
 /// The secondary workers of an interface: none, where one worker moves it.
 #[derive(Default)]
@@ -48,15 +49,15 @@ impl WorkerGroup {
                 self.owners.remove(connection).unwrap_or(Worker::LEAD)
             }
             _ => {
-                self.ends().for_each(|end| end.give(Order::Act(action.clone())));
+                self.ends().for_each(|end| end.send(WorkerCommand::Act(action.clone())));
                 return Some(action);
             }
         };
         let Some(secondary) = usize::from(worker.0).checked_sub(1) else { return Some(action) };
         let (end, _) = self.secondaries.get_mut(secondary)?;
         match action {
-            Action::Modify { .. } => end.give_urgent(Order::Act(action)),
-            _ => end.give(Order::Act(action)),
+            Action::Modify { .. } => end.send_urgent(WorkerCommand::Act(action)),
+            _ => end.send(WorkerCommand::Act(action)),
         }
         None
     }
@@ -68,12 +69,12 @@ impl WorkerGroup {
     }
 
     /// Workers that were given something since this was asked, a bit each.
-    pub(super) fn take_called(&mut self) -> u32 {
-        let called = self
+    pub(super) fn take_notified(&mut self) -> u32 {
+        let notified = self
             .ends()
             .zip(1..)
-            .filter_map(|(end, number)| end.take_given().then_some(1 << number));
-        called.sum()
+            .filter_map(|(end, number)| end.take_has_commands().then_some(1 << number));
+        notified.sum()
     }
 
     /// Lets them know what they have to of the interface.
@@ -85,19 +86,22 @@ impl WorkerGroup {
         if *self.facts != facts {
             self.facts = Arc::new(facts);
             let facts = Arc::clone(&self.facts);
-            self.ends().for_each(|end| end.give(Order::Know(Arc::clone(&facts))));
+            self.ends().for_each(|end| end.send(WorkerCommand::SetState(Arc::clone(&facts))));
         }
     }
 
     /// What secondary workers have told, with their names; and whether they still can.
-    pub(super) fn hear(&mut self, mut hear: impl FnMut(Worker, Told)) -> Result<(), VerbsError> {
+    pub(super) fn poll_events(
+        &mut self,
+        mut handle: impl FnMut(Worker, WorkerEvent),
+    ) -> Result<(), VerbsError> {
         for ((end, _), number) in self.secondaries.iter_mut().zip(1..) {
             end.fill_ring();
             // What it told before it failed is told.
             let checked = end.check();
-            for _ in 0..TOLD_PER_TURN {
-                let Some(told) = end.poll() else { break };
-                hear(Worker(number), told);
+            for _ in 0..EVENTS_PER_TURN {
+                let Some(event) = end.poll() else { break };
+                handle(Worker(number), event);
             }
             checked?;
         }
@@ -124,8 +128,8 @@ impl WorkerGroup {
     }
 
     /// Whether all that they have told was heard.
-    pub(super) fn is_heard(&self) -> bool {
-        self.secondaries.iter().all(|(end, _)| end.is_heard())
+    pub(super) fn has_no_events(&self) -> bool {
+        self.secondaries.iter().all(|(end, _)| end.has_no_events())
     }
 
     /// Whether nothing is left of any at the device.

@@ -2,7 +2,8 @@
 //! to do there.
 //!
 //! Interfaces are dealt by their devices, one after the other to each worker in turn: those at one
-//! device share a port, and stay together. Secondary workers of an interface go to the workers after its own;
+//! device share a port, and stay together. Secondary workers of an interface go to the threads
+//! after that of its primary worker;
 //! where there are fewer workers than an interface is to have, one does the work of several.
 
 use super::asking::Question;

@@ -1,5 +1,5 @@
-//! What a worker of a node does: some of its interfaces and the questions about them, and secondary workers of
-//! others.
+//! The task of a worker thread: some interfaces of the node, questions about them, and secondary
+//! workers of other interfaces.
 
 use super::asking::{Answer, Question};
 use super::opening::{Colleagues, Interfaces, NamedWorker, Outage};
@@ -22,15 +22,15 @@ const QUESTIONS_MAX: usize = CONNECTIONS_MAX;
 /// What one worker has to do.
 pub(super) struct Duty {
     interfaces: Interfaces,
-    /// Secondary workers of interfaces whose primary workers may be another worker's, and more of them.
+    /// Secondary workers of interfaces, which may be in other threads, and those to come.
     secondaries: Vec<NamedWorker>,
     arrivals: Receiver<NamedWorker>,
     colleagues: Colleagues,
     /// Echo requests of those who ask, by the numbers of their questions.
     pings: BTreeMap<u64, (String, EchoId)>,
     questions: Vec<Question>,
-    /// Packets, when they were counted last, and in all. When an interface or a secondary worker goes, there
-    /// are fewer; what others have moved is counted once all the same.
+    /// Packets at the last count, and in all. The first falls when an interface or a secondary
+    /// worker ends, the second never does.
     packets: (u64, u64),
     /// It wakes whoever sleeps there.
     is_woken: bool,

@@ -11,7 +11,7 @@
 //! The thread that answers sleeps until somebody asks, a worker has something to say or a signal
 //! comes; how workers rest the configuration says ([`pollux_dataplane::engine`]). An interface may
 //! have several workers: the one that it belongs to, and secondary workers at others
-//! ([`crate::interface::SecondaryWorker`]). Of packets only what control has to see goes from secondary workers there.
+//! ([`crate::interface::SecondaryWorker`]). Secondary workers pass on only packets for control.
 
 mod asking;
 mod desk;

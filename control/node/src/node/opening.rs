@@ -118,7 +118,7 @@ struct Site {
     shared: Option<SharedPort>,
 }
 
-/// Secondary workers on their way to a worker, at most: its owner is slow, or keeps no house any more.
+/// Secondary workers on their way to a thread, at most: it is slow, or does no housekeeping.
 const SECONDARIES_MAX: usize = 256;
 
 /// A secondary worker, and the name of its interface.
@@ -144,7 +144,8 @@ impl Colleagues {
         (self.own + usize::from(worker.0)) % self.all.len()
     }
 
-    /// Gives each secondary worker to its worker. One that finds no room goes, and its interface fails.
+    /// Sends each secondary worker to its thread. Without space there it is dropped, and its
+    /// interface fails.
     fn distribute(&self, name: &str, secondaries: Vec<SecondaryWorker>) {
         for secondary in secondaries {
             let _ = self.all[self.number(secondary.worker())].try_send((name.into(), secondary));

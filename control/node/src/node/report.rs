@@ -317,7 +317,7 @@ fn drops(name: &str, one: &Interface) -> Vec<Value> {
             ("no_room", counts.no_room),
             ("refused_actions", counts.refused_actions),
             ("given_up", counts.given_up),
-            ("untold", counts.untold),
+            ("punts_dropped", counts.punts_dropped),
             ("mads_unsent", mads_unsent),
         ];
         moved.into_iter().for_each(|(why, times)| count("port_driver", why, times));

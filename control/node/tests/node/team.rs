@@ -239,8 +239,8 @@ impl Team {
         };
         let mut busy = false;
         self.asleep_until.take_if(|until| *until <= now);
-        // Whoever runs a secondary worker lets it go when it has failed, or its primary worker has. What the primary worker wants
-        // of it after that it does in the next turn.
+        // A failed secondary worker is dropped, also when its primary worker has failed. Commands
+        // that come after its poll are carried out in the next turn.
         for secondary in self.secondaries.iter_mut().filter(|_| self.asleep_until.is_none()) {
             let worker = secondary.worker();
             busy |= secondary.breathe(now, &mut |packet| take(worker, packet));

@@ -67,7 +67,7 @@ fn workers_of_two_nodes_speak_each_by_a_connection_of_its_own() {
         let tallies: Vec<_> = team.primary().tallies().map(|(_, tally)| tally).collect();
         assert_eq!(tallies.len(), 2);
         for tally in &tallies {
-            let lost = (tally.refusals.total(), tally.counts.untold, tally.counts.no_room);
+            let lost = (tally.refusals.total(), tally.counts.punts_dropped, tally.counts.no_room);
             assert_eq!(lost, (0, 0, 0), "{tally:?}");
             assert!(tally.traffic.connected_sent > 0 && tally.traffic.connected_received > 0);
         }
@@ -153,7 +153,7 @@ fn a_failed_connection_of_a_secondary_worker_is_made_again_and_the_others_stay()
         |world: &World, key| world.teams[0].connections().iter().any(|row| row.connection == key);
     world.until("it is gone", |world| !is_there(world, secondary));
     assert_eq!(world.must_reach((0, 0), 1, 3000), Worker::LEAD);
-    // Its packets go by the primary worker's until there is another, which is not asked for at once.
+    // Its packets go by the primary worker's connection until there is another, after a pause.
     let end = world.now() + PATIENCE;
     while world.must_reach((0, 1), 1, 3000) == Worker::LEAD {
         assert!(world.now() < end, "there is no other");
@@ -174,7 +174,8 @@ fn an_interface_fails_when_any_of_its_workers_loses_its_device() {
     world.until("it fails", |world| world.teams[0].primary().failed().is_some());
     let failed = world.teams[0].primary().failed();
     assert!(matches!(failed, Some(VerbsError::Lost { what: "adapter", .. })), "{failed:?}");
-    // And so does a secondary worker whose primary worker is gone, or an interface whose secondary worker is.
+    // A secondary worker fails without its primary worker, and an interface without one of its
+    // secondary workers.
     world.kill(0);
     world.start(0);
     world.teams[0].secondaries.clear();
@@ -363,7 +364,8 @@ fn end(world: &mut World) {
     }
 }
 
-/// A secondary worker in a thread of its own, until its primary worker ends: it sends, and says what came.
+/// A secondary worker in a thread of its own, until its primary worker ends: it sends, and returns
+/// how many packets came.
 fn work(
     mut secondary: SecondaryWorker,
     (from, to): (Ipv4Addr, Ipv4Addr),
