@@ -4,7 +4,7 @@
 //! cargo bench -p pollux-dataplane --bench instructions
 //! ```
 //!
-//! The adapter does nothing with what it is given, so what is counted is the station's own: its
+//! The adapter does nothing with what it is given, so what is counted is the netdev's own: its
 //! encapsulation, its choice of the way, its queues, and the turns of buffers between them. What an
 //! adapter adds stands in its own bench. The counts are those of the release profile on x86-64
 //! without further CPU features, by rustc 1.95, and include some forty of each bench's own.
@@ -65,7 +65,7 @@ const DATAGRAM_BYTES: u32 = 40 + 2048;
 
 struct Bench {
     device: Sink,
-    station: Station,
+    netdev: Netdev,
     _small: PacketMemory,
     connection: ConnectionId,
     batch: Vec<Outgoing>,
@@ -81,14 +81,14 @@ fn bench() -> Box<Bench> {
     let small = PacketMemory::new(1024, 2044).expect("there is memory");
     let large = PacketMemory::new(256, RECEIVE_MTU - 4).expect("there is memory");
     let config = Config { receive_mtu: RECEIVE_MTU, connected_receives: 64, ..Config::default() };
-    let station = Station::new(&mut device, Pd(0), config, &small, &large);
-    let mut station = station.expect("it takes all");
+    let netdev = Netdev::new(&mut device, Pd(0), config, &small, &large);
+    let mut netdev = netdev.expect("it takes all");
     let link = Link { qkey: QKey(1), lid: Lid(1), gid: Gid([1; 16]), ..Link::default() };
-    station.start(&mut device, link).expect("it takes all");
+    netdev.start(&mut device, link).expect("it takes all");
     let peer = LinkAddress { rc: true, uc: false, qpn: Qpn(9), gid: Gid([9; 16]) };
-    let connection = station.connect(&mut device, peer, QpType::Rc).expect("there is room");
+    let connection = netdev.connect(&mut device, peer, QpType::Rc).expect("there is room");
     let change = QpAttributes::default();
-    station.modify_connection(&mut device, connection, &change).expect("it takes all");
+    netdev.modify_connection(&mut device, connection, &change).expect("it takes all");
     let mut table = RouteTable::new(PKey::DEFAULT, Scope::LINK_LOCAL, 7);
     for nth in 0..1000u16 {
         let way = Datagram { ah: Ah(0), qpn: Qpn(nth.into()), mtu: 2044 };
@@ -105,7 +105,7 @@ fn bench() -> Box<Bench> {
     let (refused, received) = (Vec::with_capacity(64), Vec::with_capacity(64));
     Box::new(Bench {
         device,
-        station,
+        netdev,
         _small: small,
         connection,
         batch: room,
@@ -130,20 +130,20 @@ impl Bench {
             }),
         };
         for _ in 0..count {
-            let mut packet = self.station.buffer(bytes).expect("there are enough");
+            let mut packet = self.netdev.buffer(bytes).expect("there are enough");
             packet.push_back(bytes).expect("there is room").fill(0x45);
             self.batch.push(Outgoing { packet, ether_type: EtherType::IPV4, route });
         }
     }
 
     fn send(&mut self) {
-        self.station.send(&mut self.device, black_box(&mut self.batch), &mut self.refused);
+        self.netdev.send(&mut self.device, black_box(&mut self.batch), &mut self.refused);
     }
 
     fn deliver(&mut self, qp_type: QpType, bytes: usize, count: usize) {
         let mut message = vec![8, 0, 0, 0];
         message.resize(4 + bytes, 0x45);
-        let peering = self.station.peering(self.connection).expect("it is there");
+        let peering = self.netdev.peering(self.connection).expect("it is there");
         for _ in 0..count {
             match qp_type {
                 QpType::Ud => self.device.deliver(DATAGRAM_BYTES, 40, &message, Qpn(1)),
@@ -154,12 +154,12 @@ impl Bench {
 
     fn poll(&mut self) -> usize {
         let received = black_box(&mut self.received);
-        self.station.poll(&mut self.device, received).expect("it exists")
+        self.netdev.poll(&mut self.device, received).expect("it exists")
     }
 
     fn recycle(&mut self) {
         while let Some(received) = self.received.pop() {
-            self.station.recycle(received.packet);
+            self.netdev.recycle(received.packet);
         }
     }
 }

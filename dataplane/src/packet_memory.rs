@@ -23,7 +23,7 @@ pub const PACKET_OFFSET: usize = 64 + IpoibHeader::LEN;
 /// Buffers that are taken and returned together.
 pub const BATCH: usize = 32;
 
-/// Free buffers of a memory that a station keeps at hand, at the most.
+/// Free buffers of a memory that a netdev keeps at hand, at the most.
 pub const STOCK_MAX: usize = 2 * BATCH;
 
 /// A pool of buffers, each with room for a packet of one size.

@@ -104,9 +104,9 @@ reasons! {
         Unreachable = "unreachable",
         /// The way is of an older table: an address handle that is no more.
         Stale = "stale",
-        /// The station is not started, or not up again after an error.
+        /// The netdev is not started, or not up again after an error.
         Down = "down",
-        /// The buffer is not of the memory that the station's adapter knows, and too long to be
+        /// The buffer is not of the memory that the netdev's adapter knows, and too long to be
         /// copied.
         Foreign = "foreign",
         /// The buffer has no room for the header in front of the packet.

@@ -107,7 +107,7 @@ pub enum Way {
 /// unless one is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Datagrams are to come and go. A station that is started takes this as a change.
+    /// Datagrams are to come and go. A netdev that is started takes this as a change.
     Start(Link),
     /// No datagrams any more.
     Stop,

@@ -9,7 +9,7 @@ mod mover;
 #[path = "../simulation/network.rs"]
 #[allow(dead_code, reason = "nothing is lost or late here")]
 mod network;
-#[path = "../../../dataplane/tests/station/pair.rs"]
+#[path = "../../../dataplane/tests/netdev/pair.rs"]
 #[allow(dead_code, reason = "packets are sent elsewhere")]
 mod pair;
 mod storm;

@@ -3,7 +3,7 @@
 //! back in the table of neighbors, and the send in a batch.
 
 use super::Work;
-use crate::ipoib::{Config, Link, Outgoing, Received, Refused, Station};
+use crate::ipoib::{Config, Link, Netdev, Outgoing, Received, Refused};
 use crate::neighbor::{Datagram, Route, RouteTable, Routes};
 use crate::packet_memory::PacketMemory;
 use crate::verdict::{Destinations, Verdict};
@@ -24,7 +24,7 @@ const PACKET_BYTES: u32 = 4092;
 /// An echo at a device, by datagrams.
 pub struct Echo<D> {
     device: D,
-    station: Station,
+    netdev: Netdev,
     own: Destinations,
     received: Vec<Received>,
     batch: Vec<Outgoing>,
@@ -52,9 +52,9 @@ impl<D: Device> Echo<D> {
         let (small, large) = (memory(BUFFERS)?, memory(1)?);
         let pd = device.create_pd()?;
         let config = Config { connected_receives: 0, ..Config::default() };
-        let mut station = Station::new(&mut device, pd, config, &small, &large)?;
+        let mut netdev = Netdev::new(&mut device, pd, config, &small, &large)?;
         let gid = device.gid(1, 0)?;
-        station.start(&mut device, Link { qkey: QKey(1), lid: Lid(1), gid, ..Link::default() })?;
+        netdev.start(&mut device, Link { qkey: QKey(1), lid: Lid(1), gid, ..Link::default() })?;
         let path = AddressVector { dlid: Lid(2), port: 1, ..AddressVector::default() };
         let ah = device.create_ah(pd, &path)?;
         let mut table = RouteTable::new(PKey::DEFAULT, Scope::LINK_LOCAL, 7);
@@ -70,7 +70,7 @@ impl<D: Device> Echo<D> {
         own.insert(ip.into());
         Ok(Self {
             device,
-            station,
+            netdev,
             own,
             received: Vec::new(),
             batch: Vec::new(),
@@ -103,9 +103,9 @@ impl<D: Device> Work for Echo<D> {
     type Command = ();
 
     fn breathe(&mut self, _: Time) -> bool {
-        let Self { device, station, own, received, batch, refused, routes, .. } = self;
+        let Self { device, netdev, own, received, batch, refused, routes, .. } = self;
         // A device that fails gives nothing more; whoever measures sees that.
-        let busy = station.poll(device, received).is_ok_and(|count| count > 0);
+        let busy = netdev.poll(device, received).is_ok_and(|count| count > 0);
         let routes = routes.refresh();
         for Received { mut packet, ether_type, .. } in received.drain(..) {
             let verdict = own.verdict(ether_type, packet.bytes());
@@ -113,15 +113,15 @@ impl<D: Device> Work for Echo<D> {
             let is_ours = is_ours && !self.is_ending;
             match turn_round(packet.bytes_mut()).filter(|_| is_ours) {
                 Some(to) => batch.push(Outgoing { packet, ether_type, route: routes.route(to) }),
-                None => station.recycle(packet),
+                None => netdev.recycle(packet),
             }
         }
         if !batch.is_empty() {
             self.echoed += batch.len() as u64;
-            station.send(device, batch, refused);
+            netdev.send(device, batch, refused);
             for refused in refused.drain(..) {
                 self.echoed -= 1;
-                station.recycle(refused.outgoing.packet);
+                netdev.recycle(refused.outgoing.packet);
             }
         }
         busy
@@ -130,7 +130,7 @@ impl<D: Device> Work for Echo<D> {
     fn keep_house(&mut self, _: Time) {}
 
     fn packets(&mut self) -> u64 {
-        let traffic = self.station.traffic();
+        let traffic = self.netdev.traffic();
         traffic.datagrams_received + traffic.datagrams_sent
     }
 
@@ -141,7 +141,7 @@ impl<D: Device> Work for Echo<D> {
     fn handle_command(&mut self, _: Time, (): ()) {}
 
     fn arm(&mut self) -> bool {
-        self.device.arm(self.station.cq(), pollux_verbs::Arm::Any).is_ok()
+        self.device.arm(self.netdev.cq(), pollux_verbs::Arm::Any).is_ok()
             && self.device.attributes().can.sleep
     }
 
@@ -151,7 +151,7 @@ impl<D: Device> Work for Echo<D> {
 
     fn end(&mut self, _: Time) -> bool {
         self.is_ending = true;
-        self.station.has_sent()
+        self.netdev.has_sent()
     }
 }
 
@@ -182,8 +182,8 @@ mod tests {
         handle.stop();
         let turns = (0..1000).take_while(|_| turn(&mut echo) != Turn::Over).count();
         assert!(turns < 1000, "no more than is accepted has to go");
-        let sent = echo.station.traffic().datagrams_sent;
-        assert!(sent == echo.echoed() && echo.station.has_sent());
+        let sent = echo.netdev.traffic().datagrams_sent;
+        assert!(sent == echo.echoed() && echo.netdev.has_sent());
         let counted = counts.read().next().unwrap().unwrap();
         assert_eq!((counted.packets, counted.busy_breaths), (echo.packets(), counted.breaths));
 

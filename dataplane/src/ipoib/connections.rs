@@ -1,4 +1,4 @@
-//! A station's connections: made, changed and ended as control says (RFC 4755 2.2, 3).
+//! A netdev's connections: made, changed and ended as control says (RFC 4755 2.2, 3).
 //!
 //! ```text
 //!   create --> Open -- a request failed, the peer's was bad, ERR --> Failed
@@ -16,14 +16,14 @@
 use super::queue::{Receives, SendQueue};
 use super::request::{GENERATION_BITS, Request, SLOT_BITS};
 use super::send::free;
-use super::{Config, Station, StationEvent};
+use super::{Config, Netdev, NetdevEvent};
 use pollux_mem::Buf;
 use pollux_verbs::*;
 use pollux_wire::address::Qpn;
 use pollux_wire::ip::link_address::LinkAddress;
 use std::collections::BTreeMap;
 
-/// Names a connection of a station, and none that has its place later.
+/// Names a connection of a netdev, and none that has its place later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId {
     pub(super) slot: u32,
@@ -100,7 +100,7 @@ impl Connection {
 
 #[derive(Debug)]
 pub(super) struct Connections {
-    /// What they share; `None` if the station has no connections.
+    /// What they share; `None` if the netdev has no connections.
     pub(super) srq: Option<Srq>,
     pub(super) shared: Receives,
     slots: Vec<Option<Connection>>,
@@ -256,9 +256,9 @@ impl Connections {
     }
 }
 
-impl Station {
+impl Netdev {
     /// A queue pair for a connection to this interface, in RESET. Its number is in
-    /// [`Station::peering`], for the REQ or the REP.
+    /// [`Netdev::peering`], for the REQ or the REP.
     pub fn connect<D: Device + ?Sized>(
         &mut self,
         device: &mut D,
@@ -325,7 +325,7 @@ impl Station {
     }
 
     /// Begins to end a connection. Packets that are not sent yet are lost and counted;
-    /// [`StationEvent::ConnectionEnded`] tells when all buffers are back. Says whether there is
+    /// [`NetdevEvent::ConnectionEnded`] tells when all buffers are back. Says whether there is
     /// such a connection, not yet ending.
     pub fn disconnect<D: Device + ?Sized>(&mut self, device: &mut D, id: ConnectionId) -> bool {
         let connections = &mut self.connections;
@@ -380,7 +380,7 @@ impl Station {
     }
 
     /// Takes what the device tells without being asked; says whether that was a queue of this
-    /// station.
+    /// netdev.
     pub fn handle_event(&mut self, event: &AsyncEvent) -> bool {
         let (AsyncEvent::QpFatal(qp)
         | AsyncEvent::QpRequestError(qp)
@@ -407,7 +407,7 @@ impl Station {
         if connection.state == State::Open {
             connection.state = State::Failed;
             let peering = connection.peering;
-            let event = StationEvent::ConnectionFailed { connection: id, peering, status };
+            let event = NetdevEvent::ConnectionFailed { connection: id, peering, status };
             self.events.push_back(event);
         }
     }
@@ -428,7 +428,7 @@ impl Station {
             if let Some(mut ended) = self.connections.remove(slot) {
                 ended.sends.clear(|buf| free(small, large, buf));
             }
-            self.events.push_back(StationEvent::ConnectionEnded { connection: id, peering });
+            self.events.push_back(NetdevEvent::ConnectionEnded { connection: id, peering });
         }
     }
 }

@@ -1,8 +1,8 @@
 //! IP over InfiniBand at one adapter: encapsulation, and the queue pairs that packets go by
 //! (RFC 4391 6, RFC 4755 2.2 and 4).
 //!
-//! A [`Station`] has one UD queue pair, which every interface has, and any number of connected
-//! ones. Control makes and ends connections, with attributes of its own; the station moves packets
+//! A [`Netdev`] has one UD queue pair, which every interface has, and any number of connected
+//! ones. Control makes and ends connections, with attributes of its own; the netdev moves packets
 //! and says what became of connections. It has no clock and keeps no packet: what cannot be sent
 //! now is given back with the reason.
 //!
@@ -18,7 +18,7 @@
 //! Memory: `datagram_receives` buffers of the first memory, and `connected_receives` of the second
 //! whatever the number of connections, since these share a queue (RFC 4755 leaves that open; with
 //! 65,524 bytes a receive, 256 receives are 16.8 MB). Where UC cannot share, each such connection
-//! has `own_receives` more. Of each memory the station keeps up to 64 free ones at hand. A
+//! has `own_receives` more. Of each memory the netdev keeps up to 64 free ones at hand. A
 //! connection itself keeps a ring of its sends, 16 bytes each: 1 KiB for 64.
 
 mod connections;
@@ -45,10 +45,10 @@ use request::Request;
 use send::free;
 use std::collections::VecDeque;
 
-/// Completions that one [`Station::poll`] takes, and so packets that it gives, at the most.
+/// Completions that one [`Netdev::poll`] takes, and so packets that it gives, at the most.
 pub const POLL_MAX: usize = 64;
 
-/// How a station is to be.
+/// How a netdev is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The adapter's port.
@@ -97,7 +97,7 @@ pub const RECEIVE_MTU_MAX: u32 = 65_524;
 /// The longest datagram that any port carries.
 const DATAGRAM_BYTES_MAX: usize = 4096;
 
-/// What a station is on its link, as control has found out.
+/// What a netdev is on its link, as control has found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
     /// Which entry of the port's P_Key table is the link's.
@@ -114,9 +114,9 @@ pub struct Link {
 
 /// What became of something, for control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StationEvent {
+pub enum NetdevEvent {
     /// A connection failed. Packets for it go by datagram, or come back, until there is another
-    /// one; [`Station::disconnect`] ends it.
+    /// one; [`Netdev::disconnect`] ends it.
     ConnectionFailed {
         /// Which.
         connection: ConnectionId,
@@ -126,7 +126,7 @@ pub enum StationEvent {
         status: Option<CompletionStatus>,
     },
     /// The UD queue pair failed, and is stopping: to be started again once
-    /// [`Station::is_stopped`].
+    /// [`Netdev::is_stopped`].
     DatagramsFailed {
         /// How the first request ended that did so badly.
         status: CompletionStatus,
@@ -140,7 +140,7 @@ pub enum StationEvent {
     },
 }
 
-/// What a station moved.
+/// What a netdev moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Packets accepted as datagrams.
@@ -180,7 +180,7 @@ struct Datagrams {
 
 /// An interface's queue pairs at one adapter, for one worker.
 #[derive(Debug)]
-pub struct Station {
+pub struct Netdev {
     config: Config,
     pd: Pd,
     cq: Cq,
@@ -198,14 +198,14 @@ pub struct Station {
     traffic: Traffic,
     drops: PacketDrops,
     refusals: Refusals,
-    events: VecDeque<StationEvent>,
+    events: VecDeque<NetdevEvent>,
     completions: Box<[Completion]>,
 }
 
-impl Station {
-    /// A station at this device, stopped. Address handles for it are to be of the same protection
+impl Netdev {
+    /// A netdev at this device, stopped. Address handles for it are to be of the same protection
     /// domain. Datagrams are received into `small`, messages of connections into `large`; packets
-    /// of either can be sent. Both memories may be known to other stations as well.
+    /// of either can be sent. Both memories may be known to other netdevs as well.
     pub fn new<D: Device + ?Sized>(
         device: &mut D,
         pd: Pd,
@@ -219,7 +219,7 @@ impl Station {
         check_room("small", small, datagram_bytes as u32)?;
         if config.receive_mtu > RECEIVE_MTU_MAX {
             let (limit, max) = ("receive_mtu", RECEIVE_MTU_MAX.into());
-            return Err(VerbsError::Limit { verb: "station", limit, max });
+            return Err(VerbsError::Limit { verb: "netdev", limit, max });
         }
         if config.connected_receives > 0 {
             check_room("large", large, config.receive_mtu)?;
@@ -321,11 +321,11 @@ impl Station {
 
     /// What has become of connections and of the UD queue pair: at most two events for each
     /// connection, and one for each start.
-    pub fn poll_event(&mut self) -> Option<StationEvent> {
+    pub fn poll_event(&mut self) -> Option<NetdevEvent> {
         self.events.pop_front()
     }
 
-    /// Lets datagrams come and go. For a station that is stopped; if it fails, the station stops
+    /// Lets datagrams come and go. For a netdev that is stopped; if it fails, the netdev stops
     /// again.
     pub fn start<D: Device + ?Sized>(
         &mut self,
@@ -364,8 +364,8 @@ impl Station {
         device.modify_qp(qp, &QpAttributes { sq_psn: Some(Psn::new(0)), ..to(QpState::Rts) })
     }
 
-    /// Ends that; connections stay. [`Station::poll`] goes on until [`Station::is_stopped`]: all
-    /// buffers of the UD queue pair are back then, and the station can start again.
+    /// Ends that; connections stay. [`Netdev::poll`] goes on until [`Netdev::is_stopped`]: all
+    /// buffers of the UD queue pair are back then, and the netdev can start again.
     pub fn stop<D: Device + ?Sized>(&mut self, device: &mut D) -> Result<(), VerbsError> {
         if self.datagrams.state == State::Stopped {
             return Ok(());
@@ -406,7 +406,7 @@ impl Station {
         Ok(())
     }
 
-    /// Ends all that the station has at the device, once it is attached to no group. Buffers come
+    /// Ends all that the netdev has at the device, once it is attached to no group. Buffers come
     /// back; packets that were under way may be lost. After that it is good for nothing.
     pub fn close<D: Device + ?Sized>(&mut self, device: &mut D) -> Result<(), VerbsError> {
         device.destroy_qp(self.datagrams.qp)?;
@@ -440,7 +440,7 @@ impl Station {
             // themselves then by this.
             drop(device.modify_qp(qp, &to(QpState::Err)));
             datagrams.state = State::Stopping;
-            events.push_back(StationEvent::DatagramsFailed { status: CompletionStatus::General });
+            events.push_back(NetdevEvent::DatagramsFailed { status: CompletionStatus::General });
         }
         let is_over = datagrams.state == State::Stopping && datagrams.receives.posted == 0;
         if is_over && device.modify_qp(qp, &to(QpState::Reset)).is_ok() {
@@ -488,7 +488,7 @@ fn check_room(
         return Ok(());
     }
     let reason = format!("its buffers have room for packets of {has} bytes; {needed} are needed");
-    Err(VerbsError::Invalid { verb: "station", argument, reason })
+    Err(VerbsError::Invalid { verb: "netdev", argument, reason })
 }
 
 /// The encapsulation header's length.

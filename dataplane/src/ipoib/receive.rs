@@ -5,7 +5,7 @@
 
 use super::queue::Receives;
 use super::send::{NO_SGE, free};
-use super::{ConnectionId, GRH, HEADER, Link, Request, State, Station, StationEvent};
+use super::{ConnectionId, GRH, HEADER, Link, Netdev, NetdevEvent, Request, State};
 use crate::packet_memory::{BATCH, PACKET_OFFSET, Stock};
 use crate::reason::PacketDrop;
 use pollux_mem::Buf;
@@ -48,7 +48,7 @@ pub enum Sender {
     Connection(ConnectionId),
 }
 
-impl Station {
+impl Netdev {
     /// Takes what is finished, at most [`POLL_MAX`](super::POLL_MAX) requests; appends packets that
     /// have come to `received`, which needs no more room than that; posts new receives. Says how
     /// many requests it took.
@@ -234,7 +234,7 @@ impl Station {
     fn datagrams_failed(&mut self, status: CompletionStatus) -> Option<PacketDrop> {
         if matches!(self.datagrams.state, State::Started | State::Stalled) {
             self.datagrams.state = State::Stopping;
-            self.events.push_back(StationEvent::DatagramsFailed { status });
+            self.events.push_back(NetdevEvent::DatagramsFailed { status });
         }
         receive_failed(status)
     }
@@ -381,7 +381,7 @@ fn post_receives(
             && let Some(mut buf) = stock.cache.alloc()
         {
             let fits = buf.set_window(offset, bytes).is_some();
-            debug_assert!(fits, "looked at when the station was made");
+            debug_assert!(fits, "looked at when the netdev was made");
             sges[count] = stock.sge(&buf).unwrap_or(NO_SGE);
             buffers[count] = buf.index();
             stock.post(buf);

@@ -3,7 +3,7 @@
 //! Packets of a batch keep their order, so those of one flow do. A run ends where the next packet
 //! goes by another queue pair; all datagrams go by one.
 
-use super::{HEADER, Request, State, Station};
+use super::{HEADER, Netdev, Request, State};
 use crate::neighbor::{Connected, Datagram, Route};
 use crate::packet_memory::{BATCH, Stock};
 use crate::reason::Refusal;
@@ -49,7 +49,7 @@ pub(super) const NO_SGE: Sge = Sge { address: 0, bytes: 0, lkey: LKey(0) };
 const NO_REQUEST: SendRequest<'_> =
     SendRequest { id: 0, op: SendOp::Send, flags: SendFlags::NONE, data: Data::EMPTY };
 
-impl Station {
+impl Netdev {
     /// Sends packets. Those that are not taken come to `refused`, as they were; `batch` is empty
     /// then.
     pub fn send<D: Device + ?Sized>(

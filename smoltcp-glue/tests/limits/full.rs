@@ -52,7 +52,7 @@ fn peers_that_take_nothing_keep_few_buffers_and_give_them_back() {
     let tally = Shared::default();
     (1..=LIVE).for_each(|host| world.run(host, Server::new(&tally)));
     (1..=LIVE).for_each(|host| stream(&mut world, 0, host, 10 * SECOND));
-    let held = |world: &mut World| world.seats[0].host().node().driver().station().buffers_in_use();
+    let held = |world: &mut World| world.seats[0].host().node().driver().netdev().buffers_in_use();
     assert_eq!(held(&mut world), 0);
     GONE.for_each(|host| world.set_cable(host, false));
     for host in GONE {
@@ -117,6 +117,6 @@ fn packets_to_nobody_wait_in_a_queue_with_an_end() {
     world.pass(60 * SECOND);
     assert_eq!(pending(&mut world), 0);
     let host = world.seats[0].host();
-    assert_eq!(host.node().driver().station().buffers_in_use(), 0);
+    assert_eq!(host.node().driver().netdev().buffers_in_use(), 0);
     stream(&mut world, 0, 1, 10 * SECOND);
 }

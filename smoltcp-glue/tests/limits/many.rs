@@ -63,7 +63,7 @@ fn short_connections_come_and_go() {
     world.pass(30 * SECOND);
     for seat in &mut world.seats {
         assert_eq!(seat.host().stack.tcp_len(), 0);
-        assert_eq!(seat.host().node().driver().station().buffers_in_use(), 0);
+        assert_eq!(seat.host().node().driver().netdev().buffers_in_use(), 0);
     }
 }
 

@@ -240,7 +240,7 @@ fn holding(world: &mut World) -> Holding {
         let driver = host.node().driver();
         let load = host.node().control().expect("it is the lead's").load();
         assert_eq!((load.pending, load.questions), (0, (0, 0)), "host {nth}: {load:?}");
-        assert_eq!(driver.station().buffers_in_use(), 0, "host {nth}: buffers");
+        assert_eq!(driver.netdev().buffers_in_use(), 0, "host {nth}: buffers");
         assert_eq!(driver.undone().count(), 0, "host {nth}: what was refused");
         // One for datagrams and one for management.
         assert_eq!(qps, 2 + load.connections, "host {nth}: queue pairs, {load:?}");

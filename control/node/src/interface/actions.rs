@@ -86,17 +86,17 @@ impl PortDriver {
             Action::Start(link) => self.start(*link),
             Action::Stop => {
                 self.link = None;
-                self.station.stop(&mut *self.device)
+                self.netdev.stop(&mut *self.device)
             }
             Action::Attach { mgid, mlid } => {
-                let qp = self.station.datagram_qp();
+                let qp = self.netdev.datagram_qp();
                 let has_room = self.management.in_band().is_none_or(|it| it.subscribe(*mgid));
                 self.device.attach_multicast(qp, *mgid, *mlid)?;
                 self.attached.insert((*mgid, *mlid));
                 full(has_room)
             }
             Action::Detach { mgid, mlid } => {
-                let qp = self.station.datagram_qp();
+                let qp = self.netdev.datagram_qp();
                 if let Some(in_band) = self.management.in_band() {
                     in_band.unsubscribe(*mgid);
                 }
@@ -133,7 +133,7 @@ impl PortDriver {
             Action::Disconnect { connection } => {
                 self.leaving.push_back((now + BACK_MAX, *connection));
                 let id = self.connections.get(connection);
-                let ends = id.is_some_and(|id| self.station.disconnect(&mut *self.device, *id));
+                let ends = id.is_some_and(|id| self.netdev.disconnect(&mut *self.device, *id));
                 there("connection", ends)
             }
         }
@@ -154,17 +154,17 @@ impl PortDriver {
         self.peers.get(&peer).copied()
     }
 
-    /// A station that is started takes this as a change; in another partition, it has to stop
+    /// A netdev that is started takes this as a change; in another partition, it has to stop
     /// first.
     fn start(&mut self, link: Link) -> Result<(), VerbsError> {
         let was = self.link.replace(link);
         let same_partition = was.is_some_and(|was| was.pkey_index == link.pkey_index);
-        if self.station.is_stopped() {
+        if self.netdev.is_stopped() {
             self.start_again()
         } else if same_partition {
-            self.station.set_link(&mut *self.device, Self::station_link(&link))
+            self.netdev.set_link(&mut *self.device, Self::netdev_link(&link))
         } else {
-            self.station.stop(&mut *self.device)
+            self.netdev.stop(&mut *self.device)
         }
     }
 
@@ -245,7 +245,7 @@ impl PortDriver {
         peer: LinkAddress,
         pkey_index: u16,
     ) -> Result<Qpn, VerbsError> {
-        let id = self.station.connect(&mut *self.device, peer, qp_type)?;
+        let id = self.netdev.connect(&mut *self.device, peer, qp_type)?;
         self.connections.insert(key, id);
         self.keys.insert(id, key);
         self.awaiting_first_packet.insert(id);
@@ -256,14 +256,14 @@ impl PortDriver {
             access: Some(Access::NONE),
             ..QpAttributes::default()
         };
-        self.station.modify_connection(&mut *self.device, id, &init)?;
-        let peering = self.station.peering(id);
+        self.netdev.modify_connection(&mut *self.device, id, &init)?;
+        let peering = self.netdev.peering(id);
         peering.map(|peering| peering.qpn).ok_or(NOT_THERE)
     }
 
     fn modify(&mut self, key: ConnectionKey, attributes: &QpAttributes) -> Result<(), VerbsError> {
         let id = *self.connections.get(&key).ok_or(NOT_THERE)?;
-        let done = self.station.modify_connection(&mut *self.device, id, attributes);
+        let done = self.netdev.modify_connection(&mut *self.device, id, attributes);
         if done.is_err() {
             // Whoever refuses a second path goes on by its first.
             let is_second_path = attributes.state.is_none() && attributes.alternate_path.is_some();

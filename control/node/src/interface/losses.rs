@@ -16,15 +16,15 @@ impl PortDriver {
         match *event {
             AsyncEvent::DeviceFatal => lost("adapter", "it says that it failed"),
             AsyncEvent::CqError(cq)
-                if cq == self.station.cq() || Some(cq) == self.management.cq() =>
+                if cq == self.netdev.cq() || Some(cq) == self.management.cq() =>
             {
                 lost("completion queue", "it overran")
             }
-            AsyncEvent::SrqError(srq) if Some(srq) == self.station.srq() => {
+            AsyncEvent::SrqError(srq) if Some(srq) == self.netdev.srq() => {
                 lost("shared receive queue", "it failed")
             }
             AsyncEvent::QpFatal(qp)
-                if qp == self.station.datagram_qp() || self.management.is_its_qp(qp) =>
+                if qp == self.netdev.datagram_qp() || self.management.is_its_qp(qp) =>
             {
                 lost("queue pair of datagrams", "it failed")
             }
@@ -44,13 +44,13 @@ impl PortDriver {
             }
             self.leaving.pop_front();
             let Some(id) = known else { continue };
-            if !self.station.give_up(id) {
+            if !self.netdev.give_up(id) {
                 return Err(LATE);
             }
             self.counts.given_up += 1;
             self.leaving.push_back((now + BACK_MAX, key));
         }
-        if self.station.is_settled() {
+        if self.netdev.is_settled() {
             self.settled_by = None;
             return Ok(());
         }

@@ -14,7 +14,7 @@ use pollux_control::interface::{
 use pollux_control::mad::Envelope;
 use pollux_control::peer::PeerConfig;
 use pollux_dataplane::ipoib::{
-    Config, ConnectionId, ConnectionUse, Outgoing, Received, Refused, Sender, Station, StationEvent,
+    Config, ConnectionId, ConnectionUse, Netdev, NetdevEvent, Outgoing, Received, Refused, Sender,
 };
 use pollux_dataplane::neighbor::{Peer, Route, RouteTable, Routes};
 use pollux_dataplane::packet_memory::PacketMemory;
@@ -140,7 +140,7 @@ pub struct PortDriver {
     pub(super) device: Box<dyn Device + Send>,
     pub(super) port: u8,
     pub(super) pd: Pd,
-    pub(super) station: Station,
+    pub(super) netdev: Netdev,
     pub(super) routes: RouteTable,
     pub(super) reader: Snapshot<Routes>,
     pub(super) own: Destinations,
@@ -165,7 +165,7 @@ pub struct PortDriver {
     pub(super) handles: Handles,
     /// Handles that no route names, but perhaps one that was read.
     pub(super) retired: Vec<Ah>,
-    /// What the station is to be started with, if it is.
+    /// What the netdev is to be started with, if it is.
     pub(super) link: Option<Link>,
     pub(super) connection_events: Vec<(ConnectionKey, ConnectionNews)>,
     pub(super) punts: Vec<Vec<u8>>,
@@ -183,7 +183,7 @@ pub struct PortDriver {
     fabric: Option<Arc<Embedded>>,
 }
 
-/// What was not moved, beside what the station counts.
+/// What was not moved, beside what the netdev counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Packets for somebody else: nothing is forwarded.
@@ -224,12 +224,12 @@ impl PortDriver {
         let connected_sends = CONNECTED_SENDS;
         let config =
             Config { port, connected_receives, connected_sends, receive_mtu, ..Config::default() };
-        let station = Station::new(&mut *device, pd, config, &small, &large)?;
+        let netdev = Netdev::new(&mut *device, pd, config, &small, &large)?;
         let routes = RouteTable::new(p_key, scope, seed);
         Ok(Self {
             port,
             pd,
-            station,
+            netdev,
             reader: routes.reader(),
             routes,
             own: Destinations::new(),
@@ -263,7 +263,7 @@ impl PortDriver {
 
     /// The UD queue pair's number.
     pub fn qpn(&self) -> Qpn {
-        self.station.qpn()
+        self.netdev.qpn()
     }
 
     /// The node's name.
@@ -281,19 +281,19 @@ impl PortDriver {
         self.device.attributes().can.acks_when_polled
     }
 
-    /// The station, for its counters.
-    pub fn station(&self) -> &Station {
-        &self.station
+    /// The netdev, for its counters.
+    pub fn netdev(&self) -> &Netdev {
+        &self.netdev
     }
 
     /// How much a connection was used.
     pub fn connection_use(&self, connection: ConnectionKey) -> Option<ConnectionUse> {
-        self.station.connection_use(*self.connections.get(&connection)?)
+        self.netdev.connection_use(*self.connections.get(&connection)?)
     }
 
-    /// Whether the station is stopped, and all management datagrams are sent.
+    /// Whether the netdev is stopped, and all management datagrams are sent.
     pub fn is_idle(&self) -> bool {
-        self.station.is_stopped() && self.management.is_idle()
+        self.netdev.is_stopped() && self.management.is_idle()
     }
 
     /// What was not moved.
@@ -335,10 +335,10 @@ impl PortDriver {
         let mut busy = self.poll_device_events(arrived)?;
         busy |= self.management.poll(now, &mut *self.device, &mut arrived.mads)?;
         let before = arrived.packets.len();
-        busy |= self.station.poll(&mut *self.device, &mut arrived.packets)? > 0;
+        busy |= self.netdev.poll(&mut *self.device, &mut arrived.packets)? > 0;
         self.note_first_packets(&arrived.packets[before..]);
-        while let Some(event) = self.station.poll_event() {
-            self.handle_station_event(event);
+        while let Some(event) = self.netdev.poll_event() {
+            self.handle_netdev_event(event);
             busy = true;
         }
         self.broken.take().map_or(Ok(()), Err)?;
@@ -375,7 +375,7 @@ impl PortDriver {
 
     /// Takes a packet's buffer back.
     pub fn recycle(&mut self, received: Received) {
-        self.station.recycle(received.packet);
+        self.netdev.recycle(received.packet);
     }
 
     /// The connection that control calls so.
@@ -401,7 +401,7 @@ impl PortDriver {
         let mut busy = false;
         while let Some(event) = self.device.async_event() {
             busy = true;
-            self.station.handle_event(&event);
+            self.netdev.handle_event(&event);
             self.check_loss(&event)?;
             match event {
                 AsyncEvent::ConnectionEstablished(qp) => {
@@ -431,7 +431,7 @@ impl PortDriver {
 
     /// There is news of the connection with this queue pair, if there is one.
     fn add_connection_event(&mut self, qp: Qp, event: ConnectionNews) {
-        let key = self.station.connection_of(qp).and_then(|id| self.key(id));
+        let key = self.netdev.connection_of(qp).and_then(|id| self.key(id));
         self.connection_events.extend(key.map(|key| (key, event)));
     }
 
@@ -451,14 +451,14 @@ impl PortDriver {
         }
     }
 
-    fn handle_station_event(&mut self, event: StationEvent) {
+    fn handle_netdev_event(&mut self, event: NetdevEvent) {
         let (connection, event) = match event {
-            StationEvent::ConnectionFailed { connection, .. } => {
+            NetdevEvent::ConnectionFailed { connection, .. } => {
                 (connection, ConnectionNews::Failed)
             }
-            StationEvent::ConnectionEnded { connection, .. } => (connection, ConnectionNews::Ended),
+            NetdevEvent::ConnectionEnded { connection, .. } => (connection, ConnectionNews::Ended),
             // It starts again once it is stopped, as long as it is to be started.
-            StationEvent::DatagramsFailed { .. } => return,
+            NetdevEvent::DatagramsFailed { .. } => return,
         };
         let Some(key) = self.key(connection) else { return };
         if matches!(event, ConnectionNews::Ended) {
@@ -469,17 +469,17 @@ impl PortDriver {
         self.connection_events.push((key, event));
     }
 
-    /// What a link says to a station.
-    pub(super) fn station_link(link: &Link) -> pollux_dataplane::ipoib::Link {
+    /// What a link says to a netdev.
+    pub(super) fn netdev_link(link: &Link) -> pollux_dataplane::ipoib::Link {
         let Link { pkey_index, qkey, lid, lmc, gid, .. } = *link;
         pollux_dataplane::ipoib::Link { pkey_index, qkey, lid, lmc, gid }
     }
 
-    /// A station that is to be started and has stopped starts.
+    /// A netdev that is to be started and has stopped starts.
     pub(super) fn start_again(&mut self) -> Result<(), VerbsError> {
         match &self.link {
-            Some(link) if self.station.is_stopped() => {
-                self.station.start(&mut *self.device, Self::station_link(link))
+            Some(link) if self.netdev.is_stopped() => {
+                self.netdev.start(&mut *self.device, Self::netdev_link(link))
             }
             _ => Ok(()),
         }
@@ -490,10 +490,10 @@ impl Drop for PortDriver {
     /// As long as the device may write to buffers nobody gets them, and their memory stays. So it
     /// is told that all has come to an end; what it refuses stays as it is.
     fn drop(&mut self) {
-        let qp = self.station.datagram_qp();
+        let qp = self.netdev.datagram_qp();
         for (mgid, mlid) in std::mem::take(&mut self.attached) {
             let _ = self.device.detach_multicast(qp, mgid, mlid);
         }
-        let _ = self.station.close(&mut *self.device);
+        let _ = self.netdev.close(&mut *self.device);
     }
 }

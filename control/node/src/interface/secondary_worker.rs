@@ -54,7 +54,7 @@ impl SecondaryWorker {
         seed: u64,
     ) -> Result<Self, DeviceError> {
         let driver = primary.beside(terms, seed)?;
-        primary.station.add_sibling(driver.qpn());
+        primary.netdev.add_sibling(driver.qpn());
         let (primary_end, end) = channel();
         let tally = Publisher::new(Tally::default());
         workers.join(primary_end, tally.reader());
@@ -106,7 +106,7 @@ impl SecondaryWorker {
             self.uses_due = now + USES_EVERY;
         }
         let has_sent = self.end.has_sent_events() && self.driver.has_moved();
-        self.end.show(self.driver.is_idle(), has_sent && self.driver.station().has_sent());
+        self.end.show(self.driver.is_idle(), has_sent && self.driver.netdev().has_sent());
         if self.tally_due <= now {
             self.publish();
             self.tally_due = now + TALLY_EVERY;

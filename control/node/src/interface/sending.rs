@@ -1,6 +1,6 @@
 //! Packets on their way out: control's own, and those of the host.
 //!
-//! What the station refuses comes back with the reason. A full queue makes a packet wait; one that
+//! What the netdev refuses comes back with the reason. A full queue makes a packet wait; one that
 //! has no way goes to control, which finds one; the rest is counted.
 
 use super::port_driver::{PortDriver, WAITING_MAX};
@@ -66,7 +66,7 @@ impl PortDriver {
         if matches!(route, Route::Unknown | Route::Pending) {
             return self.punt(packet);
         }
-        let Some(mut buf) = self.station.buffer(packet.len()) else {
+        let Some(mut buf) = self.netdev.buffer(packet.len()) else {
             return match route.mtu() {
                 // No buffer is that long, since no way is.
                 Some(mtu) if packet.len() > mtu as usize => self.punt_too_big(packet, mtu),
@@ -83,7 +83,7 @@ impl PortDriver {
             return self.wait(outgoing);
         }
         self.batch.push(outgoing);
-        self.station.send(&mut *self.device, &mut self.batch, &mut self.refused);
+        self.netdev.send(&mut *self.device, &mut self.batch, &mut self.refused);
         self.refused.pop().map_or(Ok(()), |refused| self.take_back(refused))
     }
 
@@ -99,14 +99,14 @@ impl PortDriver {
             (Refusal::TooBig, Some(mtu)) => self.punt_too_big(packet, mtu),
             _ => Err(NotSent::Unreachable),
         };
-        self.station.recycle(outgoing.packet);
+        self.netdev.recycle(outgoing.packet);
         done
     }
 
     /// A packet waits for room, behind those that go the same way.
     fn wait(&mut self, outgoing: ipoib::Outgoing) -> Result<(), NotSent> {
         if self.waiting.len() == WAITING_MAX {
-            self.station.recycle(outgoing.packet);
+            self.netdev.recycle(outgoing.packet);
             return Err(NotSent::Full);
         }
         self.waiting.push_back(outgoing);
@@ -147,7 +147,7 @@ impl PortDriver {
         }
         let mut batch: Vec<_> = self.waiting.drain(..).collect();
         let mut refused = std::mem::take(&mut self.refused);
-        self.station.send(&mut *self.device, &mut batch, &mut refused);
+        self.netdev.send(&mut *self.device, &mut batch, &mut refused);
         for one in refused.drain(..) {
             self.counts.no_room += u64::from(self.take_back(one).is_err());
         }

@@ -27,13 +27,13 @@ impl Interface {
     /// Whether all packets that the interface accepted have left, here and at the device.
     pub fn is_drained(&self, now: pollux_verbs::time::Time) -> bool {
         let has_sent = self.workers.has_sent() && self.has_sent(now);
-        self.failed.is_some() || has_sent && self.driver.station().has_sent()
+        self.failed.is_some() || has_sent && self.driver.netdev().has_sent()
     }
 }
 
 impl PortDriver {
     fn arm(&mut self) -> bool {
-        let queues = [Some(self.station.cq()), self.management.cq()];
+        let queues = [Some(self.netdev.cq()), self.management.cq()];
         let armed = queues.into_iter().flatten().map(|cq| self.device.arm(cq, Arm::Any));
         let is_armed = armed.fold(true, |all, one| all & one.is_ok());
         is_armed && self.device.attributes().can.sleep

@@ -246,7 +246,7 @@ impl PortDriver {
         take: Take<'_>,
     ) -> Result<bool, VerbsError> {
         let before = packets.len();
-        let mut busy = self.station.poll(&mut *self.device, packets)? > 0;
+        let mut busy = self.netdev.poll(&mut *self.device, packets)? > 0;
         self.note_first_packets(&packets[before..]);
         busy |= !self.waiting.is_empty() && self.send_waiting();
         for received in packets.extract_if(.., |one| take(one.packet.bytes())) {
@@ -264,9 +264,9 @@ impl PortDriver {
     #[inline(always)]
     pub(super) fn draft(&mut self, bytes: usize) -> Option<&mut [u8]> {
         if let Some(old) = self.draft.take() {
-            self.station.recycle(old);
+            self.netdev.recycle(old);
         }
-        let mut buf = self.station.buffer(bytes)?;
+        let mut buf = self.netdev.buffer(bytes)?;
         buf.push_back(bytes)?;
         Some(self.draft.insert(buf).bytes_mut())
     }
@@ -280,7 +280,7 @@ impl PortDriver {
     pub(super) fn send_draft(&mut self) -> Result<IpAddr, NotSent> {
         let packet = self.draft.take().ok_or(NotSent::NoIp)?;
         let Some((ether_type, to)) = destination(packet.bytes()) else {
-            self.station.recycle(packet);
+            self.netdev.recycle(packet);
             return Err(NotSent::NoIp);
         };
         let route = self.reader.refresh().route(to);
@@ -288,7 +288,7 @@ impl PortDriver {
             // What was written before leaves before.
             self.flush();
             let punted = self.punt(packet.bytes());
-            self.station.recycle(packet);
+            self.netdev.recycle(packet);
             return punted.map(|()| to);
         }
         self.batch.push(Outgoing { packet, ether_type, route });
@@ -307,7 +307,7 @@ impl PortDriver {
             self.queue_behind_others();
         }
         let mut refused = std::mem::take(&mut self.refused);
-        self.station.send(&mut *self.device, &mut self.batch, &mut refused);
+        self.netdev.send(&mut *self.device, &mut self.batch, &mut refused);
         for one in refused.drain(..) {
             self.counts.no_room += u64::from(self.take_back(one).is_err());
         }

@@ -30,9 +30,9 @@ impl PortDriver {
     /// What it has moved.
     pub fn tally(&self) -> Tally {
         Tally {
-            traffic: self.station.traffic(),
-            drops: self.station.drops().clone(),
-            refusals: self.station.refusals().clone(),
+            traffic: self.netdev.traffic(),
+            drops: self.netdev.drops().clone(),
+            refusals: self.netdev.refusals().clone(),
             counts: self.counts,
             mads_unsent: self.mads_unsent(),
             uses: self.connection_uses(),
@@ -54,6 +54,6 @@ impl PortDriver {
 
     fn connection_uses(&self) -> BTreeMap<ConnectionKey, ConnectionUse> {
         let all = self.connections.iter();
-        all.filter_map(|(key, id)| Some((*key, self.station.connection_use(*id)?))).collect()
+        all.filter_map(|(key, id)| Some((*key, self.netdev.connection_use(*id)?))).collect()
     }
 }

@@ -171,7 +171,7 @@ impl PrimaryEnd {
         }
     }
 
-    /// Whether all commands are carried out and its station is stopped.
+    /// Whether all commands are carried out and its netdev is stopped.
     pub(super) fn is_idle(&self) -> bool {
         self.has_done() && self.shared.is_idle.load(Ordering::Relaxed) || self.is_gone()
     }

@@ -135,7 +135,7 @@ impl Work for Duty {
         let secondaries: Vec<_> = self.secondaries.iter().map(|(_, one)| one.driver()).collect();
         let traffic = self.interfaces.all.values().flat_map(|named| &named.interface);
         let traffic = traffic.map(Interface::driver).chain(secondaries);
-        let traffic = traffic.map(|one| one.station().traffic());
+        let traffic = traffic.map(|one| one.netdev().traffic());
         let sum = traffic.fold(0, |sum, one| {
             let sent = one.datagrams_sent + one.connected_sent;
             sum + sent + one.datagrams_received + one.connected_received

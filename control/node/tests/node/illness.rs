@@ -95,7 +95,7 @@ fn a_connection_ends_in_time_though_the_device_does_not_tell() {
     let now = hosts.now();
     hosts.hosts[0].leave(now);
     let rows = |hosts: &Hosts| hosts.hosts[0].control().connection_rows().count();
-    hosts.until("stopped", |hosts| hosts.hosts[0].driver().station().is_stopped());
+    hosts.until("stopped", |hosts| hosts.hosts[0].driver().netdev().is_stopped());
     assert_eq!(rows(&hosts), 1, "the device still has something of it");
     // Neither may goodbyes take so long.
     for round in 1..10 {

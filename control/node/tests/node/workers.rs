@@ -353,7 +353,7 @@ fn end(world: &mut World) {
     for team in &world.teams {
         let drivers =
             team.secondaries.iter().map(SecondaryWorker::driver).chain([team.primary().driver()]);
-        let used: Vec<_> = drivers.map(|driver| driver.station().buffers_in_use()).collect();
+        let used: Vec<_> = drivers.map(|driver| driver.netdev().buffers_in_use()).collect();
         assert!(used.iter().all(|used| *used == 0), "{used:?}");
     }
     let now = world.now();

@@ -1,4 +1,4 @@
-//! What stations say, read by tshark.
+//! What netdevs say, read by tshark.
 
 use crate::pair::*;
 use pollux_referee::tshark::{Row, dissect};

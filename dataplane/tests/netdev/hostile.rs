@@ -1,4 +1,4 @@
-//! Frames that no honest station sends: each is a counted drop, and its buffer the next receive.
+//! Frames that no honest netdev sends: each is a counted drop, and its buffer the next receive.
 
 use crate::pair::*;
 use pollux_dataplane::reason::PacketDrop;
@@ -6,7 +6,7 @@ use pollux_mem::Memory;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::*;
 
-/// Sends messages past the station: whatever bytes, by the given queue pair of host 0.
+/// Sends messages past the netdev: whatever bytes, by the given queue pair of host 0.
 struct Rogue {
     memory: Memory,
     region: MemoryRegion,
@@ -99,10 +99,10 @@ fn each_kind_of_nonsense_has_its_name() {
         (message(0, 0, 4, 60), Some(PacketDrop::EtherType)),
         (message(0x0800, 0xffff, 4, 60), None),
     ] {
-        let before = pair.hosts[1].station.drops().clone();
+        let before = pair.hosts[1].netdev.drops().clone();
         rogue.send(&mut pair, &bytes);
         let came = pair.hosts[1].bytes();
-        let drops = pair.hosts[1].station.drops();
+        let drops = pair.hosts[1].netdev.drops();
         match why {
             Some(why) => {
                 assert_eq!(drops.of(why), before.of(why) + 1, "{bytes:?}");
@@ -120,8 +120,8 @@ fn nonsense_by_connection_is_dropped_and_the_connection_stays() {
     let mut pair = Pair::new(1, Setup::default());
     let ids = pair.connect(QpType::Rc);
     let mut rogue = Rogue::new(&mut pair);
-    // By the station's own queue pair: its completions are not the station's, and are dropped.
-    rogue.qp = pair.hosts[0].station.peering(ids[0]).unwrap().qp;
+    // By the netdev's own queue pair: its completions are not the netdev's, and are dropped.
+    rogue.qp = pair.hosts[0].netdev.peering(ids[0]).unwrap().qp;
     rogue.op = SendOp::Send;
     for (nth, bytes) in
         [vec![], vec![8, 0, 0], message(0x0800, 0, 4, 3), message(0x1234, 0, 4, 60_000)]
@@ -129,8 +129,8 @@ fn nonsense_by_connection_is_dropped_and_the_connection_stays() {
             .enumerate()
     {
         rogue.send(&mut pair, &bytes);
-        assert_eq!(pair.hosts[1].station.drops().total(), nth as u64 + 1);
-        assert_eq!(pair.hosts[0].station.drops().of(PacketDrop::Stray), nth as u64 + 1);
+        assert_eq!(pair.hosts[1].netdev.drops().total(), nth as u64 + 1);
+        assert_eq!(pair.hosts[0].netdev.drops().of(PacketDrop::Stray), nth as u64 + 1);
     }
     let route = pair.hosts[0].connected(ids[0]);
     pair.hosts[0].send(route, [packet(4, 5000, 1)]);
@@ -159,10 +159,10 @@ fn any_bytes_are_taken_or_counted() {
             rogue.send(&mut pair, &message);
             came += pair.hosts[1].bytes().len() as u64;
         }
-        let station = &pair.hosts[1].station;
-        assert_eq!(came + station.drops().total(), 500, "seed {seed}");
-        assert_eq!(station.traffic().datagrams_received, came, "seed {seed}");
-        assert_eq!(station.traffic().starved, 0, "seed {seed}");
+        let netdev = &pair.hosts[1].netdev;
+        assert_eq!(came + netdev.drops().total(), 500, "seed {seed}");
+        assert_eq!(netdev.traffic().datagrams_received, came, "seed {seed}");
+        assert_eq!(netdev.traffic().starved, 0, "seed {seed}");
         pair.close();
     }
 }

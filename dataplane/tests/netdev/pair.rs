@@ -1,7 +1,7 @@
-//! Two hosts at a link, each with a station, and packets that say where they belong.
+//! Two hosts at a link, each with a netdev, and packets that say where they belong.
 
 use pollux_dataplane::ipoib::{
-    self, Config, ConnectionId, Outgoing, Received, Refused, Station, StationEvent,
+    self, Config, ConnectionId, Netdev, NetdevEvent, Outgoing, Received, Refused,
 };
 use pollux_dataplane::neighbor::{Connected, Datagram, Route};
 use pollux_dataplane::packet_memory::PacketMemory;
@@ -28,7 +28,7 @@ pub const CM_MTU: u32 = 65_520;
 
 pub struct Host<L: Link = WorldLink> {
     pub device: SoftDevice<L>,
-    pub station: Station,
+    pub netdev: Netdev,
     pub small: PacketMemory,
     pub large: PacketMemory,
     pub link: ipoib::Link,
@@ -38,7 +38,7 @@ pub struct Host<L: Link = WorldLink> {
     pub peer: LinkAddress,
     pub received: Vec<Received>,
     pub refused: Vec<Refused>,
-    pub events: Vec<StationEvent>,
+    pub events: Vec<NetdevEvent>,
 }
 
 pub struct Pair {
@@ -85,7 +85,7 @@ impl Pair {
             Host::new(device(link_a, 1), 2, setup.config, sizes(0)),
             Host::new(device(link_b, 2), 1, setup.config, sizes(1)),
         ];
-        let qpns = [0, 1].map(|i: usize| hosts[i].station.qpn());
+        let qpns = [0, 1].map(|i: usize| hosts[i].netdev.qpn());
         for (i, host) in hosts.iter_mut().enumerate() {
             let gid = gid(2 - i as u16);
             host.peer = LinkAddress { rc: true, uc: true, qpn: qpns[1 - i], gid };
@@ -121,12 +121,12 @@ impl Pair {
     pub fn connect_with(&mut self, qp_type: QpType, retries: Retries) -> [ConnectionId; 2] {
         let ids = [0, 1].map(|i: usize| {
             let host = &mut self.hosts[i];
-            host.station.connect(&mut host.device, host.peer, qp_type).unwrap()
+            host.netdev.connect(&mut host.device, host.peer, qp_type).unwrap()
         });
-        let qpns = [0, 1].map(|i: usize| self.hosts[i].station.peering(ids[i]).unwrap().qpn);
+        let qpns = [0, 1].map(|i: usize| self.hosts[i].netdev.peering(ids[i]).unwrap().qpn);
         for (i, host) in self.hosts.iter_mut().enumerate() {
             for change in attributes(qp_type, qpns[1 - i], 2 - i as u16, retries) {
-                host.station.modify_connection(&mut host.device, ids[i], &change).unwrap();
+                host.netdev.modify_connection(&mut host.device, ids[i], &change).unwrap();
             }
         }
         ids
@@ -183,7 +183,7 @@ fn attributes(qp_type: QpType, peer: Qpn, lid: u16, retries: Retries) -> [QpAttr
 }
 
 impl<L: Link> Host<L> {
-    /// A station that is started, with so many buffers of each memory, and a way to another port.
+    /// A netdev that is started, with so many buffers of each memory, and a way to another port.
     pub fn new(
         mut device: SoftDevice<L>,
         peer_lid: u16,
@@ -194,21 +194,21 @@ impl<L: Link> Host<L> {
         let port = device.port(1).unwrap();
         let small = PacketMemory::new(small, port.mtu_max.bytes().unwrap() as u32 - 4).unwrap();
         let large = PacketMemory::new(large, CM_MTU).unwrap();
-        let mut station = Station::new(&mut device, pd, config, &small, &large).unwrap();
+        let mut netdev = Netdev::new(&mut device, pd, config, &small, &large).unwrap();
         let gid = device.gid(1, 0).unwrap();
         let link = ipoib::Link { pkey_index: 0, qkey: QKEY, lid: port.lid, lmc: port.lmc, gid };
-        station.start(&mut device, link).unwrap();
+        netdev.start(&mut device, link).unwrap();
         let ah = device.create_ah(pd, &path(peer_lid)).unwrap();
         let (received, refused, events) = Default::default();
         let peer = LinkAddress::default();
-        Self { device, station, small, large, link, pd, ah, peer, received, refused, events }
+        Self { device, netdev, small, large, link, pd, ah, peer, received, refused, events }
     }
 
-    /// Closes the station; every buffer must be back.
+    /// Closes the netdev; every buffer must be back.
     pub fn close(self) {
-        let Self { mut device, mut station, small, large, received, refused, .. } = self;
-        station.close(&mut device).unwrap();
-        drop((station, received, refused));
+        let Self { mut device, mut netdev, small, large, received, refused, .. } = self;
+        netdev.close(&mut device).unwrap();
+        drop((netdev, received, refused));
         assert_eq!((small.pool().outstanding(), large.pool().outstanding()), (0, 0));
     }
 
@@ -216,11 +216,11 @@ impl<L: Link> Host<L> {
     pub fn turn(&mut self) {
         // Through a table of functions, which a caller may prefer to code for each device.
         let device: &mut dyn Device = &mut self.device;
-        self.station.poll(device, &mut self.received).unwrap();
+        self.netdev.poll(device, &mut self.received).unwrap();
         while let Some(event) = self.device.async_event() {
-            self.station.handle_event(&event);
+            self.netdev.handle_event(&event);
         }
-        self.events.extend(std::iter::from_fn(|| self.station.poll_event()));
+        self.events.extend(std::iter::from_fn(|| self.netdev.poll_event()));
     }
 
     /// By datagram to the other host.
@@ -262,7 +262,7 @@ impl<L: Link> Host<L> {
             route,
         };
         let mut batch: Vec<_> = packets.into_iter().map(outgoing).collect();
-        self.station.send(&mut self.device, &mut batch, &mut self.refused);
+        self.netdev.send(&mut self.device, &mut batch, &mut self.refused);
         assert!(batch.is_empty());
     }
 

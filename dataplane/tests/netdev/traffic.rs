@@ -29,7 +29,7 @@ fn every_length_by_datagram() {
         let route = pair.hosts[from].datagram();
         pair.hosts[from].send(route, packets.clone());
         pair.settle();
-        let (qpn, lid) = (pair.hosts[from].station.qpn(), Lid(from as u16 + 1));
+        let (qpn, lid) = (pair.hosts[from].netdev.qpn(), Lid(from as u16 + 1));
         let to = &mut pair.hosts[1 - from];
         let expected = Sender::Datagram { qpn, lid, gid: None, group: None };
         assert!(to.received.iter().all(|received| received.from == expected));
@@ -55,10 +55,10 @@ fn by_connection(qp_type: QpType, config: Config) {
         assert_eq!(to.bytes(), packets);
     }
     for host in &pair.hosts {
-        let traffic = host.station.traffic();
+        let traffic = host.netdev.traffic();
         assert_eq!(traffic.connected_sent, packets.len() as u64);
         assert_eq!(traffic.connected_received, packets.len() as u64);
-        assert_eq!((host.station.drops().total(), host.station.refusals().total()), (0, 0));
+        assert_eq!((host.netdev.drops().total(), host.netdev.refusals().total()), (0, 0));
     }
     pair.close();
 }
@@ -107,17 +107,17 @@ fn groups_go_by_datagram_and_never_back_to_the_sender() {
     let mgid: std::net::Ipv6Addr = "ff12:401b:ffff::ffff:ffff".parse().unwrap();
     let (mgid, mlid) = (Gid(mgid.octets()), Lid(0xc000));
     for host in &mut pair.hosts {
-        let qp = host.station.datagram_qp();
+        let qp = host.netdev.datagram_qp();
         host.device.attach_multicast(qp, mgid, mlid).unwrap();
     }
     let route = pair.hosts[0].group(mgid, mlid);
     pair.hosts[0].send(route, [packet(4, 300, 1), packet(6, 1000, 2)]);
     pair.settle();
     assert!(pair.hosts[0].received.is_empty());
-    assert_eq!(pair.hosts[0].station.drops().of(PacketDrop::Echo), 2, "and it was sent back");
-    // Both stations have the same number of a queue pair: the port tells them apart.
-    assert_eq!(pair.hosts[0].station.qpn(), pair.hosts[1].station.qpn());
-    let qpn = pair.hosts[0].station.qpn();
+    assert_eq!(pair.hosts[0].netdev.drops().of(PacketDrop::Echo), 2, "and it was sent back");
+    // Both netdevs have the same number of a queue pair: the port tells them apart.
+    assert_eq!(pair.hosts[0].netdev.qpn(), pair.hosts[1].netdev.qpn());
+    let qpn = pair.hosts[0].netdev.qpn();
     let expected = Sender::Datagram { qpn, lid: Lid(1), gid: Some(gid(1)), group: Some(mgid) };
     assert!(pair.hosts[1].received.iter().all(|received| received.from == expected));
     assert_eq!(pair.hosts[1].bytes(), [packet(4, 300, 1), packet(6, 1000, 2)]);
@@ -133,7 +133,7 @@ fn groups_go_by_datagram_and_never_back_to_the_sender() {
     assert_eq!(pair.hosts[1].received[0].from, expected);
     assert_ne!(qpn, Qpn(0));
     for host in &mut pair.hosts {
-        host.device.detach_multicast(host.station.datagram_qp(), mgid, mlid).unwrap();
+        host.device.detach_multicast(host.netdev.datagram_qp(), mgid, mlid).unwrap();
     }
     pair.close();
 }

@@ -1,17 +1,17 @@
 //! Connections that end: on purpose, in mid-traffic, by a peer that misbehaves.
 
 use crate::pair::*;
-use pollux_dataplane::ipoib::{Config, StationEvent};
+use pollux_dataplane::ipoib::{Config, NetdevEvent};
 use pollux_dataplane::neighbor::{Connected, Route};
 use pollux_dataplane::reason::{PacketDrop, Refusal};
 use pollux_verbs::*;
 
-fn is_ended(event: &StationEvent) -> bool {
-    matches!(event, StationEvent::ConnectionEnded { .. })
+fn is_ended(event: &NetdevEvent) -> bool {
+    matches!(event, NetdevEvent::ConnectionEnded { .. })
 }
 
-fn is_failed(event: &StationEvent) -> bool {
-    matches!(event, StationEvent::ConnectionFailed { .. })
+fn is_failed(event: &NetdevEvent) -> bool {
+    matches!(event, NetdevEvent::ConnectionFailed { .. })
 }
 
 fn ends_in_order(qp_type: QpType, config: Config) {
@@ -23,14 +23,14 @@ fn ends_in_order(qp_type: QpType, config: Config) {
         pair.settle();
         assert_eq!(pair.hosts[1].bytes().len(), 20);
         for (host, id) in pair.hosts.iter_mut().zip(ids) {
-            assert!(host.station.disconnect(&mut host.device, id));
-            assert!(!host.station.disconnect(&mut host.device, id), "it is ending");
+            assert!(host.netdev.disconnect(&mut host.device, id));
+            assert!(!host.netdev.disconnect(&mut host.device, id), "it is ending");
         }
         pair.settle();
         for (host, id) in pair.hosts.iter_mut().zip(ids) {
             assert_eq!(host.events.drain(..).filter(is_ended).count(), 1);
-            assert_eq!(host.station.peering(id), None);
-            assert!(!host.station.disconnect(&mut host.device, id), "it has ended");
+            assert_eq!(host.netdev.peering(id), None);
+            assert!(!host.netdev.disconnect(&mut host.device, id), "it has ended");
         }
     }
     pair.close();
@@ -50,11 +50,11 @@ fn a_connection_that_never_began_ends_at_once() {
     let mut pair = Pair::new(1, Setup::default());
     let host = &mut pair.hosts[0];
     for init in [None, Some(to_init())] {
-        let id = host.station.connect(&mut host.device, host.peer, QpType::Rc).unwrap();
+        let id = host.netdev.connect(&mut host.device, host.peer, QpType::Rc).unwrap();
         if let Some(change) = init {
-            host.station.modify_connection(&mut host.device, id, &change).unwrap();
+            host.netdev.modify_connection(&mut host.device, id, &change).unwrap();
         }
-        assert!(host.station.disconnect(&mut host.device, id));
+        assert!(host.netdev.disconnect(&mut host.device, id));
         host.turn();
         host.turn();
         assert_eq!(host.events.drain(..).filter(is_ended).count(), 1);
@@ -69,17 +69,16 @@ fn a_connection_ends_only_when_its_last_receive_is_known() {
     let mut pair = Pair::new(1, Setup::default());
     let [id, _] = pair.connect(QpType::Rc);
     let host = &mut pair.hosts[0];
-    assert!(host.station.disconnect(&mut host.device, id));
+    assert!(host.netdev.disconnect(&mut host.device, id));
     for _ in 0..5 {
-        host.station.poll(&mut host.device, &mut host.received).unwrap();
-        assert_eq!(host.station.poll_event(), None);
+        host.netdev.poll(&mut host.device, &mut host.received).unwrap();
+        assert_eq!(host.netdev.poll_event(), None);
     }
     assert!(
-        host.station
-            .handle_event(&AsyncEvent::LastWqeReached(host.station.peering(id).unwrap().qp))
+        host.netdev.handle_event(&AsyncEvent::LastWqeReached(host.netdev.peering(id).unwrap().qp))
     );
-    host.station.poll(&mut host.device, &mut host.received).unwrap();
-    assert!(host.station.poll_event().is_some_and(|event| is_ended(&event)));
+    host.netdev.poll(&mut host.device, &mut host.received).unwrap();
+    assert!(host.netdev.poll_event().is_some_and(|event| is_ended(&event)));
     pair.close();
 }
 
@@ -95,7 +94,7 @@ fn killed(seed: u64) -> (u64, bool) {
         if nth == 20 + seed % 20 {
             // The peer forgets the connection without a word.
             let peer = &mut pair.hosts[1];
-            assert!(peer.station.disconnect(&mut peer.device, ids[1]));
+            assert!(peer.netdev.disconnect(&mut peer.device, ids[1]));
         }
         pair.hosts[0].send(route, [packet(4, 9000, nth), packet(4, 60, nth)]);
         sent += 2;
@@ -105,9 +104,9 @@ fn killed(seed: u64) -> (u64, bool) {
     }
     pair.settle();
     let [a, b] = &mut pair.hosts;
-    let lost = a.station.drops().of(PacketDrop::ConnectionLost);
-    let came = b.station.traffic().connected_received;
-    let (traffic, refused) = (a.station.traffic(), a.refused.len() as u64);
+    let lost = a.netdev.drops().of(PacketDrop::ConnectionLost);
+    let came = b.netdev.traffic().connected_received;
+    let (traffic, refused) = (a.netdev.traffic(), a.refused.len() as u64);
     assert_eq!(traffic.connected_sent + traffic.datagrams_sent + refused, sent, "seed {seed}");
     // One that was delivered and whose answer was lost counts at both ends.
     assert!(came + lost >= traffic.connected_sent, "seed {seed}: {came} came, {lost} lost");
@@ -115,8 +114,8 @@ fn killed(seed: u64) -> (u64, bool) {
     assert!(a.refused.iter().all(|one| one.why == Refusal::Disconnected), "seed {seed}");
     let failed = a.events.iter().filter(|event| is_failed(event)).count();
     assert_eq!(failed, 1, "seed {seed}: told once");
-    assert!(a.station.disconnect(&mut a.device, ids[0]));
-    let fell_back = a.station.traffic().datagrams_sent > 0;
+    assert!(a.netdev.disconnect(&mut a.device, ids[0]));
+    let fell_back = a.netdev.traffic().datagrams_sent > 0;
     pair.settle();
     assert!(pair.hosts.iter().all(|host| host.events.iter().any(is_ended)));
     pair.close();
@@ -140,7 +139,7 @@ fn a_failure_names_the_peer() {
     host.send(route, [packet(6, 5000, 1)]);
     pair.settle();
     let host = &pair.hosts[0];
-    let [StationEvent::ConnectionFailed { connection, peering, status }] = host.events[..] else {
+    let [NetdevEvent::ConnectionFailed { connection, peering, status }] = host.events[..] else {
         panic!("{:?}", host.events);
     };
     assert_eq!((connection, peering.peer), (ids[0], host.peer));
@@ -165,7 +164,7 @@ fn a_message_too_long_for_the_receiver_ends_the_connection_there_and_here() {
         assert_eq!(host.events.drain(..).filter(is_failed).count(), 1);
     }
     assert!(pair.hosts[1].bytes().is_empty());
-    assert_eq!(pair.hosts[0].station.drops().of(PacketDrop::ConnectionLost), 1);
+    assert_eq!(pair.hosts[0].netdev.drops().of(PacketDrop::ConnectionLost), 1);
     pair.close();
 }
 
@@ -197,10 +196,10 @@ fn connections_have_a_limit_and_ids_are_not_used_again() {
     let first = pair.connect(QpType::Rc);
     pair.connect(QpType::Rc);
     let host = &mut pair.hosts[0];
-    let more = host.station.connect(&mut host.device, host.peer, QpType::Rc);
+    let more = host.netdev.connect(&mut host.device, host.peer, QpType::Rc);
     assert!(matches!(more, Err(VerbsError::Limit { limit: "connections_max", max: 2, .. })));
     for (host, id) in pair.hosts.iter_mut().zip(first) {
-        host.station.disconnect(&mut host.device, id);
+        host.netdev.disconnect(&mut host.device, id);
     }
     pair.settle();
     let again = pair.connect(QpType::Rc);
@@ -210,8 +209,8 @@ fn connections_have_a_limit_and_ids_are_not_used_again() {
     let route = pair.hosts[0].connected(first[0]);
     pair.hosts[0].send(route, [packet(4, 60, 1), packet(4, 5000, 2)]);
     pair.settle();
-    assert_eq!(pair.hosts[0].station.traffic().datagrams_sent, 1);
+    assert_eq!(pair.hosts[0].netdev.traffic().datagrams_sent, 1);
     assert_eq!(pair.hosts[0].refused[0].why, Refusal::Disconnected);
-    assert_eq!(pair.hosts[0].station.connection_use(again[0]).unwrap().sent, 0);
+    assert_eq!(pair.hosts[0].netdev.connection_use(again[0]).unwrap().sent, 0);
     pair.close();
 }

@@ -1,4 +1,4 @@
-//! Three stations at a switch.
+//! Three netdevs at a switch.
 
 use crate::pair::*;
 use pollux_dataplane::ipoib::Sender;
@@ -60,14 +60,14 @@ fn everybody_hears_a_group_but_the_one_who_speaks() {
     let mgid: std::net::Ipv6Addr = "ff12:401b:ffff::ffff:ffff".parse().unwrap();
     let (mgid, mlid) = (Gid(mgid.octets()), Lid(0xc000));
     for host in &mut hosts {
-        host.device.attach_multicast(host.station.datagram_qp(), mgid, mlid).unwrap();
+        host.device.attach_multicast(host.netdev.datagram_qp(), mgid, mlid).unwrap();
     }
     for speaker in 0..3 {
         let group = hosts[speaker].group(mgid, mlid);
         // To the group, and to each of the others alone.
         hosts[speaker].send(group, [packet(4, 500, speaker as u64)]);
         for other in (0..3).filter(|other| *other != speaker) {
-            let (lid, qpn) = (hosts[other].link.lid, hosts[other].station.qpn());
+            let (lid, qpn) = (hosts[other].link.lid, hosts[other].netdev.qpn());
             let host = &mut hosts[speaker];
             let ah = host.device.create_ah(host.pd, &path(lid.0)).unwrap();
             let route = Route::Datagram(Datagram { ah, qpn, mtu: UD_MTU });
@@ -82,7 +82,7 @@ fn everybody_hears_a_group_but_the_one_who_speaks() {
         for (nth, host) in hosts.iter_mut().enumerate() {
             if nth == speaker {
                 assert!(host.received.is_empty());
-                assert_eq!(host.station.drops().of(PacketDrop::Echo), 1);
+                assert_eq!(host.netdev.drops().of(PacketDrop::Echo), 1);
                 continue;
             }
             let groups = host.received.iter().map(|received| match received.from {
@@ -94,7 +94,7 @@ fn everybody_hears_a_group_but_the_one_who_speaks() {
         }
     }
     for mut host in hosts {
-        host.device.detach_multicast(host.station.datagram_qp(), mgid, mlid).unwrap();
+        host.device.detach_multicast(host.netdev.datagram_qp(), mgid, mlid).unwrap();
         host.close();
     }
 }

@@ -1,4 +1,4 @@
-//! Stations that talk to each other over the fabric in software, in virtual time.
+//! Netdevs that talk to each other over the fabric in software, in virtual time.
 #![forbid(unsafe_code)]
 
 mod capture;

@@ -1,7 +1,7 @@
 //! Full queues, empty pools, and ways that lead nowhere.
 
 use crate::pair::*;
-use pollux_dataplane::ipoib::{self, Config, Outgoing, Station, StationEvent};
+use pollux_dataplane::ipoib::{self, Config, Netdev, NetdevEvent, Outgoing};
 use pollux_dataplane::neighbor::Route;
 use pollux_dataplane::packet_memory::{PACKET_OFFSET, PacketMemory};
 use pollux_dataplane::reason::{PacketDrop, Refusal};
@@ -25,7 +25,7 @@ fn a_full_queue_gives_back_what_it_has_no_room_for() {
     assert!(host.refused.iter().all(|refused| refused.why == Refusal::Full));
     let back = host.refused.drain(..).map(|one| one.outgoing.packet.bytes().to_vec());
     assert_eq!(back.collect::<Vec<_>>(), packets[64..]);
-    assert_eq!(host.station.refusals().of(Refusal::Full), 36);
+    assert_eq!(host.netdev.refusals().of(Refusal::Full), 36);
     // Once there is room again, they go.
     pair.world.set_cut(false);
     pair.settle();
@@ -50,12 +50,12 @@ fn silent_sends_make_room_in_time() {
         pair.hosts[1].received.clear();
     }
     pair.settle();
-    assert_eq!(pair.hosts[1].station.traffic().connected_received, 500);
-    assert_eq!(pair.hosts[1].station.traffic().datagrams_received, 500);
+    assert_eq!(pair.hosts[1].netdev.traffic().connected_received, 500);
+    assert_eq!(pair.hosts[1].netdev.traffic().datagrams_received, 500);
     pair.close();
 }
 
-/// With too few buffers for its receives a station says so, and goes on with what it has; what the
+/// With too few buffers for its receives a netdev says so, and goes on with what it has; what the
 /// program holds it gets back and posts.
 #[test]
 fn an_empty_pool_is_counted_and_no_stall() {
@@ -69,7 +69,7 @@ fn an_empty_pool_is_counted_and_no_stall() {
         pair.step();
     }
     let host = &mut pair.hosts[1];
-    assert!(host.station.traffic().starved > 0);
+    assert!(host.netdev.traffic().starved > 0);
     assert_eq!(host.received.len(), 12, "all that there were");
     assert!(host.small.pool().alloc().is_none() && host.large.pool().alloc().is_none());
     // The datagrams are lost; the connection's sender was told to wait, and still does.
@@ -77,7 +77,7 @@ fn an_empty_pool_is_counted_and_no_stall() {
     while came.len() < 48 {
         for received in std::mem::take(&mut pair.hosts[1].received) {
             came.push(received.packet.bytes().to_vec());
-            pair.hosts[1].station.recycle(received.packet);
+            pair.hosts[1].netdev.recycle(received.packet);
         }
         assert!(pair.step());
     }
@@ -85,10 +85,10 @@ fn an_empty_pool_is_counted_and_no_stall() {
     assert_eq!(datagrams, 8);
     // Who makes packets here has the same choice: one of the other memory, if that is longer.
     let host = &mut pair.hosts[0];
-    let lengths = [60, 2044, 2045, 65_520].map(|bytes| host.station.buffer(bytes));
+    let lengths = [60, 2044, 2045, 65_520].map(|bytes| host.netdev.buffer(bytes));
     let capacities = lengths.map(|buf| buf.map(|buf| buf.capacity() - PACKET_OFFSET));
     assert_eq!(capacities, [2044, 2044, 65_520, 65_520].map(Some));
-    assert!(host.station.buffer(65_521).is_none());
+    assert!(host.netdev.buffer(65_521).is_none());
     pair.close();
 }
 
@@ -106,7 +106,7 @@ fn ways_that_lead_nowhere_give_the_packet_back() {
         assert_eq!((refused.why, refused.outgoing.packet.bytes()), (why, &packet(4, 100, 1)[..]));
     }
     // By a connection that is not ready: a fault of whoever wrote the table, and the packet stays.
-    let id = host.station.connect(&mut host.device, host.peer, QpType::Rc).unwrap();
+    let id = host.netdev.connect(&mut host.device, host.peer, QpType::Rc).unwrap();
     host.send(host.connected(id), [packet(4, 100, 1), packet(4, 5000, 2)]);
     let back = host.refused.drain(..).map(|one| (one.why, one.outgoing.packet.len()));
     assert!(back.eq([(Refusal::Disconnected, 100), (Refusal::Disconnected, 5000)]));
@@ -122,7 +122,7 @@ fn ways_that_lead_nowhere_give_the_packet_back() {
     };
     let good = host.datagram();
     let mut batch = vec![outgoing(good, 1), outgoing(stale, 2), outgoing(good, 3)];
-    host.station.send(&mut host.device, &mut batch, &mut host.refused);
+    host.netdev.send(&mut host.device, &mut batch, &mut host.refused);
     assert_eq!(host.refused.len(), 1);
     assert_eq!(host.refused[0].why, Refusal::Stale);
     assert_eq!(host.refused[0].outgoing.packet.bytes(), packet(4, 100, 2));
@@ -149,7 +149,7 @@ fn buffers_that_cannot_be_sent_come_back_as_they_were() {
         Outgoing { packet: at_the_front, ether_type, route },
         Outgoing { packet: short, ether_type, route },
     ];
-    host.station.send(&mut host.device, &mut batch, &mut host.refused);
+    host.netdev.send(&mut host.device, &mut batch, &mut host.refused);
     let whys: Vec<_> = host.refused.iter().map(|refused| refused.why).collect();
     assert_eq!(whys, [Refusal::Foreign, Refusal::NoHeadroom]);
     assert!(host.refused.iter().all(|one| one.outgoing.packet.bytes() == [0x45; 150]));
@@ -160,28 +160,28 @@ fn buffers_that_cannot_be_sent_come_back_as_they_were() {
 }
 
 #[test]
-fn a_station_stops_and_starts_again() {
+fn a_netdev_stops_and_starts_again() {
     let mut pair = Pair::new(1, Setup::default());
     for _ in 0..3 {
         let host = &mut pair.hosts[0];
-        let (route, qpn) = (host.datagram(), host.station.qpn());
+        let (route, qpn) = (host.datagram(), host.netdev.qpn());
         host.send(route, (0..10).map(|nth| packet(4, 1000, nth)));
-        host.station.stop(&mut host.device).unwrap();
+        host.netdev.stop(&mut host.device).unwrap();
         host.send(route, [packet(4, 1000, 1)]);
         assert_eq!(host.refused.pop().unwrap().why, Refusal::Down);
         pair.settle();
         let host = &mut pair.hosts[0];
-        assert!(host.station.is_stopped());
+        assert!(host.netdev.is_stopped());
         assert!(host.events.is_empty(), "it was told to");
         // An entry of the table that the port does not have: nothing is left half started.
         let nowhere = ipoib::Link { pkey_index: 99, ..host.link };
-        assert!(host.station.start(&mut host.device, nowhere).is_err());
+        assert!(host.netdev.start(&mut host.device, nowhere).is_err());
         pair.settle();
         let host = &mut pair.hosts[0];
-        host.station.start(&mut host.device, host.link).unwrap();
-        let again = host.station.start(&mut host.device, host.link);
+        host.netdev.start(&mut host.device, host.link).unwrap();
+        let again = host.netdev.start(&mut host.device, host.link);
         assert!(matches!(again, Err(VerbsError::Busy { verb: "start", .. })));
-        assert_eq!(host.station.qpn(), qpn);
+        assert_eq!(host.netdev.qpn(), qpn);
         pair.hosts[1].received.clear();
         let route = pair.hosts[1].datagram();
         pair.hosts[1].send(route, [packet(6, 500, 3)]);
@@ -197,13 +197,13 @@ fn datagrams_show_the_key_of_the_broadcast_group() {
     let mut pair = Pair::new(1, Setup::default());
     let host = &mut pair.hosts[0];
     let other = ipoib::Link { qkey: pollux_wire::keys::QKey(7), ..host.link };
-    host.station.set_link(&mut host.device, other).unwrap();
+    host.netdev.set_link(&mut host.device, other).unwrap();
     let route = host.datagram();
     host.send(route, [packet(4, 100, 1)]);
     pair.settle();
     assert!(pair.hosts[1].bytes().is_empty(), "another key");
     let host = &mut pair.hosts[0];
-    host.station.set_link(&mut host.device, host.link).unwrap();
+    host.netdev.set_link(&mut host.device, host.link).unwrap();
     host.send(route, [packet(4, 100, 2)]);
     pair.settle();
     assert_eq!(pair.hosts[1].bytes(), [packet(4, 100, 2)]);
@@ -215,15 +215,15 @@ fn datagrams_show_the_key_of_the_broadcast_group() {
 fn a_failed_queue_pair_is_told_of_and_starts_again() {
     let mut pair = Pair::new(1, Setup::default());
     let host = &mut pair.hosts[0];
-    let qp = host.station.datagram_qp();
+    let qp = host.netdev.datagram_qp();
     let error = QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() };
     host.device.modify_qp(qp, &error).unwrap();
     pair.settle();
     let host = &mut pair.hosts[0];
     let status = CompletionStatus::Flushed;
-    assert_eq!(host.events, [StationEvent::DatagramsFailed { status }]);
-    assert!(host.station.is_stopped());
-    host.station.start(&mut host.device, host.link).unwrap();
+    assert_eq!(host.events, [NetdevEvent::DatagramsFailed { status }]);
+    assert!(host.netdev.is_stopped());
+    host.netdev.start(&mut host.device, host.link).unwrap();
     let route = host.datagram();
     host.send(route, [packet(4, 1000, 1)]);
     pair.settle();
@@ -231,7 +231,7 @@ fn a_failed_queue_pair_is_told_of_and_starts_again() {
     pair.close();
 }
 
-/// The adapter loses the right to read a station's memory: what is sent from there fails, and what
+/// The adapter loses the right to read a netdev's memory: what is sent from there fails, and what
 /// is not goes on.
 #[test]
 fn a_datagram_that_cannot_be_sent_stops_no_other() {
@@ -247,7 +247,7 @@ fn a_datagram_that_cannot_be_sent_stops_no_other() {
     let route = host.datagram();
     host.send(route, [packet(4, 1000, 1)]);
     pair.settle();
-    assert_eq!(pair.hosts[0].station.drops().of(PacketDrop::DatagramFailed), 1);
+    assert_eq!(pair.hosts[0].netdev.drops().of(PacketDrop::DatagramFailed), 1);
     pair.hosts[0].send(route, [packet(4, 60, 2)]);
     pair.settle();
     assert_eq!(pair.hosts[1].bytes(), [packet(4, 60, 2)]);
@@ -263,18 +263,18 @@ fn numbers_that_cannot_work_are_refused_with_a_sentence() {
     let memory = |bytes| PacketMemory::new(4, bytes).unwrap();
     let mut refusal = |config, small, large| {
         let (small, large) = (memory(small), memory(large));
-        Station::new(&mut device, pd, config, &small, &large).unwrap_err().to_string()
+        Netdev::new(&mut device, pd, config, &small, &large).unwrap_err().to_string()
     };
     let config = Config::default();
     assert_eq!(
         refusal(config, 2044, CM_MTU),
-        "station: small: its buffers have room for packets of 2044 bytes; 4092 are needed"
+        "netdev: small: its buffers have room for packets of 2044 bytes; 4092 are needed"
     );
     assert_eq!(
         refusal(config, 4092, 9000),
-        "station: large: its buffers have room for packets of 9000 bytes; 65520 are needed"
+        "netdev: large: its buffers have room for packets of 9000 bytes; 65520 are needed"
     );
     let config = Config { receive_mtu: 65_525, ..config };
-    assert_eq!(refusal(config, 4092, CM_MTU), "station: over the adapter's receive_mtu of 65524");
+    assert_eq!(refusal(config, 4092, CM_MTU), "netdev: over the adapter's receive_mtu of 65524");
     assert_eq!(PacketDrop::Runt.name(), "runt");
 }
