@@ -9,9 +9,9 @@
 //! ```
 //!
 //! What is opened is the caller's own ([`Device`]): two threads that want the same adapter open it
-//! once, and the second one beside that ([`Device::beside`]). Whoever opens `soft:` gets a host
-//! that nobody else has, of the same fabric as all others in the process; it begins with the first
-//! and ends with the last.
+//! once, and the second thread gets a shared context ([`Device::open_shared`]). Each open of
+//! `soft:` creates a host of its own in the one fabric of the process; the fabric begins with the
+//! first host and ends with the last.
 
 use crate::fabric::{self, Embedded, embedded};
 use pollux_fabric::Time;

@@ -221,7 +221,7 @@ impl Taken {
         port: u8,
         fabric: Option<Arc<Embedded>>,
     ) -> Result<Self, VerbsError> {
-        let mut device = device.beside()?;
+        let mut device = device.open_shared()?;
         let pd = device.create_pd()?;
         Ok(Self { device, port, pd, management: Management::Elsewhere, fabric })
     }

@@ -317,7 +317,7 @@ impl<L: Link> Device for SoftDevice<L> {
         self.adapter.async_event()
     }
 
-    fn beside(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
-        self.link.beside(&self.name)
+    fn open_shared(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
+        self.link.open_shared(&self.name)
     }
 }

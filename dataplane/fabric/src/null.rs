@@ -27,8 +27,8 @@ use std::time::Duration;
 
 /// Of everything, at most.
 const MANY: u32 = 1 << 16;
-/// Devices beside each other, those included that are no more: a number is given out once.
-const BESIDE_MAX: u32 = 1 << (24 - NUMBER_BITS);
+/// Contexts of a device, closed ones included: each number is given out once.
+const CONTEXTS_MAX: u32 = 1 << (24 - NUMBER_BITS);
 const NUMBER_BITS: u32 = 17;
 /// What is copied at once.
 const INLINE_BYTES_MAX: u32 = 188;
@@ -474,12 +474,12 @@ impl Device for NullDevice {
     }
 
     /// Another source and sink, with numbers of its own.
-    fn beside(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
+    fn open_shared(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
         let opened = Arc::clone(&self.opened);
         let nth = opened.fetch_add(1, Ordering::Relaxed);
-        if nth >= BESIDE_MAX {
+        if nth >= CONTEXTS_MAX {
             opened.fetch_sub(1, Ordering::Relaxed);
-            return Err(over("beside", "devices beside each other", BESIDE_MAX));
+            return Err(over("open_shared", "shared contexts", CONTEXTS_MAX));
         }
         let message = self.message[..self.message_bytes].to_vec();
         Ok(Box::new(Self { nth, opened, ..Self::with(message) }))
@@ -559,8 +559,8 @@ mod tests {
     #[test]
     fn those_beside_each_other_have_numbers_of_their_own() {
         let mut first = NullDevice::new();
-        let mut second = first.beside().unwrap();
-        let mut third = second.beside().unwrap();
+        let mut second = first.open_shared().unwrap();
+        let mut third = second.open_shared().unwrap();
         let mut seen = BTreeSet::new();
         for device in [&mut first as &mut dyn Device, second.as_mut(), third.as_mut()] {
             let (cq, qp, memory, region) = ready(device, QpType::Ud);
@@ -576,7 +576,7 @@ mod tests {
             seen.insert(out[0].qpn);
         }
         assert_eq!(seen.len(), 3);
-        assert_eq!((0..BESIDE_MAX).filter(|_| first.beside().is_ok()).count(), 125);
+        assert_eq!((0..CONTEXTS_MAX).filter(|_| first.open_shared().is_ok()).count(), 125);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! # Who owns what
 //!
 //! A device is one worker's own: it has no lock, and two threads that want the same adapter open it
-//! once, and the second one beside that ([`Device::beside`]). What it keeps (queues, regions,
+//! once, and the second one beside that ([`Device::open_shared`]). What it keeps (queues, regions,
 //! handles) goes by small handles, good for that device alone.
 //!
 //! Memory named in a request is the adapter's from a successful post to the completion. An inline
@@ -120,8 +120,8 @@ pub trait Device {
     /// The same adapter once more, for another worker: nothing that one has is known to the other,
     /// and no two queue pairs of the adapter have one number. Datagrams of management, of general
     /// services too, stay with the first.
-    fn beside(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
-        Err(VerbsError::Unsupported { verb: "beside", capability: "place for a second worker" })
+    fn open_shared(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
+        Err(VerbsError::Unsupported { verb: "open_shared", capability: "a second context" })
     }
 }
 

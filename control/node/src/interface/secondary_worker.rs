@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Its UD queue pair is in no link address and in no group: datagrams leave by it, and few come.
-//! It has a device of its own ([`pollux_verbs::Device::beside`]), and so it may run in a thread of
-//! its own. It ends when its primary worker does; its caller drops it then.
+//! It has a device context of its own ([`pollux_verbs::Device::open_shared`]), and so can have a
+//! thread of its own. It ends when its primary worker does; its caller drops it then.
 
 use super::port_driver::{Arrived, DeviceError, PortDriver, Terms};
 use super::sockets::{LOOK_EVERY, Take, Used, WorkerPort};

@@ -122,7 +122,7 @@ impl Device for SharedDevice {
         arm(cq: Cq, arm: Arm) -> Result<(), VerbsError>;
         wait(timeout: Duration) -> Result<Option<Cq>, VerbsError>;
         // What another worker gets nobody shares: it needs no seat.
-        beside() -> Result<Box<dyn Device + Send>, VerbsError>;
+        open_shared() -> Result<Box<dyn Device + Send>, VerbsError>;
     }
 
     fn register(

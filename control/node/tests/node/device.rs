@@ -231,9 +231,9 @@ impl Device for Ailing {
             .find(|event| !keeps.is_some_and(|keeps| keeps(event)))
     }
 
-    fn beside(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
-        self.check("beside")?;
-        let (device, illness) = (self.device.beside()?, Arc::default());
+    fn open_shared(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
+        self.check("open_shared")?;
+        let (device, illness) = (self.device.open_shared()?, Arc::default());
         self.illness().beside.push(Arc::clone(&illness));
         Ok(Box::new(Self { device, illness }))
     }

@@ -57,8 +57,8 @@ pub trait Link {
     /// Tells the agent of the adapter's port of a key that did not match, where there is one.
     fn report(&mut self, _: &KeyViolation) {}
     /// Another adapter at the same port, for a device of this name.
-    fn beside(&mut self, _name: &str) -> Result<Box<dyn Device + Send>, VerbsError> {
-        Err(VerbsError::Unsupported { verb: "beside", capability: "place for a second worker" })
+    fn open_shared(&mut self, _name: &str) -> Result<Box<dyn Device + Send>, VerbsError> {
+        Err(VerbsError::Unsupported { verb: "open_shared", capability: "a second context" })
     }
     /// When the adapter wants to be called again, if nothing comes before.
     fn set_deadline(&mut self, deadline: Option<Time>);

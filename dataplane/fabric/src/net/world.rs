@@ -246,10 +246,10 @@ impl Link for NetLink {
         self.world.net_mut().key_violation(self.seat.end, violation);
     }
 
-    fn beside(&mut self, name: &str) -> Result<Box<dyn Device + Send>, VerbsError> {
+    fn open_shared(&mut self, name: &str) -> Result<Box<dyn Device + Send>, VerbsError> {
         let net = self.world.net();
         let end = self.seat.end;
-        let seat = net.free_seat(end).ok_or(over("beside", "seats_max", SEATS_MAX.into()))?;
+        let seat = net.free_seat(end).ok_or(over("open_shared", "seats_max", SEATS_MAX.into()))?;
         let adapter = Adapter::seated(net.port(end), seat.number);
         drop(net);
         Ok(Box::new(SoftDevice::new(name, adapter, self.world.link_at(seat))))

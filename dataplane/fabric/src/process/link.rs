@@ -228,7 +228,7 @@ fn joined(socket: &Socket) -> Answer {
 }
 
 /// The verb that opens an adapter once more.
-const BESIDE: &str = "beside";
+const OPEN_SHARED: &str = "open_shared";
 
 /// Why an adapter that is open cannot be opened once more.
 fn refused(error: OpenError) -> VerbsError {
@@ -237,7 +237,7 @@ fn refused(error: OpenError) -> VerbsError {
         OpenError::Memory(_) => Errno::NOMEM,
         OpenError::Name(_) | OpenError::Refused(..) => Errno::BUSY,
     };
-    VerbsError::System { verb: BESIDE, errno: errno.raw_os_error(), advice: error.to_string() }
+    VerbsError::System { verb: OPEN_SHARED, errno: errno.raw_os_error(), advice: error.to_string() }
 }
 
 /// Until something comes by one of these, or for a moment.
@@ -329,8 +329,8 @@ impl Link for ProcessLink {
         }
     }
 
-    fn beside(&mut self, name: &str) -> Result<Box<dyn Device + Send>, VerbsError> {
-        let chair = self.chair.beside().ok_or(over(BESIDE, "seats_max", SEATS_MAX.into()))?;
+    fn open_shared(&mut self, name: &str) -> Result<Box<dyn Device + Send>, VerbsError> {
+        let chair = self.chair.beside().ok_or(over(OPEN_SHARED, "seats_max", SEATS_MAX.into()))?;
         let link = Self::open_at(self.address.clone(), self.clock.clone(), chair);
         Ok(Box::new(seated(name, link.map_err(refused)?)))
     }

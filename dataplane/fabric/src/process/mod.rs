@@ -16,7 +16,7 @@
 //!
 //! # Several at one port
 //!
-//! An adapter that is opened once more ([`Device::beside`](pollux_verbs::Device::beside)) is a
+//! An adapter that is opened once more ([`open_shared`](pollux_verbs::Device::open_shared)) is a
 //! client more, with a board and lanes of its own, at another [seat](crate::net::seats) of the
 //! same port: the number of a queue pair says the seat that it is of. Who does not know the secret
 //! of those who are at a port gets no seat there. They are equals: each may go, or die, without the

@@ -49,7 +49,7 @@ impl Hand {
     }
 
     fn beside(&mut self) -> Self {
-        Self::new(self.device.beside().unwrap())
+        Self::new(self.device.open_shared().unwrap())
     }
 
     fn qpn(&self) -> Qpn {
@@ -220,12 +220,12 @@ fn a_port_has_so_many_seats() {
     let _alone = alone();
     let served = Served::start("seats", "single:2");
     let mut ours = hands(&served, 1, 8);
-    let error = ours[7].device.beside().err().expect("all are taken");
+    let error = ours[7].device.open_shared().err().expect("all are taken");
     assert!(matches!(error, VerbsError::Limit { max: 8, .. }), "{error}");
     ours.remove(4);
-    assert!(ours[0].device.beside().is_ok());
+    assert!(ours[0].device.open_shared().is_ok());
     drop(served);
-    let error = ours[0].device.beside().err().expect("there is no server");
+    let error = ours[0].device.open_shared().err().expect("there is no server");
     assert_eq!(error, VerbsError::Gone);
 }
 

@@ -143,7 +143,7 @@ impl Device for Hca {
     }
 
     /// A context of its own: the kernel and the adapter tell apart what is whose.
-    fn beside(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
+    fn open_shared(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
         let name = &self.attributes.name;
         match open(name, 1) {
             Ok(hca) => Ok(Box::new(hca)),

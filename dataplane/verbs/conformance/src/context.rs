@@ -56,7 +56,7 @@ impl<'a> Context<'a> {
 
     /// Opens A's adapter once more, or ends the case where that cannot be.
     pub fn open_beside(&mut self) -> Result<(), Stop> {
-        match self.device(Side::A).beside() {
+        match self.device(Side::A).open_shared() {
             Ok(device) => self.beside = Some(device),
             Err(error @ VerbsError::Unsupported { .. }) => return skip(error.to_string()),
             Err(error) => return Err(error.into()),

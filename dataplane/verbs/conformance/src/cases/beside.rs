@@ -1,5 +1,5 @@
-//! One adapter opened twice ([`Device::beside`](pollux_verbs::Device::beside)): what two workers
-//! may rely on. Each has its own, and the network sees one port.
+//! Two contexts of one adapter ([`open_shared`](pollux_verbs::Device::open_shared)). Each has
+//! resources of its own, and the network sees one port.
 
 use super::multicast::{attach, has, room, send, to_group};
 use super::prelude::*;
