@@ -15,7 +15,7 @@
 //! 5. `sleep`: sleep at the device of an idle worker;
 //! 6. [`SecondaryWorker`]: a further worker of the interface, with a port driver of its own;
 //!    `worker_channel`: the rings between it and the primary worker; `worker_group`: all secondary
-//!    workers, as the primary worker sees them; [`tally`]: the counters of each worker.
+//!    workers, as the primary worker sees them; [`counters`]: the counters of each worker.
 //!
 //! An interface with several workers is one interface: its primary worker has control, queue pair
 //! 1, groups and the queue pair that its link address names. Each secondary worker has connections
@@ -25,6 +25,7 @@
 //! [`Interface::step`] again after it did something, and at [`Interface::poll_timeout`].
 
 mod actions;
+pub mod counters;
 pub mod echo;
 pub mod gsi;
 mod handles;
@@ -35,7 +36,6 @@ mod secondary_worker;
 pub mod sending;
 mod sleep;
 pub mod sockets;
-pub mod tally;
 mod worker_channel;
 mod worker_group;
 
@@ -44,6 +44,7 @@ pub use sockets::WorkerPort;
 
 use crate::config::{InterfaceSettings, Mode};
 use crate::port::Place;
+use counters::DriverCounters;
 use echo::{EchoId, Echoes, Outcome};
 use pollux_control::bounded::Queue;
 use pollux_control::interface as control;
@@ -59,7 +60,6 @@ use port_driver::{Arrived, DeviceError, PortDriver, Terms};
 use sockets::{Take, Used};
 use std::net::IpAddr;
 use std::time::Duration;
-use tally::Tally;
 use worker_channel::WorkerEvent;
 use worker_group::WorkerGroup;
 
@@ -162,8 +162,8 @@ impl Interface {
     }
 
     /// What each of its workers has moved. Of secondary workers it is known with a short delay.
-    pub fn tallies(&self) -> impl Iterator<Item = (Worker, Tally)> {
-        [(Worker::LEAD, self.driver.tally())].into_iter().chain(self.workers.tallies())
+    pub fn counters(&self) -> impl Iterator<Item = (Worker, DriverCounters)> {
+        [(Worker::LEAD, self.driver.counters())].into_iter().chain(self.workers.counters())
     }
 
     /// Why it does not run any more, if that is so.
@@ -363,7 +363,7 @@ impl Interface {
             busy = true;
             match event {
                 WorkerEvent::Connection(connection, event) => {
-                    control.handle_connection(now, connection, &event)
+                    control.handle_connection(now, connection, &event);
                 }
                 WorkerEvent::Packet(ether_type, packet, from) => {
                     let packet = &packet[..];

@@ -408,7 +408,7 @@ impl PortDriver {
                     self.add_connection_event(qp, ConnectionNews::DataCame);
                 }
                 AsyncEvent::PathMigrated(qp) => {
-                    self.add_connection_event(qp, ConnectionNews::Migrated)
+                    self.add_connection_event(qp, ConnectionNews::Migrated);
                 }
                 AsyncEvent::ClientReregister(port) if port == self.port => {
                     arrived.reregister = true;

@@ -10,9 +10,9 @@
 //! It has a device context of its own ([`pollux_verbs::Device::open_shared`]), and so can have a
 //! thread of its own. It ends when its primary worker does; its caller drops it then.
 
+use super::counters::DriverCounters;
 use super::port_driver::{Arrived, DeviceError, PortDriver, Terms};
 use super::sockets::{LOOK_EVERY, Take, Used, WorkerPort};
-use super::tally::Tally;
 use super::worker_channel::{SecondaryEnd, WorkerCommand, WorkerEvent, channel};
 use super::{USES_EVERY, WorkerGroup};
 use pollux_control::interface::{Delivery, Facts, Worker};
@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How often what it has moved is published.
-const TALLY_EVERY: Duration = Duration::from_millis(100);
+const COUNTERS_EVERY: Duration = Duration::from_millis(100);
 
 /// A worker of an interface beside its primary worker.
 pub struct SecondaryWorker {
@@ -35,8 +35,8 @@ pub struct SecondaryWorker {
     driver: PortDriver,
     arrived: Arrived,
     facts: Arc<Facts>,
-    tally: Publisher<Tally>,
-    tally_due: Time,
+    counters: Publisher<DriverCounters>,
+    counters_due: Time,
     uses_due: Time,
     used: Used,
     look_at: Time,
@@ -56,15 +56,15 @@ impl SecondaryWorker {
         let driver = primary.beside(terms, seed)?;
         primary.netdev.add_sibling(driver.qpn());
         let (primary_end, end) = channel();
-        let tally = Publisher::new(Tally::default());
-        workers.join(primary_end, tally.reader());
+        let counters = Publisher::new(DriverCounters::default());
+        workers.join(primary_end, counters.reader());
         Ok(Self {
             worker,
             driver,
             arrived: Arrived::default(),
             facts: Arc::default(),
-            tally,
-            tally_due: now,
+            counters,
+            counters_due: now,
             uses_due: now + USES_EVERY,
             used: Used::new(),
             look_at: now,
@@ -107,9 +107,9 @@ impl SecondaryWorker {
         }
         let has_sent = self.end.has_sent_events() && self.driver.has_moved();
         self.end.show(self.driver.is_idle(), has_sent && self.driver.netdev().has_sent());
-        if self.tally_due <= now {
+        if self.counters_due <= now {
             self.publish();
-            self.tally_due = now + TALLY_EVERY;
+            self.counters_due = now + COUNTERS_EVERY;
         }
         busy
     }
@@ -156,9 +156,9 @@ impl SecondaryWorker {
     }
 
     fn publish(&mut self) {
-        let tally = self.driver.tally();
-        if *self.tally.current() != tally {
-            self.tally.publish(tally);
+        let counters = self.driver.counters();
+        if *self.counters.current() != counters {
+            self.counters.publish(counters);
         }
     }
 
@@ -217,7 +217,7 @@ impl WorkerPort for SecondaryWorker {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.failed.is_none().then(|| self.uses_due.min(self.tally_due))
+        self.failed.is_none().then(|| self.uses_due.min(self.counters_due))
     }
 
     /// None: what control has seen is the primary worker's.

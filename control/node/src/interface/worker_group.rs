@@ -1,7 +1,7 @@
 //! The secondary workers of an interface, as its primary worker sees them: it distributes actions
 //! of control to them, and polls their events.
 
-use super::tally::Tally;
+use super::counters::DriverCounters;
 use super::worker_channel::{PrimaryEnd, WorkerCommand, WorkerEvent};
 use pollux_control::interface::{Action, ConnectionKey, Facts, Worker};
 use pollux_mem::snapshot::Snapshot;
@@ -15,7 +15,7 @@ const EVENTS_PER_TURN: usize = 64;
 /// The secondary workers of an interface: none, where one worker moves it.
 #[derive(Default)]
 pub(super) struct WorkerGroup {
-    secondaries: Vec<(PrimaryEnd, Snapshot<Tally>)>,
+    secondaries: Vec<(PrimaryEnd, Snapshot<DriverCounters>)>,
     /// Whose connections are, if they are not the primary worker's.
     owners: BTreeMap<ConnectionKey, Worker>,
     facts: Arc<Facts>,
@@ -23,8 +23,8 @@ pub(super) struct WorkerGroup {
 
 impl WorkerGroup {
     /// One more secondary worker: the next worker.
-    pub(super) fn join(&mut self, end: PrimaryEnd, tally: Snapshot<Tally>) {
-        self.secondaries.push((end, tally));
+    pub(super) fn join(&mut self, end: PrimaryEnd, counters: Snapshot<DriverCounters>) {
+        self.secondaries.push((end, counters));
     }
 
     /// Whether there is none.
@@ -109,12 +109,12 @@ impl WorkerGroup {
     }
 
     /// What they have moved.
-    pub(super) fn tallies(&self) -> impl Iterator<Item = (Worker, Tally)> {
-        let read = |tally: &Snapshot<Tally>| tally.clone().refresh().clone();
+    pub(super) fn counters(&self) -> impl Iterator<Item = (Worker, DriverCounters)> {
+        let read = |counters: &Snapshot<DriverCounters>| counters.clone().refresh().clone();
         self.secondaries
             .iter()
             .zip(1..)
-            .map(move |((_, tally), number)| (Worker(number), read(tally)))
+            .map(move |((_, counters), number)| (Worker(number), read(counters)))
     }
 
     /// Whether all have done what they were told, and have stopped.

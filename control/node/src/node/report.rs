@@ -3,9 +3,9 @@
 use super::asking::{Answer, Unanswered};
 use super::opening::{Colleagues, Named};
 use crate::admin::CONNECTIONS_MAX;
+use crate::interface::counters::DriverCounters;
 use crate::interface::echo::{EchoId, Outcome};
 use crate::interface::sending::NotSent;
-use crate::interface::tally::Tally;
 use crate::interface::{Interface, PingError};
 use pollux_control::cm::Role;
 use pollux_control::interface::{GroupRow, LeaseRow, Way, Worker};
@@ -179,9 +179,10 @@ fn link(address: &LinkAddress) -> String {
 }
 
 fn interface(now: Time, name: &str, device: &str, one: &Interface) -> Value {
-    let (control, tallies) = (one.control(), one.tallies().collect::<Vec<_>>());
+    let (control, all_counters) = (one.control(), one.counters().collect::<Vec<_>>());
     let row = control.row();
-    let sum = |of: fn(&Traffic) -> u64| tallies.iter().map(|(_, it)| of(&it.traffic)).sum::<u64>();
+    let sum =
+        |of: fn(&Traffic) -> u64| all_counters.iter().map(|(_, it)| of(&it.traffic)).sum::<u64>();
     let addresses = control.addresses().iter();
     let addresses: Vec<_> = addresses.map(|one| format!("{}/{}", one.ip, one.prefix_len)).collect();
     json!({
@@ -190,14 +191,14 @@ fn interface(now: Time, name: &str, device: &str, one: &Interface) -> Value {
         "state": row.state,
         "why": row.why,
         "waits_for": row.waits_for,
-        "refused": tallies.iter().find_map(|(_, tally)| tally.refused.as_ref()),
+        "refused": all_counters.iter().find_map(|(_, counters)| counters.refused.as_ref()),
         "seconds": seconds(now, row.since),
         "link": link(&row.address),
         "lid": row.link.map(|link| link.lid.0),
         "mtu": row.link.map(|link| link.mtu),
         "addresses": addresses,
         "dhcp": control.lease_row().map(|row| lease(now, &row)),
-        "workers": tallies.len(),
+        "workers": all_counters.len(),
         "sent": sum(|it| it.datagrams_sent + it.connected_sent),
         "received": sum(|it| it.datagrams_received + it.connected_received),
     })
@@ -263,9 +264,9 @@ const fn state(state: &State) -> &'static str {
 }
 
 fn connections(now: Time, name: &str, one: &Interface, colleagues: &Colleagues) -> Vec<Value> {
-    let tallies: Vec<_> = one.tallies().map(|(_, tally)| tally).collect();
+    let all_counters: Vec<_> = one.counters().map(|(_, counters)| counters).collect();
     let row = |row: ConnectionRow| {
-        let counts = tallies.iter().find_map(|it| it.uses.get(&row.connection).copied());
+        let counts = all_counters.iter().find_map(|it| it.uses.get(&row.connection).copied());
         let counts = counts.unwrap_or_default();
         json!({
             "interface": name,
@@ -309,7 +310,7 @@ fn groups(now: Time, name: &str, one: &Interface) -> Vec<Value> {
 fn drops(name: &str, one: &Interface) -> Vec<Value> {
     let mut all = BTreeMap::new();
     let mut count = |of, why, count| *all.entry((of, why)).or_insert(0) += count;
-    for (_, Tally { drops, refusals, counts, mads_unsent, .. }) in one.tallies() {
+    for (_, DriverCounters { drops, refusals, counts, mads_unsent, .. }) in one.counters() {
         PacketDrop::ALL.iter().for_each(|&why| count("received", why.name(), drops.of(why)));
         Refusal::ALL.iter().for_each(|&why| count("refused", why.name(), refusals.of(why)));
         let moved = [

@@ -64,14 +64,16 @@ fn workers_of_two_nodes_speak_each_by_a_connection_of_its_own() {
     assert!(echo, "ping");
     world.pass(Duration::from_secs(1));
     for team in &world.teams {
-        let tallies: Vec<_> = team.primary().tallies().map(|(_, tally)| tally).collect();
-        assert_eq!(tallies.len(), 2);
-        for tally in &tallies {
-            let lost = (tally.refusals.total(), tally.counts.punts_dropped, tally.counts.no_room);
-            assert_eq!(lost, (0, 0, 0), "{tally:?}");
-            assert!(tally.traffic.connected_sent > 0 && tally.traffic.connected_received > 0);
+        let all_counters: Vec<_> =
+            team.primary().counters().map(|(_, counters)| counters).collect();
+        assert_eq!(all_counters.len(), 2);
+        for counters in &all_counters {
+            let lost =
+                (counters.refusals.total(), counters.counts.punts_dropped, counters.counts.no_room);
+            assert_eq!(lost, (0, 0, 0), "{counters:?}");
+            assert!(counters.traffic.connected_sent > 0 && counters.traffic.connected_received > 0);
         }
-        let secondaries = &tallies[1].uses;
+        let secondaries = &all_counters[1].uses;
         let row = &team.connections()[1];
         assert!(secondaries[&row.connection].sent > 0, "{secondaries:?}");
     }
@@ -412,7 +414,7 @@ fn secondary_workers_run_in_threads_of_their_own() {
         hosts.come_up();
         let both = |hosts: &Hosts, nth| {
             let rows = hosts.connections(nth);
-            let counts: Vec<_> = hosts.hosts[nth].tallies().map(|(_, it)| it.traffic).collect();
+            let counts: Vec<_> = hosts.hosts[nth].counters().map(|(_, it)| it.traffic).collect();
             rows.iter().any(|row| row.worker == Worker(1)) && counts[1].connected_received > 20
         };
         hosts.until("packets of secondaries", |hosts| both(hosts, 0) && both(hosts, 1));

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// What a worker has moved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct DriverCounters {
     /// Packets.
     pub traffic: Traffic,
     /// What was dropped, by reason.
@@ -28,8 +28,8 @@ pub struct Tally {
 
 impl PortDriver {
     /// What it has moved.
-    pub fn tally(&self) -> Tally {
-        Tally {
+    pub fn counters(&self) -> DriverCounters {
+        DriverCounters {
             traffic: self.netdev.traffic(),
             drops: self.netdev.drops().clone(),
             refusals: self.netdev.refusals().clone(),
