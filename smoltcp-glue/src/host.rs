@@ -22,7 +22,7 @@ use pollux_node::interface::echo::{EchoId, Outcome};
 use pollux_node::interface::port_driver::DeviceError;
 use pollux_node::interface::sending::{NotSent, destination};
 use pollux_node::interface::{self as node, PingError, WorkerPort};
-use pollux_node::port::Place;
+use pollux_node::port::PortAccess;
 use pollux_verbs::QpType;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::link_address::LinkAddress;
@@ -79,7 +79,7 @@ impl Host {
     /// unknown to others.
     pub fn new(
         now: Time,
-        place: impl Into<Place>,
+        place: impl Into<PortAccess>,
         settings: &InterfaceSettings,
         config: StackConfig,
         [seed, stack_seed]: [u64; 2],
@@ -373,7 +373,7 @@ impl Host {
     /// Hosts for as many workers as the settings say: the lead's, and the others in their order.
     pub(crate) fn crew(
         now: Time,
-        place: impl Into<Place>,
+        place: impl Into<PortAccess>,
         settings: &InterfaceSettings,
         config: &StackConfig,
         seed: impl Fn() -> u64,

@@ -1,21 +1,20 @@
-//! A port that several interfaces share, each in a partition of its own: the device, its
-//! protection domain and queue pair 1 are there once, and every interface has a [`Seat`].
+//! A port that several interfaces share, each in a partition of its own. The device, its protection
+//! domain and queue pair 1 exist once; every interface has a [`SharedPortContext`].
 //!
 //! ```text
-//!   interface --Seat--+
-//!                     +--> device: its own queue pairs, queues, buffers; events go to all
-//!   interface --Seat--+--> queue pair 1: datagrams go to whose they are
+//!   interface -- SharedPortContext --+
+//!                                    +--> device: own queue pairs, CQs, buffers; events to all
+//!   interface -- SharedPortContext --+--> queue pair 1: each MAD to one interface, or to all
 //! ```
 //!
-//! `sharing` says whose a management datagram is.
+//! `sharing` finds the interface that a MAD is for; `device` is the device that a context shows.
 //!
-//! Why a lock, where a device has none: interfaces own their way to the device, and one thread
-//! that runs them all never waits for it. An interface that is alone at its port has the device
-//! itself, and goes without ([`Place::Own`]).
-
-mod sharing;
+//! Why a lock, where a device has none: each interface owns its access to the device. One thread
+//! runs all of them, so it never waits for the lock. An interface that is alone at its port has the
+//! device itself, without a lock ([`PortAccess::Own`]).
 
 mod device;
+mod sharing;
 
 use crate::device::Opened;
 use crate::fabric::Embedded;
@@ -29,7 +28,7 @@ use pollux_verbs::time::Time;
 use pollux_verbs::*;
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::{MadHeader, Method, MgmtClass};
-use sharing::{Subscribers, asking, whose};
+use sharing::{Subscribers, addressee, asking};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Datagrams that wait for an interface, at most.
@@ -38,22 +37,22 @@ const MADS_MAX: usize = 1024;
 const EVENTS_MAX: usize = 1024;
 
 /// Where an interface is at a device.
-pub enum Place {
+pub enum PortAccess {
     /// It has the device for itself.
     Own(Opened),
     /// Others are there too.
-    Shared(Seat),
+    Shared(SharedPortContext),
 }
 
-impl From<Opened> for Place {
+impl From<Opened> for PortAccess {
     fn from(opened: Opened) -> Self {
         Self::Own(opened)
     }
 }
 
-impl From<Seat> for Place {
-    fn from(seat: Seat) -> Self {
-        Self::Shared(seat)
+impl From<SharedPortContext> for PortAccess {
+    fn from(context: SharedPortContext) -> Self {
+        Self::Shared(context)
     }
 }
 
@@ -64,7 +63,7 @@ pub struct SharedPort {
 
 /// The place of one interface at a shared port.
 #[derive(Clone)]
-pub struct Seat {
+pub struct SharedPortContext {
     inner: Arc<Mutex<Inner>>,
     number: usize,
 }
@@ -76,13 +75,13 @@ struct Inner {
     gsi: Gsi,
     /// The interfaces' partitions, in the order of their numbers.
     p_keys: Vec<PKey>,
-    seated: Vec<Seated>,
+    contexts: Vec<ContextState>,
     subscribers: Subscribers,
     fabric: Option<Arc<Embedded>>,
 }
 
 /// What an interface has to be told, and what it has made at the device.
-struct Seated {
+struct ContextState {
     mads: Queue<Envelope>,
     events: Queue<AsyncEvent>,
     objects: Objects,
@@ -94,27 +93,27 @@ impl SharedPort {
         let Opened { mut device, port, fabric } = opened;
         let pd = device.create_pd()?;
         let gsi = Gsi::new(&mut *device, pd, port)?;
-        let (p_keys, seated) = (Vec::new(), Vec::new());
+        let (p_keys, contexts) = (Vec::new(), Vec::new());
         let subscribers = Subscribers::default();
-        let inner = Inner { device, port, pd, gsi, p_keys, seated, subscribers, fabric };
+        let inner = Inner { device, port, pd, gsi, p_keys, contexts, subscribers, fabric };
         Ok(Self { inner: Arc::new(Mutex::new(inner)) })
     }
 
     /// A place for the interface of this partition; the same one for the next, once it has gone.
-    pub fn seat(&self, p_key: PKey) -> Seat {
+    pub fn context(&self, p_key: PKey) -> SharedPortContext {
         let mut inner = lock(&self.inner);
         let (mads, events) = (Queue::new(MADS_MAX), Queue::new(EVENTS_MAX));
-        let seated = Seated { mads, events, objects: Objects::default() };
+        let state = ContextState { mads, events, objects: Objects::default() };
         let known = inner.p_keys.iter().position(|known| known.partition() == p_key.partition());
         match known {
-            Some(number) => inner.seated[number] = seated,
+            Some(number) => inner.contexts[number] = state,
             None => {
                 inner.p_keys.push(p_key);
-                inner.seated.push(seated);
+                inner.contexts.push(state);
             }
         }
-        let number = known.unwrap_or(inner.seated.len() - 1);
-        Seat { inner: Arc::clone(&self.inner), number }
+        let number = known.unwrap_or(inner.contexts.len() - 1);
+        SharedPortContext { inner: Arc::clone(&self.inner), number }
     }
 }
 
@@ -134,9 +133,9 @@ impl Inner {
     }
 
     fn dispatch(&mut self, envelope: Envelope) {
-        match whose(&envelope, &self.p_keys).and_then(|number| self.seated.get_mut(number)) {
-            Some(seated) => seated.mads.push(envelope),
-            None => self.seated.iter_mut().for_each(|one| one.mads.push(envelope)),
+        match addressee(&envelope, &self.p_keys).and_then(|number| self.contexts.get_mut(number)) {
+            Some(context) => context.mads.push(envelope),
+            None => self.contexts.iter_mut().for_each(|one| one.mads.push(envelope)),
         }
     }
 
@@ -148,7 +147,7 @@ impl Inner {
                 return;
             }
             if let Some(answer) = self.subscribers.answer(number, &envelope) {
-                return self.seated[number].mads.push(answer);
+                return self.contexts[number].mads.push(answer);
             }
             if header.method != Method::REPORT_RESP {
                 header.transaction_id = asking(number, header.transaction_id);
@@ -160,9 +159,9 @@ impl Inner {
 
     fn event(&mut self, number: usize) -> Option<AsyncEvent> {
         while let Some(event) = self.device.async_event() {
-            self.seated.iter_mut().for_each(|one| one.events.push(event));
+            self.contexts.iter_mut().for_each(|one| one.events.push(event));
         }
-        self.seated[number].events.pop()
+        self.contexts[number].events.pop()
     }
 }
 
@@ -171,7 +170,7 @@ pub(crate) enum Management {
     /// By queue pair 1, which it has for itself (IBA 13.5).
     Own(Gsi),
     /// By that of the port that it shares.
-    Shared(Seat),
+    Shared(SharedPortContext),
     /// In band, where there is no queue pair 1.
     InBand(InBand),
     /// By those of another worker.
@@ -179,7 +178,7 @@ pub(crate) enum Management {
 }
 
 /// What an interface has of a device.
-pub(crate) struct Taken {
+pub(crate) struct PortResources {
     pub(crate) device: Box<dyn Device + Send>,
     pub(crate) port: u8,
     pub(crate) pd: Pd,
@@ -188,9 +187,9 @@ pub(crate) struct Taken {
     pub(crate) fabric: Option<Arc<Embedded>>,
 }
 
-impl Place {
+impl PortAccess {
     /// The device, its port, the protection domain, and its management.
-    pub(crate) fn take(self) -> Result<Taken, VerbsError> {
+    pub(crate) fn acquire(self) -> Result<PortResources, VerbsError> {
         match self {
             Self::Own(Opened { mut device, port, fabric }) => {
                 let pd = device.create_pd()?;
@@ -200,23 +199,29 @@ impl Place {
                 } else {
                     Management::InBand(InBand::new(&attributes.name, port))
                 };
-                Ok(Taken { device, port, pd, management, fabric })
+                Ok(PortResources { device, port, pd, management, fabric })
             }
-            Self::Shared(seat) => {
+            Self::Shared(context) => {
                 let (port, pd, fabric) = {
-                    let inner = lock(&seat.inner);
+                    let inner = lock(&context.inner);
                     (inner.port, inner.pd, inner.fabric.clone())
                 };
-                let device = Box::new(SharedDevice(seat.clone()));
-                Ok(Taken { device, port, pd, management: Management::Shared(seat), fabric })
+                let device = Box::new(SharedDevice(context.clone()));
+                Ok(PortResources {
+                    device,
+                    port,
+                    pd,
+                    management: Management::Shared(context),
+                    fabric,
+                })
             }
         }
     }
 }
 
-impl Taken {
+impl PortResources {
     /// What another worker has of the same device: all but management.
-    pub(crate) fn beside(
+    pub(crate) fn for_worker(
         device: &mut dyn Device,
         port: u8,
         fabric: Option<Arc<Embedded>>,
@@ -237,10 +242,10 @@ impl Management {
     ) -> Result<bool, VerbsError> {
         match self {
             Self::Own(gsi) => gsi.poll(now, device, received),
-            Self::Shared(seat) => {
-                let mut inner = lock(&seat.inner);
+            Self::Shared(context) => {
+                let mut inner = lock(&context.inner);
                 let busy = inner.poll_mads(now)?;
-                let mads = &mut inner.seated[seat.number].mads;
+                let mads = &mut inner.contexts[context.number].mads;
                 let before = received.len();
                 received.extend(std::iter::from_fn(|| mads.pop()));
                 Ok(busy || received.len() > before)
@@ -262,7 +267,7 @@ impl Management {
     ) -> Option<DatagramWay> {
         match self {
             Self::Own(gsi) => gsi.send(device, envelope),
-            Self::Shared(seat) => lock(&seat.inner).send(seat.number, envelope),
+            Self::Shared(context) => lock(&context.inner).send(context.number, envelope),
             Self::InBand(in_band) => {
                 let mtu = device.port(in_band.port()).map(|port| port.mtu);
                 return in_band.send(envelope, mtu.unwrap_or_default());
@@ -276,7 +281,7 @@ impl Management {
     pub(crate) fn unsent(&self) -> u64 {
         match self {
             Self::Own(gsi) => gsi.unsent(),
-            Self::Shared(seat) => lock(&seat.inner).gsi.unsent(),
+            Self::Shared(context) => lock(&context.inner).gsi.unsent(),
             Self::InBand(in_band) => in_band.unsent(),
             Self::Elsewhere => 0,
         }
@@ -286,7 +291,7 @@ impl Management {
     pub(crate) fn is_idle(&self) -> bool {
         match self {
             Self::Own(gsi) => gsi.is_idle(),
-            Self::Shared(seat) => lock(&seat.inner).gsi.is_idle(),
+            Self::Shared(context) => lock(&context.inner).gsi.is_idle(),
             Self::InBand(_) | Self::Elsewhere => true,
         }
     }
@@ -295,7 +300,7 @@ impl Management {
     pub(crate) fn cq(&self) -> Option<Cq> {
         match self {
             Self::Own(gsi) => Some(gsi.cq()),
-            Self::Shared(seat) => Some(lock(&seat.inner).gsi.cq()),
+            Self::Shared(context) => Some(lock(&context.inner).gsi.cq()),
             Self::InBand(_) | Self::Elsewhere => None,
         }
     }
@@ -304,7 +309,7 @@ impl Management {
     pub(crate) fn is_its_qp(&self, qp: Qp) -> bool {
         match self {
             Self::Own(gsi) => gsi.qp() == qp,
-            Self::Shared(seat) => lock(&seat.inner).gsi.qp() == qp,
+            Self::Shared(context) => lock(&context.inner).gsi.qp() == qp,
             Self::InBand(_) | Self::Elsewhere => false,
         }
     }
@@ -336,10 +341,10 @@ mod tests {
         let fabric = Embedded::start("single:1").expect("it starts");
         let opened = crate::open(&format!("soft:{}@host1", fabric.path().display()));
         let port = SharedPort::new(opened.expect("nobody is there")).expect("it has what we need");
-        let place = |p_key| Place::from(port.seat(p_key)).take().expect("it has room");
-        let (mut one, mut other) = (place(PKey::DEFAULT), place(PKey(0x8001)));
-        let make = |taken: &mut Taken| {
-            let (device, pd) = (&mut taken.device, taken.pd);
+        let access = |p_key| PortAccess::from(port.context(p_key)).acquire().expect("it has room");
+        let (mut one, mut other) = (access(PKey::DEFAULT), access(PKey(0x8001)));
+        let make = |resources: &mut PortResources| {
+            let (device, pd) = (&mut resources.device, resources.pd);
             let cq = device.create_cq(8).expect("there is room");
             let memory = Memory::private(4096).expect("there is memory");
             device.register(pd, &memory, Access::LOCAL_WRITE).expect("there is room");
@@ -369,13 +374,13 @@ mod tests {
         let sizes = |number: usize| {
             let inner = lock(&port.inner);
             let Objects { pds, regions, cqs, srqs, qps, ahs, groups } =
-                &inner.seated[number].objects;
+                &inner.contexts[number].objects;
             [pds.len(), regions.len(), cqs.len(), srqs.len(), qps.len(), ahs.len(), groups.len()]
         };
         assert_eq!((sizes(0), sizes(1)), ([0; 7], [0, 1, 1, 1, 1, 1, 0]));
         // Whoever comes next in that partition has its number.
-        let again = place(PKey::DEFAULT);
-        assert_eq!(lock(&port.inner).seated.len(), 2);
+        let again = access(PKey::DEFAULT);
+        assert_eq!(lock(&port.inner).contexts.len(), 2);
         drop((again, other));
         assert_eq!(sizes(1), [0; 7]);
     }

@@ -43,7 +43,7 @@ pub use secondary_worker::SecondaryWorker;
 pub use sockets::WorkerPort;
 
 use crate::config::{InterfaceSettings, Mode};
-use crate::port::Place;
+use crate::port::PortAccess;
 use counters::DriverCounters;
 use echo::{EchoId, Echoes, Outcome};
 use pollux_control::bounded::Queue;
@@ -104,30 +104,30 @@ impl Interface {
     /// whatever its settings say. The seed is to be unknown to others.
     pub fn new(
         now: Time,
-        place: impl Into<Place>,
+        access: impl Into<PortAccess>,
         settings: &InterfaceSettings,
         seed: u64,
     ) -> Result<Self, DeviceError> {
         let alone = InterfaceSettings { workers: 1, ..settings.clone() };
-        Self::with_workers(now, place, &alone, seed).map(|(interface, _)| interface)
+        Self::with_workers(now, access, &alone, seed).map(|(interface, _)| interface)
     }
 
     /// The same with as many workers as the settings say: the interface itself for the first, and a
     /// secondary worker for each other. A secondary worker may go to another thread.
     pub fn with_workers(
         now: Time,
-        place: impl Into<Place>,
+        access: impl Into<PortAccess>,
         settings: &InterfaceSettings,
         seed: u64,
     ) -> Result<(Self, Vec<SecondaryWorker>), DeviceError> {
         let mut rng = SeededRng::secret(seed);
         let message_bytes = (settings.mode != Mode::Ud).then_some(receive_mtu(settings));
         let terms = Terms { p_key: settings.pkey, scope: Scope::LINK_LOCAL, message_bytes };
-        let mut driver = PortDriver::new(place.into(), terms, rng.next_u64())?;
+        let mut driver = PortDriver::new(access.into(), terms, rng.next_u64())?;
         let mut workers = WorkerGroup::default();
         let secondaries = (1..settings.workers).map(|number| {
-            let whose = (Worker(number), &mut driver);
-            SecondaryWorker::join(now, &mut workers, whose, terms, rng.next_u64())
+            let worker = (Worker(number), &mut driver);
+            SecondaryWorker::join(now, &mut workers, worker, terms, rng.next_u64())
         });
         let secondaries = secondaries.collect::<Result<Vec<_>, _>>()?;
         let config = config(settings, &driver);

@@ -7,7 +7,7 @@
 use super::actions::Subject;
 use super::handles::Handles;
 use crate::fabric::Embedded;
-use crate::port::{Management, Place, Taken};
+use crate::port::{Management, PortAccess, PortResources};
 use pollux_control::interface::{
     Action, By, ConnectionKey, ConnectionNews, From, Link, Outgoing as Frame, PeerKey, PortView,
 };
@@ -61,7 +61,7 @@ pub enum DeviceError {
     /// What the device refused.
     Verbs(VerbsError),
     /// It has no place for another worker.
-    Beside(VerbsError),
+    NoWorkerContext(VerbsError),
 }
 
 impl fmt::Display for DeviceError {
@@ -69,10 +69,10 @@ impl fmt::Display for DeviceError {
         match self {
             Self::Memory(error) => error.fmt(f),
             Self::Verbs(error) => error.fmt(f),
-            Self::Beside(error) => write!(
+            Self::NoWorkerContext(error) => write!(
                 f,
-                "another worker finds no place at the device: {error}; write fewer workers = ..., \
-                 or take another device"
+                "no space at the device for another worker: {error}; lower `workers` of the \
+                 interface, or use another device"
             ),
         }
     }
@@ -200,19 +200,20 @@ pub struct Counts {
 
 impl PortDriver {
     /// All that an interface needs at a device, stopped. The seed is to be unknown to others.
-    pub fn new(place: Place, terms: Terms, seed: u64) -> Result<Self, DeviceError> {
-        Self::at(place.take()?, terms, seed)
+    pub fn new(access: PortAccess, terms: Terms, seed: u64) -> Result<Self, DeviceError> {
+        Self::at(access.acquire()?, terms, seed)
     }
 
     /// The same at the same device, for another worker: all but management.
-    pub(super) fn beside(&mut self, terms: Terms, seed: u64) -> Result<Self, DeviceError> {
-        let taken = Taken::beside(&mut *self.device, self.port, self.fabric.clone());
-        Self::at(taken.map_err(DeviceError::Beside)?, terms, seed)
+    pub(super) fn for_worker(&mut self, terms: Terms, seed: u64) -> Result<Self, DeviceError> {
+        let resources =
+            PortResources::for_worker(&mut *self.device, self.port, self.fabric.clone());
+        Self::at(resources.map_err(DeviceError::NoWorkerContext)?, terms, seed)
     }
 
-    fn at(taken: Taken, terms: Terms, seed: u64) -> Result<Self, DeviceError> {
+    fn at(resources: PortResources, terms: Terms, seed: u64) -> Result<Self, DeviceError> {
         let Terms { p_key, scope, message_bytes } = terms;
-        let Taken { mut device, port, pd, management, fabric } = taken;
+        let PortResources { mut device, port, pd, management, fabric } = resources;
         let memory =
             |buffers, bytes| PacketMemory::new(buffers, bytes).map_err(DeviceError::Memory);
         let small = memory(SMALL_BUFFERS, SMALL_BYTES)?;

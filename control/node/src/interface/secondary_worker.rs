@@ -53,7 +53,7 @@ impl SecondaryWorker {
         terms: Terms,
         seed: u64,
     ) -> Result<Self, DeviceError> {
-        let driver = primary.beside(terms, seed)?;
+        let driver = primary.for_worker(terms, seed)?;
         primary.netdev.add_sibling(driver.qpn());
         let (primary_end, end) = channel();
         let counters = Publisher::new(DriverCounters::default());

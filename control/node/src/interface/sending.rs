@@ -34,10 +34,10 @@ impl PortDriver {
             By::Datagram(way) => self.datagram(&way),
             By::Peer(key) => self.peers.get(&key).map(|known| known.route),
         };
-        let taken = route.is_some_and(|route| {
+        let is_accepted = route.is_some_and(|route| {
             self.send_by(outgoing.ether_type, &outgoing.packet, route).is_ok()
         });
-        self.counts.no_room += u64::from(!taken);
+        self.counts.no_room += u64::from(!is_accepted);
     }
 
     /// Sends a packet of the host, whose destination is its next hop; others, and those whose next

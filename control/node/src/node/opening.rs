@@ -23,7 +23,7 @@ use crate::config::InterfaceSettings;
 use crate::device::{self, OpenError, Opened};
 use crate::interface::port_driver::DeviceError;
 use crate::interface::{Interface, SecondaryWorker};
-use crate::port::{Place, SharedPort};
+use crate::port::{PortAccess, SharedPort};
 use pollux_control::interface::Worker;
 use pollux_verbs::VerbsError;
 use pollux_verbs::time::Time;
@@ -232,17 +232,17 @@ impl Site {
         // A port is opened once: whatever is left of it goes first.
         self.shared = None;
         let Some(opened) = self.open(now, device) else { return false };
-        let places = opened
+        let accesses = opened
             .map_err(|error| Outage::Missing(Arc::new(error)))
-            .and_then(|opened| self.places(opened, &here).map_err(Outage::Unusable));
+            .and_then(|opened| self.accesses(opened, &here).map_err(Outage::Unusable));
         let mut is_used = false;
-        match places {
+        match accesses {
             Err(outage) => {
                 here.iter_mut().for_each(|(_, named)| named.interface = Err(outage.clone()));
             }
-            Ok(places) => {
-                for ((name, named), place) in here.iter_mut().zip(places) {
-                    is_used |= named.set_up(now, name, place, colleagues);
+            Ok(accesses) => {
+                for ((name, named), access) in here.iter_mut().zip(accesses) {
+                    is_used |= named.set_up(now, name, access, colleagues);
                 }
             }
         }
@@ -264,8 +264,8 @@ impl Site {
         let mut busy = false;
         for (name, named) in here {
             if named.interface.is_err() && named.retry.at <= now {
-                let place = port.seat(named.settings.pkey).into();
-                busy |= named.set_up(now, name, place, colleagues);
+                let access = port.context(named.settings.pkey).into();
+                busy |= named.set_up(now, name, access, colleagues);
             }
         }
         busy
@@ -306,23 +306,29 @@ impl Site {
     }
 
     /// A place for each interface.
-    fn places(
+    fn accesses(
         &mut self,
         opened: Opened,
         here: &[(&String, &mut Named)],
-    ) -> Result<Vec<Place>, VerbsError> {
+    ) -> Result<Vec<PortAccess>, VerbsError> {
         if let [_alone] = here {
             return Ok(vec![opened.into()]);
         }
         let port = self.shared.insert(SharedPort::new(opened)?);
-        Ok(here.iter().map(|(_, named)| port.seat(named.settings.pkey).into()).collect())
+        Ok(here.iter().map(|(_, named)| port.context(named.settings.pkey).into()).collect())
     }
 }
 
 impl Named {
     /// Sets its interface up; says whether it runs now.
-    fn set_up(&mut self, now: Time, name: &str, place: Place, colleagues: &Colleagues) -> bool {
-        match Interface::with_workers(now, place, &self.settings, super::seed()) {
+    fn set_up(
+        &mut self,
+        now: Time,
+        name: &str,
+        access: PortAccess,
+        colleagues: &Colleagues,
+    ) -> bool {
+        match Interface::with_workers(now, access, &self.settings, super::seed()) {
             Ok((interface, secondaries)) => {
                 colleagues.distribute(name, secondaries);
                 self.interface = Ok(interface);
@@ -448,7 +454,7 @@ mod tests {
         let (healthy, secondaries) = (node.qpn("ib0"), node.secondaries.len());
         assert!(healthy.is_some() && secondaries == 7, "{}", node.outage("ib0"));
         for _ in 0..20 {
-            assert!(node.outage("ib1").starts_with("failed: another worker finds no place"));
+            assert!(node.outage("ib1").starts_with("failed: no space at the device for"));
             node.step(REOPEN_EVERY);
             assert_eq!((node.qpn("ib0"), node.secondaries.len()), (healthy, secondaries));
         }

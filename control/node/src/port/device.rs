@@ -1,7 +1,7 @@
 //! The device of a shared port, as one of the interfaces there has it: verbs go through a lock, and
 //! what they make is remembered, to be ended with the interface.
 
-use super::{Inner, Seat, lock};
+use super::{Inner, SharedPortContext, lock};
 use pollux_mem::Memory;
 use pollux_verbs::*;
 use pollux_wire::address::{Gid, Lid, Qpn};
@@ -38,12 +38,12 @@ impl Objects {
 
 /// The device of a shared port, as one interface has it. When it goes, so does all that was made by
 /// it: others stay at the device, and what is posted there names memory that goes as well.
-pub(super) struct SharedDevice(pub(super) Seat);
+pub(super) struct SharedDevice(pub(super) SharedPortContext);
 
 impl Drop for SharedDevice {
     fn drop(&mut self) {
-        let Inner { device, seated, .. } = &mut *lock(&self.0.inner);
-        std::mem::take(&mut seated[self.0.number].objects).end(&mut **device);
+        let Inner { device, contexts, .. } = &mut *lock(&self.0.inner);
+        std::mem::take(&mut contexts[self.0.number].objects).end(&mut **device);
     }
 }
 
@@ -66,9 +66,9 @@ macro_rules! pass_on_mut {
 macro_rules! make {
     ($($set:ident: $verb:ident($($name:ident: $kind:ty),*) -> $made:ty;)*) => {
         $(fn $verb(&mut self, $($name: $kind),*) -> Result<$made, VerbsError> {
-            let Inner { device, seated, .. } = &mut *lock(&self.0.inner);
+            let Inner { device, contexts, .. } = &mut *lock(&self.0.inner);
             let made = device.$verb($($name),*)?;
-            seated[self.0.number].objects.$set.insert(made);
+            contexts[self.0.number].objects.$set.insert(made);
             Ok(made)
         })*
     };
@@ -77,9 +77,9 @@ macro_rules! make {
 macro_rules! end {
     ($($set:ident: $verb:ident($name:ident: $kind:ty);)*) => {
         $(fn $verb(&mut self, $name: $kind) -> Result<(), VerbsError> {
-            let Inner { device, seated, .. } = &mut *lock(&self.0.inner);
+            let Inner { device, contexts, .. } = &mut *lock(&self.0.inner);
             device.$verb($name)?;
-            seated[self.0.number].objects.$set.remove(&$name);
+            contexts[self.0.number].objects.$set.remove(&$name);
             Ok(())
         })*
     };
@@ -131,23 +131,23 @@ impl Device for SharedDevice {
         memory: &Memory,
         access: Access,
     ) -> Result<MemoryRegion, VerbsError> {
-        let Inner { device, seated, .. } = &mut *lock(&self.0.inner);
+        let Inner { device, contexts, .. } = &mut *lock(&self.0.inner);
         let region = device.register(pd, memory, access)?;
-        seated[self.0.number].objects.regions.insert(region.lkey);
+        contexts[self.0.number].objects.regions.insert(region.lkey);
         Ok(region)
     }
 
     fn attach_multicast(&mut self, qp: Qp, mgid: Gid, mlid: Lid) -> Result<(), VerbsError> {
-        let Inner { device, seated, .. } = &mut *lock(&self.0.inner);
+        let Inner { device, contexts, .. } = &mut *lock(&self.0.inner);
         device.attach_multicast(qp, mgid, mlid)?;
-        seated[self.0.number].objects.groups.insert((qp, mgid, mlid));
+        contexts[self.0.number].objects.groups.insert((qp, mgid, mlid));
         Ok(())
     }
 
     fn detach_multicast(&mut self, qp: Qp, mgid: Gid, mlid: Lid) -> Result<(), VerbsError> {
-        let Inner { device, seated, .. } = &mut *lock(&self.0.inner);
+        let Inner { device, contexts, .. } = &mut *lock(&self.0.inner);
         device.detach_multicast(qp, mgid, mlid)?;
-        seated[self.0.number].objects.groups.remove(&(qp, mgid, mlid));
+        contexts[self.0.number].objects.groups.remove(&(qp, mgid, mlid));
         Ok(())
     }
 

@@ -40,7 +40,7 @@ impl Subscribers {
 
 /// The number of the interface that a datagram is for; none if it is for all. What is nobody's the
 /// first one refuses.
-pub(super) fn whose(envelope: &Envelope, p_keys: &[PKey]) -> Option<usize> {
+pub(super) fn addressee(envelope: &Envelope, p_keys: &[PKey]) -> Option<usize> {
     let in_partition =
         |p_key: PKey| p_keys.iter().position(|own| own.partition() == p_key.partition());
     let (header, _) = MadHeader::read(&envelope.mad).expect("a datagram has a header");
@@ -77,7 +77,7 @@ mod tests {
     const P_KEYS: [PKey; 3] = [PKey::DEFAULT, PKey(0x8001), PKey(0x8002)];
 
     fn from(p_key: u16, mad: [u8; MAD_LEN]) -> Option<usize> {
-        whose(&Envelope { peer: MadAddress::gsi(Lid(1), 0, PKey(p_key)), mad }, &P_KEYS)
+        addressee(&Envelope { peer: MadAddress::gsi(Lid(1), 0, PKey(p_key)), mad }, &P_KEYS)
     }
 
     fn datagram(class: MgmtClass, method: Method, transaction_id: u64) -> [u8; MAD_LEN] {

@@ -51,8 +51,8 @@ impl Hosts {
         let port = SharedPort::new(open(device).expect("the port is free")).expect("it is whole");
         for ((address, keys), seed) in interfaces.iter().zip(100..) {
             let settings = settings(device, address, keys);
-            let seat = port.seat(settings.pkey);
-            let interface = Interface::new(Time::START, seat, &settings, seed);
+            let context = port.context(settings.pkey);
+            let interface = Interface::new(Time::START, context, &settings, seed);
             hosts.hosts.push(interface.expect("it has all it needs"));
         }
         hosts

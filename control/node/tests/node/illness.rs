@@ -7,7 +7,7 @@ use pollux_control::interface::Action;
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_node::interface::WorkerPort;
 use pollux_node::interface::port_driver::{Arrived, PortDriver, Terms};
-use pollux_node::port::{Place, SharedPort};
+use pollux_node::port::{PortAccess, SharedPort};
 use pollux_verbs::time::Time;
 use pollux_verbs::{AsyncEvent, CompletionKind, CompletionStatus, VerbsError};
 use pollux_wire::address::{Qpn, Scope};
@@ -51,9 +51,9 @@ fn an_adapter_whose_management_is_not_for_programs_is_refused_with_what_to_use_i
         with(&illness, |it| it.lacks_gsi = true);
         let refusal = match is_shared {
             true => SharedPort::new(opened).err().map(|error| error.to_string()),
-            false => {
-                PortDriver::new(Place::Own(opened), TERMS, 1).err().map(|error| error.to_string())
-            }
+            false => PortDriver::new(PortAccess::Own(opened), TERMS, 1)
+                .err()
+                .map(|error| error.to_string()),
         };
         let refusal = refusal.expect("there is no interface");
         assert!(refusal.contains("no queue pair 1 for programs"), "{refusal}");

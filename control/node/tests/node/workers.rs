@@ -256,8 +256,8 @@ fn partitions_of_one_port_have_workers_each() {
         for (subnet, keys) in ["", "\npkey = 0x8001"].into_iter().enumerate() {
             let settings =
                 settings("soft:", &format!("10.0.{subnet}.{host}/24"), &format!("{TWO}{keys}"));
-            let (seat, seed) = (port.seat(settings.pkey), 10 * host as u64);
-            let opened = Interface::with_workers(Time::START, seat, &settings, seed);
+            let (context, seed) = (port.context(settings.pkey), 10 * host as u64);
+            let opened = Interface::with_workers(Time::START, context, &settings, seed);
             let (primary, team) = opened.expect("it has all it needs");
             hosts.hosts.push(primary);
             secondaries.extend(team);
