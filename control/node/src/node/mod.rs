@@ -1,35 +1,33 @@
-//! A node on the machine's clock: workers, each a thread with some of its interfaces, and the
-//! thread that answers for them all at a socket.
+//! A node on the machine's clock: worker threads, each with some interfaces of the node, and a
+//! thread that answers for all of them at a socket.
 //!
 //! ```text
-//!   thread of `Node::run`          a ring each, for questions        threads of workers
-//!   admin <- asking: `Questions` ----------------------------> `Duty`: interfaces, `report`
-//!             ^                    answers, news; a waker              |
-//!             +--------------------------------------------------------+
+//!   thread of `Node::run`              one ring each: questions       worker threads
+//!   admin <- `Questions`, `WorkerHandle` --------------------> `WorkerTask`: interfaces, `report`
+//!               ^                      answers, notices; a waker            |
+//!               +-----------------------------------------------------------+
 //! ```
 //!
-//! The thread that answers sleeps until somebody asks, a worker has something to say or a signal
-//! comes; how workers rest the configuration says ([`pollux_dataplane::engine`]). An interface may
-//! have several workers: the one that it belongs to, and secondary workers at others
-//! ([`crate::interface::SecondaryWorker`]). Secondary workers pass on only packets for control.
+//! The thread that answers sleeps until a question, a notice of a worker or a signal comes. How
+//! workers rest is configured ([`pollux_dataplane::engine`]). An interface may have several
+//! workers: the primary worker, and secondary workers in other threads
+//! ([`crate::interface::SecondaryWorker`]), which pass on only packets for control.
 
-mod asking;
-mod desk;
-mod duty;
 mod opening;
+mod questions;
 mod report;
 mod waker;
+mod worker_handle;
+mod worker_task;
 
 use crate::admin::Admin;
 use crate::config::NodeConfig;
-use asking::Questions;
-use desk::{Dealt, Desk, Shift};
-use duty::Duty;
 use opening::Interfaces;
 use pollux_dataplane::engine;
 use pollux_dataplane::engine::counts::Counts;
 use pollux_mem::region::MapError;
 use pollux_verbs::time::Time;
+use questions::Questions;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -40,44 +38,46 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::{Builder, ScopedJoinHandle, scope};
 use std::time::{Duration, Instant};
 use waker::{Woken, waker};
+use worker_handle::{Assignment, WorkerHandle, WorkerThread};
+use worker_task::WorkerTask;
 
-/// How often a device is looked for that is gone, at least.
+/// The longest pause between attempts to open a device.
 const REOPEN_EVERY: Duration = Duration::from_secs(1);
 /// The longest sleep of the thread that answers.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// News that wait for it.
-const NEWS_MAX: usize = 64;
+/// Notices that wait for it, at most.
+const NOTICES_MAX: usize = 64;
 
-/// Interfaces that run while somebody calls [`Node::run`].
+/// Interfaces that run during [`Node::run`].
 pub struct Node {
-    desks: Vec<Desk>,
-    shifts: Vec<Shift>,
+    handles: Vec<WorkerHandle>,
+    threads: Vec<WorkerThread>,
     counts: Counts,
     admin: Option<Admin>,
     questions: Questions,
-    news: Receiver<String>,
+    notices: Receiver<String>,
     woken: Woken,
     start: Instant,
 }
 
-/// Why a node does not start: one sentence, and what to do.
+/// The reason for which a node does not start.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Nobody can ask.
+    /// The socket for questions cannot be opened.
     Socket(String, io::Error),
-    /// No memory for what workers count.
+    /// No memory for the counters of workers.
     Counts(MapError),
-    /// The system gives no thread, or no socket between threads.
+    /// The system has no thread, or no socket between threads, for the node.
     System(io::Error),
 }
 
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Socket(path, error) => write!(f, "socket {path}: {error}"),
-            Self::Counts(error) => write!(f, "memory for the workers' counters: {error}"),
-            Self::System(error) => write!(f, "threads of the node: {error}"),
+            Self::Socket(path, error) => write!(f, "cannot listen at the socket {path}: {error}"),
+            Self::Counts(error) => write!(f, "no memory for the counters of workers: {error}"),
+            Self::System(error) => write!(f, "cannot start the threads of the node: {error}"),
         }
     }
 }
@@ -85,7 +85,7 @@ impl fmt::Display for StartError {
 impl std::error::Error for StartError {}
 
 impl Node {
-    /// Opens the socket. Devices are opened by the workers, when they are there.
+    /// Opens the socket. Worker threads open the devices, once these exist.
     #[expect(clippy::disallowed_methods, reason = "this is where the machine's clock comes in")]
     pub fn new(config: NodeConfig, socket: Option<&Path>) -> Result<Self, StartError> {
         let listen = |path: &Path| {
@@ -95,27 +95,27 @@ impl Node {
         let admin = socket.map(listen).transpose()?;
         let start = Instant::now();
         let now = || Time::START + start.elapsed();
-        let dealt = desk::deal(config.interfaces, &config.workers);
-        let (counts, writers) = Counts::create(dealt.len()).map_err(StartError::Counts)?;
+        let assignments = worker_handle::assign(config.interfaces, &config.workers);
+        let (counts, writers) = Counts::create(assignments.len()).map_err(StartError::Counts)?;
         let (waker, woken) = waker().map_err(StartError::System)?;
-        let (teller, news) = sync_channel(NEWS_MAX);
-        let (mut desks, mut shifts) = (Vec::new(), Vec::new());
-        let ways = opening::colleagues(dealt.len());
-        for ((dealt, counts), ways) in dealt.into_iter().zip(writers).zip(ways) {
-            let Dealt { core, interfaces, secondaries } = dealt;
+        let (notice_sender, notices) = sync_channel(NOTICES_MAX);
+        let (mut handles, mut threads) = (Vec::new(), Vec::new());
+        let channels = opening::worker_senders(assignments.len());
+        for ((assignment, counts), channels) in assignments.into_iter().zip(writers).zip(channels) {
+            let Assignment { core, interfaces, secondaries } = assignment;
             let names = interfaces.keys().cloned().chain(secondaries).collect();
             let interfaces = Interfaces::new(now(), interfaces);
-            let duty = Duty::new(interfaces, ways, teller.clone(), waker.share());
+            let task = WorkerTask::new(interfaces, channels, notice_sender.clone(), waker.share());
             let (worker, handle) = engine::worker(config.workers.idle, counts, seed());
-            desks.push(Desk::new(core, names, handle));
-            shifts.push(Shift { worker, duty, core });
+            handles.push(WorkerHandle::new(core, names, handle));
+            threads.push(WorkerThread { worker, task, core });
         }
         let questions = Questions::default();
-        Ok(Self { desks, shifts, counts, admin, questions, news, woken, start })
+        Ok(Self { handles, threads, counts, admin, questions, notices, woken, start })
     }
 
-    /// Runs until `is_over` says so, which is asked whenever something happens, also to `wake`; and
-    /// takes leave of peers and groups then. `say` hears what becomes of interfaces.
+    /// Runs until `is_over`, which is called whenever something happens, also at `wake`; then
+    /// leaves groups and ends connections. `say` gets each change of state of an interface.
     pub fn run(
         mut self,
         wake: impl AsFd,
@@ -123,42 +123,43 @@ impl Node {
         mut say: impl FnMut(&str),
     ) -> io::Result<()> {
         let start = self.start;
-        let shifts = std::mem::take(&mut self.shifts);
+        let threads = std::mem::take(&mut self.threads);
         scope(|scope| {
-            let mut threads = Vec::new();
-            for (number, shift) in shifts.into_iter().enumerate() {
-                let thread = Builder::new().name(format!("worker{number}"));
-                let thread = thread.spawn_scoped(scope, move || work(shift, start));
-                let thread = thread.inspect_err(|_| self.desks.iter().for_each(Desk::stop))?;
-                self.desks[number].begin(thread.thread());
-                threads.push(thread);
+            let mut running = Vec::new();
+            for (number, thread) in threads.into_iter().enumerate() {
+                let builder = Builder::new().name(format!("worker{number}"));
+                let spawned = builder.spawn_scoped(scope, move || work(thread, start));
+                let spawned =
+                    spawned.inspect_err(|_| self.handles.iter().for_each(WorkerHandle::stop))?;
+                self.handles[number].begin(spawned.thread());
+                running.push(spawned);
             }
-            // A worker ends before it is to only if it panics, and then the node does.
-            while !is_over() && !threads.iter().any(ScopedJoinHandle::is_finished) {
+            // A worker ends early only if it panics, and then the node ends.
+            while !is_over() && !running.iter().any(ScopedJoinHandle::is_finished) {
                 self.turn(&mut say);
                 self.sleep(wake.as_fd());
             }
-            self.desks.iter().for_each(Desk::stop);
+            self.handles.iter().for_each(WorkerHandle::stop);
             Ok::<_, io::Error>(())
         })?;
-        self.news.try_iter().for_each(|news| say(&news));
+        self.notices.try_iter().for_each(|notice| say(&notice));
         Ok(())
     }
 
-    /// Answers questions, and says what workers say.
+    /// Answers questions, and reports notices of workers.
     fn turn(&mut self, say: &mut impl FnMut(&str)) {
         self.woken.clear();
-        self.news.try_iter().for_each(|news| say(&news));
-        let Self { admin, questions, desks, counts, start, .. } = self;
+        self.notices.try_iter().for_each(|notice| say(&notice));
+        let Self { admin, questions, handles, counts, start, .. } = self;
         if let Some(admin) = admin {
             let now = Time::START + start.elapsed();
             admin.turn(now, &mut |number, question| {
-                questions.answer(number, question, desks, counts)
+                questions.answer(number, question, handles, counts)
             });
         }
     }
 
-    /// Sleeps until there may be something to answer or to say.
+    /// Sleeps until there may be a question or a notice.
     fn sleep(&self, wake: impl AsFd) {
         let now = Time::START + self.start.elapsed();
         let due = self.admin.as_ref().and_then(Admin::due);
@@ -168,19 +169,19 @@ impl Node {
         let mut fds: Vec<_> = self.admin.iter().flat_map(Admin::poll_fds).collect();
         let wake = wake.as_fd();
         fds.extend([PollFd::new(&self.woken, PollFlags::IN), PollFd::new(&wake, PollFlags::IN)]);
-        // Whatever comes of it, it looks at everything next.
+        // The next turn polls everything, so the result does not matter.
         let _ = poll(&mut fds, Timespec::try_from(left).ok().as_ref());
     }
 }
 
-/// What the thread of a worker does.
-fn work(shift: Shift, start: Instant) {
-    shift.pin();
-    let Shift { mut worker, mut duty, .. } = shift;
-    worker.run(&mut duty, || Time::START + start.elapsed());
+/// The body of a worker thread.
+fn work(thread: WorkerThread, start: Instant) {
+    thread.pin();
+    let WorkerThread { mut worker, mut task, .. } = thread;
+    worker.run(&mut task, || Time::START + start.elapsed());
 }
 
-/// Something that nobody else knows: the standard library's hashers begin with it.
+/// A secret: the seed of the standard library's hashers.
 fn seed() -> u64 {
     RandomState::new().hash_one(())
 }

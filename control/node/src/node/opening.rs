@@ -125,20 +125,20 @@ const SECONDARIES_MAX: usize = 256;
 pub(super) type NamedWorker = (String, SecondaryWorker);
 
 /// One worker's way to all of a node's, itself counted.
-pub(super) struct Colleagues {
+pub(super) struct WorkerSenders {
     own: usize,
     all: Vec<SyncSender<NamedWorker>>,
 }
 
 /// The ways of so many workers to each other, and where secondary workers arrive.
-pub(super) fn colleagues(count: usize) -> Vec<(Colleagues, Receiver<NamedWorker>)> {
+pub(super) fn worker_senders(count: usize) -> Vec<(WorkerSenders, Receiver<NamedWorker>)> {
     let (all, arrivals): (Vec<_>, Vec<_>) =
         (0..count).map(|_| sync_channel(SECONDARIES_MAX)).unzip();
-    let of = |(own, arrivals)| (Colleagues { own, all: all.clone() }, arrivals);
+    let of = |(own, arrivals)| (WorkerSenders { own, all: all.clone() }, arrivals);
     arrivals.into_iter().enumerate().map(of).collect()
 }
 
-impl Colleagues {
+impl WorkerSenders {
     /// The number, among the node's, of one of the workers of an interface of this one's.
     pub(super) fn number(&self, worker: Worker) -> usize {
         (self.own + usize::from(worker.0)) % self.all.len()
@@ -181,7 +181,7 @@ impl Interfaces {
     }
 
     /// Does what there is to do; says whether that was anything.
-    pub(super) fn step(&mut self, now: Time, colleagues: &Colleagues) -> bool {
+    pub(super) fn step(&mut self, now: Time, senders: &WorkerSenders) -> bool {
         let Self { all, sites } = self;
         let mut busy = false;
         let mut all_run = true;
@@ -191,7 +191,7 @@ impl Interfaces {
         }
         if !all_run {
             for (device, site) in sites {
-                busy |= site.step(now, device, all, colleagues);
+                busy |= site.step(now, device, all, senders);
             }
         }
         busy
@@ -222,12 +222,12 @@ impl Site {
         now: Time,
         device: &str,
         all: &mut BTreeMap<String, Named>,
-        colleagues: &Colleagues,
+        senders: &WorkerSenders,
     ) -> bool {
         let here = all.iter_mut().filter(|(_, named)| named.settings.device == device);
         let mut here: Vec<_> = here.collect();
         if here.iter().any(|(_, named)| named.interface.is_ok()) {
-            return self.set_up_beside(now, &mut here, colleagues);
+            return self.set_up_beside(now, &mut here, senders);
         }
         // A port is opened once: whatever is left of it goes first.
         self.shared = None;
@@ -242,7 +242,7 @@ impl Site {
             }
             Ok(accesses) => {
                 for ((name, named), access) in here.iter_mut().zip(accesses) {
-                    is_used |= named.set_up(now, name, access, colleagues);
+                    is_used |= named.set_up(now, name, access, senders);
                 }
             }
         }
@@ -258,14 +258,14 @@ impl Site {
         &mut self,
         now: Time,
         here: &mut [(&String, &mut Named)],
-        colleagues: &Colleagues,
+        senders: &WorkerSenders,
     ) -> bool {
         let Some(port) = &self.shared else { return false };
         let mut busy = false;
         for (name, named) in here {
             if named.interface.is_err() && named.retry.at <= now {
                 let access = port.context(named.settings.pkey).into();
-                busy |= named.set_up(now, name, access, colleagues);
+                busy |= named.set_up(now, name, access, senders);
             }
         }
         busy
@@ -326,11 +326,11 @@ impl Named {
         now: Time,
         name: &str,
         access: PortAccess,
-        colleagues: &Colleagues,
+        senders: &WorkerSenders,
     ) -> bool {
         match Interface::with_workers(now, access, &self.settings, super::seed()) {
             Ok((interface, secondaries)) => {
-                colleagues.distribute(name, secondaries);
+                senders.distribute(name, secondaries);
                 self.interface = Ok(interface);
                 self.retry.helped(now);
             }
@@ -391,7 +391,7 @@ mod tests {
     struct Alone {
         now: Time,
         interfaces: Interfaces,
-        colleagues: Colleagues,
+        senders: WorkerSenders,
         arrivals: Receiver<NamedWorker>,
         secondaries: Vec<NamedWorker>,
     }
@@ -399,16 +399,16 @@ mod tests {
     impl Alone {
         fn new(text: &str) -> Self {
             let settings = NodeConfig::read("test", text).expect("a configuration").interfaces;
-            let mut workers = colleagues(1);
-            let (colleagues, arrivals) = workers.remove(0);
+            let mut workers = worker_senders(1);
+            let (senders, arrivals) = workers.remove(0);
             let (now, secondaries) = (Time::START, Vec::new());
             let interfaces = Interfaces::new(now, settings);
-            Self { now, interfaces, colleagues, arrivals, secondaries }
+            Self { now, interfaces, senders, arrivals, secondaries }
         }
 
         fn step(&mut self, after: Duration) {
             self.now = self.now + after;
-            self.interfaces.step(self.now, &self.colleagues);
+            self.interfaces.step(self.now, &self.senders);
             self.secondaries.extend(self.arrivals.try_iter());
         }
 

@@ -1,7 +1,7 @@
 //! What a worker answers when its interfaces are asked about.
 
-use super::asking::{Answer, Unanswered};
-use super::opening::{Colleagues, Named};
+use super::opening::{Named, WorkerSenders};
+use super::questions::{Answer, Unanswered};
 use crate::admin::CONNECTIONS_MAX;
 use crate::interface::counters::DriverCounters;
 use crate::interface::echo::{EchoId, Outcome};
@@ -31,7 +31,7 @@ pub(super) struct Asked<'a> {
     pub(super) interfaces: &'a mut BTreeMap<String, Named>,
     pub(super) pings: &'a mut BTreeMap<u64, (String, EchoId)>,
     /// Who has the secondary workers of these interfaces.
-    pub(super) colleagues: &'a Colleagues,
+    pub(super) senders: &'a WorkerSenders,
 }
 
 impl Asked<'_> {
@@ -42,7 +42,7 @@ impl Asked<'_> {
             ["show", "interfaces"] => self.interfaces(now),
             ["show", "neighbors"] => self.rows(|name, one| neighbors(now, name, one)),
             ["show", "connections"] => {
-                self.rows(|name, one| connections(now, name, one, self.colleagues))
+                self.rows(|name, one| connections(now, name, one, self.senders))
             }
             ["show", "groups"] => self.rows(|name, one| groups(now, name, one)),
             ["show", "drops"] => self.rows(drops),
@@ -263,14 +263,14 @@ const fn state(state: &State) -> &'static str {
     }
 }
 
-fn connections(now: Time, name: &str, one: &Interface, colleagues: &Colleagues) -> Vec<Value> {
+fn connections(now: Time, name: &str, one: &Interface, senders: &WorkerSenders) -> Vec<Value> {
     let all_counters: Vec<_> = one.counters().map(|(_, counters)| counters).collect();
     let row = |row: ConnectionRow| {
         let counts = all_counters.iter().find_map(|it| it.uses.get(&row.connection).copied());
         let counts = counts.unwrap_or_default();
         json!({
             "interface": name,
-            "worker": colleagues.number(row.worker),
+            "worker": senders.number(row.worker),
             "peer": link(&row.peer),
             "type": row.qp_type.to_string(),
             "role": if row.role == Role::Active { "active" } else { "passive" },

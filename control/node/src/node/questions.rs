@@ -4,7 +4,7 @@
 //! first worker which has a way there. Workers hear questions when they keep house, and answer when
 //! they can: whoever asks asks again until then ([`crate::admin`]).
 
-use super::desk::Desk;
+use super::worker_handle::WorkerHandle;
 use crate::admin::CONNECTIONS_MAX;
 use pollux_dataplane::engine::counts::{Counts, WorkerCounts};
 use pollux_dataplane::engine::idle::Idle;
@@ -71,15 +71,15 @@ impl Questions {
         &mut self,
         number: u64,
         question: &str,
-        desks: &mut [Desk],
+        handles: &mut [WorkerHandle],
         counts: &Counts,
     ) -> Option<String> {
         let words: Vec<_> = question.split_whitespace().collect();
         let answer = match words[..] {
-            ["show", "workers"] => Ok(workers(desks, counts)),
-            ["idle", name] => set_idle(name, None, desks).map_err(Unanswered::No),
-            ["idle", name, worker] => set_idle(name, Some(worker), desks).map_err(Unanswered::No),
-            _ => self.ask(number, question, desks)?,
+            ["show", "workers"] => Ok(workers(handles, counts)),
+            ["idle", name] => set_idle(name, None, handles).map_err(Unanswered::No),
+            ["idle", name, worker] => set_idle(name, Some(worker), handles).map_err(Unanswered::No),
+            _ => self.ask(number, question, handles)?,
         };
         let answer = match answer {
             Ok(value) => json!({ "ok": value }),
@@ -94,7 +94,7 @@ impl Questions {
         &mut self,
         number: u64,
         question: &str,
-        desks: &mut [Desk],
+        handles: &mut [WorkerHandle],
     ) -> Option<Result<Value, Unanswered>> {
         if !self.0.contains_key(&number) {
             let is_ping = question.starts_with("ping");
@@ -109,7 +109,7 @@ impl Questions {
             self.0.insert(number, UnderWay::new(is_ping));
         }
         let under_way = self.0.get_mut(&number)?;
-        let answer = under_way.go_round(number, question, desks)?;
+        let answer = under_way.go_round(number, question, handles)?;
         self.0.remove(&number);
         Some(answer)
     }
@@ -124,13 +124,13 @@ impl UnderWay {
         &mut self,
         number: u64,
         words: &str,
-        desks: &mut [Desk],
+        handles: &mut [WorkerHandle],
     ) -> Option<Result<Value, Unanswered>> {
-        while let Some(desk) = desks.get_mut(self.worker) {
+        while let Some(handle) = handles.get_mut(self.worker) {
             let Some(answer) = &self.answer else {
                 let (sender, receiver) = sync_channel(1);
                 // One that has no room now is asked when the question is put again.
-                desk.ask(Question { number, words: words.into(), answer: sender })?;
+                handle.ask(Question { number, words: words.into(), answer: sender })?;
                 self.answer = Some(receiver);
                 continue;
             };
@@ -162,31 +162,32 @@ impl UnderWay {
 }
 
 /// How workers rest from now on: all, or the one of this number.
-fn set_idle(name: &str, worker: Option<&str>, desks: &[Desk]) -> Result<Value, String> {
+fn set_idle(name: &str, worker: Option<&str>, handles: &[WorkerHandle]) -> Result<Value, String> {
     let idle = Idle::named(name);
     let idle = idle.ok_or(format!("{name:?} is no way to rest; say poll, pause or adaptive"))?;
     let chosen = match worker {
-        None => desks,
+        None => handles,
         Some(number) => {
-            let desk = number.parse().ok().and_then(|number: usize| desks.get(number..=number));
-            desk.ok_or(format!("there is no worker {number}; `pollux show workers` has them all"))?
+            let handle = number.parse().ok().and_then(|number: usize| handles.get(number..=number));
+            handle
+                .ok_or(format!("there is no worker {number}; `pollux show workers` has them all"))?
         }
     };
-    chosen.iter().for_each(|desk| desk.set_idle(idle));
+    chosen.iter().for_each(|handle| handle.set_idle(idle));
     Ok(Value::Null)
 }
 
 /// What is known of workers without asking them: one that hangs is shown, too.
-fn workers(desks: &[Desk], counts: &Counts) -> Value {
+fn workers(handles: &[WorkerHandle], counts: &Counts) -> Value {
     let fd = counts.as_fd().as_raw_fd();
     let memory = format!("/proc/{}/fd/{fd}", std::process::id());
-    let row = |(number, (desk, counts)): (usize, (&Desk, Option<WorkerCounts>))| {
+    let row = |(number, (handle, counts)): (usize, (&WorkerHandle, Option<WorkerCounts>))| {
         let counts = counts.unwrap_or_default();
         json!({
             "worker": number,
-            "core": desk.core(),
-            "idle": desk.idle().name(),
-            "interfaces": desk.interfaces(),
+            "core": handle.core(),
+            "idle": handle.idle().name(),
+            "interfaces": handle.interfaces(),
             "breaths": counts.breaths,
             "busy_breaths": counts.busy_breaths,
             "packets": counts.packets,
@@ -196,5 +197,5 @@ fn workers(desks: &[Desk], counts: &Counts) -> Value {
             "memory": memory,
         })
     };
-    desks.iter().zip(counts.read()).enumerate().map(row).collect()
+    handles.iter().zip(counts.read()).enumerate().map(row).collect()
 }

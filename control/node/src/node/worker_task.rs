@@ -1,8 +1,8 @@
 //! The task of a worker thread: some interfaces of the node, questions about them, and secondary
 //! workers of other interfaces.
 
-use super::asking::{Answer, Question};
-use super::opening::{Colleagues, Interfaces, NamedWorker, Outage};
+use super::opening::{Interfaces, NamedWorker, Outage, WorkerSenders};
+use super::questions::{Answer, Question};
 use super::report::Asked;
 use super::waker::Waker;
 use crate::admin::CONNECTIONS_MAX;
@@ -14,57 +14,58 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
-/// How long what was accepted may take to be sent, when leave is to be taken.
+/// How long accepted packets may take to be sent at the end, before interfaces leave.
 const SEND_MAX: Duration = Duration::from_millis(500);
-/// Questions that have no answer yet, at most: all that the socket takes.
+/// Questions without an answer yet, at most: as many as the socket takes.
 const QUESTIONS_MAX: usize = CONNECTIONS_MAX;
 
-/// What one worker has to do.
-pub(super) struct Duty {
+/// The task of one worker thread.
+pub(super) struct WorkerTask {
     interfaces: Interfaces,
     /// Secondary workers of interfaces, which may be in other threads, and those to come.
     secondaries: Vec<NamedWorker>,
     arrivals: Receiver<NamedWorker>,
-    colleagues: Colleagues,
-    /// Echo requests of those who ask, by the numbers of their questions.
+    senders: WorkerSenders,
+    /// Echo requests under way, by the numbers of their questions.
     pings: BTreeMap<u64, (String, EchoId)>,
     questions: Vec<Question>,
     /// Packets at the last count, and in all. The first falls when an interface or a secondary
     /// worker ends, the second never does.
     packets: (u64, u64),
-    /// It wakes whoever sleeps there.
+    /// The armed device ends a sleep.
     is_woken: bool,
     ending: Option<Ending>,
-    news: SyncSender<String>,
+    notices: SyncSender<String>,
     waker: Waker,
 }
 
-/// How far it is with the end.
+/// The phases of the end.
 #[derive(Clone, Copy)]
 enum Ending {
     Sending { until: Time },
     Leaving,
 }
 
-impl Duty {
-    /// These interfaces. What becomes of them is told by `news`, and whoever hears that is woken.
+impl WorkerTask {
+    /// The task for these interfaces. Changes of their states go to `notices`, whose receiver is
+    /// woken.
     pub(super) fn new(
         interfaces: Interfaces,
-        (colleagues, arrivals): (Colleagues, Receiver<NamedWorker>),
-        news: SyncSender<String>,
+        (senders, arrivals): (WorkerSenders, Receiver<NamedWorker>),
+        notices: SyncSender<String>,
         waker: Waker,
     ) -> Self {
         Self {
             interfaces,
             secondaries: Vec::new(),
             arrivals,
-            colleagues,
+            senders,
             pings: BTreeMap::new(),
             questions: Vec::new(),
             packets: (0, 0),
             is_woken: false,
             ending: None,
-            news,
+            notices,
             waker,
         }
     }
@@ -73,37 +74,37 @@ impl Duty {
         self.interfaces.running()
     }
 
-    /// Tells something, if there is room for it.
-    pub(super) fn say(&self, news: String) {
-        let _ = self.news.try_send(news);
+    /// Sends a notice, if there is space for it.
+    pub(super) fn notify(&self, notice: String) {
+        let _ = self.notices.try_send(notice);
         self.waker.wake();
     }
 
-    /// Answers what can be answered by now.
+    /// Answers the questions that can be answered by now.
     fn answer(&mut self, now: Time) {
-        let Self { interfaces, pings, questions, colleagues, waker, .. } = self;
-        let mut asked = Asked { interfaces: &mut interfaces.all, pings, colleagues };
+        let Self { interfaces, pings, questions, senders, waker, .. } = self;
+        let mut asked = Asked { interfaces: &mut interfaces.all, pings, senders };
         questions.retain(|question| {
             let Some(answer) = asked.answer(now, question.number, &question.words) else {
                 return true;
             };
-            // Whoever asked may have gone.
+            // The connection of the question may be closed.
             let _ = question.answer.try_send(answer);
             waker.wake();
             false
         });
     }
 
-    /// Says what has become of interfaces, where that is not what was said last. What there is no
-    /// room for is said later.
-    fn tell(&mut self) {
+    /// Sends a notice for each interface whose state has changed since the last one. Without space
+    /// the notice is sent later.
+    fn notify_changes(&mut self) {
         for (name, named) in &mut self.interfaces.all {
-            // That it is opened first is no news.
+            // The first attempt to open it is no change.
             if matches!(named.interface, Err(Outage::Pending)) {
                 continue;
             }
             let state = named.state();
-            if state != named.said && self.news.try_send(format!("{name}: {state}")).is_ok() {
+            if state != named.said && self.notices.try_send(format!("{name}: {state}")).is_ok() {
                 named.said = state;
                 self.waker.wake();
             }
@@ -111,11 +112,11 @@ impl Duty {
     }
 }
 
-impl Work for Duty {
+impl Work for WorkerTask {
     type Command = Question;
 
     fn breathe(&mut self, now: Time) -> bool {
-        let mut busy = self.interfaces.step(now, &self.colleagues);
+        let mut busy = self.interfaces.step(now, &self.senders);
         self.secondaries.retain_mut(|(_, secondary)| {
             busy |= secondary.step(now);
             secondary.failed().is_none()
@@ -128,7 +129,7 @@ impl Work for Duty {
 
     fn keep_house(&mut self, _: Time) {
         self.secondaries.extend(self.arrivals.try_iter());
-        self.tell();
+        self.notify_changes();
     }
 
     fn packets(&mut self) -> u64 {
@@ -162,7 +163,7 @@ impl Work for Duty {
 
     fn arm(&mut self) -> bool {
         let armed = self.running().fold(true, |all, one| one.arm() & all);
-        // Nobody sleeps at two.
+        // A thread sleeps at one device only.
         let is_one = self.interfaces.have_one_device() && self.secondaries.is_empty();
         self.is_woken = armed && is_one && self.running().next().is_some();
         self.is_woken
@@ -176,7 +177,7 @@ impl Work for Duty {
         }
     }
 
-    /// What others know of us they shall not find out by silence; but nobody is waited for long.
+    /// Leaves the subnet in order, so that peers need no timeout; but for a limited time.
     fn end(&mut self, now: Time) -> bool {
         match *self.ending.get_or_insert(Ending::Sending { until: now + SEND_MAX }) {
             Ending::Sending { until } => {
@@ -186,7 +187,7 @@ impl Work for Duty {
                 }
                 false
             }
-            // Secondary workers end when their primary workers have left.
+            // Secondary workers end once their primary workers have left.
             Ending::Leaving => {
                 self.secondaries.is_empty() && self.running().all(|one| one.has_left())
             }
