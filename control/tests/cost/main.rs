@@ -19,8 +19,8 @@ mod world;
 
 use pair::{Pair, Setup};
 use pollux_control::peer::Policy;
+use pollux_counted::Counted;
 use pollux_dataplane::ipoib::Config;
-use pollux_mem::counted::Counted;
 use pollux_verbs::QpType;
 
 /// What an idle connection may cost at one end, beside its share of the receives of all and what

@@ -13,8 +13,7 @@
 //! 5. [`one_writer`], [`lease`]: words that one process writes and others only read, and how an
 //!    owner takes back what it let others copy;
 //! 6. [`memory`]: words as bytes, for what adapters and their peers may write at any time;
-//! 7. [`snapshot`]: tables that one thread publishes and others read without waiting;
-//! 8. [`counted`]: how much is allocated, for tests of what something costs.
+//! 7. [`snapshot`]: tables that one thread publishes and others read without waiting.
 //!
 //! Three rules run through all of it. Full and empty are answers, not errors. No hot operation
 //! takes a lock, a system call or an allocation. What another process writes may stop the flow but
@@ -27,7 +26,6 @@ compile_error!("pollux-mem assumes 64-bit addresses");
 
 pub mod buf;
 pub mod byte_ring;
-pub mod counted;
 pub mod counters;
 mod cursor;
 pub mod free_list;

@@ -8,7 +8,8 @@ use crate::{Finding, Tree};
 /// The longest file, without its unit tests.
 const LINES_MAX: usize = 500;
 
-/// The crates that may hold `unsafe`: the ones that share memory with a device or with threads.
+/// The crates that may hold `unsafe`: the ones that share memory with a device or with threads,
+/// and the allocator below `dataplane/mem` that tests count with.
 const UNSAFE_CRATES: [&str; 3] = ["dataplane/mem", "dataplane/ibverbs", "dataplane/mlx5"];
 
 /// Every file opens with `//!`: what it is, and why it is so.

@@ -5,7 +5,7 @@
 //! drawn from an RNG; when, the machine decides.
 
 use pollux::{Interface, Mode, Node, TcpListener, TcpStream, UdpSocket};
-use pollux_mem::counted::Counted;
+use pollux_counted::Counted;
 use pollux_node::admin::client::ask;
 use pollux_node::fabric::Embedded;
 use pollux_verbs::rng::SeededRng;

@@ -14,7 +14,7 @@ mod traffic;
 #[allow(dead_code, reason = "links of single hosts are for the limits")]
 mod world;
 
-use pollux_mem::counted::Counted;
+use pollux_counted::Counted;
 use std::time::Duration;
 
 #[global_allocator]

@@ -2,6 +2,7 @@
 //! `#[global_allocator] static MEMORY: Counted = Counted::new();`.
 //!
 //! It counts what was asked for. What the system's allocator adds to each piece it keeps to itself.
+#![allow(unsafe_code, reason = "the trait of global allocators is unsafe to implement")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
