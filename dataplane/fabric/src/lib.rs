@@ -1,8 +1,7 @@
 //! A software InfiniBand subnet that carries data as well as management.
 //!
-//! So far: the channel adapter ([`hca`]); links between two of them, or to adapters of other makes
-//! on Ethernet ([`link`]); subnets of many nodes ([`mod@subnet`]), and data on their way through
-//! them ([`net`]).
+//! So far: the channel adapter ([`hca`]); links between two of them ([`link`]); subnets of many
+//! nodes ([`mod@subnet`]), and data on their way through them ([`net`]).
 //!
 //! Read in this order:
 //!

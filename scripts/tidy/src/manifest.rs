@@ -15,9 +15,10 @@ pub struct Package<'a> {
 
 /// Who may depend on whom: upwards only, so that bytes know no protocol, and protocols no device.
 /// What a crate may use, those above it may use too, except for [`BACKENDS`].
-const DIRECTION: [(&str, &[&str]); 16] = [
+const DIRECTION: [(&str, &[&str]); 17] = [
     ("dataplane/wire", &[]),
     ("dataplane/wire/referee", &["dataplane/wire"]),
+    ("dataplane/wire/referee/roce", &["dataplane/wire/referee", BACKENDS[0]]),
     ("dataplane/mem", &[]),
     ("dataplane/mem/counted", &[]),
     ("dataplane/verbs", &["dataplane/wire", "dataplane/mem"]),

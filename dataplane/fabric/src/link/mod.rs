@@ -1,11 +1,9 @@
 //! Links between adapters: where frames travel, and who may look on or interfere.
 //!
 //! An adapter knows only [`Link`]. [`world`] joins adapters in one thread and virtual time, with
-//! [`fault`] rules and captures; [`threads`] joins two adapters in two threads; [`roce`] leads to
-//! adapters of other makes, on Ethernet.
+//! [`fault`] rules and captures; [`threads`] joins two adapters in two threads.
 
 pub mod fault;
-pub mod roce;
 pub mod threads;
 pub mod world;
 

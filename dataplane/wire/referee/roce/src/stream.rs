@@ -2,7 +2,7 @@
 //! first. QEMU's network device `stream` speaks this, and carries the frames of a virtual machine.
 
 use super::{EthernetWire, FRAME_BYTES_MAX};
-use crate::time::Time;
+use pollux_fabric::Time;
 use std::io::{ErrorKind, Read, Write};
 
 const LENGTH_BYTES: usize = 4;

@@ -1,8 +1,8 @@
 //! Every frame that crossed the wire, read by tshark.
 
 use crate::Seen;
-use pollux_fabric::link::roce::middle::Way;
 use pollux_referee::tshark::{Row, dissect_ethernet};
+use pollux_roce::middle::Way;
 use pollux_wire::capture::{FileHeader, ethernet_record};
 use pollux_wire::ethernet::EthernetHeader;
 use pollux_wire::ip::ipv4::Ipv4Packet;

@@ -1,8 +1,8 @@
 //! Wires around wires: faults by rule and seed, and captures.
 
 use super::EthernetWire;
-use crate::link::fault::{Faults, SeededRng};
-use crate::time::Time;
+use pollux_fabric::Time;
+use pollux_fabric::link::fault::{Faults, SeededRng};
 use pollux_wire::ethernet::EthernetHeader;
 use pollux_wire::roce::RocePacket;
 use std::collections::BTreeMap;

@@ -12,7 +12,7 @@
 //! Entries are made only by our own sends, so no stranger can fill the table; it has a limit, and
 //! so has what waits.
 
-use crate::time::Time;
+use pollux_fabric::Time;
 use pollux_wire::address::Gid;
 use pollux_wire::ethernet::MacAddress;
 use std::collections::BTreeMap;

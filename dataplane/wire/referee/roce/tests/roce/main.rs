@@ -13,7 +13,7 @@ use guest::Machine;
 use own::Own;
 use peer::{Duel, Side, Trial};
 use pollux_fabric::Time;
-use pollux_fabric::link::roce::middle::Way;
+use pollux_roce::middle::Way;
 use std::cell::RefCell;
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ use std::time::Instant;
 /// Frames, each with its moment and its way.
 type Seen = Rc<RefCell<Vec<(Time, Way, Vec<u8>)>>>;
 
-fn tap(seen: &Seen) -> pollux_fabric::link::roce::middle::FrameTap {
+fn tap(seen: &Seen) -> pollux_roce::middle::FrameTap {
     let seen = Rc::clone(seen);
     Box::new(move |now, way, frame: &[u8]| seen.borrow_mut().push((now, way, frame.to_vec())))
 }

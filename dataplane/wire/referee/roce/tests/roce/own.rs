@@ -2,11 +2,11 @@
 
 use crate::peer::Peer;
 use pollux_fabric::link::fault::Faults;
-use pollux_fabric::link::roce::RoceLink;
-use pollux_fabric::link::roce::middle::{Faulty, FrameTap, Tapped, Way};
-use pollux_fabric::link::roce::station::Station;
-use pollux_fabric::link::roce::stream::StreamWire;
 use pollux_fabric::{Adapter, Port, SoftDevice, Time};
+use pollux_roce::RoceLink;
+use pollux_roce::middle::{Faulty, FrameTap, Tapped, Way};
+use pollux_roce::station::Station;
+use pollux_roce::stream::StreamWire;
 use pollux_verbs::end::End;
 use pollux_verbs::end::line::{Command, Reply};
 use pollux_wire::address::Gid;

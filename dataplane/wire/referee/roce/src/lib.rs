@@ -9,17 +9,18 @@
 //!               |
 //!             Faulty -- Tapped -- StreamWire ~~~ whoever is on the Ethernet
 //! ```
+#![forbid(unsafe_code)]
 
 pub mod middle;
 pub mod neighbors;
 pub mod station;
 pub mod stream;
 
-use super::Link;
-use super::threads::Clock;
-use crate::hca::Adapter;
-use crate::lend::Lender;
-use crate::time::Time;
+use pollux_fabric::Adapter;
+use pollux_fabric::Lender;
+use pollux_fabric::Time;
+use pollux_fabric::link::Link;
+use pollux_fabric::link::threads::Clock;
 use pollux_wire::ethernet::EthernetHeader;
 use pollux_wire::roce::IP_LEN_MAX;
 use station::Station;

@@ -7,7 +7,7 @@
 
 use super::FRAME_BYTES_MAX;
 use super::neighbors::{Lookup, Neighbors, Question};
-use crate::time::Time;
+use pollux_fabric::Time;
 use pollux_wire::WireError;
 use pollux_wire::address::Gid;
 use pollux_wire::ethernet::{EthernetHeader, MacAddress};
