@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// How long the other end may take to come up.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// One end of the stream.
 pub struct Exchange {
@@ -21,7 +21,7 @@ pub struct Exchange {
 impl Exchange {
     /// This end of it.
     pub fn new(stream: UnixStream) -> io::Result<Self> {
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         Ok(Self { stream: BufReader::new(stream) })
     }
 
@@ -38,7 +38,7 @@ impl Exchange {
             Ok(0) => Err(PerfError::OtherEnd("it has ended".into())),
             Ok(_) => serde_json::from_str(&line)
                 .map_err(|error| PerfError::OtherEnd(format!("it says {line:?}: {error}"))),
-            Err(_) => Err(PerfError::OtherEnd(format!("it is silent for {PATIENCE:?}"))),
+            Err(_) => Err(PerfError::OtherEnd(format!("it is silent for {TIMEOUT:?}"))),
         }
     }
 

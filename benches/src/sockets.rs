@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const PORT: u16 = 7000;
 /// How long an answer is waited for before the question is asked again, while ways are made.
-const PATIENCE: Duration = Duration::from_millis(200);
+const TIMEOUT: Duration = Duration::from_millis(200);
 /// Times that something is tried again.
 const TRIES_MAX: u32 = 100;
 /// Reads in vain before who answers asks whether all is over.
@@ -150,7 +150,7 @@ fn ask_datagrams(
 /// datagram that only a connection carries shows that there is one.
 fn make_way(plan: &Plan, socket: &UdpSocket, buffer: &mut [u8]) -> Result<(), PerfError> {
     let first = vec![1; if plan.transport == Transport::Ud { 1 } else { LONGER_THAN_DATAGRAMS }];
-    socket.set_read_timeout(Some(PATIENCE));
+    socket.set_read_timeout(Some(TIMEOUT));
     let answered = (0..TRIES_MAX).any(|_| {
         let _ = socket.send_to(&first, at(Side::Answers));
         socket.recv_from(buffer).is_ok()

@@ -25,7 +25,7 @@ const BATCH: usize = 32;
 /// What each socket hears.
 const NUMBERS: u64 = 10;
 /// How long a batch may take. Datagrams may be lost.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 #[expect(clippy::disallowed_methods, reason = "nobody waits for ever")]
 fn main() -> Ended {
@@ -59,7 +59,7 @@ fn main() -> Ended {
             }
             let mut missing = batch.len();
             let begun = Instant::now();
-            while missing > 0 && begun.elapsed() < PATIENCE {
+            while missing > 0 && begun.elapsed() < TIMEOUT {
                 speaks.step();
                 hears.step();
                 for (socket, sum) in &mut sums {

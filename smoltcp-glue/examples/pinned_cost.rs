@@ -22,7 +22,7 @@ const WHILE: Duration = Duration::from_millis(100);
 
 fn setup(host: u8) -> Setup {
     let setup = Node::open("soft:").expect("a device").interface("ib0").mode(Mode::Rc);
-    setup.address(&format!("10.0.0.{host}/24")).patience(Duration::from_secs(30))
+    setup.address(&format!("10.0.0.{host}/24")).timeout(Duration::from_secs(30))
 }
 
 const fn at(host: u8, port: u16) -> SocketAddr {

@@ -155,10 +155,10 @@ impl Host {
         now: Time,
         to: IpAddr,
         bytes: usize,
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<EchoId> {
         let lead = self.node.lead().ok_or(io::ErrorKind::Unsupported)?;
-        let asked = lead.ping(now, to, bytes, patience);
+        let asked = lead.ping(now, to, bytes, timeout);
         asked.map_err(|why| match why {
             PingError::TooMany => io::ErrorKind::QuotaExceeded.into(),
             PingError::TooLong => io::ErrorKind::InvalidInput.into(),

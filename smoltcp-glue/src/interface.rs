@@ -43,15 +43,15 @@ pub(crate) struct Clock {
     start: Instant,
 }
 
-/// How long a call waits.
+/// The timeout of a blocking call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// Not at all.
-    None,
-    /// So long.
-    For(Duration),
-    /// For ever.
-    Endless,
+pub(crate) enum CallTimeout {
+    /// Non-blocking: the call returns `WouldBlock` instead of waiting.
+    Immediate,
+    /// The call returns `TimedOut` after this time.
+    After(Duration),
+    /// The call waits indefinitely.
+    Never,
 }
 
 impl Interface {
@@ -59,23 +59,23 @@ impl Interface {
         opened: Opened,
         settings: &InterfaceSettings,
         config: StackConfig,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Self, UpError> {
         let clock = Clock::begin();
         let host = Host::new(Time::START, opened, settings, config, [seed(), seed()])
             .map_err(UpError::Device)?;
         let interface = Self { inner: Rc::new(RefCell::new(host)), clock };
-        interface.wait_until_up(settings, patience)?;
+        interface.wait_until_up(settings, timeout)?;
         Ok(interface)
     }
 
     fn wait_until_up(
         &self,
         settings: &InterfaceSettings,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<(), UpError> {
-        let up =
-            self.wait(Patience::For(patience), |inner, _| Ok(inner.is_up(settings).then_some(())));
+        let up = self
+            .wait(CallTimeout::After(timeout), |inner, _| Ok(inner.is_up(settings).then_some(())));
         up.map_err(|_| self.inner.borrow().not_up())
     }
 
@@ -108,7 +108,7 @@ impl Interface {
     /// A connection, once the peer has agreed to it. A peer that says nothing is given up after
     /// three minutes ([`crate::stack::TcpConfig`]).
     pub fn tcp_connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
-        self.tcp_connect_within(to, Patience::Endless)
+        self.tcp_connect_within(to, CallTimeout::Never)
     }
 
     /// The same, if the peer agrees in so short a time.
@@ -117,16 +117,16 @@ impl Interface {
         to: impl ToSocketAddrs,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
-        self.tcp_connect_within(to, Patience::For(timeout))
+        self.tcp_connect_within(to, CallTimeout::After(timeout))
     }
 
     fn tcp_connect_within(
         &self,
         to: impl ToSocketAddrs,
-        patience: Patience,
+        timeout: CallTimeout,
     ) -> io::Result<TcpStream> {
         let stream = self.tcp_begin(to)?;
-        stream.wait_until_open(patience)?;
+        stream.wait_until_open(timeout)?;
         Ok(stream)
     }
 
@@ -143,9 +143,9 @@ impl Interface {
 
     /// Asks a node for an echo of so many bytes, and says how long that took. The first may be
     /// slow: a neighbor has to be resolved, and perhaps to be connected to.
-    pub fn ping(&self, to: IpAddr, bytes: usize, patience: Duration) -> io::Result<Duration> {
-        let id = self.with(|inner, now| inner.begin_ping(now, to, bytes, patience))?;
-        self.wait(Patience::Endless, |inner, _| inner.ping_outcome(id).transpose())
+    pub fn ping(&self, to: IpAddr, bytes: usize, timeout: Duration) -> io::Result<Duration> {
+        let id = self.with(|inner, now| inner.begin_ping(now, to, bytes, timeout))?;
+        self.wait(CallTimeout::Never, |inner, _| inner.ping_outcome(id).transpose())
     }
 
     /// Neighbors that packets can be sent to now, and how they go.
@@ -161,7 +161,7 @@ impl Interface {
     /// Asks until there is an answer, and serves all sockets meanwhile.
     pub(crate) fn wait<R>(
         &self,
-        patience: Patience,
+        timeout: CallTimeout,
         mut ask: impl FnMut(&mut Host, Time) -> io::Result<Option<R>>,
     ) -> io::Result<R> {
         let mut inner = self.inner.borrow_mut();
@@ -177,9 +177,9 @@ impl Interface {
                 return answer;
             }
             if let Some(was_busy) = was_busy {
-                match patience {
-                    Patience::None => return Err(io::ErrorKind::WouldBlock.into()),
-                    Patience::For(patience) if now >= begun + patience => {
+                match timeout {
+                    CallTimeout::Immediate => return Err(io::ErrorKind::WouldBlock.into()),
+                    CallTimeout::After(timeout) if now >= begun + timeout => {
                         return Err(io::ErrorKind::TimedOut.into());
                     }
                     _ if was_busy => {}

@@ -32,7 +32,7 @@ pub struct Setup {
     wrong: Option<Wrong>,
     /// The longest packet, whatever limits say.
     mtu_max: u32,
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// What is wrong with it already.
@@ -76,7 +76,7 @@ impl Node {
     /// default partition, with datagrams only, and the name is yours to choose. Each opens its
     /// device for itself, so of several at one port only one can be up.
     pub fn interface(&self, name: &str) -> Setup {
-        let (stack, patience) = (StackConfig::default(), Duration::from_secs(10));
+        let (stack, timeout) = (StackConfig::default(), Duration::from_secs(10));
         let (device, known) = match &self.plan {
             Plan::Device(device) => (device.clone(), None),
             Plan::File { config, .. } => (String::new(), config.interfaces.get(name)),
@@ -102,7 +102,7 @@ impl Node {
             ipv6: true,
         });
         let stack = StackConfig { mtu: settings.mtu, ..stack };
-        Setup { mtu_max: settings.mtu, settings, stack, wrong, patience }
+        Setup { mtu_max: settings.mtu, settings, stack, wrong, timeout }
     }
 }
 
@@ -154,8 +154,8 @@ impl Setup {
 
     /// How long to wait for it to come up.
     #[must_use]
-    pub const fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
@@ -165,7 +165,7 @@ impl Setup {
             Some(wrong) => Err(wrong.into()),
             None => {
                 let opened = pollux_node::open(&self.settings.device).map_err(UpError::Open)?;
-                Interface::open(opened, &self.settings, self.stack, self.patience)
+                Interface::open(opened, &self.settings, self.stack, self.timeout)
             }
         }
     }
@@ -192,7 +192,7 @@ impl Setup {
                     opened,
                     settings: self.settings,
                     stack: self.stack,
-                    patience: self.patience,
+                    timeout: self.timeout,
                     config,
                 };
                 pinned::Interface::open(plan)

@@ -1,6 +1,6 @@
 //! Listeners and connections of TCP, in the manner of `std::net`.
 
-use crate::interface::{Interface, Patience};
+use crate::interface::{CallTimeout, Interface};
 use crate::stack::{ListenerId, TcpError, TcpId};
 use std::cell::Cell;
 use std::io::{self, Read, Write};
@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct TcpListener {
     interface: Interface,
     id: ListenerId,
-    patience: Cell<Patience>,
+    timeout: Cell<CallTimeout>,
 }
 
 /// A connection. It is closed when it is dropped; what was written before still goes out while the
@@ -19,14 +19,14 @@ pub struct TcpListener {
 pub struct TcpStream {
     interface: Interface,
     id: TcpId,
-    read_patience: Cell<Patience>,
-    write_patience: Cell<Patience>,
+    read_timeout: Cell<CallTimeout>,
+    write_timeout: Cell<CallTimeout>,
     lingers: Cell<bool>,
 }
 
 impl TcpListener {
     pub(crate) const fn new(interface: Interface, id: ListenerId) -> Self {
-        Self { interface, id, patience: Cell::new(Patience::Endless) }
+        Self { interface, id, timeout: Cell::new(CallTimeout::Never) }
     }
 
     /// Where it listens.
@@ -37,13 +37,13 @@ impl TcpListener {
 
     /// Whether [`TcpListener::accept`] does not wait, and says `WouldBlock` where it would.
     pub fn set_nonblocking(&self, is_nonblocking: bool) {
-        let patience = if is_nonblocking { Patience::None } else { Patience::Endless };
-        self.patience.set(patience);
+        let timeout = if is_nonblocking { CallTimeout::Immediate } else { CallTimeout::Never };
+        self.timeout.set(timeout);
     }
 
     /// How long [`TcpListener::accept`] waits: for ever without a time.
     pub fn set_timeout(&self, timeout: Option<Duration>) {
-        self.patience.set(timeout.map_or(Patience::Endless, Patience::For));
+        self.timeout.set(timeout.map_or(CallTimeout::Never, CallTimeout::After));
     }
 
     /// Whether [`TcpListener::accept`] would not wait now. It serves nobody: whoever asks many
@@ -54,7 +54,7 @@ impl TcpListener {
 
     /// The connection that has waited longest, and its peer.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        let (id, peer) = self.interface.wait(self.patience.get(), |inner, _| {
+        let (id, peer) = self.interface.wait(self.timeout.get(), |inner, _| {
             let Some(id) = inner.stack.tcp_accept(self.id)? else { return Ok(None) };
             Ok(inner.stack.tcp_addresses(id).map(|(_, peer)| (id, peer)))
         })?;
@@ -81,15 +81,14 @@ impl TcpStream {
         Self {
             interface,
             id,
-            read_patience: Cell::new(Patience::Endless),
-            write_patience: Cell::new(Patience::Endless),
+            read_timeout: Cell::new(CallTimeout::Never),
+            write_timeout: Cell::new(CallTimeout::Never),
             lingers: Cell::new(true),
         }
     }
 
-    pub(crate) fn wait_until_open(&self, patience: Patience) -> io::Result<()> {
-        self.interface
-            .wait(patience, |inner, _| Ok(inner.stack.tcp_is_open(self.id)?.then_some(())))
+    pub(crate) fn wait_until_open(&self, timeout: CallTimeout) -> io::Result<()> {
+        self.interface.wait(timeout, |inner, _| Ok(inner.stack.tcp_is_open(self.id)?.then_some(())))
     }
 
     /// Our end.
@@ -115,19 +114,19 @@ impl TcpStream {
 
     /// How long reading waits: for ever without a time.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) {
-        self.read_patience.set(timeout.map_or(Patience::Endless, Patience::For));
+        self.read_timeout.set(timeout.map_or(CallTimeout::Never, CallTimeout::After));
     }
 
     /// How long writing waits for room: for ever without a time.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) {
-        self.write_patience.set(timeout.map_or(Patience::Endless, Patience::For));
+        self.write_timeout.set(timeout.map_or(CallTimeout::Never, CallTimeout::After));
     }
 
     /// Whether neither waits, and both say `WouldBlock` where they would.
     pub fn set_nonblocking(&self, is_nonblocking: bool) {
-        let patience = if is_nonblocking { Patience::None } else { Patience::Endless };
-        self.read_patience.set(patience);
-        self.write_patience.set(patience);
+        let timeout = if is_nonblocking { CallTimeout::Immediate } else { CallTimeout::Never };
+        self.read_timeout.set(timeout);
+        self.write_timeout.set(timeout);
     }
 
     /// Whether what was written is still brought to the peer after the connection is dropped, which
@@ -154,7 +153,7 @@ impl TcpStream {
         if how == Shutdown::Read {
             return Ok(());
         }
-        self.interface.wait(self.write_patience.get(), |inner, now| {
+        self.interface.wait(self.write_timeout.get(), |inner, now| {
             // What is not open yet would never be.
             if inner.stack.tcp_is_open(self.id) == Ok(false) {
                 return Ok(None);
@@ -167,19 +166,19 @@ impl TcpStream {
 impl Read for &TcpStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.interface
-            .wait(self.read_patience.get(), |inner, _| Ok(inner.stack.tcp_recv(self.id, buffer)?))
+            .wait(self.read_timeout.get(), |inner, _| Ok(inner.stack.tcp_recv(self.id, buffer)?))
     }
 }
 
 impl Write for &TcpStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.interface
-            .wait(self.write_patience.get(), |inner, _| Ok(inner.stack.tcp_send(self.id, bytes)?))
+            .wait(self.write_timeout.get(), |inner, _| Ok(inner.stack.tcp_send(self.id, bytes)?))
     }
 
     /// Waits until the peer has acknowledged all.
     fn flush(&mut self) -> io::Result<()> {
-        self.interface.wait(self.write_patience.get(), |inner, _| {
+        self.interface.wait(self.write_timeout.get(), |inner, _| {
             match inner.stack.tcp_unacknowledged(self.id) {
                 0 => Ok(Some(())),
                 _ => Ok(inner.stack.tcp_is_open(self.id).map(|_| None)?),

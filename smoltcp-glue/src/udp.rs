@@ -1,7 +1,7 @@
 //! UDP sockets, in the manner of `std::net`.
 
 use crate::host::Host;
-use crate::interface::{Interface, Patience, named};
+use crate::interface::{CallTimeout, Interface, named};
 use crate::stack::{UdpError, UdpId, UdpReceived};
 use pollux_verbs::time::Time;
 use std::cell::Cell;
@@ -13,7 +13,7 @@ use std::time::Duration;
 pub struct UdpSocket {
     interface: Interface,
     id: UdpId,
-    patience: Cell<Patience>,
+    timeout: Cell<CallTimeout>,
 }
 
 /// One datagram of a batch that is received.
@@ -27,7 +27,7 @@ pub struct UdpSlot<'a> {
 
 impl UdpSocket {
     pub(crate) const fn new(interface: Interface, id: UdpId) -> Self {
-        Self { interface, id, patience: Cell::new(Patience::Endless) }
+        Self { interface, id, timeout: Cell::new(CallTimeout::Never) }
     }
 
     /// Where it is bound.
@@ -44,13 +44,13 @@ impl UdpSocket {
 
     /// How long receiving waits: for ever without a time.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) {
-        self.patience.set(timeout.map_or(Patience::Endless, Patience::For));
+        self.timeout.set(timeout.map_or(CallTimeout::Never, CallTimeout::After));
     }
 
     /// Whether receiving does not wait at all, and says `WouldBlock` where it would.
     pub fn set_nonblocking(&self, is_nonblocking: bool) {
-        let patience = if is_nonblocking { Patience::None } else { Patience::Endless };
-        self.patience.set(patience);
+        let timeout = if is_nonblocking { CallTimeout::Immediate } else { CallTimeout::Never };
+        self.timeout.set(timeout);
     }
 
     /// Sends a datagram, and waits for room as long as receiving waits for one to come.
@@ -67,7 +67,7 @@ impl UdpSocket {
     /// Sends datagrams, which leave together; says how many there was room for, and waits only if
     /// there is none for the first. An error is the first one's.
     pub fn send_batch(&self, batch: &[(&[u8], SocketAddr)]) -> io::Result<usize> {
-        self.interface.wait(self.patience.get(), |inner, now| {
+        self.interface.wait(self.timeout.get(), |inner, now| {
             for (sent, (payload, to)) in batch.iter().enumerate() {
                 match inner.udp_send(now, self.id, *to, payload) {
                     Ok(()) => {}
@@ -90,14 +90,14 @@ impl UdpSocket {
     pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let received = self
             .interface
-            .wait(self.patience.get(), |inner, _| Ok(inner.stack.udp_recv(self.id, buffer)?))?;
+            .wait(self.timeout.get(), |inner, _| Ok(inner.stack.udp_recv(self.id, buffer)?))?;
         Ok((received.len, received.from))
     }
 
     /// Waits for a datagram and receives as many as there are, up to one for each slot; says how
     /// many.
     pub fn recv_batch(&self, slots: &mut [UdpSlot<'_>]) -> io::Result<usize> {
-        self.interface.wait(self.patience.get(), |inner, _| {
+        self.interface.wait(self.timeout.get(), |inner, _| {
             let mut count = 0;
             for slot in &mut *slots {
                 slot.received = match inner.stack.udp_recv(self.id, slot.buffer) {

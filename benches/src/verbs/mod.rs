@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const WINDOW: u64 = 256;
 const RECEIVES: usize = 512;
 /// How long an answer is waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Looks in vain before the end that drains asks whether all is over.
 const LOOKS_IDLE: u32 = 20_000;
 /// From this length on, messages are posted in small batches.
@@ -61,10 +61,10 @@ fn ask<D: Device + ?Sized>(plan: &Plan, end: &mut End<D>) -> Result<Outcome, Per
     let latency = ping_pong(plan.duration, plan.per_second, || {
         end.send(plan.bytes)?;
         let mut asked = None;
-        let mut is_lost = || asked.get_or_insert_with(Instant::now).elapsed() > PATIENCE;
+        let mut is_lost = || asked.get_or_insert_with(Instant::now).elapsed() > TIMEOUT;
         match end.wait(&mut is_lost)? {
             true => end.recv(room(plan)),
-            false => Err(PerfError::OtherEnd(format!("no answer for {PATIENCE:?}"))),
+            false => Err(PerfError::OtherEnd(format!("no answer for {TIMEOUT:?}"))),
         }
     })?;
     Ok(Outcome::Latency(latency))

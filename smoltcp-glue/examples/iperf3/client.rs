@@ -1,6 +1,6 @@
 //! The end that says what is to be tested.
 
-use super::control::{Control, PATIENCE, wrong};
+use super::control::{Control, TIMEOUT, wrong};
 use super::report::Report;
 use super::stream::{Socket, Stream};
 use super::wire::{COOKIE_LEN, Count, HELLO, Protocol, State, Test, WELCOME};
@@ -81,7 +81,7 @@ fn greet(interface: &Interface, server: SocketAddr) -> io::Result<Socket> {
     let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = interface.udp_bind(any)?;
     socket.connect(server)?;
-    socket.set_read_timeout(Some(PATIENCE));
+    socket.set_read_timeout(Some(TIMEOUT));
     socket.send(&HELLO)?;
     let mut welcome = [0; WELCOME.len()];
     let (len, _) = socket.recv_from(&mut welcome)?;

@@ -7,14 +7,14 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::time::Duration;
 
 /// How long an answer may take.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub struct Control(TcpStream);
 
 impl Control {
     pub fn new(stream: TcpStream) -> Self {
-        stream.set_read_timeout(Some(PATIENCE));
-        stream.set_write_timeout(Some(PATIENCE));
+        stream.set_read_timeout(Some(TIMEOUT));
+        stream.set_write_timeout(Some(TIMEOUT));
         Self(stream)
     }
 
@@ -70,7 +70,7 @@ impl Control {
 /// The cookie that a connection begins with.
 pub fn cookie(stream: &mut TcpStream) -> io::Result<[u8; COOKIE_LEN]> {
     let mut cookie = [0; COOKIE_LEN];
-    stream.set_read_timeout(Some(PATIENCE));
+    stream.set_read_timeout(Some(TIMEOUT));
     stream.read_exact(&mut cookie)?;
     Ok(cookie)
 }

@@ -1,6 +1,6 @@
 //! The end that does what it is asked for, one test after the other.
 
-use super::control::{Control, PATIENCE, cookie, wrong};
+use super::control::{Control, TIMEOUT, cookie, wrong};
 use super::report::Report;
 use super::stream::{Socket, Stream};
 use super::wire::{COOKIE_LEN, Count, HELLO, Protocol, State, Test, WELCOME};
@@ -55,7 +55,7 @@ impl Server {
     /// The connection with the same cookie.
     fn tcp(&self, control: &mut Control, expected: [u8; COOKIE_LEN]) -> io::Result<Socket> {
         control.say(State::CreateStreams)?;
-        self.listener.set_timeout(Some(PATIENCE));
+        self.listener.set_timeout(Some(TIMEOUT));
         loop {
             let (mut stream, _) = self.listener.accept()?;
             if cookie(&mut stream)? == expected {
@@ -68,7 +68,7 @@ impl Server {
     /// Whoever greets us.
     fn udp(&self, control: &mut Control) -> io::Result<Socket> {
         let socket: UdpSocket = self.interface.udp_bind(self.at)?;
-        socket.set_read_timeout(Some(PATIENCE));
+        socket.set_read_timeout(Some(TIMEOUT));
         control.say(State::CreateStreams)?;
         let mut hello = [0; HELLO.len()];
         let (len, client) = socket.recv_from(&mut hello)?;

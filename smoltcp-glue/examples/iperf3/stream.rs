@@ -1,6 +1,6 @@
 //! One end of the stream that is measured: it sends at a rate, or counts what comes.
 
-use super::control::PATIENCE;
+use super::control::TIMEOUT;
 use super::wire::{Amount, Count, Test, stamp, stamped};
 use pollux::{Interface, TcpStream, UdpSocket};
 use std::io::{self, ErrorKind, Read, Write};
@@ -139,7 +139,7 @@ impl Stream {
     /// Waits until the other end has acknowledged all.
     pub fn flush(&mut self) -> io::Result<()> {
         let Socket::Tcp(stream) = &mut self.socket else { return Ok(()) };
-        stream.set_write_timeout(Some(PATIENCE));
+        stream.set_write_timeout(Some(TIMEOUT));
         stream.flush()
     }
 
@@ -160,7 +160,7 @@ impl Stream {
             }
             return Ok(());
         }
-        let end = clock() + PATIENCE;
+        let end = clock() + TIMEOUT;
         while !self.is_over && bytes.is_none_or(|bytes| self.count.bytes < bytes) {
             if clock() > end {
                 return Err(ErrorKind::TimedOut.into());

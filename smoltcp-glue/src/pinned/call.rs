@@ -3,7 +3,7 @@
 use super::bell::Bell;
 use super::waiters::Waiters;
 use super::worker::Worker;
-use crate::interface::Patience;
+use crate::interface::CallTimeout;
 use pollux_verbs::time::Time;
 use std::future::Future;
 use std::io;
@@ -57,7 +57,7 @@ impl<R: Send + 'static> Asked<R> {
     }
 
     pub(super) fn wait(self) -> io::Result<R> {
-        self.slip.waiters.wait(Patience::Endless, || self.look())
+        self.slip.waiters.wait(CallTimeout::Never, || self.look())
     }
 }
 

@@ -6,7 +6,7 @@
 use super::bell::Rope;
 use super::tcp::TcpStream;
 use super::waiters::Waiters;
-use super::{Hold, SharedPatience};
+use super::{Hold, SharedTimeout};
 use pollux_mem::spsc;
 use std::future::poll_fn;
 use std::io;
@@ -22,7 +22,7 @@ pub struct TcpListener {
     arrived: Mutex<Arrived>,
     accepters: Arc<Waiters>,
     local: SocketAddr,
-    patience: SharedPatience,
+    timeout: SharedTimeout,
 }
 
 /// What it has at one worker, who hears by it no more when it goes.
@@ -80,7 +80,7 @@ impl TcpListener {
     ) -> Self {
         let (ears, queues) = heard.into_iter().unzip();
         let arrived = Mutex::new(Arrived { queues, turn: 0 });
-        Self { ears, arrived, accepters, local, patience: SharedPatience::default() }
+        Self { ears, arrived, accepters, local, timeout: SharedTimeout::default() }
     }
 
     /// Where it listens.
@@ -90,12 +90,12 @@ impl TcpListener {
 
     /// Whether [`TcpListener::accept`] does not wait, and says `WouldBlock` where it would.
     pub fn set_nonblocking(&self, is_nonblocking: bool) {
-        self.patience.set_nonblocking(is_nonblocking);
+        self.timeout.set_nonblocking(is_nonblocking);
     }
 
     /// How long [`TcpListener::accept`] waits: for ever without a time.
     pub fn set_timeout(&self, timeout: Option<Duration>) {
-        self.patience.set_timeout(timeout);
+        self.timeout.set_timeout(timeout);
     }
 
     /// Whether [`TcpListener::accept`] would not wait now.
@@ -106,7 +106,7 @@ impl TcpListener {
     /// The connection that has waited longest, and its peer; of several workers', that of the one
     /// whose turn it is.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        self.accepters.wait(self.patience.get(), || self.try_accept())
+        self.accepters.wait(self.timeout.get(), || self.try_accept())
     }
 
     /// As [`TcpListener::accept`], for a task.

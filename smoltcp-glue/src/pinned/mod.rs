@@ -97,7 +97,7 @@ pub use udp::UdpSocket;
 use crate::error::UpError;
 use crate::handing::HandedCounts;
 use crate::host::Neighbor;
-use crate::interface::{Patience, named};
+use crate::interface::{CallTimeout, named};
 use bell::Bell;
 use call::Asked;
 use crew::Crew;
@@ -264,23 +264,23 @@ impl Interface {
             turn: AtomicUsize::new(0),
             threads: Mutex::default(),
         });
-        let patience = plan.patience;
+        let timeout = plan.timeout;
         opening::start(&alive, plan, (heard, others_heard))?;
         let interface = Self { alive };
-        interface.wait_for_hands(patience)?;
+        interface.wait_for_hands(timeout)?;
         Ok(interface)
     }
 
     /// Waits until all workers know what addresses there are.
     #[expect(clippy::disallowed_methods, reason = "a timeout is by the machine's clock")]
-    fn wait_for_hands(&self, patience: Duration) -> Result<(), UpError> {
+    fn wait_for_hands(&self, timeout: Duration) -> Result<(), UpError> {
         let begun = Instant::now();
         loop {
             let known = self.known_addresses().map_err(|why| UpError::Worker(why.to_string()))?;
             if known.iter().all(|one| *one == known[0]) {
                 return Ok(());
             }
-            if begun.elapsed() > patience {
+            if begun.elapsed() > timeout {
                 return Err(UpError::Worker("it does not learn what its addresses are".into()));
             }
             std::thread::yield_now();
@@ -338,7 +338,7 @@ impl Interface {
 
     /// A connection, once the peer has agreed to it.
     pub fn tcp_connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
-        self.tcp_connect_within(to, Patience::Endless)
+        self.tcp_connect_within(to, CallTimeout::Never)
     }
 
     /// The same, if the peer agrees in so short a time.
@@ -347,16 +347,16 @@ impl Interface {
         to: impl ToSocketAddrs,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
-        self.tcp_connect_within(to, Patience::For(timeout))
+        self.tcp_connect_within(to, CallTimeout::After(timeout))
     }
 
     fn tcp_connect_within(
         &self,
         to: impl ToSocketAddrs,
-        patience: Patience,
+        timeout: CallTimeout,
     ) -> io::Result<TcpStream> {
         let stream = self.tcp_begin(to)?;
-        stream.wait_until_open(patience)?;
+        stream.wait_until_open(timeout)?;
         Ok(stream)
     }
 
@@ -379,44 +379,44 @@ impl Interface {
 
     /// Asks a node for an echo of so many bytes, and says how long that took. The first may be
     /// slow: a neighbor has to be resolved, and perhaps to be connected to.
-    pub fn ping(&self, to: IpAddr, bytes: usize, patience: Duration) -> io::Result<Duration> {
+    pub fn ping(&self, to: IpAddr, bytes: usize, timeout: Duration) -> io::Result<Duration> {
         let asked = Asked::later(self.alive.lead(), move |lead, now, answer| {
-            lead.ping(now, (to, bytes, patience), answer);
+            lead.ping(now, (to, bytes, timeout), answer);
         });
         asked.wait()
     }
 }
 
 /// How long calls of a socket wait, as any thread may say.
-struct SharedPatience(AtomicU64);
+struct SharedTimeout(AtomicU64);
 
-impl SharedPatience {
-    const ENDLESS: u64 = u64::MAX;
-    const NONE: u64 = u64::MAX - 1;
+impl SharedTimeout {
+    const NEVER: u64 = u64::MAX;
+    const IMMEDIATE: u64 = u64::MAX - 1;
 
-    fn get(&self) -> Patience {
+    fn get(&self) -> CallTimeout {
         match self.0.load(Ordering::Relaxed) {
-            Self::ENDLESS => Patience::Endless,
-            Self::NONE => Patience::None,
-            nanoseconds => Patience::For(Duration::from_nanos(nanoseconds)),
+            Self::NEVER => CallTimeout::Never,
+            Self::IMMEDIATE => CallTimeout::Immediate,
+            nanoseconds => CallTimeout::After(Duration::from_nanos(nanoseconds)),
         }
     }
 
     fn set_timeout(&self, timeout: Option<Duration>) {
-        let nanoseconds = timeout.map(|time| time.as_nanos().min(u128::from(Self::NONE - 1)));
-        let word = nanoseconds.map_or(Self::ENDLESS, |nanoseconds| nanoseconds as u64);
+        let nanoseconds = timeout.map(|time| time.as_nanos().min(u128::from(Self::IMMEDIATE - 1)));
+        let word = nanoseconds.map_or(Self::NEVER, |nanoseconds| nanoseconds as u64);
         self.0.store(word, Ordering::Relaxed);
     }
 
     fn set_nonblocking(&self, is_nonblocking: bool) {
-        let word = if is_nonblocking { Self::NONE } else { Self::ENDLESS };
+        let word = if is_nonblocking { Self::IMMEDIATE } else { Self::NEVER };
         self.0.store(word, Ordering::Relaxed);
     }
 }
 
-impl Default for SharedPatience {
+impl Default for SharedTimeout {
     fn default() -> Self {
-        Self(AtomicU64::new(Self::ENDLESS))
+        Self(AtomicU64::new(Self::NEVER))
     }
 }
 
@@ -444,7 +444,7 @@ mod tests {
     fn a_worker_that_panics_leaves_nobody_waiting() {
         for (workers, dies) in [(1, 0), (2, 0), (2, 1)] {
             let setup = Node::open("soft:").expect("a device").interface("ib0");
-            let setup = setup.address("10.0.0.1/24").patience(Duration::from_secs(30));
+            let setup = setup.address("10.0.0.1/24").timeout(Duration::from_secs(30));
             let config = Config { workers, ..Config::default() };
             let interface = setup.up_pinned(config).expect("it comes up");
             let at = SocketAddr::from(([10, 0, 0, 1], 7));

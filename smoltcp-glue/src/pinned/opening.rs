@@ -23,7 +23,7 @@ pub(crate) struct Plan {
     pub(crate) opened: Opened,
     pub(crate) settings: InterfaceSettings,
     pub(crate) stack: StackConfig,
-    pub(crate) patience: Duration,
+    pub(crate) timeout: Duration,
     pub(crate) config: Config,
 }
 
@@ -35,7 +35,7 @@ struct Brief {
     clock: Clock,
     config: Config,
     /// How long a peer may be silent that has something to acknowledge.
-    silence_max: Duration,
+    user_timeout: Duration,
     /// Where it says that it serves, or why not. Whoever does not listen has gone.
     tell: Sender<Result<(), UpError>>,
 }
@@ -52,7 +52,7 @@ pub(super) fn start(
         bells: alive.bells.clone(),
         clock: Clock::begin(),
         config: plan.config.clone(),
-        silence_max: plan.stack.tcp.patience,
+        user_timeout: plan.stack.tcp.user_timeout,
         tell,
     };
     let mut hands = Vec::new();
@@ -100,7 +100,7 @@ impl Brief {
 
     /// Opens the interface, gives the other workers what they have of it, and waits until it is up.
     fn open(&self, plan: Plan, hands: &[Sender<Host>]) -> Result<Host, UpError> {
-        let Plan { opened, settings, stack, patience, .. } = plan;
+        let Plan { opened, settings, stack, timeout, .. } = plan;
         self.stay(0)?;
         let hosts = Host::crew(self.clock.now(), opened, &settings, &stack, seed);
         let (mut host, others) = hosts.map_err(UpError::Device)?;
@@ -108,7 +108,7 @@ impl Brief {
             // Who is gone has said why.
             let _ = hand.send(host);
         }
-        let end = self.clock.now() + patience;
+        let end = self.clock.now() + timeout;
         while !host.is_up(&settings) {
             let now = self.clock.now();
             if !host.step(now) {
@@ -125,8 +125,8 @@ impl Brief {
     }
 
     fn serve(self, host: &mut Host, heard: Heard) {
-        let Self { alive, bells, clock, config, silence_max, tell } = self;
-        let worker = Worker::new((host, clock), (bells, heard), alive, (config, silence_max));
+        let Self { alive, bells, clock, config, user_timeout, tell } = self;
+        let worker = Worker::new((host, clock), (bells, heard), alive, (config, user_timeout));
         let _ = tell.send(Ok(()));
         drop(tell);
         worker.run();

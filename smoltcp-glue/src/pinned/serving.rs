@@ -136,8 +136,8 @@ impl TcpEnd {
     }
 
     /// Whether it was left, and has sent nothing for so long.
-    pub(super) fn is_lost(&self, now: Time, patience: Duration) -> bool {
-        self.left.is_some_and(|(since, _)| now > since + patience)
+    pub(super) fn is_lost(&self, now: Time, user_timeout: Duration) -> bool {
+        self.left.is_some_and(|(since, _)| now > since + user_timeout)
     }
 
     /// Tells whether the connection is open, or has ended.

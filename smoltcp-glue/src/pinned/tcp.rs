@@ -6,8 +6,8 @@
 use super::bell::Rope;
 use super::call::Asked;
 use super::waiters::Waiters;
-use super::{Hold, SharedPatience};
-use crate::interface::Patience;
+use super::{Hold, SharedTimeout};
+use crate::interface::CallTimeout;
 use crate::stack::{SocketId, TcpError, TcpId};
 use pollux_mem::byte_ring;
 use std::future::poll_fn;
@@ -29,8 +29,8 @@ pub struct TcpStream {
     reader: Mutex<byte_ring::Reader>,
     writer: Mutex<Outgoing>,
     addresses: (SocketAddr, SocketAddr),
-    read_patience: SharedPatience,
-    write_patience: SharedPatience,
+    read_timeout: SharedTimeout,
+    write_timeout: SharedTimeout,
     lingers: AtomicBool,
 }
 
@@ -168,14 +168,14 @@ impl TcpStream {
             reader: Mutex::new(reader),
             writer: Mutex::new(Outgoing { ring: writer, written: 0 }),
             addresses,
-            read_patience: SharedPatience::default(),
-            write_patience: SharedPatience::default(),
+            read_timeout: SharedTimeout::default(),
+            write_timeout: SharedTimeout::default(),
             lingers: AtomicBool::new(false),
         }
     }
 
-    pub(super) fn wait_until_open(&self, patience: Patience) -> io::Result<()> {
-        self.line.writers.wait(patience, || self.try_open())
+    pub(super) fn wait_until_open(&self, timeout: CallTimeout) -> io::Result<()> {
+        self.line.writers.wait(timeout, || self.try_open())
     }
 
     /// Our end.
@@ -196,18 +196,18 @@ impl TcpStream {
 
     /// How long reading waits: for ever without a time.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) {
-        self.read_patience.set_timeout(timeout);
+        self.read_timeout.set_timeout(timeout);
     }
 
     /// How long writing waits for room: for ever without a time.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) {
-        self.write_patience.set_timeout(timeout);
+        self.write_timeout.set_timeout(timeout);
     }
 
     /// Whether neither waits, and both say `WouldBlock` where they would.
     pub fn set_nonblocking(&self, is_nonblocking: bool) {
-        self.read_patience.set_nonblocking(is_nonblocking);
-        self.write_patience.set_nonblocking(is_nonblocking);
+        self.read_timeout.set_nonblocking(is_nonblocking);
+        self.write_timeout.set_nonblocking(is_nonblocking);
     }
 
     /// Whether what was written is still brought to the peer after the connection is dropped, which
@@ -383,18 +383,18 @@ fn lock<T>(end: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Read for &TcpStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.line.readers.wait(self.read_patience.get(), || self.try_read(buffer))
+        self.line.readers.wait(self.read_timeout.get(), || self.try_read(buffer))
     }
 }
 
 impl Write for &TcpStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.line.writers.wait(self.write_patience.get(), || self.try_write(bytes))
+        self.line.writers.wait(self.write_timeout.get(), || self.try_write(bytes))
     }
 
     /// Waits until the peer has acknowledged all.
     fn flush(&mut self) -> io::Result<()> {
-        self.line.writers.wait(self.write_patience.get(), || self.try_flush())
+        self.line.writers.wait(self.write_timeout.get(), || self.try_flush())
     }
 }
 

@@ -8,7 +8,7 @@ use super::bell::Rope;
 use super::call::Asked;
 use super::datagram::{HEAD_BYTES, Head};
 use super::waiters::Waiters;
-use super::{Hold, SharedPatience};
+use super::{Hold, SharedTimeout};
 use crate::interface::named;
 use crate::stack::{UdpError, UdpId, UdpReceived, udp_packet_len};
 use crate::udp::UdpSlot;
@@ -35,7 +35,7 @@ pub struct UdpSocket {
     peer: Mutex<Option<SocketAddr>>,
     /// Held by whoever joins or leaves, which two workers have to hear of.
     joins: Mutex<()>,
-    patience: SharedPatience,
+    timeout: SharedTimeout,
 }
 
 /// What application and worker both see of a socket.
@@ -97,7 +97,7 @@ impl UdpSocket {
             writer: Mutex::new(writer),
             joins: Mutex::default(),
             peer: Mutex::new(None),
-            patience: SharedPatience::default(),
+            timeout: SharedTimeout::default(),
         }
     }
 
@@ -119,12 +119,12 @@ impl UdpSocket {
 
     /// How long receiving waits: for ever without a time.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) {
-        self.patience.set_timeout(timeout);
+        self.timeout.set_timeout(timeout);
     }
 
     /// Whether receiving does not wait at all, and says `WouldBlock` where it would.
     pub fn set_nonblocking(&self, is_nonblocking: bool) {
-        self.patience.set_nonblocking(is_nonblocking);
+        self.timeout.set_nonblocking(is_nonblocking);
     }
 
     /// Sends a datagram, and waits for room as long as receiving waits for one to come.
@@ -141,7 +141,7 @@ impl UdpSocket {
     /// Sends datagrams, which leave together; says how many there was room for, and waits only if
     /// there is none for the first. An error is the first one's.
     pub fn send_batch(&self, batch: &[(&[u8], SocketAddr)]) -> io::Result<usize> {
-        self.line.writers.wait(self.patience.get(), || self.try_send(batch))
+        self.line.writers.wait(self.timeout.get(), || self.try_send(batch))
     }
 
     /// Whether receiving would not wait now.
@@ -152,14 +152,14 @@ impl UdpSocket {
 
     /// Receives a datagram: how many of its bytes are in the buffer, and whose it is.
     pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let received = self.line.readers.wait(self.patience.get(), || self.try_recv(buffer))?;
+        let received = self.line.readers.wait(self.timeout.get(), || self.try_recv(buffer))?;
         Ok((received.len, received.from))
     }
 
     /// Waits for a datagram and receives as many as there are, up to one for each slot; says how
     /// many.
     pub fn recv_batch(&self, slots: &mut [UdpSlot<'_>]) -> io::Result<usize> {
-        self.line.readers.wait(self.patience.get(), || {
+        self.line.readers.wait(self.timeout.get(), || {
             let mut count = 0;
             for slot in &mut *slots {
                 slot.received = match self.try_recv(slot.buffer) {

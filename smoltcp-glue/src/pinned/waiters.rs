@@ -9,7 +9,7 @@
 //! and a look at the flag; the list has a lock, which only those touch who are about to sleep or
 //! who have seen somebody asleep.
 
-use crate::interface::Patience;
+use crate::interface::CallTimeout;
 use std::collections::BTreeMap;
 use std::collections::btree_map::OccupiedEntry;
 use std::io;
@@ -107,17 +107,17 @@ impl Waiters {
         ask().transpose().map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Asks until there is an answer, for as long as there is patience.
+    /// Asks until there is an answer, until the timeout.
     #[expect(clippy::disallowed_methods, reason = "a timeout is by the machine's clock")]
     pub(super) fn wait<R>(
         &self,
-        patience: Patience,
+        timeout: CallTimeout,
         mut ask: impl FnMut() -> io::Result<Option<R>>,
     ) -> io::Result<R> {
         if let Some(answer) = ask()? {
             return Ok(answer);
         }
-        if patience == Patience::None {
+        if timeout == CallTimeout::Immediate {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let begun = Instant::now();
@@ -137,7 +137,7 @@ impl Waiters {
             if let Poll::Ready(answer) = waiting.poll(&context, &mut ask) {
                 return answer;
             }
-            let Patience::For(whole) = patience else {
+            let CallTimeout::After(whole) = timeout else {
                 std::thread::park();
                 continue;
             };
@@ -314,11 +314,11 @@ mod tests {
         let reached = |count: &AtomicUsize, turn: usize| {
             Ok((count.load(Ordering::Relaxed) >= turn).then_some(()))
         };
-        let patience = Patience::For(Duration::from_secs(30));
+        let timeout = CallTimeout::After(Duration::from_secs(30));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for turn in 1..=2000 {
-                    ready.wait(patience, || reached(&there, turn)).expect("it is woken");
+                    ready.wait(timeout, || reached(&there, turn)).expect("it is woken");
                     back.store(turn, Ordering::Relaxed);
                     answered.wake();
                 }
@@ -330,17 +330,17 @@ mod tests {
                 }
                 there.store(turn, Ordering::Relaxed);
                 ready.wake();
-                answered.wait(patience, || reached(&back, turn)).expect("it is woken");
+                answered.wait(timeout, || reached(&back, turn)).expect("it is woken");
             }
         });
     }
 
     #[test]
-    fn patience_ends() {
+    fn a_wait_times_out() {
         let waiters = Waiters::default();
-        let kind = |patience| waiters.wait(patience, || Ok(None::<()>)).expect_err("none").kind();
-        assert_eq!(kind(Patience::None), io::ErrorKind::WouldBlock);
-        assert_eq!(kind(Patience::For(Duration::from_millis(3))), io::ErrorKind::TimedOut);
-        assert_eq!(kind(Patience::For(Duration::ZERO)), io::ErrorKind::TimedOut);
+        let kind = |timeout| waiters.wait(timeout, || Ok(None::<()>)).expect_err("none").kind();
+        assert_eq!(kind(CallTimeout::Immediate), io::ErrorKind::WouldBlock);
+        assert_eq!(kind(CallTimeout::After(Duration::from_millis(3))), io::ErrorKind::TimedOut);
+        assert_eq!(kind(CallTimeout::After(Duration::ZERO)), io::ErrorKind::TimedOut);
     }
 }

@@ -58,7 +58,7 @@ pub(super) struct Worker<'a> {
     alive: Weak<Alive>,
     config: Config,
     /// How long a peer may take to acknowledge what was sent before its connection was left.
-    patience: Duration,
+    user_timeout: Duration,
     udp: Beside<UdpEnd>,
     tcp: Beside<TcpEnd>,
     listeners: Beside<ListenerEnd>,
@@ -80,7 +80,7 @@ impl<'a> Worker<'a> {
         (inner, clock): (&'a mut Host, Clock),
         (bells, heard): (Arc<[Arc<Bell>]>, Heard),
         alive: Weak<Alive>,
-        (config, patience): (Config, Duration),
+        (config, user_timeout): (Config, Duration),
     ) -> Self {
         let bell = bells[usize::from(inner.stack.share().worker)].clone();
         inner.stack.keep_news();
@@ -93,7 +93,7 @@ impl<'a> Worker<'a> {
             heard,
             alive,
             config,
-            patience,
+            user_timeout,
             udp: Beside::new(),
             tcp: Beside::new(),
             listeners: Beside::new(),
@@ -268,7 +268,7 @@ impl<'a> Worker<'a> {
         self.bell.set_mtu(self.inner.stack.path_mtu(now, IpAddr::V4(Ipv4Addr::UNSPECIFIED)));
         for id in std::mem::take(&mut self.leaving) {
             let Some(end) = self.tcp.get_mut(id) else { continue };
-            if end.is_lost(now, self.patience) {
+            if end.is_lost(now, self.user_timeout) {
                 self.inner.stack.tcp_abort(now, id);
                 self.tcp.remove(id);
             } else {
@@ -320,10 +320,10 @@ impl Worker<'_> {
     pub(super) fn ping(
         &mut self,
         now: Time,
-        (to, bytes, patience): (IpAddr, usize, Duration),
+        (to, bytes, timeout): (IpAddr, usize, Duration),
         answer: Answer<Duration>,
     ) {
-        match self.inner.begin_ping(now, to, bytes, patience) {
+        match self.inner.begin_ping(now, to, bytes, timeout) {
             Ok(id) => self.pings.push((id, answer)),
             Err(why) => answer.give(Err(why)),
         }

@@ -39,7 +39,7 @@ pub struct TcpConfig {
     /// How long a peer may be silent that has something to acknowledge: R2 of RFC 9293 3.8.3, which
     /// wants 100 s at the least, and three minutes for a SYN. Time in which nobody serves the stack
     /// does not count.
-    pub patience: Duration,
+    pub user_timeout: Duration,
     /// After how long without a word of its peer an idle connection is probed (RFC 9293 3.8.4), if
     /// it is; a peer that answers nothing for as long again is given up.
     pub keepalive: Option<Duration>,
@@ -77,7 +77,7 @@ impl Default for TcpConfig {
             receive_bytes: 512 << 10,
             send_bytes: 512 << 10,
             nagle: false,
-            patience: Duration::from_secs(180),
+            user_timeout: Duration::from_secs(180),
             keepalive: Some(Duration::from_secs(300)),
             flush_max: Duration::from_secs(30),
         }

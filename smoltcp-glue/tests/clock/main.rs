@@ -20,7 +20,7 @@ static MEMORY: Counted = Counted::new();
 const SECOND: Duration = Duration::from_secs(1);
 const USUALLY: Duration = Duration::from_secs(6);
 /// How long anybody may wait for a peer that is not in trouble any more.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const MODES: [Mode; 4] = [Mode::Auto, Mode::Rc, Mode::Uc, Mode::Ud];
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
 const STREAMS: u16 = 80;
@@ -62,7 +62,7 @@ fn open(fabric: &Embedded, host: usize) -> Interface {
         .expect("a device")
         .interface("ib0")
         .mode(MODES[host])
-        .patience(2 * PATIENCE);
+        .timeout(2 * TIMEOUT);
     setup.address(&format!("10.0.0.{}/24", host + 1)).up().expect("it comes up")
 }
 
@@ -141,8 +141,8 @@ fn serve(fabric: &Embedded, shared: &Shared) {
 /// A stream there and back; an error if it ends before all was there.
 fn stream(interface: &Interface, to: SocketAddr, stream: u64, len: usize) -> std::io::Result<()> {
     let mut tcp = interface.tcp_begin(to)?;
-    tcp.set_read_timeout(Some(PATIENCE));
-    tcp.set_write_timeout(Some(PATIENCE));
+    tcp.set_read_timeout(Some(TIMEOUT));
+    tcp.set_write_timeout(Some(TIMEOUT));
     let all: Vec<u8> = (0..len).map(|at| byte(stream, at)).collect();
     tcp.write_all(&all)?;
     tcp.shutdown(Shutdown::Write)?;
@@ -257,7 +257,7 @@ fn threads_talk_through_trouble_and_memory_stays_what_it_was() {
             }
         });
         // Interfaces look for each other anew.
-        std::thread::sleep(PATIENCE.min(time));
+        std::thread::sleep(TIMEOUT.min(time));
         shared.is_calm.store(true, Ordering::Relaxed);
         let before = shared.whole.load(Ordering::Relaxed);
         std::thread::sleep(time.min(10 * SECOND));

@@ -54,14 +54,14 @@ fn a_closed_window_is_probed_for_and_opens_again() {
     for loses_the_update in [false, true] {
         let mut world = world(Mode::Ud);
         let tally = Shared::default();
-        // For longer than TCP has patience with whoever says nothing.
+        // For longer than the user timeout of TCP.
         let closed = 300 * SECOND;
         let from = world.now() + closed;
         let pace = Pace { from, bytes: usize::MAX, every: Duration::from_millis(1) };
         world.run(1, Server::slow(&tally, SLOW, pace));
         let served = world.programs();
         let plan = Plan::new(1, at(1, SLOW), 4 * ROOM, 0);
-        world.run(0, Client::new(Plan { patience: 2 * closed, ..plan }, &tally));
+        world.run(0, Client::new(Plan { timeout: 2 * closed, ..plan }, &tally));
         world.pass(10 * SECOND);
         let before = polls(&world, 0);
         world.pass(closed - 20 * SECOND);

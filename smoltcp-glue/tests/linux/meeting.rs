@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How long anything may take here. Nothing takes a tenth of it.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 pub const MODES: [(Mode, &str); 2] = [(Mode::Rc, "connected"), (Mode::Ud, "datagram")];
 
 pub fn at(host: u8, port: u16) -> SocketAddr {
@@ -30,7 +30,7 @@ impl Meeting {
             .expect("a device")
             .interface("ib0")
             .mode(mode)
-            .patience(PATIENCE);
+            .timeout(TIMEOUT);
         let interface = setup.address("10.0.0.1/24").up().expect("it comes up");
         let mut meeting = Self { interface, guest: Some(guest), fabric };
         meeting.linux(&format!("ipoib_up 10.0.0.2/24 {theirs}"));

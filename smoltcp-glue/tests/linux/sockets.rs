@@ -1,6 +1,6 @@
 //! Streams with checksums, datagrams and groups. In the guest socat has the other end.
 
-use crate::meeting::{MODES, Meeting, PATIENCE, at, wait_for};
+use crate::meeting::{MODES, Meeting, TIMEOUT, at, wait_for};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 
@@ -43,7 +43,7 @@ fn streams_go_both_ways_whole() {
 
         // We listen. What comes is what Linux has made, whose sum it tells.
         let listener = meeting.interface.tcp_listen(at(1, 80), 1).expect("the port is free");
-        listener.set_timeout(Some(PATIENCE));
+        listener.set_timeout(Some(TIMEOUT));
         let send = format!(
             "{SUM} head -c {BYTES} /dev/urandom > /tmp/sent; sum /tmp/sent;
              socat -u FILE:/tmp/sent TCP4:10.0.0.1:80"
@@ -52,7 +52,7 @@ fn streams_go_both_ways_whole() {
         let (mut stream, peer) = listener.accept().expect("Linux comes");
         assert_eq!(peer.ip(), at(2, 0).ip());
         let mut came = Vec::new();
-        stream.set_read_timeout(Some(PATIENCE));
+        stream.set_read_timeout(Some(TIMEOUT));
         stream.read_to_end(&mut came).expect("it comes whole");
         drop(stream);
         assert_eq!(meeting.end(begun), sum(&came));
@@ -61,7 +61,7 @@ fn streams_go_both_ways_whole() {
         // Linux listens.
         meeting.linux(&listen());
         let mut stream = meeting.interface.tcp_connect(at(2, 81)).expect("Linux listens");
-        stream.set_write_timeout(Some(PATIENCE));
+        stream.set_write_timeout(Some(TIMEOUT));
         stream.write_all(&ours).expect("there is room in time");
         stream.shutdown(Shutdown::Write).expect("it is open");
         stream.flush().expect("Linux takes it");
@@ -77,7 +77,7 @@ fn datagrams_and_groups_are_heard_on_both_sides() {
     let group: IpAddr = "239.1.2.3".parse().expect("an address");
     let heard_before = meeting.groups_of_linux();
     let socket = meeting.interface.udp_bind(at(1, 5000)).expect("the port is free");
-    socket.set_read_timeout(Some(PATIENCE));
+    socket.set_read_timeout(Some(TIMEOUT));
     let mut buffer = vec![0; 65_536];
 
     // Linux answers whatever comes to it; the longest needs a connection.
@@ -127,7 +127,7 @@ fn a_stream_survives_what_happens_to_the_link() {
     let ours = bytes();
     meeting.linux(&listen());
     let mut stream = meeting.interface.tcp_connect(at(2, 81)).expect("Linux listens");
-    stream.set_write_timeout(Some(PATIENCE));
+    stream.set_write_timeout(Some(TIMEOUT));
     for (part, nth) in ours.chunks(BYTES / CHANGES + 1).zip(0..) {
         let trouble = match nth % 3 {
             0 => "echo datagram > /sys/class/net/ib0/mode",

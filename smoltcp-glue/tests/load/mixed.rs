@@ -21,8 +21,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const MODES: [Mode; 4] = [Mode::Auto, Mode::Rc, Mode::Uc, Mode::Ud];
 /// How long things happen.
 const TROUBLED: Duration = Duration::from_secs(120);
-/// How long programs of a troubled time may take to end when it is over: a program has patience
-/// for 30 s, what it then leaves TCP has patience for 20 s, twice if a last word is lost, and
+/// How long programs of a troubled time may take to end when it is over: a program has a timeout
+/// of 30 s, TCP a user timeout of 20 s for data left behind, twice if a last word is lost, and
 /// stragglers are waited for 10 s.
 const STUCK_AFTER: Duration = Duration::from_secs(90);
 /// How long after the last trouble everybody knows again who is there.
@@ -259,7 +259,7 @@ pub fn run(seed: u64, time: Duration) {
     let tcp = TcpConfig {
         receive_bytes: 128 << 10,
         send_bytes: 128 << 10,
-        patience: 20 * SECOND,
+        user_timeout: 20 * SECOND,
         ..TcpConfig::default()
     };
     let config = StackConfig { tcp, ..StackConfig::default() };

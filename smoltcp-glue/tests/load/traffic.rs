@@ -21,7 +21,7 @@ pub const ECHOES: u16 = 7;
 pub const NEWS: u16 = 5000;
 pub const GROUP: IpAddr = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));
 /// How long a program waits for a peer that says nothing.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes that are given or taken at once.
 const CHUNK: usize = 16 << 10;
 const HEAD: usize = 16;
@@ -93,12 +93,12 @@ pub struct Plan {
     /// It is given up when so many bytes have gone.
     pub abort_at: Option<usize>,
     /// How long nothing may move.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl Plan {
     pub const fn new(stream: u64, to: SocketAddr, there: usize, back: usize) -> Self {
-        Self { stream, to, there, back, abort_at: None, patience: PATIENCE }
+        Self { stream, to, there, back, abort_at: None, timeout: TIMEOUT }
     }
 }
 
@@ -183,10 +183,10 @@ impl Program for Client {
                 self.moved_at = now;
                 return Turn::Busy;
             }
-            Ok((false, false)) if now < self.moved_at + self.plan.patience => {
-                return Turn::Waits(Some(self.moved_at + self.plan.patience));
+            Ok((false, false)) if now < self.moved_at + self.plan.timeout => {
+                return Turn::Waits(Some(self.moved_at + self.plan.timeout));
             }
-            Ok((_, false)) => "patience".to_owned(),
+            Ok((_, false)) => "timeout".to_owned(),
             Ok((_, true)) => {
                 let (back, there) = (self.back, self.there);
                 assert_eq!((back.at, there.at), (back.len, there.len), "a stream that ended short");
@@ -320,7 +320,7 @@ impl Program for Server {
                 let is_done = one.has_heard_all && one.back.at == one.back.len;
                 if is_done {
                     host.stack.tcp_close(now, one.id);
-                } else if now >= one.moved_at + PATIENCE && !is_slow {
+                } else if now >= one.moved_at + TIMEOUT && !is_slow {
                     host.stack.tcp_abort(now, one.id);
                     return false;
                 }
@@ -333,7 +333,7 @@ impl Program for Server {
         });
         let due = match self.pace {
             Some(pace) => Some(pace.from),
-            None => self.served.iter().map(|one| one.moved_at + PATIENCE).min(),
+            None => self.served.iter().map(|one| one.moved_at + TIMEOUT).min(),
         };
         if busy { Turn::Busy } else { Turn::Waits(due) }
     }

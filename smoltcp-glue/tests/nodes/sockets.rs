@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long anything may take here. Nothing takes a tenth of it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// How long whoever serves waits before it asks whether all is over.
 const BRIEFLY: Duration = Duration::from_millis(20);
 const MODES: [Mode; 3] = [Mode::Ud, Mode::Rc, Mode::Auto];
@@ -26,7 +26,7 @@ fn two(mode: Mode, first: impl FnOnce(&Interface), second: impl FnOnce(&Interfac
     let ports = ["host1", "host2"].map(|host| Node::open(&fabric.port(host)).expect("a device"));
     let both_are_up = Barrier::new(2);
     let open = |host: usize| {
-        let setup = ports[host].interface("ib0").mode(mode).patience(PATIENCE);
+        let setup = ports[host].interface("ib0").mode(mode).timeout(TIMEOUT);
         let setup = setup.address(&format!("10.0.0.{}/24", host + 1));
         setup.address(&format!("fd00::{}/64", host + 1)).up().expect("it comes up")
     };
@@ -108,10 +108,10 @@ fn a_stream_goes_there_and_back_whole() {
             };
             let server = |interface: &Interface| {
                 let listener = interface.tcp_listen(there, 4).expect("the port is free");
-                listener.set_timeout(Some(PATIENCE));
+                listener.set_timeout(Some(TIMEOUT));
                 let (mut stream, peer) = listener.accept().expect("somebody comes");
                 assert_eq!(stream.peer_addr().expect("it is open"), peer);
-                stream.set_read_timeout(Some(PATIENCE));
+                stream.set_read_timeout(Some(TIMEOUT));
                 let mut all = Vec::new();
                 stream.read_to_end(&mut all).expect("it comes whole");
                 assert_eq!(all.len(), BYTES);
@@ -122,7 +122,7 @@ fn a_stream_goes_there_and_back_whole() {
             let client = |interface: &Interface| {
                 let connected = (0..100).find_map(|_| interface.tcp_connect(there).ok());
                 let mut stream = connected.expect("somebody listens");
-                stream.set_read_timeout(Some(PATIENCE));
+                stream.set_read_timeout(Some(TIMEOUT));
                 let all: Vec<u8> = (0..BYTES).map(byte).collect();
                 stream.write_all(&all).expect("there is room in time");
                 stream.shutdown(Shutdown::Write).expect("it is open");
@@ -146,7 +146,7 @@ fn a_stream_may_say_nothing() {
     };
     let server = |interface: &Interface| {
         let listener = interface.tcp_listen(at(2, 80), 1).expect("the port is free");
-        listener.set_timeout(Some(PATIENCE));
+        listener.set_timeout(Some(TIMEOUT));
         let (mut stream, _) = listener.accept().expect("somebody comes");
         assert_eq!(stream.read(&mut [0]).expect("it ends"), 0);
         stream.write_all(b"nothing to ask?").expect("there is room");
@@ -182,7 +182,7 @@ fn calls_that_would_wait_say_so_and_refusals_are_told() {
         let nobody = interface.tcp_connect(at(9, 80)).err().expect("nobody is there");
         assert_eq!(nobody.kind(), ErrorKind::HostUnreachable);
         socket.connect(at(2, 10)).expect("it is an address");
-        socket.set_read_timeout(Some(PATIENCE));
+        socket.set_read_timeout(Some(TIMEOUT));
         socket.send(b"anybody?").expect("there is room");
         let refused = socket.recv_from(&mut [0; 9]).expect_err("nobody is there");
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
@@ -210,7 +210,7 @@ fn groups_batches_and_our_own_address() {
             socket.recv_from(&mut buffer).is_ok()
         });
         assert!(heard, "nobody hears the group");
-        socket.set_read_timeout(Some(PATIENCE));
+        socket.set_read_timeout(Some(TIMEOUT));
         socket.send_to(b"self", at(1, 6000)).expect("there is room");
         while &buffer[..4] != b"self" {
             socket.recv_from(&mut buffer).expect("it comes back");
@@ -218,7 +218,7 @@ fn groups_batches_and_our_own_address() {
     };
     let listener = |interface: &Interface| {
         let socket = interface.udp_bind(SocketAddr::from(([0, 0, 0, 0], 5000))).expect("free");
-        socket.set_read_timeout(Some(PATIENCE));
+        socket.set_read_timeout(Some(TIMEOUT));
         socket.join(group).expect("it is one");
         let (mut first, mut second) = ([0; 9], [0; 9]);
         let mut slots = [&mut first, &mut second]
@@ -251,7 +251,7 @@ fn what_was_sent_before_an_interface_ends_arrives() {
         };
         let stayer = |interface: &Interface| {
             let socket = interface.udp_bind(at(2, 9)).expect("the port is free");
-            socket.set_read_timeout(Some(PATIENCE));
+            socket.set_read_timeout(Some(TIMEOUT));
             for number in 0..10 {
                 let mut datagram = [0; 64];
                 socket.recv_from(&mut datagram).expect("all come");
@@ -272,11 +272,11 @@ fn a_peer_that_comes_back_with_connections_is_sent_long_datagrams() {
             .interface("ib0")
             .address(address)
             .mode(mode);
-        setup.patience(PATIENCE).up().expect("it comes up")
+        setup.timeout(TIMEOUT).up().expect("it comes up")
     };
     let interface = open("host1", "10.0.0.1/24", Mode::Rc);
     let socket = interface.udp_bind(at(1, 7)).expect("the port is free");
-    let (long, end) = (vec![7; 20_000], Instant::now() + PATIENCE);
+    let (long, end) = (vec![7; 20_000], Instant::now() + TIMEOUT);
     let first = open("host2", "10.0.0.2/24", Mode::Ud);
     while socket.send_to(&long, at(2, 7)).is_ok() {
         assert!(Instant::now() < end, "no datagram is that long");
@@ -309,7 +309,7 @@ fn addresses_are_what_the_standard_library_takes_for_one() {
     };
     let server = |interface: &Interface| {
         let listener = interface.tcp_listen(("10.0.0.2", 80), 1).expect("the port is free");
-        listener.set_timeout(Some(PATIENCE));
+        listener.set_timeout(Some(TIMEOUT));
         let stream = listener.incoming().next().expect("there is no end of them");
         stream.expect("somebody comes").write_all(b"hello").expect("there is room");
     };
@@ -333,7 +333,7 @@ fn an_interface_may_be_what_a_file_says() {
     // Limits of sockets do not widen what the file says.
     let limited = node.interface("ib7").limits(StackConfig::default());
     assert!(format!("{limited:?}").matches("mtu: 9000").count() >= 2, "{limited:?}");
-    let interface = node.interface("ib7").patience(PATIENCE).up().expect("it comes up");
+    let interface = node.interface("ib7").timeout(TIMEOUT).up().expect("it comes up");
     interface.udp_bind("10.0.0.7:1").expect("that is its address");
     let error = open(&text.replace("mtu", "mto")).expect_err("a key that is none").to_string();
     assert!(error.contains("node.toml") && error.contains("mtu"), "{error}");
@@ -377,7 +377,7 @@ fn an_interface_that_ends_resets_what_it_could_not_send() {
     let fabric = Embedded::start("single:2").expect("it starts");
     let open = |host: usize| {
         let node = Node::open(&fabric.port(&format!("host{host}"))).expect("a device");
-        let setup = node.interface("ib0").patience(PATIENCE);
+        let setup = node.interface("ib0").timeout(TIMEOUT);
         setup.address(&format!("10.0.0.{host}/24")).up().expect("it comes up")
     };
     let is_left = Barrier::new(2);
@@ -409,7 +409,7 @@ fn an_interface_that_ends_resets_what_it_could_not_send() {
             interface.step();
         }
         stream.set_nonblocking(false);
-        stream.set_read_timeout(Some(PATIENCE));
+        stream.set_read_timeout(Some(TIMEOUT));
         let mut buffer = vec![0; 100_000];
         let end = loop {
             match stream.read(&mut buffer) {

@@ -2,7 +2,7 @@
 
 use crate::device::ailing;
 use crate::sockets::connect;
-use crate::{PATIENCE, Two, at, byte, two, up};
+use crate::{TIMEOUT, Two, at, byte, two, up};
 use pollux::pinned::Config;
 use pollux::{Mode, Node};
 use pollux_node::fabric::Embedded;
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Whether a connection between the two still works.
 fn works(two: &Two, port: u16) {
     let listener = two.second.tcp_listen(at(2, port), 4).expect("the port is free");
-    listener.set_timeout(Some(PATIENCE));
+    listener.set_timeout(Some(TIMEOUT));
     scope(|scope| {
         scope.spawn(|| {
             let (mut stream, _) = listener.accept().expect("somebody comes");
@@ -24,7 +24,7 @@ fn works(two: &Two, port: u16) {
             stream.write_all(&said).expect("there is room");
         });
         let mut stream = connect(&two.first, at(2, port));
-        stream.set_read_timeout(Some(PATIENCE));
+        stream.set_read_timeout(Some(TIMEOUT));
         stream.write_all(b"still").expect("there is room");
         let mut said = [0; 5];
         stream.read_exact(&mut said).expect("it is echoed");
@@ -56,7 +56,7 @@ fn a_listener_is_dropped_with_connections_that_wait() {
         let mut streams = [(); 24].map(|()| connect(&two.first, at(2, 80)));
         drop(listener);
         for stream in &mut streams {
-            stream.set_read_timeout(Some(PATIENCE));
+            stream.set_read_timeout(Some(TIMEOUT));
             let ended = stream.read(&mut [0; 9]).expect_err("nobody accepted it");
             assert_eq!(ended.kind(), ErrorKind::ConnectionReset);
         }
@@ -69,7 +69,7 @@ fn what_was_written_before_a_connection_is_dropped_arrives() {
     const BYTES: usize = 3_000_000;
     let two = two(Mode::Rc);
     let listener = two.second.tcp_listen(at(2, 80), 4).expect("the port is free");
-    listener.set_timeout(Some(PATIENCE));
+    listener.set_timeout(Some(TIMEOUT));
     scope(|scope| {
         scope.spawn(|| {
             let mut stream = connect(&two.first, at(2, 80));
@@ -78,7 +78,7 @@ fn what_was_written_before_a_connection_is_dropped_arrives() {
             // More of it is in the ring and in the window than has been read.
         });
         let (mut stream, _) = listener.accept().expect("somebody comes");
-        stream.set_read_timeout(Some(PATIENCE));
+        stream.set_read_timeout(Some(TIMEOUT));
         std::thread::park_timeout(Duration::from_millis(30));
         let mut all = Vec::new();
         stream.read_to_end(&mut all).expect("it comes whole");
@@ -94,7 +94,7 @@ fn a_peer_that_closes_is_heard_to_the_end() {
     let two = two(Mode::Rc);
     let listener = two.second.tcp_listen(at(2, 80), 4).expect("the port is free");
     let mut stream = connect(&two.first, at(2, 80));
-    stream.set_read_timeout(Some(PATIENCE));
+    stream.set_read_timeout(Some(TIMEOUT));
     let (mut peer, _) = listener.accept().expect("somebody came");
     peer.write_all(b"bye").expect("there is room");
     drop(peer);
@@ -111,7 +111,7 @@ fn a_peer_is_told_by_a_reset_what_nobody_read_or_sends() {
     let listener = two.second.tcp_listen(at(2, 80), 4).expect("the port is free");
     for lingers in [true, false] {
         let mut stream = connect(&two.first, at(2, 80));
-        stream.set_read_timeout(Some(PATIENCE));
+        stream.set_read_timeout(Some(TIMEOUT));
         let (peer, _) = listener.accept().expect("somebody came");
         if lingers {
             stream.write_all(b"unread").expect("there is room");
@@ -142,7 +142,7 @@ fn a_thread_that_panics_takes_its_sockets_along_and_nothing_else() {
         std::panic::resume_unwind(Box::new("as it is to"));
     });
     let mut stream = connect(&two.first, at(2, 80));
-    stream.set_read_timeout(Some(PATIENCE));
+    stream.set_read_timeout(Some(TIMEOUT));
     let mut said = Vec::new();
     stream.read_to_end(&mut said).expect("it was ended in order");
     assert_eq!(said, b"last");
@@ -157,7 +157,7 @@ fn what_was_sent_before_an_interface_ends_arrives() {
         let Two { first, second, fabric: _fabric } = two(mode);
         let socket = second.udp_bind(at(2, 9)).expect("the port is free");
         let listener = second.tcp_listen(at(2, 80), 4).expect("the port is free");
-        socket.set_read_timeout(Some(PATIENCE));
+        socket.set_read_timeout(Some(TIMEOUT));
         // Nobody has ever asked where the other one is.
         let sender = first.udp_bind(at(1, 0)).expect("a port is free");
         drop(first);
@@ -196,7 +196,7 @@ pub fn two_of_which_one_is_lost(
     let fabric = Embedded::start("single:2").expect("it starts");
     let (opened, illness) = ailing(&fabric.port("host1"));
     let setup =
-        Node::open("host1").expect("a device").interface("ib0").mode(Mode::Rc).patience(PATIENCE);
+        Node::open("host1").expect("a device").interface("ib0").mode(Mode::Rc).timeout(TIMEOUT);
     let setup = setup.address("10.0.0.1/24");
     let first = setup.up_pinned_at(opened, config.clone()).expect("it comes up");
     let second = up(&fabric, 2, Mode::Rc, Config::default());
@@ -230,7 +230,7 @@ fn calls_that_wait_end_when_the_device_is_lost() {
             scope.spawn(|| listener.accept().map(drop)),
             scope.spawn(|| socket.recv_from(&mut [0; 9]).map(drop)),
             scope.spawn(|| first.tcp_connect(at(9, 80)).map(drop)),
-            scope.spawn(|| first.ping(at(9, 0).ip(), 64, PATIENCE).map(drop)),
+            scope.spawn(|| first.ping(at(9, 0).ip(), 64, TIMEOUT).map(drop)),
         ];
         std::thread::park_timeout(Duration::from_millis(50));
         lose();

@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 /// How long anything may take here. Nothing takes a tenth of it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn at(host: u8, port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, host], port))
@@ -34,7 +34,7 @@ fn up(fabric: &Embedded, host: u8, mode: Mode, config: Config) -> Interface {
         .expect("a device")
         .interface("ib0")
         .mode(mode);
-    let setup = setup.patience(PATIENCE).address(&format!("10.0.0.{host}/24"));
+    let setup = setup.timeout(TIMEOUT).address(&format!("10.0.0.{host}/24"));
     setup.address(&format!("fd00::{host}/64")).up_pinned(config).expect("it comes up")
 }
 

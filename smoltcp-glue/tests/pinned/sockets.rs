@@ -1,6 +1,6 @@
 //! What sockets do, as inline ones do it, and between threads.
 
-use crate::{PATIENCE, Two, at, byte, two, two_with};
+use crate::{TIMEOUT, Two, at, byte, two, two_with};
 use pollux::pinned::{Config, Idle, Interface, TcpStream};
 use pollux::stack::StackConfig;
 use pollux::{Mode, Node, UdpSlot, UpError};
@@ -107,8 +107,8 @@ fn eight_megabytes_go_each_way_at_once() {
         let (theirs, peer) = listener.accept().expect("somebody came");
         assert_eq!(peer, ours.local_addr().expect("an end"));
         for stream in [&ours, &theirs] {
-            stream.set_read_timeout(Some(PATIENCE));
-            stream.set_write_timeout(Some(PATIENCE));
+            stream.set_read_timeout(Some(TIMEOUT));
+            stream.set_write_timeout(Some(TIMEOUT));
         }
         scope(|scope| {
             // Both ends of both in threads of their own: four share two connections' ends.
@@ -160,7 +160,7 @@ fn calls_that_would_wait_say_so_and_refusals_are_told() {
     assert_eq!(nobody.kind(), ErrorKind::HostUnreachable);
 
     socket.connect(at(2, 10)).expect("it is an address");
-    socket.set_read_timeout(Some(PATIENCE));
+    socket.set_read_timeout(Some(TIMEOUT));
     socket.send(b"anybody?").expect("there is room");
     let refused = socket.recv_from(&mut [0; 9]).expect_err("nobody is there");
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
@@ -205,7 +205,7 @@ fn calls_that_would_wait_say_so_and_refusals_are_told() {
         assert!(written < 1 << 24, "nobody has room for all that");
     };
     assert!(unread.iter().all(|error| error.kind() == ErrorKind::TimedOut), "{unread:?}");
-    stream.set_write_timeout(Some(PATIENCE));
+    stream.set_write_timeout(Some(TIMEOUT));
     scope(|scope| {
         scope.spawn(|| {
             let mut all = vec![0; written];
@@ -220,9 +220,9 @@ fn an_interface_is_asked_from_any_thread() {
     let Two { first, second: _second, fabric: _fabric } = two(Mode::Rc);
     let asked = spawn(move || {
         assert!(first.addresses().expect("it is served").contains(&at(1, 0).ip()));
-        let took = (0..100).find_map(|_| first.ping(at(2, 0).ip(), 64, PATIENCE).ok());
+        let took = (0..100).find_map(|_| first.ping(at(2, 0).ip(), 64, TIMEOUT).ok());
         assert!(took.is_some(), "it answers");
-        let nobody = first.ping(at(9, 0).ip(), 64, PATIENCE).expect_err("nobody is there");
+        let nobody = first.ping(at(9, 0).ip(), 64, TIMEOUT).expect_err("nobody is there");
         assert_eq!(nobody.kind(), ErrorKind::HostUnreachable);
         first.neighbors().expect("it is served")
     });
@@ -237,7 +237,7 @@ fn groups_and_batches() {
     let (speaker, is_over) =
         (two.first.udp_bind(at(1, 6000)).expect("free"), AtomicBool::new(false));
     let listener = two.second.udp_bind(SocketAddr::from(([0, 0, 0, 0], 5000))).expect("free");
-    listener.set_read_timeout(Some(PATIENCE));
+    listener.set_read_timeout(Some(TIMEOUT));
     listener.join(group).expect("it is one");
     assert!(listener.join(at(1, 0).ip()).is_err(), "it is none");
     scope(|scope| {
@@ -261,7 +261,7 @@ fn groups_and_batches() {
             std::thread::park_timeout(BRIEFLY);
         }
     });
-    speaker.set_read_timeout(Some(PATIENCE));
+    speaker.set_read_timeout(Some(TIMEOUT));
     speaker.send_to(b"self", at(1, 6000)).expect("there is room");
     let mut buffer = [0; 9];
     speaker.recv_from(&mut buffer).expect("it comes back");
@@ -277,12 +277,12 @@ fn many_threads_share_an_interface_a_socket_and_a_listener() {
     let echo = two.second.udp_bind(at(2, 7)).expect("the port is free");
     let (served, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
     // The way is made once, and not by all at the same time.
-    assert!((0..100).any(|_| two.first.ping(at(2, 0).ip(), 64, PATIENCE).is_ok()));
+    assert!((0..100).any(|_| two.first.ping(at(2, 0).ip(), 64, TIMEOUT).is_ok()));
     scope(|scope| {
         for _ in 0..2 {
             // Two accept at the same listener, two receive at the same socket.
             scope.spawn(|| {
-                listener.set_timeout(Some(PATIENCE));
+                listener.set_timeout(Some(TIMEOUT));
                 while served.fetch_add(1, Ordering::Relaxed) < THREADS {
                     let (mut stream, _) = listener.accept().expect("somebody comes");
                     scope.spawn(move || {
@@ -308,7 +308,7 @@ fn many_threads_share_an_interface_a_socket_and_a_listener() {
                 let mut stream = connect(&two.first, at(2, 80));
                 let socket = two.first.udp_bind(at(1, 0)).expect("a port is free");
                 socket.set_read_timeout(Some(Duration::from_millis(500)));
-                stream.set_read_timeout(Some(PATIENCE));
+                stream.set_read_timeout(Some(TIMEOUT));
                 for round in 0..ROUNDS {
                     let (question, mut answer) = (round.to_ne_bytes(), [0; 4]);
                     stream.write_all(&question).expect("it is open");
@@ -375,7 +375,7 @@ fn a_backlog_is_accepted_in_order_and_loses_nobody() {
             stream
         })
         .collect();
-    listener.set_timeout(Some(PATIENCE));
+    listener.set_timeout(Some(TIMEOUT));
     for (number, stream) in (0..).zip(&streams) {
         let (mut accepted, peer) = listener.accept().expect("it waits");
         assert_eq!(peer, stream.local_addr().expect("an end"));
@@ -391,7 +391,7 @@ fn what_no_worker_can_be_is_said() {
     let setup = Node::open("soft:")
         .expect("a device")
         .interface("ib0")
-        .patience(PATIENCE)
+        .timeout(TIMEOUT)
         .address("10.0.0.1/24");
     let nowhere = Config { cores: vec![99_999], ..Config::default() };
     let refusal = setup.clone().up_pinned(nowhere).err().expect("there is no such core");

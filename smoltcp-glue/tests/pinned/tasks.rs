@@ -1,7 +1,7 @@
 //! Tasks of an executor that knows nothing of sockets: a thread, and flags of who is to be asked.
 
 use crate::ends::two_of_which_one_is_lost;
-use crate::{PATIENCE, Two, at, byte, two};
+use crate::{TIMEOUT, Two, at, byte, two};
 use pollux::Mode;
 use pollux::pinned::{Config, Interface, TcpStream};
 use std::future::{Future, poll_fn};
@@ -50,7 +50,7 @@ fn run(mut tasks: Vec<Task<'_>>) -> usize {
         if !busy {
             // A thread may also wake up for what it has seen before.
             let is_woken = (0..10).any(|_| {
-                std::thread::park_timeout(PATIENCE / 10);
+                std::thread::park_timeout(TIMEOUT / 10);
                 flags.iter().any(|flag| flag.is_up.load(Ordering::Relaxed))
             });
             assert!(is_woken, "nobody was woken in time");

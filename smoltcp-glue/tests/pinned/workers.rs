@@ -2,7 +2,7 @@
 
 use crate::ends::two_of_which_one_is_lost;
 use crate::sockets::connect;
-use crate::{PATIENCE, Two, at, byte};
+use crate::{TIMEOUT, Two, at, byte};
 use pollux::pinned::{Config, Interface, TcpListener, WorkerRow};
 use pollux::{Mode, Node};
 use pollux_node::fabric::Embedded;
@@ -19,7 +19,7 @@ fn workers(workers: u8) -> Config {
 /// A host that is up at once, since nobody asks whether others have its address of IPv6.
 fn up(fabric: &Embedded, host: u8, mode: Mode, config: Config) -> Interface {
     let node = Node::open(&fabric.port(&format!("host{host}"))).expect("a device");
-    let setup = node.interface("ib0").mode(mode).patience(PATIENCE);
+    let setup = node.interface("ib0").mode(mode).timeout(TIMEOUT);
     setup.address(&format!("10.0.0.{host}/24")).up_pinned(config).expect("it comes up")
 }
 
@@ -45,12 +45,12 @@ fn handed(interface: &Interface) -> (u64, u64) {
 
 /// Answers as many connections as come, each by its thread.
 fn echo(listener: &TcpListener, connections: usize) {
-    listener.set_timeout(Some(PATIENCE));
+    listener.set_timeout(Some(TIMEOUT));
     scope(|scope| {
         for _ in 0..connections {
             let (mut stream, _) = listener.accept().expect("somebody comes");
             scope.spawn(move || {
-                stream.set_read_timeout(Some(PATIENCE));
+                stream.set_read_timeout(Some(TIMEOUT));
                 let mut said = [0; 4096];
                 while let Ok(len @ 1..) = stream.read(&mut said) {
                     stream.write_all(&said[..len]).expect("there is room");
@@ -63,7 +63,7 @@ fn echo(listener: &TcpListener, connections: usize) {
 /// Says something by a connection, and hears it again.
 fn ask(interface: &Interface, port: u16, bytes: usize) {
     let mut stream = connect(interface, at(2, port));
-    stream.set_read_timeout(Some(PATIENCE));
+    stream.set_read_timeout(Some(TIMEOUT));
     let said: Vec<u8> = (0..bytes).map(byte).collect();
     let mut heard = vec![0; bytes];
     for _ in 0..3 {
@@ -90,7 +90,7 @@ fn every_worker_has_some_of_many_connections() {
                     std::thread::yield_now();
                 }
                 for stream in &mut streams {
-                    stream.set_read_timeout(Some(PATIENCE));
+                    stream.set_read_timeout(Some(TIMEOUT));
                     let mut heard = [0; 3000];
                     stream.write_all(&[7; 3000]).expect("there is room");
                     stream.read_exact(&mut heard).expect("it is echoed");
@@ -150,7 +150,7 @@ fn datagrams_come_to_the_worker_that_has_their_port() {
     let two = two_of(Mode::Ud, [2, 2]);
     let bind = |port| {
         let socket = two.second.udp_bind(at(2, port)).expect("the port is free");
-        socket.set_read_timeout(Some(PATIENCE));
+        socket.set_read_timeout(Some(TIMEOUT));
         socket
     };
     let sockets: Vec<_> = (5000..5016).map(bind).collect();
@@ -162,7 +162,7 @@ fn datagrams_come_to_the_worker_that_has_their_port() {
     for (nth, socket) in sockets.iter().enumerate() {
         let (to, from) = (socket.local_addr().expect("it is bound"), &ours[nth % ours.len()]);
         let from_at = from.local_addr().expect("it is bound");
-        from.set_read_timeout(Some(PATIENCE));
+        from.set_read_timeout(Some(TIMEOUT));
         let mut datagram = [0; 9];
         from.send_to(&[nth as u8], to).expect("there is room");
         assert_eq!(socket.recv_from(&mut datagram).expect("it comes"), (1, from_at));
@@ -222,15 +222,15 @@ fn workers_of_one_interface_speak_with_each_other() {
         (0..6).for_each(|_| ask(&two.second, 7, 20_000));
     });
     let socket = two.second.udp_bind(at(2, 5000)).expect("the port is free");
-    socket.set_read_timeout(Some(PATIENCE));
+    socket.set_read_timeout(Some(TIMEOUT));
     for _ in 0..3 {
         let other = two.second.udp_bind(at(2, 0)).expect("a port is free");
         other.send_to(b"here", at(2, 5000)).expect("there is room");
         let (len, from) = socket.recv_from(&mut [0; 9]).expect("it comes");
         assert_eq!((len, from), (4, other.local_addr().expect("it is bound")));
     }
-    let took = two.second.ping(at(1, 0).ip(), 64, PATIENCE).expect("it answers");
-    assert!(took < PATIENCE);
+    let took = two.second.ping(at(1, 0).ip(), 64, TIMEOUT).expect("it answers");
+    assert!(took < TIMEOUT);
 }
 
 #[test]
@@ -263,14 +263,14 @@ fn listeners_come_and_go_at_all_workers() {
                     let listener = two.second.tcp_listen(at(2, port), 8).expect("it is free");
                     let taken = two.second.tcp_listen(at(2, port), 8).err().expect("it is not");
                     assert_eq!(taken.kind(), ErrorKind::AddrInUse);
-                    listener.set_timeout(Some(PATIENCE));
+                    listener.set_timeout(Some(TIMEOUT));
                     let mut streams = [(); 3].map(|()| connect(&two.first, at(2, port)));
                     let (mut peer, _) = listener.accept().expect("somebody came");
                     let ours = peer.peer_addr().expect("it is open");
                     peer.write_all(b"bye").expect("there is room");
                     drop((peer, listener));
                     for stream in &mut streams {
-                        stream.set_read_timeout(Some(PATIENCE));
+                        stream.set_read_timeout(Some(TIMEOUT));
                         let mut said = Vec::new();
                         let read = stream.read_to_end(&mut said);
                         match stream.local_addr().expect("an end") == ours {
@@ -294,7 +294,7 @@ fn what_workers_were_given_arrives_though_the_interface_ends() {
     const BYTES: usize = 100_000;
     let Two { first, second, fabric: _fabric } = two_of(Mode::Rc, [3, 2]);
     let listener = second.tcp_listen(at(2, 80), 16).expect("the port is free");
-    listener.set_timeout(Some(PATIENCE));
+    listener.set_timeout(Some(TIMEOUT));
     let all: Vec<u8> = (0..BYTES).map(byte).collect();
     let streams = [(); 6].map(|()| connect(&first, at(2, 80)));
     let mut peers = [(); 6].map(|()| listener.accept().expect("somebody came").0);
@@ -330,7 +330,7 @@ fn datagrams_of_all_workers_leave_though_nobody_knows_their_way_yet() {
         scope.spawn(|| drop(first));
         std::thread::park_timeout(Duration::from_millis(200));
         for ear in ears {
-            ear.set_read_timeout(Some(PATIENCE));
+            ear.set_read_timeout(Some(TIMEOUT));
             assert_eq!(ear.recv_from(&mut [0; 20]).expect("it comes").0, 10);
         }
     });

@@ -180,8 +180,8 @@ fn who_says_nothing_new_is_no_peer_that_answers() {
     world.weather.lost = 1_000_000;
     world.hosts[0].tcp_send(client, b"hello?").expect("it is open");
     let header = next_header(&mut world, 0);
-    let patience = StackConfig::default().tcp.patience.as_secs() as u32;
-    for nth in 0..patience / 5 + 1 {
+    let user_timeout = StackConfig::default().tcp.user_timeout.as_secs() as u32;
+    for nth in 0..user_timeout / 5 + 1 {
         let to = header.sequence_number.wrapping_sub(nth % 3 * 1000);
         let (now, packet) = (world.now, spoof(&header, to, &[]));
         world.hosts[0].handle_packet(now, &packet);

@@ -90,10 +90,10 @@ pub struct Connection {
     /// What was to be sent when that was last put off.
     unsent: usize,
     /// Since when the peer owes an answer: to the first that was sent since it was heard last.
-    /// This, when it is given up and when it was heard are by the clock of patience
+    /// This, when it is given up and when it was heard are by the service clock
     /// ([`super::served`]).
     owed_since: Option<Time>,
-    patience: Duration,
+    user_timeout: Duration,
     /// After how long without a word of the peer it is probed.
     keepalive: Option<Duration>,
     /// When the peer was heard last, and how many probes were sent since.
@@ -131,7 +131,7 @@ impl Connection {
             give_up: None,
             unsent: 0,
             owed_since: None,
-            patience: config.patience,
+            user_timeout: config.user_timeout,
             keepalive: config.keepalive.map(|idle| idle.max(KEEPALIVE_MIN)),
             heard_at: Time::START,
             probes: 0,
@@ -179,10 +179,10 @@ impl Connection {
         self.state() == State::Closed && self.shown().remote_endpoint().is_none()
     }
 
-    /// A packet was sent, at that time and that by the clock of patience. Whoever has nothing to
+    /// A packet was sent, at that time and that by the service clock. Whoever has nothing to
     /// say to the peer waits for no answer.
     ///
-    /// smoltcp's own patience is for silence of any kind: it would end a connection that nobody
+    /// smoltcp's own timeout counts silence of any kind: it would end a connection that nobody
     /// uses, and one whose window is closed for longer than it takes from one probe to the next.
     pub(super) fn note_sent(&mut self, (now, served): (Time, Time), written: &Written) {
         self.repair.note_written(now, written);
@@ -205,7 +205,7 @@ impl Connection {
     pub(in crate::stack) fn shut_down(&mut self, now: Time) {
         self.socket().close();
         self.unsent = self.shown().send_queue();
-        self.give_up = Some(now + self.patience);
+        self.give_up = Some(now + self.user_timeout);
     }
 
     /// Ends at once, by a reset.
@@ -220,7 +220,7 @@ impl Connection {
         let unsent = self.shown().send_queue();
         if self.give_up.is_some() && unsent < self.unsent {
             self.unsent = unsent;
-            self.give_up = Some(now + self.patience);
+            self.give_up = Some(now + self.user_timeout);
         }
     }
 
@@ -241,7 +241,7 @@ impl Connection {
             State::FinWait2 => self.holder == Holder::Nobody,
             _ => false,
         };
-        let silence = self.owed_since.map(|since| since + self.patience);
+        let silence = self.owed_since.map(|since| since + self.user_timeout);
         [self.give_up.filter(|_| waits), silence].into_iter().flatten().min()
     }
 

@@ -28,17 +28,17 @@ fn ends_after(world: &mut World, host: usize, id: TcpId) -> (Duration, TcpError)
 }
 
 #[test]
-fn a_peer_that_answers_nothing_is_given_up_when_patience_ends() {
-    let patience = StackConfig::default().tcp.patience;
-    assert!(patience >= DATA_MIN.max(SYN_MIN), "{patience:?}");
+fn a_silent_peer_is_given_up_after_the_user_timeout() {
+    let user_timeout = StackConfig::default().tcp.user_timeout;
+    assert!(user_timeout >= DATA_MIN.max(SYN_MIN), "{user_timeout:?}");
     let mut world = world();
     let [client, _] = world.connected(80, false);
     world.weather.lost = ALL;
     world.hosts[0].tcp_send(client, b"hello?").expect("it is open");
-    assert_eq!(ends_after(&mut world, 0, client), (patience, TcpError::TimedOut));
+    assert_eq!(ends_after(&mut world, 0, client), (user_timeout, TcpError::TimedOut));
     let now = world.now;
     let opening = world.hosts[0].tcp_connect(now, at(0, 0), at(1, 80)).expect("a port is free");
-    assert_eq!(ends_after(&mut world, 0, opening), (patience, TcpError::TimedOut));
+    assert_eq!(ends_after(&mut world, 0, opening), (user_timeout, TcpError::TimedOut));
 }
 
 /// A process that was stopped while it sent finds the answers when it goes on.
@@ -81,8 +81,8 @@ fn a_sender_that_was_stopped_goes_on() {
 
 /// Only time in which the sender was served counts: a peer that is dead is given up after that.
 #[test]
-fn a_sender_that_was_stopped_gives_a_dead_peer_up_when_patience_ends() {
-    let patience = StackConfig::default().tcp.patience;
+fn a_stopped_sender_gives_a_dead_peer_up_after_the_user_timeout() {
+    let user_timeout = StackConfig::default().tcp.user_timeout;
     let mut world = world();
     let [client, _] = world.connected(80, false);
     world.weather.lost = ALL;
@@ -91,7 +91,7 @@ fn a_sender_that_was_stopped_gives_a_dead_peer_up_when_patience_ends() {
     world.now = world.now + 3600 * SECOND;
     let (after, end) = ends_after(&mut world, 0, client);
     assert_eq!(end, TcpError::TimedOut);
-    assert!((patience - 2 * SECOND..=patience).contains(&after), "{after:?}");
+    assert!((user_timeout - 2 * SECOND..=user_timeout).contains(&after), "{after:?}");
 }
 
 /// How long a peer that is dead keeps an idle connection, and by how many probes that is found out.
