@@ -277,7 +277,7 @@ impl UdpEnd {
             debug_assert!(is_there, "a datagram is written whole");
             match inner.udp_send(now, self.id, head.peer, payload) {
                 Err(why) if why.kind() == io::ErrorKind::WouldBlock => break,
-                Err(why) => self.complain(why),
+                Err(why) => self.set_pending_error(why),
                 Ok(()) => {}
             }
             self.outgoing.skip(HEAD_BYTES + head.len);
@@ -309,7 +309,7 @@ impl UdpEnd {
                     has_come = true;
                 }
                 Ok(None) | Err(UdpError::Closed) => break,
-                Err(why) => self.complain(why.into()),
+                Err(why) => self.set_pending_error(why.into()),
             }
         }
         if has_come {
@@ -317,8 +317,8 @@ impl UdpEnd {
         }
     }
 
-    fn complain(&self, why: io::Error) {
-        self.line.complain(why);
+    fn set_pending_error(&self, why: io::Error) {
+        self.line.set_pending_error(why);
         self.line.readers.wake();
         self.line.writers.wake();
     }

@@ -46,8 +46,8 @@ pub(super) struct UdpLine {
     /// The worker's: it waits for room in the ring of what came.
     pub(super) is_stalled: AtomicBool,
     /// The worker's: something to be told, and whether there is.
-    has_complaint: AtomicBool,
-    complaint: Mutex<Option<io::Error>>,
+    has_pending_error: AtomicBool,
+    pending_error: Mutex<Option<io::Error>>,
     /// The application's: it is dropped.
     pub(super) is_left: AtomicBool,
 }
@@ -59,23 +59,23 @@ impl UdpLine {
             readers: Waiters::default(),
             writers: Waiters::default(),
             is_stalled: AtomicBool::new(false),
-            has_complaint: AtomicBool::new(false),
-            complaint: Mutex::new(None),
+            has_pending_error: AtomicBool::new(false),
+            pending_error: Mutex::new(None),
             is_left: AtomicBool::new(false),
         }
     }
 
     /// Has something told by the next call, in place of what was to be told.
-    pub(super) fn complain(&self, why: io::Error) {
-        *lock(&self.complaint) = Some(why);
-        self.has_complaint.store(true, Ordering::Release);
+    pub(super) fn set_pending_error(&self, why: io::Error) {
+        *lock(&self.pending_error) = Some(why);
+        self.has_pending_error.store(true, Ordering::Release);
     }
 
-    fn take_complaint(&self) -> io::Result<()> {
-        let is_there = self.has_complaint.load(Ordering::Relaxed)
-            && self.has_complaint.swap(false, Ordering::AcqRel);
+    fn take_pending_error(&self) -> io::Result<()> {
+        let is_there = self.has_pending_error.load(Ordering::Relaxed)
+            && self.has_pending_error.swap(false, Ordering::AcqRel);
         match is_there {
-            true => lock(&self.complaint).take().map_or(Ok(()), Err),
+            true => lock(&self.pending_error).take().map_or(Ok(()), Err),
             false => Ok(()),
         }
     }
@@ -146,7 +146,7 @@ impl UdpSocket {
 
     /// Whether receiving would not wait now.
     pub fn is_readable(&self) -> bool {
-        let has_error = self.line.has_complaint.load(Ordering::Relaxed);
+        let has_error = self.line.has_pending_error.load(Ordering::Relaxed);
         has_error || !lock(&self.reader).is_empty() || self.hold.bell.check().is_err()
     }
 
@@ -166,7 +166,7 @@ impl UdpSocket {
                     Ok(received) => received,
                     Err(error) if count == 0 => return Err(error),
                     Err(error) => {
-                        self.line.complain(error);
+                        self.line.set_pending_error(error);
                         None
                     }
                 };
@@ -252,7 +252,7 @@ impl UdpSocket {
 impl UdpSocket {
     fn try_send(&self, batch: &[(&[u8], SocketAddr)]) -> io::Result<Option<usize>> {
         self.hold.bell.check()?;
-        self.line.take_complaint()?;
+        self.line.take_pending_error()?;
         let mut writer = lock(&self.writer);
         let mut sent = 0;
         for (payload, to) in batch {
@@ -285,7 +285,7 @@ impl UdpSocket {
     fn try_recv(&self, buffer: &mut [u8]) -> io::Result<Option<UdpReceived>> {
         // Looked at first: what came before the end is in the ring then.
         let is_served = self.hold.bell.check();
-        self.line.take_complaint()?;
+        self.line.take_pending_error()?;
         let mut reader = lock(&self.reader);
         let Some(head) = Head::read(&mut reader, buffer) else {
             return is_served.map(|()| None);

@@ -112,5 +112,5 @@ pub struct Counts {
     /// Times that a connection was asked what it has to send.
     pub tcp_polls: u64,
     /// Complaints about packets that nobody here sent.
-    pub strange_complaints: u64,
+    pub icmp_errors_unmatched: u64,
 }

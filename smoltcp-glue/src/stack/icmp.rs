@@ -7,7 +7,7 @@ use pollux_wire::ip::icmpv6::{self, Icmpv6Message, Icmpv6Unreachable};
 
 /// What somebody says of a packet of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Complaint {
+pub(super) enum IcmpError {
     /// Nobody is at that port, or speaks that protocol.
     Refused,
     /// There is no way.
@@ -17,40 +17,40 @@ pub(super) enum Complaint {
 }
 
 /// What a packet complains of, if it does.
-pub(super) fn complaint(packet: &IpPacket<'_>) -> Option<(Complaint, Quoted)> {
-    let (complaint, original) = match packet.protocol {
+pub(super) fn icmp_error(packet: &IpPacket<'_>) -> Option<(IcmpError, Quoted)> {
+    let (error, original) = match packet.protocol {
         IpProtocol::ICMPV4 if icmpv4::checksum_ok(packet.payload) => {
-            complaint_v4(&Icmpv4Message::parse(packet.payload).ok()?)?
+            icmp_error_v4(&Icmpv4Message::parse(packet.payload).ok()?)?
         }
         IpProtocol::ICMPV6 if icmpv6::checksum_ok(packet.payload, &packet.pseudo) => {
-            complaint_v6(&Icmpv6Message::parse(packet.payload).ok()?)?
+            icmp_error_v6(&Icmpv6Message::parse(packet.payload).ok()?)?
         }
         _ => return None,
     };
-    Some((complaint, Quoted::parse(original)?))
+    Some((error, Quoted::parse(original)?))
 }
 
-fn complaint_v4<'a>(message: &Icmpv4Message<'a>) -> Option<(Complaint, &'a [u8])> {
+fn icmp_error_v4<'a>(message: &Icmpv4Message<'a>) -> Option<(IcmpError, &'a [u8])> {
     let Icmpv4Message::DestinationUnreachable { code, next_hop_mtu, original } = *message else {
         return None;
     };
-    let complaint = match code {
-        Icmpv4Unreachable::PORT | Icmpv4Unreachable::PROTOCOL => Complaint::Refused,
+    let error = match code {
+        Icmpv4Unreachable::PORT | Icmpv4Unreachable::PROTOCOL => IcmpError::Refused,
         // Routers older than RFC 1191 do not say how long it may be.
-        Icmpv4Unreachable::FRAGMENTATION_NEEDED => Complaint::TooBig(next_hop_mtu.into()),
-        _ => Complaint::Unreachable,
+        Icmpv4Unreachable::FRAGMENTATION_NEEDED => IcmpError::TooBig(next_hop_mtu.into()),
+        _ => IcmpError::Unreachable,
     };
-    Some((complaint, original))
+    Some((error, original))
 }
 
-fn complaint_v6<'a>(message: &Icmpv6Message<'a>) -> Option<(Complaint, &'a [u8])> {
+fn icmp_error_v6<'a>(message: &Icmpv6Message<'a>) -> Option<(IcmpError, &'a [u8])> {
     match *message {
-        Icmpv6Message::PacketTooBig { mtu, original } => Some((Complaint::TooBig(mtu), original)),
+        Icmpv6Message::PacketTooBig { mtu, original } => Some((IcmpError::TooBig(mtu), original)),
         Icmpv6Message::DestinationUnreachable { code: Icmpv6Unreachable::PORT, original } => {
-            Some((Complaint::Refused, original))
+            Some((IcmpError::Refused, original))
         }
         Icmpv6Message::DestinationUnreachable { original, .. } => {
-            Some((Complaint::Unreachable, original))
+            Some((IcmpError::Unreachable, original))
         }
         _ => None,
     }

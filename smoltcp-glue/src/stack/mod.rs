@@ -36,7 +36,7 @@ pub use tcp::{ListenerId, TcpError, TcpId};
 pub(crate) use udp::packet_len as udp_packet_len;
 pub use udp::{BindError, UdpError, UdpId, UdpReceived};
 
-use icmp::Complaint;
+use icmp::IcmpError;
 use lookup::Lookup;
 use mtu::Mtus;
 use outbox::{Outbox, Packet};
@@ -158,8 +158,8 @@ impl Stack {
                 self.tcp.handle(now, (&packet, bytes), &self.mtus, back);
             }
             IpProtocol::ICMPV4 | IpProtocol::ICMPV6 => {
-                if let Some((complaint, quoted)) = icmp::complaint(&packet) {
-                    self.handle_complaint(now, complaint, quoted);
+                if let Some((error, quoted)) = icmp::icmp_error(&packet) {
+                    self.handle_icmp_error(now, error, quoted);
                 }
             }
             _ => self.counts.unknown_protocol += 1,
@@ -172,7 +172,7 @@ impl Stack {
         self.addresses.contains(&packet.destination) && !is_group && !is_broadcast
     }
 
-    fn handle_complaint(&mut self, now: Time, complaint: Complaint, quoted: Quoted) {
+    fn handle_icmp_error(&mut self, now: Time, error: IcmpError, quoted: Quoted) {
         let Quoted { protocol, source, destination, sequence_number, len } = quoted;
         let is_ours = match protocol {
             IpProtocol::TCP => self.tcp.is_on_its_way(source, destination, sequence_number),
@@ -180,28 +180,28 @@ impl Stack {
             _ => false,
         };
         // What fits is not too long (RFC 5927 7.2).
-        let is_strange = matches!(complaint, Complaint::TooBig(mtu) if len <= mtu);
+        let is_strange = matches!(error, IcmpError::TooBig(mtu) if len <= mtu);
         if !is_ours || is_strange {
-            self.counts.strange_complaints += 1;
+            self.counts.icmp_errors_unmatched += 1;
             return;
         }
-        if let Complaint::TooBig(mtu) = complaint {
+        if let IcmpError::TooBig(mtu) = error {
             return self.mtus.lower(now, destination.ip(), mtu);
         }
         match protocol {
             IpProtocol::TCP => {
-                let why = match complaint {
-                    Complaint::Refused => TcpError::Refused,
+                let why = match error {
+                    IcmpError::Refused => TcpError::Refused,
                     _ => TcpError::Unreachable,
                 };
-                self.tcp.handle_complaint((source, destination), why);
+                self.tcp.handle_icmp_error((source, destination), why);
             }
             IpProtocol::UDP => {
-                let why = match complaint {
-                    Complaint::Refused => UdpError::Refused,
+                let why = match error {
+                    IcmpError::Refused => UdpError::Refused,
                     _ => UdpError::Unreachable,
                 };
-                self.udp.handle_complaint(source, destination, why);
+                self.udp.handle_icmp_error(source, destination, why);
             }
             _ => {}
         }

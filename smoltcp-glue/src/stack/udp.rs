@@ -32,7 +32,7 @@ pub struct UdpSocket {
     received: VecDeque<Datagram>,
     /// What is in the queue, with overhead.
     bytes: usize,
-    complaint: Option<UdpError>,
+    pending_error: Option<UdpError>,
 }
 
 #[derive(Default)]
@@ -129,7 +129,7 @@ impl Udp {
             groups: BTreeSet::new(),
             received: VecDeque::new(),
             bytes: 0,
-            complaint: None,
+            pending_error: None,
         };
         let id = self.sockets.insert(socket).ok_or(BindError::Full)?;
         self.bound.insert(local, id);
@@ -199,8 +199,8 @@ impl Udp {
         buffer: &mut [u8],
     ) -> Result<Option<UdpReceived>, UdpError> {
         let socket = self.sockets.get_mut(id).ok_or(UdpError::Closed)?;
-        if let Some(complaint) = socket.complaint.take() {
-            return Err(complaint);
+        if let Some(pending_error) = socket.pending_error.take() {
+            return Err(pending_error);
         }
         let Some(datagram) = socket.received.pop_front() else { return Ok(None) };
         let whole = datagram.payload.len();
@@ -291,12 +291,12 @@ impl Udp {
 
     /// Somebody complains about a datagram of ours. Only a socket that talks to one peer is told:
     /// any other could not know whom it is about.
-    pub(super) fn handle_complaint(&mut self, from: SocketAddr, to: SocketAddr, why: UdpError) {
+    pub(super) fn handle_icmp_error(&mut self, from: SocketAddr, to: SocketAddr, why: UdpError) {
         let Some(id) = self.socket_at(from) else { return };
         if let Some(socket) = self.sockets.get_mut(id)
             && socket.peer == Some(to)
         {
-            socket.complaint = Some(why);
+            socket.pending_error = Some(why);
             self.news.tell(SocketId::Udp(id));
         }
     }
@@ -317,9 +317,9 @@ impl UdpSocket {
         self.received.front().map(|datagram| datagram.payload.len())
     }
 
-    /// Whether there is something to receive, a complaint included.
+    /// Whether there is something to receive, a pending error included.
     pub fn is_readable(&self) -> bool {
-        !self.received.is_empty() || self.complaint.is_some()
+        !self.received.is_empty() || self.pending_error.is_some()
     }
 }
 

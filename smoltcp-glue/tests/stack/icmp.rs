@@ -39,7 +39,7 @@ fn too_big(mtu: u16, original: &[u8]) -> Vec<u8> {
 fn told(world: &mut World, mtu: u16, original: &[u8]) -> (u32, u64) {
     let now = world.now;
     world.hosts[0].handle_packet(now, &too_big(mtu, original));
-    let strange = world.hosts[0].counts().strange_complaints;
+    let strange = world.hosts[0].counts().icmp_errors_unmatched;
     (world.hosts[0].path_mtu(now, ip(1, false)), strange)
 }
 

@@ -122,7 +122,7 @@ fn ports_are_one_sockets_and_free_again_when_it_is_closed() {
 }
 
 #[test]
-fn a_complaint_reaches_the_socket_that_talks_to_that_peer() {
+fn an_icmp_error_reaches_the_socket_connected_to_that_peer() {
     let mut world = world(&StackConfig::default());
     let client = world.hosts[0].udp_bind(at(0, 6000)).expect("the port is free");
     world.hosts[0].udp_connect(client, at(1, 9)).expect("it is of the same family");

@@ -342,7 +342,7 @@ impl Tcp {
 
     /// Somebody complains about a segment of ours. A connection that is open knows better
     /// (RFC 5461 4); one that is being opened is not waited for.
-    pub(super) fn handle_complaint(
+    pub(super) fn handle_icmp_error(
         &mut self,
         (local, remote): (SocketAddr, SocketAddr),
         why: TcpError,
