@@ -83,7 +83,7 @@ impl<'a> Worker<'a> {
         (config, user_timeout): (Config, Duration),
     ) -> Self {
         let bell = bells[usize::from(inner.stack.share().worker)].clone();
-        inner.stack.keep_news();
+        inner.stack.enable_events();
         bell.begin();
         let mut worker = Self {
             inner,
@@ -182,7 +182,7 @@ impl<'a> Worker<'a> {
     fn turn(&mut self) -> bool {
         let now = self.clock.now();
         let mut busy = self.inner.step(now);
-        while let Some(socket) = self.inner.stack.poll_news() {
+        while let Some(socket) = self.inner.stack.poll_event() {
             self.serve(now, socket);
             busy = true;
         }

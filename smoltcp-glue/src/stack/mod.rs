@@ -16,10 +16,10 @@
 
 mod config;
 mod connections;
+mod events;
 mod icmp;
 mod lookup;
 mod mtu;
-mod news;
 mod outbox;
 mod packet;
 mod recent;
@@ -29,7 +29,7 @@ mod tcp;
 mod udp;
 
 pub use config::{Counts, StackConfig, TcpConfig};
-pub use news::SocketId;
+pub use events::SocketId;
 pub use outbox::Exit;
 pub use share::Share;
 pub use tcp::{ListenerId, TcpError, TcpId};
@@ -230,16 +230,16 @@ impl Stack {
         self.unheard.pop()
     }
 
-    /// From now on [`Stack::poll_news`] says what happens to sockets.
-    pub const fn keep_news(&mut self) {
-        self.udp.news.want();
-        self.tcp.news.want();
+    /// From now on [`Stack::poll_event`] says what happens to sockets.
+    pub const fn enable_events(&mut self) {
+        self.udp.events.enable();
+        self.tcp.events.enable();
     }
 
     /// The next socket that may have something to receive, room to send, or come to its end. An
     /// owner who wants to know asks until there is none, again and again.
-    pub fn poll_news(&mut self) -> Option<SocketId> {
-        self.udp.news.pop().or_else(|| self.tcp.news.pop())
+    pub fn poll_event(&mut self) -> Option<SocketId> {
+        self.udp.events.pop().or_else(|| self.tcp.events.pop())
     }
 
     /// Does what is due by now.

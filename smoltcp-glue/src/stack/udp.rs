@@ -4,7 +4,7 @@
 //! No two have the same pair, so a datagram finds its socket by two lookups at most. A datagram to
 //! a group goes to every socket of that port which joined the group.
 
-use super::news::{News, SocketId};
+use super::events::{Events, SocketId};
 use super::packet::IpPacket;
 use super::recent::Recent;
 use super::slab::{Key, Slab};
@@ -93,7 +93,7 @@ pub(super) struct Udp {
     spare: Vec<Datagram>,
     recent: Recent,
     queue_bytes_max: usize,
-    pub(super) news: News,
+    pub(super) events: Events,
 }
 
 /// What became of a datagram that came.
@@ -114,7 +114,7 @@ impl Udp {
             spare: Vec::new(),
             recent: Recent::default(),
             queue_bytes_max,
-            news: News::default(),
+            events: Events::default(),
         }
     }
 
@@ -274,7 +274,7 @@ impl Udp {
         datagram.payload.extend_from_slice(payload);
         (datagram.from, datagram.to) = (Some(from), Some(to));
         socket.received.push_back(datagram);
-        self.news.tell(SocketId::Udp(id));
+        self.events.push(SocketId::Udp(id));
         Heard::Done
     }
 
@@ -297,7 +297,7 @@ impl Udp {
             && socket.peer == Some(to)
         {
             socket.pending_error = Some(why);
-            self.news.tell(SocketId::Udp(id));
+            self.events.push(SocketId::Udp(id));
         }
     }
 }

@@ -30,8 +30,8 @@ pub use connection::{Connection, TcpError};
 pub use listener::{Listener, ListenerId};
 
 use super::config::TcpConfig;
+use super::events::{Events, SocketId};
 use super::mtu::Mtus;
-use super::news::{News, SocketId};
 use super::outbox::{Outbox, Packet};
 use super::packet::IpPacket;
 use super::slab::{Key, Slab};
@@ -75,7 +75,7 @@ pub(super) struct Tcp {
     /// One that came, with a newer acknowledgment.
     renewed: Packet,
     verifies: bool,
-    pub(super) news: News,
+    pub(super) events: Events,
 }
 
 /// What a connection went through: its state before, and whether a packet came.
@@ -103,7 +103,7 @@ impl Tcp {
             renewed: Packet::default(),
             verifies,
             config,
-            news: News::default(),
+            events: Events::default(),
         }
     }
 
@@ -379,10 +379,10 @@ impl Tcp {
             connection.holder = Holder::Queued(listener_id);
             listener.half_open -= 1;
             listener.open.push_back(id);
-            self.news.tell(SocketId::Listener(listener_id));
+            self.events.push(SocketId::Listener(listener_id));
         }
         if connection.holder == Holder::Application && (event.heard || state != event.before) {
-            self.news.tell(SocketId::Tcp(id));
+            self.events.push(SocketId::Tcp(id));
         }
         if state == State::Closed && event.before != State::Closed {
             connection.end.get_or_insert(Connection::reason(event.before, event.heard));

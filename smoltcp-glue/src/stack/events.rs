@@ -17,18 +17,18 @@ pub enum SocketId {
 /// What happened since the owner last asked, if he wants to know. A socket may be in it more than
 /// once; there are no more entries than packets and timeouts since.
 #[derive(Default)]
-pub(super) struct News {
-    is_wanted: bool,
+pub(super) struct Events {
+    is_enabled: bool,
     list: VecDeque<SocketId>,
 }
 
-impl News {
-    pub(super) const fn want(&mut self) {
-        self.is_wanted = true;
+impl Events {
+    pub(super) const fn enable(&mut self) {
+        self.is_enabled = true;
     }
 
-    pub(super) fn tell(&mut self, socket: SocketId) {
-        if self.is_wanted && self.list.back() != Some(&socket) {
+    pub(super) fn push(&mut self, socket: SocketId) {
+        if self.is_enabled && self.list.back() != Some(&socket) {
             self.list.push_back(socket);
         }
     }
