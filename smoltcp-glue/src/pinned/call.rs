@@ -1,6 +1,6 @@
 //! What is asked of the worker and answered later: all that is not the way of bytes.
 
-use super::bell::Bell;
+use super::doorbell::Doorbell;
 use super::waiters::Waiters;
 use super::worker::Worker;
 use crate::interface::CallTimeout;
@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 /// A question that was put to the worker.
 pub(super) struct Asked<R> {
     slip: Arc<Slip<R>>,
-    bell: Arc<Bell>,
+    doorbell: Arc<Doorbell>,
 }
 
 /// Where the worker writes the answer. Without one, who asked learns of that when it is dropped.
@@ -30,26 +30,26 @@ struct Slip<R> {
 impl<R: Send + 'static> Asked<R> {
     /// Has something done between two turns of the worker.
     pub(super) fn new(
-        bell: &Arc<Bell>,
+        doorbell: &Arc<Doorbell>,
         question: impl FnOnce(&mut Worker<'_>, Time) -> io::Result<R> + Send + 'static,
     ) -> Self {
-        Self::later(bell, |worker, now, answer| answer.give(question(worker, now)))
+        Self::later(doorbell, |worker, now, answer| answer.give(question(worker, now)))
     }
 
     /// The same, if the answer takes its time.
     pub(super) fn later(
-        bell: &Arc<Bell>,
+        doorbell: &Arc<Doorbell>,
         question: impl FnOnce(&mut Worker<'_>, Time, Answer<R>) + Send + 'static,
     ) -> Self {
         let slip = Arc::new(Slip { answer: Mutex::new(None), waiters: Waiters::default() });
         let answer = Answer { slip: slip.clone() };
-        bell.ask(Box::new(move |worker, now| question(worker, now, answer)));
-        Self { slip, bell: bell.clone() }
+        doorbell.submit(Box::new(move |worker, now| question(worker, now, answer)));
+        Self { slip, doorbell: doorbell.clone() }
     }
 
     fn look(&self) -> io::Result<Option<R>> {
         // Whether it is over is looked at first: what was answered before that is there.
-        let is_served = self.bell.check();
+        let is_served = self.doorbell.check();
         match self.slip.answer.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(answer) => answer.map(Some),
             None => is_served.map(|()| None),

@@ -3,7 +3,7 @@
 //! A listener has an ear at each worker of its interface: a peer's connection comes to the worker
 //! that its flow is dealt to. Whoever accepts asks them in turn.
 
-use super::bell::Rope;
+use super::doorbell::DirtyFlag;
 use super::tcp::TcpStream;
 use super::waiters::Waiters;
 use super::{Hold, SharedTimeout};
@@ -39,7 +39,7 @@ struct Arrived {
 
 /// What application and worker both see of an ear.
 pub(super) struct ListenerLine {
-    pub(super) rope: Rope,
+    pub(super) dirty: DirtyFlag,
     /// Of all ears.
     pub(super) accepters: Arc<Waiters>,
     /// The worker's: it waits for room in the ring.
@@ -49,9 +49,9 @@ pub(super) struct ListenerLine {
 }
 
 impl ListenerLine {
-    pub(super) const fn new(rope: Rope, accepters: Arc<Waiters>) -> Self {
+    pub(super) const fn new(dirty: DirtyFlag, accepters: Arc<Waiters>) -> Self {
         let (is_stalled, is_left) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { rope, accepters, is_stalled, is_left }
+        Self { dirty, accepters, is_stalled, is_left }
     }
 }
 
@@ -67,7 +67,7 @@ impl Ear {
         if self.line.is_stalled.load(Ordering::Relaxed)
             && self.line.is_stalled.swap(false, Ordering::Relaxed)
         {
-            self.hold.bell.ring(&self.line.rope);
+            self.hold.doorbell.notify(&self.line.dirty);
         }
     }
 }
@@ -135,7 +135,7 @@ impl TcpListener {
 
     /// An error if nobody serves it any more.
     fn check(&self) -> io::Result<()> {
-        self.ears.first().map_or(Ok(()), |ear| ear.hold.bell.check())
+        self.ears.first().map_or(Ok(()), |ear| ear.hold.doorbell.check())
     }
 
     fn lock(&self) -> MutexGuard<'_, Arrived> {
@@ -160,6 +160,6 @@ impl Arrived {
 impl Drop for Ear {
     fn drop(&mut self) {
         self.line.is_left.store(true, Ordering::Release);
-        self.hold.bell.ring(&self.line.rope);
+        self.hold.doorbell.notify(&self.line.dirty);
     }
 }

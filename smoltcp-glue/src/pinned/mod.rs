@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   application --bytes, datagrams--> ring --> worker: stack, device
-//!       |   \--------- bell ------------------>   |  ^
+//!       |   \--------- doorbell ------------------>   |  ^
 //!       +<------------- ring <-- bytes ----------+  ring: packets of one that come to another
 //!       ^---------------- wake, if it sleeps -----/  v
 //!                                               other workers
@@ -74,13 +74,13 @@
 //! ```
 //!
 //! 1. [`tcp`], [`listener`], [`udp`]: the application's ends; `datagram`: what is in UDP's rings;
-//! 2. `bell`, `waiters`, `call`: how one side learns that the other wants it;
+//! 2. `doorbell`, `waiters`, `call`: how one side learns that the other wants it;
 //! 3. `worker`, `serving`: the other ends; `opening`, `crew`: how workers begin, and end together.
 
-mod bell;
 mod call;
 mod crew;
 mod datagram;
+mod doorbell;
 pub mod listener;
 mod opening;
 mod serving;
@@ -98,9 +98,9 @@ use crate::error::UpError;
 use crate::handing::HandedCounts;
 use crate::host::Neighbor;
 use crate::interface::{CallTimeout, named};
-use bell::Bell;
 use call::Asked;
 use crew::Crew;
+use doorbell::Doorbell;
 use pollux_dataplane::flow::Deal;
 use pollux_node::config::SIDES_MAX;
 use std::future::poll_fn;
@@ -189,7 +189,7 @@ pub struct WorkerRow {
 
 /// What the interface and all its sockets hold. When it goes, the workers do.
 pub(crate) struct Alive {
-    bells: Arc<[Arc<Bell>]>,
+    doorbells: Arc<[Arc<Doorbell>]>,
     deal: Deal,
     /// Whose turn it is to have a socket that could be anybody's.
     turn: AtomicUsize,
@@ -199,26 +199,26 @@ pub(crate) struct Alive {
 /// What a socket holds.
 pub(super) struct Hold {
     /// Its worker's.
-    bell: Arc<Bell>,
+    doorbell: Arc<Doorbell>,
     alive: Arc<Alive>,
 }
 
 impl Hold {
-    /// The bell of the worker that decides for all.
-    fn lead(&self) -> &Arc<Bell> {
+    /// The doorbell of the worker that decides for all.
+    fn lead(&self) -> &Arc<Doorbell> {
         self.alive.lead()
     }
 }
 
 impl Alive {
-    fn lead(&self) -> &Arc<Bell> {
-        &self.bells[0]
+    fn lead(&self) -> &Arc<Doorbell> {
+        &self.doorbells[0]
     }
 
     /// The worker whose turn it is.
-    fn anybody(&self) -> &Arc<Bell> {
+    fn anybody(&self) -> &Arc<Doorbell> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        &self.bells[turn % self.bells.len()]
+        &self.doorbells[turn % self.doorbells.len()]
     }
 
     fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
@@ -229,7 +229,7 @@ impl Alive {
 impl Drop for Alive {
     fn drop(&mut self) {
         self.lead().crew().leave();
-        self.bells.iter().for_each(|bell| bell.wake());
+        self.doorbells.iter().for_each(|doorbell| doorbell.wake());
         let threads = std::mem::take(&mut *self.threads());
         // A worker may be the one who drops the last socket; it waits for nobody.
         let own = std::thread::current().id();
@@ -254,18 +254,20 @@ impl Interface {
         let (workers, sockets_max) = (plan.settings.workers, plan.config.sockets_max);
         let crew = Arc::new(Crew::new(workers.into(), sockets_max));
         let full = || UpError::Worker(format!("{sockets_max} sockets are too many"));
-        let hang = |_| Bell::new(&crew, sockets_max).map(|(bell, heard)| (Arc::new(bell), heard));
-        let (first, heard) = hang(0).ok_or_else(full)?;
+        let hang = |_| {
+            Doorbell::new(&crew, sockets_max).map(|(doorbell, inbox)| (Arc::new(doorbell), inbox))
+        };
+        let (first, inbox) = hang(0).ok_or_else(full)?;
         let others = (1..workers).map(hang).collect::<Option<Vec<_>>>().ok_or_else(full)?;
-        let (others, others_heard): (Vec<_>, Vec<_>) = others.into_iter().unzip();
+        let (others, other_inboxes): (Vec<_>, Vec<_>) = others.into_iter().unzip();
         let alive = Arc::new(Alive {
-            bells: std::iter::once(first).chain(others).collect(),
+            doorbells: std::iter::once(first).chain(others).collect(),
             deal: Deal::among(workers),
             turn: AtomicUsize::new(0),
             threads: Mutex::default(),
         });
         let timeout = plan.timeout;
-        opening::start(&alive, plan, (heard, others_heard))?;
+        opening::start(&alive, plan, (inbox, other_inboxes))?;
         let interface = Self { alive };
         interface.wait_for_hands(timeout)?;
         Ok(interface)
@@ -289,14 +291,16 @@ impl Interface {
 
     /// Addresses that each worker knows of.
     fn known_addresses(&self) -> io::Result<Vec<Vec<IpAddr>>> {
-        let ask = |bell| Asked::new(bell, |worker, _| Ok(worker.inner.addresses())).wait();
-        self.alive.bells.iter().map(ask).collect()
+        let ask = |doorbell| Asked::new(doorbell, |worker, _| Ok(worker.inner.addresses())).wait();
+        self.alive.doorbells.iter().map(ask).collect()
     }
 
     /// What each worker has, the first one's first.
     pub fn workers(&self) -> io::Result<Vec<WorkerRow>> {
-        let bells = self.alive.bells.iter();
-        bells.map(|bell| Asked::new(bell, |worker, _| Ok(worker.row())).wait()).collect()
+        let doorbells = self.alive.doorbells.iter();
+        doorbells
+            .map(|doorbell| Asked::new(doorbell, |worker, _| Ok(worker.row())).wait())
+            .collect()
     }
 
     /// Addresses that sockets can have.
@@ -314,11 +318,11 @@ impl Interface {
     /// A UDP socket at an address of the interface, or at `0.0.0.0` or `::` for all; port 0 is any.
     pub fn udp_bind(&self, local: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         let local = named(local)?;
-        let bell = match local.port() {
+        let doorbell = match local.port() {
             0 => self.alive.anybody(),
-            port => &self.alive.bells[usize::from(self.alive.deal.port(port))],
+            port => &self.alive.doorbells[usize::from(self.alive.deal.port(port))],
         };
-        Asked::new(bell, move |worker, _| worker.udp_bind(local)).wait()
+        Asked::new(doorbell, move |worker, _| worker.udp_bind(local)).wait()
     }
 
     /// A listener, with room for so many connections that nobody has accepted yet: at each worker
@@ -328,9 +332,10 @@ impl Interface {
         let accepters = Arc::new(Waiters::default());
         // The lead is asked first, so of two who want the same address one gets it everywhere. The
         // ears that are there already go with an error.
-        let ears = self.alive.bells.iter().map(|bell| {
+        let ears = self.alive.doorbells.iter().map(|doorbell| {
             let accepters = accepters.clone();
-            Asked::new(bell, move |worker, _| worker.tcp_listen(local, backlog, accepters)).wait()
+            Asked::new(doorbell, move |worker, _| worker.tcp_listen(local, backlog, accepters))
+                .wait()
         });
         let ears = ears.collect::<io::Result<Vec<_>>>()?;
         Ok(TcpListener::new(ears, accepters, local))
@@ -364,8 +369,8 @@ impl Interface {
     /// its time.
     pub async fn tcp_connect_async(&self, to: impl Into<SocketAddr>) -> io::Result<TcpStream> {
         let to = to.into();
-        let bell = self.alive.anybody();
-        let stream = Asked::new(bell, move |worker, now| worker.tcp_begin(now, to)).await?;
+        let doorbell = self.alive.anybody();
+        let stream = Asked::new(doorbell, move |worker, now| worker.tcp_begin(now, to)).await?;
         poll_fn(|context| stream.poll_open(context)).await?;
         Ok(stream)
     }
@@ -373,8 +378,8 @@ impl Interface {
     /// A connection that the peer is being asked for: it can be written to as soon as it is open.
     pub fn tcp_begin(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
         let to = named(to)?;
-        let bell = self.alive.anybody();
-        Asked::new(bell, move |worker, now| worker.tcp_begin(now, to)).wait()
+        let doorbell = self.alive.anybody();
+        Asked::new(doorbell, move |worker, now| worker.tcp_begin(now, to)).wait()
     }
 
     /// Asks a node for an echo of so many bytes, and says how long that took. The first may be
@@ -434,7 +439,7 @@ mod tests {
         let config = Config { workers: 2, cores: vec![first.id], ..Config::default() };
         let interface = setup.address("10.0.0.1/24").up_pinned(config).expect("it comes up");
         let stays = |worker: usize| {
-            Asked::new(&interface.alive.bells[worker], move |_, _| Ok(cores())).wait()
+            Asked::new(&interface.alive.doorbells[worker], move |_, _| Ok(cores())).wait()
         };
         assert_eq!(stays(0).expect("it serves"), [*first]);
         assert_eq!(stays(1).expect("it serves"), all);
@@ -455,7 +460,7 @@ mod tests {
                     scope.spawn(|| socket.recv_from(&mut [0; 9]).map(drop)),
                     scope.spawn(|| listener.accept().map(drop)),
                 ];
-                let asked = Asked::<()>::new(&interface.alive.bells[dies], |_, _| {
+                let asked = Asked::<()>::new(&interface.alive.doorbells[dies], |_, _| {
                     std::panic::resume_unwind(Box::new("as it is to"))
                 });
                 assert!(asked.wait().is_err());

@@ -4,7 +4,7 @@
 //! The thread that asks for it starts all of them: one that another worker started would stay on
 //! that one's core.
 
-use super::bell::{Bell, Heard};
+use super::doorbell::{Doorbell, Inbox};
 use super::worker::Worker;
 use super::{Alive, Config};
 use crate::error::UpError;
@@ -31,7 +31,7 @@ pub(crate) struct Plan {
 #[derive(Clone)]
 struct Brief {
     alive: Weak<Alive>,
-    bells: Arc<[Arc<Bell>]>,
+    doorbells: Arc<[Arc<Doorbell>]>,
     clock: Clock,
     config: Config,
     /// How long a peer may be silent that has something to acknowledge.
@@ -40,29 +40,29 @@ struct Brief {
     tell: Sender<Result<(), UpError>>,
 }
 
-/// Starts an interface's workers, of whom each hears one bell; returns when all of them serve it.
+/// Starts an interface's workers, each with its inbox; returns when all of them serve it.
 pub(super) fn start(
     alive: &Arc<Alive>,
     plan: Plan,
-    (first, others): (Heard, impl IntoIterator<Item = Heard>),
+    (first, others): (Inbox, impl IntoIterator<Item = Inbox>),
 ) -> Result<(), UpError> {
     let (tell, told) = channel();
     let brief = Brief {
         alive: Arc::downgrade(alive),
-        bells: alive.bells.clone(),
+        doorbells: alive.doorbells.clone(),
         clock: Clock::begin(),
         config: plan.config.clone(),
         user_timeout: plan.stack.tcp.user_timeout,
         tell,
     };
     let mut hands = Vec::new();
-    for (number, heard) in (1..).zip(others) {
+    for (number, inbox) in (1..).zip(others) {
         let (brief, (give, given)) = (brief.clone(), channel());
-        spawn(alive, number, move || brief.hand(number, &given, heard))?;
+        spawn(alive, number, move || brief.hand(number, &given, inbox))?;
         hands.push(give);
     }
     spawn(alive, 0, move || brief.lead(plan, &hands, first))?;
-    for _ in alive.bells.iter() {
+    for _ in alive.doorbells.iter() {
         told.recv().unwrap_or_else(|_| Err(UpError::Worker("it panicked".into())))?;
     }
     Ok(())
@@ -81,20 +81,20 @@ fn spawn(
 
 impl Brief {
     /// The first worker's thread.
-    fn lead(self, plan: Plan, hands: &[Sender<Host>], heard: Heard) {
+    fn lead(self, plan: Plan, hands: &[Sender<Host>], inbox: Inbox) {
         match self.open(plan, hands) {
-            Ok(mut host) => self.serve(&mut host, heard),
+            Ok(mut host) => self.serve(&mut host, inbox),
             Err(why) => drop(self.tell.send(Err(why))),
         }
     }
 
     /// Another's. Where the first one has nothing for it, that one says why.
-    fn hand(self, number: usize, given: &Receiver<Host>, heard: Heard) {
+    fn hand(self, number: usize, given: &Receiver<Host>, inbox: Inbox) {
         if let Err(why) = self.stay(number) {
             return drop(self.tell.send(Err(why)));
         }
         if let Ok(mut host) = given.recv() {
-            self.serve(&mut host, heard);
+            self.serve(&mut host, inbox);
         }
     }
 
@@ -124,9 +124,9 @@ impl Brief {
         Ok(host)
     }
 
-    fn serve(self, host: &mut Host, heard: Heard) {
-        let Self { alive, bells, clock, config, user_timeout, tell } = self;
-        let worker = Worker::new((host, clock), (bells, heard), alive, (config, user_timeout));
+    fn serve(self, host: &mut Host, inbox: Inbox) {
+        let Self { alive, doorbells, clock, config, user_timeout, tell } = self;
+        let worker = Worker::new((host, clock), (doorbells, inbox), alive, (config, user_timeout));
         let _ = tell.send(Ok(()));
         drop(tell);
         worker.run();

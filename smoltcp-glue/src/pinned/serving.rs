@@ -5,9 +5,9 @@
 //! the window or counts what it drops, and what is to go waits in the ring. Whoever makes room
 //! rings.
 
-use super::bell::Rope;
 use super::crew::Place;
 use super::datagram::{HEAD_BYTES, Head, PAYLOAD_MAX};
+use super::doorbell::DirtyFlag;
 use super::listener::ListenerLine;
 use super::tcp::{Heard, Standing, TcpLine, TcpStream, Wish};
 use super::udp::UdpLine;
@@ -76,10 +76,10 @@ impl TcpEnd {
         Some((end, (reader, writer)))
     }
 
-    /// The application has rung. A wish is looked at only then: so nothing is in the bell of a
+    /// The application has rung. A wish is looked at only then: so nothing is in the doorbell of a
     /// socket that is no more.
-    pub(super) fn answer(&mut self) {
-        self.line.rope.answer();
+    pub(super) fn take_notification(&mut self) {
+        self.line.dirty.clear();
         self.wish = self.line.wish();
     }
 
@@ -241,15 +241,15 @@ impl UdpEnd {
     ) -> Option<(Self, (byte_ring::Reader, byte_ring::Writer))> {
         let (incoming, reader) = byte_ring::ring(ring_bytes)?;
         let (writer, outgoing) = byte_ring::ring(ring_bytes)?;
-        let line = Arc::new(UdpLine::new(Rope::new(SocketId::Udp(id))));
+        let line = Arc::new(UdpLine::new(DirtyFlag::new(SocketId::Udp(id))));
         let end =
             Self { id, _place: place, line, is_left: false, outgoing, incoming, is_again: false };
         Some((end, (reader, writer)))
     }
 
     /// The application has rung.
-    pub(super) fn answer(&mut self) {
-        self.line.rope.answer();
+    pub(super) fn take_notification(&mut self) {
+        self.line.dirty.clear();
         self.is_left = self.line.is_left.load(Ordering::Acquire);
     }
 

@@ -3,8 +3,8 @@
 //! Each has a ring of bytes each way. What is in the ring to the worker counts as written, as
 //! what is in a send buffer does: it goes out though the connection is dropped.
 
-use super::bell::Rope;
 use super::call::Asked;
+use super::doorbell::DirtyFlag;
 use super::waiters::Waiters;
 use super::{Hold, SharedTimeout};
 use crate::interface::CallTimeout;
@@ -43,7 +43,7 @@ struct Outgoing {
 /// What application and worker both see of a connection.
 pub(super) struct TcpLine {
     id: TcpId,
-    pub(super) rope: Rope,
+    pub(super) dirty: DirtyFlag,
     pub(super) readers: Waiters,
     pub(super) writers: Waiters,
     /// The worker's: what the connection is.
@@ -115,7 +115,7 @@ impl TcpLine {
     pub(super) fn new(id: TcpId, standing: Standing) -> Self {
         let line = Self {
             id,
-            rope: Rope::new(SocketId::Tcp(id)),
+            dirty: DirtyFlag::new(SocketId::Tcp(id)),
             readers: Waiters::default(),
             writers: Waiters::default(),
             standing: AtomicU8::new(0),
@@ -190,7 +190,7 @@ impl TcpStream {
 
     /// Whether reading would not wait now.
     pub fn is_readable(&self) -> bool {
-        let has_ended = self.line.heard() != Heard::More || self.hold.bell.check().is_err();
+        let has_ended = self.line.heard() != Heard::More || self.hold.doorbell.check().is_err();
         has_ended || !lock(&self.reader).is_empty()
     }
 
@@ -221,7 +221,7 @@ impl TcpStream {
     /// Ten seconds is the shortest, [`crate::stack::TcpConfig`] has the default.
     pub fn set_keepalive(&self, idle: Option<Duration>) -> io::Result<()> {
         let id = self.line.id;
-        let set = Asked::new(&self.hold.bell, move |worker, _| {
+        let set = Asked::new(&self.hold.doorbell, move |worker, _| {
             Ok(worker.inner.stack.tcp_set_keepalive(id, idle)?)
         });
         set.wait()
@@ -230,8 +230,10 @@ impl TcpStream {
     /// The time that [`TcpStream::set_keepalive`] sets.
     pub fn keepalive(&self) -> io::Result<Option<Duration>> {
         let id = self.line.id;
-        Asked::new(&self.hold.bell, move |worker, _| Ok(worker.inner.stack.tcp_keepalive(id)?))
-            .wait()
+        Asked::new(&self.hold.doorbell, move |worker, _| {
+            Ok(worker.inner.stack.tcp_keepalive(id)?)
+        })
+        .wait()
     }
 
     /// Ends the sending half; the peer reads what was written, and then the end. The receiving half
@@ -240,7 +242,7 @@ impl TcpStream {
         if how == Shutdown::Read {
             return Ok(());
         }
-        self.hold.bell.check()?;
+        self.hold.doorbell.check()?;
         if let Standing::Ended(why) = self.line.standing() {
             return Err(why.into());
         }
@@ -248,7 +250,7 @@ impl TcpStream {
         let writer = lock(&self.writer);
         self.line.set_wish(Wish::ShutDown);
         drop(writer);
-        self.hold.bell.ring(&self.line.rope);
+        self.hold.doorbell.notify(&self.line.dirty);
         Ok(())
     }
 }
@@ -310,7 +312,7 @@ impl TcpStream {
 impl TcpStream {
     fn try_open(&self) -> io::Result<Option<()>> {
         match self.line.standing() {
-            Standing::Opening => self.hold.bell.check().map(|()| None),
+            Standing::Opening => self.hold.doorbell.check().map(|()| None),
             Standing::Open => Ok(Some(())),
             Standing::Ended(why) => Err(why.into()),
         }
@@ -321,7 +323,7 @@ impl TcpStream {
             return Ok(Some(0));
         }
         // Looked at first: what came before the end is in the ring then.
-        let (is_served, heard) = (self.hold.bell.check(), self.line.heard());
+        let (is_served, heard) = (self.hold.doorbell.check(), self.line.heard());
         let mut reader = lock(&self.reader);
         let taken = reader.read(buffer);
         if taken > 0 {
@@ -343,12 +345,12 @@ impl TcpStream {
             && reader.len(usize::MAX) <= reader.capacity() / 2
             && self.line.is_stalled.swap(false, Ordering::Relaxed)
         {
-            self.hold.bell.ring(&self.line.rope);
+            self.hold.doorbell.notify(&self.line.dirty);
         }
     }
 
     fn try_write(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
-        self.hold.bell.check()?;
+        self.hold.doorbell.check()?;
         let mut writer = lock(&self.writer);
         match (self.line.wish(), self.line.standing()) {
             (_, Standing::Ended(why)) => return Err(why.into()),
@@ -359,13 +361,13 @@ impl TcpStream {
         let taken = writer.ring.write(bytes);
         writer.written += taken as u64;
         if taken > 0 {
-            self.hold.bell.ring(&self.line.rope);
+            self.hold.doorbell.notify(&self.line.dirty);
         }
         Ok((taken > 0 || bytes.is_empty()).then_some(taken))
     }
 
     fn try_flush(&self) -> io::Result<Option<()>> {
-        let (is_served, standing) = (self.hold.bell.check(), self.line.standing());
+        let (is_served, standing) = (self.hold.doorbell.check(), self.line.standing());
         let written = lock(&self.writer).written;
         if self.line.acknowledged.load(Ordering::Acquire) == written {
             return Ok(Some(()));
@@ -418,6 +420,6 @@ impl Drop for TcpStream {
     fn drop(&mut self) {
         let lingers = *self.lingers.get_mut();
         self.line.set_wish(if lingers { Wish::Close } else { Wish::Abort });
-        self.hold.bell.ring(&self.line.rope);
+        self.hold.doorbell.notify(&self.line.dirty);
     }
 }

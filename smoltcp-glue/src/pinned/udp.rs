@@ -4,9 +4,9 @@
 //! that was sent, it says later: the next call on the socket returns it, as with one that a peer
 //! refuses. What can be told at once, its addresses and a length that no packet has, is.
 
-use super::bell::Rope;
 use super::call::Asked;
 use super::datagram::{HEAD_BYTES, Head};
+use super::doorbell::DirtyFlag;
 use super::waiters::Waiters;
 use super::{Hold, SharedTimeout};
 use crate::interface::named;
@@ -40,7 +40,7 @@ pub struct UdpSocket {
 
 /// What application and worker both see of a socket.
 pub(super) struct UdpLine {
-    pub(super) rope: Rope,
+    pub(super) dirty: DirtyFlag,
     pub(super) readers: Waiters,
     pub(super) writers: Waiters,
     /// The worker's: it waits for room in the ring of what came.
@@ -53,9 +53,9 @@ pub(super) struct UdpLine {
 }
 
 impl UdpLine {
-    pub(super) fn new(rope: Rope) -> Self {
+    pub(super) fn new(dirty: DirtyFlag) -> Self {
         Self {
-            rope,
+            dirty,
             readers: Waiters::default(),
             writers: Waiters::default(),
             is_stalled: AtomicBool::new(false),
@@ -109,7 +109,7 @@ impl UdpSocket {
     /// From now on it talks to one peer, and hears of refusals by it.
     pub fn connect(&self, peer: impl ToSocketAddrs) -> io::Result<()> {
         let (id, to) = (self.id, named(peer)?);
-        let asked = Asked::new(&self.hold.bell, move |worker, _| {
+        let asked = Asked::new(&self.hold.doorbell, move |worker, _| {
             Ok(worker.inner.stack.udp_connect(id, to)?)
         });
         asked.wait()?;
@@ -147,7 +147,7 @@ impl UdpSocket {
     /// Whether receiving would not wait now.
     pub fn is_readable(&self) -> bool {
         let has_error = self.line.has_pending_error.load(Ordering::Relaxed);
-        has_error || !lock(&self.reader).is_empty() || self.hold.bell.check().is_err()
+        has_error || !lock(&self.reader).is_empty() || self.hold.doorbell.check().is_err()
     }
 
     /// Receives a datagram: how many of its bytes are in the buffer, and whose it is.
@@ -181,10 +181,10 @@ impl UdpSocket {
 
     /// Hears what is sent to a group.
     pub fn join(&self, group: IpAddr) -> io::Result<()> {
-        let (id, bell, lead) = (self.id, &self.hold.bell, self.hold.lead());
+        let (id, doorbell, lead) = (self.id, &self.hold.doorbell, self.hold.lead());
         let _one_at_a_time = lock(&self.joins);
         let heard =
-            Asked::new(bell, move |worker, _| Ok(worker.inner.stack.udp_join(id, group)?));
+            Asked::new(doorbell, move |worker, _| Ok(worker.inner.stack.udp_join(id, group)?));
         if !heard.wait()? {
             return Ok(());
         }
@@ -192,7 +192,8 @@ impl UdpSocket {
         if joined.wait()? {
             return Ok(());
         }
-        Asked::new(bell, move |worker, _| Ok(worker.inner.stack.udp_leave(id, group))).wait()?;
+        Asked::new(doorbell, move |worker, _| Ok(worker.inner.stack.udp_leave(id, group)))
+            .wait()?;
         Err(io::ErrorKind::QuotaExceeded.into())
     }
 
@@ -200,7 +201,7 @@ impl UdpSocket {
     pub fn leave(&self, group: IpAddr) {
         let id = self.id;
         let _one_at_a_time = lock(&self.joins);
-        let asked = Asked::new(&self.hold.bell, move |worker, now| {
+        let asked = Asked::new(&self.hold.doorbell, move |worker, now| {
             worker.inner.udp_leave(now, id, group);
             Ok(())
         });
@@ -251,7 +252,7 @@ impl UdpSocket {
 /// One try each, which says nothing where it would wait.
 impl UdpSocket {
     fn try_send(&self, batch: &[(&[u8], SocketAddr)]) -> io::Result<Option<usize>> {
-        self.hold.bell.check()?;
+        self.hold.doorbell.check()?;
         self.line.take_pending_error()?;
         let mut writer = lock(&self.writer);
         let mut sent = 0;
@@ -268,7 +269,7 @@ impl UdpSocket {
         }
         drop(writer);
         if sent > 0 {
-            self.hold.bell.ring(&self.line.rope);
+            self.hold.doorbell.notify(&self.line.dirty);
         }
         Ok((sent > 0 || batch.is_empty()).then_some(sent))
     }
@@ -279,12 +280,12 @@ impl UdpSocket {
         if !is_one || to.is_ipv4() != self.local.is_ipv4() {
             return Err(UdpError::BadAddress);
         }
-        udp_packet_len(self.hold.bell.mtu(), to.ip(), payload).map(drop)
+        udp_packet_len(self.hold.doorbell.mtu(), to.ip(), payload).map(drop)
     }
 
     fn try_recv(&self, buffer: &mut [u8]) -> io::Result<Option<UdpReceived>> {
         // Looked at first: what came before the end is in the ring then.
-        let is_served = self.hold.bell.check();
+        let is_served = self.hold.doorbell.check();
         self.line.take_pending_error()?;
         let mut reader = lock(&self.reader);
         let Some(head) = Head::read(&mut reader, buffer) else {
@@ -307,7 +308,7 @@ impl UdpSocket {
             && reader.len(usize::MAX) <= reader.capacity() / 2
             && self.line.is_stalled.swap(false, Ordering::Relaxed)
         {
-            self.hold.bell.ring(&self.line.rope);
+            self.hold.doorbell.notify(&self.line.dirty);
         }
     }
 }
@@ -319,7 +320,7 @@ fn lock<T>(end: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Drop for UdpSocket {
     fn drop(&mut self) {
         self.line.is_left.store(true, Ordering::Release);
-        self.hold.bell.ring(&self.line.rope);
+        self.hold.doorbell.notify(&self.line.dirty);
     }
 }
 

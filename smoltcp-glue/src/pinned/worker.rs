@@ -2,21 +2,21 @@
 //!
 //! ```text
 //!   turn: device --> stack --news--> rings, wakers
-//!         bell --> rings --> stack --> device
+//!         doorbell --> rings --> stack --> device
 //! ```
 //!
 //! It visits sockets that something happened to, and no others. It takes no lock that an
 //! application holds for long, and allocates only where sockets are made.
 
-use super::bell::{Bell, Heard};
 use super::call::Answer;
 use super::crew::Place;
+use super::doorbell::{Doorbell, Inbox};
 use super::listener::{Ear, ListenerLine};
 use super::serving::{Fate, ListenerEnd, TcpEnd, UdpEnd, scratch};
 use super::tcp::{Standing, TcpStream};
 use super::udp::UdpSocket;
 use super::waiters::Waiters;
-use super::{Alive, Config, Hold, Idle, WorkerRow, bell::Rope};
+use super::{Alive, Config, Hold, Idle, WorkerRow, doorbell::DirtyFlag};
 use crate::host::Host;
 use crate::interface::{Clock, LEAVE_MAX, settle, take_leave};
 use crate::stack::slab::Beside;
@@ -35,7 +35,7 @@ use std::time::Duration;
 pub(super) type Command = Box<dyn FnOnce(&mut Worker<'_>, Time) + Send>;
 
 /// Sockets that rang, and questions, that are seen to in one turn.
-const RUNG_MAX: usize = 256;
+const NOTIFIED_MAX: usize = 256;
 const COMMANDS_MAX: usize = 16;
 /// Connections that are on their way to who accepts them; others wait in the stack.
 const HANDED_MAX: usize = 16;
@@ -51,9 +51,9 @@ pub(super) struct Worker<'a> {
     pub(super) inner: &'a mut Host,
     clock: Clock,
     /// All workers', in their order, and the own one.
-    bells: Arc<[Arc<Bell>]>,
-    bell: Arc<Bell>,
-    heard: Heard,
+    doorbells: Arc<[Arc<Doorbell>]>,
+    doorbell: Arc<Doorbell>,
+    inbox: Inbox,
     /// What holders of new sockets hold.
     alive: Weak<Alive>,
     config: Config,
@@ -71,26 +71,26 @@ pub(super) struct Worker<'a> {
     pings: Vec<(EchoId, Answer<Duration>)>,
     scratch: Vec<u8>,
     /// How often it was rung for since questions were answered.
-    rung: usize,
+    notified: usize,
     look_at: Time,
 }
 
 impl<'a> Worker<'a> {
     pub(super) fn new(
         (inner, clock): (&'a mut Host, Clock),
-        (bells, heard): (Arc<[Arc<Bell>]>, Heard),
+        (doorbells, inbox): (Arc<[Arc<Doorbell>]>, Inbox),
         alive: Weak<Alive>,
         (config, user_timeout): (Config, Duration),
     ) -> Self {
-        let bell = bells[usize::from(inner.stack.share().worker)].clone();
+        let doorbell = doorbells[usize::from(inner.stack.share().worker)].clone();
         inner.stack.enable_events();
-        bell.begin();
+        doorbell.begin();
         let mut worker = Self {
             inner,
             clock,
-            bells,
-            bell,
-            heard,
+            doorbells,
+            doorbell,
+            inbox,
             alive,
             config,
             user_timeout,
@@ -102,7 +102,7 @@ impl<'a> Worker<'a> {
             starved: Vec::new(),
             pings: Vec::new(),
             scratch: scratch(),
-            rung: 0,
+            notified: 0,
             look_at: Time::START,
         };
         worker.turn();
@@ -112,7 +112,7 @@ impl<'a> Worker<'a> {
     /// Serves until nobody has the interface any more, or there is none.
     pub(super) fn run(mut self) {
         let mut idle = 0;
-        while !self.bell.crew().is_left() {
+        while !self.doorbell.crew().is_left() {
             let busy = self.turn();
             if self.has_ended() {
                 return;
@@ -131,18 +131,18 @@ impl<'a> Worker<'a> {
     /// Whether there is no interface any more, or another worker has ended.
     fn has_ended(&self) -> bool {
         if let Some(why) = self.inner.failed() {
-            self.bell.crew().end(format!("the interface has no device any more: {why}"));
+            self.doorbell.crew().end(format!("the interface has no device any more: {why}"));
         }
-        self.bell.check().is_err()
+        self.doorbell.check().is_err()
     }
 
     /// Sleeps for so long, if there is nothing to do after all; who wants it wakes it.
     fn nap(&mut self, nap: Duration) {
-        self.bell.fall_asleep();
-        if !self.turn() && !self.bell.crew().is_left() {
+        self.doorbell.fall_asleep();
+        if !self.turn() && !self.doorbell.crew().is_left() {
             std::thread::park_timeout(nap.min(NAP_MAX));
         }
-        self.bell.wake_up();
+        self.doorbell.wake_up();
     }
 
     /// What sockets were given still goes out, but nobody is waited for long.
@@ -154,7 +154,7 @@ impl<'a> Worker<'a> {
             && !self.has_ended()
             && now < end.min(last)
         {
-            busy = self.hear(now);
+            busy = self.handle_notifications(now);
             if self.turn() {
                 end = now + LEAVE_MAX;
             }
@@ -166,7 +166,7 @@ impl<'a> Worker<'a> {
         }
         let end = now + LEAVE_MAX;
         settle(self.inner, self.clock);
-        let crew = self.bell.crew().clone();
+        let crew = self.doorbell.crew().clone();
         crew.finish();
         // What others have to hear may come to this one.
         while !crew.is_finished() && !self.has_ended() && self.clock.now() < end + LEAVE_MAX {
@@ -186,11 +186,11 @@ impl<'a> Worker<'a> {
             self.serve(now, socket);
             busy = true;
         }
-        busy |= self.hear(now);
+        busy |= self.handle_notifications(now);
         busy |= self.serve_again(now);
         if busy {
             self.inner.transmit(now);
-            self.tell_others();
+            self.notify_others();
         }
         if self.look_at <= now {
             self.look(now);
@@ -199,42 +199,46 @@ impl<'a> Worker<'a> {
         busy
     }
 
-    /// Wakes those who were given packets, and tells the lead which groups are not heard any more.
-    fn tell_others(&mut self) {
+    /// Wakes those who were given packets, and tells the first worker which groups no socket needs any more.
+    fn notify_others(&mut self) {
         let mut to_wake = self.inner.take_to_wake();
         while to_wake > 0 {
-            self.bells[to_wake.trailing_zeros() as usize].wake();
+            self.doorbells[to_wake.trailing_zeros() as usize].wake();
             to_wake &= to_wake - 1;
         }
         while let Some(group) = self.inner.take_left() {
             // The lead asks nobody, so this one does not wait for ever.
-            self.bells[0].ask(Box::new(move |lead, now| lead.inner.leave_group(now, group)));
+            self.doorbells[0].submit(Box::new(move |lead, now| lead.inner.leave_group(now, group)));
         }
     }
 
     /// Sees to who rang and who asks; says whether there was anybody.
-    fn hear(&mut self, now: Time) -> bool {
+    fn handle_notifications(&mut self, now: Time) -> bool {
         let mut busy = false;
-        for _ in 0..RUNG_MAX {
-            let Some(socket) = self.heard.touched.pop() else {
-                self.rung = usize::MAX;
+        for _ in 0..NOTIFIED_MAX {
+            let Some(socket) = self.inbox.touched.pop() else {
+                self.notified = usize::MAX;
                 break;
             };
-            self.rung = self.rung.saturating_add(1);
+            self.notified = self.notified.saturating_add(1);
             match socket {
-                SocketId::Udp(id) => self.udp.get_mut(id).into_iter().for_each(UdpEnd::answer),
-                SocketId::Tcp(id) => self.tcp.get_mut(id).into_iter().for_each(TcpEnd::answer),
-                SocketId::Listener(id) => self.answer_listener(now, id),
+                SocketId::Udp(id) => {
+                    self.udp.get_mut(id).into_iter().for_each(UdpEnd::take_notification)
+                }
+                SocketId::Tcp(id) => {
+                    self.tcp.get_mut(id).into_iter().for_each(TcpEnd::take_notification)
+                }
+                SocketId::Listener(id) => self.handle_listener_notification(now, id),
             }
             self.serve(now, socket);
             busy = true;
         }
         // Who drops a socket and then asks for another at its address finds that free: questions
         // wait for all who may have rung before.
-        if self.rung >= self.sockets() {
-            self.rung = 0;
+        if self.notified >= self.sockets() {
+            self.notified = 0;
             for _ in 0..COMMANDS_MAX {
-                let Some(command) = self.heard.commands.pop() else { break };
+                let Some(command) = self.inbox.commands.pop() else { break };
                 command(self, now);
                 busy = true;
             }
@@ -265,7 +269,7 @@ impl<'a> Worker<'a> {
 
     /// What is not urgent.
     fn look(&mut self, now: Time) {
-        self.bell.set_mtu(self.inner.stack.path_mtu(now, IpAddr::V4(Ipv4Addr::UNSPECIFIED)));
+        self.doorbell.set_mtu(self.inner.stack.path_mtu(now, IpAddr::V4(Ipv4Addr::UNSPECIFIED)));
         for id in std::mem::take(&mut self.leaving) {
             let Some(end) = self.tcp.get_mut(id) else { continue };
             if end.is_lost(now, self.user_timeout) {
@@ -355,7 +359,7 @@ impl Worker<'_> {
         let (ready, arrived) = spsc::ring(handed).ok_or(BindError::Full)?;
         let backlog = backlog.saturating_sub(handed).max(1);
         let id = self.inner.stack.tcp_listen(local, backlog)?;
-        let line = ListenerLine::new(Rope::new(SocketId::Listener(id)), accepters);
+        let line = ListenerLine::new(DirtyFlag::new(SocketId::Listener(id)), accepters);
         let line = Arc::new(line);
         self.listeners.insert(id, ListenerEnd { _place: place, line: line.clone(), ready });
         Ok((Ear::new(hold, line), arrived))
@@ -383,9 +387,9 @@ impl Worker<'_> {
 
     /// Whether there may be another socket; and what its holder is to hold.
     fn room(&self) -> io::Result<(Hold, Place)> {
-        let room = self.alive.upgrade().zip(Place::take(self.bell.crew()));
+        let room = self.alive.upgrade().zip(Place::take(self.doorbell.crew()));
         let (alive, place) = room.ok_or(BindError::Full)?;
-        Ok((Hold { bell: self.bell.clone(), alive }, place))
+        Ok((Hold { doorbell: self.doorbell.clone(), alive }, place))
     }
 
     /// Both ends of a connection of the stack's.
@@ -421,9 +425,9 @@ impl Worker<'_> {
     }
 
     /// An application has rung for a listener.
-    fn answer_listener(&mut self, now: Time, id: ListenerId) {
+    fn handle_listener_notification(&mut self, now: Time, id: ListenerId) {
         let Some(end) = self.listeners.get_mut(id) else { return };
-        end.line.rope.answer();
+        end.line.dirty.clear();
         if end.line.is_left.load(Ordering::Acquire) {
             // Connections in its ring ring for themselves when they go with it.
             self.listeners.remove(id);
@@ -436,8 +440,8 @@ impl Worker<'_> {
 impl Drop for Worker<'_> {
     /// Nobody waits for a worker that is no more, whatever ended it.
     fn drop(&mut self) {
-        self.bell.crew().end("the interface's worker has ended".into());
-        while let Some(command) = self.heard.commands.pop() {
+        self.doorbell.crew().end("the interface's worker has ended".into());
+        while let Some(command) = self.inbox.commands.pop() {
             drop(command);
         }
         self.pings.clear();

@@ -19,7 +19,7 @@ use std::thread::Thread;
 const COMMANDS_MAX: usize = 256;
 
 /// What applications have of a worker.
-pub(super) struct Bell {
+pub(super) struct Doorbell {
     touched: mpsc::Sender<SocketId>,
     commands: mpsc::Sender<Command>,
     is_asleep: CachePadded<AtomicBool>,
@@ -31,23 +31,23 @@ pub(super) struct Bell {
 }
 
 /// What the worker has of it.
-pub(super) struct Heard {
+pub(super) struct Inbox {
     pub(super) touched: mpsc::Receiver<SocketId>,
     pub(super) commands: mpsc::Receiver<Command>,
 }
 
 /// A socket's flag.
-pub(super) struct Rope {
+pub(super) struct DirtyFlag {
     socket: SocketId,
-    is_rung: AtomicBool,
+    is_set: AtomicBool,
 }
 
-impl Bell {
-    /// A bell for so many sockets; none if there cannot be a ring for them.
-    pub(super) fn new(crew: &Arc<Crew>, sockets_max: usize) -> Option<(Self, Heard)> {
+impl Doorbell {
+    /// A doorbell for so many sockets; none if there cannot be a ring for them.
+    pub(super) fn new(crew: &Arc<Crew>, sockets_max: usize) -> Option<(Self, Inbox)> {
         let (touch, touched) = mpsc::ring(sockets_max.max(2).checked_next_power_of_two()?)?;
         let (command, commands) = mpsc::ring(COMMANDS_MAX)?;
-        let bell = Self {
+        let doorbell = Self {
             touched: touch,
             commands: command,
             is_asleep: CachePadded(AtomicBool::new(false)),
@@ -55,21 +55,21 @@ impl Bell {
             crew: crew.clone(),
             mtu: AtomicU32::new(0),
         };
-        Some((bell, Heard { touched, commands }))
+        Some((doorbell, Inbox { touched, commands }))
     }
 
     /// Somebody touched a socket.
-    pub(super) fn ring(&self, rope: &Rope) {
-        // With the swap in `Rope::answer`: whoever finds the flag up is seen by that.
-        if !rope.is_rung.swap(true, Ordering::AcqRel) {
-            let is_rung = self.touched.push(rope.socket);
-            debug_assert!(is_rung.is_ok(), "there is a place for every socket");
+    pub(super) fn notify(&self, dirty: &DirtyFlag) {
+        // With the swap in `DirtyFlag::clear`: whoever finds the flag up is seen by that.
+        if !dirty.is_set.swap(true, Ordering::AcqRel) {
+            let pushed = self.touched.push(dirty.socket);
+            debug_assert!(pushed.is_ok(), "there is a slot for every socket");
             self.wake();
         }
     }
 
     /// Puts a question to the worker; waits while there is no room.
-    pub(super) fn ask(&self, command: Command) {
+    pub(super) fn submit(&self, command: Command) {
         let mut command = Some(command);
         while let Some(one) = command.take()
             && self.crew.ended().is_none()
@@ -106,7 +106,7 @@ impl Bell {
 }
 
 /// The worker's part.
-impl Bell {
+impl Doorbell {
     /// The thread that calls this is the worker.
     pub(super) fn begin(&self) {
         let _ = self.worker.set(std::thread::current());
@@ -131,13 +131,13 @@ impl Bell {
     }
 }
 
-impl Rope {
+impl DirtyFlag {
     pub(super) const fn new(socket: SocketId) -> Self {
-        Self { socket, is_rung: AtomicBool::new(false) }
+        Self { socket, is_set: AtomicBool::new(false) }
     }
 
     /// The worker looks at the socket after this.
-    pub(super) fn answer(&self) {
-        self.is_rung.swap(false, Ordering::AcqRel);
+    pub(super) fn clear(&self) {
+        self.is_set.swap(false, Ordering::AcqRel);
     }
 }
