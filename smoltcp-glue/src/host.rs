@@ -12,7 +12,7 @@
 //! when something comes, and when [`Host::poll_timeout`] says so.
 
 use crate::error::UpError;
-use crate::handing::{HandedCounts, Handing, among};
+use crate::hand_off::{HandOff, HandOffCounts, among};
 use crate::post::Post;
 use crate::stack::{Exit, Share, Stack, StackConfig, UdpError, UdpId};
 use pollux_control::interface::{self as control, Way};
@@ -52,7 +52,7 @@ pub struct Host {
     /// Packets to ourselves.
     looped: Vec<Vec<u8>>,
     /// The way to other workers, if there are any.
-    handing: Option<Handing>,
+    hand_off: Option<HandOff>,
     /// Groups that sockets of a hand do not hear any more; the lead is to be told.
     left: Vec<IpAddr>,
     pub(crate) own: BTreeSet<IpAddr>,
@@ -96,7 +96,7 @@ impl Host {
             held: None,
             spill: Vec::new(),
             looped: Vec::new(),
-            handing: None,
+            hand_off: None,
             left: Vec::new(),
             own: BTreeSet::new(),
             connects,
@@ -208,26 +208,26 @@ impl Host {
         if !is_late {
             self.do_what_is_due(now);
         }
-        let Self { node, stack, handing, .. } = self;
+        let Self { node, stack, hand_off, .. } = self;
         let mut busy = node.breathe(now, &mut |packet| {
             let is_sockets = stack.wants_packet(packet);
             if is_sockets {
-                deliver(now, stack, handing, packet);
+                deliver(now, stack, hand_off, packet);
             }
             is_sockets
         });
-        if let Some(handing) = handing {
-            busy |= handing.take(|packet| stack.handle_packet(now, packet));
+        if let Some(hand_off) = hand_off {
+            busy |= hand_off.receive(|packet| stack.handle_packet(now, packet));
         }
         if self.look_at <= now {
             self.look(now);
             self.look_at = now + LOOK_EVERY;
         }
         while let Some(delivery) = self.node.poll_delivery() {
-            deliver(now, &mut self.stack, &mut self.handing, &delivery.packet);
+            deliver(now, &mut self.stack, &mut self.hand_off, &delivery.packet);
         }
         for packet in self.looped.drain(..) {
-            deliver(now, &mut self.stack, &mut self.handing, &packet);
+            deliver(now, &mut self.stack, &mut self.hand_off, &packet);
             busy = true;
         }
         while let Some(packet) = self.stack.poll_unheard() {
@@ -379,12 +379,12 @@ impl Host {
         seed: impl Fn() -> u64,
     ) -> Result<(Self, Vec<Self>), DeviceError> {
         let (lead, hands) = node::Interface::with_workers(now, place, settings, seed())?;
-        let mut ways = among(Deal::among(settings.workers)).into_iter();
+        let mut hand_offs = among(Deal::among(settings.workers)).into_iter();
         let mut host = |post| {
             let stack = Stack::new(config.clone(), seed());
             let mut host = Self::at(now, post, settings.mode != Mode::Ud, stack);
-            host.handing = ways.next();
-            host.stack.set_share(host.handing.as_ref().map_or(Share::ALL, Handing::share));
+            host.hand_off = hand_offs.next();
+            host.stack.set_share(host.hand_off.as_ref().map_or(Share::ALL, HandOff::share));
             host
         };
         Ok((host(Post::lead_of(lead)), hands.into_iter().map(Post::Hand).map(host).collect()))
@@ -392,9 +392,9 @@ impl Host {
 
     /// Workers that were given something since this was asked, a bit each: they may sleep.
     pub(crate) fn take_to_wake(&mut self) -> u32 {
-        self.handing
+        self.hand_off
             .as_mut()
-            .map_or(0, |handing| handing.take_to_wake() | self.node.take_notified())
+            .map_or(0, |hand_off| hand_off.take_to_wake() | self.node.take_notified())
     }
 
     /// A group that a socket of this hand does not hear any more.
@@ -403,14 +403,14 @@ impl Host {
     }
 
     /// What was handed over between workers.
-    pub(crate) fn handed(&self) -> HandedCounts {
-        self.handing.as_ref().map_or_else(HandedCounts::default, Handing::counts)
+    pub(crate) fn handed(&self) -> HandOffCounts {
+        self.hand_off.as_ref().map_or_else(HandOffCounts::default, HandOff::counts)
     }
 }
 
 /// A packet for sockets is given to the stack that has them.
-fn deliver(now: Time, stack: &mut Stack, handing: &mut Option<Handing>, packet: &[u8]) {
-    let is_others = handing.as_mut().is_some_and(|handing| handing.pass(packet));
+fn deliver(now: Time, stack: &mut Stack, hand_off: &mut Option<HandOff>, packet: &[u8]) {
+    let is_others = hand_off.as_mut().is_some_and(|hand_off| hand_off.steer(packet));
     if !is_others {
         stack.handle_packet(now, packet);
     }

@@ -49,12 +49,12 @@
 //!    it is without a clock;
 //! 2. [`udp`], [`tcp`]: sockets in the manner of `std::net`; [`error`]: what can go wrong;
 //! 3. [`pinned`]: the same sockets for any thread, and several workers of one interface; `post`,
-//!    `handing`: what each of them has of the interface, and gives to the others;
+//!    `hand_off`: what each of them has of the interface, and gives to the others;
 //! 4. [`stack`]: all of it that decides something, without I/O.
 #![forbid(unsafe_code)]
 
 pub mod error;
-mod handing;
+mod hand_off;
 pub mod host;
 pub mod interface;
 pub mod node;
@@ -65,7 +65,7 @@ pub mod tcp;
 pub mod udp;
 
 pub use error::UpError;
-pub use handing::HandedCounts;
+pub use hand_off::HandOffCounts;
 pub use host::Neighbor;
 pub use interface::Interface;
 pub use node::{Node, Setup};

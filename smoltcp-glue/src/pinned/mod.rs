@@ -95,7 +95,7 @@ pub use tcp::TcpStream;
 pub use udp::UdpSocket;
 
 use crate::error::UpError;
-use crate::handing::HandedCounts;
+use crate::hand_off::HandOffCounts;
 use crate::host::Neighbor;
 use crate::interface::{CallTimeout, named};
 use call::Asked;
@@ -184,7 +184,7 @@ pub struct WorkerRow {
     /// Listeners.
     pub listeners: usize,
     /// Packets that came to one worker and were another's.
-    pub handed: HandedCounts,
+    pub handed: HandOffCounts,
 }
 
 /// What the interface and all its sockets hold. When it goes, the workers do.

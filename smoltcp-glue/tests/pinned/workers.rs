@@ -40,7 +40,7 @@ fn rows(interface: &Interface) -> Vec<WorkerRow> {
 /// Packets that came to one worker of an interface and were another's: given, and lost.
 fn handed(interface: &Interface) -> (u64, u64) {
     let rows = rows(interface);
-    (rows.iter().map(|row| row.handed.given).sum(), rows.iter().map(|row| row.handed.lost).sum())
+    (rows.iter().map(|row| row.handed.sent).sum(), rows.iter().map(|row| row.handed.dropped).sum())
 }
 
 /// Answers as many connections as come, each by its thread.
@@ -140,7 +140,7 @@ fn what_comes_to_another_worker_is_handed_over() {
         (0..8).for_each(|_| ask(&two.first, 7, 20_000));
     });
     let (given, lost) = handed(&two.second);
-    let taken: u64 = rows(&two.second).iter().map(|row| row.handed.taken).sum();
+    let taken: u64 = rows(&two.second).iter().map(|row| row.handed.received).sum();
     assert!(given > 8 && taken == given, "{given} given, {taken} taken");
     assert_eq!((lost, handed(&two.first)), (0, (0, 0)));
 }

@@ -14,23 +14,23 @@ use pollux_mem::byte_ring::{self, Reader, Writer};
 /// Bytes that are on their way from one worker to another, at most: some windows of TCP.
 const RING_BYTES: usize = 2 << 20;
 /// Bytes before a packet.
-const HEAD_BYTES: usize = 4;
+const LEN_BYTES: usize = 4;
 /// Packets that are taken from one worker before others have their turn.
-const TAKEN_MAX: usize = 64;
+const BURST_MAX: usize = 64;
 
 /// What a worker counts of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HandedCounts {
+pub struct HandOffCounts {
     /// Packets that came to it and were given to others.
-    pub given: u64,
+    pub sent: u64,
     /// Packets that others gave to it.
-    pub taken: u64,
+    pub received: u64,
     /// Packets of others for which there was no room on the way there.
-    pub lost: u64,
+    pub dropped: u64,
 }
 
 /// One worker's part of it.
-pub(crate) struct Handing {
+pub(crate) struct HandOff {
     share: Share,
     /// By worker. Nobody writes to himself, and pages that nobody wrote to cost nothing.
     to: Vec<Writer>,
@@ -38,18 +38,18 @@ pub(crate) struct Handing {
     /// Those who were given something since that was asked, a bit each.
     to_wake: u32,
     scratch: Vec<u8>,
-    counts: HandedCounts,
+    counts: HandOffCounts,
 }
 
 /// For each worker its part, in their order; none where one is alone.
-pub(crate) fn among(deal: Deal) -> Vec<Handing> {
-    let of = |worker| Handing {
+pub(crate) fn among(deal: Deal) -> Vec<HandOff> {
+    let of = |worker| HandOff {
         share: Share { deal, worker },
         to: Vec::new(),
         from: Vec::new(),
         to_wake: 0,
         scratch: Vec::new(),
-        counts: HandedCounts::default(),
+        counts: HandOffCounts::default(),
     };
     let mut all: Vec<_> = match deal {
         Deal::ALONE => Vec::new(),
@@ -65,7 +65,7 @@ pub(crate) fn among(deal: Deal) -> Vec<Handing> {
     all
 }
 
-impl Handing {
+impl HandOff {
     /// Whose flows are this worker's.
     pub(crate) const fn share(&self) -> Share {
         self.share
@@ -74,44 +74,44 @@ impl Handing {
     /// Gives a packet that has come to the worker whose it is, unless it is our own; says whether
     /// it was another's.
     #[inline]
-    pub(crate) fn pass(&mut self, packet: &[u8]) -> bool {
-        let owner = self.share.deal.received(packet);
-        let is_others = owner != self.share.worker;
+    pub(crate) fn steer(&mut self, packet: &[u8]) -> bool {
+        let target = self.share.deal.received(packet);
+        let is_others = target != self.share.worker;
         if is_others {
-            self.give(owner, packet);
+            self.send(target, packet);
         }
         is_others
     }
 
-    fn give(&mut self, owner: u8, packet: &[u8]) {
+    fn send(&mut self, target: u8, packet: &[u8]) {
         let len = (packet.len() as u32).to_ne_bytes();
-        if self.to[usize::from(owner)].write_whole(&[&len, packet]) {
-            self.counts.given += 1;
-            self.to_wake |= 1 << owner;
+        if self.to[usize::from(target)].write_whole(&[&len, packet]) {
+            self.counts.sent += 1;
+            self.to_wake |= 1 << target;
         } else {
-            self.counts.lost += 1;
+            self.counts.dropped += 1;
         }
     }
 
     /// Shows what others gave to this one; says whether there was anything.
-    pub(crate) fn take(&mut self, mut show: impl FnMut(&[u8])) -> bool {
-        let before = self.counts.taken;
+    pub(crate) fn receive(&mut self, mut show: impl FnMut(&[u8])) -> bool {
+        let before = self.counts.received;
         for ring in &mut self.from {
-            let mut len = [0; HEAD_BYTES];
-            for _ in 0..TAKEN_MAX {
+            let mut len = [0; LEN_BYTES];
+            for _ in 0..BURST_MAX {
                 if !ring.peek(0, &mut len) {
                     break;
                 }
                 let len = u32::from_ne_bytes(len) as usize;
                 self.scratch.resize(len.max(self.scratch.len()), 0);
-                let is_there = ring.peek(HEAD_BYTES, &mut self.scratch[..len]);
+                let is_there = ring.peek(LEN_BYTES, &mut self.scratch[..len]);
                 debug_assert!(is_there, "a packet is written whole");
-                ring.skip(HEAD_BYTES + len);
-                self.counts.taken += 1;
+                ring.skip(LEN_BYTES + len);
+                self.counts.received += 1;
                 show(&self.scratch[..len]);
             }
         }
-        self.counts.taken > before
+        self.counts.received > before
     }
 
     /// Those who were given something since this was asked, and may sleep: a bit each.
@@ -120,7 +120,7 @@ impl Handing {
     }
 
     /// What was counted.
-    pub(crate) const fn counts(&self) -> HandedCounts {
+    pub(crate) const fn counts(&self) -> HandOffCounts {
         self.counts
     }
 }
@@ -129,64 +129,64 @@ impl Handing {
 mod tests {
     use super::*;
 
-    fn three() -> Vec<Handing> {
+    fn three() -> Vec<HandOff> {
         among(Deal::among(3))
     }
 
-    fn taken(one: &mut Handing) -> Vec<Vec<u8>> {
+    fn taken(one: &mut HandOff) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
-        while one.take(|packet| all.push(packet.to_vec())) {}
+        while one.receive(|packet| all.push(packet.to_vec())) {}
         all
     }
 
     #[test]
-    fn packets_come_to_whom_they_are_given() {
+    fn packets_reach_the_worker_they_are_sent_to() {
         let mut all = three();
         assert!(taken(&mut all[2]).is_empty());
         for round in 0..1000_u32 {
             let packet = vec![round as u8; (round as usize * 131) % 65_521];
-            all[0].give(2, &packet);
-            all[1].give(2, &[9]);
+            all[0].send(2, &packet);
+            all[1].send(2, &[9]);
             assert_eq!(all[0].take_to_wake(), 0b100);
             assert_eq!(all[0].take_to_wake(), 0);
             assert_eq!(taken(&mut all[2]), [packet, vec![9]]);
         }
         assert!(taken(&mut all[0]).is_empty() && taken(&mut all[1]).is_empty());
-        assert_eq!(all[0].counts(), HandedCounts { given: 1000, ..HandedCounts::default() });
-        assert_eq!(all[2].counts(), HandedCounts { taken: 2000, ..HandedCounts::default() });
+        assert_eq!(all[0].counts(), HandOffCounts { sent: 1000, ..HandOffCounts::default() });
+        assert_eq!(all[2].counts(), HandOffCounts { received: 2000, ..HandOffCounts::default() });
     }
 
     #[test]
-    fn what_has_no_room_is_lost_and_counted() {
+    fn a_packet_that_does_not_fit_is_dropped_and_counted() {
         let mut all = three();
         let packet = vec![7; 65_520];
         for _ in 0..100 {
-            all[0].give(1, &packet);
+            all[0].send(1, &packet);
         }
         let counts = all[0].counts();
-        assert_eq!(counts.given, (RING_BYTES / (packet.len() + HEAD_BYTES)) as u64);
-        assert_eq!(counts.given + counts.lost, 100);
+        assert_eq!(counts.sent, (RING_BYTES / (packet.len() + LEN_BYTES)) as u64);
+        assert_eq!(counts.sent + counts.dropped, 100);
         // Others have their own room.
-        all[2].give(1, &packet);
-        assert_eq!(taken(&mut all[1]).len() as u64, counts.given + 1);
-        all[0].give(1, &packet);
+        all[2].send(1, &packet);
+        assert_eq!(taken(&mut all[1]).len() as u64, counts.sent + 1);
+        all[0].send(1, &packet);
         assert_eq!(taken(&mut all[1]), [packet]);
     }
 
     #[test]
-    fn only_what_is_anothers_is_passed_on() {
+    fn only_packets_of_other_workers_are_handed_off() {
         let mut all = three();
         let mut datagram = vec![0; 28];
         (datagram[0], datagram[3], datagram[9]) = (0x45, 28, 17);
         for port in 0..100_u16 {
             datagram[22..24].copy_from_slice(&port.to_be_bytes());
-            let owner = all[0].share().deal.port(port);
+            let target = all[0].share().deal.port(port);
             for giver in 0..3 {
-                assert_eq!(all[usize::from(giver)].pass(&datagram), giver != owner);
+                assert_eq!(all[usize::from(giver)].steer(&datagram), giver != target);
             }
-            assert_eq!(taken(&mut all[usize::from(owner)]), vec![datagram.clone(); 2]);
+            assert_eq!(taken(&mut all[usize::from(target)]), vec![datagram.clone(); 2]);
         }
         // What is no flow's is the lead's.
-        assert!(!all[0].pass(&[]) && all[1].pass(&[]));
+        assert!(!all[0].steer(&[]) && all[1].steer(&[]));
     }
 }
