@@ -7,7 +7,7 @@
 //! come to itself. In a ring stand four bytes with the length, then the packet. One for which
 //! there is no room is lost, as on a link, and counted.
 
-use crate::stack::Share;
+use crate::stack::FlowShard;
 use pollux_dataplane::flow::Deal;
 use pollux_mem::byte_ring::{self, Reader, Writer};
 
@@ -31,7 +31,7 @@ pub struct HandOffCounts {
 
 /// One worker's part of it.
 pub(crate) struct HandOff {
-    share: Share,
+    shard: FlowShard,
     /// By worker. Nobody writes to himself, and pages that nobody wrote to cost nothing.
     to: Vec<Writer>,
     from: Vec<Reader>,
@@ -44,7 +44,7 @@ pub(crate) struct HandOff {
 /// For each worker its part, in their order; none where one is alone.
 pub(crate) fn among(deal: Deal) -> Vec<HandOff> {
     let of = |worker| HandOff {
-        share: Share { deal, worker },
+        shard: FlowShard { deal, worker },
         to: Vec::new(),
         from: Vec::new(),
         to_wake: 0,
@@ -67,16 +67,16 @@ pub(crate) fn among(deal: Deal) -> Vec<HandOff> {
 
 impl HandOff {
     /// Whose flows are this worker's.
-    pub(crate) const fn share(&self) -> Share {
-        self.share
+    pub(crate) const fn shard(&self) -> FlowShard {
+        self.shard
     }
 
     /// Gives a packet that has come to the worker whose it is, unless it is our own; says whether
     /// it was another's.
     #[inline]
     pub(crate) fn steer(&mut self, packet: &[u8]) -> bool {
-        let target = self.share.deal.received(packet);
-        let is_others = target != self.share.worker;
+        let target = self.shard.deal.received(packet);
+        let is_others = target != self.shard.worker;
         if is_others {
             self.send(target, packet);
         }
@@ -180,7 +180,7 @@ mod tests {
         (datagram[0], datagram[3], datagram[9]) = (0x45, 28, 17);
         for port in 0..100_u16 {
             datagram[22..24].copy_from_slice(&port.to_be_bytes());
-            let target = all[0].share().deal.port(port);
+            let target = all[0].shard().deal.port(port);
             for giver in 0..3 {
                 assert_eq!(all[usize::from(giver)].steer(&datagram), giver != target);
             }

@@ -14,7 +14,7 @@
 use crate::error::UpError;
 use crate::hand_off::{HandOff, HandOffCounts, among};
 use crate::post::Post;
-use crate::stack::{Exit, Share, Stack, StackConfig, UdpError, UdpId};
+use crate::stack::{Exit, FlowShard, Stack, StackConfig, UdpError, UdpId};
 use pollux_control::interface::{self as control, Way};
 use pollux_dataplane::flow::Deal;
 use pollux_node::config::{InterfaceSettings, Mode};
@@ -384,7 +384,7 @@ impl Host {
             let stack = Stack::new(config.clone(), seed());
             let mut host = Self::at(now, post, settings.mode != Mode::Ud, stack);
             host.hand_off = hand_offs.next();
-            host.stack.set_share(host.hand_off.as_ref().map_or(Share::ALL, HandOff::share));
+            host.stack.set_shard(host.hand_off.as_ref().map_or(FlowShard::ALL, HandOff::shard));
             host
         };
         Ok((host(Post::lead_of(lead)), hands.into_iter().map(Post::Hand).map(host).collect()))

@@ -82,7 +82,7 @@ impl<'a> Worker<'a> {
         alive: Weak<Alive>,
         (config, user_timeout): (Config, Duration),
     ) -> Self {
-        let doorbell = doorbells[usize::from(inner.stack.share().worker)].clone();
+        let doorbell = doorbells[usize::from(inner.stack.shard().worker)].clone();
         inner.stack.enable_events();
         doorbell.begin();
         let mut worker = Self {

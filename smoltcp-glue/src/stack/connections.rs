@@ -50,7 +50,7 @@ impl Stack {
         }
         let both = (plain(local), plain(remote));
         match local.port() {
-            0 => self.tcp_connect_in_share(now, both),
+            0 => self.tcp_connect_in_shard(now, both),
             _ => self.tcp.connect(now, both, &self.mtus),
         }
     }

@@ -23,7 +23,7 @@ mod mtu;
 mod outbox;
 mod packet;
 mod recent;
-mod share;
+mod shard;
 pub(crate) mod slab;
 mod tcp;
 mod udp;
@@ -31,7 +31,7 @@ mod udp;
 pub use config::{Counts, StackConfig, TcpConfig};
 pub use events::SocketId;
 pub use outbox::Exit;
-pub use share::Share;
+pub use shard::FlowShard;
 pub use tcp::{ListenerId, TcpError, TcpId};
 pub(crate) use udp::packet_len as udp_packet_len;
 pub use udp::{BindError, UdpError, UdpId, UdpReceived};
@@ -66,7 +66,7 @@ pub struct Stack {
     unheard: Queue<Vec<u8>>,
     counts: Counts,
     verifies: bool,
-    share: Share,
+    shard: FlowShard,
 }
 
 impl Stack {
@@ -84,7 +84,7 @@ impl Stack {
             unheard: Queue::new(UNHEARD_MAX),
             counts: Counts::default(),
             verifies: config.verifies,
-            share: Share::ALL,
+            shard: FlowShard::ALL,
             rng,
         }
     }
@@ -264,7 +264,7 @@ impl Stack {
     /// A socket at an address of ours, or at all of a family; port 0 is any that is free.
     pub fn udp_bind(&mut self, local: SocketAddr) -> Result<UdpId, BindError> {
         let local = self.check_local(local)?;
-        if local.port() == 0 { self.udp_bind_in_share(local) } else { self.udp.bind(local) }
+        if local.port() == 0 { self.udp_bind_in_shard(local) } else { self.udp.bind(local) }
     }
 
     /// The socket is no more.

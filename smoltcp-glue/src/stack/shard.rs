@@ -31,14 +31,14 @@ impl Ports {
 
 /// One worker of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct FlowShard {
     /// How flows are dealt.
     pub deal: Deal,
     /// To whom they are dealt that are this stack's.
     pub worker: u8,
 }
 
-impl Share {
+impl FlowShard {
     /// All flows, where nobody else has any.
     pub const ALL: Self = Self { deal: Deal::ALONE, worker: LEAD };
 
@@ -55,17 +55,17 @@ impl Share {
 
 impl Stack {
     /// Others have the other flows. To be said before there are sockets.
-    pub const fn set_share(&mut self, share: Share) {
-        self.share = share;
+    pub const fn set_shard(&mut self, shard: FlowShard) {
+        self.shard = shard;
     }
 
     /// Which flows are its own.
-    pub const fn share(&self) -> Share {
-        self.share
+    pub const fn shard(&self) -> FlowShard {
+        self.shard
     }
 
     /// A connection from any port that is free and whose flow is dealt to this stack.
-    pub(super) fn tcp_connect_in_share(
+    pub(super) fn tcp_connect_in_shard(
         &mut self,
         now: Time,
         (local, remote): (SocketAddr, SocketAddr),
@@ -73,16 +73,16 @@ impl Stack {
         let mut locals =
             ephemeral_ports(&mut self.rng).map(|port| SocketAddr::new(local.ip(), port));
         let local = locals.find(|local| {
-            self.share.has_connection(*local, remote) && self.tcp.is_free(*local, remote)
+            self.shard.has_connection(*local, remote) && self.tcp.is_free(*local, remote)
         });
         self.tcp.connect(now, (local.ok_or(BindError::Full)?, remote), &self.mtus)
     }
 
     /// A socket at any port that is free and that is dealt to this stack.
-    pub(super) fn udp_bind_in_share(&mut self, mut local: SocketAddr) -> Result<UdpId, BindError> {
+    pub(super) fn udp_bind_in_shard(&mut self, mut local: SocketAddr) -> Result<UdpId, BindError> {
         for port in ephemeral_ports(&mut self.rng) {
             local.set_port(port);
-            if !self.share.has_port(port) {
+            if !self.shard.has_port(port) {
                 continue;
             }
             match self.udp.bind(local) {
@@ -107,13 +107,13 @@ mod tests {
     use std::net::IpAddr;
 
     #[test]
-    fn ports_are_chosen_such_that_flows_are_ones_own() {
+    fn ephemeral_ports_steer_flows_to_their_own_worker() {
         let (own, peer) = (IpAddr::from([10, 0, 0, 1]), SocketAddr::from(([10, 0, 0, 2], 80)));
         for worker in 0..3 {
             let mut stack = Stack::new(StackConfig::default(), 7);
             stack.set_addresses([own]);
             let deal = Deal::among(3);
-            stack.set_share(Share { deal, worker });
+            stack.set_shard(FlowShard { deal, worker });
             let any = SocketAddr::new(own, 0);
             for _ in 0..100 {
                 let id = stack.tcp_connect(Time::START, any, peer).expect("a port is free");
@@ -127,11 +127,11 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_a_share_run_out() {
+    fn ports_of_a_shard_run_out() {
         let own = IpAddr::from([10, 0, 0, 1]);
         let mut stack = Stack::new(StackConfig::default(), 7);
         stack.set_addresses([own]);
-        stack.set_share(Share { deal: Deal::among(2), worker: 1 });
+        stack.set_shard(FlowShard { deal: Deal::among(2), worker: 1 });
         let any = SocketAddr::new(own, 0);
         let bound = std::iter::from_fn(|| stack.udp_bind(any).ok()).count();
         assert!((7000..9400).contains(&bound), "{bound} of {}", EPHEMERAL_PORTS.len());
