@@ -14,7 +14,7 @@
 use crate::error::UpError;
 use crate::hand_off::{HandOff, HandOffCounts, among};
 use crate::post::Post;
-use crate::stack::{Exit, FlowShard, Stack, StackConfig, UdpError, UdpId};
+use crate::stack::{FlowShard, PacketSink, Stack, StackConfig, UdpError, UdpId};
 use pollux_control::interface::{self as control, Way};
 use pollux_dataplane::flow::Deal;
 use pollux_node::config::{InterfaceSettings, Mode};
@@ -48,7 +48,7 @@ pub struct Host {
     /// A packet that the device had no room for, and where those are written that it has no
     /// buffers for.
     held: Option<Vec<u8>>,
-    spill: Vec<u8>,
+    overflow: Vec<u8>,
     /// Packets to ourselves.
     looped: Vec<Vec<u8>>,
     /// The way to other workers, if there are any.
@@ -94,7 +94,7 @@ impl Host {
             node,
             stack,
             held: None,
-            spill: Vec::new(),
+            overflow: Vec::new(),
             looped: Vec::new(),
             hand_off: None,
             left: Vec::new(),
@@ -261,10 +261,11 @@ impl Host {
             true => self.source_for(to.ip()).ok(),
             false => None,
         };
-        let mut sheet = Sheet { node: &mut self.node, spill: &mut self.spill, has_spilt: false };
-        self.stack.udp_send_to(now, id, (from, to), payload, &mut sheet)?;
-        let has_spilt = sheet.has_spilt;
-        self.dispatch(now, has_spilt);
+        let mut frame =
+            TxFrame { node: &mut self.node, overflow: &mut self.overflow, has_overflowed: false };
+        self.stack.udp_send_to(now, id, (from, to), payload, &mut frame)?;
+        let has_overflowed = frame.has_overflowed;
+        self.dispatch(now, has_overflowed);
         Ok(())
     }
 
@@ -314,13 +315,16 @@ impl Host {
         }
         let mut sent = 0;
         while sent < BURST_MAX && self.has_room() {
-            let mut sheet =
-                Sheet { node: &mut self.node, spill: &mut self.spill, has_spilt: false };
-            if !self.stack.transmit_to(now, &mut sheet) {
+            let mut frame = TxFrame {
+                node: &mut self.node,
+                overflow: &mut self.overflow,
+                has_overflowed: false,
+            };
+            if !self.stack.transmit_to(now, &mut frame) {
                 break;
             }
-            let has_spilt = sheet.has_spilt;
-            self.dispatch(now, has_spilt);
+            let has_overflowed = frame.has_overflowed;
+            self.dispatch(now, has_overflowed);
             sent += 1;
         }
         self.node.flush();
@@ -328,19 +332,19 @@ impl Host {
     }
 
     /// Sends the packet that was just written: to ourselves, or by the device.
-    fn dispatch(&mut self, now: Time, has_spilt: bool) {
-        let packet = if has_spilt { &self.spill[..] } else { self.node.drafted() };
+    fn dispatch(&mut self, now: Time, has_overflowed: bool) {
+        let packet = if has_overflowed { &self.overflow[..] } else { self.node.drafted() };
         let Some((_, to)) = destination(packet) else { return };
         if self.own.contains(&to) {
             self.looped.push(packet.to_vec());
             return;
         }
-        let sent = match has_spilt {
-            true => self.node.send(now, &self.spill),
+        let sent = match has_overflowed {
+            true => self.node.send(now, &self.overflow),
             false => self.node.send_draft(now),
         };
         match sent {
-            Err(NotSent::Full) if has_spilt => self.held = Some(self.spill.clone()),
+            Err(NotSent::Full) if has_overflowed => self.held = Some(self.overflow.clone()),
             Err(NotSent::TooBig(mtu)) => self.stack.handle_too_big(now, to, mtu),
             // Resolution complains, where there is a reason to.
             Ok(()) | Err(_) => {}
@@ -417,21 +421,21 @@ fn deliver(now: Time, stack: &mut Stack, hand_off: &mut Option<HandOff>, packet:
 }
 
 /// Where a packet is written that leaves: a buffer of the device's, or else our own memory.
-struct Sheet<'a> {
+struct TxFrame<'a> {
     node: &'a mut Post,
-    spill: &'a mut Vec<u8>,
-    has_spilt: bool,
+    overflow: &'a mut Vec<u8>,
+    has_overflowed: bool,
 }
 
-impl Exit for Sheet<'_> {
-    fn room(&mut self, len: usize) -> &mut [u8] {
+impl PacketSink for TxFrame<'_> {
+    fn buffer(&mut self, len: usize) -> &mut [u8] {
         match self.node.draft(len) {
             Some(room) => room,
             None => {
-                self.has_spilt = true;
-                self.spill.clear();
-                self.spill.resize(len, 0);
-                self.spill
+                self.has_overflowed = true;
+                self.overflow.clear();
+                self.overflow.resize(len, 0);
+                self.overflow
             }
         }
     }

@@ -30,7 +30,7 @@ mod udp;
 
 pub use config::{Counts, StackConfig, TcpConfig};
 pub use events::SocketId;
-pub use outbox::Exit;
+pub use outbox::PacketSink;
 pub use shard::FlowShard;
 pub use tcp::{ListenerId, TcpError, TcpId};
 pub(crate) use udp::packet_len as udp_packet_len;
@@ -221,8 +221,8 @@ impl Stack {
     }
 
     /// Writes the next packet to send where it goes out; says whether there is one.
-    pub fn transmit_to(&mut self, now: Time, exit: &mut dyn Exit) -> bool {
-        self.out.pop(exit) || self.tcp.transmit(now, exit, &self.mtus, &mut self.counts)
+    pub fn transmit_to(&mut self, now: Time, sink: &mut dyn PacketSink) -> bool {
+        self.out.pop(sink) || self.tcp.transmit(now, sink, &self.mtus, &mut self.counts)
     }
 
     /// The next packet that came for a port without a socket: its sender may be told.
@@ -324,12 +324,12 @@ impl Stack {
         id: UdpId,
         ends: (Option<IpAddr>, SocketAddr),
         payload: &[u8],
-        exit: &mut dyn Exit,
+        sink: &mut dyn PacketSink,
     ) -> Result<(), UdpError> {
         let (mtu, ends) = self.udp_way(now, id, ends)?;
         let packet = udp::packet_len(mtu, ends.1.ip(), payload)?;
         self.udp.note_sent(ends);
-        udp::write(exit.room(packet), ends, payload).ok_or(UdpError::BadAddress)
+        udp::write(sink.buffer(packet), ends, payload).ok_or(UdpError::BadAddress)
     }
 
     /// Where a datagram goes from and to, and how long the packet may be.

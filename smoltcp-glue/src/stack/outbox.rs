@@ -12,7 +12,7 @@ pub(super) struct Packet {
 
 impl Packet {
     /// Room for a packet of so many bytes, which hold anything.
-    pub(super) fn room(&mut self, len: usize) -> &mut [u8] {
+    pub(super) fn buffer(&mut self, len: usize) -> &mut [u8] {
         if self.bytes.len() < len {
             self.bytes.resize(len, 0);
         }
@@ -30,14 +30,14 @@ impl Packet {
 }
 
 /// Where a packet goes out: whoever sends it says where it is to be written.
-pub trait Exit {
+pub trait PacketSink {
     /// Room for a packet of so many bytes, which hold anything.
-    fn room(&mut self, len: usize) -> &mut [u8];
+    fn buffer(&mut self, len: usize) -> &mut [u8];
 }
 
-impl Exit for Packet {
-    fn room(&mut self, len: usize) -> &mut [u8] {
-        self.room(len)
+impl PacketSink for Packet {
+    fn buffer(&mut self, len: usize) -> &mut [u8] {
+        self.buffer(len)
     }
 }
 
@@ -69,13 +69,13 @@ impl Outbox {
         }
         let packet = self.spare.pop().unwrap_or_default();
         self.waiting.push_back(packet);
-        self.waiting.back_mut().map(|packet| packet.room(len))
+        self.waiting.back_mut().map(|packet| packet.buffer(len))
     }
 
     /// Lets the packet that waited longest go, if one waits.
-    pub(super) fn pop(&mut self, exit: &mut dyn Exit) -> bool {
+    pub(super) fn pop(&mut self, sink: &mut dyn PacketSink) -> bool {
         let Some(next) = self.waiting.pop_front() else { return false };
-        exit.room(next.len).copy_from_slice(next.bytes());
+        sink.buffer(next.len).copy_from_slice(next.bytes());
         self.spare.push(next);
         true
     }

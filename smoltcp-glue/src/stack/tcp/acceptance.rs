@@ -109,7 +109,7 @@ impl Connection {
 
     /// Copies a packet, but with the newest acknowledgment and window that the peer has sent.
     pub(super) fn renew(&self, first: u32, bytes: &[u8], renewed: &mut Packet) {
-        renewed.room(bytes.len()).copy_from_slice(bytes);
+        renewed.buffer(bytes.len()).copy_from_slice(bytes);
         set_acknowledgment(renewed.bytes_mut(), first, self.repair.window());
     }
 

@@ -75,8 +75,8 @@ pub(super) fn write_segment(
                 destination,
                 ..Ipv4Header::default()
             };
-            let room = packet.room(Ipv4Header::LEN + len);
-            (header.write_packet(&[], len, room).ok()?, header.pseudo_header())
+            let buffer = packet.buffer(Ipv4Header::LEN + len);
+            (header.write_packet(&[], len, buffer).ok()?, header.pseudo_header())
         }
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
             let header = Ipv6Header {
@@ -86,8 +86,8 @@ pub(super) fn write_segment(
                 destination,
                 ..Ipv6Header::default()
             };
-            let room = packet.room(Ipv6Header::LEN + len);
-            (header.write_packet(len, room).ok()?, header.pseudo_header())
+            let buffer = packet.buffer(Ipv6Header::LEN + len);
+            (header.write_packet(len, buffer).ok()?, header.pseudo_header())
         }
         _ => return None,
     };

@@ -6,7 +6,7 @@
 //! for each MTU in use. Checksums are none of its business: segments that come were looked at, and
 //! those that go are sealed here.
 
-use crate::stack::outbox::{Exit, Packet};
+use crate::stack::outbox::{Packet, PacketSink};
 use crate::stack::packet::IpPacket;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -126,9 +126,9 @@ impl Engine {
         &mut self,
         at: At,
         sockets: &mut SocketSet<'static>,
-        exit: &mut dyn Exit,
+        sink: &mut dyn PacketSink,
     ) -> Option<Written> {
-        self.egress(at, sockets, Pipe::new(at.mtu, None, exit))
+        self.egress(at, sockets, Pipe::new(at.mtu, None, sink))
     }
 
     /// The same without its checksum, for whoever may not send it.
@@ -231,13 +231,13 @@ fn whole(ip: IpAddr) -> IpCidr {
 struct Pipe<'p> {
     mtu: u32,
     incoming: Option<&'p [u8]>,
-    outgoing: &'p mut dyn Exit,
+    outgoing: &'p mut dyn PacketSink,
     seals: bool,
     written: Option<Written>,
 }
 
 impl<'p> Pipe<'p> {
-    fn new(mtu: u32, incoming: Option<&'p [u8]>, outgoing: &'p mut dyn Exit) -> Self {
+    fn new(mtu: u32, incoming: Option<&'p [u8]>, outgoing: &'p mut dyn PacketSink) -> Self {
         Self { mtu, incoming, outgoing, seals: true, written: None }
     }
 }
@@ -262,7 +262,7 @@ impl Device for Pipe<'_> {
             return None;
         }
         let Self { outgoing, seals, written, .. } = self;
-        Some(Outgoing { exit: &mut **outgoing, seals: *seals, written })
+        Some(Outgoing { sink: &mut **outgoing, seals: *seals, written })
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -284,16 +284,16 @@ impl RxToken for Incoming<'_> {
 }
 
 struct Outgoing<'a> {
-    exit: &'a mut dyn Exit,
+    sink: &'a mut dyn PacketSink,
     seals: bool,
     written: &'a mut Option<Written>,
 }
 
 impl TxToken for Outgoing<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        let room = self.exit.room(len);
-        let result = f(room);
-        *self.written = look(room, self.seals);
+        let buffer = self.sink.buffer(len);
+        let result = f(buffer);
+        *self.written = look(buffer, self.seals);
         result
     }
 }

@@ -8,7 +8,7 @@ use super::bare::{Bare, set_sequence_number, write_bare};
 use super::connection::Connection;
 use super::engine::{At, Engine, Written, seal};
 use super::recovery::Verdict;
-use crate::stack::outbox::{Exit, Packet};
+use crate::stack::outbox::{Packet, PacketSink};
 use smoltcp::socket::tcp::State;
 use std::time::Duration;
 
@@ -23,15 +23,15 @@ impl Connection {
         &mut self,
         at: At,
         engine: &mut Engine,
-        exit: &mut dyn Exit,
+        sink: &mut dyn PacketSink,
         draft: &mut Packet,
     ) -> Option<Written> {
         if self.repair.window_kept.is_some() {
             self.respect_window(at, engine);
         }
         match self.repair.active {
-            None => engine.transmit(at, &mut self.sockets, exit),
-            Some(_) => self.transmit_repaired(at, engine, exit, draft),
+            None => engine.transmit(at, &mut self.sockets, sink),
+            Some(_) => self.transmit_repaired(at, engine, sink, draft),
         }
     }
 
@@ -40,7 +40,7 @@ impl Connection {
         &mut self,
         at: At,
         engine: &mut Engine,
-        exit: &mut dyn Exit,
+        sink: &mut dyn PacketSink,
         draft: &mut Packet,
     ) -> Option<Written> {
         let active = self.repair.active.as_mut()?;
@@ -48,7 +48,7 @@ impl Connection {
         let mut has_begun_again = active.paused.take().unwrap_or(false);
         if let Some(owed) = active.owed.take().filter(|owed| active.said != Some(*owed)) {
             self.draft_bare(self.repair.sent_to, owed, false, draft)?;
-            return self.hand_over(exit, draft);
+            return self.hand_over(sink, draft);
         }
         loop {
             let written = engine.draft(clock, &mut self.sockets, draft);
@@ -56,7 +56,7 @@ impl Connection {
             match written {
                 Some(written) if self.lets_through(at, written, draft) => {
                     let is_first = self.repair.active.as_ref()?.heard_to.is_none();
-                    let written = self.hand_over(exit, draft)?;
+                    let written = self.hand_over(sink, draft)?;
                     if is_first {
                         self.repair.note_written(at.now, &written);
                         self.tell_window(at, engine);
@@ -76,7 +76,7 @@ impl Connection {
                         return None;
                     }
                     if has_begun_again {
-                        return self.transmit_fin(at, exit, draft);
+                        return self.transmit_fin(at, sink, draft);
                     }
                     has_begun_again = true;
                     active.ran_out = active.ran_out.max(at.now) + RUN_OUT;
@@ -93,7 +93,12 @@ impl Connection {
 
     /// Says a lost FIN again where smoltcp does not: of letters that say the same it takes every
     /// third for a loss of what it has, and of a FIN it has nothing. Its clock stands still then.
-    fn transmit_fin(&mut self, at: At, exit: &mut dyn Exit, draft: &mut Packet) -> Option<Written> {
+    fn transmit_fin(
+        &mut self,
+        at: At,
+        sink: &mut dyn PacketSink,
+        draft: &mut Packet,
+    ) -> Option<Written> {
         let is_closing = matches!(self.state(), State::FinWait1 | State::Closing | State::LastAck);
         let (first, end) = (self.first(), self.repair.sent_to);
         let is_fin = is_closing && self.unacknowledged() == 0 && first.wrapping_add(1) == end;
@@ -103,7 +108,7 @@ impl Connection {
             return None;
         }
         self.draft_bare(first, said, true, draft)?;
-        self.hand_over(exit, draft)
+        self.hand_over(sink, draft)
     }
 
     fn draft_bare(
@@ -118,9 +123,9 @@ impl Connection {
     }
 
     /// Sends what is written.
-    fn hand_over(&mut self, exit: &mut dyn Exit, draft: &mut Packet) -> Option<Written> {
+    fn hand_over(&mut self, sink: &mut dyn PacketSink, draft: &mut Packet) -> Option<Written> {
         let written = seal(draft.bytes_mut())?;
-        exit.room(draft.bytes().len()).copy_from_slice(draft.bytes());
+        sink.buffer(draft.bytes().len()).copy_from_slice(draft.bytes());
         self.repair.active.as_mut()?.say(&written);
         Some(written)
     }

@@ -9,7 +9,7 @@ use super::connection::Probe;
 use super::{Event, Tcp, TcpError, TcpId, push};
 use crate::stack::Counts;
 use crate::stack::mtu::Mtus;
-use crate::stack::outbox::{Exit, Outbox};
+use crate::stack::outbox::{Outbox, PacketSink};
 use pollux_verbs::time::Time;
 use pollux_wire::ip::tcp::TcpSegment;
 use smoltcp::socket::tcp::State;
@@ -70,7 +70,7 @@ impl Tcp {
     pub(in crate::stack) fn transmit(
         &mut self,
         now: Time,
-        exit: &mut dyn Exit,
+        sink: &mut dyn PacketSink,
         mtus: &Mtus,
         counts: &mut Counts,
     ) -> bool {
@@ -83,7 +83,7 @@ impl Tcp {
             counts.tcp_polls += 1;
             let before = connection.state();
             let at = connection.at(now, mtus);
-            let written = connection.transmit(at, &mut self.engine, exit, &mut self.draft);
+            let written = connection.transmit(at, &mut self.engine, sink, &mut self.draft);
             let is_sent = written.is_some();
             connection.is_silent = !is_sent;
             if let Some(written) = written {
