@@ -74,15 +74,15 @@
 //! ```
 //!
 //! 1. [`tcp`], [`listener`], [`udp`]: the application's ends; `datagram`: what is in UDP's rings;
-//! 2. `doorbell`, `waiters`, `call`: how one side learns that the other wants it;
+//! 2. `doorbell`, `waiters`, `request`: how one side learns that the other wants it;
 //! 3. `worker`, `serving`: the other ends; `opening`, `crew`: how workers begin, and end together.
 
-mod call;
 mod crew;
 mod datagram;
 mod doorbell;
 pub mod listener;
 mod opening;
+mod request;
 mod serving;
 pub mod tcp;
 pub mod udp;
@@ -98,11 +98,11 @@ use crate::error::UpError;
 use crate::hand_off::HandOffCounts;
 use crate::host::Neighbor;
 use crate::interface::{CallTimeout, named};
-use call::Asked;
 use crew::Crew;
 use doorbell::Doorbell;
 use pollux_dataplane::flow::Deal;
 use pollux_node::config::SIDES_MAX;
+use request::WorkerRequest;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -291,7 +291,9 @@ impl Interface {
 
     /// Addresses that each worker knows of.
     fn known_addresses(&self) -> io::Result<Vec<Vec<IpAddr>>> {
-        let ask = |doorbell| Asked::new(doorbell, |worker, _| Ok(worker.inner.addresses())).wait();
+        let ask = |doorbell| {
+            WorkerRequest::new(doorbell, |worker, _| Ok(worker.inner.addresses())).wait()
+        };
         self.alive.doorbells.iter().map(ask).collect()
     }
 
@@ -299,7 +301,7 @@ impl Interface {
     pub fn workers(&self) -> io::Result<Vec<WorkerRow>> {
         let doorbells = self.alive.doorbells.iter();
         doorbells
-            .map(|doorbell| Asked::new(doorbell, |worker, _| Ok(worker.row())).wait())
+            .map(|doorbell| WorkerRequest::new(doorbell, |worker, _| Ok(worker.row())).wait())
             .collect()
     }
 
@@ -312,7 +314,7 @@ impl Interface {
 
     /// Neighbors that packets can be sent to now, and how they go.
     pub fn neighbors(&self) -> io::Result<Vec<Neighbor>> {
-        Asked::new(self.alive.lead(), |lead, _| Ok(lead.inner.neighbors())).wait()
+        WorkerRequest::new(self.alive.lead(), |lead, _| Ok(lead.inner.neighbors())).wait()
     }
 
     /// A UDP socket at an address of the interface, or at `0.0.0.0` or `::` for all; port 0 is any.
@@ -322,7 +324,7 @@ impl Interface {
             0 => self.alive.anybody(),
             port => &self.alive.doorbells[usize::from(self.alive.deal.port(port))],
         };
-        Asked::new(doorbell, move |worker, _| worker.udp_bind(local)).wait()
+        WorkerRequest::new(doorbell, move |worker, _| worker.udp_bind(local)).wait()
     }
 
     /// A listener, with room for so many connections that nobody has accepted yet: at each worker
@@ -334,8 +336,10 @@ impl Interface {
         // ears that are there already go with an error.
         let ears = self.alive.doorbells.iter().map(|doorbell| {
             let accepters = accepters.clone();
-            Asked::new(doorbell, move |worker, _| worker.tcp_listen(local, backlog, accepters))
-                .wait()
+            WorkerRequest::new(doorbell, move |worker, _| {
+                worker.tcp_listen(local, backlog, accepters)
+            })
+            .wait()
         });
         let ears = ears.collect::<io::Result<Vec<_>>>()?;
         Ok(TcpListener::new(ears, accepters, local))
@@ -370,7 +374,8 @@ impl Interface {
     pub async fn tcp_connect_async(&self, to: impl Into<SocketAddr>) -> io::Result<TcpStream> {
         let to = to.into();
         let doorbell = self.alive.anybody();
-        let stream = Asked::new(doorbell, move |worker, now| worker.tcp_begin(now, to)).await?;
+        let stream =
+            WorkerRequest::new(doorbell, move |worker, now| worker.tcp_begin(now, to)).await?;
         poll_fn(|context| stream.poll_open(context)).await?;
         Ok(stream)
     }
@@ -379,14 +384,14 @@ impl Interface {
     pub fn tcp_begin(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
         let to = named(to)?;
         let doorbell = self.alive.anybody();
-        Asked::new(doorbell, move |worker, now| worker.tcp_begin(now, to)).wait()
+        WorkerRequest::new(doorbell, move |worker, now| worker.tcp_begin(now, to)).wait()
     }
 
     /// Asks a node for an echo of so many bytes, and says how long that took. The first may be
     /// slow: a neighbor has to be resolved, and perhaps to be connected to.
     pub fn ping(&self, to: IpAddr, bytes: usize, timeout: Duration) -> io::Result<Duration> {
-        let asked = Asked::later(self.alive.lead(), move |lead, now, answer| {
-            lead.ping(now, (to, bytes, timeout), answer);
+        let asked = WorkerRequest::deferred(self.alive.lead(), move |lead, now, reply| {
+            lead.ping(now, (to, bytes, timeout), reply);
         });
         asked.wait()
     }
@@ -439,7 +444,7 @@ mod tests {
         let config = Config { workers: 2, cores: vec![first.id], ..Config::default() };
         let interface = setup.address("10.0.0.1/24").up_pinned(config).expect("it comes up");
         let stays = |worker: usize| {
-            Asked::new(&interface.alive.doorbells[worker], move |_, _| Ok(cores())).wait()
+            WorkerRequest::new(&interface.alive.doorbells[worker], move |_, _| Ok(cores())).wait()
         };
         assert_eq!(stays(0).expect("it serves"), [*first]);
         assert_eq!(stays(1).expect("it serves"), all);
@@ -460,7 +465,7 @@ mod tests {
                     scope.spawn(|| socket.recv_from(&mut [0; 9]).map(drop)),
                     scope.spawn(|| listener.accept().map(drop)),
                 ];
-                let asked = Asked::<()>::new(&interface.alive.doorbells[dies], |_, _| {
+                let asked = WorkerRequest::<()>::new(&interface.alive.doorbells[dies], |_, _| {
                     std::panic::resume_unwind(Box::new("as it is to"))
                 });
                 assert!(asked.wait().is_err());

@@ -3,8 +3,8 @@
 //! Each has a ring of bytes each way. What is in the ring to the worker counts as written, as
 //! what is in a send buffer does: it goes out though the connection is dropped.
 
-use super::call::Asked;
 use super::doorbell::DirtyFlag;
+use super::request::WorkerRequest;
 use super::waiters::Waiters;
 use super::{Hold, SharedTimeout};
 use crate::interface::CallTimeout;
@@ -221,7 +221,7 @@ impl TcpStream {
     /// Ten seconds is the shortest, [`crate::stack::TcpConfig`] has the default.
     pub fn set_keepalive(&self, idle: Option<Duration>) -> io::Result<()> {
         let id = self.line.id;
-        let set = Asked::new(&self.hold.doorbell, move |worker, _| {
+        let set = WorkerRequest::new(&self.hold.doorbell, move |worker, _| {
             Ok(worker.inner.stack.tcp_set_keepalive(id, idle)?)
         });
         set.wait()
@@ -230,7 +230,7 @@ impl TcpStream {
     /// The time that [`TcpStream::set_keepalive`] sets.
     pub fn keepalive(&self) -> io::Result<Option<Duration>> {
         let id = self.line.id;
-        Asked::new(&self.hold.doorbell, move |worker, _| {
+        WorkerRequest::new(&self.hold.doorbell, move |worker, _| {
             Ok(worker.inner.stack.tcp_keepalive(id)?)
         })
         .wait()

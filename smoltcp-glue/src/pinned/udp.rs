@@ -4,9 +4,9 @@
 //! that was sent, it says later: the next call on the socket returns it, as with one that a peer
 //! refuses. What can be told at once, its addresses and a length that no packet has, is.
 
-use super::call::Asked;
 use super::datagram::{HEAD_BYTES, Head};
 use super::doorbell::DirtyFlag;
+use super::request::WorkerRequest;
 use super::waiters::Waiters;
 use super::{Hold, SharedTimeout};
 use crate::interface::named;
@@ -109,7 +109,7 @@ impl UdpSocket {
     /// From now on it talks to one peer, and hears of refusals by it.
     pub fn connect(&self, peer: impl ToSocketAddrs) -> io::Result<()> {
         let (id, to) = (self.id, named(peer)?);
-        let asked = Asked::new(&self.hold.doorbell, move |worker, _| {
+        let asked = WorkerRequest::new(&self.hold.doorbell, move |worker, _| {
             Ok(worker.inner.stack.udp_connect(id, to)?)
         });
         asked.wait()?;
@@ -183,16 +183,18 @@ impl UdpSocket {
     pub fn join(&self, group: IpAddr) -> io::Result<()> {
         let (id, doorbell, lead) = (self.id, &self.hold.doorbell, self.hold.lead());
         let _one_at_a_time = lock(&self.joins);
-        let heard =
-            Asked::new(doorbell, move |worker, _| Ok(worker.inner.stack.udp_join(id, group)?));
+        let heard = WorkerRequest::new(doorbell, move |worker, _| {
+            Ok(worker.inner.stack.udp_join(id, group)?)
+        });
         if !heard.wait()? {
             return Ok(());
         }
-        let joined = Asked::new(lead, move |lead, now| Ok(lead.inner.join_group(now, group)));
+        let joined =
+            WorkerRequest::new(lead, move |lead, now| Ok(lead.inner.join_group(now, group)));
         if joined.wait()? {
             return Ok(());
         }
-        Asked::new(doorbell, move |worker, _| Ok(worker.inner.stack.udp_leave(id, group)))
+        WorkerRequest::new(doorbell, move |worker, _| Ok(worker.inner.stack.udp_leave(id, group)))
             .wait()?;
         Err(io::ErrorKind::QuotaExceeded.into())
     }
@@ -201,7 +203,7 @@ impl UdpSocket {
     pub fn leave(&self, group: IpAddr) {
         let id = self.id;
         let _one_at_a_time = lock(&self.joins);
-        let asked = Asked::new(&self.hold.doorbell, move |worker, now| {
+        let asked = WorkerRequest::new(&self.hold.doorbell, move |worker, now| {
             worker.inner.udp_leave(now, id, group);
             Ok(())
         });

@@ -8,10 +8,10 @@
 //! It visits sockets that something happened to, and no others. It takes no lock that an
 //! application holds for long, and allocates only where sockets are made.
 
-use super::call::Answer;
 use super::crew::Place;
 use super::doorbell::{Doorbell, Inbox};
 use super::listener::{Ear, ListenerLine};
+use super::request::Reply;
 use super::serving::{Fate, ListenerEnd, TcpEnd, UdpEnd, scratch};
 use super::tcp::{Standing, TcpStream};
 use super::udp::UdpSocket;
@@ -68,7 +68,7 @@ pub(super) struct Worker<'a> {
     leaving: Vec<TcpId>,
     /// Listeners whose connections wait because there are too many sockets.
     starved: Vec<ListenerId>,
-    pings: Vec<(EchoId, Answer<Duration>)>,
+    pings: Vec<(EchoId, Reply<Duration>)>,
     scratch: Vec<u8>,
     /// How often it was rung for since questions were answered.
     notified: usize,
@@ -244,7 +244,7 @@ impl<'a> Worker<'a> {
             }
         }
         if !self.pings.is_empty() {
-            self.answer_pings();
+            self.reply_to_pings();
         }
         busy
     }
@@ -309,11 +309,11 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn answer_pings(&mut self) {
-        for (id, answer) in std::mem::take(&mut self.pings) {
+    fn reply_to_pings(&mut self) {
+        for (id, reply) in std::mem::take(&mut self.pings) {
             match self.inner.ping_outcome(id) {
-                Some(outcome) => answer.give(outcome),
-                None => self.pings.push((id, answer)),
+                Some(outcome) => reply.send(outcome),
+                None => self.pings.push((id, reply)),
             }
         }
     }
@@ -325,11 +325,11 @@ impl Worker<'_> {
         &mut self,
         now: Time,
         (to, bytes, timeout): (IpAddr, usize, Duration),
-        answer: Answer<Duration>,
+        reply: Reply<Duration>,
     ) {
         match self.inner.begin_ping(now, to, bytes, timeout) {
-            Ok(id) => self.pings.push((id, answer)),
-            Err(why) => answer.give(Err(why)),
+            Ok(id) => self.pings.push((id, reply)),
+            Err(why) => reply.send(Err(why)),
         }
     }
 

@@ -11,72 +11,72 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
-/// A question that was put to the worker.
-pub(super) struct Asked<R> {
-    slip: Arc<Slip<R>>,
+/// A request that was put to the worker.
+pub(super) struct WorkerRequest<R> {
+    slot: Arc<ReplySlot<R>>,
     doorbell: Arc<Doorbell>,
 }
 
 /// Where the worker writes the answer. Without one, who asked learns of that when it is dropped.
-pub(super) struct Answer<R> {
-    slip: Arc<Slip<R>>,
+pub(super) struct Reply<R> {
+    slot: Arc<ReplySlot<R>>,
 }
 
-struct Slip<R> {
+struct ReplySlot<R> {
     answer: Mutex<Option<io::Result<R>>>,
     waiters: Waiters,
 }
 
-impl<R: Send + 'static> Asked<R> {
+impl<R: Send + 'static> WorkerRequest<R> {
     /// Has something done between two turns of the worker.
     pub(super) fn new(
         doorbell: &Arc<Doorbell>,
-        question: impl FnOnce(&mut Worker<'_>, Time) -> io::Result<R> + Send + 'static,
+        request: impl FnOnce(&mut Worker<'_>, Time) -> io::Result<R> + Send + 'static,
     ) -> Self {
-        Self::later(doorbell, |worker, now, answer| answer.give(question(worker, now)))
+        Self::deferred(doorbell, |worker, now, reply| reply.send(request(worker, now)))
     }
 
     /// The same, if the answer takes its time.
-    pub(super) fn later(
+    pub(super) fn deferred(
         doorbell: &Arc<Doorbell>,
-        question: impl FnOnce(&mut Worker<'_>, Time, Answer<R>) + Send + 'static,
+        request: impl FnOnce(&mut Worker<'_>, Time, Reply<R>) + Send + 'static,
     ) -> Self {
-        let slip = Arc::new(Slip { answer: Mutex::new(None), waiters: Waiters::default() });
-        let answer = Answer { slip: slip.clone() };
-        doorbell.submit(Box::new(move |worker, now| question(worker, now, answer)));
-        Self { slip, doorbell: doorbell.clone() }
+        let slot = Arc::new(ReplySlot { answer: Mutex::new(None), waiters: Waiters::default() });
+        let reply = Reply { slot: slot.clone() };
+        doorbell.submit(Box::new(move |worker, now| request(worker, now, reply)));
+        Self { slot, doorbell: doorbell.clone() }
     }
 
     fn look(&self) -> io::Result<Option<R>> {
         // Whether it is over is looked at first: what was answered before that is there.
         let is_served = self.doorbell.check();
-        match self.slip.answer.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        match self.slot.answer.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(answer) => answer.map(Some),
             None => is_served.map(|()| None),
         }
     }
 
     pub(super) fn wait(self) -> io::Result<R> {
-        self.slip.waiters.wait(CallTimeout::Never, || self.look())
+        self.slot.waiters.wait(CallTimeout::Never, || self.look())
     }
 }
 
-impl<R: Send + 'static> Future for Asked<R> {
+impl<R: Send + 'static> Future for WorkerRequest<R> {
     type Output = io::Result<R>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<R>> {
-        self.slip.waiters.poll(context, || self.look())
+        self.slot.waiters.poll(context, || self.look())
     }
 }
 
-impl<R> Answer<R> {
-    pub(super) fn give(self, answer: io::Result<R>) {
-        *self.slip.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+impl<R> Reply<R> {
+    pub(super) fn send(self, answer: io::Result<R>) {
+        *self.slot.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
     }
 }
 
-impl<R> Drop for Answer<R> {
+impl<R> Drop for Reply<R> {
     fn drop(&mut self) {
-        self.slip.waiters.wake();
+        self.slot.waiters.wake();
     }
 }
