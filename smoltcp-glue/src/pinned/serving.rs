@@ -9,7 +9,7 @@ use super::crew::Place;
 use super::datagram::{HEAD_BYTES, Head, PAYLOAD_MAX};
 use super::doorbell::DirtyFlag;
 use super::listener::ListenerLine;
-use super::tcp::{Heard, Standing, TcpLine, TcpStream, Wish};
+use super::tcp::{ConnectionState, RequestedState, StreamEnd, TcpLine, TcpStream};
 use super::udp::UdpLine;
 use crate::host::Host;
 use crate::stack::{SocketId, TcpId, UdpError, UdpId};
@@ -42,7 +42,7 @@ pub(super) struct TcpEnd {
     _place: Place,
     pub(super) line: Arc<TcpLine>,
     /// As of the last time that the application rang.
-    wish: Wish,
+    requested_state: RequestedState,
     outgoing: byte_ring::Reader,
     incoming: byte_ring::Writer,
     /// Bytes that the stack has taken, ever.
@@ -56,17 +56,17 @@ impl TcpEnd {
     /// An end, and the rings' other ends; none if the rings cannot be that long.
     pub(super) fn new(
         (id, place): (TcpId, Place),
-        standing: Standing,
+        state: ConnectionState,
         ring_bytes: usize,
     ) -> Option<(Self, (byte_ring::Reader, byte_ring::Writer))> {
         let (incoming, reader) = byte_ring::ring(ring_bytes)?;
         let (writer, outgoing) = byte_ring::ring(ring_bytes)?;
-        let line = Arc::new(TcpLine::new(id, standing));
+        let line = Arc::new(TcpLine::new(id, state));
         let end = Self {
             id,
             _place: place,
             line,
-            wish: Wish::Stay,
+            requested_state: RequestedState::Open,
             outgoing,
             incoming,
             taken: 0,
@@ -76,11 +76,11 @@ impl TcpEnd {
         Some((end, (reader, writer)))
     }
 
-    /// The application has rung. A wish is looked at only then: so nothing is in the doorbell of a
+    /// The application has rung. A requested_state is looked at only then: so nothing is in the doorbell of a
     /// socket that is no more.
     pub(super) fn take_notification(&mut self) {
         self.line.dirty.clear();
-        self.wish = self.line.wish();
+        self.requested_state = self.line.requested_state();
     }
 
     pub(super) fn serve(&mut self, now: Time, inner: &mut Host) -> Fate {
@@ -94,11 +94,11 @@ impl TcpEnd {
         if has_sent || is_told {
             self.line.writers.wake();
         }
-        match self.wish {
-            Wish::Stay => Fate::Stays,
-            Wish::ShutDown => {
+        match self.requested_state {
+            RequestedState::Open => Fate::Stays,
+            RequestedState::ShutDown => {
                 // What is not open yet would never be.
-                let is_open = self.line.standing() != Standing::Opening;
+                let is_open = self.line.state() != ConnectionState::Opening;
                 if is_open && !self.is_shut && self.outgoing.is_empty() {
                     self.is_shut = true;
                     // One that has ended has no half to be ended.
@@ -106,8 +106,8 @@ impl TcpEnd {
                 }
                 Fate::Stays
             }
-            Wish::Close => self.leave(now, inner),
-            Wish::Abort => self.abort(now, inner),
+            RequestedState::Close => self.leave(now, inner),
+            RequestedState::Abort => self.abort(now, inner),
         }
     }
 
@@ -119,7 +119,7 @@ impl TcpEnd {
             return self.abort(now, inner);
         }
         let unsent = self.outgoing.len(usize::MAX);
-        if unsent == 0 || matches!(self.line.standing(), Standing::Ended(_)) {
+        if unsent == 0 || matches!(self.line.state(), ConnectionState::Ended(_)) {
             inner.stack.tcp_close(now, self.id);
             return Fate::Gone;
         }
@@ -142,14 +142,14 @@ impl TcpEnd {
 
     /// Tells whether the connection is open, or has ended.
     fn look(&self, inner: &Host) {
-        let known = self.line.standing();
-        let standing = match inner.stack.tcp_is_open(self.id) {
-            Ok(true) => Standing::Open,
-            Ok(false) => Standing::Opening,
-            Err(why) => Standing::Ended(why),
+        let known = self.line.state();
+        let state = match inner.stack.tcp_is_open(self.id) {
+            Ok(true) => ConnectionState::Open,
+            Ok(false) => ConnectionState::Opening,
+            Err(why) => ConnectionState::Ended(why),
         };
-        if standing != known {
-            self.line.set_standing(standing);
+        if state != known {
+            self.line.set_state(state);
             self.line.readers.wake();
             self.line.writers.wake();
         }
@@ -173,19 +173,19 @@ impl TcpEnd {
         if self.left.is_some() {
             return self.discard(inner);
         }
-        let (mut has_come, mut heard) = (false, self.line.heard());
-        while heard == Heard::More {
+        let (mut has_come, mut stream_end) = (false, self.line.stream_end());
+        while stream_end == StreamEnd::None {
             let incoming = &mut self.incoming;
             if incoming.room(1) == 0 && is_stalled(&self.line.is_stalled, || incoming.room(1) > 0) {
                 return has_come;
             }
             let came = incoming.fill(|run| match inner.stack.tcp_recv(self.id, run) {
-                Ok(Some(0)) => (heard = Heard::All, 0).1,
+                Ok(Some(0)) => (stream_end = StreamEnd::Eof, 0).1,
                 Ok(came) => came.unwrap_or(0),
-                Err(why) => (heard = Heard::Error(why), 0).1,
+                Err(why) => (stream_end = StreamEnd::Error(why), 0).1,
             });
-            if heard != Heard::More {
-                self.line.set_heard(heard);
+            if stream_end != StreamEnd::None {
+                self.line.set_stream_end(stream_end);
                 return true;
             }
             if came == 0 {

@@ -46,63 +46,64 @@ pub(super) struct TcpLine {
     pub(super) dirty: DirtyFlag,
     pub(super) readers: Waiters,
     pub(super) writers: Waiters,
-    /// The worker's: what the connection is.
-    standing: AtomicU8,
-    /// The worker's: whether more comes after what is in the ring.
-    heard: AtomicU8,
+    /// Written by the worker: the connection state.
+    state: AtomicU8,
+    /// Written by the worker: the end after the bytes in the ring.
+    stream_end: AtomicU8,
     /// The worker's: bytes that the peer has acknowledged, ever.
     pub(super) acknowledged: AtomicU64,
     /// The worker's: it waits for room in the ring of what came.
     pub(super) is_stalled: AtomicBool,
     /// The application's.
-    wish: AtomicU8,
+    requested_state: AtomicU8,
 }
 
-/// What the application wants of a connection.
+/// The state that the application requests of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
-    Stay,
+pub(super) enum RequestedState {
+    Open,
     ShutDown,
     Close,
     Abort,
 }
 
-/// What a connection is.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum ConnectionState {
     Opening,
     Open,
     Ended(TcpError),
 }
 
-/// What comes after what has come.
+/// The end of the received bytes, if they have one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
-    More,
-    All,
+pub(super) enum StreamEnd {
+    None,
+    Eof,
     Error(TcpError),
 }
 
-const WISHES: [Wish; 4] = [Wish::Stay, Wish::ShutDown, Wish::Close, Wish::Abort];
-const STANDINGS: [Standing; 8] = [
-    Standing::Opening,
-    Standing::Open,
-    Standing::Ended(TcpError::Closed),
-    Standing::Ended(TcpError::Refused),
-    Standing::Ended(TcpError::Reset),
-    Standing::Ended(TcpError::TimedOut),
-    Standing::Ended(TcpError::Unreachable),
-    Standing::Ended(TcpError::ShutDown),
+const REQUESTED_STATES: [RequestedState; 4] =
+    [RequestedState::Open, RequestedState::ShutDown, RequestedState::Close, RequestedState::Abort];
+const STATES: [ConnectionState; 8] = [
+    ConnectionState::Opening,
+    ConnectionState::Open,
+    ConnectionState::Ended(TcpError::Closed),
+    ConnectionState::Ended(TcpError::Refused),
+    ConnectionState::Ended(TcpError::Reset),
+    ConnectionState::Ended(TcpError::TimedOut),
+    ConnectionState::Ended(TcpError::Unreachable),
+    ConnectionState::Ended(TcpError::ShutDown),
 ];
-const ALL_HEARD: [Heard; 8] = [
-    Heard::More,
-    Heard::All,
-    Heard::Error(TcpError::Closed),
-    Heard::Error(TcpError::Refused),
-    Heard::Error(TcpError::Reset),
-    Heard::Error(TcpError::TimedOut),
-    Heard::Error(TcpError::Unreachable),
-    Heard::Error(TcpError::ShutDown),
+const STREAM_ENDS: [StreamEnd; 8] = [
+    StreamEnd::None,
+    StreamEnd::Eof,
+    StreamEnd::Error(TcpError::Closed),
+    StreamEnd::Error(TcpError::Refused),
+    StreamEnd::Error(TcpError::Reset),
+    StreamEnd::Error(TcpError::TimedOut),
+    StreamEnd::Error(TcpError::Unreachable),
+    StreamEnd::Error(TcpError::ShutDown),
 ];
 
 /// Stores a value as its place in a table. Release: who sees it sees what was done before.
@@ -112,44 +113,44 @@ fn store<T: PartialEq>(place: &AtomicU8, table: &[T], value: &T) {
 }
 
 impl TcpLine {
-    pub(super) fn new(id: TcpId, standing: Standing) -> Self {
+    pub(super) fn new(id: TcpId, state: ConnectionState) -> Self {
         let line = Self {
             id,
             dirty: DirtyFlag::new(SocketId::Tcp(id)),
             readers: Waiters::default(),
             writers: Waiters::default(),
-            standing: AtomicU8::new(0),
-            heard: AtomicU8::new(0),
+            state: AtomicU8::new(0),
+            stream_end: AtomicU8::new(0),
             acknowledged: AtomicU64::new(0),
             is_stalled: AtomicBool::new(false),
-            wish: AtomicU8::new(0),
+            requested_state: AtomicU8::new(0),
         };
-        line.set_standing(standing);
+        line.set_state(state);
         line
     }
 
-    pub(super) fn standing(&self) -> Standing {
-        STANDINGS[usize::from(self.standing.load(Ordering::Acquire))]
+    pub(super) fn state(&self) -> ConnectionState {
+        STATES[usize::from(self.state.load(Ordering::Acquire))]
     }
 
-    pub(super) fn set_standing(&self, standing: Standing) {
-        store(&self.standing, &STANDINGS, &standing);
+    pub(super) fn set_state(&self, state: ConnectionState) {
+        store(&self.state, &STATES, &state);
     }
 
-    pub(super) fn heard(&self) -> Heard {
-        ALL_HEARD[usize::from(self.heard.load(Ordering::Acquire))]
+    pub(super) fn stream_end(&self) -> StreamEnd {
+        STREAM_ENDS[usize::from(self.stream_end.load(Ordering::Acquire))]
     }
 
-    pub(super) fn set_heard(&self, heard: Heard) {
-        store(&self.heard, &ALL_HEARD, &heard);
+    pub(super) fn set_stream_end(&self, stream_end: StreamEnd) {
+        store(&self.stream_end, &STREAM_ENDS, &stream_end);
     }
 
-    pub(super) fn wish(&self) -> Wish {
-        WISHES[usize::from(self.wish.load(Ordering::Acquire))]
+    pub(super) fn requested_state(&self) -> RequestedState {
+        REQUESTED_STATES[usize::from(self.requested_state.load(Ordering::Acquire))]
     }
 
-    fn set_wish(&self, wish: Wish) {
-        store(&self.wish, &WISHES, &wish);
+    fn set_requested_state(&self, requested_state: RequestedState) {
+        store(&self.requested_state, &REQUESTED_STATES, &requested_state);
     }
 }
 
@@ -190,7 +191,8 @@ impl TcpStream {
 
     /// Whether reading would not wait now.
     pub fn is_readable(&self) -> bool {
-        let has_ended = self.line.heard() != Heard::More || self.hold.doorbell.check().is_err();
+        let has_ended =
+            self.line.stream_end() != StreamEnd::None || self.hold.doorbell.check().is_err();
         has_ended || !lock(&self.reader).is_empty()
     }
 
@@ -243,12 +245,12 @@ impl TcpStream {
             return Ok(());
         }
         self.hold.doorbell.check()?;
-        if let Standing::Ended(why) = self.line.standing() {
+        if let ConnectionState::Ended(why) = self.line.state() {
             return Err(why.into());
         }
         // Under the lock: nobody writes behind the end.
         let writer = lock(&self.writer);
-        self.line.set_wish(Wish::ShutDown);
+        self.line.set_requested_state(RequestedState::ShutDown);
         drop(writer);
         self.hold.doorbell.notify(&self.line.dirty);
         Ok(())
@@ -311,10 +313,10 @@ impl TcpStream {
 /// One try each, which says nothing where it would wait.
 impl TcpStream {
     fn try_open(&self) -> io::Result<Option<()>> {
-        match self.line.standing() {
-            Standing::Opening => self.hold.doorbell.check().map(|()| None),
-            Standing::Open => Ok(Some(())),
-            Standing::Ended(why) => Err(why.into()),
+        match self.line.state() {
+            ConnectionState::Opening => self.hold.doorbell.check().map(|()| None),
+            ConnectionState::Open => Ok(Some(())),
+            ConnectionState::Ended(why) => Err(why.into()),
         }
     }
 
@@ -323,17 +325,17 @@ impl TcpStream {
             return Ok(Some(0));
         }
         // Looked at first: what came before the end is in the ring then.
-        let (is_served, heard) = (self.hold.doorbell.check(), self.line.heard());
+        let (is_served, stream_end) = (self.hold.doorbell.check(), self.line.stream_end());
         let mut reader = lock(&self.reader);
         let taken = reader.read(buffer);
         if taken > 0 {
             self.relieve(&mut reader);
             return Ok(Some(taken));
         }
-        match heard {
-            Heard::More => is_served.map(|()| None),
-            Heard::All => Ok(Some(0)),
-            Heard::Error(why) => Err(why.into()),
+        match stream_end {
+            StreamEnd::None => is_served.map(|()| None),
+            StreamEnd::Eof => Ok(Some(0)),
+            StreamEnd::Error(why) => Err(why.into()),
         }
     }
 
@@ -352,10 +354,10 @@ impl TcpStream {
     fn try_write(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
         self.hold.doorbell.check()?;
         let mut writer = lock(&self.writer);
-        match (self.line.wish(), self.line.standing()) {
-            (_, Standing::Ended(why)) => return Err(why.into()),
-            (Wish::Stay, Standing::Opening) => return Ok(None),
-            (Wish::Stay, Standing::Open) => {}
+        match (self.line.requested_state(), self.line.state()) {
+            (_, ConnectionState::Ended(why)) => return Err(why.into()),
+            (RequestedState::Open, ConnectionState::Opening) => return Ok(None),
+            (RequestedState::Open, ConnectionState::Open) => {}
             _ => return Err(TcpError::ShutDown.into()),
         }
         let taken = writer.ring.write(bytes);
@@ -367,13 +369,13 @@ impl TcpStream {
     }
 
     fn try_flush(&self) -> io::Result<Option<()>> {
-        let (is_served, standing) = (self.hold.doorbell.check(), self.line.standing());
+        let (is_served, state) = (self.hold.doorbell.check(), self.line.state());
         let written = lock(&self.writer).written;
         if self.line.acknowledged.load(Ordering::Acquire) == written {
             return Ok(Some(()));
         }
-        match standing {
-            Standing::Ended(why) => Err(why.into()),
+        match state {
+            ConnectionState::Ended(why) => Err(why.into()),
             _ => is_served.map(|()| None),
         }
     }
@@ -419,7 +421,11 @@ impl Write for TcpStream {
 impl Drop for TcpStream {
     fn drop(&mut self) {
         let lingers = *self.lingers.get_mut();
-        self.line.set_wish(if lingers { Wish::Close } else { Wish::Abort });
+        self.line.set_requested_state(if lingers {
+            RequestedState::Close
+        } else {
+            RequestedState::Abort
+        });
         self.hold.doorbell.notify(&self.line.dirty);
     }
 }

@@ -13,7 +13,7 @@ use super::doorbell::{Doorbell, Inbox};
 use super::listener::{Ear, ListenerLine};
 use super::request::Reply;
 use super::serving::{Fate, ListenerEnd, TcpEnd, UdpEnd, scratch};
-use super::tcp::{Standing, TcpStream};
+use super::tcp::{ConnectionState, TcpStream};
 use super::udp::UdpSocket;
 use super::waiters::Waiters;
 use super::{Alive, Config, Hold, Idle, WorkerRow, doorbell::DirtyFlag};
@@ -394,7 +394,7 @@ impl Worker<'_> {
 
     /// Both ends of a connection of the stack's.
     fn stream(&mut self, now: Time, id: TcpId, (hold, place): (Hold, Place)) -> Option<TcpStream> {
-        let ends = TcpEnd::new((id, place), Standing::Opening, self.config.tcp_ring_bytes);
+        let ends = TcpEnd::new((id, place), ConnectionState::Opening, self.config.tcp_ring_bytes);
         let addresses = self.inner.stack.tcp_addresses(id);
         let Some(((end, rings), addresses)) = ends.zip(addresses) else {
             self.inner.stack.tcp_abort(now, id);
