@@ -375,7 +375,7 @@ impl Host {
 /// What a host has beside others at the same interface.
 impl Host {
     /// Hosts for as many workers as the settings say: the lead's, and the others in their order.
-    pub(crate) fn crew(
+    pub(crate) fn for_workers(
         now: Time,
         place: impl Into<PortAccess>,
         settings: &InterfaceSettings,

@@ -6,8 +6,8 @@
 //! what is done to it later rings anew. The ring has a place for every socket that there may be;
 //! so it is never full.
 
-use super::crew::Crew;
 use super::worker::Command;
+use super::worker_group::WorkerGroup;
 use crate::stack::SocketId;
 use pollux_mem::{CachePadded, mpsc};
 use std::io;
@@ -25,7 +25,7 @@ pub(super) struct Doorbell {
     is_asleep: CachePadded<AtomicBool>,
     worker: OnceLock<Thread>,
     /// What it shares with other workers.
-    crew: Arc<Crew>,
+    group: Arc<WorkerGroup>,
     /// The longest packet, unless a destination says otherwise.
     mtu: AtomicU32,
 }
@@ -44,7 +44,7 @@ pub(super) struct DirtyFlag {
 
 impl Doorbell {
     /// A doorbell for so many sockets; none if there cannot be a ring for them.
-    pub(super) fn new(crew: &Arc<Crew>, sockets_max: usize) -> Option<(Self, Inbox)> {
+    pub(super) fn new(group: &Arc<WorkerGroup>, sockets_max: usize) -> Option<(Self, Inbox)> {
         let (touch, touched) = mpsc::ring(sockets_max.max(2).checked_next_power_of_two()?)?;
         let (command, commands) = mpsc::ring(COMMANDS_MAX)?;
         let doorbell = Self {
@@ -52,7 +52,7 @@ impl Doorbell {
             commands: command,
             is_asleep: CachePadded(AtomicBool::new(false)),
             worker: OnceLock::new(),
-            crew: crew.clone(),
+            group: group.clone(),
             mtu: AtomicU32::new(0),
         };
         Some((doorbell, Inbox { touched, commands }))
@@ -72,7 +72,7 @@ impl Doorbell {
     pub(super) fn submit(&self, command: Command) {
         let mut command = Some(command);
         while let Some(one) = command.take()
-            && self.crew.ended().is_none()
+            && self.group.ended().is_none()
             && let Err(one) = self.commands.push(one)
         {
             command = Some(one);
@@ -96,7 +96,7 @@ impl Doorbell {
 
     /// An error if nobody serves the interface any more.
     pub(super) fn check(&self) -> io::Result<()> {
-        self.crew.ended().map_or(Ok(()), |why| Err(io::Error::other(why.clone())))
+        self.group.ended().map_or(Ok(()), |why| Err(io::Error::other(why.clone())))
     }
 
     /// The longest packet.
@@ -112,8 +112,8 @@ impl Doorbell {
         let _ = self.worker.set(std::thread::current());
     }
 
-    pub(super) fn crew(&self) -> &Arc<Crew> {
-        &self.crew
+    pub(super) fn group(&self) -> &Arc<WorkerGroup> {
+        &self.group
     }
 
     pub(super) fn set_mtu(&self, mtu: u32) {

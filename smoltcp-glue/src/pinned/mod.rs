@@ -75,9 +75,8 @@
 //!
 //! 1. [`tcp`], [`listener`], [`udp`]: the application's ends; `datagram`: what is in UDP's rings;
 //! 2. `doorbell`, `waiters`, `request`: how one side learns that the other wants it;
-//! 3. `worker`, `serving`: the other ends; `opening`, `crew`: how workers begin, and end together.
+//! 3. `worker`, `serving`: the worker and its ends; `opening`, `worker_group`: start and shutdown.
 
-mod crew;
 mod datagram;
 mod doorbell;
 pub mod listener;
@@ -88,6 +87,7 @@ pub mod tcp;
 pub mod udp;
 mod waiters;
 mod worker;
+mod worker_group;
 
 pub use listener::TcpListener;
 pub(crate) use opening::Plan;
@@ -98,7 +98,6 @@ use crate::error::UpError;
 use crate::hand_off::HandOffCounts;
 use crate::host::Neighbor;
 use crate::interface::{CallTimeout, named};
-use crew::Crew;
 use doorbell::Doorbell;
 use pollux_dataplane::flow::Deal;
 use pollux_node::config::SIDES_MAX;
@@ -111,6 +110,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use waiters::Waiters;
+use worker_group::WorkerGroup;
 
 /// How an interface is served.
 #[derive(Clone, Debug)]
@@ -228,7 +228,7 @@ impl Alive {
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        self.lead().crew().leave();
+        self.lead().group().shut_down();
         self.doorbells.iter().for_each(|doorbell| doorbell.wake());
         let threads = std::mem::take(&mut *self.threads());
         // A worker may be the one who drops the last socket; it waits for nobody.
@@ -252,10 +252,10 @@ impl Interface {
             return Err(UpError::Worker(why));
         }
         let (workers, sockets_max) = (plan.settings.workers, plan.config.sockets_max);
-        let crew = Arc::new(Crew::new(workers.into(), sockets_max));
+        let group = Arc::new(WorkerGroup::new(workers.into(), sockets_max));
         let full = || UpError::Worker(format!("{sockets_max} sockets are too many"));
         let hang = |_| {
-            Doorbell::new(&crew, sockets_max).map(|(doorbell, inbox)| (Arc::new(doorbell), inbox))
+            Doorbell::new(&group, sockets_max).map(|(doorbell, inbox)| (Arc::new(doorbell), inbox))
         };
         let (first, inbox) = hang(0).ok_or_else(full)?;
         let others = (1..workers).map(hang).collect::<Option<Vec<_>>>().ok_or_else(full)?;

@@ -102,7 +102,7 @@ impl Brief {
     fn open(&self, plan: Plan, hands: &[Sender<Host>]) -> Result<Host, UpError> {
         let Plan { opened, settings, stack, timeout, .. } = plan;
         self.stay(0)?;
-        let hosts = Host::crew(self.clock.now(), opened, &settings, &stack, seed);
+        let hosts = Host::for_workers(self.clock.now(), opened, &settings, &stack, seed);
         let (mut host, others) = hosts.map_err(UpError::Device)?;
         for (hand, host) in hands.iter().zip(others) {
             // Who is gone has said why.

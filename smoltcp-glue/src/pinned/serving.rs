@@ -5,12 +5,12 @@
 //! the window or counts what it drops, and what is to go waits in the ring. Whoever makes room
 //! rings.
 
-use super::crew::Place;
 use super::datagram::{HEAD_BYTES, Head, PAYLOAD_MAX};
 use super::doorbell::DirtyFlag;
 use super::listener::ListenerLine;
 use super::tcp::{ConnectionState, RequestedState, StreamEnd, TcpLine, TcpStream};
 use super::udp::UdpLine;
+use super::worker_group::SocketSlot;
 use crate::host::Host;
 use crate::stack::{SocketId, TcpId, UdpError, UdpId};
 use pollux_mem::{byte_ring, spsc};
@@ -39,7 +39,7 @@ pub(super) enum Fate {
 /// A connection.
 pub(super) struct TcpEnd {
     id: TcpId,
-    _place: Place,
+    _slot: SocketSlot,
     pub(super) line: Arc<TcpLine>,
     /// As of the last time that the application rang.
     requested_state: RequestedState,
@@ -55,7 +55,7 @@ pub(super) struct TcpEnd {
 impl TcpEnd {
     /// An end, and the rings' other ends; none if the rings cannot be that long.
     pub(super) fn new(
-        (id, place): (TcpId, Place),
+        (id, slot): (TcpId, SocketSlot),
         state: ConnectionState,
         ring_bytes: usize,
     ) -> Option<(Self, (byte_ring::Reader, byte_ring::Writer))> {
@@ -64,7 +64,7 @@ impl TcpEnd {
         let line = Arc::new(TcpLine::new(id, state));
         let end = Self {
             id,
-            _place: place,
+            _slot: slot,
             line,
             requested_state: RequestedState::Open,
             outgoing,
@@ -76,8 +76,8 @@ impl TcpEnd {
         Some((end, (reader, writer)))
     }
 
-    /// The application has rung. A requested_state is looked at only then: so nothing is in the doorbell of a
-    /// socket that is no more.
+    /// Handles a notification. The requested state is read only here, so the ring of notifications
+    /// never names a socket that was removed.
     pub(super) fn take_notification(&mut self) {
         self.line.dirty.clear();
         self.requested_state = self.line.requested_state();
@@ -224,7 +224,7 @@ fn is_stalled(flag: &AtomicBool, has_room: impl FnOnce() -> bool) -> bool {
 /// A UDP socket.
 pub(super) struct UdpEnd {
     id: UdpId,
-    _place: Place,
+    _slot: SocketSlot,
     pub(super) line: Arc<UdpLine>,
     is_left: bool,
     outgoing: byte_ring::Reader,
@@ -236,14 +236,14 @@ pub(super) struct UdpEnd {
 impl UdpEnd {
     /// An end, and the rings' other ends; none if the rings cannot be that long.
     pub(super) fn new(
-        (id, place): (UdpId, Place),
+        (id, slot): (UdpId, SocketSlot),
         ring_bytes: usize,
     ) -> Option<(Self, (byte_ring::Reader, byte_ring::Writer))> {
         let (incoming, reader) = byte_ring::ring(ring_bytes)?;
         let (writer, outgoing) = byte_ring::ring(ring_bytes)?;
         let line = Arc::new(UdpLine::new(DirtyFlag::new(SocketId::Udp(id))));
         let end =
-            Self { id, _place: place, line, is_left: false, outgoing, incoming, is_again: false };
+            Self { id, _slot: slot, line, is_left: false, outgoing, incoming, is_again: false };
         Some((end, (reader, writer)))
     }
 
@@ -331,7 +331,7 @@ pub(super) fn scratch() -> Vec<u8> {
 
 /// A listener.
 pub(super) struct ListenerEnd {
-    pub(super) _place: Place,
+    pub(super) _slot: SocketSlot,
     pub(super) line: Arc<ListenerLine>,
     pub(super) ready: spsc::Producer<TcpStream>,
 }

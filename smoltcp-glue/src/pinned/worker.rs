@@ -8,7 +8,6 @@
 //! It visits sockets that something happened to, and no others. It takes no lock that an
 //! application holds for long, and allocates only where sockets are made.
 
-use super::crew::Place;
 use super::doorbell::{Doorbell, Inbox};
 use super::listener::{Ear, ListenerLine};
 use super::request::Reply;
@@ -16,6 +15,7 @@ use super::serving::{Fate, ListenerEnd, TcpEnd, UdpEnd, scratch};
 use super::tcp::{ConnectionState, TcpStream};
 use super::udp::UdpSocket;
 use super::waiters::Waiters;
+use super::worker_group::SocketSlot;
 use super::{Alive, Config, Hold, Idle, WorkerRow, doorbell::DirtyFlag};
 use crate::host::Host;
 use crate::interface::{Clock, LEAVE_MAX, settle, take_leave};
@@ -112,7 +112,7 @@ impl<'a> Worker<'a> {
     /// Serves until nobody has the interface any more, or there is none.
     pub(super) fn run(mut self) {
         let mut idle = 0;
-        while !self.doorbell.crew().is_left() {
+        while !self.doorbell.group().is_shut_down() {
             let busy = self.turn();
             if self.has_ended() {
                 return;
@@ -131,7 +131,7 @@ impl<'a> Worker<'a> {
     /// Whether there is no interface any more, or another worker has ended.
     fn has_ended(&self) -> bool {
         if let Some(why) = self.inner.failed() {
-            self.doorbell.crew().end(format!("the interface has no device any more: {why}"));
+            self.doorbell.group().end(format!("the interface has no device any more: {why}"));
         }
         self.doorbell.check().is_err()
     }
@@ -139,7 +139,7 @@ impl<'a> Worker<'a> {
     /// Sleeps for so long, if there is nothing to do after all; who wants it wakes it.
     fn nap(&mut self, nap: Duration) {
         self.doorbell.fall_asleep();
-        if !self.turn() && !self.doorbell.crew().is_left() {
+        if !self.turn() && !self.doorbell.group().is_shut_down() {
             std::thread::park_timeout(nap.min(NAP_MAX));
         }
         self.doorbell.wake_up();
@@ -166,10 +166,10 @@ impl<'a> Worker<'a> {
         }
         let end = now + LEAVE_MAX;
         settle(self.inner, self.clock);
-        let crew = self.doorbell.crew().clone();
-        crew.finish();
+        let group = self.doorbell.group().clone();
+        group.finish();
         // What others have to hear may come to this one.
-        while !crew.is_finished() && !self.has_ended() && self.clock.now() < end + LEAVE_MAX {
+        while !group.is_finished() && !self.has_ended() && self.clock.now() < end + LEAVE_MAX {
             if !self.turn() {
                 std::thread::yield_now();
             }
@@ -334,10 +334,10 @@ impl Worker<'_> {
     }
 
     pub(super) fn udp_bind(&mut self, local: SocketAddr) -> io::Result<UdpSocket> {
-        let (hold, place) = self.room()?;
+        let (hold, slot) = self.room()?;
         let id = self.inner.stack.udp_bind(local)?;
         let local = self.inner.stack.udp_local(id).unwrap_or(local);
-        let Some((end, ends)) = UdpEnd::new((id, place), self.config.udp_ring_bytes) else {
+        let Some((end, ends)) = UdpEnd::new((id, slot), self.config.udp_ring_bytes) else {
             self.inner.stack.udp_close(id);
             return Err(BindError::Full.into());
         };
@@ -353,7 +353,7 @@ impl Worker<'_> {
         backlog: usize,
         accepters: Arc<Waiters>,
     ) -> io::Result<(Ear, spsc::Consumer<TcpStream>)> {
-        let (hold, place) = self.room()?;
+        let (hold, slot) = self.room()?;
         // Those on their way to who accepts them are part of those that may wait; a power of two.
         let handed = 1 << (backlog / 2).clamp(1, HANDED_MAX).ilog2();
         let (ready, arrived) = spsc::ring(handed).ok_or(BindError::Full)?;
@@ -361,7 +361,7 @@ impl Worker<'_> {
         let id = self.inner.stack.tcp_listen(local, backlog)?;
         let line = ListenerLine::new(DirtyFlag::new(SocketId::Listener(id)), accepters);
         let line = Arc::new(line);
-        self.listeners.insert(id, ListenerEnd { _place: place, line: line.clone(), ready });
+        self.listeners.insert(id, ListenerEnd { _slot: slot, line: line.clone(), ready });
         Ok((Ear::new(hold, line), arrived))
     }
 
@@ -386,15 +386,20 @@ impl Worker<'_> {
     }
 
     /// Whether there may be another socket; and what its holder is to hold.
-    fn room(&self) -> io::Result<(Hold, Place)> {
-        let room = self.alive.upgrade().zip(Place::take(self.doorbell.crew()));
-        let (alive, place) = room.ok_or(BindError::Full)?;
-        Ok((Hold { doorbell: self.doorbell.clone(), alive }, place))
+    fn room(&self) -> io::Result<(Hold, SocketSlot)> {
+        let room = self.alive.upgrade().zip(SocketSlot::take(self.doorbell.group()));
+        let (alive, slot) = room.ok_or(BindError::Full)?;
+        Ok((Hold { doorbell: self.doorbell.clone(), alive }, slot))
     }
 
     /// Both ends of a connection of the stack's.
-    fn stream(&mut self, now: Time, id: TcpId, (hold, place): (Hold, Place)) -> Option<TcpStream> {
-        let ends = TcpEnd::new((id, place), ConnectionState::Opening, self.config.tcp_ring_bytes);
+    fn stream(
+        &mut self,
+        now: Time,
+        id: TcpId,
+        (hold, slot): (Hold, SocketSlot),
+    ) -> Option<TcpStream> {
+        let ends = TcpEnd::new((id, slot), ConnectionState::Opening, self.config.tcp_ring_bytes);
         let addresses = self.inner.stack.tcp_addresses(id);
         let Some(((end, rings), addresses)) = ends.zip(addresses) else {
             self.inner.stack.tcp_abort(now, id);
@@ -440,7 +445,7 @@ impl Worker<'_> {
 impl Drop for Worker<'_> {
     /// Nobody waits for a worker that is no more, whatever ended it.
     fn drop(&mut self) {
-        self.doorbell.crew().end("the interface's worker has ended".into());
+        self.doorbell.group().end("the interface's worker has ended".into());
         while let Some(command) = self.inbox.commands.pop() {
             drop(command);
         }

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 /// What workers share.
-pub(super) struct Crew {
+pub(super) struct WorkerGroup {
     sockets_max: usize,
     sockets: AtomicUsize,
     /// Nobody has the interface any more.
-    is_left: AtomicBool,
+    is_shut_down: AtomicBool,
     /// Why nobody serves it any more.
     end: OnceLock<String>,
     /// Workers whose sockets may still have something to send.
@@ -21,16 +21,16 @@ pub(super) struct Crew {
 }
 
 /// A socket's place among all that there may be.
-pub(super) struct Place {
-    crew: Arc<Crew>,
+pub(super) struct SocketSlot {
+    group: Arc<WorkerGroup>,
 }
 
-impl Crew {
+impl WorkerGroup {
     pub(super) const fn new(workers: usize, sockets_max: usize) -> Self {
         Self {
             sockets_max,
             sockets: AtomicUsize::new(0),
-            is_left: AtomicBool::new(false),
+            is_shut_down: AtomicBool::new(false),
             end: OnceLock::new(),
             unfinished: AtomicUsize::new(workers),
         }
@@ -49,12 +49,12 @@ impl Crew {
     }
 
     /// Nobody has it any more.
-    pub(super) fn leave(&self) {
-        self.is_left.store(true, Ordering::Release);
+    pub(super) fn shut_down(&self) {
+        self.is_shut_down.store(true, Ordering::Release);
     }
 
-    pub(super) fn is_left(&self) -> bool {
-        self.is_left.load(Ordering::Acquire)
+    pub(super) fn is_shut_down(&self) -> bool {
+        self.is_shut_down.load(Ordering::Acquire)
     }
 
     /// A worker has brought what its sockets were given to their peers.
@@ -68,19 +68,19 @@ impl Crew {
     }
 }
 
-impl Place {
+impl SocketSlot {
     /// One more, if there may be.
-    pub(super) fn take(crew: &Arc<Crew>) -> Option<Self> {
-        let place = Self { crew: crew.clone() };
+    pub(super) fn take(group: &Arc<WorkerGroup>) -> Option<Self> {
+        let slot = Self { group: group.clone() };
         // One that is too many goes again at once.
-        let before = crew.sockets.fetch_add(1, Ordering::Relaxed);
-        (before < crew.sockets_max).then_some(place)
+        let before = group.sockets.fetch_add(1, Ordering::Relaxed);
+        (before < group.sockets_max).then_some(slot)
     }
 }
 
-impl Drop for Place {
+impl Drop for SocketSlot {
     fn drop(&mut self) {
-        self.crew.sockets.fetch_sub(1, Ordering::Relaxed);
+        self.group.sockets.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -89,14 +89,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_as_many_places_as_were_said() {
-        let crew = Arc::new(Crew::new(2, 3));
+    fn sockets_max_slots_can_be_taken_at_a_time() {
+        let group = Arc::new(WorkerGroup::new(2, 3));
         for _ in 0..3 {
-            let mut places: Vec<_> = (0..3).filter_map(|_| Place::take(&crew)).collect();
-            assert_eq!(places.len(), 3);
-            assert!(Place::take(&crew).is_none() && Place::take(&crew).is_none());
-            places.pop();
-            assert!(Place::take(&crew).is_some());
+            let mut slots: Vec<_> = (0..3).filter_map(|_| SocketSlot::take(&group)).collect();
+            assert_eq!(slots.len(), 3);
+            assert!(SocketSlot::take(&group).is_none() && SocketSlot::take(&group).is_none());
+            slots.pop();
+            assert!(SocketSlot::take(&group).is_some());
         }
     }
 }
