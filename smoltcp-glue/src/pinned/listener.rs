@@ -1,7 +1,7 @@
-//! Listeners of TCP that any thread can hold, and any number of threads can accept from.
+//! TCP listeners for any thread; any number of threads can accept from one.
 //!
-//! A listener has an ear at each worker of its interface: a peer's connection comes to the worker
-//! that its flow is dealt to. Whoever accepts asks them in turn.
+//! A listener has an accept queue at each worker of its interface: flow steering decides which
+//! worker gets a peer's connection. [`TcpListener::accept`] asks the queues in turn.
 
 use super::doorbell::DirtyFlag;
 use super::tcp::TcpStream;
@@ -16,53 +16,53 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A listener. Connections that nobody has accepted end with it, by a reset.
+/// A listener. Dropping it resets the connections that were not accepted.
 pub struct TcpListener {
-    ears: Vec<Ear>,
+    listeners: Vec<WorkerListener>,
     arrived: Mutex<Arrived>,
     accepters: Arc<Waiters>,
     local: SocketAddr,
     timeout: SharedTimeout,
 }
 
-/// What it has at one worker, who hears by it no more when it goes.
-pub(super) struct Ear {
+/// The part of a listener at one worker. The worker stops listening when it is dropped.
+pub(super) struct WorkerListener {
     hold: Hold,
     line: Arc<ListenerLine>,
 }
 
-/// Connections, by worker, and whose turn it is.
+/// The accept queues by worker, and the next worker to ask.
 struct Arrived {
     queues: Vec<spsc::Consumer<TcpStream>>,
     turn: usize,
 }
 
-/// What application and worker both see of an ear.
+/// The state that application and worker share for one [`WorkerListener`].
 pub(super) struct ListenerLine {
     pub(super) dirty: DirtyFlag,
-    /// Of all ears.
+    /// Shared by all parts of the listener.
     pub(super) accepters: Arc<Waiters>,
-    /// The worker's: it waits for room in the ring.
+    /// Set by the worker while it waits for space in the accept queue.
     pub(super) is_stalled: AtomicBool,
-    /// The application's: it is dropped.
-    pub(super) is_left: AtomicBool,
+    /// Set by the application when it drops the listener.
+    pub(super) is_dropped: AtomicBool,
 }
 
 impl ListenerLine {
     pub(super) const fn new(dirty: DirtyFlag, accepters: Arc<Waiters>) -> Self {
-        let (is_stalled, is_left) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { dirty, accepters, is_stalled, is_left }
+        let (is_stalled, is_dropped) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { dirty, accepters, is_stalled, is_dropped }
     }
 }
 
-impl Ear {
+impl WorkerListener {
     pub(super) const fn new(hold: Hold, line: Arc<ListenerLine>) -> Self {
         Self { hold, line }
     }
 
-    /// Tells a worker that waits for room that there is some.
+    /// Notifies a worker that waits for space.
     fn relieve(&self) {
-        // With the fence after which the worker looks for room again.
+        // Pairs with the worker's fence before it checks for space again.
         fence(Ordering::SeqCst);
         if self.line.is_stalled.load(Ordering::Relaxed)
             && self.line.is_stalled.swap(false, Ordering::Relaxed)
@@ -74,37 +74,36 @@ impl Ear {
 
 impl TcpListener {
     pub(super) fn new(
-        heard: Vec<(Ear, spsc::Consumer<TcpStream>)>,
+        parts: Vec<(WorkerListener, spsc::Consumer<TcpStream>)>,
         accepters: Arc<Waiters>,
         local: SocketAddr,
     ) -> Self {
-        let (ears, queues) = heard.into_iter().unzip();
+        let (listeners, queues) = parts.into_iter().unzip();
         let arrived = Mutex::new(Arrived { queues, turn: 0 });
-        Self { ears, arrived, accepters, local, timeout: SharedTimeout::default() }
+        Self { listeners, arrived, accepters, local, timeout: SharedTimeout::default() }
     }
 
-    /// Where it listens.
+    /// The address and port that it listens on.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.local)
     }
 
-    /// Whether [`TcpListener::accept`] does not wait, and says `WouldBlock` where it would.
+    /// In non-blocking mode [`TcpListener::accept`] returns `WouldBlock` instead of waiting.
     pub fn set_nonblocking(&self, is_nonblocking: bool) {
         self.timeout.set_nonblocking(is_nonblocking);
     }
 
-    /// How long [`TcpListener::accept`] waits: for ever without a time.
+    /// Sets the timeout of [`TcpListener::accept`]; `None` waits indefinitely.
     pub fn set_timeout(&self, timeout: Option<Duration>) {
         self.timeout.set_timeout(timeout);
     }
 
-    /// Whether [`TcpListener::accept`] would not wait now.
+    /// Whether [`TcpListener::accept`] would return at once.
     pub fn is_ready(&self) -> bool {
         !self.lock().queues.iter().all(spsc::Consumer::is_empty) || self.check().is_err()
     }
 
-    /// The connection that has waited longest, and its peer; of several workers', that of the one
-    /// whose turn it is.
+    /// Accepts the oldest connection of the next worker that has one; returns its peer too.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         self.accepters.wait(self.timeout.get(), || self.try_accept())
     }
@@ -126,16 +125,16 @@ impl TcpListener {
     fn try_accept(&self) -> io::Result<Option<(TcpStream, SocketAddr)>> {
         let is_served = self.check();
         let arrived = self.lock().pop();
-        let Some((ear, stream)) = arrived else { return is_served.map(|()| None) };
-        self.ears[ear].relieve();
+        let Some((worker, stream)) = arrived else { return is_served.map(|()| None) };
+        self.listeners[worker].relieve();
         stream.set_linger(true);
         let peer = stream.peer_addr()?;
         Ok(Some((stream, peer)))
     }
 
-    /// An error if nobody serves it any more.
+    /// An error if the interface has no worker any more.
     fn check(&self) -> io::Result<()> {
-        self.ears.first().map_or(Ok(()), |ear| ear.hold.doorbell.check())
+        self.listeners.first().map_or(Ok(()), |worker| worker.hold.doorbell.check())
     }
 
     fn lock(&self) -> MutexGuard<'_, Arrived> {
@@ -144,22 +143,22 @@ impl TcpListener {
 }
 
 impl Arrived {
-    /// A connection, and at which ear.
+    /// Takes a connection; returns its worker too.
     fn pop(&mut self) -> Option<(usize, TcpStream)> {
         let count = self.queues.len();
-        for ear in (self.turn..count).chain(0..self.turn) {
-            if let Some(stream) = self.queues[ear].pop() {
-                self.turn = (ear + 1) % count;
-                return Some((ear, stream));
+        for worker in (self.turn..count).chain(0..self.turn) {
+            if let Some(stream) = self.queues[worker].pop() {
+                self.turn = (worker + 1) % count;
+                return Some((worker, stream));
             }
         }
         None
     }
 }
 
-impl Drop for Ear {
+impl Drop for WorkerListener {
     fn drop(&mut self) {
-        self.line.is_left.store(true, Ordering::Release);
+        self.line.is_dropped.store(true, Ordering::Release);
         self.hold.doorbell.notify(&self.line.dirty);
     }
 }

@@ -334,15 +334,15 @@ impl Interface {
         let accepters = Arc::new(Waiters::default());
         // The lead is asked first, so of two who want the same address one gets it everywhere. The
         // ears that are there already go with an error.
-        let ears = self.alive.doorbells.iter().map(|doorbell| {
+        let listeners = self.alive.doorbells.iter().map(|doorbell| {
             let accepters = accepters.clone();
             WorkerRequest::new(doorbell, move |worker, _| {
                 worker.tcp_listen(local, backlog, accepters)
             })
             .wait()
         });
-        let ears = ears.collect::<io::Result<Vec<_>>>()?;
-        Ok(TcpListener::new(ears, accepters, local))
+        let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
+        Ok(TcpListener::new(listeners, accepters, local))
     }
 
     /// A connection, once the peer has agreed to it.

@@ -31,7 +31,7 @@ pub(super) enum Fate {
     /// It has more to send as soon as there is room.
     Again,
     /// The application has just left it; it goes when all was sent.
-    Leaves,
+    Drains,
     /// It is no more.
     Gone,
 }
@@ -49,7 +49,7 @@ pub(super) struct TcpEnd {
     taken: u64,
     is_shut: bool,
     /// When it was left, or has last sent something since; and what it had to send then.
-    left: Option<(Time, usize)>,
+    draining: Option<(Time, usize)>,
 }
 
 impl TcpEnd {
@@ -71,7 +71,7 @@ impl TcpEnd {
             incoming,
             taken: 0,
             is_shut: false,
-            left: None,
+            draining: None,
         };
         Some((end, (reader, writer)))
     }
@@ -106,16 +106,16 @@ impl TcpEnd {
                 }
                 Fate::Stays
             }
-            RequestedState::Close => self.leave(now, inner),
+            RequestedState::Close => self.drain(now, inner),
             RequestedState::Abort => self.abort(now, inner),
         }
     }
 
     /// The application has left it.
-    fn leave(&mut self, now: Time, inner: &mut Host) -> Fate {
+    fn drain(&mut self, now: Time, inner: &mut Host) -> Fate {
         // What the peer said and nobody read is lost, and it is to know that (RFC 9293 3.6.1). Of
         // what it says later nobody can tell whether it would have been read.
-        if self.left.is_none() && !self.incoming.is_drained() {
+        if self.draining.is_none() && !self.incoming.is_drained() {
             return self.abort(now, inner);
         }
         let unsent = self.outgoing.len(usize::MAX);
@@ -123,11 +123,11 @@ impl TcpEnd {
             inner.stack.tcp_close(now, self.id);
             return Fate::Gone;
         }
-        let is_first = self.left.is_none();
-        if self.left.is_none_or(|(_, before)| unsent < before) {
-            self.left = Some((now, unsent));
+        let is_first = self.draining.is_none();
+        if self.draining.is_none_or(|(_, before)| unsent < before) {
+            self.draining = Some((now, unsent));
         }
-        if is_first { Fate::Leaves } else { Fate::Stays }
+        if is_first { Fate::Drains } else { Fate::Stays }
     }
 
     fn abort(&self, now: Time, inner: &mut Host) -> Fate {
@@ -137,7 +137,7 @@ impl TcpEnd {
 
     /// Whether it was left, and has sent nothing for so long.
     pub(super) fn is_lost(&self, now: Time, user_timeout: Duration) -> bool {
-        self.left.is_some_and(|(since, _)| now > since + user_timeout)
+        self.draining.is_some_and(|(since, _)| now > since + user_timeout)
     }
 
     /// Tells whether the connection is open, or has ended.
@@ -170,7 +170,7 @@ impl TcpEnd {
 
     /// From the stack to the application; says whether it has something to read now.
     fn receive(&mut self, inner: &mut Host) -> bool {
-        if self.left.is_some() {
+        if self.draining.is_some() {
             return self.discard(inner);
         }
         let (mut has_come, mut stream_end) = (false, self.line.stream_end());
@@ -226,7 +226,7 @@ pub(super) struct UdpEnd {
     id: UdpId,
     _slot: SocketSlot,
     pub(super) line: Arc<UdpLine>,
-    is_left: bool,
+    is_dropped: bool,
     outgoing: byte_ring::Reader,
     incoming: byte_ring::Writer,
     /// Whether it is among those that are served again.
@@ -243,22 +243,22 @@ impl UdpEnd {
         let (writer, outgoing) = byte_ring::ring(ring_bytes)?;
         let line = Arc::new(UdpLine::new(DirtyFlag::new(SocketId::Udp(id))));
         let end =
-            Self { id, _slot: slot, line, is_left: false, outgoing, incoming, is_again: false };
+            Self { id, _slot: slot, line, is_dropped: false, outgoing, incoming, is_again: false };
         Some((end, (reader, writer)))
     }
 
     /// The application has rung.
     pub(super) fn take_notification(&mut self) {
         self.line.dirty.clear();
-        self.is_left = self.line.is_left.load(Ordering::Acquire);
+        self.is_dropped = self.line.is_dropped.load(Ordering::Acquire);
     }
 
     pub(super) fn serve(&mut self, now: Time, inner: &mut Host, scratch: &mut [u8]) -> Fate {
-        if !self.is_left {
+        if !self.is_dropped {
             self.receive(inner, scratch);
         }
         let has_more = self.send(now, inner, scratch);
-        match self.is_left {
+        match self.is_dropped {
             _ if has_more => Fate::Again,
             false => Fate::Stays,
             true => {

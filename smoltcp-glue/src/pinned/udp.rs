@@ -49,7 +49,7 @@ pub(super) struct UdpLine {
     has_pending_error: AtomicBool,
     pending_error: Mutex<Option<io::Error>>,
     /// The application's: it is dropped.
-    pub(super) is_left: AtomicBool,
+    pub(super) is_dropped: AtomicBool,
 }
 
 impl UdpLine {
@@ -61,7 +61,7 @@ impl UdpLine {
             is_stalled: AtomicBool::new(false),
             has_pending_error: AtomicBool::new(false),
             pending_error: Mutex::new(None),
-            is_left: AtomicBool::new(false),
+            is_dropped: AtomicBool::new(false),
         }
     }
 
@@ -321,7 +321,7 @@ fn lock<T>(end: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Drop for UdpSocket {
     fn drop(&mut self) {
-        self.line.is_left.store(true, Ordering::Release);
+        self.line.is_dropped.store(true, Ordering::Release);
         self.hold.doorbell.notify(&self.line.dirty);
     }
 }

@@ -9,7 +9,7 @@
 //! application holds for long, and allocates only where sockets are made.
 
 use super::doorbell::{Doorbell, Inbox};
-use super::listener::{Ear, ListenerLine};
+use super::listener::{ListenerLine, WorkerListener};
 use super::request::Reply;
 use super::serving::{Fate, ListenerEnd, TcpEnd, UdpEnd, scratch};
 use super::tcp::{ConnectionState, TcpStream};
@@ -65,7 +65,7 @@ pub(super) struct Worker<'a> {
     /// Sockets of UDP that have more to send.
     again: VecDeque<SocketId>,
     /// Connections that were left with something to send; some have sent it since.
-    leaving: Vec<TcpId>,
+    draining: Vec<TcpId>,
     /// Listeners whose connections wait because there are too many sockets.
     starved: Vec<ListenerId>,
     pings: Vec<(EchoId, Reply<Duration>)>,
@@ -98,7 +98,7 @@ impl<'a> Worker<'a> {
             tcp: Beside::new(),
             listeners: Beside::new(),
             again: VecDeque::new(),
-            leaving: Vec::new(),
+            draining: Vec::new(),
             starved: Vec::new(),
             pings: Vec::new(),
             scratch: scratch(),
@@ -150,7 +150,7 @@ impl<'a> Worker<'a> {
         let mut now = self.clock.now();
         let (mut end, last) = (now + LEAVE_MAX, now + self.inner.stack.flush_max());
         let mut busy = true;
-        while (busy || !self.leaving.is_empty() || !self.again.is_empty())
+        while (busy || !self.draining.is_empty() || !self.again.is_empty())
             && !self.has_ended()
             && now < end.min(last)
         {
@@ -161,7 +161,7 @@ impl<'a> Worker<'a> {
             now = self.clock.now();
         }
         // What is still in a ring is lost, and the peer is to know that.
-        for id in std::mem::take(&mut self.leaving) {
+        for id in std::mem::take(&mut self.draining) {
             self.inner.stack.tcp_abort(now, id);
         }
         let end = now + LEAVE_MAX;
@@ -270,13 +270,13 @@ impl<'a> Worker<'a> {
     /// What is not urgent.
     fn look(&mut self, now: Time) {
         self.doorbell.set_mtu(self.inner.stack.path_mtu(now, IpAddr::V4(Ipv4Addr::UNSPECIFIED)));
-        for id in std::mem::take(&mut self.leaving) {
+        for id in std::mem::take(&mut self.draining) {
             let Some(end) = self.tcp.get_mut(id) else { continue };
             if end.is_lost(now, self.user_timeout) {
                 self.inner.stack.tcp_abort(now, id);
                 self.tcp.remove(id);
             } else {
-                self.leaving.push(id);
+                self.draining.push(id);
             }
         }
         for id in std::mem::take(&mut self.starved) {
@@ -300,7 +300,7 @@ impl<'a> Worker<'a> {
             SocketId::Tcp(id) => {
                 let Some(end) = self.tcp.get_mut(id) else { return };
                 match end.serve(now, self.inner) {
-                    Fate::Leaves => self.leaving.push(id),
+                    Fate::Drains => self.draining.push(id),
                     Fate::Gone => drop(self.tcp.remove(id)),
                     _ => {}
                 }
@@ -352,7 +352,7 @@ impl Worker<'_> {
         local: SocketAddr,
         backlog: usize,
         accepters: Arc<Waiters>,
-    ) -> io::Result<(Ear, spsc::Consumer<TcpStream>)> {
+    ) -> io::Result<(WorkerListener, spsc::Consumer<TcpStream>)> {
         let (hold, slot) = self.room()?;
         // Those on their way to who accepts them are part of those that may wait; a power of two.
         let handed = 1 << (backlog / 2).clamp(1, HANDED_MAX).ilog2();
@@ -362,7 +362,7 @@ impl Worker<'_> {
         let line = ListenerLine::new(DirtyFlag::new(SocketId::Listener(id)), accepters);
         let line = Arc::new(line);
         self.listeners.insert(id, ListenerEnd { _slot: slot, line: line.clone(), ready });
-        Ok((Ear::new(hold, line), arrived))
+        Ok((WorkerListener::new(hold, line), arrived))
     }
 
     pub(super) fn tcp_begin(&mut self, now: Time, to: SocketAddr) -> io::Result<TcpStream> {
@@ -433,7 +433,7 @@ impl Worker<'_> {
     fn handle_listener_notification(&mut self, now: Time, id: ListenerId) {
         let Some(end) = self.listeners.get_mut(id) else { return };
         end.line.dirty.clear();
-        if end.line.is_left.load(Ordering::Acquire) {
+        if end.line.is_dropped.load(Ordering::Acquire) {
             // Connections in its ring ring for themselves when they go with it.
             self.listeners.remove(id);
             self.inner.stack.tcp_unlisten(id);
