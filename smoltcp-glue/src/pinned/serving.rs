@@ -78,7 +78,7 @@ impl TcpEnd {
 
     /// Handles a notification. The requested state is read only here, so the ring of notifications
     /// never names a socket that was removed.
-    pub(super) fn take_notification(&mut self) {
+    pub(super) fn notified(&mut self) {
         self.line.dirty.clear();
         self.requested_state = self.line.requested_state();
     }
@@ -248,7 +248,7 @@ impl UdpEnd {
     }
 
     /// The application has rung.
-    pub(super) fn take_notification(&mut self) {
+    pub(super) fn notified(&mut self) {
         self.line.dirty.clear();
         self.is_dropped = self.line.is_dropped.load(Ordering::Acquire);
     }

@@ -222,12 +222,8 @@ impl<'a> Worker<'a> {
             };
             self.notified = self.notified.saturating_add(1);
             match socket {
-                SocketId::Udp(id) => {
-                    self.udp.get_mut(id).into_iter().for_each(UdpEnd::take_notification)
-                }
-                SocketId::Tcp(id) => {
-                    self.tcp.get_mut(id).into_iter().for_each(TcpEnd::take_notification)
-                }
+                SocketId::Udp(id) => self.udp.get_mut(id).into_iter().for_each(UdpEnd::notified),
+                SocketId::Tcp(id) => self.tcp.get_mut(id).into_iter().for_each(TcpEnd::notified),
                 SocketId::Listener(id) => self.handle_listener_notification(now, id),
             }
             self.serve(now, socket);
