@@ -199,7 +199,7 @@ impl<'a> Worker<'a> {
         busy
     }
 
-    /// Wakes those who were given packets, and tells the first worker which groups no socket needs any more.
+    /// Wakes the workers with new hand-offs, and has the first worker leave unused groups.
     fn notify_others(&mut self) {
         let mut to_wake = self.inner.take_to_wake();
         while to_wake > 0 {
