@@ -218,3 +218,37 @@ fn a_device_that_can_never_be_opened_is_refused_and_one_that_may_come_is_not() {
         "node.toml: the configuration has no interface; write [interface.ib0]"
     );
 }
+
+/// The README's table and the parser agree on the keys of each table of a file.
+#[test]
+fn the_readme_lists_every_key_and_no_other() {
+    let readme = include_str!("../../../../README.md");
+    let section = readme.split("## Configuration").nth(1).expect("it has that section");
+    let section = section.split("\n## ").next().expect("it ends");
+    let mut listed: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut table = "";
+    for row in section.lines().filter(|line| line.starts_with("| `")) {
+        let first = row.split('|').nth(1).expect("a cell").trim();
+        let keys: Vec<_> = first.split(", ").map(|key| key.trim_matches('`')).collect();
+        match keys[..] {
+            [name] if name.starts_with('[') => table = name,
+            _ => listed.entry(table).or_default().extend(keys),
+        }
+    }
+    for (table, header) in [
+        ("[workers]", "[workers]"),
+        ("[interface.NAME]", "[interface.a]"),
+        ("[[interface.NAME.peer]]", "[[interface.a.peer]]"),
+        ("[[interface.NAME.neighbor]]", "[[interface.a.neighbor]]"),
+    ] {
+        let said = refusal(&format!("{header}\nxxxxxxxxxxxxxxxx = 1\n"));
+        let (_, keys) = said.split_once("here; there are ").expect("it names all keys");
+        let mut keys: Vec<_> =
+            keys.split(", ").filter(|key| !["peer", "neighbor"].contains(key)).collect();
+        let mut listed = listed.remove(table).expect("the README has the table");
+        keys.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(listed, keys, "{table}");
+    }
+    assert!(listed.is_empty(), "no tables of a file: {listed:?}");
+}
