@@ -15,7 +15,7 @@ use crate::error::UpError;
 use crate::hand_off::{HandOff, HandOffCounts, among};
 use crate::post::Post;
 use crate::stack::{FlowShard, PacketSink, Stack, StackConfig, UdpError, UdpId};
-use pollux_control::interface::{self as control, Way};
+use pollux_control::interface::{self as control, Adjacency};
 use pollux_dataplane::flow::Deal;
 use pollux_node::config::{InterfaceSettings, Mode};
 use pollux_node::interface::echo::{EchoId, Outcome};
@@ -138,9 +138,9 @@ impl Host {
         let connections: Vec<_> = control.connection_rows().collect();
         let connection = |key| connections.iter().find(|row| row.connection == key);
         let rows = control.peer_rows().filter_map(|row| {
-            let (connection, mtu) = match row.way {
-                Way::Datagram(way) => (None, way.mtu),
-                Way::Connected { connection: key, mtu, .. } => {
+            let (connection, mtu) = match row.adjacency {
+                Adjacency::Datagram(adjacency) => (None, adjacency.mtu),
+                Adjacency::Connected { connection: key, mtu, .. } => {
                     (connection(key).map(|row| row.qp_type), mtu)
                 }
                 _ => return None,

@@ -22,7 +22,7 @@ use crate::interface::gsi::Gsi;
 use crate::interface::in_band::InBand;
 use device::{Objects, SharedDevice};
 use pollux_control::bounded::Queue;
-use pollux_control::interface::{DatagramWay, PortView};
+use pollux_control::interface::{DatagramAdjacency, PortView};
 use pollux_control::mad::Envelope;
 use pollux_verbs::time::Time;
 use pollux_verbs::*;
@@ -264,7 +264,7 @@ impl Management {
         &mut self,
         device: &mut dyn Device,
         envelope: &Envelope,
-    ) -> Option<DatagramWay> {
+    ) -> Option<DatagramAdjacency> {
         match self {
             Self::Own(gsi) => gsi.send(device, envelope),
             Self::Shared(context) => lock(&context.inner).send(context.number, envelope),

@@ -71,7 +71,7 @@ pub struct Link {
 
 /// Where a datagram goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DatagramWay {
+pub struct DatagramAdjacency {
     /// The port or the group.
     pub vector: AddressVector,
     /// The queue pair; [`Qpn::MULTICAST`] for a group.
@@ -82,7 +82,7 @@ pub struct DatagramWay {
 
 /// How packets to a peer are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Adjacency {
     /// Control wants to see them.
     Unknown,
     /// It is being found out; the same, for packets that should not be lost.
@@ -90,7 +90,7 @@ pub enum Way {
     /// There is none.
     Unreachable,
     /// By datagram.
-    Datagram(DatagramWay),
+    Datagram(DatagramAdjacency),
     /// By connection.
     Connected {
         /// Which.
@@ -98,7 +98,7 @@ pub enum Way {
         /// The longest IP packet that goes there.
         mtu: u32,
         /// Where packets go that a datagram has room for, when it is not there any more.
-        fallback: Option<DatagramWay>,
+        fallback: Option<DatagramAdjacency>,
     },
 }
 
@@ -136,7 +136,7 @@ pub enum Action {
         /// Which.
         peer: PeerKey,
         /// How.
-        way: Way,
+        adjacency: Adjacency,
     },
     /// The peer is gone; nothing is bound to it any more.
     RemovePeer {
@@ -237,7 +237,7 @@ pub struct Outgoing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// By datagram, whatever connections there are.
-    Datagram(DatagramWay),
+    Datagram(DatagramAdjacency),
     /// As packets to this peer go now.
     Peer(PeerKey),
 }

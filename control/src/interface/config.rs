@@ -61,7 +61,7 @@ pub struct InterfaceConfig {
     /// may have workers that connect at once.
     pub unverified_per_lid_per_second_max: u32,
     /// Packets that wait for one path or one group, at most.
-    pub pending_per_way_max: usize,
+    pub pending_per_destination_max: usize,
     /// Groups that are joined to send or to hear, at most.
     pub groups_max: usize,
     /// Packets that wait to be polled, at most.
@@ -123,7 +123,7 @@ impl InterfaceConfig {
             paths_max: 16_384,
             requests_held_max: 2048,
             unverified_per_lid_per_second_max: 64,
-            pending_per_way_max: 64,
+            pending_per_destination_max: 64,
             groups_max: 1024,
             packets_max: 4096,
             neighbor: NeighborConfig::default(),

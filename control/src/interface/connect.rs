@@ -36,7 +36,7 @@ impl Interface {
             let Some(link) = self.connections.poll_changed() else { return has_news };
             has_news = true;
             if let Some(key) = self.peers.find(&link) {
-                self.set_way_of_peer(now, key);
+                self.update_adjacencies(now, key);
             }
         }
     }

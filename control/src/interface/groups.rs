@@ -15,9 +15,10 @@
 
 use super::life::is_no_such_group;
 use super::{
-    Action, By, DatagramWay, Interface, InterfaceDrop, Outgoing, PeerKey, PendingPacket, Purpose,
+    Action, By, DatagramAdjacency, Interface, InterfaceDrop, Outgoing, PeerKey, PendingPacket,
+    Purpose,
 };
-use super::{Link, Way};
+use super::{Adjacency, Link};
 use crate::nd::ALL_ROUTERS;
 use crate::sa::{Answer, Question, SaError};
 use pollux_verbs::time::Time;
@@ -157,18 +158,22 @@ impl Interface {
             self.ask_group(now, id, false);
         }
         let link_mtu = self.link().map_or(0, |link| link.mtu);
-        let limit = self.config.pending_per_way_max;
+        let limit = self.config.pending_per_destination_max;
         let Some(group) = self.groups.get_mut(&id) else { return };
         match &group.state {
             GroupState::Joined { record, .. } => {
-                let way =
-                    way_to(group.mgid, record, self.standing.map_or(1, |at| at.port), link_mtu);
-                self.send_datagram(now, pending, way);
+                let adjacency = group_adjacency(
+                    group.mgid,
+                    record,
+                    self.standing.map_or(1, |at| at.port),
+                    link_mtu,
+                );
+                self.send_datagram(now, pending, adjacency);
             }
             GroupState::Asked { .. } => {
                 if group.pending.len() >= limit {
                     group.pending.pop_front();
-                    self.drops.count(InterfaceDrop::PendingPerWay);
+                    self.drops.count(InterfaceDrop::PendingFull);
                 }
                 group.pending.push_back(pending);
             }
@@ -181,10 +186,15 @@ impl Interface {
     }
 
     /// One packet by datagram, or its parts.
-    pub(super) fn send_datagram(&mut self, now: Time, pending: PendingPacket, way: DatagramWay) {
+    pub(super) fn send_datagram(
+        &mut self,
+        now: Time,
+        pending: PendingPacket,
+        adjacency: DatagramAdjacency,
+    ) {
         let PendingPacket { ether_type, packet, .. } = pending;
-        for packet in self.fit(now, packet, way.mtu) {
-            self.frames.push(Outgoing { ether_type, packet, by: By::Datagram(way) });
+        for packet in self.fit(now, packet, adjacency.mtu) {
+            self.frames.push(Outgoing { ether_type, packet, by: By::Datagram(adjacency) });
         }
     }
 
@@ -315,7 +325,7 @@ impl Interface {
             pending: VecDeque::new(),
         };
         self.groups.insert(id, group);
-        self.say_way(peer, Way::Pending);
+        self.publish_adjacency(peer, Adjacency::Pending);
         self.actions.push_back(Action::BindGroup { mgid, peer });
         true
     }
@@ -422,9 +432,12 @@ impl Interface {
                 let routers = all_routers(id).filter(|routers| *routers != id);
                 let Some(routers) = routers.and_then(|routers| self.groups.get(&routers)) else {
                     // Control asks for the routers' group as soon as there is a packet for it.
-                    let way =
-                        if all_routers(id) == Some(id) { Way::Unreachable } else { Way::Unknown };
-                    return self.say_way(peer, way);
+                    let adjacency = if all_routers(id) == Some(id) {
+                        Adjacency::Unreachable
+                    } else {
+                        Adjacency::Unknown
+                    };
+                    return self.publish_adjacency(peer, adjacency);
                 };
                 routers
             }
@@ -432,19 +445,19 @@ impl Interface {
         };
         let link_mtu = self.link().map_or(0, |link: &Link| link.mtu);
         let port = self.standing.map_or(1, |standing| standing.port);
-        let way = match &joined.state {
+        let adjacency = match &joined.state {
             GroupState::Joined { record, .. } => {
-                Way::Datagram(way_to(joined.mgid, record, port, link_mtu))
+                Adjacency::Datagram(group_adjacency(joined.mgid, record, port, link_mtu))
             }
-            GroupState::Asked { .. } => Way::Pending,
-            GroupState::Missing { .. } | GroupState::Failed { .. } => Way::Unreachable,
+            GroupState::Asked { .. } => Adjacency::Pending,
+            GroupState::Missing { .. } | GroupState::Failed { .. } => Adjacency::Unreachable,
         };
-        self.say_way(peer, way);
+        self.publish_adjacency(peer, adjacency);
     }
 }
 
 /// How a datagram gets to a group: always with a GRH (RFC 4391 6).
-fn way_to(mgid: Gid, record: &McMemberRecord, port: u8, mtu: u32) -> DatagramWay {
+fn group_adjacency(mgid: Gid, record: &McMemberRecord, port: u8, mtu: u32) -> DatagramAdjacency {
     let vector = AddressVector {
         dlid: record.mlid,
         sl: record.sl,
@@ -459,5 +472,5 @@ fn way_to(mgid: Gid, record: &McMemberRecord, port: u8, mtu: u32) -> DatagramWay
             traffic_class: record.traffic_class,
         }),
     };
-    DatagramWay { vector, qpn: Qpn::MULTICAST, mtu }
+    DatagramAdjacency { vector, qpn: Qpn::MULTICAST, mtu }
 }

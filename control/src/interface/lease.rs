@@ -146,7 +146,7 @@ impl Interface {
     fn hold(&mut self, now: Time, lease: Lease) {
         let (ip, len) = (lease.ip.into(), lease.prefix_len);
         if let Some(before) = self.lease.take() {
-            self.forget_ways(&before);
+            self.forget_routes(&before);
             if before.prefix_len != len {
                 self.addresses.remove(ip);
                 self.addresses.add(now, ip, len, Origin::Dhcp, Lifetimes::default());
@@ -161,7 +161,7 @@ impl Interface {
 
     fn lose_lease(&mut self, ip: Ipv4Addr) {
         if let Some(lease) = self.lease.take() {
-            self.forget_ways(&lease);
+            self.forget_routes(&lease);
         }
         if self.is_leased(ip.into()) {
             self.addresses.remove(ip.into());
@@ -169,7 +169,7 @@ impl Interface {
     }
 
     /// Where packets went because of a lease, unless the configuration says so too.
-    fn forget_ways(&mut self, lease: &Lease) {
+    fn forget_routes(&mut self, lease: &Lease) {
         self.set_prefixes();
         let routers = lease.routers.iter().map(|&router| IpAddr::V4(router));
         for router in routers.filter(|router| !self.config.routers.contains(router)) {

@@ -39,8 +39,8 @@ mod rows;
 mod size;
 
 pub use action::{
-    Action, By, ConnectionKey, ConnectionNews, DatagramWay, Delivery, From, Link, Outgoing,
-    PeerKey, PortView, Received, Way, Worker,
+    Action, Adjacency, By, ConnectionKey, ConnectionNews, DatagramAdjacency, Delivery, From, Link,
+    Outgoing, PeerKey, PortView, Received, Worker,
 };
 pub use config::{GroupTerms, InterfaceConfig};
 pub use facts::Facts;
@@ -94,7 +94,7 @@ reasons! {
         /// It is longer than what the way takes.
         TooBig = "too_big",
         /// It made room for a later one that waits for the same path or group.
-        PendingPerWay = "pending_per_way",
+        PendingFull = "pending_full",
         /// Its peer was forgotten while it waited.
         PeerGone = "peer_gone",
         /// Nobody is in the group, and there is no group of all routers to send it to.

@@ -132,11 +132,11 @@ impl Interface {
 
     /// A datagram waits for a path, at the cost of the one that waits for longest.
     pub(super) fn wait_for_path(&mut self, gid: Gid, qpn: Qpn, pending: PendingPacket) {
-        let limit = self.config.pending_per_way_max;
+        let limit = self.config.pending_per_destination_max;
         let Some(path) = self.paths.all.get_mut(&gid) else { return };
         if path.waiting.len() >= limit {
             path.waiting.pop_front();
-            self.drops.count(InterfaceDrop::PendingPerWay);
+            self.drops.count(InterfaceDrop::PendingFull);
         }
         path.waiting.push_back((qpn, pending));
     }
@@ -171,7 +171,7 @@ impl Interface {
             self.send_to_link(now, gid, qpn, pending);
         }
         for peer in peers {
-            self.set_way_of_peer(now, peer);
+            self.update_adjacencies(now, peer);
         }
         self.verify_requests(now, gid, record.as_ref());
     }
@@ -246,7 +246,7 @@ impl Interface {
         while self.paths.len() >= self.config.paths_max.max(1) {
             let Some(path) = self.paths.evict(for_peer) else { return false };
             let lost = path.waiting.len();
-            (0..lost).for_each(|_| self.drops.count(InterfaceDrop::PendingPerWay));
+            (0..lost).for_each(|_| self.drops.count(InterfaceDrop::PendingFull));
             // Packets of peers that go by it go on: what moves them has a copy.
             path.peers.into_iter().for_each(|peer| self.give_up_waiting(peer));
         }

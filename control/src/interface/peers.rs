@@ -8,8 +8,8 @@
 //! goes the lead's.
 
 use super::{
-    Action, By, DatagramWay, Interface, InterfaceDrop, Outgoing, PeerKey, PendingPacket, Way,
-    Worker,
+    Action, Adjacency, By, DatagramAdjacency, Interface, InterfaceDrop, Outgoing, PeerKey,
+    PendingPacket, Worker,
 };
 use crate::peer::Standing;
 use pollux_verbs::time::Time;
@@ -27,21 +27,21 @@ pub(super) struct Peer {
     /// The addresses that lead there.
     pub(super) ips: BTreeSet<IpAddr>,
     /// The way of each worker.
-    ways: Vec<Way>,
+    adjacencies: Vec<Adjacency>,
     /// How datagrams go there, whatever way packets go.
-    pub(super) datagram: Option<DatagramWay>,
+    pub(super) datagram: Option<DatagramAdjacency>,
     pub(super) since: Time,
     pub(super) pending: VecDeque<PendingPacket>,
 }
 
 impl Peer {
     /// The lead's way, which is that of all that is sent here.
-    pub(super) fn way(&self) -> Way {
-        self.way_of(Worker::LEAD)
+    pub(super) fn adjacency(&self) -> Adjacency {
+        self.adjacency_of(Worker::LEAD)
     }
 
-    fn way_of(&self, worker: Worker) -> Way {
-        self.ways.get(usize::from(worker.0)).copied().unwrap_or(Way::Unknown)
+    fn adjacency_of(&self, worker: Worker) -> Adjacency {
+        self.adjacencies.get(usize::from(worker.0)).copied().unwrap_or(Adjacency::Unknown)
     }
 }
 
@@ -80,13 +80,13 @@ impl Interface {
                 let peer = Peer {
                     link,
                     ips: BTreeSet::new(),
-                    ways: self.workers().map(|_| Way::Pending).collect(),
+                    adjacencies: self.workers().map(|_| Adjacency::Pending).collect(),
                     datagram: None,
                     since: now,
                     pending: VecDeque::new(),
                 };
                 self.peers.insert(key, peer);
-                self.say_way(key, Way::Pending);
+                self.publish_adjacency(key, Adjacency::Pending);
                 key
             }
         };
@@ -96,7 +96,7 @@ impl Interface {
         }
         self.actions.push_back(Action::Bind { ip, peer: key });
         self.connections.handle_neighbor(now, &link);
-        self.set_way_of_peer(now, key);
+        self.update_adjacencies(now, key);
     }
 
     /// It does not any more. A peer to which no address leads is gone.
@@ -122,38 +122,45 @@ impl Interface {
             return self.drops.count(InterfaceDrop::PeerGone);
         };
         let Some(peer) = self.peers.all.get_mut(&key) else { return };
-        let ways = [Worker::LEAD, pending.worker].map(|worker| peer.way_of(worker));
-        if ways.iter().any(|way| matches!(way, Way::Unknown | Way::Pending)) {
+        let adjacencies = [Worker::LEAD, pending.worker].map(|worker| peer.adjacency_of(worker));
+        if adjacencies
+            .iter()
+            .any(|adjacency| matches!(adjacency, Adjacency::Unknown | Adjacency::Pending))
+        {
             // What was not there may be there now, or is to be asked for.
-            self.set_way_of_peer(now, key);
+            self.update_adjacencies(now, key);
             if !pending.by_datagram {
                 self.connect_to_peer(now, key, pending.worker);
             }
         }
         let waits_if_too_big = self.is_connecting(now, key);
         let Some(peer) = self.peers.all.get_mut(&key) else { return };
-        match (peer.way(), peer.datagram) {
-            (_, Some(way)) if pending.by_datagram => self.send_datagram(now, pending, way),
-            (Way::Datagram(way), _) if pending.packet.len() <= way.mtu as usize => {
-                self.send_by_peer(now, key, pending, way.mtu);
+        match (peer.adjacency(), peer.datagram) {
+            (_, Some(adjacency)) if pending.by_datagram => {
+                self.send_datagram(now, pending, adjacency);
             }
-            (Way::Datagram(way), _) if !waits_if_too_big => {
-                self.send_by_peer(now, key, pending, way.mtu);
+            (Adjacency::Datagram(adjacency), _)
+                if pending.packet.len() <= adjacency.mtu as usize =>
+            {
+                self.send_by_peer(now, key, pending, adjacency.mtu);
             }
-            (Way::Unknown, Some(way)) => self.send_datagram(now, pending, way),
+            (Adjacency::Datagram(adjacency), _) if !waits_if_too_big => {
+                self.send_by_peer(now, key, pending, adjacency.mtu);
+            }
+            (Adjacency::Unknown, Some(adjacency)) => self.send_datagram(now, pending, adjacency),
             // Resolution never goes by a connection (RFC 4755 3.1).
-            (Way::Connected { .. }, None) if pending.by_datagram => {
+            (Adjacency::Connected { .. }, None) if pending.by_datagram => {
                 self.send_to_link(now, link.gid, link.qpn, pending);
             }
-            (Way::Connected { mtu, .. }, _) => self.send_by_peer(now, key, pending, mtu),
-            (Way::Pending | Way::Datagram(_), _) => {
-                if peer.pending.len() >= self.config.pending_per_way_max {
+            (Adjacency::Connected { mtu, .. }, _) => self.send_by_peer(now, key, pending, mtu),
+            (Adjacency::Pending | Adjacency::Datagram(_), _) => {
+                if peer.pending.len() >= self.config.pending_per_destination_max {
                     peer.pending.pop_front();
-                    self.drops.count(InterfaceDrop::PendingPerWay);
+                    self.drops.count(InterfaceDrop::PendingFull);
                 }
                 peer.pending.push_back(pending);
             }
-            (Way::Unknown | Way::Unreachable, _) => self.unreachable(now, &pending),
+            (Adjacency::Unknown | Adjacency::Unreachable, _) => self.unreachable(now, &pending),
         }
     }
 
@@ -162,8 +169,8 @@ impl Interface {
     pub(super) fn send_to_link(&mut self, now: Time, gid: Gid, qpn: Qpn, pending: PendingPacket) {
         match self.path_to(now, gid, None) {
             Some(Ok(record)) => {
-                let way = self.datagram_way(&record, qpn);
-                self.send_datagram(now, pending, way);
+                let adjacency = self.datagram_adjacency(&record, qpn);
+                self.send_datagram(now, pending, adjacency);
             }
             Some(Err(_)) => self.unreachable(now, &pending),
             None => self.wait_for_path(gid, qpn, pending),
@@ -171,34 +178,38 @@ impl Interface {
     }
 
     /// Finds out how packets of each worker go to a peer now, and lets those go that wait.
-    pub(super) fn set_way_of_peer(&mut self, now: Time, key: PeerKey) {
+    pub(super) fn update_adjacencies(&mut self, now: Time, key: PeerKey) {
         let Some(LinkAddress { gid, qpn, .. }) = self.peers.all.get(&key).map(|peer| peer.link)
         else {
             return;
         };
         let datagram = self.path_to(now, gid, Some(key));
-        let datagram = datagram.map(|path| path.map(|record| self.datagram_way(&record, qpn)));
+        let datagram =
+            datagram.map(|path| path.map(|record| self.datagram_adjacency(&record, qpn)));
         let fallback = datagram.and_then(Result::ok);
         let wants_connection = self.wants_connection(key).is_some();
-        let way_by = |standing| match (standing, datagram) {
-            (Standing::Open { connection, mtu }, _) => Way::Connected { connection, mtu, fallback },
+        let adjacency_by = |standing| match (standing, datagram) {
+            (Standing::Open { connection, mtu }, _) => {
+                Adjacency::Connected { connection, mtu, fallback }
+            }
             // The next packet is to be seen here: it is what a connection is asked for.
-            (Standing::Idle, Some(Ok(_))) if wants_connection => Way::Unknown,
-            (_, Some(Ok(way))) => Way::Datagram(way),
-            (_, Some(Err(_))) => Way::Unknown,
-            (_, None) => Way::Pending,
+            (Standing::Idle, Some(Ok(_))) if wants_connection => Adjacency::Unknown,
+            (_, Some(Ok(adjacency))) => Adjacency::Datagram(adjacency),
+            (_, Some(Err(_))) => Adjacency::Unknown,
+            (_, None) => Adjacency::Pending,
         };
-        let ways = self.workers().map(|worker| (worker, way_by(self.standing_of(key, worker))));
-        let ways: Vec<_> = ways.collect();
+        let adjacencies =
+            self.workers().map(|worker| (worker, adjacency_by(self.standing_of(key, worker))));
+        let adjacencies: Vec<_> = adjacencies.collect();
         let Some(peer) = self.peers.all.get_mut(&key) else { return };
         peer.datagram = fallback;
-        for (known, (worker, way)) in peer.ways.iter_mut().zip(ways) {
-            if *known != way {
-                (*known, peer.since) = (way, now);
-                self.actions.push_back(Action::SetPeer { worker, peer: key, way });
+        for (known, (worker, adjacency)) in peer.adjacencies.iter_mut().zip(adjacencies) {
+            if *known != adjacency {
+                (*known, peer.since) = (adjacency, now);
+                self.actions.push_back(Action::SetPeer { worker, peer: key, adjacency });
             }
         }
-        if peer.way() != Way::Pending {
+        if peer.adjacency() != Adjacency::Pending {
             let link = peer.link;
             for pending in std::mem::take(&mut peer.pending) {
                 self.send_to_peer(now, &link, pending);
@@ -209,14 +220,18 @@ impl Interface {
     /// The path that a peer may wait for was forgotten to make room: packets to it ask anew.
     pub(super) fn give_up_waiting(&mut self, key: PeerKey) {
         let Some(peer) = self.peers.all.get_mut(&key) else { return };
-        if peer.way() == Way::Pending {
+        if peer.adjacency() == Adjacency::Pending {
             let lost = std::mem::take(&mut peer.pending).len();
-            (0..lost).for_each(|_| self.drops.count(InterfaceDrop::PendingPerWay));
+            (0..lost).for_each(|_| self.drops.count(InterfaceDrop::PendingFull));
         }
-        for (worker, way) in (0..).map(Worker).zip(&mut peer.ways) {
-            if *way == Way::Pending {
-                *way = Way::Unknown;
-                self.actions.push_back(Action::SetPeer { worker, peer: key, way: *way });
+        for (worker, adjacency) in (0..).map(Worker).zip(&mut peer.adjacencies) {
+            if *adjacency == Adjacency::Pending {
+                *adjacency = Adjacency::Unknown;
+                self.actions.push_back(Action::SetPeer {
+                    worker,
+                    peer: key,
+                    adjacency: *adjacency,
+                });
             }
         }
     }
@@ -227,9 +242,9 @@ impl Interface {
     }
 
     /// Packets of every worker go to a peer like this.
-    pub(super) fn say_way(&mut self, peer: PeerKey, way: Way) {
-        let said = self.workers().map(|worker| Action::SetPeer { worker, peer, way });
-        self.actions.extend(said);
+    pub(super) fn publish_adjacency(&mut self, peer: PeerKey, adjacency: Adjacency) {
+        let updates = self.workers().map(|worker| Action::SetPeer { worker, peer, adjacency });
+        self.actions.extend(updates);
     }
 
     fn send_by_peer(&mut self, now: Time, key: PeerKey, pending: PendingPacket, mtu: u32) {
@@ -241,7 +256,7 @@ impl Interface {
 
     /// How datagrams go along a path: with a GRH if it has hops (IBA 15.2.5.16). The link's MTU is
     /// that of the broadcast group, and no path's is less (RFC 4391 5).
-    fn datagram_way(&self, record: &PathRecord, qpn: Qpn) -> DatagramWay {
+    fn datagram_adjacency(&self, record: &PathRecord, qpn: Qpn) -> DatagramAdjacency {
         let standing = self.standing;
         let mask = standing.map_or(0, |standing| (1u16 << standing.lmc.min(7)) - 1);
         let link_mtu = self.link().map_or(0, |link| link.mtu);
@@ -260,6 +275,6 @@ impl Interface {
                 traffic_class: record.traffic_class,
             }),
         };
-        DatagramWay { vector, qpn, mtu: link_mtu.min(path_mtu) }
+        DatagramAdjacency { vector, qpn, mtu: link_mtu.min(path_mtu) }
     }
 }

@@ -2,7 +2,7 @@
 //! waits for.
 
 use super::groups::GroupState;
-use super::{Interface, Life, Link, PeerKey, Way};
+use super::{Adjacency, Interface, Life, Link, PeerKey};
 use crate::drops::{Drops, Reason};
 use crate::neighbor::NeighborRow;
 use pollux_verbs::time::Time;
@@ -76,7 +76,7 @@ pub struct PeerRow {
     /// The addresses that lead there.
     pub ips: Vec<IpAddr>,
     /// How the lead's packets go there.
-    pub way: Way,
+    pub adjacency: Adjacency,
     /// Since when.
     pub since: Time,
     /// Packets that wait.
@@ -204,7 +204,7 @@ impl Interface {
             peer,
             link: known.link,
             ips: known.ips.iter().copied().collect(),
-            way: known.way(),
+            adjacency: known.adjacency(),
             since: known.since,
             pending: known.pending.len(),
         })

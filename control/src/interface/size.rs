@@ -5,7 +5,7 @@
 //! Else it goes in parts, if it is one of IPv4 that may (RFC 791 2.3), and otherwise its sender is
 //! told how much would fit: a socket here, or a host for which somebody forwards.
 
-use super::{Interface, InterfaceDrop, PendingPacket, Way};
+use super::{Adjacency, Interface, InterfaceDrop, PendingPacket};
 use crate::icmp::IcmpError;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4Packet};
@@ -21,8 +21,8 @@ impl Interface {
         let link = next_hop.and_then(|hop| self.neighbors.address(hop.ip()));
         let key = link.and_then(|link| self.peers.find(&link));
         if let Some((link, key)) = link.zip(key) {
-            let has_grown = match self.peers.all.get(&key).map(|peer| peer.way()) {
-                Some(Way::Connected { mtu, .. }) => packet.len() <= mtu as usize,
+            let has_grown = match self.peers.all.get(&key).map(|peer| peer.adjacency()) {
+                Some(Adjacency::Connected { mtu, .. }) => packet.len() <= mtu as usize,
                 _ => self.is_connecting(now, key),
             };
             if has_grown {

@@ -3,7 +3,7 @@
 use crate::world::{World, packet, v4, v6};
 use pollux_control::address::NextHop;
 use pollux_control::interface::{
-    From, GroupTerms, Interface, InterfaceConfig, PortView, Received, Way,
+    Adjacency, From, GroupTerms, Interface, InterfaceConfig, PortView, Received,
 };
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_control::nd::{Nd, NdConfig};
@@ -516,8 +516,8 @@ fn an_unreachable_neighbor_causes_an_icmp_error() {
     world.pass(10 * SECOND);
     let got = &world.hosts[0].got;
     assert!(got.iter().any(|it| it[9] == 1 && it[20] == 3), "host unreachable: {got:?}");
-    let ways: Vec<_> = world.hosts[0].mover.peers.values().collect();
-    assert!(ways.iter().all(|way| !matches!(way, Way::Connected { .. })));
+    let adjacencies: Vec<_> = world.hosts[0].mover.peers.values().collect();
+    assert!(adjacencies.iter().all(|adjacency| !matches!(adjacency, Adjacency::Connected { .. })));
 }
 
 /// A neighbor solicitation from a port that the administrator does not know.

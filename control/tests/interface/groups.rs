@@ -3,7 +3,7 @@
 
 use crate::alone::Alone;
 use crate::world::{World, packet, v4};
-use pollux_control::interface::{GroupRow, Way, Worker};
+use pollux_control::interface::{Adjacency, GroupRow, Worker};
 use pollux_fabric::sm::{Config, Partitions};
 use pollux_fabric::subnet::Datagram;
 use pollux_wire::address::Qpn;
@@ -62,11 +62,11 @@ fn a_group_is_made_like_the_broadcast_group() {
     let long = packet(v4(2), group, &[7; 4000]);
     assert!(world.reaches(1, 0, &long, Duration::from_secs(1)), "its datagrams are as long");
     let sender = &world.hosts[1].mover;
-    let Way::Datagram(way) = sender.peers[&(sender.groups[&mgid], Worker::LEAD)] else {
+    let Adjacency::Datagram(adjacency) = sender.peers[&(sender.groups[&mgid], Worker::LEAD)] else {
         panic!("no datagrams")
     };
-    let route = way.vector.grh.unwrap();
-    assert_eq!((way.vector.sl, way.vector.static_rate, way.mtu), (3, 6, 4092));
+    let route = adjacency.vector.grh.unwrap();
+    assert_eq!((adjacency.vector.sl, adjacency.vector.static_rate, adjacency.mtu), (3, 6, 4092));
     assert_eq!((route.traffic_class, route.flow_label, route.hop_limit), (9, 77, 0));
 }
 

@@ -1,7 +1,8 @@
 //! What moves an interface's packets, as simple as can be, and strict about what it is told to do.
 
 use pollux_control::interface::{
-    Action, By, ConnectionKey, ConnectionNews, DatagramWay, Link, Outgoing, PeerKey, Way, Worker,
+    Action, Adjacency, By, ConnectionKey, ConnectionNews, DatagramAdjacency, Link, Outgoing,
+    PeerKey, Worker,
 };
 use pollux_verbs::{QpState, QpType, transition};
 use pollux_wire::address::{Gid, Lid, Qpn};
@@ -17,7 +18,7 @@ pub struct Mover {
     pub own: BTreeSet<IpAddr>,
     /// Workers beside the lead; what is not said to one of them is said to all.
     pub hands: u8,
-    pub peers: BTreeMap<(PeerKey, Worker), Way>,
+    pub peers: BTreeMap<(PeerKey, Worker), Adjacency>,
     pub bound: BTreeMap<IpAddr, PeerKey>,
     pub groups: BTreeMap<Gid, PeerKey>,
     pub connections: BTreeMap<ConnectionKey, QueuePair>,
@@ -63,7 +64,7 @@ impl Mover {
             }
             Action::AddOwn(ip) => assert!(self.own.insert(ip), "{ip} twice"),
             Action::RemoveOwn(ip) => assert!(self.own.remove(&ip), "{ip} is not ours"),
-            Action::SetPeer { worker, peer, way } => self.set_peer(worker, peer, way),
+            Action::SetPeer { worker, peer, adjacency } => self.set_peer(worker, peer, adjacency),
             Action::RemovePeer { peer } => {
                 let bound: Vec<_> = self.bound.iter().filter(|(_, to)| **to == peer).collect();
                 assert!(bound.is_empty(), "still bound: {bound:?}");
@@ -105,14 +106,14 @@ impl Mover {
         }
     }
 
-    fn set_peer(&mut self, worker: Worker, peer: PeerKey, way: Way) {
+    fn set_peer(&mut self, worker: Worker, peer: PeerKey, adjacency: Adjacency) {
         assert!(worker.0 <= self.hands, "{worker:?} is not there");
-        if let Way::Connected { connection, .. } = way
+        if let Adjacency::Connected { connection, .. } = adjacency
             && let Some(own) = self.connections.get(&connection)
         {
             assert_eq!(own.worker, worker, "by a connection of another worker");
         }
-        self.peers.insert((peer, worker), way);
+        self.peers.insert((peer, worker), adjacency);
     }
 
     fn assert_known_to_all(&self, peer: PeerKey) {
@@ -151,11 +152,11 @@ impl Mover {
     }
 
     /// How a worker's packet goes as a datagram, if it can.
-    pub fn way(&self, worker: Worker, outgoing: &Outgoing) -> Option<DatagramWay> {
+    pub fn adjacency(&self, worker: Worker, outgoing: &Outgoing) -> Option<DatagramAdjacency> {
         match outgoing.by {
-            By::Datagram(way) => Some(way),
+            By::Datagram(adjacency) => Some(adjacency),
             By::Peer(peer) => match self.peers.get(&(peer, worker))? {
-                Way::Datagram(way) => Some(*way),
+                Adjacency::Datagram(adjacency) => Some(*adjacency),
                 _ => None,
             },
         }
@@ -165,17 +166,19 @@ impl Mover {
     pub fn connection(&self, worker: Worker, outgoing: &Outgoing) -> Option<ConnectionKey> {
         let By::Peer(peer) = outgoing.by else { return None };
         match self.peers.get(&(peer, worker))? {
-            Way::Connected { connection, .. } => Some(*connection),
+            Adjacency::Connected { connection, .. } => Some(*connection),
             _ => None,
         }
     }
 
     /// Whether the UD queue pair hears what goes to a port's LID and a queue pair, or to a group.
-    pub fn hears(&self, qpn: Qpn, way: &DatagramWay) -> bool {
+    pub fn hears(&self, qpn: Qpn, adjacency: &DatagramAdjacency) -> bool {
         let Some(link) = &self.link else { return false };
-        match (way.qpn, way.vector.grh) {
-            (Qpn::MULTICAST, Some(grh)) => self.attached.get(&grh.dgid) == Some(&way.vector.dlid),
-            _ => way.qpn == qpn && link.lid.covers(link.lmc, way.vector.dlid),
+        match (adjacency.qpn, adjacency.vector.grh) {
+            (Qpn::MULTICAST, Some(grh)) => {
+                self.attached.get(&grh.dgid) == Some(&adjacency.vector.dlid)
+            }
+            _ => adjacency.qpn == qpn && link.lid.covers(link.lmc, adjacency.vector.dlid),
         }
     }
 }

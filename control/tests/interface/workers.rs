@@ -223,9 +223,13 @@ fn without_connected_mode_every_worker_sends_by_datagram() {
         let datagram = packet(v4(1), v4(2), &[worker.0; 20]);
         assert!(world.reaches_by(0, worker, 1, &datagram, SECOND), "{worker:?}");
     }
-    let ways: Vec<_> = world.hosts[0].mover.peers.values().collect();
-    assert!(ways.len() >= 6 && ways.len() % 3 == 0, "{ways:?}");
-    assert!(ways.chunks(3).all(|of_peer| of_peer.iter().all(|way| *way == of_peer[0])));
+    let adjacencies: Vec<_> = world.hosts[0].mover.peers.values().collect();
+    assert!(adjacencies.len() >= 6 && adjacencies.len() % 3 == 0, "{adjacencies:?}");
+    assert!(
+        adjacencies
+            .chunks(3)
+            .all(|of_peer| of_peer.iter().all(|adjacency| *adjacency == of_peer[0]))
+    );
 }
 
 #[test]

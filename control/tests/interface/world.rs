@@ -2,8 +2,8 @@
 
 use crate::mover::{Mover, QueuePair};
 use pollux_control::interface::{
-    By, ConnectionKey, ConnectionNews, From, Interface, InterfaceConfig, Outgoing, PortView,
-    Received, Way, Worker,
+    Adjacency, By, ConnectionKey, ConnectionNews, From, Interface, InterfaceConfig, Outgoing,
+    PortView, Received, Worker,
 };
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_fabric::sm::{Config, Residents};
@@ -246,15 +246,15 @@ impl World {
                 host.mover.groups.get(&mgid::LinkGroup { id, p_key, scope }.mgid())
             }
         };
-        let way = peer.map(|peer| (*peer, host.mover.peers[&(*peer, worker)]));
-        match way {
-            Some((_, Way::Datagram(way))) if packet.len() > way.mtu as usize => {
-                host.interface.handle_too_big(self.now, &packet, way.mtu);
+        let adjacency = peer.map(|peer| (*peer, host.mover.peers[&(*peer, worker)]));
+        match adjacency {
+            Some((_, Adjacency::Datagram(adjacency))) if packet.len() > adjacency.mtu as usize => {
+                host.interface.handle_too_big(self.now, &packet, adjacency.mtu);
             }
-            Some((_, Way::Connected { mtu, .. })) if packet.len() > mtu as usize => {
+            Some((_, Adjacency::Connected { mtu, .. })) if packet.len() > mtu as usize => {
                 host.interface.handle_too_big(self.now, &packet, mtu);
             }
-            Some((peer, Way::Datagram(_) | Way::Connected { .. })) => {
+            Some((peer, Adjacency::Datagram(_) | Adjacency::Connected { .. })) => {
                 host.interface.handle_use(self.now, destination);
                 let ether_type =
                     if packet[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 };
@@ -381,19 +381,19 @@ impl World {
         if let Some(connection) = host.mover.connection(worker, &outgoing) {
             return self.fly_connected(nth, connection, outgoing);
         }
-        let way = host.mover.way(worker, &outgoing);
-        let Some((way, link)) = way.zip(host.mover.link) else { return };
-        if outgoing.packet.len() > way.mtu as usize {
+        let adjacency = host.mover.adjacency(worker, &outgoing);
+        let Some((adjacency, link)) = adjacency.zip(host.mover.link) else { return };
+        if outgoing.packet.len() > adjacency.mtu as usize {
             assert!(matches!(outgoing.by, By::Peer(_)), "control sends what does not fit");
             // It was to go by a connection that is not there any more.
             let packet = outgoing.packet;
-            return self.hosts[nth].interface.handle_too_big(self.now, &packet, way.mtu);
+            return self.hosts[nth].interface.handle_too_big(self.now, &packet, adjacency.mtu);
         }
-        let group = way.vector.grh.map(|grh| grh.dgid).filter(|gid| gid.is_multicast());
-        let gid = way.vector.grh.map(|_| link.gid);
+        let group = adjacency.vector.grh.map(|grh| grh.dgid).filter(|gid| gid.is_multicast());
+        let gid = adjacency.vector.grh.map(|_| link.gid);
         let from = From::Datagram { qpn: host.qpn, lid: link.lid, gid, group };
         let receivers: Vec<usize> = (0..self.hosts.len())
-            .filter(|&to| to != nth && self.hosts[to].mover.hears(self.hosts[to].qpn, &way))
+            .filter(|&to| to != nth && self.hosts[to].mover.hears(self.hosts[to].qpn, &adjacency))
             .collect();
         let Outgoing { ether_type, packet, .. } = outgoing;
         for to in receivers {

@@ -6,7 +6,7 @@
 
 use crate::world::{World, node_of, owner_of};
 use pollux_control::interface::{
-    By, ConnectionKey, ConnectionNews, DatagramWay, From, Outgoing, Received, Worker,
+    By, ConnectionKey, ConnectionNews, DatagramAdjacency, From, Outgoing, Received, Worker,
 };
 use pollux_control::mad::Envelope;
 use pollux_fabric::subnet::Datagram;
@@ -52,7 +52,7 @@ pub struct Flying {
     ether_type: EtherType,
     packet: Vec<u8>,
     from: From,
-    way: DatagramWay,
+    adjacency: DatagramAdjacency,
     qkey: QKey,
 }
 
@@ -118,30 +118,31 @@ impl World {
     /// A frame leaves a node, by one of its workers.
     pub fn fly(&mut self, nth: usize, worker: Worker, outgoing: Outgoing) {
         let mover = &self.nodes[nth].mover;
-        match (mover.connection(worker, &outgoing), mover.way(worker, &outgoing)) {
+        match (mover.connection(worker, &outgoing), mover.adjacency(worker, &outgoing)) {
             (Some(key), _) => self.fly_connected(nth, key, outgoing),
-            (None, Some(way)) => self.fly_datagram(nth, way, outgoing),
+            (None, Some(adjacency)) => self.fly_datagram(nth, adjacency, outgoing),
             (None, None) => {}
         }
     }
 
-    fn fly_datagram(&mut self, nth: usize, way: DatagramWay, outgoing: Outgoing) {
+    fn fly_datagram(&mut self, nth: usize, adjacency: DatagramAdjacency, outgoing: Outgoing) {
         let node = &mut self.nodes[nth];
         let Some(link) = node.mover.link else { return };
-        if outgoing.packet.len() > way.mtu as usize {
+        if outgoing.packet.len() > adjacency.mtu as usize {
             // It was to go by a connection that is not there any more.
             assert!(matches!(outgoing.by, By::Peer(_)), "control sends what does not fit");
             if let Some(interface) = &mut node.interface {
-                interface.handle_too_big(self.now, &outgoing.packet, way.mtu);
+                interface.handle_too_big(self.now, &outgoing.packet, adjacency.mtu);
             }
             return;
         }
-        let group = way.vector.grh.map(|grh| grh.dgid).filter(|_| way.qpn == Qpn::MULTICAST);
-        let gid = way.vector.grh.map(|_| link.gid);
+        let group =
+            adjacency.vector.grh.map(|grh| grh.dgid).filter(|_| adjacency.qpn == Qpn::MULTICAST);
+        let gid = adjacency.vector.grh.map(|_| link.gid);
         let from = From::Datagram { qpn: node.config.qpn, lid: link.lid, gid, group };
         let to: Vec<usize> = match group {
             Some(group) => {
-                let all = self.listeners.get(&(group, way.vector.dlid)).into_iter().flatten();
+                let all = self.listeners.get(&(group, adjacency.vector.dlid)).into_iter().flatten();
                 let asked = self.asked_by(&outgoing);
                 let all: Vec<_> = all.copied().filter(|to| *to != nth).collect();
                 let heard = |to: &usize| asked.is_none_or(|asked| asked == *to);
@@ -149,10 +150,11 @@ impl World {
                 self.spared += (all.len() - to.len()) as u64;
                 to
             }
-            None => self.by_lid.get(&way.vector.dlid).copied().into_iter().collect(),
+            None => self.by_lid.get(&adjacency.vector.dlid).copied().into_iter().collect(),
         };
         let Outgoing { ether_type, packet, .. } = outgoing;
-        let flying = Flying { to: Vec::new(), ether_type, packet, from, way, qkey: link.qkey };
+        let flying =
+            Flying { to: Vec::new(), ether_type, packet, from, adjacency, qkey: link.qkey };
         let mut in_time = Vec::new();
         let weather = self.weather;
         for to in to {
@@ -178,7 +180,7 @@ impl World {
         for &to in &flying.to {
             let node = &self.nodes[to];
             let is_key_right = node.mover.link.is_some_and(|link| link.qkey == flying.qkey);
-            if is_key_right && node.mover.hears(node.config.qpn, &flying.way) {
+            if is_key_right && node.mover.hears(node.config.qpn, &flying.adjacency) {
                 let Flying { ether_type, ref packet, from, .. } = *flying;
                 self.give(to, Received { ether_type, packet, from });
             }

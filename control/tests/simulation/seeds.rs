@@ -6,7 +6,7 @@
 use crate::faults::Trouble;
 use crate::mover::QueuePair;
 use crate::world::{World, ip, owner_of};
-use pollux_control::interface::{InterfaceConfig, Load, Way, Worker};
+use pollux_control::interface::{Adjacency, InterfaceConfig, Load, Worker};
 use pollux_control::peer::Policy;
 use pollux_fabric::sm::Config;
 use pollux_verbs::QpState;
@@ -264,7 +264,7 @@ impl Run {
             assert!(interface.is_up(), "seed {}, {nth}: {:?}", self.seed, interface.row());
             let connections = interface.connection_rows().filter(|row| row.state != "open");
             let connections = connections.map(|row| (row.since, format!("{row:?}")));
-            let peers = interface.peer_rows().filter(|row| row.way == Way::Pending);
+            let peers = interface.peer_rows().filter(|row| row.adjacency == Adjacency::Pending);
             let peers = peers.map(|row| (row.since, format!("{row:?}")));
             let paths = interface.path_rows().filter(|row| row.is_asked);
             let paths = paths.map(|row| (row.since, format!("{row:?}")));
@@ -286,8 +286,8 @@ impl Run {
             let nothing = Load { paths, groups, ..Load::default() };
             assert_eq!(load, nothing, "seed {}, {nth}", self.seed);
             assert!(node.mover.connections.is_empty(), "seed {}, {nth}", self.seed);
-            let ways = groups * usize::from(node.config.workers);
-            assert!(node.mover.peers.len() <= ways, "seed {}, {nth}", self.seed);
+            let adjacencies = groups * usize::from(node.config.workers);
+            assert!(node.mover.peers.len() <= adjacencies, "seed {}, {nth}", self.seed);
         }
     }
 }

@@ -6,7 +6,7 @@
 use crate::mover::Mover;
 use crate::network::{Event, Weather};
 use pollux_control::interface::{
-    Action, By, Interface, InterfaceConfig, Outgoing, PortView, Received, Way, Worker,
+    Action, Adjacency, By, Interface, InterfaceConfig, Outgoing, PortView, Received, Worker,
 };
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_fabric::sm::{Config, Residents};
@@ -225,13 +225,13 @@ impl World {
         let worker = Worker((turn % u64::from(node.config.workers)) as u8);
         let peer = node.mover.bound.get(&ip(to)).copied();
         match peer.map(|peer| (peer, node.mover.peers[&(peer, worker)])) {
-            Some((_, Way::Datagram(way))) if len > way.mtu as usize => {
-                interface.handle_too_big(now, &packet, way.mtu);
+            Some((_, Adjacency::Datagram(adjacency))) if len > adjacency.mtu as usize => {
+                interface.handle_too_big(now, &packet, adjacency.mtu);
             }
-            Some((_, Way::Connected { mtu, .. })) if len > mtu as usize => {
+            Some((_, Adjacency::Connected { mtu, .. })) if len > mtu as usize => {
                 interface.handle_too_big(now, &packet, mtu);
             }
-            Some((peer, Way::Datagram(_) | Way::Connected { .. })) => {
+            Some((peer, Adjacency::Datagram(_) | Adjacency::Connected { .. })) => {
                 interface.handle_use(now, ip(to));
                 let by = By::Peer(peer);
                 self.fly(from, worker, Outgoing { ether_type: EtherType::IPV4, packet, by });

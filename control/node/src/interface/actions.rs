@@ -10,7 +10,7 @@
 use super::losses::BACK_MAX;
 use super::port_driver::{Known, PortDriver};
 use pollux_control::interface::{
-    Action, ConnectionKey, ConnectionNews, DatagramWay, Link, PeerKey, Way,
+    Action, Adjacency, ConnectionKey, ConnectionNews, DatagramAdjacency, Link, PeerKey,
 };
 use pollux_dataplane::neighbor::{Connected, Datagram, Route};
 use pollux_verbs::time::Time;
@@ -111,7 +111,7 @@ impl PortDriver {
                 self.own.remove(*address);
                 Ok(())
             }
-            Action::SetPeer { peer, way, .. } => self.set_peer(*peer, way),
+            Action::SetPeer { peer, adjacency, .. } => self.set_peer(*peer, adjacency),
             Action::RemovePeer { peer } => there("peer", self.remove_peer(*peer)),
             Action::Bind { ip, peer } => {
                 let known = self.known(*peer);
@@ -169,7 +169,7 @@ impl PortDriver {
     }
 
     /// A peer to which there is no handle or no connection is unreachable until there is.
-    fn set_peer(&mut self, key: PeerKey, way: &Way) -> Result<(), VerbsError> {
+    fn set_peer(&mut self, key: PeerKey, adjacency: &Adjacency) -> Result<(), VerbsError> {
         let known = match self.known(key) {
             Some(known) => known,
             None => {
@@ -178,8 +178,9 @@ impl PortDriver {
                 Known { peer, route, handle }
             }
         };
-        let vector = match way {
-            Way::Datagram(way) | Way::Connected { fallback: Some(way), .. } => Some(way.vector),
+        let vector = match adjacency {
+            Adjacency::Datagram(adjacency)
+            | Adjacency::Connected { fallback: Some(adjacency), .. } => Some(adjacency.vector),
             _ => None,
         };
         let handle = match (vector, known.handle) {
@@ -194,21 +195,23 @@ impl PortDriver {
         if known.handle != handle {
             self.retired.extend(known.handle.map(|(_, ah)| ah));
         }
-        let found = self.route(way, handle.map(|(_, ah)| ah));
+        let found = self.route(adjacency, handle.map(|(_, ah)| ah));
         let route = found.unwrap_or(Route::Unreachable);
         self.routes.set(known.peer, route);
         self.peers.insert(key, Known { route, handle, ..known });
         refused.map_or(there("connection", found.is_some()), Err)
     }
 
-    fn route(&self, way: &Way, ah: Option<Ah>) -> Option<Route> {
-        let datagram = |way: &DatagramWay| Some(Datagram { ah: ah?, qpn: way.qpn, mtu: way.mtu });
-        Some(match way {
-            Way::Unknown => Route::Unknown,
-            Way::Pending => Route::Pending,
-            Way::Unreachable => Route::Unreachable,
-            Way::Datagram(way) => Route::Datagram(datagram(way)?),
-            Way::Connected { connection, mtu, fallback } => Route::Connected(Connected {
+    fn route(&self, adjacency: &Adjacency, ah: Option<Ah>) -> Option<Route> {
+        let datagram = |adjacency: &DatagramAdjacency| {
+            Some(Datagram { ah: ah?, qpn: adjacency.qpn, mtu: adjacency.mtu })
+        };
+        Some(match adjacency {
+            Adjacency::Unknown => Route::Unknown,
+            Adjacency::Pending => Route::Pending,
+            Adjacency::Unreachable => Route::Unreachable,
+            Adjacency::Datagram(adjacency) => Route::Datagram(datagram(adjacency)?),
+            Adjacency::Connected { connection, mtu, fallback } => Route::Connected(Connected {
                 connection: *self.connections.get(connection)?,
                 mtu: *mtu,
                 fallback: fallback.as_ref().and_then(datagram),

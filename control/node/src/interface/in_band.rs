@@ -9,7 +9,7 @@
 //! Ethernet brings a group to those whose network device asked for it, so each group that is
 //! attached has a socket of the kernel's that joined it and receives nothing.
 
-use pollux_control::interface::{DatagramWay, PortView};
+use pollux_control::interface::{DatagramAdjacency, PortView};
 use pollux_control::mad::{Envelope, GlobalAddress, Mad, MadAddress};
 use pollux_dataplane::ipoib::{Received, Sender};
 use pollux_verbs::AddressVector;
@@ -86,18 +86,18 @@ impl InBand {
 
     /// Takes a datagram of control's: answers it, as one who knows that the port carries so much,
     /// or says which way it is to go as a packet.
-    pub fn send(&mut self, envelope: &Envelope, mtu: Mtu) -> Option<DatagramWay> {
-        let way = match MadHeader::read(&envelope.mad).map(|(header, _)| header.mgmt_class) {
+    pub fn send(&mut self, envelope: &Envelope, mtu: Mtu) -> Option<DatagramAdjacency> {
+        let adjacency = match MadHeader::read(&envelope.mad).map(|(header, _)| header.mgmt_class) {
             Ok(MgmtClass::SUBN_ADM) if self.answers.len() < ANSWERS_MAX => {
                 let mad = answer(&envelope.mad, mtu);
                 self.answers.extend(mad.map(|mad| Envelope { mad, ..*envelope }));
                 return None;
             }
-            Ok(MgmtClass::COMM_MGT) => self.way(envelope),
+            Ok(MgmtClass::COMM_MGT) => self.adjacency(envelope),
             _ => None,
         };
-        self.unsent += u64::from(way.is_none());
-        way
+        self.unsent += u64::from(adjacency.is_none());
+        adjacency
     }
 
     /// What control asked for and is told.
@@ -145,7 +145,7 @@ impl InBand {
 
     /// Where a datagram goes: to the interface that a request names, and what follows the request
     /// to the same; an answer to the interface that asked.
-    fn way(&mut self, envelope: &Envelope) -> Option<DatagramWay> {
+    fn adjacency(&mut self, envelope: &Envelope) -> Option<DatagramAdjacency> {
         let global = envelope.peer.global?;
         let (header, body) = MadHeader::read(&envelope.mad).ok()?;
         let message = CmMessage::parse(header.attribute_id, body.first_chunk()?).ok()?;
@@ -168,7 +168,7 @@ impl InBand {
             port: self.port,
             grh: Some(global.route(0)),
         };
-        Some(DatagramWay { vector, qpn, mtu: MAD_LEN as u32 })
+        Some(DatagramAdjacency { vector, qpn, mtu: MAD_LEN as u32 })
     }
 
     fn remember(&mut self, conversation: Conversation, qpn: Qpn) {
@@ -296,7 +296,9 @@ mod tests {
     #[test]
     fn what_follows_a_request_goes_where_the_request_went() {
         let mut in_band = in_band();
-        let mut goes = |message, qpn| in_band.send(&envelope(message, qpn), MTU).map(|way| way.qpn);
+        let mut goes = |message, qpn| {
+            in_band.send(&envelope(message, qpn), MTU).map(|adjacency| adjacency.qpn)
+        };
         let local_comm_id = CommId(3);
         let rtu = CmMessage::Rtu(Rtu { local_comm_id, ..Rtu::default() });
         assert_eq!(goes(rtu, Qpn::GSI), None, "nobody was asked yet");

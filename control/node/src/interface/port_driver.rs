@@ -392,9 +392,9 @@ impl PortDriver {
 
     /// Sends a management datagram.
     pub fn send_mad(&mut self, envelope: &Envelope) {
-        if let Some(way) = self.management.send(&mut *self.device, envelope) {
+        if let Some(adjacency) = self.management.send(&mut *self.device, envelope) {
             let (ether_type, packet) = (EtherType::IN_BAND_MAD, envelope.mad.to_vec());
-            self.send(&Frame { ether_type, packet, by: By::Datagram(way) });
+            self.send(&Frame { ether_type, packet, by: By::Datagram(adjacency) });
         }
     }
 

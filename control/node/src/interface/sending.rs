@@ -4,7 +4,7 @@
 //! has no way goes to control, which finds one; the rest is counted.
 
 use super::port_driver::{PortDriver, WAITING_MAX};
-use pollux_control::interface::{By, DatagramWay, Outgoing};
+use pollux_control::interface::{By, DatagramAdjacency, Outgoing};
 use pollux_dataplane::ipoib;
 use pollux_dataplane::neighbor::{Datagram, Route};
 use pollux_dataplane::reason::Refusal;
@@ -31,7 +31,7 @@ impl PortDriver {
     /// Sends a packet of control's.
     pub fn send(&mut self, outgoing: &Outgoing) {
         let route = match outgoing.by {
-            By::Datagram(way) => self.datagram(&way),
+            By::Datagram(adjacency) => self.datagram(&adjacency),
             By::Peer(key) => self.peers.get(&key).map(|known| known.route),
         };
         let is_accepted = route.is_some_and(|route| {
@@ -52,9 +52,9 @@ impl PortDriver {
         self.reader.refresh().route(next_hop).mtu()
     }
 
-    fn datagram(&mut self, way: &DatagramWay) -> Option<Route> {
-        let ah = self.handles.of(&mut *self.device, &way.vector).ok()?;
-        Some(Route::Datagram(Datagram { ah, qpn: way.qpn, mtu: way.mtu }))
+    fn datagram(&mut self, adjacency: &DatagramAdjacency) -> Option<Route> {
+        let ah = self.handles.of(&mut *self.device, &adjacency.vector).ok()?;
+        Some(Route::Datagram(Datagram { ah, qpn: adjacency.qpn, mtu: adjacency.mtu }))
     }
 
     fn send_by(

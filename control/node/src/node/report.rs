@@ -8,7 +8,7 @@ use crate::interface::echo::{EchoId, Outcome};
 use crate::interface::sending::NotSent;
 use crate::interface::{Interface, PingError};
 use pollux_control::cm::Role;
-use pollux_control::interface::{GroupRow, LeaseRow, Way, Worker};
+use pollux_control::interface::{Adjacency, GroupRow, LeaseRow, Worker};
 use pollux_control::neighbor::{NeighborRow, State};
 use pollux_control::peer::ConnectionRow;
 use pollux_dataplane::ipoib::Traffic;
@@ -222,7 +222,7 @@ fn neighbors(now: Time, name: &str, one: &Interface) -> Vec<Value> {
     let rows = control.neighbor_rows(now);
     let row = |row: NeighborRow| {
         let peer = by_ip.get(&row.ip);
-        let (by, mtu) = peer.map_or(("-", None), |peer| way(&peer.way));
+        let (by, mtu) = peer.map_or(("-", None), |peer| adjacency(&peer.adjacency));
         let pause = peer.and_then(|peer| control.pause_of(&peer.link, Worker::LEAD));
         json!({
             "interface": name,
@@ -241,13 +241,13 @@ fn neighbors(now: Time, name: &str, one: &Interface) -> Vec<Value> {
 }
 
 /// How packets go to a peer, and how long they may be.
-const fn way(way: &Way) -> (&'static str, Option<u32>) {
-    match way {
-        Way::Unknown => ("unknown", None),
-        Way::Pending => ("pending", None),
-        Way::Unreachable => ("unreachable", None),
-        Way::Datagram(way) => ("datagram", Some(way.mtu)),
-        Way::Connected { mtu, .. } => ("connection", Some(*mtu)),
+const fn adjacency(adjacency: &Adjacency) -> (&'static str, Option<u32>) {
+    match adjacency {
+        Adjacency::Unknown => ("unknown", None),
+        Adjacency::Pending => ("pending", None),
+        Adjacency::Unreachable => ("unreachable", None),
+        Adjacency::Datagram(adjacency) => ("datagram", Some(adjacency.mtu)),
+        Adjacency::Connected { mtu, .. } => ("connection", Some(*mtu)),
     }
 }
 
