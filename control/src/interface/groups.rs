@@ -165,7 +165,7 @@ impl Interface {
                 let adjacency = group_adjacency(
                     group.mgid,
                     record,
-                    self.standing.map_or(1, |at| at.port),
+                    self.binding.map_or(1, |at| at.port),
                     link_mtu,
                 );
                 self.send_datagram(now, pending, adjacency);
@@ -444,7 +444,7 @@ impl Interface {
             _ => group,
         };
         let link_mtu = self.link().map_or(0, |link: &Link| link.mtu);
-        let port = self.standing.map_or(1, |standing| standing.port);
+        let port = self.binding.map_or(1, |binding| binding.port);
         let adjacency = match &joined.state {
             GroupState::Joined { record, .. } => {
                 Adjacency::Datagram(group_adjacency(joined.mgid, record, port, link_mtu))

@@ -78,7 +78,7 @@ impl Interface {
             (link.qpn == qpn).then_some(link.gid)
         };
         let Some(gid) = gid.or_else(of_neighbor) else { return };
-        let lmc = self.standing.map_or(0, |standing| standing.lmc.min(7));
+        let lmc = self.binding.map_or(0, |binding| binding.lmc.min(7));
         let path = self.paths.get(gid).and_then(|path| path.record.as_deref());
         // Beyond a router there are other LIDs.
         let is_other =

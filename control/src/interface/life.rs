@@ -81,7 +81,7 @@ pub enum Life {
 
 /// What an interface's place on the link depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct PortBinding {
     pub(super) pkey_index: u16,
     pub(super) lid: Lid,
     pub(super) lmc: u8,
@@ -141,14 +141,14 @@ impl Interface {
             return;
         }
         match self.look(port) {
-            Ok(standing) if self.standing == Some(standing) => {
+            Ok(binding) if self.binding == Some(binding) => {
                 if is_new_manager {
                     self.renew(now);
                 }
             }
-            Ok(standing) => {
+            Ok(binding) => {
                 self.go_down(now, Life::NoPort);
-                self.standing = Some(standing);
+                self.binding = Some(binding);
                 self.join_broadcast(now);
             }
             Err(life) if self.life != life => self.go_down(now, life),
@@ -157,7 +157,7 @@ impl Interface {
     }
 
     /// What the port is good for, or why for nothing.
-    fn look(&self, port: &PortView) -> Result<Standing, Life> {
+    fn look(&self, port: &PortView) -> Result<PortBinding, Life> {
         if !matches!(port.state, PortState::ACTIVE | PortState::ACTIVE_DEFER) {
             return Err(Life::PortDown(port.state));
         }
@@ -171,7 +171,7 @@ impl Interface {
         match keys.find(|(_, key)| key.is_full()) {
             Some((pkey_index, _)) => {
                 let PortView { lid, lmc, number, .. } = *port;
-                Ok(Standing { pkey_index, lid, lmc, gid, port: number })
+                Ok(PortBinding { pkey_index, lid, lmc, gid, port: number })
             }
             None if is_known => Err(Life::LimitedMember),
             None => Err(Life::NoPKey),
@@ -191,7 +191,7 @@ impl Interface {
     /// hears though nobody waits for its answer. It may have granted what it was asked for a moment
     /// ago: that is left as well.
     pub(super) fn close(&mut self, now: Time) {
-        let (was_up, has_port) = (self.is_up(), self.standing.is_some());
+        let (was_up, has_port) = (self.is_up(), self.binding.is_some());
         let mut joined: Vec<_> = self.groups.values().flat_map(Group::may_be_joined).collect();
         let is_narrow = matches!(self.life, Life::TooSmall { .. });
         if is_narrow || !was_up && self.is_asked(Purpose::Broadcast) {
@@ -215,7 +215,7 @@ impl Interface {
     fn go_down(&mut self, now: Time, life: Life) {
         let was_up = self.is_up();
         self.live(now, life);
-        self.standing = None;
+        self.binding = None;
         for id in self.questions.clear() {
             self.sa.cancel(now, id);
         }
@@ -231,7 +231,7 @@ impl Interface {
     }
 
     pub(super) fn member(&self, mgid: Gid, join_state: JoinState) -> Membership {
-        let port_gid = self.standing.map_or(Gid::NONE, |standing| standing.gid);
+        let port_gid = self.binding.map_or(Gid::NONE, |binding| binding.gid);
         Membership { mgid, port_gid, p_key: self.config.p_key.full(), join_state }
     }
 
@@ -293,11 +293,11 @@ impl Interface {
             (*known, *rejoin) = (failures, Some(until));
             return;
         }
-        let standing = self.standing;
+        let binding = self.binding;
         if self.is_up() {
             self.go_down(now, Life::NoPort);
         }
-        self.standing = standing;
+        self.binding = binding;
         self.live(now, Life::Paused { error, failures, until });
     }
 
@@ -308,22 +308,22 @@ impl Interface {
     }
 
     pub(super) fn live_on(&mut self, now: Time) {
-        if self.life.due().is_some_and(|due| due <= now) && self.standing.is_some() {
+        if self.life.due().is_some_and(|due| due <= now) && self.binding.is_some() {
             self.join_broadcast(now);
         }
     }
 
     fn broadcast_joined(&mut self, now: Time, record: McMemberRecord) {
-        let Some(standing) = self.standing else { return };
+        let Some(binding) = self.binding else { return };
         let room = ip_mtu(record.mtu.bytes().unwrap_or(0) as u32);
         let least = if self.config.ipv6 { IPV6_MTU_MIN } else { IPV4_MTU_MIN };
-        let Standing { pkey_index, lid, lmc, gid, .. } = standing;
+        let PortBinding { pkey_index, lid, lmc, gid, .. } = binding;
         let mtu = room.min(self.config.mtu_max);
         let link = Link { pkey_index, qkey: record.q_key, lid, lmc, gid, mtu };
         if self.link().is_some_and(|known| *known != link) {
             // The group was made anew, otherwise.
             self.go_down(now, Life::NoPort);
-            self.standing = Some(standing);
+            self.binding = Some(binding);
         }
         if room < least {
             let until = now + self.config.pause_max;

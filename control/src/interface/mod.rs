@@ -61,7 +61,7 @@ use crate::neighbor::{NeighborConfig, Neighbors};
 use crate::peer::Connections;
 use crate::sa::SaClient;
 use groups::Group;
-use life::Standing;
+use life::PortBinding;
 use paths::Paths;
 use peers::Peers;
 use pollux_verbs::rng::SeededRng;
@@ -142,7 +142,7 @@ struct PendingPacket {
 pub struct Interface {
     config: InterfaceConfig,
     port: Option<PortView>,
-    standing: Option<Standing>,
+    binding: Option<PortBinding>,
     life: Life,
     since: Time,
     sa: SaClient,
@@ -194,7 +194,7 @@ impl Interface {
         let neighbor = NeighborConfig { connected_mode: config.peer.is_on(), ..config.neighbor };
         let mut interface = Self {
             port: None,
-            standing: None,
+            binding: None,
             life: Life::NoPort,
             since: now,
             sa: SaClient::new(config.sa, rng.split()),
@@ -417,7 +417,7 @@ impl Interface {
 
     /// Where we are on the link.
     fn link_address(&self) -> LinkAddress {
-        let gid = self.standing.map_or(Gid::NONE, |standing| standing.gid);
+        let gid = self.binding.map_or(Gid::NONE, |binding| binding.gid);
         let (rc, uc) = self.config.peer.offers();
         LinkAddress { rc, uc, qpn: self.config.qpn, gid }
     }

@@ -178,7 +178,7 @@ impl Interface {
 
     /// All paths to a port are asked for: a connection may want a second one.
     pub(super) fn ask_paths(&mut self, now: Time, gid: Gid) {
-        let sgid = self.standing.map_or(Gid::NONE, |standing| standing.gid);
+        let sgid = self.binding.map_or(Gid::NONE, |binding| binding.gid);
         if !self.is_asked(Purpose::Paths(gid)) {
             let question = Question::paths(sgid, gid, self.config.p_key.full());
             self.ask(now, Purpose::Paths(gid), question);

@@ -257,8 +257,8 @@ impl Interface {
     /// How datagrams go along a path: with a GRH if it has hops (IBA 15.2.5.16). The link's MTU is
     /// that of the broadcast group, and no path's is less (RFC 4391 5).
     fn datagram_adjacency(&self, record: &PathRecord, qpn: Qpn) -> DatagramAdjacency {
-        let standing = self.standing;
-        let mask = standing.map_or(0, |standing| (1u16 << standing.lmc.min(7)) - 1);
+        let binding = self.binding;
+        let mask = binding.map_or(0, |binding| (1u16 << binding.lmc.min(7)) - 1);
         let link_mtu = self.link().map_or(0, |link| link.mtu);
         let path_mtu = ip_mtu(record.mtu.bytes().unwrap_or(0) as u32);
         let vector = AddressVector {
@@ -266,7 +266,7 @@ impl Interface {
             sl: record.sl,
             src_path_bits: (record.slid.0 & mask) as u8,
             static_rate: record.rate.0,
-            port: standing.map_or(1, |standing| standing.port),
+            port: binding.map_or(1, |binding| binding.port),
             grh: (record.hop_limit > 0).then_some(GlobalRoute {
                 dgid: record.dgid,
                 sgid_index: 0,

@@ -158,7 +158,7 @@ impl Interface {
 
     /// The path to a port, as it is asked for.
     pub(super) fn path_question(&self, gid: Gid) -> Question {
-        let sgid = self.standing.map_or(Gid::NONE, |standing| standing.gid);
+        let sgid = self.binding.map_or(Gid::NONE, |binding| binding.gid);
         Question::path(sgid, gid, self.config.p_key.full(), self.traffic_class())
     }
 
@@ -168,13 +168,13 @@ impl Interface {
         if from.is_beyond_router() {
             return record.hop_limit > 0;
         }
-        let lmc = self.standing.map_or(0, |standing| standing.lmc.min(7));
+        let lmc = self.binding.map_or(0, |binding| binding.lmc.min(7));
         record.dlid.0 >> lmc == from.lid.0 >> lmc
     }
 
     /// Whether somebody at a LID may make us ask the administrator once more.
     fn may_look_for(&mut self, now: Time, lid: Lid) -> bool {
-        let lmc = self.standing.map_or(0, |standing| standing.lmc.min(7));
+        let lmc = self.binding.map_or(0, |binding| binding.lmc.min(7));
         let base = Lid(lid.0 >> lmc << lmc);
         self.requests.handle_timeout(now);
         let count = self.requests.looked_for.entry(base).or_default();
