@@ -13,7 +13,7 @@
 //! nowhere otherwise. Notices of the administrator say when that changes; asking again after a
 //! while is for those that were lost.
 
-use super::life::is_no_such_group;
+use super::state::is_no_such_group;
 use super::{
     Action, By, DatagramAdjacency, Interface, InterfaceDrop, Outgoing, PeerKey, PendingPacket,
     Purpose,

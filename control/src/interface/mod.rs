@@ -28,7 +28,6 @@ mod facts;
 mod groups;
 mod inbound;
 mod lease;
-mod life;
 mod own;
 mod paths;
 mod peers;
@@ -37,6 +36,7 @@ mod requests;
 mod resolution;
 mod rows;
 mod size;
+mod state;
 
 pub use action::{
     Action, Adjacency, By, ConnectionKey, ConnectionNews, DatagramAdjacency, Delivery, From, Link,
@@ -45,8 +45,8 @@ pub use action::{
 pub use config::{GroupTerms, InterfaceConfig};
 pub use facts::Facts;
 pub use lease::LeaseRow;
-pub use life::Life;
 pub use rows::{GroupRow, InterfaceRow, Load, PathRow, PeerRow};
+pub use state::InterfaceState;
 
 use crate::address::{Addresses, NextHop, Routes};
 use crate::arp::{Arp, ArpConfig};
@@ -61,7 +61,6 @@ use crate::neighbor::{NeighborConfig, Neighbors};
 use crate::peer::Connections;
 use crate::sa::SaClient;
 use groups::Group;
-use life::PortBinding;
 use paths::Paths;
 use peers::Peers;
 use pollux_verbs::rng::SeededRng;
@@ -75,6 +74,7 @@ use pollux_wire::mad::notice::TrapNumber;
 use pollux_wire::mad::{MadHeader, MgmtClass};
 use questions::{Purpose, Questions};
 use requests::Requests;
+use state::PortBinding;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -143,7 +143,7 @@ pub struct Interface {
     config: InterfaceConfig,
     port: Option<PortView>,
     binding: Option<PortBinding>,
-    life: Life,
+    state: InterfaceState,
     since: Time,
     sa: SaClient,
     questions: Questions,
@@ -195,7 +195,7 @@ impl Interface {
         let mut interface = Self {
             port: None,
             binding: None,
-            life: Life::NoPort,
+            state: InterfaceState::NoPort,
             since: now,
             sa: SaClient::new(config.sa, rng.split()),
             questions: Questions::default(),
@@ -232,7 +232,7 @@ impl Interface {
 
     /// The port is like this now.
     pub fn handle_port(&mut self, now: Time, port: &PortView) {
-        self.see_port(now, port);
+        self.apply_port(now, port);
         self.pump(now);
     }
 
@@ -335,7 +335,7 @@ impl Interface {
     pub fn handle_timeout(&mut self, now: Time) {
         self.sa.handle_timeout(now);
         self.requests.handle_timeout(now);
-        self.live_on(now);
+        self.handle_state_timeout(now);
         self.retry_groups(now);
         self.retry_subscriptions(now);
         self.addresses.handle_timeout(now);
@@ -357,7 +357,7 @@ impl Interface {
     pub fn poll_timeout(&self) -> Option<Time> {
         let always = [
             self.sa.poll_timeout(),
-            self.life.due(),
+            self.state.due(),
             self.addresses.poll_timeout(),
             self.routes.poll_timeout(),
             self.connections.poll_timeout(),

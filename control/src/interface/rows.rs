@@ -2,7 +2,7 @@
 //! waits for.
 
 use super::groups::GroupState;
-use super::{Adjacency, Interface, Life, Link, PeerKey};
+use super::{Adjacency, Interface, InterfaceState, Link, PeerKey};
 use crate::drops::{Drops, Reason};
 use crate::neighbor::NeighborRow;
 use pollux_verbs::time::Time;
@@ -104,7 +104,7 @@ pub struct Load {
     pub pending: usize,
 }
 
-impl Life {
+impl InterfaceState {
     /// Its name, why it is so, and what it waits for.
     fn words(&self, has_administrator: bool) -> (&'static str, String, Option<&'static str>) {
         const ADMINISTRATOR: &str = "the subnet administrator";
@@ -151,15 +151,15 @@ impl Life {
 impl Interface {
     /// The interface itself.
     pub fn row(&self) -> InterfaceRow {
-        let (state, why, waits_for) = self.life.words(self.sa.administrator().is_some());
-        let (since, until) = (self.since, self.life.due());
+        let (state, why, waits_for) = self.state.words(self.sa.administrator().is_some());
+        let (since, until) = (self.since, self.state.due());
         let (address, link) = (self.link_address(), self.link().copied());
         InterfaceRow { state, why, waits_for, since, until, address, link }
     }
 
-    /// Where it is in its life.
-    pub const fn life(&self) -> &Life {
-        &self.life
+    /// Its state.
+    pub const fn state(&self) -> &InterfaceState {
+        &self.state
     }
 
     /// Every neighbor.

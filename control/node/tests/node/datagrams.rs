@@ -5,7 +5,7 @@ use crate::guest::Guest;
 use crate::host::Hosts;
 use crate::meeting::Meeting;
 use crate::nodes::PARTITIONS;
-use pollux_control::interface::Life;
+use pollux_control::interface::InterfaceState;
 use std::net::IpAddr;
 
 /// Both ask each other, of both families, with packets from short to as long as the link takes.
@@ -84,7 +84,7 @@ fn linux_and_we_meet_in_another_partition_unless_we_are_limited() {
     let (status, output) = meeting.linux_says("ping -c3 -i0.2 -W1 10.0.2.1");
     assert_ne!(status, 0, "{output}");
     let limited = meeting.hosts.hosts[1].control();
-    assert_eq!(*limited.life(), Life::LimitedMember);
+    assert_eq!(*limited.state(), InterfaceState::LimitedMember);
     meeting.end(test, &[]);
 }
 

@@ -3,7 +3,7 @@
 use crate::fabric::{Manager, Running};
 use crate::guest::Opensm;
 use crate::host::{Hosts, PATIENCE};
-use pollux_control::interface::Life;
+use pollux_control::interface::InterfaceState;
 use pollux_node::interface::PingError;
 use pollux_node::interface::WorkerPort;
 use pollux_node::interface::echo::Outcome;
@@ -256,7 +256,9 @@ fn opensm_makes_the_groups_that_we_join() {
 fn a_limited_member_stays_down_and_says_why() {
     let fabric = Running::partitioned("a_limited_member_stays_down", 1, PARTITIONS);
     let mut hosts = Hosts::with(&[(fabric.port(1), "10.0.2.1/24")], "pkey = 0x8002");
-    hosts.until("limited", |hosts| *hosts.hosts[0].control().life() == Life::LimitedMember);
+    hosts.until("limited", |hosts| {
+        *hosts.hosts[0].control().state() == InterfaceState::LimitedMember
+    });
     let why = hosts.hosts[0].control().row().why;
     assert!(why.contains("limited member"), "{why}");
     let now = hosts.now();

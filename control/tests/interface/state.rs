@@ -2,7 +2,7 @@
 
 use crate::alone::Alone;
 use crate::world::World;
-use pollux_control::interface::{InterfaceConfig, Life};
+use pollux_control::interface::{InterfaceConfig, InterfaceState};
 use pollux_fabric::sm::Config;
 use pollux_verbs::time::Time;
 use pollux_wire::address::Lid;
@@ -65,9 +65,12 @@ const STATES: [(&str, Bring); 12] = [
     ("up, and to join again", || {
         let mut alone = up();
         alone.interface.handle_reregister(alone.now);
-        while !matches!(alone.interface.life(), Life::Up { failures: 1, rejoin: Some(_), .. }) {
+        while !matches!(
+            alone.interface.state(),
+            InterfaceState::Up { failures: 1, rejoin: Some(_), .. }
+        ) {
             alone.pass(Duration::from_millis(100));
-            assert!(alone.now < Time::START + 60 * SECOND, "{:?}", alone.interface.life());
+            assert!(alone.now < Time::START + 60 * SECOND, "{:?}", alone.interface.state());
         }
         alone
     }),
@@ -119,7 +122,7 @@ fn paused(times: u32) -> Alone {
     let mut alone = alone(|config| config);
     alone.see(|_| {});
     for _ in 0..times {
-        if let Life::Paused { until, .. } = *alone.interface.life() {
+        if let InterfaceState::Paused { until, .. } = *alone.interface.state() {
             alone.pass(until.since_start() - alone.now.since_start());
         }
         assert!(alone.answer(JOIN, MadStatus::SA_DENIED, Mtu::BYTES_2048));
@@ -135,18 +138,18 @@ fn answer(alone: &mut Alone, status: MadStatus, mtu: Mtu) {
 /// The state, with what counts in it; when it changes by itself, in seconds from now.
 fn state(alone: &Alone) -> String {
     let left = |until: Time| until.since_start().saturating_sub(alone.now.since_start()).as_secs();
-    match alone.interface.life() {
-        Life::Joining { creates, failures } => {
+    match alone.interface.state() {
+        InterfaceState::Joining { creates, failures } => {
             let what = if *creates { "creating" } else { "joining" };
             format!("{what}, {failures} failures")
         }
-        Life::PortDown(state) => format!("port down {state:?}"),
-        Life::Paused { error, failures, until } => {
+        InterfaceState::PortDown(state) => format!("port down {state:?}"),
+        InterfaceState::Paused { error, failures, until } => {
             format!("paused, {error:?} {failures}, {} s", left(*until))
         }
-        Life::TooSmall { until, .. } => format!("too small, {} s", left(*until)),
-        Life::Up { link, failures: 0, rejoin: None } => format!("up at {}", link.lid.0),
-        Life::Up { link, failures, rejoin } => {
+        InterfaceState::TooSmall { until, .. } => format!("too small, {} s", left(*until)),
+        InterfaceState::Up { link, failures: 0, rejoin: None } => format!("up at {}", link.lid.0),
+        InterfaceState::Up { link, failures, rejoin } => {
             let again = rejoin.map_or("asked".into(), |until| format!("{} s", left(until)));
             format!("up at {}, {failures} failures, {again}", link.lid.0)
         }
@@ -175,7 +178,7 @@ fn every_state_of_an_interface_and_everything_that_can_happen() {
             writeln!(table, "    {event}: {said} / {after}").unwrap();
         }
     }
-    assert!(table == include_str!("life.txt"), "{table}");
+    assert!(table == include_str!("state.txt"), "{table}");
 }
 
 #[test]
@@ -184,16 +187,16 @@ fn an_interface_that_pauses_joins_at_once_when_the_subnet_manager_is_new() {
         [|it| it.interface.handle_reregister(it.now), |it| it.see(|port| port.sm_lid = Lid(2))];
     for happens in news {
         let mut alone = paused(6);
-        let Life::Paused { failures: 6, until, .. } = *alone.interface.life() else {
-            panic!("{:?}", alone.interface.life())
+        let InterfaceState::Paused { failures: 6, until, .. } = *alone.interface.state() else {
+            panic!("{:?}", alone.interface.state())
         };
         assert_eq!(until, alone.now + 16 * SECOND, "the longest pause");
         alone.said();
         happens(&mut alone);
         assert_eq!(alone.said(), [JOIN], "without waiting");
         assert!(alone.answer(JOIN, MadStatus::SA_DENIED, Mtu::BYTES_2048));
-        let Life::Paused { failures: 1, until, .. } = *alone.interface.life() else {
-            panic!("failures at the other manager count: {:?}", alone.interface.life())
+        let InterfaceState::Paused { failures: 1, until, .. } = *alone.interface.state() else {
+            panic!("failures at the other manager count: {:?}", alone.interface.state())
         };
         assert_eq!(until, alone.now + SECOND, "the shortest pause");
         assert!(

@@ -30,9 +30,9 @@ use pollux_wire::mad::sa::{JoinState, McMemberRecord};
 use pollux_wire::mad::smp::PortState;
 use std::time::Duration;
 
-/// Where an interface is in its life.
+/// The state of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum InterfaceState {
     /// Nothing is known of the port.
     NoPort,
     /// Whoever runs the interface has taken it down.
@@ -95,7 +95,7 @@ const NOTICES: [TrapNumber; 2] =
 /// How long until a subscription that was refused is tried again.
 const SUBSCRIPTION_PAUSE: Duration = Duration::from_secs(60);
 
-impl Life {
+impl InterfaceState {
     /// When it changes by itself.
     pub(super) const fn due(&self) -> Option<Time> {
         match self {
@@ -119,51 +119,51 @@ impl Life {
 impl Interface {
     /// Whether packets come and go.
     pub const fn is_up(&self) -> bool {
-        matches!(self.life, Life::Up { .. })
+        matches!(self.state, InterfaceState::Up { .. })
     }
 
     /// What the interface is on its link, while it is up.
     pub fn link(&self) -> Option<&Link> {
-        match &self.life {
-            Life::Up { link, .. } => Some(link),
+        match &self.state {
+            InterfaceState::Up { link, .. } => Some(link),
             _ => None,
         }
     }
 
-    pub(super) fn see_port(&mut self, now: Time, port: &PortView) {
+    pub(super) fn apply_port(&mut self, now: Time, port: &PortView) {
         let sm = |port: &PortView| (port.sm_lid, port.sm_sl);
         let is_new_manager = self.port.as_ref().map(sm) != Some(sm(port));
         self.port = Some(port.clone());
         if is_new_manager {
             self.sa.handle_sm_change(now, self.administrator());
         }
-        if self.life == Life::Closed {
+        if self.state == InterfaceState::Closed {
             return;
         }
-        match self.look(port) {
+        match self.check_port(port) {
             Ok(binding) if self.binding == Some(binding) => {
                 if is_new_manager {
                     self.renew(now);
                 }
             }
             Ok(binding) => {
-                self.go_down(now, Life::NoPort);
+                self.go_down(now, InterfaceState::NoPort);
                 self.binding = Some(binding);
                 self.join_broadcast(now);
             }
-            Err(life) if self.life != life => self.go_down(now, life),
+            Err(state) if self.state != state => self.go_down(now, state),
             Err(_) => {}
         }
     }
 
     /// What the port is good for, or why for nothing.
-    fn look(&self, port: &PortView) -> Result<PortBinding, Life> {
+    fn check_port(&self, port: &PortView) -> Result<PortBinding, InterfaceState> {
         if !matches!(port.state, PortState::ACTIVE | PortState::ACTIVE_DEFER) {
-            return Err(Life::PortDown(port.state));
+            return Err(InterfaceState::PortDown(port.state));
         }
         let gid = port.gids.first().copied().unwrap_or(Gid::NONE);
         if !port.lid.is_unicast() || gid == Gid::NONE {
-            return Err(Life::PortDown(port.state));
+            return Err(InterfaceState::PortDown(port.state));
         }
         let partition = self.config.p_key.partition();
         let mut keys = (0..).zip(&port.pkeys).filter(|(_, key)| key.partition() == partition);
@@ -173,16 +173,16 @@ impl Interface {
                 let PortView { lid, lmc, number, .. } = *port;
                 Ok(PortBinding { pkey_index, lid, lmc, gid, port: number })
             }
-            None if is_known => Err(Life::LimitedMember),
-            None => Err(Life::NoPKey),
+            None if is_known => Err(InterfaceState::LimitedMember),
+            None => Err(InterfaceState::NoPKey),
         }
     }
 
     pub(super) fn open(&mut self, now: Time) {
-        if self.life == Life::Closed {
-            self.live(now, Life::NoPort);
+        if self.state == InterfaceState::Closed {
+            self.set_state(now, InterfaceState::NoPort);
             if let Some(port) = self.port.clone() {
-                self.see_port(now, &port);
+                self.apply_port(now, &port);
             }
         }
     }
@@ -193,13 +193,13 @@ impl Interface {
     pub(super) fn close(&mut self, now: Time) {
         let (was_up, has_port) = (self.is_up(), self.binding.is_some());
         let mut joined: Vec<_> = self.groups.values().flat_map(Group::may_be_joined).collect();
-        let is_narrow = matches!(self.life, Life::TooSmall { .. });
+        let is_narrow = matches!(self.state, InterfaceState::TooSmall { .. });
         if is_narrow || !was_up && self.is_asked(Purpose::Broadcast) {
             joined.push((self.mgid(GroupId::Broadcast), JoinState::FULL_MEMBER));
         }
         let members: Vec<_> =
             joined.into_iter().map(|(mgid, how)| self.member(mgid, how)).collect();
-        self.go_down(now, Life::Closed);
+        self.go_down(now, InterfaceState::Closed);
         for member in members {
             self.ask(now, Purpose::Leave(member.mgid), Question::leave(member));
         }
@@ -208,13 +208,13 @@ impl Interface {
         }
     }
 
-    fn live(&mut self, now: Time, life: Life) {
-        (self.life, self.since) = (life, now);
+    fn set_state(&mut self, now: Time, state: InterfaceState) {
+        (self.state, self.since) = (state, now);
     }
 
-    fn go_down(&mut self, now: Time, life: Life) {
+    fn go_down(&mut self, now: Time, state: InterfaceState) {
         let was_up = self.is_up();
-        self.live(now, life);
+        self.set_state(now, state);
         self.binding = None;
         for id in self.questions.clear() {
             self.sa.cancel(now, id);
@@ -241,11 +241,11 @@ impl Interface {
 
     fn join_broadcast(&mut self, now: Time) {
         let member = self.member(self.mgid(GroupId::Broadcast), JoinState::FULL_MEMBER);
-        match &mut self.life {
-            Life::Up { rejoin, .. } => *rejoin = None,
-            life => {
-                let failures = life.failures();
-                self.live(now, Life::Joining { creates: false, failures });
+        match &mut self.state {
+            InterfaceState::Up { rejoin, .. } => *rejoin = None,
+            state => {
+                let failures = state.failures();
+                self.set_state(now, InterfaceState::Joining { creates: false, failures });
             }
         }
         if !self.is_asked(Purpose::Broadcast) {
@@ -255,8 +255,8 @@ impl Interface {
 
     fn create_broadcast(&mut self, now: Time, like: &McMemberRecord) {
         let member = self.member(self.mgid(GroupId::Broadcast), JoinState::FULL_MEMBER);
-        let failures = self.life.failures();
-        self.live(now, Life::Joining { creates: true, failures });
+        let failures = self.state.failures();
+        self.set_state(now, InterfaceState::Joining { creates: true, failures });
         self.ask(now, Purpose::Broadcast, Question::join_or_create(member, like));
     }
 
@@ -267,8 +267,8 @@ impl Interface {
             Err(error) => error,
         };
         let terms = self.config.create.filter(|_| is_no_such_group(error));
-        match (&self.life, terms) {
-            (Life::Joining { creates: false, .. }, Some(terms)) => {
+        match (&self.state, terms) {
+            (InterfaceState::Joining { creates: false, .. }, Some(terms)) => {
                 let like = McMemberRecord {
                     q_key: terms.q_key,
                     mtu: terms.mtu,
@@ -285,9 +285,9 @@ impl Interface {
     /// Waits before it asks again, longer each time. An administrator that is silent or busy takes
     /// nothing away from who is up; one that refuses does.
     fn pause(&mut self, now: Time, error: SaError) {
-        let failures = self.life.failures().saturating_add(1);
+        let failures = self.state.failures().saturating_add(1);
         let until = now + self.pause_after(failures);
-        if let Life::Up { failures: known, rejoin, .. } = &mut self.life
+        if let InterfaceState::Up { failures: known, rejoin, .. } = &mut self.state
             && error.is_passing()
         {
             (*known, *rejoin) = (failures, Some(until));
@@ -295,10 +295,10 @@ impl Interface {
         }
         let binding = self.binding;
         if self.is_up() {
-            self.go_down(now, Life::NoPort);
+            self.go_down(now, InterfaceState::NoPort);
         }
         self.binding = binding;
-        self.live(now, Life::Paused { error, failures, until });
+        self.set_state(now, InterfaceState::Paused { error, failures, until });
     }
 
     /// How long to wait after so many failures in a row.
@@ -307,8 +307,8 @@ impl Interface {
         doubled.min(self.config.pause_max)
     }
 
-    pub(super) fn live_on(&mut self, now: Time) {
-        if self.life.due().is_some_and(|due| due <= now) && self.binding.is_some() {
+    pub(super) fn handle_state_timeout(&mut self, now: Time) {
+        if self.state.due().is_some_and(|due| due <= now) && self.binding.is_some() {
             self.join_broadcast(now);
         }
     }
@@ -322,19 +322,19 @@ impl Interface {
         let link = Link { pkey_index, qkey: record.q_key, lid, lmc, gid, mtu };
         if self.link().is_some_and(|known| *known != link) {
             // The group was made anew, otherwise.
-            self.go_down(now, Life::NoPort);
+            self.go_down(now, InterfaceState::NoPort);
             self.binding = Some(binding);
         }
         if room < least {
             let until = now + self.config.pause_max;
-            return self.live(now, Life::TooSmall { mtu: room, least, until });
+            return self.set_state(now, InterfaceState::TooSmall { mtu: room, least, until });
         }
         let comes_up = !self.is_up();
-        match &mut self.life {
-            Life::Up { failures, .. } => *failures = 0,
+        match &mut self.state {
+            InterfaceState::Up { failures, .. } => *failures = 0,
             _ => {
                 let link = Box::new(link);
-                self.live(now, Life::Up { link, failures: 0, rejoin: None });
+                self.set_state(now, InterfaceState::Up { link, failures: 0, rejoin: None });
             }
         }
         if comes_up {
@@ -353,15 +353,15 @@ impl Interface {
     /// The administrator has forgotten us, or is another one: what it refused or did not answer
     /// before counts no more.
     pub(super) fn renew(&mut self, now: Time) {
-        match &mut self.life {
+        match &mut self.state {
             // The client asks the new one by itself.
-            Life::Joining { failures, .. } => return *failures = 0,
-            Life::Paused { failures, .. } => {
+            InterfaceState::Joining { failures, .. } => return *failures = 0,
+            InterfaceState::Paused { failures, .. } => {
                 *failures = 0;
                 return self.join_broadcast(now);
             }
-            Life::TooSmall { .. } => return self.join_broadcast(now),
-            Life::Up { failures, .. } => *failures = 0,
+            InterfaceState::TooSmall { .. } => return self.join_broadcast(now),
+            InterfaceState::Up { failures, .. } => *failures = 0,
             _ => return,
         }
         self.join_broadcast(now);
