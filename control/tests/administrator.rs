@@ -2,7 +2,7 @@
 
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_control::sa::{
-    Answer, Membership, Question, RequestId, SaClient, SaConfig, SaDrop, SaError, SaEvent,
+    Membership, RequestId, SaClient, SaConfig, SaDrop, SaError, SaEvent, SaQuery, SaReply,
 };
 use pollux_fabric::sm::{Config, Residents};
 use pollux_fabric::subnet::{Datagram, Subnet};
@@ -35,7 +35,7 @@ struct World {
     /// Acknowledgements of reports are lost all the same.
     loses_acknowledgements: bool,
     notices: Vec<(usize, NoticeReport)>,
-    answers: Vec<(usize, RequestId, Result<Answer, SaError>)>,
+    answers: Vec<(usize, RequestId, Result<SaReply, SaError>)>,
     asked: u64,
     /// Segments that came to clients.
     segments: usize,
@@ -156,7 +156,7 @@ impl World {
     }
 
     /// Asks, and waits for the answer, of which there is one.
-    fn ask(&mut self, host: usize, question: Question) -> Result<Answer, SaError> {
+    fn ask(&mut self, host: usize, question: SaQuery) -> Result<SaReply, SaError> {
         self.asked += 1;
         let id = RequestId(self.asked);
         self.clients[host].ask(self.now, id, question).unwrap();
@@ -176,8 +176,8 @@ impl World {
 
     fn join_broadcast(&mut self, host: usize) -> McMemberRecord {
         let member = self.member(host, BROADCAST, JoinState::FULL_MEMBER);
-        match self.ask(host, Question::join(member)) {
-            Ok(Answer::Group(group)) => group,
+        match self.ask(host, SaQuery::join(member)) {
+            Ok(SaReply::Group(group)) => group,
             other => panic!("{other:?}"),
         }
     }
@@ -193,16 +193,16 @@ fn group(last: u8) -> Gid {
 fn a_path_is_found_and_what_is_not_there_has_its_error() {
     let mut world = World::new(1);
     let (sgid, dgid) = (world.gid(1), world.gid(3));
-    let answer = world.ask(1, Question::path(sgid, dgid, PKey::DEFAULT, 0));
-    let Ok(Answer::Path(path)) = answer else { panic!("{answer:?}") };
+    let answer = world.ask(1, SaQuery::path(sgid, dgid, PKey::DEFAULT, 0));
+    let Ok(SaReply::Path(path)) = answer else { panic!("{answer:?}") };
     assert_eq!((path.slid, path.dlid), (world.lid(1), world.lid(3)));
     assert_eq!((path.sgid, path.dgid, path.mtu), (sgid, dgid, Mtu::BYTES_4096));
-    let answer = world.ask(1, Question::paths(sgid, dgid, PKey::DEFAULT));
-    assert_eq!(answer, Ok(Answer::Paths(vec![path])), "there is one way");
+    let answer = world.ask(1, SaQuery::paths(sgid, dgid, PKey::DEFAULT));
+    assert_eq!(answer, Ok(SaReply::Paths(vec![path])), "there is one way");
     let nobody = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x999));
-    let answer = world.ask(1, Question::path(sgid, nobody, PKey::DEFAULT, 0));
+    let answer = world.ask(1, SaQuery::path(sgid, nobody, PKey::DEFAULT, 0));
     assert_eq!(answer, Err(SaError::InvalidGid));
-    let answer = world.ask(1, Question::path(sgid, dgid, PKey(0x8123), 0));
+    let answer = world.ask(1, SaQuery::path(sgid, dgid, PKey(0x8123), 0));
     assert_eq!(answer, Err(SaError::NoRecords));
 }
 
@@ -212,9 +212,9 @@ fn the_broadcast_group_is_joined_and_others_are_made_like_it() {
     let broadcast = world.join_broadcast(1);
     assert_eq!((broadcast.mlid, broadcast.q_key), (Lid(0xc000), QKey(0xb1b)));
     let member = world.member(1, group(9), JoinState::FULL_MEMBER);
-    assert_eq!(world.ask(1, Question::join(member)), Err(SaError::InsufficientComponents));
-    let answer = world.ask(1, Question::join_or_create(member, &broadcast));
-    let Ok(Answer::Group(made)) = answer else { panic!("{answer:?}") };
+    assert_eq!(world.ask(1, SaQuery::join(member)), Err(SaError::InsufficientComponents));
+    let answer = world.ask(1, SaQuery::join_or_create(member, &broadcast));
+    let Ok(SaReply::Group(made)) = answer else { panic!("{answer:?}") };
     assert_eq!(
         (made.mgid, made.q_key, made.join_state),
         (group(9), QKey(0xb1b), member.join_state)
@@ -222,24 +222,24 @@ fn the_broadcast_group_is_joined_and_others_are_made_like_it() {
     // Those who only send, in both ways that there are of it.
     for state in [JoinState::SEND_ONLY_FULL_MEMBER, JoinState::SEND_ONLY_NON_MEMBER] {
         let sender = world.member(2, group(9), state);
-        let answer = world.ask(2, Question::join_or_create(sender, &broadcast));
-        let Ok(Answer::Group(joined)) = answer else { panic!("{answer:?}") };
+        let answer = world.ask(2, SaQuery::join_or_create(sender, &broadcast));
+        let Ok(SaReply::Group(joined)) = answer else { panic!("{answer:?}") };
         assert!(joined.join_state.contains(state), "{joined:?}");
-        assert!(world.ask(2, Question::leave(sender)).is_ok());
+        assert!(world.ask(2, SaQuery::leave(sender)).is_ok());
     }
-    let answer = world.ask(2, Question::group(group(9)));
-    let Ok(Answer::Group(found)) = answer else { panic!("{answer:?}") };
+    let answer = world.ask(2, SaQuery::group(group(9)));
+    let Ok(SaReply::Group(found)) = answer else { panic!("{answer:?}") };
     assert_eq!(found.mlid, made.mlid);
-    assert!(world.ask(1, Question::leave(member)).is_ok());
-    assert_eq!(world.ask(2, Question::group(group(9))), Err(SaError::NoRecords));
+    assert!(world.ask(1, SaQuery::leave(member)).is_ok());
+    assert_eq!(world.ask(2, SaQuery::group(group(9))), Err(SaError::NoRecords));
 }
 
 #[test]
 fn groups_that_come_and_go_are_reported_once_though_acknowledgements_get_lost() {
     let mut world = World::new(3);
     for trap in [TrapNumber::MULTICAST_GROUP_CREATED, TrapNumber::MULTICAST_GROUP_DELETED] {
-        let answer = world.ask(2, Question::subscription(trap, true));
-        assert!(matches!(answer, Ok(Answer::Subscription(_))), "{answer:?}");
+        let answer = world.ask(2, SaQuery::subscription(trap, true));
+        assert!(matches!(answer, Ok(SaReply::Subscription(_))), "{answer:?}");
     }
     let broadcast = world.join_broadcast(1);
     let member = world.member(1, group(1), JoinState::FULL_MEMBER);
@@ -251,17 +251,17 @@ fn groups_that_come_and_go_are_reported_once_though_acknowledgements_get_lost() 
         };
         world.notices.iter().map(of).collect::<Vec<_>>()
     };
-    world.ask(1, Question::join_or_create(member, &broadcast)).unwrap();
+    world.ask(1, SaQuery::join_or_create(member, &broadcast)).unwrap();
     world.pass(Duration::from_secs(1));
     assert_eq!(told(&world), [66]);
     world.loses_acknowledgements = true;
-    world.ask(1, Question::leave(member)).unwrap();
+    world.ask(1, SaQuery::leave(member)).unwrap();
     world.pass(Duration::from_secs(5));
     assert_eq!(told(&world), [66, 67]);
     assert!(world.clients[2].drops().of(SaDrop::Repeated) > 0, "it came again");
     world.loses_acknowledgements = false;
-    world.ask(2, Question::subscription(TrapNumber::MULTICAST_GROUP_CREATED, false)).unwrap();
-    world.ask(1, Question::join_or_create(member, &broadcast)).unwrap();
+    world.ask(2, SaQuery::subscription(TrapNumber::MULTICAST_GROUP_CREATED, false)).unwrap();
+    world.ask(1, SaQuery::join_or_create(member, &broadcast)).unwrap();
     world.pass(Duration::from_secs(5));
     assert_eq!(told(&world), [66, 67]);
 }
@@ -283,21 +283,21 @@ fn services_are_announced_found_and_withdrawn() {
     let mut world = World::new(1);
     for host in 1..4 {
         let announced = service(&world, host, host as u64);
-        let answer = world.ask(host, Question::announce(announced));
-        assert!(matches!(answer, Ok(Answer::Service(_))), "{answer:?}");
+        let answer = world.ask(host, SaQuery::announce(announced));
+        assert!(matches!(answer, Ok(SaReply::Service(_))), "{answer:?}");
     }
-    let wanted = Question::services(ServiceId(0x1234), PKey::DEFAULT);
+    let wanted = SaQuery::services(ServiceId(0x1234), PKey::DEFAULT);
     let answer = world.ask(1, wanted);
-    let Ok(Answer::Services(found)) = answer else { panic!("{answer:?}") };
+    let Ok(SaReply::Services(found)) = answer else { panic!("{answer:?}") };
     let mut numbers: Vec<_> = found.iter().map(|service| service.data64[0]).collect();
     numbers.sort_unstable();
     assert_eq!(numbers, [1, 2, 3]);
     let forged = ServiceRecord { service_key: [8; 16], ..service(&world, 2, 2) };
-    assert_eq!(world.ask(1, Question::withdraw(forged)), Err(SaError::Denied));
+    assert_eq!(world.ask(1, SaQuery::withdraw(forged)), Err(SaError::Denied));
     let known = service(&world, 2, 2);
-    assert!(world.ask(2, Question::withdraw(known)).is_ok());
+    assert!(world.ask(2, SaQuery::withdraw(known)).is_ok());
     let answer = world.ask(1, wanted);
-    assert!(matches!(answer, Ok(Answer::Services(found)) if found.len() == 2));
+    assert!(matches!(answer, Ok(SaReply::Services(found)) if found.len() == 2));
 }
 
 #[test]
@@ -308,11 +308,11 @@ fn a_long_table_comes_whole_though_segments_and_acknowledgements_get_lost() {
         let broadcast = world.join_broadcast(1);
         for last in 0..GROUPS {
             let member = world.member(1, group(last), JoinState::FULL_MEMBER);
-            world.ask(1, Question::join_or_create(member, &broadcast)).unwrap();
+            world.ask(1, SaQuery::join_or_create(member, &broadcast)).unwrap();
         }
         world.lost = 50_000;
-        let answer = world.ask(3, Question::groups(PKey::DEFAULT));
-        let Ok(Answer::Groups(found)) = answer else { panic!("seed {seed}: {answer:?}") };
+        let answer = world.ask(3, SaQuery::groups(PKey::DEFAULT));
+        let Ok(SaReply::Groups(found)) = answer else { panic!("seed {seed}: {answer:?}") };
         // Two groups were there before, for broadcast of IPv4 and of IPv6.
         let ours = found.iter().filter(|found| found.mgid.0[14] == 1).count();
         assert_eq!(ours, usize::from(GROUPS), "seed {seed}");
@@ -325,8 +325,8 @@ fn what_the_administrator_can_do_is_known() {
     /// Members that only send can keep a group alive.
     const SEND_ONLY_FULL_MEMBER: u32 = 1 << 12;
     let mut world = World::new(1);
-    let answer = world.ask(1, Question::class_port_info());
-    let Ok(Answer::ClassPortInfo(info)) = answer else { panic!("{answer:?}") };
+    let answer = world.ask(1, SaQuery::class_port_info());
+    let Ok(SaReply::ClassPortInfo(info)) = answer else { panic!("{answer:?}") };
     assert_ne!(info.capability_mask2 & SEND_ONLY_FULL_MEMBER, 0);
 }
 
@@ -338,8 +338,8 @@ fn every_question_is_answered_in_bad_weather_or_ends() {
         world.lost = 200_000;
         for host in 1..4 {
             let (sgid, dgid) = (world.gid(host), world.gid(host % 3 + 1));
-            match world.ask(host, Question::path(sgid, dgid, PKey::DEFAULT, 0)) {
-                Ok(Answer::Path(path)) => {
+            match world.ask(host, SaQuery::path(sgid, dgid, PKey::DEFAULT, 0)) {
+                Ok(SaReply::Path(path)) => {
                     assert_eq!(path.dlid, world.lid(host % 3 + 1));
                     answered += 1;
                 }
@@ -358,11 +358,11 @@ fn questions_outlive_the_subnet_manager() {
     let at = world.hosts[0];
     world.managers.stop(&mut world.subnet, at);
     let id = RequestId(77);
-    let question = Question::path(sgid, dgid, PKey::DEFAULT, 0);
+    let question = SaQuery::path(sgid, dgid, PKey::DEFAULT, 0);
     world.clients[1].ask(world.now, id, question).unwrap();
     world.pass(Duration::from_secs(2));
     assert!(world.answers.is_empty());
-    assert_eq!(world.clients[1].questions(), (0, 1));
+    assert_eq!(world.clients[1].queries(), (0, 1));
     let second = world.hosts[2];
     world.managers.start(&mut world.subnet, second, Config::default());
     world.pass(Duration::from_secs(1));
@@ -371,20 +371,20 @@ fn questions_outlive_the_subnet_manager() {
     world.settle();
     let (host, known, result) = world.answers.pop().expect("an answer");
     assert_eq!((host, known), (1, id));
-    assert!(matches!(result, Ok(Answer::Path(path)) if path.dlid == world.lid(3)));
+    assert!(matches!(result, Ok(SaReply::Path(path)) if path.dlid == world.lid(3)));
 }
 
 #[test]
 fn without_an_administrator_questions_wait_and_can_be_taken_back() {
     let mut world = World::new(1);
     let (sgid, dgid) = (world.gid(1), world.gid(3));
-    let question = Question::path(sgid, dgid, PKey::DEFAULT, 0);
+    let question = SaQuery::path(sgid, dgid, PKey::DEFAULT, 0);
     world.clients[1].handle_sm_change(world.now, None);
     for id in 0..3 {
         world.clients[1].ask(world.now, RequestId(id), question).unwrap();
     }
     world.pass(Duration::from_secs(60));
-    assert_eq!((world.clients[1].questions(), world.answers.len()), ((3, 0), 0));
+    assert_eq!((world.clients[1].queries(), world.answers.len()), ((3, 0), 0));
     world.clients[1].cancel(world.now, RequestId(1));
     world.tell_clients();
     world.settle();
@@ -408,7 +408,7 @@ fn answers_of_strangers_are_not_believed() {
     let mut client = SaClient::new(SaConfig::default(), SeededRng::new(1));
     let [peer, stranger] = [1, 2].map(|lid| MadAddress::gsi(Lid(lid), 0, PKey::DEFAULT));
     client.handle_sm_change(Time::START, Some(peer));
-    client.ask(Time::START, RequestId(1), Question::class_port_info()).unwrap();
+    client.ask(Time::START, RequestId(1), SaQuery::class_port_info()).unwrap();
     let mut answer = SaMad::parse(&client.poll_transmit().unwrap().mad);
     answer.header.method = Method::GET_RESP;
     for (peer, is_believed) in [(stranger, false), (peer, true)] {
@@ -424,7 +424,7 @@ fn a_busy_administrator_is_asked_again() {
     let peer = MadAddress::gsi(Lid(1), 0, PKey::DEFAULT);
     let mut now = Time::START;
     client.handle_sm_change(now, Some(peer));
-    client.ask(now, RequestId(1), Question::class_port_info()).unwrap();
+    client.ask(now, RequestId(1), SaQuery::class_port_info()).unwrap();
     let mut asked = 0;
     let result = loop {
         while let Some(Envelope { mad, .. }) = client.poll_transmit() {

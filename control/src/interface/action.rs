@@ -168,7 +168,7 @@ pub enum Action {
         mgid: Gid,
     },
     /// A queue pair is to be made and brought to INIT, with receives at hand; then
-    /// [`ConnectionNews::Made`] or [`ConnectionNews::Failed`] is to be told.
+    /// [`QueuePairEvent::Made`] or [`QueuePairEvent::Failed`] is to be told.
     Connect {
         /// Whose it is to be.
         worker: Worker,
@@ -189,7 +189,7 @@ pub enum Action {
         /// or, in RTS, another path to go on by.
         attributes: Box<QpAttributes>,
     },
-    /// The queue pair is to go. [`ConnectionNews::Ended`] is told when its buffers are back.
+    /// The queue pair is to go. [`QueuePairEvent::Ended`] is told when its buffers are back.
     Disconnect {
         /// Which.
         connection: ConnectionKey,
@@ -198,7 +198,7 @@ pub enum Action {
 
 /// What became of a queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ConnectionNews {
+pub enum QueuePairEvent {
     /// It is made and in INIT.
     Made {
         /// Its number.

@@ -5,7 +5,7 @@
 //! what they have room for, and what is longer waits for a while: a complaint that the way is
 //! narrow would be believed for minutes.
 
-use super::{ConnectionKey, ConnectionNews, Interface, PeerKey, PortView, Worker};
+use super::{ConnectionKey, Interface, PeerKey, PortView, QueuePairEvent, Worker};
 use crate::cm::LocalPort;
 use crate::peer::{ConnectionRow, Pause, Place, Standing};
 use pollux_verbs::QpType;
@@ -41,25 +41,25 @@ impl Interface {
         }
     }
 
-    pub(super) fn hear_of_queue_pair(
+    pub(super) fn handle_queue_pair_event(
         &mut self,
         now: Time,
         key: ConnectionKey,
-        news: &ConnectionNews,
+        event: &QueuePairEvent,
     ) {
         let link = self.connections.peer_of(key);
         let key_of_peer = link.and_then(|link| self.peers.find(&link));
         let peer = key_of_peer.and_then(|peer| self.peers.all.get(&peer));
         let ips: Vec<_> = peer.into_iter().flat_map(|peer| peer.ips.iter().copied()).collect();
-        self.connections.handle_news(now, key, news);
-        if let (ConnectionNews::Failed | ConnectionNews::Migrated, Some(link)) = (news, link) {
+        self.connections.handle_news(now, key, event);
+        if let (QueuePairEvent::Failed | QueuePairEvent::Migrated, Some(link)) = (event, link) {
             self.doubt_path(now, link.gid);
         }
         for ip in ips {
-            match news {
-                ConnectionNews::Used { .. } => self.neighbors.handle_use(now, ip),
+            match event {
+                QueuePairEvent::Used { .. } => self.neighbors.handle_use(now, ip),
                 // Its address may be another one by now (RFC 4391 9.4).
-                ConnectionNews::Failed => self.neighbors.handle_suspicion(now, ip),
+                QueuePairEvent::Failed => self.neighbors.handle_suspicion(now, ip),
                 _ => {}
             }
         }

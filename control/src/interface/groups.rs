@@ -20,7 +20,7 @@ use super::{
 };
 use super::{Adjacency, Link};
 use crate::nd::ALL_ROUTERS;
-use crate::sa::{Answer, Question, SaError};
+use crate::sa::{SaError, SaQuery, SaReply};
 use pollux_verbs::time::Time;
 use pollux_verbs::{AddressVector, GlobalRoute};
 use pollux_wire::address::{Gid, Lid, Qpn};
@@ -203,10 +203,10 @@ impl Interface {
         now: Time,
         id: GroupId,
         as_full: bool,
-        result: Result<Answer, SaError>,
+        result: Result<SaReply, SaError>,
     ) {
         let error = match result {
-            Ok(Answer::Group(record)) => return self.group_joined(now, id, as_full, record),
+            Ok(SaReply::Group(record)) => return self.group_joined(now, id, as_full, record),
             Ok(_) => SaError::BadAnswer,
             Err(error) => error,
         };
@@ -354,8 +354,8 @@ impl Interface {
 
     fn leave_group(&mut self, now: Time, member: Option<(Gid, JoinState)>) {
         if let Some((mgid, how)) = member {
-            let question = Question::leave(self.member(mgid, how));
-            self.ask(now, Purpose::Leave(mgid), question);
+            let query = SaQuery::leave(self.member(mgid, how));
+            self.ask(now, Purpose::Leave(mgid), query);
         }
     }
 
@@ -382,13 +382,13 @@ impl Interface {
         }
         let mgid = group.mgid;
         let member = self.member(mgid, join_state(as_full));
-        let question = match as_full {
-            true => Question::join_or_create(member, &like),
-            false => Question::join(member),
+        let query = match as_full {
+            true => SaQuery::join_or_create(member, &like),
+            false => SaQuery::join(member),
         };
         let purpose = Purpose::Group { id, as_full };
         if !self.is_asked(purpose) {
-            self.ask(now, purpose, question);
+            self.ask(now, purpose, query);
         }
         self.set_way_of_group(id);
     }

@@ -24,28 +24,28 @@
 mod action;
 mod config;
 mod connect;
-mod facts;
 mod groups;
 mod inbound;
 mod lease;
 mod own;
 mod paths;
 mod peers;
-mod questions;
 mod requests;
 mod resolution;
 mod rows;
+mod sa_queries;
 mod size;
+mod snapshot;
 mod state;
 
 pub use action::{
-    Action, Adjacency, By, ConnectionKey, ConnectionNews, DatagramAdjacency, Delivery, From, Link,
-    Outgoing, PeerKey, PortView, Received, Worker,
+    Action, Adjacency, By, ConnectionKey, DatagramAdjacency, Delivery, From, Link, Outgoing,
+    PeerKey, PortView, QueuePairEvent, Received, Worker,
 };
 pub use config::{GroupTerms, InterfaceConfig};
-pub use facts::Facts;
 pub use lease::LeaseRow;
 pub use rows::{GroupRow, InterfaceRow, Load, PathRow, PeerRow};
+pub use snapshot::InterfaceSnapshot;
 pub use state::InterfaceState;
 
 use crate::address::{Addresses, NextHop, Routes};
@@ -72,8 +72,8 @@ use pollux_wire::ip::mgid::GroupId;
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::notice::TrapNumber;
 use pollux_wire::mad::{MadHeader, MgmtClass};
-use questions::{Purpose, Questions};
 use requests::Requests;
+use sa_queries::{Purpose, SaQueries};
 use state::PortBinding;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
@@ -106,7 +106,7 @@ reasons! {
         /// There is no address of ours to ask from.
         NoSource = "no_source",
         /// Too many questions to the subnet administrator wait.
-        QuestionsFull = "questions_full",
+        QueriesFull = "queries_full",
         /// An address of ours beyond what resolution has room for.
         AddressesFull = "addresses_full",
         /// Another node says that it has an address of ours.
@@ -146,7 +146,7 @@ pub struct Interface {
     state: InterfaceState,
     since: Time,
     sa: SaClient,
-    questions: Questions,
+    sa_queries: SaQueries,
     /// When to subscribe again to notices that the administrator did not want to give.
     subscriptions: BTreeMap<TrapNumber, Time>,
     addresses: Addresses,
@@ -198,7 +198,7 @@ impl Interface {
             state: InterfaceState::NoPort,
             since: now,
             sa: SaClient::new(config.sa, rng.split()),
-            questions: Questions::default(),
+            sa_queries: SaQueries::default(),
             subscriptions: BTreeMap::new(),
             addresses: Addresses::new(),
             routes: Routes::new(),
@@ -288,8 +288,8 @@ impl Interface {
     }
 
     /// What became of a connection's queue pair.
-    pub fn handle_connection(&mut self, now: Time, key: ConnectionKey, news: &ConnectionNews) {
-        self.hear_of_queue_pair(now, key, news);
+    pub fn handle_connection(&mut self, now: Time, key: ConnectionKey, event: &QueuePairEvent) {
+        self.handle_queue_pair_event(now, key, event);
         self.pump(now);
     }
 
@@ -398,7 +398,7 @@ impl Interface {
     /// Takes from each protocol what it has to say, and tells the others, until all are silent.
     fn pump(&mut self, now: Time) {
         loop {
-            let has_news = self.hear_administrator(now)
+            let has_news = self.handle_sa_events(now)
                 | self.hear_own(now)
                 | self.hear_resolution(now)
                 | self.hear_membership(now)

@@ -10,7 +10,7 @@
 //! peer: traffic by it is not seen here, so how long ago it was used here says nothing.
 
 use super::{Interface, InterfaceDrop, PeerKey, PendingPacket, Purpose};
-use crate::sa::{Answer, Question, SaError};
+use crate::sa::{SaError, SaQuery, SaReply};
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Qpn};
 use pollux_wire::mad::sa::PathRecord;
@@ -141,7 +141,7 @@ impl Interface {
         path.waiting.push_back((qpn, pending));
     }
 
-    pub(super) fn path_answered(&mut self, now: Time, gid: Gid, result: Result<Answer, SaError>) {
+    pub(super) fn path_answered(&mut self, now: Time, gid: Gid, result: Result<SaReply, SaError>) {
         let pause = |interface: &Self, failures| now + interface.pause_after(failures);
         let before = self.paths.get(gid).and_then(|path| path.failure);
         let failures = before.map_or(1, |before| before.failures.saturating_add(1));
@@ -152,7 +152,7 @@ impl Interface {
         path.is_asked = false;
         path.since = now;
         match result {
-            Ok(Answer::Path(record)) => {
+            Ok(SaReply::Path(record)) => {
                 (path.record, path.failure) = (Some(Box::new(record)), None);
             }
             other => {
@@ -180,14 +180,14 @@ impl Interface {
     pub(super) fn ask_paths(&mut self, now: Time, gid: Gid) {
         let sgid = self.binding.map_or(Gid::NONE, |binding| binding.gid);
         if !self.is_asked(Purpose::Paths(gid)) {
-            let question = Question::paths(sgid, gid, self.config.p_key.full());
-            self.ask(now, Purpose::Paths(gid), question);
+            let query = SaQuery::paths(sgid, gid, self.config.p_key.full());
+            self.ask(now, Purpose::Paths(gid), query);
         }
     }
 
-    pub(super) fn paths_answered(&mut self, now: Time, gid: Gid, result: Result<Answer, SaError>) {
+    pub(super) fn paths_answered(&mut self, now: Time, gid: Gid, result: Result<SaReply, SaError>) {
         let paths = match result {
-            Ok(Answer::Paths(paths)) => paths,
+            Ok(SaReply::Paths(paths)) => paths,
             _ => Vec::new(),
         };
         self.connections.handle_paths(now, gid, &paths);
@@ -234,11 +234,11 @@ impl Interface {
     }
 
     fn ask_path(&mut self, now: Time, gid: Gid) {
-        let question = self.path_question(gid);
+        let query = self.path_query(gid);
         let path = self.paths.all.get_mut(&gid);
         let Some(path) = path.filter(|path| !path.is_asked) else { return };
         path.is_asked = true;
-        self.ask(now, Purpose::Path(gid), question);
+        self.ask(now, Purpose::Path(gid), query);
     }
 
     /// Sees to it that one more path has room. `false` if it has none.

@@ -21,7 +21,7 @@
 
 use super::{Interface, InterfaceDrop, Purpose};
 use crate::mad::{Envelope, MadAddress};
-use crate::sa::{Answer, Question, SaError};
+use crate::sa::{SaError, SaQuery, SaReply};
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Lid};
 use pollux_wire::mad::cm::ipoib::Dialect;
@@ -124,8 +124,8 @@ impl Interface {
         let is_asked = self.paths.get(gid).is_some_and(|path| path.is_asked)
             || self.is_asked(Purpose::Requester(gid));
         if !is_asked {
-            let question = self.path_question(gid);
-            self.ask(now, Purpose::Requester(gid), question);
+            let query = self.path_query(gid);
+            self.ask(now, Purpose::Requester(gid), query);
         }
     }
 
@@ -133,10 +133,10 @@ impl Interface {
         &mut self,
         now: Time,
         gid: Gid,
-        result: Result<Answer, SaError>,
+        result: Result<SaReply, SaError>,
     ) {
         let record = match result {
-            Ok(Answer::Path(record)) => Some(record),
+            Ok(SaReply::Path(record)) => Some(record),
             _ => None,
         };
         self.verify_requests(now, gid, record.as_ref());
@@ -157,9 +157,9 @@ impl Interface {
     }
 
     /// The path to a port, as it is asked for.
-    pub(super) fn path_question(&self, gid: Gid) -> Question {
+    pub(super) fn path_query(&self, gid: Gid) -> SaQuery {
         let sgid = self.binding.map_or(Gid::NONE, |binding| binding.gid);
-        Question::path(sgid, gid, self.config.p_key.full(), self.traffic_class())
+        SaQuery::path(sgid, gid, self.config.p_key.full(), self.traffic_class())
     }
 
     /// Whether a path leads to where a datagram came from. The low bits of a LID choose among paths

@@ -99,7 +99,7 @@ pub struct Load {
     /// Connections as connection management has them, those in time-wait included.
     pub managed: usize,
     /// Questions to the administrator that wait, and that are under way.
-    pub questions: (usize, usize),
+    pub sa_queries: (usize, usize),
     /// Packets that wait for a neighbor, a path or a group.
     pub pending: usize,
 }
@@ -223,7 +223,7 @@ impl Interface {
             groups: self.groups.len(),
             connections,
             managed,
-            questions: self.sa.questions(),
+            sa_queries: self.sa.queries(),
             pending: of_neighbors + of_peers + of_groups + self.pending_for_paths(),
         }
     }

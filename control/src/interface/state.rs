@@ -18,7 +18,7 @@
 
 use super::groups::Group;
 use super::{Action, Interface, InterfaceDrop, Link, PortView, Purpose};
-use crate::sa::{Answer, Membership, Question, SaError};
+use crate::sa::{Membership, SaError, SaQuery, SaReply};
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Lid};
 use pollux_wire::ip::ipoib::ip_mtu;
@@ -201,10 +201,10 @@ impl Interface {
             joined.into_iter().map(|(mgid, how)| self.member(mgid, how)).collect();
         self.go_down(now, InterfaceState::Closed);
         for member in members {
-            self.ask(now, Purpose::Leave(member.mgid), Question::leave(member));
+            self.ask(now, Purpose::Leave(member.mgid), SaQuery::leave(member));
         }
         for trap in NOTICES.into_iter().filter(|_| has_port) {
-            self.ask(now, Purpose::Unsubscription(trap), Question::subscription(trap, false));
+            self.ask(now, Purpose::Unsubscription(trap), SaQuery::subscription(trap, false));
         }
     }
 
@@ -216,7 +216,7 @@ impl Interface {
         let was_up = self.is_up();
         self.set_state(now, state);
         self.binding = None;
-        for id in self.questions.clear() {
+        for id in self.sa_queries.clear() {
             self.sa.cancel(now, id);
         }
         self.requests.clear();
@@ -249,7 +249,7 @@ impl Interface {
             }
         }
         if !self.is_asked(Purpose::Broadcast) {
-            self.ask(now, Purpose::Broadcast, Question::join(member));
+            self.ask(now, Purpose::Broadcast, SaQuery::join(member));
         }
     }
 
@@ -257,12 +257,12 @@ impl Interface {
         let member = self.member(self.mgid(GroupId::Broadcast), JoinState::FULL_MEMBER);
         let failures = self.state.failures();
         self.set_state(now, InterfaceState::Joining { creates: true, failures });
-        self.ask(now, Purpose::Broadcast, Question::join_or_create(member, like));
+        self.ask(now, Purpose::Broadcast, SaQuery::join_or_create(member, like));
     }
 
-    pub(super) fn broadcast_answered(&mut self, now: Time, result: Result<Answer, SaError>) {
+    pub(super) fn broadcast_answered(&mut self, now: Time, result: Result<SaReply, SaError>) {
         let error = match result {
-            Ok(Answer::Group(record)) => return self.broadcast_joined(now, record),
+            Ok(SaReply::Group(record)) => return self.broadcast_joined(now, record),
             Ok(_) => SaError::BadAnswer,
             Err(error) => error,
         };
@@ -380,7 +380,7 @@ impl Interface {
         self.subscriptions.remove(&trap);
         let purpose = Purpose::Subscription(trap);
         if !self.is_asked(purpose) {
-            self.ask(now, purpose, Question::subscription(trap, true));
+            self.ask(now, purpose, SaQuery::subscription(trap, true));
         }
     }
 

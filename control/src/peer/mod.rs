@@ -48,7 +48,7 @@ pub use rows::ConnectionRow;
 
 use crate::cm::{Cm, CmDrop, CmEvent, ConnectionId, LocalPort, Role, Terms};
 use crate::drops::{Drops, reasons};
-use crate::interface::{Action, ConnectionKey, ConnectionNews, Worker};
+use crate::interface::{Action, ConnectionKey, QueuePairEvent, Worker};
 use crate::mad::{Envelope, MadAddress};
 use connection::{Cause, Connection, State};
 use lane::{Attempt, Lane};
@@ -244,12 +244,12 @@ impl Connections {
     }
 
     /// What became of a queue pair.
-    pub fn handle_news(&mut self, now: Time, key: ConnectionKey, news: &ConnectionNews) {
+    pub fn handle_news(&mut self, now: Time, key: ConnectionKey, news: &QueuePairEvent) {
         match *news {
-            ConnectionNews::Made { qpn } => self.made(now, key, qpn),
-            ConnectionNews::Failed => self.failed(now, key),
-            ConnectionNews::Used { received } => self.used(now, key, received),
-            ConnectionNews::DataCame => {
+            QueuePairEvent::Made { qpn } => self.made(now, key, qpn),
+            QueuePairEvent::Failed => self.failed(now, key),
+            QueuePairEvent::Used { received } => self.used(now, key, received),
+            QueuePairEvent::DataCame => {
                 self.used(now, key, true);
                 let waiting = self.all.get(&key).filter(|known| known.state == State::Accepted);
                 if let Some(id) = waiting.and_then(|known| known.id) {
@@ -257,9 +257,9 @@ impl Connections {
                     let _gone = self.cm.handle_data(now, id);
                 }
             }
-            ConnectionNews::Migrated => self.migrated(now, key),
-            ConnectionNews::AlternateRefused => self.alternate_refused(now, key),
-            ConnectionNews::Ended => self.ended(key),
+            QueuePairEvent::Migrated => self.migrated(now, key),
+            QueuePairEvent::AlternateRefused => self.alternate_refused(now, key),
+            QueuePairEvent::Ended => self.ended(key),
         }
         self.hear(now);
     }

@@ -36,7 +36,7 @@ fn whoever_refuses_one_service_id_is_asked_by_the_other_and_that_is_remembered()
         panic!()
     };
     pair.pass(Duration::from_secs(10));
-    pair.ours.handle_news(pair.now, connection, &ConnectionNews::Failed);
+    pair.ours.handle_news(pair.now, connection, &QueuePairEvent::Failed);
     pair.settle();
     pair.connect();
     assert_eq!(asked(&pair), [Dialect::Rfc, Dialect::Linux, Dialect::Linux]);
@@ -87,7 +87,7 @@ fn data_before_the_confirmation_opens_a_connection() {
     pair.settle();
     let (&key, _) = pair.queue_pairs.first_key_value().unwrap();
     assert_eq!(pair.mtu(), None);
-    pair.ours.handle_news(pair.now, key, &ConnectionNews::DataCame);
+    pair.ours.handle_news(pair.now, key, &QueuePairEvent::DataCame);
     assert_eq!(pair.mtu(), Some(65_520));
 }
 
@@ -335,7 +335,7 @@ fn probes_of(we_ask: bool, sends: bool, answers: bool) -> (usize, bool) {
     let before = pair.said.len();
     for _ in 0..60 {
         if sends {
-            pair.ours.handle_news(pair.now, key, &ConnectionNews::Used { received: false });
+            pair.ours.handle_news(pair.now, key, &QueuePairEvent::Used { received: false });
         }
         pair.pass(Duration::from_secs(1));
     }
@@ -403,7 +403,7 @@ impl Pair {
     fn accept_and_fail(&mut self) {
         self.accept(65_524, THEIRS.qpn);
         let row = self.ours.rows().find(|row| row.state == "open").expect("it is open");
-        self.ours.handle_news(self.now, row.connection, &ConnectionNews::Failed);
+        self.ours.handle_news(self.now, row.connection, &QueuePairEvent::Failed);
         self.settle();
     }
 }
@@ -489,9 +489,9 @@ fn a_request_costs_no_walk_over_all_connections() {
     assert_eq!(pair.ours.rows().filter(|row| row.state == "open").count(), 300);
     for (nth, key) in pair.queue_pairs.keys().copied().collect::<Vec<_>>().into_iter().enumerate() {
         match nth % 3 {
-            0 => pair.ours.handle_news(pair.now, key, &ConnectionNews::Failed),
+            0 => pair.ours.handle_news(pair.now, key, &QueuePairEvent::Failed),
             1 => pair.ours.end(pair.now, key, PeerDrop::Idle),
-            _ => pair.ours.handle_news(pair.now, key, &ConnectionNews::Ended),
+            _ => pair.ours.handle_news(pair.now, key, &QueuePairEvent::Ended),
         }
         pair.settle();
         pair.ours.all.check();

@@ -81,7 +81,7 @@ impl fmt::Display for SaError {
             Self::Redirected => "the subnet administrator wants to be asked elsewhere",
             Self::BadAnswer => "the subnet administrator's answer makes no sense",
             Self::NotSupported(status) => {
-                return write!(f, "the subnet administrator does not know this question: {status}");
+                return write!(f, "the subnet administrator does not know this query: {status}");
             }
             Self::Aborted(status) => {
                 return write!(f, "the subnet administrator's table ended early: {status}");

@@ -1,7 +1,7 @@
 //! The client of the subnet administrator: paths, groups, services, and notices (IBA 15).
 //!
-//! A caller puts a [`Question`] under an id of its own choice and hears of it by that id, once: an
-//! [`Answer`] or an [`SaError`]. As long as nobody says who the administrator is, questions wait;
+//! A caller puts a [`SaQuery`] under an id of its own choice and hears of it by that id, once: an
+//! [`SaReply`] or an [`SaError`]. As long as nobody says who the administrator is, questions wait;
 //! after a change of the subnet manager, all that were under way are put to the new one.
 //!
 //! What the administrator keeps for a port (memberships, subscriptions, services) is gone with a
@@ -9,10 +9,10 @@
 //! Notices that somebody subscribed to come as [`SaEvent::Notice`], acknowledged already.
 
 mod error;
-mod question;
+mod query;
 
 pub use error::SaError;
-pub use question::{Answer, Membership, Question};
+pub use query::{Membership, SaQuery, SaReply};
 
 use crate::drops::{Drops, reasons};
 use crate::mad::{
@@ -23,7 +23,7 @@ use pollux_verbs::time::Time;
 use pollux_wire::mad::notice::NoticeReport;
 use pollux_wire::mad::sa::SaMad;
 use pollux_wire::mad::{Method, MgmtClass};
-use question::{read_record, read_table};
+use query::{read_record, read_table};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -36,9 +36,9 @@ const RECENT_MAX: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaConfig {
     /// Questions under way at a time.
-    pub questions_under_way_max: usize,
+    pub queries_in_flight_max: usize,
     /// Questions that wait, and answers that wait to be polled.
-    pub questions_in_line_max: usize,
+    pub queries_queued_max: usize,
     /// Notices that wait to be polled.
     pub notices_max: usize,
     /// Bytes of a table.
@@ -50,8 +50,8 @@ pub struct SaConfig {
 impl Default for SaConfig {
     fn default() -> Self {
         Self {
-            questions_under_way_max: 16,
-            questions_in_line_max: 4096,
+            queries_in_flight_max: 16,
+            queries_queued_max: 4096,
             notices_max: 256,
             table_bytes_max: 4 << 20,
             // Some 13 seconds in all: Linux gives up after one to three and begins anew, which a
@@ -77,7 +77,7 @@ pub enum SaEvent {
         /// The caller's.
         id: RequestId,
         /// What came of it.
-        result: Result<Answer, SaError>,
+        result: Result<SaReply, SaError>,
     },
     /// The administrator reports what somebody here subscribed to.
     Notice(Box<NoticeReport>),
@@ -89,7 +89,7 @@ reasons! {
         /// Of another class, or a version of it that we do not speak.
         NotOurs = "not_ours",
         /// A question, which no client answers.
-        Question = "question",
+        Request = "request",
         /// A report or an answer by somebody who is not the administrator.
         Stranger = "stranger",
         /// A report that is about no notice.
@@ -103,7 +103,7 @@ reasons! {
 
 struct Asked {
     id: RequestId,
-    question: Question,
+    query: SaQuery,
 }
 
 /// The client of one port.
@@ -124,8 +124,8 @@ impl SaClient {
         Self {
             config,
             transactions: Transactions::new(
-                config.questions_under_way_max,
-                config.questions_in_line_max,
+                config.queries_in_flight_max,
+                config.queries_queued_max,
                 config.table_bytes_max,
                 rng,
             ),
@@ -151,10 +151,10 @@ impl SaClient {
     }
 
     /// Puts a question. Ids that are used twice are answered twice.
-    pub fn ask(&mut self, now: Time, id: RequestId, question: Question) -> Result<(), Full> {
-        let purpose = Asked { id, question };
+    pub fn ask(&mut self, now: Time, id: RequestId, query: SaQuery) -> Result<(), Full> {
+        let purpose = Asked { id, query };
         let retry_policy = self.config.retry_policy;
-        self.transactions.ask(now, Request { purpose, mad: question.0.emit(), retry_policy })
+        self.transactions.ask(now, Request { purpose, mad: query.0.emit(), retry_policy })
     }
 
     /// Takes a question back: nothing will be heard of it.
@@ -163,7 +163,7 @@ impl SaClient {
     }
 
     /// How many questions wait, and how many are under way.
-    pub fn questions(&self) -> (usize, usize) {
+    pub fn queries(&self) -> (usize, usize) {
         self.transactions.len()
     }
 
@@ -185,7 +185,7 @@ impl SaClient {
             method if method.is_response() => {
                 self.transactions.handle_answer(now, &envelope.mad);
             }
-            _ => self.count(SaDrop::Question),
+            _ => self.count(SaDrop::Request),
         }
     }
 
@@ -223,11 +223,11 @@ impl SaClient {
         if let Some(report) = self.notices.pop_front() {
             return Some(SaEvent::Notice(Box::new(report)));
         }
-        let (Asked { id, question }, outcome) = self.transactions.poll_event()?;
+        let (Asked { id, query }, outcome) = self.transactions.poll_event()?;
         let result = match outcome {
-            Outcome::Answered(mad) => read_record(&question, &SaMad::parse(&mad)),
+            Outcome::Answered(mad) => read_record(&query, &SaMad::parse(&mad)),
             Outcome::Table { bytes, attribute_offset } => {
-                read_table(&question, &bytes, attribute_offset)
+                read_table(&query, &bytes, attribute_offset)
             }
             Outcome::Aborted(status) => Err(SaError::Aborted(status)),
             Outcome::Busy => Err(SaError::Busy),
@@ -283,13 +283,13 @@ mod tests {
             client.handle_sm_change(now, Some(peer));
             let (mut asked, mut ended) = (0, 0);
             for (bytes, kind, is_well) in datagrams {
-                let question = match kind {
-                    0 => Question::path(Gid::NONE, Gid::NONE, PKey::DEFAULT, 0),
-                    1 => Question::groups(PKey::DEFAULT),
-                    2 => Question::group(Gid::NONE),
-                    _ => Question::class_port_info(),
+                let query = match kind {
+                    0 => SaQuery::path(Gid::NONE, Gid::NONE, PKey::DEFAULT, 0),
+                    1 => SaQuery::groups(PKey::DEFAULT),
+                    2 => SaQuery::group(Gid::NONE),
+                    _ => SaQuery::class_port_info(),
                 };
-                client.ask(now, RequestId(asked), question).unwrap();
+                client.ask(now, RequestId(asked), query).unwrap();
                 asked += 1;
                 let mut mad: [u8; MAD_LEN] = bytes.try_into().unwrap();
                 let method = if kind == 3 { Method::REPORT } else { Method::GET_RESP };

@@ -1,8 +1,8 @@
 //! What moves an interface's packets, as simple as can be, and strict about what it is told to do.
 
 use pollux_control::interface::{
-    Action, Adjacency, By, ConnectionKey, ConnectionNews, DatagramAdjacency, Link, Outgoing,
-    PeerKey, Worker,
+    Action, Adjacency, By, ConnectionKey, DatagramAdjacency, Link, Outgoing, PeerKey,
+    QueuePairEvent, Worker,
 };
 use pollux_verbs::{QpState, QpType, transition};
 use pollux_wire::address::{Gid, Lid, Qpn};
@@ -23,7 +23,7 @@ pub struct Mover {
     pub groups: BTreeMap<Gid, PeerKey>,
     pub connections: BTreeMap<ConnectionKey, QueuePair>,
     /// What control is still to be told.
-    pub news: Vec<(ConnectionKey, ConnectionNews)>,
+    pub news: Vec<(ConnectionKey, QueuePairEvent)>,
     /// Queue pairs made so far, by which the next has its number.
     pub made: u32,
     /// Queue pairs cannot be made.
@@ -100,7 +100,7 @@ impl Mover {
             }
             Action::Disconnect { connection } => {
                 if self.connections.remove(&connection).is_some() {
-                    self.news.push((connection, ConnectionNews::Ended));
+                    self.news.push((connection, QueuePairEvent::Ended));
                 }
             }
         }
@@ -125,7 +125,7 @@ impl Mover {
     fn connect(&mut self, worker: Worker, key: ConnectionKey, qp_type: QpType) {
         assert!(worker.0 <= self.hands, "{worker:?} is not there");
         if self.is_out_of_queue_pairs {
-            return self.news.push((key, ConnectionNews::Failed));
+            return self.news.push((key, QueuePairEvent::Failed));
         }
         self.made += 1;
         let qpn = Qpn(self.made);
@@ -140,14 +140,14 @@ impl Mover {
             rnr_retry: None,
         };
         self.connections.insert(key, queue_pair);
-        self.news.push((key, ConnectionNews::Made { qpn }));
+        self.news.push((key, QueuePairEvent::Made { qpn }));
     }
 
     /// The queue pair failed.
     pub fn fail(&mut self, key: ConnectionKey) {
         if let Some(qp) = self.connections.get_mut(&key) {
             qp.state = QpState::Err;
-            self.news.push((key, ConnectionNews::Failed));
+            self.news.push((key, QueuePairEvent::Failed));
         }
     }
 

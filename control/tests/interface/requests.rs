@@ -160,7 +160,7 @@ fn a_flood_of_requests_in_forged_names_costs_nobody_else_anything() {
         assert!(world.reaches(0, 2, &packet(v4(1), v4(3), &[1; 9000]), SECOND), "{seed}");
         assert!(world.reaches(3, 0, &packet(v4(4), v4(1), &[2; 9000]), SECOND), "{seed}");
         assert_eq!(dropped(&world, "request_unverified"), held);
-        assert_eq!(dropped(&world, "questions_full"), 0);
+        assert_eq!(dropped(&world, "queries_full"), 0);
         assert!(world.questions - asked <= held + 100, "{} questions", world.questions - asked);
         let after = connections(&world);
         assert!(after.contains(&before[0]) && after.len() == 3, "{after:?}");

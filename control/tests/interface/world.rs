@@ -2,8 +2,8 @@
 
 use crate::mover::{Mover, QueuePair};
 use pollux_control::interface::{
-    Adjacency, By, ConnectionKey, ConnectionNews, From, Interface, InterfaceConfig, Outgoing,
-    PortView, Received, Worker,
+    Adjacency, By, ConnectionKey, From, Interface, InterfaceConfig, Outgoing, PortView,
+    QueuePairEvent, Received, Worker,
 };
 use pollux_control::mad::{Envelope, MadAddress};
 use pollux_fabric::sm::{Config, Residents};
@@ -421,7 +421,7 @@ impl World {
             return;
         }
         assert_eq!(own.state, QpState::Rts, "a packet for what cannot send");
-        self.hosts[nth].mover.news.push((key, ConnectionNews::Used { received: false }));
+        self.hosts[nth].mover.news.push((key, QueuePairEvent::Used { received: false }));
         let ends = self.hosts.iter().enumerate().flat_map(|(to, host)| {
             host.mover.connections.iter().map(move |(key, qp)| (to, *key, *qp))
         });
@@ -438,7 +438,7 @@ impl World {
             return;
         };
         let Outgoing { ether_type, packet, .. } = outgoing;
-        self.hosts[to].mover.news.push((there, ConnectionNews::DataCame));
+        self.hosts[to].mover.news.push((there, QueuePairEvent::DataCame));
         let qkey = self.hosts[to].mover.link.map_or(QKey(0), |link| link.qkey);
         self.number += 1;
         let flying = Flying { to, ether_type, packet, from: From::Connection(there), qkey };

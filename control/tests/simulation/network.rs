@@ -6,7 +6,7 @@
 
 use crate::world::{World, node_of, owner_of};
 use pollux_control::interface::{
-    By, ConnectionKey, ConnectionNews, DatagramAdjacency, From, Outgoing, Received, Worker,
+    By, ConnectionKey, DatagramAdjacency, From, Outgoing, QueuePairEvent, Received, Worker,
 };
 use pollux_control::mad::Envelope;
 use pollux_fabric::subnet::Datagram;
@@ -195,7 +195,7 @@ impl World {
         }
         assert_eq!(own.state, QpState::Rts, "a packet for what cannot send");
         let (qp_type, life) = (own.qp_type, node.life);
-        node.mover.news.push((key, ConnectionNews::Used { received: false }));
+        node.mover.news.push((key, QueuePairEvent::Used { received: false }));
         let Outgoing { ether_type, packet, .. } = outgoing;
         let weather = self.weather;
         let message =
@@ -236,7 +236,7 @@ impl World {
         let is_reached = self.is_cabled(from) && self.is_cabled(to) && !self.busy.contains(&to);
         match end.map(|(there, _)| *there).filter(|_| is_reached) {
             Some(there) => {
-                self.nodes[to].mover.news.push((there, ConnectionNews::DataCame));
+                self.nodes[to].mover.news.push((there, QueuePairEvent::DataCame));
                 let from = From::Connection(there);
                 self.give(to, Received { ether_type, packet, from });
             }

@@ -239,7 +239,7 @@ fn holding(world: &mut World) -> Holding {
         assert!(host.has_sent(now), "host {nth}: something waits to be sent");
         let driver = host.node().driver();
         let load = host.node().control().expect("it is the lead's").load();
-        assert_eq!((load.pending, load.questions), (0, (0, 0)), "host {nth}: {load:?}");
+        assert_eq!((load.pending, load.sa_queries), (0, (0, 0)), "host {nth}: {load:?}");
         assert_eq!(driver.netdev().buffers_in_use(), 0, "host {nth}: buffers");
         assert_eq!(driver.undone().count(), 0, "host {nth}: what was refused");
         // One for datagrams and one for management.

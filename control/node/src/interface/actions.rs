@@ -10,7 +10,7 @@
 use super::losses::BACK_MAX;
 use super::port_driver::{Known, PortDriver};
 use pollux_control::interface::{
-    Action, Adjacency, ConnectionKey, ConnectionNews, DatagramAdjacency, Link, PeerKey,
+    Action, Adjacency, ConnectionKey, DatagramAdjacency, Link, PeerKey, QueuePairEvent,
 };
 use pollux_dataplane::neighbor::{Connected, Datagram, Route};
 use pollux_verbs::time::Time;
@@ -234,8 +234,8 @@ impl PortDriver {
     ) -> Result<(), VerbsError> {
         let made = self.make(key, qp_type, peer, pkey_index);
         let event = match &made {
-            Ok(qpn) => ConnectionNews::Made { qpn: *qpn },
-            Err(_) => ConnectionNews::Failed,
+            Ok(qpn) => QueuePairEvent::Made { qpn: *qpn },
+            Err(_) => QueuePairEvent::Failed,
         };
         self.connection_events.push((key, event));
         made.map(drop)
@@ -270,9 +270,9 @@ impl PortDriver {
         if done.is_err() {
             // Whoever refuses a second path goes on by its first.
             let is_second_path = attributes.state.is_none() && attributes.alternate_path.is_some();
-            let refused = ConnectionNews::AlternateRefused;
+            let refused = QueuePairEvent::AlternateRefused;
             self.connection_events
-                .push((key, if is_second_path { refused } else { ConnectionNews::Failed }));
+                .push((key, if is_second_path { refused } else { QueuePairEvent::Failed }));
         }
         done
     }

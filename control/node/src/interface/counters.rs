@@ -2,7 +2,7 @@
 //! connections that was by, which control wants to know.
 
 use super::port_driver::{Counts, PortDriver};
-use pollux_control::interface::{ConnectionKey, ConnectionNews};
+use pollux_control::interface::{ConnectionKey, QueuePairEvent};
 use pollux_dataplane::ipoib::{ConnectionUse, Traffic};
 use pollux_dataplane::reason::{PacketDrops, Refusals};
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ impl PortDriver {
         let used = uses.iter().map(|(key, after)| (*key, before(key), after));
         let used = used.filter(|(_, before, after)| before != *after);
         self.connection_events.extend(used.map(|(key, before, after)| {
-            (key, ConnectionNews::Used { received: before.received != after.received })
+            (key, QueuePairEvent::Used { received: before.received != after.received })
         }));
         self.uses = uses;
     }

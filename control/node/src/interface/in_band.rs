@@ -239,7 +239,7 @@ fn network_device(device: &str, port: u8) -> Option<u32> {
 mod tests {
     use super::*;
     use pollux_control::sa::{
-        Answer, Membership, Question, RequestId, SaClient, SaConfig, SaEvent,
+        Membership, RequestId, SaClient, SaConfig, SaEvent, SaQuery, SaReply,
     };
     use pollux_verbs::rng::SeededRng;
     use pollux_verbs::time::Time;
@@ -257,7 +257,7 @@ mod tests {
     }
 
     /// What the administrator's own client makes of the answer to a question.
-    fn ask(question: Question) -> Answer {
+    fn ask(question: SaQuery) -> SaReply {
         let (mut in_band, now) = (in_band(), Time::START);
         let mut client = SaClient::new(SaConfig::default(), SeededRng::new(1));
         client.handle_sm_change(now, Some(MadAddress::gsi(LID, 0, PKey::DEFAULT)));
@@ -273,17 +273,17 @@ mod tests {
 
     #[test]
     fn every_port_and_every_group_is_known() {
-        let Answer::Path(path) = ask(Question::path(OWN, PEER, PKey::DEFAULT, 0)) else { panic!() };
+        let SaReply::Path(path) = ask(SaQuery::path(OWN, PEER, PKey::DEFAULT, 0)) else { panic!() };
         assert_eq!((path.dgid, path.mtu, path.hop_limit), (PEER, MTU, HOP_LIMIT));
         let mgid = Gid([0xff; 16]);
         let join_state = JoinState::FULL_MEMBER;
         let member = Membership { mgid, port_gid: OWN, p_key: PKey::DEFAULT, join_state };
-        for question in [Question::join(member), Question::leave(member)] {
-            let Answer::Group(group) = ask(question) else { panic!() };
+        for question in [SaQuery::join(member), SaQuery::leave(member)] {
+            let SaReply::Group(group) = ask(question) else { panic!() };
             assert_eq!((group.mgid, group.mtu, group.join_state), (mgid, MTU, join_state));
         }
-        let all = Question::subscription(TrapNumber::MULTICAST_GROUP_CREATED, true);
-        assert!(matches!(ask(all), Answer::Subscription(_)));
+        let all = SaQuery::subscription(TrapNumber::MULTICAST_GROUP_CREATED, true);
+        assert!(matches!(ask(all), SaReply::Subscription(_)));
     }
 
     fn envelope(message: CmMessage, qpn: Qpn) -> Envelope {

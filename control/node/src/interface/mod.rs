@@ -201,7 +201,7 @@ impl Interface {
         if self.uses_due <= now {
             self.driver.report_uses();
             self.driver.retry(now);
-            self.workers.publish(|| self.control.facts());
+            self.workers.publish(|| self.control.snapshot());
             self.uses_due = now + USES_EVERY;
         }
         self.echoes.handle_timeout(now);
@@ -390,7 +390,7 @@ impl Interface {
         }
         if busy {
             self.driver.show_changes();
-            self.workers.publish(|| self.control.facts());
+            self.workers.publish(|| self.control.snapshot());
         }
         busy |= self.send_mads(now);
         while let Some(outgoing) = self.control.poll_frame() {

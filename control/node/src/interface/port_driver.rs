@@ -9,7 +9,7 @@ use super::handles::Handles;
 use crate::fabric::Embedded;
 use crate::port::{Management, PortAccess, PortResources};
 use pollux_control::interface::{
-    Action, By, ConnectionKey, ConnectionNews, From, Link, Outgoing as Frame, PeerKey, PortView,
+    Action, By, ConnectionKey, From, Link, Outgoing as Frame, PeerKey, PortView, QueuePairEvent,
 };
 use pollux_control::mad::Envelope;
 use pollux_control::peer::PeerConfig;
@@ -94,7 +94,7 @@ pub struct Arrived {
     /// By any other, whosever they are.
     pub packets: Vec<Received>,
     /// What became of connections.
-    pub connection_events: Vec<(ConnectionKey, ConnectionNews)>,
+    pub connection_events: Vec<(ConnectionKey, QueuePairEvent)>,
     /// Packets that control has to find a way for.
     pub punts: Vec<Vec<u8>>,
     /// Packets that are longer than their way takes, and how long that is.
@@ -167,7 +167,7 @@ pub struct PortDriver {
     pub(super) retired: Vec<Ah>,
     /// What the netdev is to be started with, if it is.
     pub(super) link: Option<Link>,
-    pub(super) connection_events: Vec<(ConnectionKey, ConnectionNews)>,
+    pub(super) connection_events: Vec<(ConnectionKey, QueuePairEvent)>,
     pub(super) punts: Vec<Vec<u8>>,
     pub(super) too_big: Vec<(Vec<u8>, u32)>,
     pub(super) waiting: VecDeque<Outgoing>,
@@ -406,10 +406,10 @@ impl PortDriver {
             self.check_loss(&event)?;
             match event {
                 AsyncEvent::ConnectionEstablished(qp) => {
-                    self.add_connection_event(qp, ConnectionNews::DataCame);
+                    self.add_connection_event(qp, QueuePairEvent::DataCame);
                 }
                 AsyncEvent::PathMigrated(qp) => {
-                    self.add_connection_event(qp, ConnectionNews::Migrated);
+                    self.add_connection_event(qp, QueuePairEvent::Migrated);
                 }
                 AsyncEvent::ClientReregister(port) if port == self.port => {
                     arrived.reregister = true;
@@ -431,7 +431,7 @@ impl PortDriver {
     }
 
     /// There is news of the connection with this queue pair, if there is one.
-    fn add_connection_event(&mut self, qp: Qp, event: ConnectionNews) {
+    fn add_connection_event(&mut self, qp: Qp, event: QueuePairEvent) {
         let key = self.netdev.connection_of(qp).and_then(|id| self.key(id));
         self.connection_events.extend(key.map(|key| (key, event)));
     }
@@ -447,7 +447,7 @@ impl PortDriver {
                 && self.awaiting_first_packet.remove(&id)
                 && let Some(key) = self.key(id)
             {
-                self.connection_events.push((key, ConnectionNews::DataCame));
+                self.connection_events.push((key, QueuePairEvent::DataCame));
             }
         }
     }
@@ -455,14 +455,14 @@ impl PortDriver {
     fn handle_netdev_event(&mut self, event: NetdevEvent) {
         let (connection, event) = match event {
             NetdevEvent::ConnectionFailed { connection, .. } => {
-                (connection, ConnectionNews::Failed)
+                (connection, QueuePairEvent::Failed)
             }
-            NetdevEvent::ConnectionEnded { connection, .. } => (connection, ConnectionNews::Ended),
+            NetdevEvent::ConnectionEnded { connection, .. } => (connection, QueuePairEvent::Ended),
             // It starts again once it is stopped, as long as it is to be started.
             NetdevEvent::DatagramsFailed { .. } => return,
         };
         let Some(key) = self.key(connection) else { return };
-        if matches!(event, ConnectionNews::Ended) {
+        if matches!(event, QueuePairEvent::Ended) {
             self.keys.remove(&connection);
             self.awaiting_first_packet.remove(&connection);
             self.connections.remove(&key);

@@ -15,7 +15,7 @@ use super::port_driver::{Arrived, DeviceError, PortDriver, Terms};
 use super::sockets::{LOOK_EVERY, Take, Used, WorkerPort};
 use super::worker_channel::{SecondaryEnd, WorkerCommand, WorkerEvent, channel};
 use super::{USES_EVERY, WorkerGroup};
-use pollux_control::interface::{Delivery, Facts, Worker};
+use pollux_control::interface::{Delivery, InterfaceSnapshot, Worker};
 use pollux_dataplane::ipoib::Received;
 use pollux_mem::snapshot::Publisher;
 use pollux_verbs::VerbsError;
@@ -34,7 +34,7 @@ pub struct SecondaryWorker {
     // It goes before the line, by which the primary worker knows that it has gone.
     driver: PortDriver,
     arrived: Arrived,
-    facts: Arc<Facts>,
+    facts: Arc<InterfaceSnapshot>,
     counters: Publisher<DriverCounters>,
     counters_due: Time,
     uses_due: Time,

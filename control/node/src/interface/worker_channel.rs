@@ -12,7 +12,7 @@
 //! Packets without a route are punted to the primary worker, which sends them. When a route of the
 //! secondary worker changes, packets that it sends by the new route may overtake punted ones.
 
-use pollux_control::interface::{Action, ConnectionKey, ConnectionNews, Facts, From};
+use pollux_control::interface::{Action, ConnectionKey, From, InterfaceSnapshot, QueuePairEvent};
 use pollux_mem::spsc::{self, Consumer, Producer};
 use pollux_verbs::VerbsError;
 use pollux_wire::ip::ipoib::EtherType;
@@ -35,13 +35,13 @@ pub(super) enum WorkerCommand {
     /// Carry out an action of control.
     Act(Action),
     /// Replace the state of the interface.
-    SetState(Arc<Facts>),
+    SetState(Arc<InterfaceSnapshot>),
 }
 
 /// A control message from a secondary worker.
 #[derive(Debug)]
 pub(super) enum WorkerEvent {
-    Connection(ConnectionKey, ConnectionNews),
+    Connection(ConnectionKey, QueuePairEvent),
     /// A packet to one of our addresses that no socket took, or one for control.
     Packet(EtherType, Vec<u8>, From),
     /// A packet to a port without a socket.
@@ -85,7 +85,7 @@ pub(super) struct PrimaryEnd {
 pub(super) struct SecondaryEnd {
     commands: Consumer<WorkerCommand>,
     events: Producer<WorkerEvent>,
-    waiting: VecDeque<(ConnectionKey, ConnectionNews)>,
+    waiting: VecDeque<(ConnectionKey, QueuePairEvent)>,
     done: u64,
     /// What was published last. Publishing the same again would only move the cache line.
     shown: Option<(bool, bool, u64)>,
@@ -222,7 +222,7 @@ impl SecondaryEnd {
     /// Sends events of connections. They reach control in order.
     pub(super) fn send_connection_events(
         &mut self,
-        events: impl Iterator<Item = (ConnectionKey, ConnectionNews)>,
+        events: impl Iterator<Item = (ConnectionKey, QueuePairEvent)>,
     ) {
         self.waiting.extend(events);
         while let Some((key, event)) = self.waiting.pop_front() {
@@ -300,7 +300,7 @@ mod tests {
         let count = 3 * COMMANDS_MAX as u64;
         for connection in (0..count).map(ConnectionKey) {
             primary.send(WorkerCommand::Act(Action::Disconnect { connection }));
-            secondary.send_connection_events([(connection, ConnectionNews::Ended)].into_iter());
+            secondary.send_connection_events([(connection, QueuePairEvent::Ended)].into_iter());
         }
         assert!(
             !secondary.send(WorkerEvent::Use(NOBODY)),
@@ -312,7 +312,7 @@ mod tests {
             commands.extend(secondary.poll().as_ref().map(key));
             secondary.send_connection_events(std::iter::empty());
             while let Some(event) = primary.poll() {
-                let WorkerEvent::Connection(key, ConnectionNews::Ended) = event else {
+                let WorkerEvent::Connection(key, QueuePairEvent::Ended) = event else {
                     panic!("{event:?}")
                 };
                 events.push(key);
@@ -347,7 +347,7 @@ mod tests {
         assert!(primary.check().is_ok());
         primary.send(WorkerCommand::SetState(Arc::default()));
         assert!(primary.check().unwrap_err().to_string().contains("not carry out its commands"));
-        let used = |_| (ConnectionKey(1), ConnectionNews::Used { received: true });
+        let used = |_| (ConnectionKey(1), QueuePairEvent::Used { received: true });
         secondary.send_connection_events((0..EVENTS_MAX + WAITING_MAX).map(used));
         assert!(!secondary.is_over());
         secondary.send_connection_events([used(0)].into_iter());

@@ -3,7 +3,7 @@
 
 use super::counters::DriverCounters;
 use super::worker_channel::{PrimaryEnd, WorkerCommand, WorkerEvent};
-use pollux_control::interface::{Action, ConnectionKey, Facts, Worker};
+use pollux_control::interface::{Action, ConnectionKey, InterfaceSnapshot, Worker};
 use pollux_mem::snapshot::Snapshot;
 use pollux_verbs::VerbsError;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ pub(super) struct WorkerGroup {
     secondaries: Vec<(PrimaryEnd, Snapshot<DriverCounters>)>,
     /// Whose connections are, if they are not the primary worker's.
     owners: BTreeMap<ConnectionKey, Worker>,
-    facts: Arc<Facts>,
+    facts: Arc<InterfaceSnapshot>,
 }
 
 impl WorkerGroup {
@@ -78,7 +78,7 @@ impl WorkerGroup {
     }
 
     /// Lets them know what they have to of the interface.
-    pub(super) fn publish(&mut self, facts: impl FnOnce() -> Facts) {
+    pub(super) fn publish(&mut self, facts: impl FnOnce() -> InterfaceSnapshot) {
         if self.is_empty() {
             return;
         }

@@ -124,7 +124,7 @@ fn a_good_connection_gets_a_second_path_and_after_migration_another() {
     assert_eq!(pair.shown(), ("loaded", 0));
 
     let key = pair.key();
-    pair.ours.handle_news(pair.now, key, &ConnectionNews::Migrated);
+    pair.ours.handle_news(pair.now, key, &QueuePairEvent::Migrated);
     assert_eq!(pair.shown(), ("none", 1));
     pair.pass(pause(0));
     assert!(pair.find_paths(&[way(0), way(1)]), "the first path may be good again");
@@ -165,7 +165,7 @@ fn whoever_takes_no_paths_is_left_alone() {
         if is_here {
             pair.answer(ApStatus::LOADED);
             let key = pair.key();
-            pair.ours.handle_news(pair.now, key, &ConnectionNews::AlternateRefused);
+            pair.ours.handle_news(pair.now, key, &QueuePairEvent::AlternateRefused);
         } else {
             pair.answer(ApStatus::NOT_SUPPORTED);
         }
@@ -228,7 +228,7 @@ fn what_a_peer_offers_is_taken_if_it_makes_sense() {
     assert_eq!(pair.loaded(), Some((Lid(0x21), 1)));
     assert_eq!(pair.shown(), ("loaded", 0));
     let key = pair.key();
-    pair.ours.handle_news(pair.now, key, &ConnectionNews::Migrated);
+    pair.ours.handle_news(pair.now, key, &QueuePairEvent::Migrated);
     assert_eq!(pair.shown(), ("none", 1));
     assert_eq!(pair.offer(id, lap(&back(1))), ApStatus::IS_CURRENT_PATH);
     assert_eq!(pair.offer(id, lap(&back(0))), ApStatus::LOADED);

@@ -98,7 +98,7 @@ impl Pair {
                     self.made += 1;
                     let qpn = Qpn(self.made);
                     self.queue_pairs.insert(connection, (qpn, QpState::Init));
-                    (connection, ConnectionNews::Made { qpn })
+                    (connection, QueuePairEvent::Made { qpn })
                 }
                 Action::Modify { connection, attributes } => {
                     let (_, state) = self.queue_pairs.get_mut(&connection).unwrap();
@@ -108,7 +108,7 @@ impl Pair {
                 }
                 Action::Disconnect { connection } => {
                     self.queue_pairs.remove(&connection);
-                    (connection, ConnectionNews::Ended)
+                    (connection, QueuePairEvent::Ended)
                 }
                 other => panic!("{other:?}"),
             };

@@ -1,23 +1,23 @@
-//! What whoever sends packets away from control has to know of the interface: its addresses, who is
-//! on the link, and how long a datagram may be. A value, so that it can be given to other threads.
+//! A read-only snapshot of an interface for worker threads: its addresses, the on-link prefixes and
+//! the datagram MTU.
 
 use super::Interface;
 use crate::address::{Address, is_broadcast, is_in, source_for};
 use std::net::IpAddr;
 
-/// An interface as it is now.
+/// A snapshot of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct InterfaceSnapshot {
     addresses: Vec<Address>,
-    /// Prefixes that neighbors have, with their lengths.
+    /// On-link prefixes, with their lengths.
     on_link: Vec<(IpAddr, u8)>,
     datagram_mtu: Option<u32>,
 }
 
 impl Interface {
-    /// What others have to know of it.
-    pub fn facts(&self) -> Facts {
-        Facts {
+    /// A copy of the state that workers need.
+    pub fn snapshot(&self) -> InterfaceSnapshot {
+        InterfaceSnapshot {
             addresses: self.addresses.iter().copied().collect(),
             on_link: self.routes.on_link().collect(),
             datagram_mtu: self.link().map(|link| link.mtu),
@@ -25,18 +25,21 @@ impl Interface {
     }
 }
 
-impl Facts {
-    /// Addresses that packets may be sent from.
+impl InterfaceSnapshot {
+    /// Addresses that packets may have as source.
     pub fn own(&self) -> impl Iterator<Item = IpAddr> {
-        self.addresses.iter().filter(|one| one.state.may_be_source()).map(|one| one.ip)
+        self.addresses
+            .iter()
+            .filter(|address| address.state.may_be_source())
+            .map(|address| address.ip)
     }
 
-    /// Which of them to send from (RFC 6724 5).
+    /// The source address for a destination (RFC 6724 5).
     pub fn source_for(&self, to: IpAddr) -> Option<IpAddr> {
         source_for(self.addresses.iter(), to)
     }
 
-    /// Whether a node with this address is a neighbor. Groups are none.
+    /// Whether a destination is a unicast address on the link.
     pub fn is_on_link(&self, to: IpAddr) -> bool {
         let is_for_many = match to {
             IpAddr::V4(ip) => ip.is_multicast() || is_broadcast(self.addresses.iter(), ip),
@@ -46,7 +49,7 @@ impl Facts {
         !is_for_many && (is_local || self.on_link.iter().any(|&prefix| is_in(to, prefix)))
     }
 
-    /// The longest IP packet of a datagram, once the interface is up.
+    /// The longest IP packet in a datagram, in bytes; `None` until the interface is up.
     pub fn datagram_mtu(&self) -> Option<u32> {
         self.datagram_mtu
     }

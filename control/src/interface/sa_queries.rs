@@ -1,14 +1,14 @@
-//! Questions to the subnet administrator: what each is for, and who hears of the answer.
+//! SA queries: the purpose of each outstanding query, and who handles its reply.
 
 use super::{Interface, InterfaceDrop};
-use crate::sa::{Answer, Question, RequestId, SaError, SaEvent};
+use crate::sa::{RequestId, SaError, SaEvent, SaQuery, SaReply};
 use pollux_verbs::time::Time;
 use pollux_wire::address::Gid;
 use pollux_wire::ip::mgid::GroupId;
 use pollux_wire::mad::notice::TrapNumber;
 use std::collections::{BTreeMap, VecDeque};
 
-/// What a question is for.
+/// The purpose of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Purpose {
     Broadcast,
@@ -19,24 +19,24 @@ pub(super) enum Purpose {
     Leave(Gid),
     Path(Gid),
     Paths(Gid),
-    /// The path to a port that asks for a connection, by which it is told from others.
+    /// The path to a port that sent a REQ, which proves where the port is.
     Requester(Gid),
     Subscription(TrapNumber),
     Unsubscription(TrapNumber),
 }
 
-/// Questions without an answer.
+/// Outstanding queries.
 #[derive(Default)]
-pub(super) struct Questions {
+pub(super) struct SaQueries {
     by_id: BTreeMap<RequestId, Purpose>,
-    /// How many there are for each purpose.
+    /// Outstanding queries of each purpose.
     purposes: BTreeMap<Purpose, usize>,
     asked: u64,
-    /// Questions that had no room, which is as good as an answer.
+    /// Queries that the client refused because its queue is full. Handled as replies.
     refused: VecDeque<Purpose>,
 }
 
-impl Questions {
+impl SaQueries {
     fn insert(&mut self, id: RequestId, purpose: Purpose) {
         self.by_id.insert(id, purpose);
         *self.purposes.entry(purpose).or_default() += 1;
@@ -53,7 +53,7 @@ impl Questions {
         Some(purpose)
     }
 
-    /// Takes all back; their ids.
+    /// Removes all queries and returns their IDs.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = RequestId> + use<> {
         self.purposes.clear();
         std::mem::take(&mut self.by_id).into_keys()
@@ -61,7 +61,7 @@ impl Questions {
 }
 
 impl Interface {
-    pub(super) fn hear_administrator(&mut self, now: Time) -> bool {
+    pub(super) fn handle_sa_events(&mut self, now: Time) -> bool {
         let mut has_news = false;
         while let Some(event) = self.sa.poll_event() {
             has_news = true;
@@ -72,18 +72,18 @@ impl Interface {
                 }
                 SaEvent::Answered { id, result } => (id, result),
             };
-            if let Some(purpose) = self.questions.remove(id) {
+            if let Some(purpose) = self.sa_queries.remove(id) {
                 self.answered(now, purpose, result);
             }
         }
-        while let Some(purpose) = self.questions.refused.pop_front() {
+        while let Some(purpose) = self.sa_queries.refused.pop_front() {
             has_news = true;
             self.answered(now, purpose, Err(SaError::NoResources));
         }
         has_news
     }
 
-    fn answered(&mut self, now: Time, purpose: Purpose, result: Result<Answer, SaError>) {
+    fn answered(&mut self, now: Time, purpose: Purpose, result: Result<SaReply, SaError>) {
         match purpose {
             Purpose::Broadcast => self.broadcast_answered(now, result),
             Purpose::Group { id, as_full } => self.group_answered(now, id, as_full, result),
@@ -96,20 +96,20 @@ impl Interface {
         }
     }
 
-    /// Asks the administrator. One question for one purpose at a time.
-    pub(super) fn ask(&mut self, now: Time, purpose: Purpose, question: Question) {
-        self.questions.asked += 1;
-        let id = RequestId(self.questions.asked);
-        match self.sa.ask(now, id, question) {
-            Ok(()) => self.questions.insert(id, purpose),
+    /// Sends an SA query. There is one query for one purpose at a time.
+    pub(super) fn ask(&mut self, now: Time, purpose: Purpose, query: SaQuery) {
+        self.sa_queries.asked += 1;
+        let id = RequestId(self.sa_queries.asked);
+        match self.sa.ask(now, id, query) {
+            Ok(()) => self.sa_queries.insert(id, purpose),
             Err(_) => {
-                self.drops.count(InterfaceDrop::QuestionsFull);
-                self.questions.refused.push_back(purpose);
+                self.drops.count(InterfaceDrop::QueriesFull);
+                self.sa_queries.refused.push_back(purpose);
             }
         }
     }
 
     pub(super) fn is_asked(&self, purpose: Purpose) -> bool {
-        self.questions.purposes.contains_key(&purpose)
+        self.sa_queries.purposes.contains_key(&purpose)
     }
 }

@@ -13,9 +13,9 @@ use pollux_wire::mad::service_id::ServiceId;
 use pollux_wire::mad::{Attribute, MadStatus, Method};
 use pollux_wire::units::TimeCode;
 
-/// A question that can be put to the administrator.
+/// A query to the subnet administrator (SA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Question(pub(super) SaMad);
+pub struct SaQuery(pub(super) SaMad);
 
 /// Who takes part in which group, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Membership {
 
 /// What the administrator answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum SaReply {
     /// A path; where to is what was asked.
     Path(PathRecord),
     /// All paths there are.
@@ -65,7 +65,7 @@ const EVERY_COMPONENT: ServiceRecordMask = SERVICE
     .with(ServiceRecordMask::DATA32)
     .with(ServiceRecordMask::DATA64);
 
-impl Question {
+impl SaQuery {
     fn new<R: Record>(method: Method, mask: R::Mask, record: R) -> Self {
         Self(SaMad::new(method, 0, mask, record))
     }
@@ -177,35 +177,35 @@ impl Membership {
     }
 }
 
-/// What the record in an answer says, if it answers the question at all.
-pub(super) fn read_record(question: &Question, answer: &SaMad) -> Result<Answer, SaError> {
+/// The record of a reply, if the reply matches the query.
+pub(super) fn read_record(query: &SaQuery, answer: &SaMad) -> Result<SaReply, SaError> {
     if answer.header.status != MadStatus::OK {
         return Err(SaError::of_status(answer.header.status));
     }
-    match question.0.header.attribute_id {
-        PathRecord::ID => read_path(question, answer).map(Answer::Path),
-        McMemberRecord::ID => read_group(question, answer).map(Answer::Group),
-        InformInfo::ID => record(answer).map(Answer::Subscription),
-        ServiceRecord::ID => record(answer).map(Answer::Service),
-        ClassPortInfo::ID => record(answer).map(Answer::ClassPortInfo),
+    match query.0.header.attribute_id {
+        PathRecord::ID => read_path(query, answer).map(SaReply::Path),
+        McMemberRecord::ID => read_group(query, answer).map(SaReply::Group),
+        InformInfo::ID => record(answer).map(SaReply::Subscription),
+        ServiceRecord::ID => record(answer).map(SaReply::Service),
+        ClassPortInfo::ID => record(answer).map(SaReply::ClassPortInfo),
         _ => Err(SaError::BadAnswer),
     }
 }
 
 /// What the records in a table say.
 pub(super) fn read_table(
-    question: &Question,
+    query: &SaQuery,
     table: &[u8],
     attribute_offset: u16,
-) -> Result<Answer, SaError> {
+) -> Result<SaReply, SaError> {
     fn all<R: Record>(table: &[u8], attribute_offset: u16) -> Result<Vec<R>, SaError> {
         let rows = records(table, attribute_offset).map_err(|_| SaError::BadAnswer)?;
         Ok(rows.collect())
     }
-    match question.0.header.attribute_id {
-        PathRecord::ID => all(table, attribute_offset).map(Answer::Paths),
-        McMemberRecord::ID => all(table, attribute_offset).map(Answer::Groups),
-        ServiceRecord::ID => all(table, attribute_offset).map(Answer::Services),
+    match query.0.header.attribute_id {
+        PathRecord::ID => all(table, attribute_offset).map(SaReply::Paths),
+        McMemberRecord::ID => all(table, attribute_offset).map(SaReply::Groups),
+        ServiceRecord::ID => all(table, attribute_offset).map(SaReply::Services),
         _ => Err(SaError::BadAnswer),
     }
 }
@@ -215,8 +215,8 @@ fn record<R: Record>(answer: &SaMad) -> Result<R, SaError> {
 }
 
 /// The path is to whom we asked for, whatever the administrator calls it.
-fn read_path(question: &Question, answer: &SaMad) -> Result<PathRecord, SaError> {
-    let asked: PathRecord = record(&question.0)?;
+fn read_path(query: &SaQuery, answer: &SaMad) -> Result<PathRecord, SaError> {
+    let asked: PathRecord = record(&query.0)?;
     let path: PathRecord = record(answer)?;
     if !path.dlid.is_unicast() || path.mtu.bytes().is_none() {
         return Err(SaError::BadAnswer);
@@ -224,10 +224,10 @@ fn read_path(question: &Question, answer: &SaMad) -> Result<PathRecord, SaError>
     Ok(PathRecord { dgid: asked.dgid, sgid: asked.sgid, ..path })
 }
 
-fn read_group(question: &Question, answer: &SaMad) -> Result<McMemberRecord, SaError> {
-    let asked: McMemberRecord = record(&question.0)?;
+fn read_group(query: &SaQuery, answer: &SaMad) -> Result<McMemberRecord, SaError> {
+    let asked: McMemberRecord = record(&query.0)?;
     let group: McMemberRecord = record(answer)?;
-    let is_left = question.0.header.method == Method::DELETE;
+    let is_left = query.0.header.method == Method::DELETE;
     if group.mgid != asked.mgid || !is_left && !group.mlid.is_multicast() {
         return Err(SaError::BadAnswer);
     }
