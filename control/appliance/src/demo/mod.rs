@@ -234,7 +234,7 @@ fn serve(
 
 fn up(fabric: &Embedded, mode: Mode, host: u8) -> Done<Interface> {
     let setup = Node::open(&fabric.port(&format!("host{host}")))?.interface("ib0");
-    let setup = setup.address(&format!("{}/24", address(host))).mode(mode).patience(PATIENCE);
+    let setup = setup.address(&format!("{}/24", address(host))).mode(mode).timeout(PATIENCE);
     Ok(setup.up()?)
 }
 
