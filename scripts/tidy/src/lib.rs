@@ -10,7 +10,8 @@
 //! 2. [`rust`]: a line of Rust, its code told apart from comments and literals;
 //! 3. [`text`], [`source`], [`manifest`], [`modules`], [`layouts`], [`limits`]: the rules;
 //! 4. [`ledger`]: the requirements, the tests that claim them, and the report;
-//! 5. [`mutants`]: whether those tests notice when a rule is broken.
+//! 5. [`mutants`]: whether those tests notice when a rule is broken;
+//! 6. [`sample`]: whether tests notice a change anywhere.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -22,6 +23,7 @@ pub mod manifest;
 pub mod modules;
 pub mod mutants;
 pub mod rust;
+pub mod sample;
 pub mod source;
 pub mod text;
 pub mod tree;

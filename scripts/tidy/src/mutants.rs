@@ -108,7 +108,7 @@ pub fn run(root: &Path, requirements: &[&str]) -> io::Result<Vec<Finding>> {
     }
     mutants.retain(|mutant| requirements.is_empty() || requirements.contains(&&*mutant.req));
     let bench = Bench { tree: &tree, at: root.join("target/mutants") };
-    bench.copy(root)?;
+    copy(root, &bench.at)?;
     let suites: BTreeMap<Vec<String>, BTreeSet<&str>> =
         mutants.iter().fold(BTreeMap::new(), |mut suites, mutant| {
             let names = suites.entry(bench.suite(&mutant.test_file)).or_default();
@@ -142,20 +142,6 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Brings the copy up to date. Files that are the same stay as they are, so that cargo need not
-    /// build them again.
-    fn copy(&self, root: &Path) -> io::Result<()> {
-        for path in tree::paths(root)? {
-            let Ok(bytes) = std::fs::read(root.join(&path)) else { continue };
-            let to = self.at.join(&path);
-            if std::fs::read(&to).ok().as_ref() != Some(&bytes) {
-                std::fs::create_dir_all(to.parent().unwrap_or(&self.at))?;
-                std::fs::write(to, bytes)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Which package and target of cargo's a file with tests belongs to.
     fn suite(&self, path: &str) -> Vec<String> {
         let (package, target) = match (path.split_once("/src/"), path.split_once("/tests/")) {
@@ -189,11 +175,7 @@ impl Bench<'_> {
     fn test(&self, suite: &[String], names: &BTreeSet<&str>) -> io::Result<Fate> {
         let mut cargo = Command::new("cargo");
         cargo.args(["test", "--quiet"]);
-        for package in ["pollux-control", "pollux-fabric"] {
-            for setting in ["debug=false", "opt-level=0"] {
-                cargo.args(["--config", &format!("profile.dev.package.{package}.{setting}")]);
-            }
-        }
+        cargo.args(quick_builds().flat_map(|setting| ["--config".into(), setting]));
         if suite.last().is_some_and(|target| target == "conformance") {
             cargo.env("POLLUX_SEEDS", "1");
         }
@@ -212,6 +194,34 @@ impl Bench<'_> {
             }
         })
     }
+}
+
+/// Brings a copy of the tree up to date. Files that are the same stay as they are, so that cargo
+/// need not build them again; files that the tree does not have any more go.
+pub(crate) fn copy(root: &Path, to: &Path) -> io::Result<()> {
+    let paths = tree::paths(root)?;
+    for path in &paths {
+        let Ok(bytes) = std::fs::read(root.join(path)) else { continue };
+        let to_path = to.join(path);
+        if std::fs::read(&to_path).ok().as_ref() != Some(&bytes) {
+            std::fs::create_dir_all(to_path.parent().unwrap_or(to))?;
+            std::fs::write(to_path, bytes)?;
+        }
+    }
+    for path in tree::paths(to)? {
+        if paths.binary_search(&path).is_err() {
+            std::fs::remove_file(to.join(path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Settings of cargo's by which changed crates are built quickly rather than well.
+pub(crate) fn quick_builds() -> impl Iterator<Item = String> {
+    ["pollux-control", "pollux-fabric"].into_iter().flat_map(|package| {
+        let setting = move |setting| format!("profile.dev.package.{package}.{setting}");
+        ["debug=false", "opt-level=0"].into_iter().map(setting)
+    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The rules and the ledger, applied to this tree.
 
 use pollux_tidy::ledger::Ledger;
-use pollux_tidy::{Finding, Tree, mutants, tidy, tree};
+use pollux_tidy::{Finding, Tree, mutants, sample, tidy, tree};
 
 fn this_tree() -> Tree {
     Tree::read(&tree::root()).expect("the tree can be read")
@@ -25,4 +25,9 @@ fn the_ledger_is_sound() {
 #[test]
 fn every_mutant_has_its_place_and_its_test() {
     assert_none(&mutants::read(&this_tree()).1);
+}
+
+#[test]
+fn every_listed_survivor_has_a_file_and_a_reason() {
+    assert_none(&sample::read(&this_tree()).1);
 }
