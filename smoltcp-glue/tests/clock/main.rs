@@ -34,7 +34,7 @@ struct Shared {
     /// Those who have not heard that yet: the server goes last.
     talkers: AtomicU64,
     /// Trouble has ended for good: from now on everything has to succeed.
-    is_calm: AtomicBool,
+    is_recovered: AtomicBool,
     whole: AtomicU64,
     broken: AtomicU64,
     echoed: AtomicU64,
@@ -157,7 +157,7 @@ fn stream(interface: &Interface, to: SocketAddr, stream: u64, len: usize) -> std
 fn talk(fabric: &Embedded, host: usize, shared: &Shared) {
     let mut rng = SeededRng::new(host as u64);
     let mut number = (host as u64) << 32;
-    let mut is_calm = false;
+    let mut is_recovered = false;
     while !shared.is_over() {
         let interface = open(fabric, host);
         add(&shared.opened);
@@ -168,7 +168,8 @@ fn talk(fabric: &Embedded, host: usize, shared: &Shared) {
                 break;
             }
             // What begins in the calm has to succeed.
-            let was_calm = std::mem::replace(&mut is_calm, shared.is_calm.load(Ordering::Relaxed));
+            let was_calm =
+                std::mem::replace(&mut is_recovered, shared.is_recovered.load(Ordering::Relaxed));
             number += 1;
             match rng.below(10) {
                 0..3 => {
@@ -258,7 +259,7 @@ fn threads_talk_through_trouble_and_memory_stays_what_it_was() {
         });
         // Interfaces look for each other anew.
         std::thread::sleep(TIMEOUT.min(time));
-        shared.is_calm.store(true, Ordering::Relaxed);
+        shared.is_recovered.store(true, Ordering::Relaxed);
         let before = shared.whole.load(Ordering::Relaxed);
         std::thread::sleep(time.min(10 * SECOND));
         assert!(shared.whole.load(Ordering::Relaxed) > before, "nobody talks any more");

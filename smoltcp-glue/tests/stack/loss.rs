@@ -63,7 +63,7 @@ fn a_connection_is_in_repair_until_nothing_was_lost_for_long() {
     let mut world = World::new(1, &config(65_520), Weather::default());
     let ids = world.connected(80, false);
     stream(&mut world, ids, 1_000_000);
-    assert!(!world.hosts[0].tcp_is_in_repair(ids[0]));
+    assert!(!world.hosts[0].tcp_is_in_loss_recovery(ids[0]));
     for _ in 0..2 {
         world.weather.lost = ALL;
         assert_eq!(world.hosts[0].tcp_send(ids[0], b"?"), Ok(Some(1)));
@@ -74,9 +74,9 @@ fn a_connection_is_in_repair_until_nothing_was_lost_for_long() {
             world.hosts[1].tcp_recv(ids[1], &mut buffer).expect("it is open").is_some()
         });
         stream(&mut world, ids, 1_000_000);
-        assert!(world.hosts[0].tcp_is_in_repair(ids[0]));
+        assert!(world.hosts[0].tcp_is_in_loss_recovery(ids[0]));
         let mut exchanges = 0;
-        while world.hosts[0].tcp_is_in_repair(ids[0]) {
+        while world.hosts[0].tcp_is_in_loss_recovery(ids[0]) {
             exchanges += 1;
             assert!(exchanges < 20_000, "it has been calm for long");
             stream(&mut world, ids, 1);
@@ -298,7 +298,7 @@ fn an_idle_connection_has_a_small_window_after_a_repair_too() {
     world.until("it is out of repair", MINUTE, |world| {
         stream(world, ids, 1);
         world.pass(Duration::from_millis(3));
-        !world.hosts[0].tcp_is_in_repair(ids[0])
+        !world.hosts[0].tcp_is_in_loss_recovery(ids[0])
     });
     world.pass(10 * MINUTE);
     assert_eq!(world.hosts[0].tcp_send(ids[0], &vec![7; bytes]), Ok(Some(bytes)));

@@ -18,7 +18,7 @@
 use super::bare::{Bare, set_acknowledgment, write_bare};
 use super::connection::Connection;
 use super::engine::{At, Engine};
-use super::repair::{is_after, is_opening};
+use super::loss_recovery::{is_after, is_opening};
 use crate::stack::outbox::Packet;
 use pollux_wire::ip::tcp::{TcpHeader, TcpSegment};
 use smoltcp::socket::tcp::State;
@@ -44,7 +44,7 @@ impl Connection {
             State::CloseWait | State::LastAck | State::Closing | State::TimeWait
         );
         let unread = self.shown().recv_queue() as u32 + u32::from(has_fin);
-        self.repair.read_to.wrapping_add(unread)
+        self.loss_recovery.read_to.wrapping_add(unread)
     }
 
     /// What becomes of a segment, when this is the first byte that is not acknowledged.
@@ -55,7 +55,7 @@ impl Connection {
             return self.acceptance_of_control(&header);
         }
         let acknowledged = header.acknowledgment_number;
-        let is_of_sent = !is_after(acknowledged, self.repair.sent_to);
+        let is_of_sent = !is_after(acknowledged, self.loss_recovery.sent_to);
         if is_of_sent && !is_after(first, acknowledged) {
             return Acceptance::Accept;
         }
@@ -75,7 +75,7 @@ impl Connection {
             // The SYN that it is the answer to, or the answer to its own.
             State::SynReceived if header.ack || offset == u32::MAX => Acceptance::Accept,
             // It has yet to answer the SYN before.
-            State::SynReceived if self.repair.sent_to == 0 => Acceptance::Drop,
+            State::SynReceived if self.loss_recovery.sent_to == 0 => Acceptance::Drop,
             _ => Acceptance::Challenge,
         }
     }
@@ -86,7 +86,7 @@ impl Connection {
         if !header.ack || is_opening(self.state()) {
             return Acceptance::Accept;
         }
-        if is_after(header.acknowledgment_number, self.repair.sent_to) {
+        if is_after(header.acknowledgment_number, self.loss_recovery.sent_to) {
             return Acceptance::Challenge;
         }
         if segment.payload().is_empty() && !header.fin {
@@ -103,14 +103,14 @@ impl Connection {
     pub(super) fn is_on_its_way(&self, sequence_number: u32) -> bool {
         // A SYN is before the first byte.
         let first = self.first().wrapping_sub(u32::from(is_opening(self.state())));
-        let sent = self.repair.sent_to.wrapping_sub(first);
+        let sent = self.loss_recovery.sent_to.wrapping_sub(first);
         sequence_number.wrapping_sub(first) < sent
     }
 
     /// Copies a packet, but with the newest acknowledgment and window that the peer has sent.
     pub(super) fn renew(&self, first: u32, bytes: &[u8], renewed: &mut Packet) {
         renewed.buffer(bytes.len()).copy_from_slice(bytes);
-        set_acknowledgment(renewed.bytes_mut(), first, self.repair.window());
+        set_acknowledgment(renewed.bytes_mut(), first, self.loss_recovery.window());
     }
 
     /// Writes a challenge ACK, as often as smoltcp does by itself (RFC 5961 7); says whether there
@@ -125,7 +125,7 @@ impl Connection {
         let beyond = if is_opening(self.state()) { 0 } else { FAR };
         let bare = Bare {
             sequence_number: self.receive_next().wrapping_sub(1),
-            acknowledgment_number: self.repair.sent_to.wrapping_add(beyond),
+            acknowledgment_number: self.loss_recovery.sent_to.wrapping_add(beyond),
             ..Bare::default()
         };
         let mut letter = Packet::default();

@@ -10,7 +10,7 @@
 use super::bare::set_sequence_number;
 use super::engine::{At, Engine, Written, beginning, seal};
 use super::listener::ListenerId;
-use super::repair::Repair;
+use super::loss_recovery::LossRecovery;
 use crate::stack::config::TcpConfig;
 use crate::stack::mtu::Mtus;
 use crate::stack::outbox::Packet;
@@ -99,7 +99,7 @@ pub struct Connection {
     /// When the peer was heard last, and how many probes were sent since.
     heard_at: Time,
     probes: u32,
-    pub(super) repair: Repair,
+    pub(super) loss_recovery: LossRecovery,
 }
 
 impl Connection {
@@ -135,7 +135,7 @@ impl Connection {
             keepalive: config.keepalive.map(|idle| idle.max(KEEPALIVE_MIN)),
             heard_at: Time::START,
             probes: 0,
-            repair: Repair::new(),
+            loss_recovery: LossRecovery::new(),
         }
     }
 
@@ -185,7 +185,7 @@ impl Connection {
     /// smoltcp's own timeout counts silence of any kind: it would end a connection that nobody
     /// uses, and one whose window is closed for longer than it takes from one probe to the next.
     pub(super) fn note_sent(&mut self, (now, served): (Time, Time), written: &Written) {
-        self.repair.note_written(now, written);
+        self.loss_recovery.note_written(now, written);
         let is_opening = matches!(self.state(), State::SynSent | State::SynReceived);
         if is_opening || self.shown().send_queue() > 0 {
             self.owed_since.get_or_insert(served);
@@ -280,7 +280,7 @@ impl Connection {
         if !self.challenge(at, engine, probe) {
             return Probe::Nothing;
         }
-        set_sequence_number(probe.bytes_mut(), self.repair.sent_to.wrapping_sub(1));
+        set_sequence_number(probe.bytes_mut(), self.loss_recovery.sent_to.wrapping_sub(1));
         match seal(probe.bytes_mut()) {
             Some(_) => Probe::Written,
             None => Probe::Nothing,
@@ -336,7 +336,7 @@ impl Connection {
         match self.socket().send_slice(bytes) {
             Ok(0) if !bytes.is_empty() => Ok(None),
             Ok(taken) => {
-                self.repair.note_given(taken);
+                self.loss_recovery.note_given(taken);
                 Ok(Some(taken))
             }
             Err(_) => Err(TcpError::ShutDown),
@@ -351,7 +351,7 @@ impl Connection {
         match (self.socket().recv_slice(buffer), self.end) {
             (Ok(0), None) if !buffer.is_empty() => Ok(None),
             (Ok(taken), _) => {
-                self.repair.note_read(taken);
+                self.loss_recovery.note_read(taken);
                 Ok(Some(taken))
             }
             // The peer has said all, and was heard to the end.

@@ -17,9 +17,9 @@ mod cookie;
 mod engine;
 mod isn;
 mod listener;
+mod loss_recovery;
 mod passive;
 mod recovery;
-mod repair;
 mod resend;
 mod scoreboard;
 mod served;
@@ -39,10 +39,10 @@ use super::{BindError, Counts, Lookup};
 use connection::Holder;
 use engine::{At, Engine};
 use isn::IsnSecret;
+use loss_recovery::is_after;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::tcp::TcpSegment;
-use repair::is_after;
 use served::Served;
 use smoltcp::iface::SocketSet;
 use smoltcp::socket::tcp::State;
@@ -303,7 +303,7 @@ impl Tcp {
         if connection.state() != State::TimeWait || !is_new {
             return None;
         }
-        let sent_to = connection.repair.sent_to;
+        let sent_to = connection.loss_recovery.sent_to;
         connection.socket().abort();
         connection.end.get_or_insert(TcpError::ShutDown);
         self.forget(id);

@@ -4,7 +4,7 @@ use super::bare::Bare;
 use super::connection::{Connection, Holder};
 use super::cookie::{Offer, good_until};
 use super::listener::ListenerId;
-use super::repair::is_after;
+use super::loss_recovery::is_after;
 use super::{Event, Tcp, TcpId, push};
 use crate::stack::Counts;
 use crate::stack::mtu::Mtus;

@@ -24,11 +24,11 @@ const MTU_SHORT: u32 = 2044;
 const LOST_OF_TRIAL: u32 = 3;
 const TRIAL: u32 = 16;
 /// So many in a row that arrive, and they are longer again.
-const CALM: u32 = 256;
+const LENGTHEN_AFTER: u32 = 256;
 /// So many arrive in a row after a loss, and a connection is out of its repair; or after a silence,
 /// which more often is of a peer that was busy.
-const CALM_AFTER_LOSS: u32 = 1 << 14;
-const CALM_AFTER_SILENCE: u32 = 1 << 11;
+const RECOVERED_AFTER_LOSS: u32 = 1 << 14;
+const RECOVERED_AFTER_TIMEOUT: u32 = 1 << 11;
 /// Segments that may be on their way whatever is lost: enough for three to overtake one.
 const SEGMENTS_MIN: usize = 4;
 /// How long a peer may keep an acknowledgment back of a single segment: longer than ours do; and at
@@ -60,7 +60,7 @@ struct Length {
     limit: u32,
     arrived: u32,
     lost: u32,
-    calm: u32,
+    without_loss: u32,
     /// Transmissions from this number on have the length that is on trial.
     since: u64,
 }
@@ -68,21 +68,21 @@ struct Length {
 impl Length {
     /// Some arrived, so many of these in full length, and some are lost.
     fn note(&mut self, (arrived, full): (u32, u32), lost: u32, next_number: u64) {
-        self.calm = if lost > 0 { 0 } else { self.calm + full };
+        self.without_loss = if lost > 0 { 0 } else { self.without_loss + full };
         (self.arrived, self.lost) = (self.arrived + arrived, self.lost + lost);
         if self.lost >= LOST_OF_TRIAL {
             self.shorten(next_number);
         } else if self.arrived + self.lost >= TRIAL {
             (self.arrived, self.lost) = (0, 0);
         }
-        if self.calm >= CALM {
-            (self.calm, self.limit) = (0, (self.limit * 2).min(MTU_MAX));
+        if self.without_loss >= LENGTHEN_AFTER {
+            (self.without_loss, self.limit) = (0, (self.limit * 2).min(MTU_MAX));
         }
     }
 
     fn shorten(&mut self, next_number: u64) {
         self.limit = (self.limit / 2).max(MTU_SHORT);
-        (self.arrived, self.lost, self.calm) = (0, 0, 0);
+        (self.arrived, self.lost, self.without_loss) = (0, 0, 0);
         self.since = next_number;
     }
 }
@@ -133,7 +133,7 @@ pub(super) struct Recovery {
     /// Bytes of a segment.
     segment: usize,
     /// Segments that are still to arrive before all is as if nothing had been lost.
-    to_calm: u32,
+    until_recovered: u32,
     /// Silences since anything arrived.
     silences: u32,
     /// Silences since it was last known how long an answer takes: one to what was sent again may be
@@ -166,7 +166,7 @@ impl Recovery {
         let mut recovery = Self {
             board,
             round_trip: RoundTrip { opening, ..RoundTrip::default() },
-            length: Length { limit: MTU_MAX, arrived: 0, lost: 0, calm: 0, since: 0 },
+            length: Length { limit: MTU_MAX, arrived: 0, lost: 0, without_loss: 0, since: 0 },
             window,
             threshold: usize::MAX,
             credit: 0,
@@ -174,7 +174,7 @@ impl Recovery {
             peer_window: usize::MAX,
             has_unsent: false,
             segment,
-            to_calm: CALM_AFTER_SILENCE,
+            until_recovered: RECOVERED_AFTER_TIMEOUT,
             silences: 0,
             backoff: 0,
             ack_delay: ACK_DELAY,
@@ -197,7 +197,7 @@ impl Recovery {
     /// It goes on with that, towards a peer that takes so much. Nothing has to become calm.
     pub(super) fn set_window(&mut self, window: Window, peer_window: usize) {
         (self.window, self.threshold) = (window.bytes, window.threshold);
-        (self.peer_window, self.to_calm) = (peer_window, 0);
+        (self.peer_window, self.until_recovered) = (peer_window, 0);
         self.set_segment(self.segment);
     }
 
@@ -238,7 +238,7 @@ impl Recovery {
             }
         }
         (self.silences, self.may_probe) = (0, false);
-        self.to_calm = self.to_calm.saturating_sub(arrivals.records);
+        self.until_recovered = self.until_recovered.saturating_sub(arrivals.records);
         self.backoff = self.backoff.min(BACKOFF_KEPT);
         // What is short says nothing of what long segments would meet.
         let full = arrivals.records.min((arrivals.bytes * 2 / self.segment.max(1)) as u32);
@@ -277,7 +277,7 @@ impl Recovery {
             self.reduce();
         }
         if losses.records > 0 {
-            self.to_calm = CALM_AFTER_LOSS;
+            self.until_recovered = RECOVERED_AFTER_LOSS;
             self.length.note((0, 0), losses.records, self.board.next_number());
         }
     }
@@ -312,8 +312,8 @@ impl Recovery {
     }
 
     /// Whether all has arrived, and for long nothing was lost.
-    pub(super) fn is_calm(&self) -> bool {
-        self.to_calm == 0 && self.board.outstanding() == 0
+    pub(super) fn is_recovered(&self) -> bool {
+        self.until_recovered == 0 && self.board.outstanding() == 0
     }
 
     /// When something is due.
@@ -331,7 +331,7 @@ impl Recovery {
         }
         self.silences += 1;
         self.may_probe = true;
-        self.to_calm = self.to_calm.max(CALM_AFTER_SILENCE);
+        self.until_recovered = self.until_recovered.max(RECOVERED_AFTER_TIMEOUT);
         if self.peer_window == 0 {
             // Only the first byte can ask for more.
             if self.board.outstanding() == 0 {
@@ -487,7 +487,7 @@ mod tests {
 
     #[test]
     fn segments_are_as_long_as_arrive() {
-        let mut length = Length { limit: MTU_MAX, arrived: 0, lost: 0, calm: 0, since: 0 };
+        let mut length = Length { limit: MTU_MAX, arrived: 0, lost: 0, without_loss: 0, since: 0 };
         // One in ten is not enough.
         for _ in 0..100 {
             length.note((9, 9), 1, 0);
@@ -497,11 +497,11 @@ mod tests {
             length.note((4, 4), 3, 7);
         }
         assert_eq!((length.limit, length.since), (MTU_SHORT, 7));
-        length.note((CALM, 0), 0, 9);
+        length.note((LENGTHEN_AFTER, 0), 0, 9);
         assert_eq!(length.limit, MTU_SHORT, "short ones say nothing");
-        length.note((CALM, CALM), 0, 9);
+        length.note((LENGTHEN_AFTER, LENGTHEN_AFTER), 0, 9);
         assert_eq!(length.limit, 2 * MTU_SHORT);
-        (0..9).for_each(|_| length.note((CALM, CALM), 0, 9));
+        (0..9).for_each(|_| length.note((LENGTHEN_AFTER, LENGTHEN_AFTER), 0, 9));
         assert_eq!(length.limit, MTU_MAX);
     }
 }

@@ -26,28 +26,28 @@ impl Connection {
         sink: &mut dyn PacketSink,
         draft: &mut Packet,
     ) -> Option<Written> {
-        if self.repair.window_kept.is_some() {
+        if self.loss_recovery.window_kept.is_some() {
             self.respect_window(at, engine);
         }
-        match self.repair.active {
+        match self.loss_recovery.active {
             None => engine.transmit(at, &mut self.sockets, sink),
-            Some(_) => self.transmit_repaired(at, engine, sink, draft),
+            Some(_) => self.transmit_in_recovery(at, engine, sink, draft),
         }
     }
 
     #[cold]
-    fn transmit_repaired(
+    fn transmit_in_recovery(
         &mut self,
         at: At,
         engine: &mut Engine,
         sink: &mut dyn PacketSink,
         draft: &mut Packet,
     ) -> Option<Written> {
-        let active = self.repair.active.as_mut()?;
+        let active = self.loss_recovery.active.as_mut()?;
         let (mut clock, mut drops) = (at, 0);
         let mut has_begun_again = active.paused.take().unwrap_or(false);
         if let Some(owed) = active.owed.take().filter(|owed| active.said != Some(*owed)) {
-            self.draft_bare(self.repair.sent_to, owed, false, draft)?;
+            self.draft_bare(self.loss_recovery.sent_to, owed, false, draft)?;
             return self.hand_over(sink, draft);
         }
         loop {
@@ -55,10 +55,10 @@ impl Connection {
             clock = at;
             match written {
                 Some(written) if self.lets_through(at, written, draft) => {
-                    let is_first = self.repair.active.as_ref()?.heard_to.is_none();
+                    let is_first = self.loss_recovery.active.as_ref()?.heard_to.is_none();
                     let written = self.hand_over(sink, draft)?;
                     if is_first {
-                        self.repair.note_written(at.now, &written);
+                        self.loss_recovery.note_written(at.now, &written);
                         self.tell_window(at, engine);
                     }
                     return Some(written);
@@ -66,12 +66,12 @@ impl Connection {
                 Some(_) => {
                     drops += 1;
                     if drops == DROPS_MAX {
-                        self.repair.active.as_mut()?.paused = Some(has_begun_again);
+                        self.loss_recovery.active.as_mut()?.paused = Some(has_begun_again);
                         return None;
                     }
                 }
                 None => {
-                    let active = self.repair.active.as_mut()?;
+                    let active = self.loss_recovery.active.as_mut()?;
                     if !active.recovery.has_lost() {
                         return None;
                     }
@@ -88,7 +88,7 @@ impl Connection {
 
     /// Whether it goes on with what smoltcp says again, and had no end yet.
     pub(super) fn is_paused(&self) -> bool {
-        self.repair.active.as_ref().is_some_and(|active| active.paused.is_some())
+        self.loss_recovery.active.as_ref().is_some_and(|active| active.paused.is_some())
     }
 
     /// Says a lost FIN again where smoltcp does not: of letters that say the same it takes every
@@ -100,9 +100,9 @@ impl Connection {
         draft: &mut Packet,
     ) -> Option<Written> {
         let is_closing = matches!(self.state(), State::FinWait1 | State::Closing | State::LastAck);
-        let (first, end) = (self.first(), self.repair.sent_to);
+        let (first, end) = (self.first(), self.loss_recovery.sent_to);
         let is_fin = is_closing && self.unacknowledged() == 0 && first.wrapping_add(1) == end;
-        let active = self.repair.active.as_mut().filter(|_| is_fin)?;
+        let active = self.loss_recovery.active.as_mut().filter(|_| is_fin)?;
         let said = active.said?;
         if active.recovery.judge(at.now, first, end) == Verdict::Drop {
             return None;
@@ -126,14 +126,14 @@ impl Connection {
     fn hand_over(&mut self, sink: &mut dyn PacketSink, draft: &mut Packet) -> Option<Written> {
         let written = seal(draft.bytes_mut())?;
         sink.buffer(draft.bytes().len()).copy_from_slice(draft.bytes());
-        self.repair.active.as_mut()?.say(&written);
+        self.loss_recovery.active.as_mut()?.say(&written);
         Some(written)
     }
 
     /// Whether a segment that smoltcp has written is to be sent, if only for what it acknowledges.
     fn lets_through(&mut self, at: At, written: Written, draft: &mut Packet) -> bool {
-        let sent_to = self.repair.sent_to;
-        let Some(active) = &mut self.repair.active else { return true };
+        let sent_to = self.loss_recovery.sent_to;
+        let Some(active) = &mut self.loss_recovery.active else { return true };
         if written.syn {
             return true;
         }

@@ -44,8 +44,8 @@ impl Connection {
     #[cold]
     pub(super) fn respect_window(&mut self, at: At, engine: &mut Engine) {
         let segment = self.segment(at.mtu);
-        let is_idle = !self.is_waiting() && at.now > self.repair.sent_at + IDLE;
-        let Some(window) = &mut self.repair.window_kept else { return };
+        let is_idle = !self.is_waiting() && at.now > self.loss_recovery.sent_at + IDLE;
+        let Some(window) = &mut self.loss_recovery.window_kept else { return };
         if is_idle {
             *window = window.after_idle(segment);
         }

@@ -27,7 +27,7 @@ const SILENCE: Duration = Duration::from_millis(10);
 const SILENCE_OF_SINGLE: Duration = Duration::from_millis(50);
 /// So many segments that nothing is said to at once, and acknowledgments are delayed again. A way
 /// that loses has fewer, and a sender there waits for each.
-const CALM: u32 = 1 << 14;
+const DELAYED_ACKS_AFTER: u32 = 1 << 14;
 /// Segments of a new connection that are acknowledged at once: its peer's window doubles four
 /// times until then.
 const QUICK_AT_FIRST: u32 = 16;
@@ -44,7 +44,7 @@ const HEADERS_V6: usize = 60;
 
 /// What a connection knows for its repair.
 #[derive(Debug, Default)]
-pub(super) struct Repair {
+pub(super) struct LossRecovery {
     /// The place after all that the application gave.
     given_to: u32,
     /// The place after all that was sent.
@@ -66,7 +66,7 @@ pub(super) struct Repair {
     /// Where things stood when they last moved, and when.
     moved: Option<(u32, u32, Time)>,
     /// Since the first loss.
-    pub(super) active: Option<Box<Active>>,
+    pub(super) active: Option<Box<ActiveRecovery>>,
     /// Since the end of the last repair.
     pub(super) window_kept: Option<Window>,
     /// When anything was sent last.
@@ -75,7 +75,7 @@ pub(super) struct Repair {
 
 /// What it knows besides once it is repaired.
 #[derive(Debug)]
-pub(super) struct Active {
+pub(super) struct ActiveRecovery {
     pub(super) recovery: Recovery,
     /// What was last acknowledged to the peer, and the window it was told.
     pub(super) said: Option<(u32, u16)>,
@@ -101,7 +101,7 @@ pub(super) const fn is_opening(state: State) -> bool {
     matches!(state, State::Listen | State::SynSent | State::SynReceived)
 }
 
-impl Repair {
+impl LossRecovery {
     pub(super) fn new() -> Self {
         Self { quick_for: QUICK_AT_FIRST, ..Self::default() }
     }
@@ -158,8 +158,8 @@ impl Repair {
 impl Stack {
     /// Whether a connection is in repair: it has lost something, or its peer was silent, not long
     /// ago. Each segment costs more then.
-    pub fn tcp_is_in_repair(&self, id: TcpId) -> bool {
-        self.tcp.get(id).is_some_and(|connection| connection.repair.active.is_some())
+    pub fn tcp_is_in_loss_recovery(&self, id: TcpId) -> bool {
+        self.tcp.get(id).is_some_and(|connection| connection.loss_recovery.active.is_some())
     }
 }
 
@@ -167,8 +167,8 @@ impl Connection {
     /// The first byte that the peer has not acknowledged.
     pub(super) fn first(&self) -> u32 {
         match self.state() {
-            State::FinWait2 | State::TimeWait | State::Closed => self.repair.sent_to,
-            _ => self.repair.given_to.wrapping_sub(self.unacknowledged() as u32),
+            State::FinWait2 | State::TimeWait | State::Closed => self.loss_recovery.sent_to,
+            _ => self.loss_recovery.given_to.wrapping_sub(self.unacknowledged() as u32),
         }
     }
 
@@ -176,37 +176,37 @@ impl Connection {
     /// was given, owes no acknowledgment of more than a segment (RFC 9293 3.8.6.3) and is not in
     /// repair. What it has to say of its window is said later, and then it is due.
     pub(super) fn has_something_to_say(&self) -> bool {
-        let repair = &self.repair;
-        let owes = repair.unanswered > usize::from(repair.mss.unwrap_or(MSS_DEFAULT));
-        let is_quiet = repair.given_to == repair.sent_to && !owes && repair.active.is_none();
+        let recovery = &self.loss_recovery;
+        let owes = recovery.unanswered > usize::from(recovery.mss.unwrap_or(MSS_DEFAULT));
+        let is_quiet = recovery.given_to == recovery.sent_to && !owes && recovery.active.is_none();
         !is_quiet || self.state() != State::Established
     }
 
     /// Whether something was sent that the peer may not have.
     pub(super) fn is_waiting(&self) -> bool {
-        !is_opening(self.state()) && is_after(self.repair.sent_to, self.first())
+        !is_opening(self.state()) && is_after(self.loss_recovery.sent_to, self.first())
     }
 
     /// Whether the peer closed its window, as far as we know.
     pub(super) const fn is_shut(&self) -> bool {
-        self.repair.window == 0
+        self.loss_recovery.window == 0
     }
 
     /// How far beyond its acknowledgment the peer takes something, as far as we know.
     pub(super) fn peer_window(&self) -> usize {
-        usize::from(self.repair.window) << self.repair.shift
+        usize::from(self.loss_recovery.window) << self.loss_recovery.shift
     }
 
     /// Bytes of a segment, of packets of this length.
     pub(super) fn segment(&self, mtu: u32) -> usize {
         let headers = if self.addresses().0.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
-        let theirs = self.repair.mss.unwrap_or(MSS_DEFAULT);
+        let theirs = self.loss_recovery.mss.unwrap_or(MSS_DEFAULT);
         (mtu as usize).saturating_sub(headers).clamp(usize::from(MSS_MIN), usize::from(theirs))
     }
 
     /// The longest packet for it, on a way that takes these.
     pub(super) fn mtu(&self, of_way: u32) -> u32 {
-        self.repair.active.as_ref().map_or(of_way, |active| active.recovery.mtu(of_way))
+        self.loss_recovery.active.as_ref().map_or(of_way, |active| active.recovery.mtu(of_way))
     }
 
     /// smoltcp has seen a segment of the peer's, which came in this state.
@@ -220,20 +220,20 @@ impl Connection {
         let header = segment.header();
         if is_opening(before) {
             self.note_opening(at.now, before, segment);
-        } else if self.repair.active.is_none()
+        } else if self.loss_recovery.active.is_none()
             && header.ack
             && header.acknowledgment_number == self.first()
         {
-            self.repair.window = header.window;
+            self.loss_recovery.window = header.window;
         }
         if !segment.payload().is_empty() {
-            let unanswered = self.repair.unanswered + segment.payload().len();
-            self.repair.unanswered = if answer.is_some() { 0 } else { unanswered };
+            let unanswered = self.loss_recovery.unanswered + segment.payload().len();
+            self.loss_recovery.unanswered = if answer.is_some() { 0 } else { unanswered };
             self.note_order(answer.is_some());
         }
         let has_options = header.data_offset > 5;
-        if !header.syn && (self.repair.active.is_some() || has_options) {
-            self.receive_repaired(at, segment, engine, answer);
+        if !header.syn && (self.loss_recovery.active.is_some() || has_options) {
+            self.receive_in_recovery(at, segment, engine, answer);
         }
     }
 
@@ -243,17 +243,17 @@ impl Connection {
         if state == before {
             return;
         }
-        let repair = &mut self.repair;
+        let recovery = &mut self.loss_recovery;
         if segment.header().syn {
-            repair.note_syn(segment);
+            recovery.note_syn(segment);
         } else {
-            repair.window = segment.header().window;
+            recovery.window = segment.header().window;
         }
         // Which of two is answered nobody knows (RFC 6298 3).
-        if let (1, since) = repair.syn
+        if let (1, since) = recovery.syn
             && !is_opening(state)
         {
-            repair.opening = Duration::from_nanos(now.nanos().saturating_sub(since.nanos()));
+            recovery.opening = Duration::from_nanos(now.nanos().saturating_sub(since.nanos()));
         }
     }
 
@@ -263,10 +263,10 @@ impl Connection {
             // Something is missing, or came twice: a sender that repairs needs every word. Also,
             // smoltcp would wait for as much as one of our longest segments, and they are shorter.
             self.socket().set_ack_delay(None);
-            self.repair.quick_for = CALM;
-        } else if self.repair.quick_for > 0 {
-            self.repair.quick_for -= 1;
-            if self.repair.quick_for == 0 {
+            self.loss_recovery.quick_for = DELAYED_ACKS_AFTER;
+        } else if self.loss_recovery.quick_for > 0 {
+            self.loss_recovery.quick_for -= 1;
+            if self.loss_recovery.quick_for == 0 {
                 self.socket().set_ack_delay(Some(ACK_DELAY));
             }
         }
@@ -274,7 +274,7 @@ impl Connection {
 
     /// The same of a connection that is repaired, or of a segment with options.
     #[cold]
-    fn receive_repaired(
+    fn receive_in_recovery(
         &mut self,
         at: At,
         segment: &TcpSegment<'_>,
@@ -296,21 +296,21 @@ impl Connection {
         });
         let blocks = blocks.iter().flat_map(|blocks| blocks.as_slice());
         let blocks = blocks.map(|block| (block.left_edge, block.right_edge));
-        let sent_to = self.repair.sent_to;
+        let sent_to = self.loss_recovery.sent_to;
         let is_news = |(left, right): (u32, u32)| {
             let [left, right] = [left, right].map(|edge| edge.wrapping_sub(first));
             left < right && right <= sent_to.wrapping_sub(first)
         };
-        if self.repair.active.is_none() {
+        if self.loss_recovery.active.is_none() {
             if !self.is_waiting() || !blocks.clone().any(is_news) {
                 return;
             }
-            self.begin(at, false);
+            self.begin_recovery(at, false);
         }
-        let peer_window = usize::from(header.window) << self.repair.shift;
+        let peer_window = usize::from(header.window) << self.loss_recovery.shift;
         let segment_bytes = self.segment(at.mtu);
-        let Some(active) = &mut self.repair.active else { return };
-        self.repair.window = header.window;
+        let Some(active) = &mut self.loss_recovery.active else { return };
+        self.loss_recovery.window = header.window;
         let payload = segment.payload().len() as u32 + u32::from(header.fin);
         let heard_to = header.sequence_number.wrapping_add(payload);
         if active.heard_to.is_none_or(|before| is_after(heard_to, before)) {
@@ -321,35 +321,35 @@ impl Connection {
         }
         active.recovery.set_segment(segment_bytes);
         active.recovery.heard(at.now, first, blocks, peer_window);
-        let is_calm = active.recovery.is_calm();
-        match is_calm && first == sent_to && self.state() == State::Established {
-            true => self.leave(at, engine),
+        let is_recovered = active.recovery.is_recovered();
+        match is_recovered && first == sent_to && self.state() == State::Established {
+            true => self.end_recovery(at, engine),
             false => self.tell_window(at, engine),
         }
     }
 
     /// Nothing was lost for long: smoltcp hears of the whole window, and goes on by itself.
-    fn leave(&mut self, at: At, engine: &mut Engine) {
-        self.write_letter(at, engine, self.repair.window);
-        let active = self.repair.active.as_ref();
+    fn end_recovery(&mut self, at: At, engine: &mut Engine) {
+        self.write_letter(at, engine, self.loss_recovery.window);
+        let active = self.loss_recovery.active.as_ref();
         if let Some(active) = active
             && active.owed.is_none()
             && active.paused.is_none()
         {
-            self.repair.window_kept = Some(active.recovery.window());
-            (self.repair.active, self.repair.moved) = (None, None);
+            self.loss_recovery.window_kept = Some(active.recovery.window());
+            (self.loss_recovery.active, self.loss_recovery.moved) = (None, None);
         }
     }
 
     /// From now on it is repaired.
-    fn begin(&mut self, at: At, is_silent: bool) {
+    fn begin_recovery(&mut self, at: At, is_silent: bool) {
         self.socket().set_congestion_control(CongestionControl::None);
         let first = self.first();
-        let sent = (first, self.repair.sent_to);
-        let kind = (self.segment(at.mtu), self.repair.opening);
+        let sent = (first, self.loss_recovery.sent_to);
+        let kind = (self.segment(at.mtu), self.loss_recovery.opening);
         let recovery = Recovery::new(at.now, sent, kind, is_silent);
-        self.repair.window_kept = None;
-        self.repair.active = Some(Box::new(Active {
+        self.loss_recovery.window_kept = None;
+        self.loss_recovery.active = Some(Box::new(ActiveRecovery {
             recovery,
             said: None,
             heard_to: None,
@@ -363,9 +363,9 @@ impl Connection {
 
     /// The same though nothing was lost: what is sent is to stay within a window.
     pub(super) fn begin_within(&mut self, at: At, window: Window, engine: &mut Engine) {
-        self.begin(at, false);
+        self.begin_recovery(at, false);
         let (heard_to, peer_window) = (self.receive_next(), self.peer_window());
-        if let Some(active) = &mut self.repair.active {
+        if let Some(active) = &mut self.loss_recovery.active {
             active.heard_to = Some(heard_to);
             active.recovery.set_window(window, peer_window);
         }
@@ -374,13 +374,13 @@ impl Connection {
 
     /// Whether the application gave something that was never sent.
     pub(super) fn has_unsent(&self) -> bool {
-        self.unacknowledged() > self.repair.sent_to.wrapping_sub(self.first()) as usize
+        self.unacknowledged() > self.loss_recovery.sent_to.wrapping_sub(self.first()) as usize
     }
 
     /// An acknowledgment at once goes after all that was sent, wherever smoltcp is.
     pub(super) fn note_answer(&mut self, answer: &mut Packet) {
-        let sent_to = self.repair.sent_to;
-        let Some(active) = &mut self.repair.active else { return };
+        let sent_to = self.loss_recovery.sent_to;
+        let Some(active) = &mut self.loss_recovery.active else { return };
         let Some(written) = seal(answer.bytes_mut()).filter(|written| !written.rst) else {
             return;
         };
@@ -393,18 +393,18 @@ impl Connection {
 
     /// Tells smoltcp how much it may send.
     pub(super) fn tell_window(&mut self, at: At, engine: &mut Engine) {
-        let Some(active) = &self.repair.active else { return };
+        let Some(active) = &self.loss_recovery.active else { return };
         let allowed = active.recovery.allowed();
-        let unit = 1 << self.repair.shift;
+        let unit = 1 << self.loss_recovery.shift;
         let field = (allowed.bytes / unit).max(allowed.least.div_ceil(unit));
-        let field = u16::try_from(field).unwrap_or(u16::MAX).max(1).min(self.repair.window);
+        let field = u16::try_from(field).unwrap_or(u16::MAX).max(1).min(self.loss_recovery.window);
         self.write_letter(at, engine, field);
     }
 
     fn write_letter(&mut self, at: At, engine: &mut Engine, field: u16) {
         let is_last = self.state() == State::LastAck;
         let (local, remote) = self.addresses();
-        let Some(active) = &mut self.repair.active else { return };
+        let Some(active) = &mut self.loss_recovery.active else { return };
         // It takes no acknowledgment for a window when it waits for its last.
         let Some(heard_to) = active.heard_to.filter(|_| !is_last) else {
             return;
@@ -427,25 +427,25 @@ impl Connection {
 
     /// When silence is to be answered.
     pub(super) fn silence_due(&mut self, at: At) -> Option<Time> {
-        let (first, sent_to) = (self.first(), self.repair.sent_to);
+        let (first, sent_to) = (self.first(), self.loss_recovery.sent_to);
         let has_unsent = self.has_unsent();
-        if let Some(active) = &mut self.repair.active {
+        if let Some(active) = &mut self.loss_recovery.active {
             active.recovery.set_unsent(at.now, has_unsent);
             return active.recovery.due();
         }
-        if !self.is_waiting() || self.repair.window == 0 {
-            self.repair.moved = None;
+        if !self.is_waiting() || self.loss_recovery.window == 0 {
+            self.loss_recovery.moved = None;
             return None;
         }
-        let since = match self.repair.moved {
+        let since = match self.loss_recovery.moved {
             Some((first_then, sent_then, since)) if (first_then, sent_then) == (first, sent_to) => {
                 since
             }
             _ => at.now,
         };
-        self.repair.moved = Some((first, sent_to, since));
+        self.loss_recovery.moved = Some((first, sent_to, since));
         let is_single = sent_to.wrapping_sub(first) as usize <= self.segment(at.mtu);
-        Some(since + self.repair.silence(is_single))
+        Some(since + self.loss_recovery.silence(is_single))
     }
 
     /// Answers silence, if it is time to.
@@ -454,11 +454,11 @@ impl Connection {
         if !is_due {
             return;
         }
-        if self.repair.active.is_none() {
-            self.begin(at, true);
+        if self.loss_recovery.active.is_none() {
+            self.begin_recovery(at, true);
         }
         let segment_bytes = self.segment(at.mtu);
-        if let Some(active) = &mut self.repair.active {
+        if let Some(active) = &mut self.loss_recovery.active {
             active.recovery.set_segment(segment_bytes);
             active.recovery.handle_timeout(at.now);
         }
@@ -466,7 +466,7 @@ impl Connection {
     }
 }
 
-impl Active {
+impl ActiveRecovery {
     /// The peer is told what it is acknowledged, which is just what came from it.
     pub(super) const fn say(&mut self, written: &Written) {
         self.said = Some((written.acknowledgment_number, written.window));
