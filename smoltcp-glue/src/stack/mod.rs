@@ -175,7 +175,7 @@ impl Stack {
     fn handle_icmp_error(&mut self, now: Time, error: IcmpError, quoted: Quoted) {
         let Quoted { protocol, source, destination, sequence_number, len } = quoted;
         let is_ours = match protocol {
-            IpProtocol::TCP => self.tcp.is_on_its_way(source, destination, sequence_number),
+            IpProtocol::TCP => self.tcp.is_in_flight(source, destination, sequence_number),
             IpProtocol::UDP => self.udp.has_sent(source, destination),
             _ => false,
         };

@@ -100,7 +100,7 @@ impl Connection {
     }
 
     /// Whether a byte, SYN or FIN with this number was sent, and is not acknowledged.
-    pub(super) fn is_on_its_way(&self, sequence_number: u32) -> bool {
+    pub(super) fn is_in_flight(&self, sequence_number: u32) -> bool {
         // A SYN is before the first byte.
         let first = self.first().wrapping_sub(u32::from(is_opening(self.state())));
         let sent = self.loss_recovery.sent_to.wrapping_sub(first);

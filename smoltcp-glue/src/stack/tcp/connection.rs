@@ -75,7 +75,7 @@ pub struct Connection {
     /// Whether it waits to be polled.
     pub(super) is_ready: bool,
     /// Whether it had nothing to say when it was polled, and nothing happened since.
-    pub(super) is_silent: bool,
+    pub(super) had_nothing_to_send: bool,
     /// Whether it is yet to be found out when it is to be polled though nothing happens,
     pub(super) is_undated: bool,
     /// when that is,
@@ -92,12 +92,12 @@ pub struct Connection {
     /// Since when the peer owes an answer: to the first that was sent since it was heard last.
     /// This, when it is given up and when it was heard are by the service clock
     /// ([`super::served`]).
-    owed_since: Option<Time>,
+    unanswered_since: Option<Time>,
     user_timeout: Duration,
     /// After how long without a word of the peer it is probed.
     keepalive: Option<Duration>,
     /// When the peer was heard last, and how many probes were sent since.
-    heard_at: Time,
+    last_heard_at: Time,
     probes: u32,
     pub(super) loss_recovery: LossRecovery,
 }
@@ -122,7 +122,7 @@ impl Connection {
             remote,
             holder,
             is_ready: false,
-            is_silent: false,
+            had_nothing_to_send: false,
             is_undated: false,
             due: None,
             queued: None,
@@ -130,10 +130,10 @@ impl Connection {
             is_detached: false,
             give_up: None,
             unsent: 0,
-            owed_since: None,
+            unanswered_since: None,
             user_timeout: config.user_timeout,
             keepalive: config.keepalive.map(|idle| idle.max(KEEPALIVE_MIN)),
-            heard_at: Time::START,
+            last_heard_at: Time::START,
             probes: 0,
             loss_recovery: LossRecovery::new(),
         }
@@ -188,16 +188,16 @@ impl Connection {
         self.loss_recovery.note_written(now, written);
         let is_opening = matches!(self.state(), State::SynSent | State::SynReceived);
         if is_opening || self.shown().send_queue() > 0 {
-            self.owed_since.get_or_insert(served);
+            self.unanswered_since.get_or_insert(served);
         }
     }
 
     /// A packet came, before which things stood like that. Only a peer that comes closer keeps us
     /// patient, or one that keeps its window closed.
-    pub(super) fn note_heard(&mut self, (before, first): (State, u32)) {
+    pub(super) fn note_progress(&mut self, (before, first): (State, u32)) {
         let has_moved = self.first() != first || self.state() != before;
         if has_moved || self.shown().send_queue() == 0 || self.is_shut() {
-            self.owed_since = None;
+            self.unanswered_since = None;
         }
     }
 
@@ -216,7 +216,7 @@ impl Connection {
 
     /// A packet of the peer's came: whoever waits for its last acknowledgment waits on while it
     /// comes closer.
-    pub(super) fn put_off(&mut self, now: Time) {
+    pub(super) fn postpone_give_up(&mut self, now: Time) {
         let unsent = self.shown().send_queue();
         if self.give_up.is_some() && unsent < self.unsent {
             self.unsent = unsent;
@@ -241,8 +241,8 @@ impl Connection {
             State::FinWait2 => self.holder == Holder::Nobody,
             _ => false,
         };
-        let silence = self.owed_since.map(|since| since + self.user_timeout);
-        [self.give_up.filter(|_| waits), silence].into_iter().flatten().min()
+        let unanswered = self.unanswered_since.map(|since| since + self.user_timeout);
+        [self.give_up.filter(|_| waits), unanswered].into_iter().flatten().min()
     }
 
     pub(super) fn set_keepalive(&mut self, idle: Option<Duration>) {
@@ -256,7 +256,7 @@ impl Connection {
     /// Something of the peer's came.
     #[inline]
     pub(super) const fn note_alive(&mut self, served: Time) {
-        (self.heard_at, self.probes) = (served, 0);
+        (self.last_heard_at, self.probes) = (served, 0);
     }
 
     /// When a peer that says nothing is probed, or given up after the last probe: one that owes
@@ -265,8 +265,8 @@ impl Connection {
         let idle = self.keepalive?;
         let is_open =
             matches!(self.state(), State::Established | State::CloseWait | State::FinWait2);
-        let is_idle = is_open && self.owed_since.is_none();
-        is_idle.then(|| self.heard_at + idle + idle / KEEPALIVE_PROBES * self.probes)
+        let is_idle = is_open && self.unanswered_since.is_none();
+        is_idle.then(|| self.last_heard_at + idle + idle / KEEPALIVE_PROBES * self.probes)
     }
 
     /// Writes a probe: a segment from before the window, which a peer that lives acknowledges
@@ -304,9 +304,9 @@ impl Connection {
     }
 
     /// Whether its application has left it, and its peer has yet to hear that.
-    pub(super) fn has_last_words(&self) -> bool {
-        let has_said_all = matches!(self.state(), State::FinWait2 | State::TimeWait);
-        self.holder == Holder::Nobody && !has_said_all && !self.is_over()
+    pub(super) fn is_flushing(&self) -> bool {
+        let is_flushed = matches!(self.state(), State::FinWait2 | State::TimeWait);
+        self.holder == Holder::Nobody && !is_flushed && !self.is_over()
     }
 
     /// Whether receiving would say something, if only that nothing more comes.

@@ -23,8 +23,8 @@ use std::time::Duration;
 
 /// How long the first silence is that a connection is repaired after, when an acknowledgment is due
 /// at once, and when the peer may keep it back.
-const SILENCE: Duration = Duration::from_millis(10);
-const SILENCE_OF_SINGLE: Duration = Duration::from_millis(50);
+const FIRST_TIMEOUT: Duration = Duration::from_millis(10);
+const FIRST_TIMEOUT_OF_SINGLE: Duration = Duration::from_millis(50);
 /// So many segments that nothing is said to at once, and acknowledgments are delayed again. A way
 /// that loses has fewer, and a sender there waits for each.
 const DELAYED_ACKS_AFTER: u32 = 1 << 14;
@@ -150,8 +150,8 @@ impl LossRecovery {
     }
 
     /// How long the first silence is.
-    fn silence(&self, is_single: bool) -> Duration {
-        (self.opening * 2).max(if is_single { SILENCE_OF_SINGLE } else { SILENCE })
+    fn first_timeout(&self, is_single: bool) -> Duration {
+        (self.opening * 2).max(if is_single { FIRST_TIMEOUT_OF_SINGLE } else { FIRST_TIMEOUT })
     }
 }
 
@@ -175,7 +175,7 @@ impl Connection {
     /// Whether it is likely to have a segment to send: not one that is open, has sent all that it
     /// was given, owes no acknowledgment of more than a segment (RFC 9293 3.8.6.3) and is not in
     /// repair. What it has to say of its window is said later, and then it is due.
-    pub(super) fn has_something_to_say(&self) -> bool {
+    pub(super) fn may_transmit(&self) -> bool {
         let recovery = &self.loss_recovery;
         let owes = recovery.unanswered > usize::from(recovery.mss.unwrap_or(MSS_DEFAULT));
         let is_quiet = recovery.given_to == recovery.sent_to && !owes && recovery.active.is_none();
@@ -342,12 +342,12 @@ impl Connection {
     }
 
     /// From now on it is repaired.
-    fn begin_recovery(&mut self, at: At, is_silent: bool) {
+    fn begin_recovery(&mut self, at: At, by_timeout: bool) {
         self.socket().set_congestion_control(CongestionControl::None);
         let first = self.first();
         let sent = (first, self.loss_recovery.sent_to);
         let kind = (self.segment(at.mtu), self.loss_recovery.opening);
-        let recovery = Recovery::new(at.now, sent, kind, is_silent);
+        let recovery = Recovery::new(at.now, sent, kind, by_timeout);
         self.loss_recovery.window_kept = None;
         self.loss_recovery.active = Some(Box::new(ActiveRecovery {
             recovery,
@@ -426,7 +426,7 @@ impl Connection {
     }
 
     /// When silence is to be answered.
-    pub(super) fn silence_due(&mut self, at: At) -> Option<Time> {
+    pub(super) fn retransmission_due(&mut self, at: At) -> Option<Time> {
         let (first, sent_to) = (self.first(), self.loss_recovery.sent_to);
         let has_unsent = self.has_unsent();
         if let Some(active) = &mut self.loss_recovery.active {
@@ -445,12 +445,12 @@ impl Connection {
         };
         self.loss_recovery.moved = Some((first, sent_to, since));
         let is_single = sent_to.wrapping_sub(first) as usize <= self.segment(at.mtu);
-        Some(since + self.loss_recovery.silence(is_single))
+        Some(since + self.loss_recovery.first_timeout(is_single))
     }
 
     /// Answers silence, if it is time to.
-    pub(super) fn handle_silence(&mut self, at: At, engine: &mut Engine) {
-        let is_due = self.silence_due(at).is_some_and(|due| due <= at.now);
+    pub(super) fn handle_retransmission_timeout(&mut self, at: At, engine: &mut Engine) {
+        let is_due = self.retransmission_due(at).is_some_and(|due| due <= at.now);
         if !is_due {
             return;
         }

@@ -356,7 +356,7 @@ impl Tcp {
 
     /// Whether a segment was sent between these two that has this number and may not have arrived
     /// (RFC 5927 4.1).
-    pub(super) fn is_on_its_way(
+    pub(super) fn is_in_flight(
         &self,
         local: SocketAddr,
         remote: SocketAddr,
@@ -364,7 +364,7 @@ impl Tcp {
     ) -> bool {
         let id = self.by_addresses.get(&(local, remote));
         let connection = id.and_then(|id| self.connections.get(*id));
-        connection.is_some_and(|connection| connection.is_on_its_way(sequence_number))
+        connection.is_some_and(|connection| connection.is_in_flight(sequence_number))
     }
 
     /// What becomes of a connection after something happened to it.
@@ -417,18 +417,18 @@ impl Tcp {
     }
 
     pub(super) fn is_flushed(&self) -> bool {
-        !self.connections.values().any(Connection::has_last_words)
+        !self.connections.values().any(Connection::is_flushing)
     }
 
     pub(super) fn unflushed(&self) -> usize {
-        let left = self.connections.values().filter(|one| one.has_last_words());
+        let left = self.connections.values().filter(|one| one.is_flushing());
         left.map(|connection| connection.unacknowledged() + 1).sum()
     }
 
     pub(super) fn abort_unflushed(&mut self) -> usize {
         let ids = self.by_addresses.values().copied();
-        let has_last_words = |id: &TcpId| self.get(*id).is_some_and(Connection::has_last_words);
-        let mut ids: Vec<_> = ids.filter(has_last_words).collect();
+        let is_flushing = |id: &TcpId| self.get(*id).is_some_and(Connection::is_flushing);
+        let mut ids: Vec<_> = ids.filter(is_flushing).collect();
         ids.sort_unstable();
         for id in &ids {
             self.abort(*id, TcpError::TimedOut);

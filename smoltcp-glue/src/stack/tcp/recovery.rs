@@ -37,9 +37,9 @@ const ACK_DELAY: Duration = Duration::from_micros(2500);
 const ACK_DELAY_MAX: Duration = Duration::from_millis(50);
 /// How long an answer takes at the least before one came, and what is waited for at the least,
 /// since a peer has other things to do as well.
-const ANSWER_UNKNOWN: Duration = Duration::from_millis(1);
-const SILENCE_MIN: Duration = Duration::from_micros(500);
-const SILENCE_MAX: Duration = Duration::from_secs(5);
+const RTT_INITIAL: Duration = Duration::from_millis(1);
+const TIMEOUT_MIN: Duration = Duration::from_micros(500);
+const TIMEOUT_MAX: Duration = Duration::from_secs(5);
 
 /// Segments at the most that smoltcp may be asked for again.
 const WALK_SEGMENTS_MAX: usize = 1024;
@@ -93,7 +93,7 @@ struct RoundTrip {
     /// What the answer to a SYN took.
     opening: Duration,
     smoothed: Option<Duration>,
-    varies: Duration,
+    variation: Duration,
     latest: Duration,
 }
 
@@ -101,15 +101,15 @@ impl RoundTrip {
     fn sample(&mut self, took: Duration) {
         self.latest = took;
         let Some(smoothed) = self.smoothed else {
-            (self.smoothed, self.varies) = (Some(took), took / 2);
+            (self.smoothed, self.variation) = (Some(took), took / 2);
             return;
         };
-        self.varies = (self.varies * 3 + smoothed.abs_diff(took)) / 4;
+        self.variation = (self.variation * 3 + smoothed.abs_diff(took)) / 4;
         self.smoothed = Some((smoothed * 7 + took) / 8);
     }
 
     fn smoothed(&self) -> Duration {
-        self.smoothed.unwrap_or(self.opening.max(ANSWER_UNKNOWN))
+        self.smoothed.unwrap_or(self.opening.max(RTT_INITIAL))
     }
 }
 
@@ -135,7 +135,7 @@ pub(super) struct Recovery {
     /// Segments that are still to arrive before all is as if nothing had been lost.
     until_recovered: u32,
     /// Silences since anything arrived.
-    silences: u32,
+    timeouts: u32,
     /// Silences since it was last known how long an answer takes: one to what was sent again may be
     /// to what was sent first (RFC 6298 5.7).
     backoff: u32,
@@ -143,7 +143,7 @@ pub(super) struct Recovery {
     ack_delay: Duration,
     /// One segment may go whatever the window is.
     may_probe: bool,
-    silent_at: Option<Time>,
+    timeout_at: Option<Time>,
     late_at: Option<Time>,
 }
 
@@ -154,7 +154,7 @@ impl Recovery {
         now: Time,
         (first, end): (u32, u32),
         (segment, opening): (usize, Duration),
-        is_silent: bool,
+        by_timeout: bool,
     ) -> Self {
         let mut board = Scoreboard::new(first);
         while board.end() != end {
@@ -175,16 +175,16 @@ impl Recovery {
             has_unsent: false,
             segment,
             until_recovered: RECOVERED_AFTER_TIMEOUT,
-            silences: 0,
+            timeouts: 0,
             backoff: 0,
             ack_delay: ACK_DELAY,
             may_probe: false,
-            silent_at: None,
+            timeout_at: None,
             late_at: None,
         };
         recovery.listen(now);
-        if is_silent {
-            recovery.silent_at = Some(now);
+        if by_timeout {
+            recovery.timeout_at = Some(now);
         }
         recovery
     }
@@ -237,7 +237,7 @@ impl Recovery {
                 self.ack_delay = (self.ack_delay / 16 * 15).max(ACK_DELAY);
             }
         }
-        (self.silences, self.may_probe) = (0, false);
+        (self.timeouts, self.may_probe) = (0, false);
         self.until_recovered = self.until_recovered.saturating_sub(arrivals.records);
         self.backoff = self.backoff.min(BACKOFF_KEPT);
         // What is short says nothing of what long segments would meet.
@@ -290,13 +290,13 @@ impl Recovery {
 
     /// From now on silence counts.
     fn listen(&mut self, now: Time) {
-        let answer = self.round_trip.smoothed() * 2 + self.round_trip.varies * 4;
+        let answer = self.round_trip.smoothed() * 2 + self.round_trip.variation * 4;
         let delay = if self.is_single() { self.ack_delay } else { Duration::ZERO };
-        let silence =
-            answer.max(SILENCE_MIN).saturating_mul(1 << self.backoff.max(self.silences).min(20));
-        let silence = (silence + delay).min(SILENCE_MAX);
+        let timeout =
+            answer.max(TIMEOUT_MIN).saturating_mul(1 << self.backoff.max(self.timeouts).min(20));
+        let timeout = (timeout + delay).min(TIMEOUT_MAX);
         let waits = self.board.outstanding() > 0 || self.peer_window == 0 && self.has_unsent;
-        self.silent_at = waits.then_some(now + silence);
+        self.timeout_at = waits.then_some(now + timeout);
     }
 
     fn is_single(&self) -> bool {
@@ -306,7 +306,7 @@ impl Recovery {
     /// Whether smoltcp has something that was never sent.
     pub(super) fn set_unsent(&mut self, now: Time, has_unsent: bool) {
         self.has_unsent = has_unsent;
-        if self.silent_at.is_none() {
+        if self.timeout_at.is_none() {
             self.listen(now);
         }
     }
@@ -318,7 +318,7 @@ impl Recovery {
 
     /// When something is due.
     pub(super) fn due(&self) -> Option<Time> {
-        [self.silent_at, self.late_at].into_iter().flatten().min()
+        [self.timeout_at, self.late_at].into_iter().flatten().min()
     }
 
     /// Does what is due by now.
@@ -326,10 +326,10 @@ impl Recovery {
         if self.late_at.is_some_and(|due| due <= now) {
             self.look(now);
         }
-        if self.silent_at.is_none_or(|due| due > now) {
+        if self.timeout_at.is_none_or(|due| due > now) {
             return;
         }
-        self.silences += 1;
+        self.timeouts += 1;
         self.may_probe = true;
         self.until_recovered = self.until_recovered.max(RECOVERED_AFTER_TIMEOUT);
         if self.peer_window == 0 {
@@ -344,10 +344,10 @@ impl Recovery {
         if self.is_single() {
             self.ack_delay = (self.ack_delay * 2).min(ACK_DELAY_MAX);
         }
-        if self.silences == 1 {
+        if self.timeouts == 1 {
             self.board.lose_last();
         } else {
-            self.board.lose_all(self.silences > 3);
+            self.board.lose_all(self.timeouts > 3);
             self.reduce();
             self.window = SEGMENTS_MIN * self.segment;
             self.length.shorten(self.board.next_number());
@@ -380,7 +380,7 @@ impl Recovery {
         let was_idle = self.board.outstanding() == 0;
         self.board.sent(now, start, end);
         self.may_probe = false;
-        if self.silences == 0 || was_idle {
+        if self.timeouts == 0 || was_idle {
             self.listen(now);
         }
         Verdict::Send
@@ -462,7 +462,7 @@ mod tests {
             it.handle_timeout(now);
             assert_eq!(it.board.lost(), 8 * SEGMENT, "{nth}");
             let waits = due(&it).nanos() - now.nanos();
-            assert!(waits >= last.nanos() && waits <= SILENCE_MAX.as_nanos() as u64);
+            assert!(waits >= last.nanos() && waits <= TIMEOUT_MAX.as_nanos() as u64);
             last = Time::from_nanos(waits);
         }
         assert_eq!((it.window, it.mtu(MTU_MAX)), (SEGMENTS_MIN * SEGMENT, MTU_SHORT));

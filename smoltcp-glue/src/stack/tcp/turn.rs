@@ -55,8 +55,8 @@ impl Tcp {
         if has_answer {
             push(out, &self.draft);
         }
-        connection.note_heard((before, first));
-        connection.put_off(served);
+        connection.note_progress((before, first));
+        connection.postpone_give_up(served);
         if connection.state() == State::Listen {
             // It was no SYN that a connection begins with.
             connection.socket().abort();
@@ -85,7 +85,7 @@ impl Tcp {
             let at = connection.at(now, mtus);
             let written = connection.transmit(at, &mut self.engine, sink, &mut self.draft);
             let is_sent = written.is_some();
-            connection.is_silent = !is_sent;
+            connection.had_nothing_to_send = !is_sent;
             if let Some(written) = written {
                 connection.note_sent((now, self.served.at(now)), &written);
             }
@@ -93,7 +93,7 @@ impl Tcp {
                 self.ready.push_back(id);
                 return false;
             }
-            connection.is_ready = is_sent && connection.has_something_to_say();
+            connection.is_ready = is_sent && connection.may_transmit();
             match connection.is_ready {
                 // After everybody else had a turn.
                 true => self.ready.push_back(id),
@@ -159,7 +159,7 @@ impl Tcp {
                 }
             }
         } else {
-            connection.handle_silence(connection.at(now, mtus), &mut self.engine);
+            connection.handle_retransmission_timeout(connection.at(now, mtus), &mut self.engine);
         }
         self.make_ready(id);
     }
@@ -175,13 +175,13 @@ impl Tcp {
         let due = self.engine.due(at, connection.sockets());
         let due = match due.filter(|due| *due <= now) {
             // A moment that has passed, though nothing came of it, is not tried again at once.
-            Some(_) if connection.is_silent => Some(now + TRIED_AGAIN),
+            Some(_) if connection.had_nothing_to_send => Some(now + TRIED_AGAIN),
             Some(_) => return self.make_ready(id),
             None => due,
         };
         let served_due = [connection.closing_due(), connection.keepalive_due()];
         let served_due = served_due.into_iter().flatten().min().map(|due| self.served.when(due));
-        let dues = [due, served_due, connection.silence_due(at)];
+        let dues = [due, served_due, connection.retransmission_due(at)];
         self.set_due(id, dues.into_iter().flatten().min());
     }
 
@@ -189,10 +189,10 @@ impl Tcp {
     /// it is found out when they will, after more urgent things.
     pub(super) fn touch(&mut self, id: TcpId) {
         let Some(connection) = self.connections.get_mut(id) else { return };
-        match connection.has_something_to_say() {
+        match connection.may_transmit() {
             true => self.make_ready(id),
             false => {
-                connection.is_silent = false;
+                connection.had_nothing_to_send = false;
                 self.leave_undated(id);
             }
         }
@@ -208,7 +208,7 @@ impl Tcp {
 
     pub(super) fn make_ready(&mut self, id: TcpId) {
         let Some(connection) = self.connections.get_mut(id) else { return };
-        connection.is_silent = false;
+        connection.had_nothing_to_send = false;
         if !std::mem::replace(&mut connection.is_ready, true) {
             self.ready.push_back(id);
         }
