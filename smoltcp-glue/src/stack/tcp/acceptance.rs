@@ -128,9 +128,9 @@ impl Connection {
             acknowledgment_number: self.loss_recovery.sent_to.wrapping_add(beyond),
             ..Bare::default()
         };
-        let mut letter = Packet::default();
-        let is_answered = write_bare(&mut letter, (remote, local), bare).is_some()
-            && engine.receive(at, self.sockets(), letter.bytes(), answer);
+        let mut forged_ack = Packet::default();
+        let is_answered = write_bare(&mut forged_ack, (remote, local), bare).is_some()
+            && engine.receive(at, self.sockets(), forged_ack.bytes(), answer);
         if is_answered {
             self.note_answer(answer);
         }

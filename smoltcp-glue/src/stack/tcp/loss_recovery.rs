@@ -78,16 +78,16 @@ pub(super) struct LossRecovery {
 pub(super) struct ActiveRecovery {
     pub(super) recovery: Recovery,
     /// What was last acknowledged to the peer, and the window it was told.
-    pub(super) said: Option<(u32, u16)>,
+    pub(super) last_ack: Option<(u32, u16)>,
     /// The place in the peer's stream that the next from there has.
-    pub(super) heard_to: Option<u32>,
+    pub(super) peer_next: Option<u32>,
     /// What smoltcp's clock was last shown to make it run out, if nothing moved since.
     pub(super) ran_out: Time,
     first: u32,
     /// Where smoltcp is told of windows.
-    letter: Packet,
+    forged_ack: Packet,
     /// What smoltcp answered to that, and takes for said.
-    pub(super) owed: Option<(u32, u16)>,
+    pub(super) pending_ack: Option<(u32, u16)>,
     /// Whether smoltcp had begun again, if it was not heard to the end of what it says.
     pub(super) paused: Option<bool>,
 }
@@ -312,9 +312,9 @@ impl Connection {
         let Some(active) = &mut self.loss_recovery.active else { return };
         self.loss_recovery.window = header.window;
         let payload = segment.payload().len() as u32 + u32::from(header.fin);
-        let heard_to = header.sequence_number.wrapping_add(payload);
-        if active.heard_to.is_none_or(|before| is_after(heard_to, before)) {
-            active.heard_to = Some(heard_to);
+        let peer_next = header.sequence_number.wrapping_add(payload);
+        if active.peer_next.is_none_or(|before| is_after(peer_next, before)) {
+            active.peer_next = Some(peer_next);
         }
         if first != active.first {
             (active.first, active.ran_out) = (first, Time::START);
@@ -330,10 +330,10 @@ impl Connection {
 
     /// Nothing was lost for long: smoltcp hears of the whole window, and goes on by itself.
     fn end_recovery(&mut self, at: At, engine: &mut Engine) {
-        self.write_letter(at, engine, self.loss_recovery.window);
+        self.write_forged_ack(at, engine, self.loss_recovery.window);
         let active = self.loss_recovery.active.as_ref();
         if let Some(active) = active
-            && active.owed.is_none()
+            && active.pending_ack.is_none()
             && active.paused.is_none()
         {
             self.loss_recovery.window_kept = Some(active.recovery.window());
@@ -351,12 +351,12 @@ impl Connection {
         self.loss_recovery.window_kept = None;
         self.loss_recovery.active = Some(Box::new(ActiveRecovery {
             recovery,
-            said: None,
-            heard_to: None,
+            last_ack: None,
+            peer_next: None,
             ran_out: Time::START,
             first,
-            letter: Packet::default(),
-            owed: None,
+            forged_ack: Packet::default(),
+            pending_ack: None,
             paused: None,
         }));
     }
@@ -364,9 +364,9 @@ impl Connection {
     /// The same though nothing was lost: what is sent is to stay within a window.
     pub(super) fn begin_within(&mut self, at: At, window: Window, engine: &mut Engine) {
         self.begin_recovery(at, false);
-        let (heard_to, peer_window) = (self.receive_next(), self.peer_window());
+        let (peer_next, peer_window) = (self.receive_next(), self.peer_window());
         if let Some(active) = &mut self.loss_recovery.active {
-            active.heard_to = Some(heard_to);
+            active.peer_next = Some(peer_next);
             active.recovery.set_window(window, peer_window);
         }
         self.tell_window(at, engine);
@@ -384,7 +384,7 @@ impl Connection {
         let Some(written) = seal(answer.bytes_mut()).filter(|written| !written.rst) else {
             return;
         };
-        active.say(&written);
+        active.note_ack(&written);
         if written.sequence_number != sent_to {
             set_sequence_number(answer.bytes_mut(), sent_to);
             seal(answer.bytes_mut());
@@ -398,30 +398,30 @@ impl Connection {
         let unit = 1 << self.loss_recovery.shift;
         let field = (allowed.bytes / unit).max(allowed.least.div_ceil(unit));
         let field = u16::try_from(field).unwrap_or(u16::MAX).max(1).min(self.loss_recovery.window);
-        self.write_letter(at, engine, field);
+        self.write_forged_ack(at, engine, field);
     }
 
-    fn write_letter(&mut self, at: At, engine: &mut Engine, field: u16) {
+    fn write_forged_ack(&mut self, at: At, engine: &mut Engine, field: u16) {
         let is_last = self.state() == State::LastAck;
         let (local, remote) = self.addresses();
         let Some(active) = &mut self.loss_recovery.active else { return };
         // It takes no acknowledgment for a window when it waits for its last.
-        let Some(heard_to) = active.heard_to.filter(|_| !is_last) else {
+        let Some(peer_next) = active.peer_next.filter(|_| !is_last) else {
             return;
         };
         let bare = Bare {
-            sequence_number: heard_to,
+            sequence_number: peer_next,
             acknowledgment_number: active.first,
             window: field,
             ..Bare::default()
         };
-        if write_bare(&mut active.letter, (remote, local), bare).is_none() {
+        if write_bare(&mut active.forged_ack, (remote, local), bare).is_none() {
             return;
         }
-        let (letter, mut answer) = (active.letter.bytes(), Packet::default());
-        if engine.receive(at, &mut self.sockets, letter, &mut answer) {
+        let (forged_ack, mut answer) = (active.forged_ack.bytes(), Packet::default());
+        if engine.receive(at, &mut self.sockets, forged_ack, &mut answer) {
             let said = seal(answer.bytes_mut()).filter(|answer| !answer.rst);
-            active.owed = said.map(|said| (said.acknowledgment_number, said.window));
+            active.pending_ack = said.map(|said| (said.acknowledgment_number, said.window));
         }
     }
 
@@ -468,8 +468,8 @@ impl Connection {
 
 impl ActiveRecovery {
     /// The peer is told what it is acknowledged, which is just what came from it.
-    pub(super) const fn say(&mut self, written: &Written) {
-        self.said = Some((written.acknowledgment_number, written.window));
-        self.heard_to = Some(written.acknowledgment_number);
+    pub(super) const fn note_ack(&mut self, written: &Written) {
+        self.last_ack = Some((written.acknowledgment_number, written.window));
+        self.peer_next = Some(written.acknowledgment_number);
     }
 }

@@ -46,8 +46,10 @@ impl Connection {
         let active = self.loss_recovery.active.as_mut()?;
         let (mut clock, mut drops) = (at, 0);
         let mut has_begun_again = active.paused.take().unwrap_or(false);
-        if let Some(owed) = active.owed.take().filter(|owed| active.said != Some(*owed)) {
-            self.draft_bare(self.loss_recovery.sent_to, owed, false, draft)?;
+        if let Some(pending_ack) =
+            active.pending_ack.take().filter(|pending_ack| active.last_ack != Some(*pending_ack))
+        {
+            self.draft_bare(self.loss_recovery.sent_to, pending_ack, false, draft)?;
             return self.hand_over(sink, draft);
         }
         loop {
@@ -55,7 +57,7 @@ impl Connection {
             clock = at;
             match written {
                 Some(written) if self.lets_through(at, written, draft) => {
-                    let is_first = self.loss_recovery.active.as_ref()?.heard_to.is_none();
+                    let is_first = self.loss_recovery.active.as_ref()?.peer_next.is_none();
                     let written = self.hand_over(sink, draft)?;
                     if is_first {
                         self.loss_recovery.note_written(at.now, &written);
@@ -103,7 +105,7 @@ impl Connection {
         let (first, end) = (self.first(), self.loss_recovery.sent_to);
         let is_fin = is_closing && self.unacknowledged() == 0 && first.wrapping_add(1) == end;
         let active = self.loss_recovery.active.as_mut().filter(|_| is_fin)?;
-        let said = active.said?;
+        let said = active.last_ack?;
         if active.recovery.judge(at.now, first, end) == Verdict::Drop {
             return None;
         }
@@ -126,7 +128,7 @@ impl Connection {
     fn hand_over(&mut self, sink: &mut dyn PacketSink, draft: &mut Packet) -> Option<Written> {
         let written = seal(draft.bytes_mut())?;
         sink.buffer(draft.bytes().len()).copy_from_slice(draft.bytes());
-        self.loss_recovery.active.as_mut()?.say(&written);
+        self.loss_recovery.active.as_mut()?.note_ack(&written);
         Some(written)
     }
 
@@ -147,7 +149,7 @@ impl Connection {
             Verdict::Send => true,
             Verdict::Drop => {
                 let Written { acknowledgment_number, window, .. } = written;
-                if active.said == Some((acknowledgment_number, window)) {
+                if active.last_ack == Some((acknowledgment_number, window)) {
                     return false;
                 }
                 self.draft_bare(sent_to, (acknowledgment_number, window), false, draft).is_some()
