@@ -77,11 +77,11 @@ pub struct Connection {
     /// Whether it had nothing to say when it was polled, and nothing happened since.
     pub(super) had_nothing_to_send: bool,
     /// Whether it is yet to be found out when it is to be polled though nothing happens,
-    pub(super) is_undated: bool,
+    pub(super) is_timer_stale: bool,
     /// when that is,
-    pub(super) due: Option<Time>,
+    pub(super) deadline: Option<Time>,
     /// and when it is looked at whether that has come.
-    pub(super) queued: Option<Time>,
+    pub(super) queued_deadline: Option<Time>,
     pub(super) end: Option<TcpError>,
     /// Whether nobody finds it by its addresses any more, which may be another's by now.
     pub(super) is_detached: bool,
@@ -123,9 +123,9 @@ impl Connection {
             holder,
             is_ready: false,
             had_nothing_to_send: false,
-            is_undated: false,
-            due: None,
-            queued: None,
+            is_timer_stale: false,
+            deadline: None,
+            queued_deadline: None,
             end: None,
             is_detached: false,
             give_up: None,

@@ -66,8 +66,8 @@ pub(super) struct Tcp {
     listening: Lookup<SocketAddr, ListenerId>,
     ready: VecDeque<TcpId>,
     /// Of which it is yet to be found out when they are due.
-    undated: VecDeque<TcpId>,
-    due: BTreeSet<(Time, TcpId)>,
+    stale_timers: VecDeque<TcpId>,
+    timers: BTreeSet<(Time, TcpId)>,
     /// A set without sockets, which refuses every segment.
     nobody: SocketSet<'static>,
     /// A segment that is being written.
@@ -96,8 +96,8 @@ impl Tcp {
             listeners: Slab::new(config.listeners_max),
             listening: Lookup::default(),
             ready: VecDeque::new(),
-            undated: VecDeque::new(),
-            due: BTreeSet::new(),
+            stale_timers: VecDeque::new(),
+            timers: BTreeSet::new(),
             nobody: SocketSet::new(Vec::new()),
             draft: Packet::default(),
             renewed: Packet::default(),
@@ -222,7 +222,7 @@ impl Tcp {
         idle: Option<Duration>,
     ) -> Result<(), TcpError> {
         self.connections.get_mut(id).ok_or(TcpError::Closed)?.set_keepalive(idle);
-        self.leave_undated(id);
+        self.mark_timer_stale(id);
         Ok(())
     }
 
@@ -334,8 +334,8 @@ impl Tcp {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        match self.ready.is_empty() && self.undated.is_empty() {
-            true => self.due.first().map(|(due, _)| *due),
+        match self.ready.is_empty() && self.stale_timers.is_empty() {
+            true => self.timers.first().map(|(due, _)| *due),
             false => Some(Time::START),
         }
     }
@@ -394,7 +394,7 @@ impl Tcp {
 
     /// Takes a connection that is over out of the tables. The application's own it can still ask.
     fn forget(&mut self, id: TcpId) {
-        self.forget_due(id);
+        self.cancel_timer(id);
         let Some(connection) = self.connections.get_mut(id) else { return };
         if !std::mem::replace(&mut connection.is_detached, true) {
             self.by_addresses.remove(&connection.addresses());

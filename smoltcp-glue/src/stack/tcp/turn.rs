@@ -97,7 +97,7 @@ impl Tcp {
             match connection.is_ready {
                 // After everybody else had a turn.
                 true => self.ready.push_back(id),
-                false => self.leave_undated(id),
+                false => self.mark_timer_stale(id),
             }
             self.settle(id, Event { before, heard: false });
             if is_sent {
@@ -114,26 +114,26 @@ impl Tcp {
         (out, counts): (&mut Outbox, &mut Counts),
     ) {
         self.serve(now);
-        while let Some(id) = self.undated.pop_front() {
-            self.date(now, id, mtus);
+        while let Some(id) = self.stale_timers.pop_front() {
+            self.update_timer(now, id, mtus);
         }
-        while let Some(&(queued, id)) = self.due.first() {
+        while let Some(&(queued, id)) = self.timers.first() {
             if queued > now {
                 return;
             }
-            self.due.pop_first();
+            self.timers.pop_first();
             let Some(connection) = self.connections.get_mut(id) else { continue };
-            connection.queued = None;
-            match connection.due.take() {
+            connection.queued_deadline = None;
+            match connection.deadline.take() {
                 Some(due) if due <= now => {
-                    self.do_what_is_due(now, id, mtus, (out, counts));
+                    self.handle_deadline(now, id, mtus, (out, counts));
                 }
-                later => self.set_due(id, later),
+                later => self.set_deadline(id, later),
             }
         }
     }
 
-    fn do_what_is_due(
+    fn handle_deadline(
         &mut self,
         now: Time,
         id: TcpId,
@@ -142,7 +142,7 @@ impl Tcp {
     ) {
         let Some(connection) = self.connections.get_mut(id) else { return };
         if connection.is_kept_for_reader() {
-            return self.set_due(id, Some(now + KEPT_FOR_READER));
+            return self.set_deadline(id, Some(now + KEPT_FOR_READER));
         }
         let before = connection.state();
         let served = self.served.at(now);
@@ -165,9 +165,9 @@ impl Tcp {
     }
 
     /// Finds out when a connection is due that is not ready.
-    fn date(&mut self, now: Time, id: TcpId, mtus: &Mtus) {
+    fn update_timer(&mut self, now: Time, id: TcpId, mtus: &Mtus) {
         let Some(connection) = self.connections.get_mut(id) else { return };
-        connection.is_undated = false;
+        connection.is_timer_stale = false;
         if connection.is_ready || connection.is_detached {
             return;
         }
@@ -182,7 +182,7 @@ impl Tcp {
         let served_due = [connection.closing_due(), connection.keepalive_due()];
         let served_due = served_due.into_iter().flatten().min().map(|due| self.served.when(due));
         let dues = [due, served_due, connection.retransmission_due(at)];
-        self.set_due(id, dues.into_iter().flatten().min());
+        self.set_deadline(id, dues.into_iter().flatten().min());
     }
 
     /// Something happened to a connection. Few have something to say to that at once; of the others
@@ -193,16 +193,16 @@ impl Tcp {
             true => self.make_ready(id),
             false => {
                 connection.had_nothing_to_send = false;
-                self.leave_undated(id);
+                self.mark_timer_stale(id);
             }
         }
     }
 
-    pub(super) fn leave_undated(&mut self, id: TcpId) {
+    pub(super) fn mark_timer_stale(&mut self, id: TcpId) {
         if let Some(connection) = self.connections.get_mut(id)
-            && !std::mem::replace(&mut connection.is_undated, true)
+            && !std::mem::replace(&mut connection.is_timer_stale, true)
         {
-            self.undated.push_back(id);
+            self.stale_timers.push_back(id);
         }
     }
 
@@ -216,25 +216,25 @@ impl Tcp {
 
     /// A connection is due then. It waits in the queue at an earlier place, if it has one: most
     /// moments are put off again and again, and never come.
-    fn set_due(&mut self, id: TcpId, due: Option<Time>) {
+    fn set_deadline(&mut self, id: TcpId, due: Option<Time>) {
         let Some(connection) = self.connections.get_mut(id) else { return };
-        connection.due = due;
+        connection.deadline = due;
         let Some(due) = due else { return };
-        if connection.queued.is_some_and(|queued| queued <= due) {
+        if connection.queued_deadline.is_some_and(|queued| queued <= due) {
             return;
         }
-        if let Some(queued) = connection.queued.replace(due) {
-            self.due.remove(&(queued, id));
+        if let Some(queued) = connection.queued_deadline.replace(due) {
+            self.timers.remove(&(queued, id));
         }
-        self.due.insert((due, id));
+        self.timers.insert((due, id));
     }
 
     /// A connection is never due again.
-    pub(super) fn forget_due(&mut self, id: TcpId) {
+    pub(super) fn cancel_timer(&mut self, id: TcpId) {
         let Some(connection) = self.connections.get_mut(id) else { return };
-        connection.due = None;
-        if let Some(queued) = connection.queued.take() {
-            self.due.remove(&(queued, id));
+        connection.deadline = None;
+        if let Some(queued) = connection.queued_deadline.take() {
+            self.timers.remove(&(queued, id));
         }
     }
 }
