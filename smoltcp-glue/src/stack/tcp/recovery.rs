@@ -357,7 +357,7 @@ impl Recovery {
 
     /// Whether something is to be sent again, and may.
     pub(super) const fn has_lost(&self) -> bool {
-        self.board.lost() > 0 && (self.may_probe || self.board.flying() < self.window)
+        self.board.lost() > 0 && (self.may_probe || self.board.in_flight() < self.window)
     }
 
     /// smoltcp has written what is from `start` to `end`.
@@ -368,7 +368,7 @@ impl Recovery {
         let is_beyond = reaches > self.peer_window.max(1) && end.wrapping_sub(start) > 1;
         let is_due = self.has_lost() && self.board.has_lost_within(start, end);
         // And it is told of no window when it waits for its last acknowledgment.
-        let busy = self.board.flying() + end.wrapping_sub(start) as usize;
+        let busy = self.board.in_flight() + end.wrapping_sub(start) as usize;
         let is_too_much = !is_due && busy > self.window.max(self.segment);
         if is_new && (is_beyond || is_too_much) {
             self.board.withheld(now, end);
@@ -389,7 +389,7 @@ impl Recovery {
     /// How far beyond what is acknowledged smoltcp may send: as much as it did, if there is
     /// something to send again, and what the window has room for in whole segments.
     pub(super) fn allowed(&self) -> Allowed {
-        let busy = self.board.flying() + self.board.lost();
+        let busy = self.board.in_flight() + self.board.lost();
         let room = self.window.saturating_sub(busy) / self.segment.max(1) * self.segment;
         let (sent, most) = (self.board.outstanding(), WALK_SEGMENTS_MAX * self.segment.max(1));
         let least = if self.board.lost() > 0 { sent.min(most) } else { 0 };

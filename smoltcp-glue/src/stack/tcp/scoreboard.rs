@@ -29,7 +29,7 @@ const RECORDS_OF_PEER_MAX: usize = RECORDS_MAX / 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    Flying,
+    InFlight,
     Arrived,
     Lost,
 }
@@ -87,7 +87,7 @@ pub(super) struct Scoreboard {
     next_number: u64,
     /// The latest transmission that has arrived.
     latest: Option<u64>,
-    flying: usize,
+    in_flight: usize,
     lost: usize,
 }
 
@@ -100,7 +100,7 @@ impl Scoreboard {
     /// One that begins at a place of a stream.
     pub(super) const fn new(first: u32) -> Self {
         let records = VecDeque::new();
-        Self { first, records, next_number: 0, latest: None, flying: 0, lost: 0 }
+        Self { first, records, next_number: 0, latest: None, in_flight: 0, lost: 0 }
     }
 
     /// The first byte that is not acknowledged.
@@ -119,8 +119,8 @@ impl Scoreboard {
     }
 
     /// Bytes that are thought to be on their way.
-    pub(super) const fn flying(&self) -> usize {
-        self.flying
+    pub(super) const fn in_flight(&self) -> usize {
+        self.in_flight
     }
 
     /// Bytes that are to be sent again.
@@ -140,12 +140,12 @@ impl Scoreboard {
 
     /// Bytes from `start` to `end` were sent.
     pub(super) fn sent(&mut self, now: Time, start: u32, end: u32) {
-        self.write(now, (start, end), true, Fate::Flying);
+        self.write(now, (start, end), true, Fate::InFlight);
     }
 
     /// Bytes up to `end` were sent, nobody knows when.
     pub(super) fn sent_before(&mut self, now: Time, end: u32) {
-        self.write(now, (self.end(), end), false, Fate::Flying);
+        self.write(now, (self.end(), end), false, Fate::InFlight);
     }
 
     /// Bytes up to `end` were to be sent, and were not: they are as good as lost.
@@ -163,7 +163,7 @@ impl Scoreboard {
         let (_, whole_to) = self.split(end, RECORDS_MAX);
         self.each_within(start, whole_to, |record, _| {
             if record.fate != Fate::Arrived {
-                (record.fate, record.is_again) = (Fate::Flying, true);
+                (record.fate, record.is_again) = (Fate::InFlight, true);
                 (record.number, record.at, record.is_timed) = (number, now, true);
             }
         });
@@ -189,7 +189,7 @@ impl Scoreboard {
     const fn count(&mut self, fate: Fate, sign: isize, bytes: usize) {
         let bytes = sign * bytes as isize;
         match fate {
-            Fate::Flying => self.flying = self.flying.wrapping_add_signed(bytes),
+            Fate::InFlight => self.in_flight = self.in_flight.wrapping_add_signed(bytes),
             Fate::Lost => self.lost = self.lost.wrapping_add_signed(bytes),
             Fate::Arrived => {}
         }
@@ -213,7 +213,7 @@ impl Scoreboard {
 
     /// Does something to each record that is whole between two places.
     fn each_within(&mut self, start: u32, end: u32, mut what: impl FnMut(&mut Record, usize)) {
-        let Self { records, first, flying, lost, .. } = self;
+        let Self { records, first, in_flight, lost, .. } = self;
         let index = records.partition_point(|record| distance(record.end, start) >= 0);
         let mut begin = index.checked_sub(1).map_or(*first, |before| records[before].end);
         for record in records.range_mut(index..) {
@@ -229,7 +229,9 @@ impl Scoreboard {
             what(record, bytes);
             for (fate, sign) in [(before, -1), (record.fate, 1)] {
                 match fate {
-                    Fate::Flying => *flying = flying.wrapping_add_signed(sign * bytes as isize),
+                    Fate::InFlight => {
+                        *in_flight = in_flight.wrapping_add_signed(sign * bytes as isize)
+                    }
                     Fate::Lost => *lost = lost.wrapping_add_signed(sign * bytes as isize),
                     Fate::Arrived => {}
                 }
@@ -307,7 +309,7 @@ impl Scoreboard {
         let (mut losses, mut again_at) = (Losses::default(), None::<Time>);
         let Some(latest) = self.latest else { return (losses, again_at) };
         self.each_within(self.first, self.end(), |record, _| {
-            if record.fate != Fate::Flying || record.number >= latest {
+            if record.fate != Fate::InFlight || record.number >= latest {
                 return;
             }
             let due = record.at + late;
@@ -339,7 +341,7 @@ impl Scoreboard {
     /// (RFC 2018 8).
     pub(super) fn lose_all(&mut self, with_arrived: bool) {
         self.each_within(self.first, self.end(), |record, _| {
-            if record.fate == Fate::Flying || with_arrived {
+            if record.fate == Fate::InFlight || with_arrived {
                 record.fate = Fate::Lost;
             }
         });
@@ -401,10 +403,10 @@ mod tests {
         }
         assert!(board.has_lost_within(at(0), at(1)) && board.has_lost_within(at(999), at(5000)));
         assert!(!board.has_lost_within(at(1000), at(6000)));
-        assert_eq!((board.flying(), board.lost()), (2000, 1000));
+        assert_eq!((board.in_flight(), board.lost()), (2000, 1000));
         // It was late after all.
         board.acknowledged(NOW, at(4000), Duration::ZERO);
-        assert_eq!((board.outstanding(), board.flying(), board.lost()), (2000, 2000, 0));
+        assert_eq!((board.outstanding(), board.in_flight(), board.lost()), (2000, 2000, 0));
         assert!(!board.has_lost_within(at(0), at(6000)));
     }
 
@@ -425,7 +427,7 @@ mod tests {
         select(&mut board, 1, 4);
         assert_eq!(lost_now(&mut board), 1);
         board.sent(NOW, at(0), at(1000));
-        assert_eq!((lost_now(&mut board), board.lost(), board.flying()), (0, 0, 1000));
+        assert_eq!((lost_now(&mut board), board.lost(), board.in_flight()), (0, 0, 1000));
         for nth in 4..7 {
             board.sent(NOW, at(nth * 1000), at((nth + 1) * 1000));
             select(&mut board, nth, nth + 1);
@@ -464,7 +466,7 @@ mod tests {
         assert!(board.has_lost_within(at(1000), at(2000)), "the last that has not arrived");
         assert_eq!(board.lost(), 1000);
         board.lose_all(false);
-        assert_eq!((board.lost(), board.flying()), (2000, 0));
+        assert_eq!((board.lost(), board.in_flight()), (2000, 0));
         board.lose_all(true);
         assert_eq!(board.lost(), 3000, "a peer may throw away what it has not acknowledged");
     }
@@ -477,7 +479,7 @@ mod tests {
             let block = (at(left), at(right));
             assert_eq!(board.selected(NOW, block, Duration::ZERO), Arrivals::default());
         }
-        assert_eq!(board.flying(), 2000);
+        assert_eq!(board.in_flight(), 2000);
         // An acknowledgment of it ends at what was sent.
         assert_eq!(board.acknowledged(NOW, at(9000), Duration::ZERO).bytes, 2000);
         assert_eq!(board.first(), at(2000));
@@ -502,16 +504,16 @@ mod tests {
 
     /// What the records say.
     fn counted(board: &Scoreboard) -> (usize, usize) {
-        let (mut flying, mut lost, mut begin) = (0, 0, board.first);
+        let (mut in_flight, mut lost, mut begin) = (0, 0, board.first);
         for record in &board.records {
             let bytes = record.end.wrapping_sub(std::mem::replace(&mut begin, record.end));
             match record.fate {
-                Fate::Flying => flying += bytes as usize,
+                Fate::InFlight => in_flight += bytes as usize,
                 Fate::Lost => lost += bytes as usize,
                 Fate::Arrived => {}
             }
         }
-        (flying, lost)
+        (in_flight, lost)
     }
 
     #[test]
@@ -521,25 +523,25 @@ mod tests {
         (0..messages).for_each(|nth| board.sent(NOW, at(nth * 10), at(nth * 10 + 10)));
         assert_eq!(board.records.len(), RECORDS_MAX);
         board.lose_all(false);
-        assert_eq!((board.flying(), board.lost()), (0, end as usize));
+        assert_eq!((board.in_flight(), board.lost()), (0, end as usize));
         // Segments begin and end anywhere in what is not told apart.
         for start in (0..end).step_by(1013) {
             let (start, end) = (at(start), at((start + 1013).min(end)));
             board.sent(NOW, start, end);
             assert!(!board.has_lost_within(start, end));
-            assert_eq!((board.flying(), board.lost()), counted(&board));
+            assert_eq!((board.in_flight(), board.lost()), counted(&board));
         }
         assert_eq!(board.lost(), 0);
         // More takes the place of the last, also of what is lost.
         board.lose_last();
         board.withheld(NOW, at(end + 7));
         board.sent(NOW, at(end + 7), at(end + 11));
-        assert_eq!((board.flying(), board.lost()), counted(&board));
+        assert_eq!((board.in_flight(), board.lost()), counted(&board));
         assert_eq!((board.outstanding(), board.records.len()), (end as usize + 11, RECORDS_MAX));
         // An acknowledgment ends anywhere as well.
         for to in [5, end - 3] {
             board.acknowledged(NOW, at(to), Duration::ZERO);
-            assert_eq!((board.flying(), board.lost()), counted(&board));
+            assert_eq!((board.in_flight(), board.lost()), counted(&board));
             assert_eq!(board.outstanding(), (end + 11 - to) as usize);
         }
     }
@@ -558,10 +560,10 @@ mod tests {
             let (number, to) = (self.number, to as usize);
             self.number += 1;
             let new_from = self.all.len();
-            self.all.resize(new_from.max(to), (Fate::Flying, number));
+            self.all.resize(new_from.max(to), (Fate::InFlight, number));
             for byte in &mut self.all[(from as usize).min(to)..to] {
                 if byte.0 != Fate::Arrived {
-                    *byte = (Fate::Flying, number);
+                    *byte = (Fate::InFlight, number);
                 }
             }
         }
@@ -578,7 +580,7 @@ mod tests {
         fn look(&mut self) {
             let Some(latest) = self.latest else { return };
             for byte in &mut self.all[self.first as usize..] {
-                if byte.0 == Fate::Flying && byte.1 + OVERTAKEN_BY <= latest {
+                if byte.0 == Fate::InFlight && byte.1 + OVERTAKEN_BY <= latest {
                     byte.0 = Fate::Lost;
                 }
             }
@@ -623,7 +625,7 @@ mod tests {
                 bytes.look();
                 prop_assert_eq!(board.first(), at(bytes.first));
                 prop_assert_eq!(board.end(), at(bytes.all.len() as u32));
-                prop_assert_eq!(board.flying(), bytes.count(Fate::Flying));
+                prop_assert_eq!(board.in_flight(), bytes.count(Fate::InFlight));
                 prop_assert_eq!(board.lost(), bytes.count(Fate::Lost));
             }
         }
