@@ -22,7 +22,7 @@ mod passive;
 mod recovery;
 mod resend;
 mod scoreboard;
-mod served;
+mod service_clock;
 mod turn;
 mod window;
 
@@ -43,7 +43,7 @@ use loss_recovery::is_after;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::tcp::TcpSegment;
-use served::Served;
+use service_clock::ServiceClock;
 use smoltcp::iface::SocketSet;
 use smoltcp::socket::tcp::State;
 use std::collections::{BTreeSet, VecDeque};
@@ -58,7 +58,7 @@ pub(super) struct Tcp {
     config: TcpConfig,
     engine: Engine,
     secret: IsnSecret,
-    served: Served,
+    service_clock: ServiceClock,
     connections: Slab<Connection>,
     /// By our address and the peer's.
     by_addresses: Lookup<(SocketAddr, SocketAddr), TcpId>,
@@ -89,7 +89,7 @@ impl Tcp {
     pub(super) fn new(config: TcpConfig, verifies: bool, mut rng: SeededRng) -> Self {
         Self {
             secret: IsnSecret::new(&mut rng),
-            served: Served::default(),
+            service_clock: ServiceClock::default(),
             engine: Engine::new(rng),
             connections: Slab::new(config.connections_max),
             by_addresses: Lookup::default(),
@@ -210,7 +210,7 @@ impl Tcp {
     }
 
     pub(super) fn shut_down(&mut self, now: Time, id: TcpId) -> Result<(), TcpError> {
-        let now = self.served.at(now);
+        let now = self.service_clock.at(now);
         self.connections.get_mut(id).ok_or(TcpError::Closed)?.shut_down(now);
         self.make_ready(id);
         Ok(())
@@ -238,7 +238,7 @@ impl Tcp {
         if connection.has_unread() {
             return self.abort(id, TcpError::ShutDown);
         }
-        connection.shut_down(self.served.at(now));
+        connection.shut_down(self.service_clock.at(now));
         let before = connection.state();
         self.settle(id, Event { before, heard: false });
         self.make_ready(id);
@@ -327,10 +327,10 @@ impl Tcp {
     /// The owner serves connections now.
     #[inline]
     fn serve(&mut self, now: Time) {
-        if self.served.is_late(now) {
-            self.served.note_late(now, self.poll_timeout());
+        if self.service_clock.is_late(now) {
+            self.service_clock.note_late(now, self.poll_timeout());
         }
-        self.served.note(now);
+        self.service_clock.note(now);
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {

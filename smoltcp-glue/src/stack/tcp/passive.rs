@@ -178,7 +178,7 @@ impl Tcp {
         let at = connection.at(now, mtus);
         let written = self.engine.draft(at, connection.sockets(), &mut self.draft);
         if let Some(written) = written {
-            connection.note_sent((now, self.served.at(now)), &written);
+            connection.note_sent((now, self.service_clock.at(now)), &written);
         }
     }
 

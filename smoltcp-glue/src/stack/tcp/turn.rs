@@ -47,7 +47,7 @@ impl Tcp {
             }
             Acceptance::Drop => return,
         };
-        let served = self.served.at(now);
+        let served = self.service_clock.at(now);
         connection.note_alive(served);
         let has_answer = self.engine.receive(at, connection.sockets(), bytes, &mut self.draft);
         let answer = has_answer.then_some(&mut self.draft);
@@ -87,7 +87,7 @@ impl Tcp {
             let is_sent = written.is_some();
             connection.had_nothing_to_send = !is_sent;
             if let Some(written) = written {
-                connection.note_sent((now, self.served.at(now)), &written);
+                connection.note_sent((now, self.service_clock.at(now)), &written);
             }
             if connection.is_paused() && !is_sent {
                 self.ready.push_back(id);
@@ -145,7 +145,7 @@ impl Tcp {
             return self.set_deadline(id, Some(now + KEPT_FOR_READER));
         }
         let before = connection.state();
-        let served = self.served.at(now);
+        let served = self.service_clock.at(now);
         if connection.give_up(served) {
             self.settle(id, Event { before, heard: false });
         } else if connection.keepalive_due().is_some_and(|due| due <= served) {
@@ -180,7 +180,8 @@ impl Tcp {
             None => due,
         };
         let served_due = [connection.closing_due(), connection.keepalive_due()];
-        let served_due = served_due.into_iter().flatten().min().map(|due| self.served.when(due));
+        let served_due =
+            served_due.into_iter().flatten().min().map(|due| self.service_clock.when(due));
         let dues = [due, served_due, connection.retransmission_due(at)];
         self.set_deadline(id, dues.into_iter().flatten().min());
     }

@@ -12,12 +12,12 @@ const LATE: Duration = Duration::from_secs(1);
 
 /// That clock.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Served {
+pub(super) struct ServiceClock {
     last: Time,
     missed: Duration,
 }
 
-impl Served {
+impl ServiceClock {
     /// Whether the owner may have been away since the last time.
     #[inline]
     pub(super) fn is_late(&self, now: Time) -> bool {
