@@ -16,7 +16,7 @@ pub struct StackConfig {
     pub udp_queue_bytes_max: usize,
     /// Whether checksums of datagrams and segments that come are looked at. Without that, what a
     /// router or a host on the way has spoilt is not noticed; the link has checksums of its own.
-    pub verifies: bool,
+    pub verify_checksums: bool,
     /// TCP.
     pub tcp: TcpConfig,
 }
@@ -55,7 +55,7 @@ impl Default for StackConfig {
             packets_max: 1024,
             udp_sockets_max: 65_536,
             udp_queue_bytes_max: 1 << 20,
-            verifies: true,
+            verify_checksums: true,
             tcp: TcpConfig::default(),
         }
     }

@@ -65,7 +65,7 @@ pub struct Stack {
     current: Packet,
     unheard: Queue<Vec<u8>>,
     counts: Counts,
-    verifies: bool,
+    verify_checksums: bool,
     shard: FlowShard,
 }
 
@@ -78,12 +78,12 @@ impl Stack {
             addresses: BTreeSet::new(),
             mtus: Mtus::new(config.mtu),
             udp: Udp::new(config.udp_sockets_max, config.udp_queue_bytes_max),
-            tcp: Tcp::new(config.tcp, config.verifies, rng.split()),
+            tcp: Tcp::new(config.tcp, config.verify_checksums, rng.split()),
             out: Outbox::new(config.packets_max),
             current: Packet::default(),
             unheard: Queue::new(UNHEARD_MAX),
             counts: Counts::default(),
-            verifies: config.verifies,
+            verify_checksums: config.verify_checksums,
             shard: FlowShard::ALL,
             rng,
         }
@@ -145,8 +145,8 @@ impl Stack {
         };
         match packet.protocol {
             IpProtocol::UDP => {
-                let verifies = self.verifies;
-                if self.udp.handle(&packet, verifies, &mut self.counts) == Heard::NoSocket {
+                let verify_checksums = self.verify_checksums;
+                if self.udp.handle(&packet, verify_checksums, &mut self.counts) == Heard::NoSocket {
                     self.counts.udp_refused += 1;
                     self.unheard.push(bytes.to_vec());
                 }

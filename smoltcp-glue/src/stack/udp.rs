@@ -218,7 +218,7 @@ impl Udp {
     pub(super) fn handle(
         &mut self,
         packet: &IpPacket<'_>,
-        verifies: bool,
+        verify_checksums: bool,
         counts: &mut Counts,
     ) -> Heard {
         let Ok(datagram) = UdpDatagram::parse(packet.payload) else {
@@ -226,7 +226,7 @@ impl Udp {
             return Heard::Done;
         };
         let header = datagram.header();
-        if header.source_port == 0 || verifies && !datagram.checksum_ok(&packet.pseudo) {
+        if header.source_port == 0 || verify_checksums && !datagram.checksum_ok(&packet.pseudo) {
             counts.malformed += 1;
             return Heard::Done;
         }

@@ -158,8 +158,8 @@ fn no_port(original: &[u8]) -> Vec<u8> {
 
 #[test]
 fn checksums_are_looked_at_unless_nobody_wants_that() {
-    for verifies in [true, false] {
-        let mut world = world(&StackConfig { verifies, ..StackConfig::default() });
+    for verify_checksums in [true, false] {
+        let mut world = world(&StackConfig { verify_checksums, ..StackConfig::default() });
         let client = world.hosts[0].udp_bind(at(0, 0)).expect("a port is free");
         let server = world.hosts[1].udp_bind(at(1, 9)).expect("the port is free");
         let now = world.now;
@@ -167,8 +167,8 @@ fn checksums_are_looked_at_unless_nobody_wants_that() {
         let mut packet = world.hosts[0].poll_transmit(now).expect("it was sent").to_vec();
         *packet.last_mut().expect("it has bytes") ^= 1;
         assert!(world.hosts[1].take_packet(now, &packet), "it is for a socket");
-        assert_eq!(world.hosts[1].udp_is_readable(server), !verifies);
-        assert_eq!(world.hosts[1].counts().malformed, u64::from(verifies));
+        assert_eq!(world.hosts[1].udp_is_readable(server), !verify_checksums);
+        assert_eq!(world.hosts[1].counts().malformed, u64::from(verify_checksums));
     }
 }
 

@@ -74,7 +74,7 @@ pub(super) struct Tcp {
     draft: Packet,
     /// One that came, with a newer acknowledgment.
     renewed: Packet,
-    verifies: bool,
+    verify_checksums: bool,
     pub(super) events: Events,
 }
 
@@ -86,7 +86,7 @@ struct Event {
 }
 
 impl Tcp {
-    pub(super) fn new(config: TcpConfig, verifies: bool, mut rng: SeededRng) -> Self {
+    pub(super) fn new(config: TcpConfig, verify_checksums: bool, mut rng: SeededRng) -> Self {
         Self {
             secret: IsnSecret::new(&mut rng),
             service_clock: ServiceClock::default(),
@@ -101,7 +101,7 @@ impl Tcp {
             nobody: SocketSet::new(Vec::new()),
             draft: Packet::default(),
             renewed: Packet::default(),
-            verifies,
+            verify_checksums,
             config,
             events: Events::default(),
         }
@@ -261,7 +261,8 @@ impl Tcp {
         (out, counts): (&mut Outbox, &mut Counts),
     ) {
         let segment = TcpSegment::parse(packet.payload).ok();
-        let is_well = |one: &TcpSegment<'_>| !self.verifies || one.checksum_ok(&packet.pseudo);
+        let is_well =
+            |one: &TcpSegment<'_>| !self.verify_checksums || one.checksum_ok(&packet.pseudo);
         let Some(segment) = segment.filter(is_well) else {
             counts.malformed += 1;
             return;
