@@ -54,7 +54,7 @@ pub struct Host {
     /// The way to other workers, if there are any.
     hand_off: Option<HandOff>,
     /// Groups that sockets of a hand do not hear any more; the lead is to be told.
-    left: Vec<IpAddr>,
+    left_groups: Vec<IpAddr>,
     pub(crate) own: BTreeSet<IpAddr>,
     connects: bool,
     look_at: Time,
@@ -97,7 +97,7 @@ impl Host {
             overflow: Vec::new(),
             looped: Vec::new(),
             hand_off: None,
-            left: Vec::new(),
+            left_groups: Vec::new(),
             own: BTreeSet::new(),
             connects,
             look_at: now,
@@ -194,7 +194,7 @@ impl Host {
     pub fn leave_group(&mut self, now: Time, group: IpAddr) {
         match self.node.lead() {
             Some(lead) => lead.leave_group(now, group),
-            None => self.left.push(group),
+            None => self.left_groups.push(group),
         }
     }
 
@@ -230,7 +230,7 @@ impl Host {
             deliver(now, &mut self.stack, &mut self.hand_off, &packet);
             busy = true;
         }
-        while let Some(packet) = self.stack.poll_unheard() {
+        while let Some(packet) = self.stack.poll_port_unreachable() {
             self.node.refuse(now, &packet);
         }
         if is_late {
@@ -285,8 +285,8 @@ impl Host {
         self.node.failed().is_some() || has_sent && self.stack.tcp_is_flushed()
     }
 
-    /// Takes leave of the link. [`Host::has_left`] tells when the others know.
-    pub fn leave(&mut self, now: Time) {
+    /// Takes leave of the link. [`Host::is_disconnected`] tells when the others know.
+    pub fn disconnect(&mut self, now: Time) {
         if let Some(lead) = self.node.lead() {
             lead.leave(now);
         }
@@ -294,7 +294,7 @@ impl Host {
 
     /// Whether all that the link is to know of our leaving is said; at a hand, whether the lead has
     /// ended it.
-    pub fn has_left(&self) -> bool {
+    pub fn is_disconnected(&self) -> bool {
         match &self.node {
             Post::Lead(lead) => lead.has_left(),
             Post::Hand(hand) => hand.failed().is_some(),
@@ -402,8 +402,8 @@ impl Host {
     }
 
     /// A group that a socket of this hand does not hear any more.
-    pub(crate) fn take_left(&mut self) -> Option<IpAddr> {
-        self.left.pop()
+    pub(crate) fn take_left_group(&mut self) -> Option<IpAddr> {
+        self.left_groups.pop()
     }
 
     /// What was handed over between workers.

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// How long an interface that ends waits for peers that acknowledge nothing or are still looked
 /// for; and then as long for those that it takes leave of.
-pub(crate) const LEAVE_MAX: Duration = Duration::from_secs(2);
+pub(crate) const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
 
 /// How long peers may doubt a reset: one whose number is not the next that they expect they answer
 /// by a challenge ACK (RFC 5961 3.2), which makes us send the right one.
@@ -225,7 +225,7 @@ impl Drop for Interface {
         }
         let mut host = self.inner.borrow_mut();
         settle(&mut host, self.clock);
-        take_leave(&mut host, self.clock);
+        disconnect(&mut host, self.clock);
     }
 }
 
@@ -235,7 +235,7 @@ impl Drop for Interface {
 pub(crate) fn settle(host: &mut Host, clock: Clock) {
     let mut now = clock.now();
     let last = now + host.stack.flush_max();
-    let (mut end, mut left) = (now + LEAVE_MAX, host.stack.tcp_unflushed());
+    let (mut end, mut left) = (now + SHUTDOWN_MAX, host.stack.tcp_unflushed());
     while now < end.min(last) && !host.has_sent(now) {
         if !host.step(now) {
             std::thread::yield_now();
@@ -243,7 +243,7 @@ pub(crate) fn settle(host: &mut Host, clock: Clock) {
         now = clock.now();
         let left_now = host.stack.tcp_unflushed();
         if left_now < left {
-            (end, left) = (now + LEAVE_MAX, left_now);
+            (end, left) = (now + SHUTDOWN_MAX, left_now);
         }
     }
     if host.stack.tcp_abort_unflushed() == 0 {
@@ -258,11 +258,11 @@ pub(crate) fn settle(host: &mut Host, clock: Clock) {
 }
 
 /// Leaves the link in order.
-pub(crate) fn take_leave(host: &mut Host, clock: Clock) {
+pub(crate) fn disconnect(host: &mut Host, clock: Clock) {
     let mut now = clock.now();
-    let end = now + LEAVE_MAX;
-    host.leave(now);
-    while now < end && !host.has_left() {
+    let end = now + SHUTDOWN_MAX;
+    host.disconnect(now);
+    while now < end && !host.is_disconnected() {
         if !host.node.step(now) {
             std::thread::yield_now();
         }

@@ -9,7 +9,7 @@ use super::worker::Worker;
 use super::{Alive, Config};
 use crate::error::UpError;
 use crate::host::Host;
-use crate::interface::{Clock, seed, take_leave};
+use crate::interface::{Clock, disconnect, seed};
 use crate::stack::StackConfig;
 use pollux_node::Opened;
 use pollux_node::config::InterfaceSettings;
@@ -117,7 +117,7 @@ impl Brief {
             let is_wanted = self.alive.strong_count() > 0;
             if now >= end || host.failed().is_some() || !is_wanted {
                 let why = host.not_up();
-                take_leave(&mut host, self.clock);
+                disconnect(&mut host, self.clock);
                 return Err(why);
             }
         }

@@ -18,8 +18,8 @@ use super::waiters::Waiters;
 use super::worker_group::SocketSlot;
 use super::{Alive, Config, Hold, Idle, WorkerRow, doorbell::DirtyFlag};
 use crate::host::Host;
-use crate::interface::{Clock, LEAVE_MAX, settle, take_leave};
-use crate::stack::slab::Beside;
+use crate::interface::{Clock, SHUTDOWN_MAX, disconnect, settle};
+use crate::stack::slab::SlabMap;
 use crate::stack::{BindError, ListenerId, SocketId, TcpId};
 use pollux_mem::spsc;
 use pollux_node::interface::echo::EchoId;
@@ -59,9 +59,9 @@ pub(super) struct Worker<'a> {
     config: Config,
     /// How long a peer may take to acknowledge what was sent before its connection was left.
     user_timeout: Duration,
-    udp: Beside<UdpEnd>,
-    tcp: Beside<TcpEnd>,
-    listeners: Beside<ListenerEnd>,
+    udp: SlabMap<UdpEnd>,
+    tcp: SlabMap<TcpEnd>,
+    listeners: SlabMap<ListenerEnd>,
     /// Sockets of UDP that have more to send.
     again: VecDeque<SocketId>,
     /// Connections that were left with something to send; some have sent it since.
@@ -94,9 +94,9 @@ impl<'a> Worker<'a> {
             alive,
             config,
             user_timeout,
-            udp: Beside::new(),
-            tcp: Beside::new(),
-            listeners: Beside::new(),
+            udp: SlabMap::new(),
+            tcp: SlabMap::new(),
+            listeners: SlabMap::new(),
             again: VecDeque::new(),
             draining: Vec::new(),
             starved: Vec::new(),
@@ -148,7 +148,7 @@ impl<'a> Worker<'a> {
     /// What sockets were given still goes out, but nobody is waited for long.
     fn finish(&mut self) {
         let mut now = self.clock.now();
-        let (mut end, last) = (now + LEAVE_MAX, now + self.inner.stack.flush_max());
+        let (mut end, last) = (now + SHUTDOWN_MAX, now + self.inner.stack.flush_max());
         let mut busy = true;
         while (busy || !self.draining.is_empty() || !self.again.is_empty())
             && !self.has_ended()
@@ -156,7 +156,7 @@ impl<'a> Worker<'a> {
         {
             busy = self.handle_notifications(now);
             if self.turn() {
-                end = now + LEAVE_MAX;
+                end = now + SHUTDOWN_MAX;
             }
             now = self.clock.now();
         }
@@ -164,19 +164,19 @@ impl<'a> Worker<'a> {
         for id in std::mem::take(&mut self.draining) {
             self.inner.stack.tcp_abort(now, id);
         }
-        let end = now + LEAVE_MAX;
+        let end = now + SHUTDOWN_MAX;
         settle(self.inner, self.clock);
         let group = self.doorbell.group().clone();
         group.finish();
         // What others have to hear may come to this one.
-        while !group.is_finished() && !self.has_ended() && self.clock.now() < end + LEAVE_MAX {
+        while !group.is_finished() && !self.has_ended() && self.clock.now() < end + SHUTDOWN_MAX {
             if !self.turn() {
                 std::thread::yield_now();
             }
         }
         // What others had no way for they have given to this one.
         settle(self.inner, self.clock);
-        take_leave(self.inner, self.clock);
+        disconnect(self.inner, self.clock);
     }
 
     fn turn(&mut self) -> bool {
@@ -206,7 +206,7 @@ impl<'a> Worker<'a> {
             self.doorbells[to_wake.trailing_zeros() as usize].wake();
             to_wake &= to_wake - 1;
         }
-        while let Some(group) = self.inner.take_left() {
+        while let Some(group) = self.inner.take_left_group() {
             // The lead asks nobody, so this one does not wait for ever.
             self.doorbells[0].submit(Box::new(move |lead, now| lead.inner.leave_group(now, group)));
         }

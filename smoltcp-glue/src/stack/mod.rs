@@ -40,7 +40,7 @@ use icmp::IcmpError;
 use lookup::Lookup;
 use mtu::Mtus;
 use outbox::{Outbox, Packet};
-use packet::{IpPacket, NotWhole, Quoted};
+use packet::{IpPacket, PacketError, Quoted};
 use pollux_control::bounded::Queue;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -48,11 +48,11 @@ use pollux_wire::ip::IpProtocol;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use tcp::Tcp;
-use udp::{Heard, Udp};
+use udp::{Udp, UdpInput};
 
 const HOP_LIMIT: u8 = 64;
 /// Packets for ports without a socket that wait to be complained about.
-const UNHEARD_MAX: usize = 64;
+const PORT_UNREACHABLE_MAX: usize = 64;
 
 /// Sockets of a host.
 pub struct Stack {
@@ -63,7 +63,7 @@ pub struct Stack {
     tcp: Tcp,
     out: Outbox,
     current: Packet,
-    unheard: Queue<Vec<u8>>,
+    port_unreachable: Queue<Vec<u8>>,
     counts: Counts,
     verify_checksums: bool,
     shard: FlowShard,
@@ -81,7 +81,7 @@ impl Stack {
             tcp: Tcp::new(config.tcp, config.verify_checksums, rng.split()),
             out: Outbox::new(config.packets_max),
             current: Packet::default(),
-            unheard: Queue::new(UNHEARD_MAX),
+            port_unreachable: Queue::new(PORT_UNREACHABLE_MAX),
             counts: Counts::default(),
             verify_checksums: config.verify_checksums,
             shard: FlowShard::ALL,
@@ -140,15 +140,17 @@ impl Stack {
     pub fn handle_packet(&mut self, now: Time, bytes: &[u8]) {
         let packet = match IpPacket::parse(bytes) {
             Ok(packet) => packet,
-            Err(NotWhole::Malformed) => return self.counts.malformed += 1,
-            Err(NotWhole::Fragment) => return self.counts.fragments += 1,
+            Err(PacketError::Malformed) => return self.counts.malformed += 1,
+            Err(PacketError::Fragment) => return self.counts.fragments += 1,
         };
         match packet.protocol {
             IpProtocol::UDP => {
                 let verify_checksums = self.verify_checksums;
-                if self.udp.handle(&packet, verify_checksums, &mut self.counts) == Heard::NoSocket {
+                if self.udp.handle(&packet, verify_checksums, &mut self.counts)
+                    == UdpInput::NoSocket
+                {
                     self.counts.udp_refused += 1;
-                    self.unheard.push(bytes.to_vec());
+                    self.port_unreachable.push(bytes.to_vec());
                 }
             }
             IpProtocol::TCP if !packet.is_plain => self.counts.unknown_protocol += 1,
@@ -226,8 +228,8 @@ impl Stack {
     }
 
     /// The next packet that came for a port without a socket: its sender may be told.
-    pub fn poll_unheard(&mut self) -> Option<Vec<u8>> {
-        self.unheard.pop()
+    pub fn poll_port_unreachable(&mut self) -> Option<Vec<u8>> {
+        self.port_unreachable.pop()
     }
 
     /// From now on [`Stack::poll_event`] says what happens to sockets.
@@ -310,7 +312,7 @@ impl Stack {
         ends: (Option<IpAddr>, SocketAddr),
         payload: &[u8],
     ) -> Result<(), UdpError> {
-        let (mtu, ends) = self.udp_way(now, id, ends)?;
+        let (mtu, ends) = self.udp_path(now, id, ends)?;
         let packet = udp::packet_len(mtu, ends.1.ip(), payload)?;
         let room = self.out.push(packet).ok_or(UdpError::Full)?;
         self.udp.note_sent(ends);
@@ -326,14 +328,14 @@ impl Stack {
         payload: &[u8],
         sink: &mut dyn PacketSink,
     ) -> Result<(), UdpError> {
-        let (mtu, ends) = self.udp_way(now, id, ends)?;
+        let (mtu, ends) = self.udp_path(now, id, ends)?;
         let packet = udp::packet_len(mtu, ends.1.ip(), payload)?;
         self.udp.note_sent(ends);
         udp::write(sink.buffer(packet), ends, payload).ok_or(UdpError::BadAddress)
     }
 
     /// Where a datagram goes from and to, and how long the packet may be.
-    fn udp_way(
+    fn udp_path(
         &self,
         now: Time,
         id: UdpId,

@@ -21,28 +21,28 @@ pub(super) struct IpPacket<'a> {
 
 /// Why bytes are no whole packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NotWhole {
+pub(super) enum PacketError {
     Malformed,
     Fragment,
 }
 
 impl<'a> IpPacket<'a> {
-    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, NotWhole> {
+    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, PacketError> {
         match bytes.first().map(|first| first >> 4) {
             Some(4) => Self::parse_v4(bytes),
             Some(6) => Self::parse_v6(bytes),
-            _ => Err(NotWhole::Malformed),
+            _ => Err(PacketError::Malformed),
         }
     }
 
-    fn parse_v4(bytes: &'a [u8]) -> Result<Self, NotWhole> {
-        let packet = Ipv4Packet::parse(bytes).map_err(|_| NotWhole::Malformed)?;
+    fn parse_v4(bytes: &'a [u8]) -> Result<Self, PacketError> {
+        let packet = Ipv4Packet::parse(bytes).map_err(|_| PacketError::Malformed)?;
         let header = packet.header();
         if !packet.checksum_ok() {
-            return Err(NotWhole::Malformed);
+            return Err(PacketError::Malformed);
         }
         if header.is_fragment() {
-            return Err(NotWhole::Fragment);
+            return Err(PacketError::Fragment);
         }
         Ok(Self {
             source: header.source.into(),
@@ -54,13 +54,13 @@ impl<'a> IpPacket<'a> {
         })
     }
 
-    fn parse_v6(bytes: &'a [u8]) -> Result<Self, NotWhole> {
-        let packet = Ipv6Packet::parse(bytes).map_err(|_| NotWhole::Malformed)?;
+    fn parse_v6(bytes: &'a [u8]) -> Result<Self, PacketError> {
+        let packet = Ipv6Packet::parse(bytes).map_err(|_| PacketError::Malformed)?;
         let header = packet.header();
         let upper = UpperLayer::find(header.next_header, packet.payload());
-        let upper = upper.map_err(|_| NotWhole::Malformed)?;
+        let upper = upper.map_err(|_| PacketError::Malformed)?;
         if upper.fragment.is_some() {
-            return Err(NotWhole::Fragment);
+            return Err(PacketError::Fragment);
         }
         Ok(Self {
             source: header.source.into(),

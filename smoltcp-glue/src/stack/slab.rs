@@ -12,29 +12,29 @@ pub struct Key<T> {
 
 /// So many things at most, each under a key of its own.
 pub(super) struct Slab<T> {
-    places: Vec<Place<T>>,
+    slots: Vec<Slot<T>>,
     free: Vec<u32>,
-    places_max: usize,
+    slots_max: usize,
 }
 
-struct Place<T> {
+struct Slot<T> {
     generation: u32,
     value: Option<T>,
 }
 
 impl<T> Slab<T> {
-    pub(super) const fn new(places_max: usize) -> Self {
-        Self { places: Vec::new(), free: Vec::new(), places_max }
+    pub(super) const fn new(slots_max: usize) -> Self {
+        Self { slots: Vec::new(), free: Vec::new(), slots_max }
     }
 
     /// Whether another one has no place.
     pub(super) const fn is_full(&self) -> bool {
-        self.free.is_empty() && self.places.len() >= self.places_max
+        self.free.is_empty() && self.slots.len() >= self.slots_max
     }
 
     /// How many there are.
     pub(super) const fn len(&self) -> usize {
-        self.places.len() - self.free.len()
+        self.slots.len() - self.free.len()
     }
 
     /// Gives a value a place, if there is one.
@@ -43,47 +43,47 @@ impl<T> Slab<T> {
             return None;
         }
         let index = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place { generation: 0, value: None });
-            (self.places.len() - 1) as u32
+            self.slots.push(Slot { generation: 0, value: None });
+            (self.slots.len() - 1) as u32
         });
-        let place = &mut self.places[index as usize];
-        place.value = Some(value);
-        Some(Key { index, generation: place.generation, of: PhantomData })
+        let slot = &mut self.slots[index as usize];
+        slot.value = Some(value);
+        Some(Key { index, generation: slot.generation, of: PhantomData })
     }
 
     /// All that have a place.
     pub(super) fn values(&self) -> impl Iterator<Item = &T> {
-        self.places.iter().filter_map(|place| place.value.as_ref())
+        self.slots.iter().filter_map(|slot| slot.value.as_ref())
     }
 
     pub(super) fn get(&self, key: Key<T>) -> Option<&T> {
-        let place = self.places.get(key.index as usize)?;
-        place.value.as_ref().filter(|_| place.generation == key.generation)
+        let slot = self.slots.get(key.index as usize)?;
+        slot.value.as_ref().filter(|_| slot.generation == key.generation)
     }
 
     pub(super) fn get_mut(&mut self, key: Key<T>) -> Option<&mut T> {
-        let place = self.places.get_mut(key.index as usize)?;
-        place.value.as_mut().filter(|_| place.generation == key.generation)
+        let slot = self.slots.get_mut(key.index as usize)?;
+        slot.value.as_mut().filter(|_| slot.generation == key.generation)
     }
 
     pub(super) fn remove(&mut self, key: Key<T>) -> Option<T> {
-        let place = self.places.get_mut(key.index as usize)?;
-        let value = place.value.take_if(|_| place.generation == key.generation)?;
-        place.generation = place.generation.wrapping_add(1);
+        let slot = self.slots.get_mut(key.index as usize)?;
+        let value = slot.value.take_if(|_| slot.generation == key.generation)?;
+        slot.generation = slot.generation.wrapping_add(1);
         self.free.push(key.index);
         Some(value)
     }
 }
 
 /// What somebody else keeps beside the things of a [`Slab`], found under their keys.
-pub(crate) struct Beside<V> {
-    places: Vec<Option<(u32, V)>>,
+pub(crate) struct SlabMap<V> {
+    slots: Vec<Option<(u32, V)>>,
     len: usize,
 }
 
-impl<V> Beside<V> {
+impl<V> SlabMap<V> {
     pub(crate) const fn new() -> Self {
-        Self { places: Vec::new(), len: 0 }
+        Self { slots: Vec::new(), len: 0 }
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -93,27 +93,27 @@ impl<V> Beside<V> {
     /// Keeps a value under a key, which has none.
     pub(crate) fn insert<T>(&mut self, key: Key<T>, value: V) {
         let index = key.index as usize;
-        if index >= self.places.len() {
-            self.places.resize_with(index + 1, || None);
+        if index >= self.slots.len() {
+            self.slots.resize_with(index + 1, || None);
         }
-        self.places[index] = Some((key.generation, value));
+        self.slots[index] = Some((key.generation, value));
         self.len += 1;
     }
 
     pub(crate) fn get_mut<T>(&mut self, key: Key<T>) -> Option<&mut V> {
-        let place = self.places.get_mut(key.index as usize)?.as_mut();
-        place.filter(|(generation, _)| *generation == key.generation).map(|(_, value)| value)
+        let slot = self.slots.get_mut(key.index as usize)?.as_mut();
+        slot.filter(|(generation, _)| *generation == key.generation).map(|(_, value)| value)
     }
 
     pub(crate) fn remove<T>(&mut self, key: Key<T>) -> Option<V> {
-        let place = self.places.get_mut(key.index as usize)?;
-        let (_, value) = place.take_if(|(generation, _)| *generation == key.generation)?;
+        let slot = self.slots.get_mut(key.index as usize)?;
+        let (_, value) = slot.take_if(|(generation, _)| *generation == key.generation)?;
         self.len -= 1;
         Some(value)
     }
 
     pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
-        self.places.iter().flatten().map(|(_, value)| value)
+        self.slots.iter().flatten().map(|(_, value)| value)
     }
 }
 
@@ -165,11 +165,11 @@ mod tests {
     #[test]
     fn a_key_that_was_given_back_names_nothing() {
         let mut slab = Slab::new(2);
-        let first = slab.insert("first").expect("a place");
-        let second = slab.insert("second").expect("a place");
+        let first = slab.insert("first").expect("a slot");
+        let second = slab.insert("second").expect("a slot");
         assert!(slab.insert("third").is_none() && slab.is_full());
         assert_eq!(slab.remove(first), Some("first"));
-        let third = slab.insert("third").expect("a place");
+        let third = slab.insert("third").expect("a slot");
         assert_eq!(slab.remove(first), None);
         assert_eq!(slab.get(first), None);
         assert_eq!((slab.get(second), slab.get(third)), (Some(&"second"), Some(&"third")));
@@ -177,15 +177,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beside_a_key_is_not_beside_its_successor() {
-        let (mut slab, mut beside) = (Slab::new(1), Beside::new());
-        let first = slab.insert("first").expect("a place");
-        beside.insert(first, 1);
-        assert_eq!(beside.get_mut(first), Some(&mut 1));
+    fn a_value_of_a_removed_key_is_not_found_under_the_next_key() {
+        let (mut slab, mut map) = (Slab::new(1), SlabMap::new());
+        let first = slab.insert("first").expect("a slot");
+        map.insert(first, 1);
+        assert_eq!(map.get_mut(first), Some(&mut 1));
         slab.remove(first);
-        let second = slab.insert("second").expect("a place");
-        assert_eq!(beside.get_mut(second), None);
-        assert_eq!(beside.remove(second), None);
-        assert_eq!((beside.remove(first), beside.remove(first), beside.len()), (Some(1), None, 0));
+        let second = slab.insert("second").expect("a slot");
+        assert_eq!(map.get_mut(second), None);
+        assert_eq!(map.remove(second), None);
+        assert_eq!((map.remove(first), map.remove(first), map.len()), (Some(1), None, 0));
     }
 }

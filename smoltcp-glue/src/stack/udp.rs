@@ -98,7 +98,7 @@ pub(super) struct Udp {
 
 /// What became of a datagram that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum UdpInput {
     /// A socket has it, or it is counted as lost.
     Done,
     /// Nobody listens.
@@ -220,15 +220,15 @@ impl Udp {
         packet: &IpPacket<'_>,
         verify_checksums: bool,
         counts: &mut Counts,
-    ) -> Heard {
+    ) -> UdpInput {
         let Ok(datagram) = UdpDatagram::parse(packet.payload) else {
             counts.malformed += 1;
-            return Heard::Done;
+            return UdpInput::Done;
         };
         let header = datagram.header();
         if header.source_port == 0 || verify_checksums && !datagram.checksum_ok(&packet.pseudo) {
             counts.malformed += 1;
-            return Heard::Done;
+            return UdpInput::Done;
         }
         let from = SocketAddr::new(packet.source, header.source_port);
         let to = SocketAddr::new(packet.destination, header.destination_port);
@@ -236,9 +236,9 @@ impl Udp {
             for index in 0..self.joined.get(&to).map_or(0, Vec::len) {
                 self.deliver(self.joined[&to][index], from, to.ip(), datagram.payload(), counts);
             }
-            return Heard::Done;
+            return UdpInput::Done;
         }
-        let Some(id) = self.socket_at(to) else { return Heard::NoSocket };
+        let Some(id) = self.socket_at(to) else { return UdpInput::NoSocket };
         self.deliver(id, from, to.ip(), datagram.payload(), counts)
     }
 
@@ -258,15 +258,15 @@ impl Udp {
         to: IpAddr,
         payload: &[u8],
         counts: &mut Counts,
-    ) -> Heard {
-        let Some(socket) = self.sockets.get_mut(id) else { return Heard::NoSocket };
+    ) -> UdpInput {
+        let Some(socket) = self.sockets.get_mut(id) else { return UdpInput::NoSocket };
         if socket.peer.is_some_and(|peer| peer != from) {
-            return Heard::NoSocket;
+            return UdpInput::NoSocket;
         }
         let bytes = payload.len() + OVERHEAD_BYTES;
         if socket.bytes + bytes > self.queue_bytes_max {
             counts.udp_queue_full += 1;
-            return Heard::Done;
+            return UdpInput::Done;
         }
         socket.bytes += bytes;
         let mut datagram = self.spare.pop().unwrap_or_default();
@@ -275,7 +275,7 @@ impl Udp {
         (datagram.from, datagram.to) = (Some(from), Some(to));
         socket.received.push_back(datagram);
         self.events.push(SocketId::Udp(id));
-        Heard::Done
+        UdpInput::Done
     }
 
     /// A datagram goes from one to the other.

@@ -115,9 +115,11 @@ fn first_host(world: &World) -> u32 {
 fn leave(world: &mut World, host: usize) {
     let now = world.now();
     let Some(it) = &mut world.seats[host].host else { return };
-    it.leave(now);
+    it.disconnect(now);
     let end = now + 2 * SECOND;
-    while world.seats[host].host.as_ref().is_some_and(|it| !it.has_left()) && world.step(end) {}
+    while world.seats[host].host.as_ref().is_some_and(|it| !it.is_disconnected()) && world.step(end)
+    {
+    }
     world.kill(host);
 }
 

@@ -130,7 +130,7 @@ fn an_icmp_error_reaches_the_socket_connected_to_that_peer() {
     world.hosts[0].udp_send(now, client, (None, at(1, 9)), b"anybody?").unwrap();
     world.pass(SECOND);
     assert_eq!(world.hosts[1].counts().udp_refused, 1);
-    let packet = world.hosts[1].poll_unheard().expect("nobody listens");
+    let packet = world.hosts[1].poll_port_unreachable().expect("nobody listens");
     world.hosts[0].handle_packet(now, &no_port(&packet));
     let mut buffer = [0; 10];
     assert_eq!(world.hosts[0].udp_recv(client, &mut buffer), Err(UdpError::Refused));

@@ -205,8 +205,8 @@ impl Connection {
     }
 
     /// The longest packet for it, on a way that takes these.
-    pub(super) fn mtu(&self, of_way: u32) -> u32 {
-        self.loss_recovery.active.as_ref().map_or(of_way, |active| active.recovery.mtu(of_way))
+    pub(super) fn mtu(&self, path_mtu: u32) -> u32 {
+        self.loss_recovery.active.as_ref().map_or(path_mtu, |active| active.recovery.mtu(path_mtu))
     }
 
     /// smoltcp has seen a segment of the peer's, which came in this state.

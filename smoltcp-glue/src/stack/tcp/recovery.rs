@@ -202,8 +202,8 @@ impl Recovery {
     }
 
     /// The longest packet, on a way that takes these.
-    pub(super) fn mtu(&self, of_way: u32) -> u32 {
-        self.length.limit.min(of_way)
+    pub(super) fn mtu(&self, path_mtu: u32) -> u32 {
+        self.length.limit.min(path_mtu)
     }
 
     /// How many bytes a segment has by now.
