@@ -1,7 +1,7 @@
 //! A host without clock or thread: an interface, and the sockets there.
 //!
 //! ```text
-//!   step: device --> Post --> Stack --> Post --> device
+//!   step: device --> HostPort --> Stack --> HostPort --> device
 //!                       \--> others' stacks
 //! ```
 //!
@@ -13,7 +13,7 @@
 
 use crate::error::UpError;
 use crate::hand_off::{HandOff, HandOffCounts, among};
-use crate::post::Post;
+use crate::host_port::HostPort;
 use crate::stack::{FlowShard, PacketSink, Stack, StackConfig, UdpError, UdpId};
 use pollux_control::interface::{self as control, Adjacency};
 use pollux_dataplane::flow::Deal;
@@ -42,7 +42,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// What all sockets of an interface share. Time is passed in.
 pub struct Host {
-    pub(crate) node: Post,
+    pub(crate) node: HostPort,
     /// Its sockets.
     pub stack: Stack,
     /// A packet that the device had no room for, and where those are written that it has no
@@ -86,10 +86,10 @@ impl Host {
     ) -> Result<Self, DeviceError> {
         let node = node::Interface::new(now, place, settings, seed)?;
         let connects = settings.mode != Mode::Ud;
-        Ok(Self::at(now, Post::lead_of(node), connects, Stack::new(config, stack_seed)))
+        Ok(Self::at(now, HostPort::primary_of(node), connects, Stack::new(config, stack_seed)))
     }
 
-    fn at(now: Time, node: Post, connects: bool, stack: Stack) -> Self {
+    fn at(now: Time, node: HostPort, connects: bool, stack: Stack) -> Self {
         Self {
             node,
             stack,
@@ -106,7 +106,7 @@ impl Host {
     }
 
     /// What it has of the interface, to be shown.
-    pub const fn node(&self) -> &Post {
+    pub const fn node(&self) -> &HostPort {
         &self.node
     }
 
@@ -157,8 +157,8 @@ impl Host {
         bytes: usize,
         timeout: Duration,
     ) -> io::Result<EchoId> {
-        let lead = self.node.lead().ok_or(io::ErrorKind::Unsupported)?;
-        let asked = lead.ping(now, to, bytes, timeout);
+        let primary = self.node.primary().ok_or(io::ErrorKind::Unsupported)?;
+        let asked = primary.ping(now, to, bytes, timeout);
         asked.map_err(|why| match why {
             PingError::TooMany => io::ErrorKind::QuotaExceeded.into(),
             PingError::TooLong => io::ErrorKind::InvalidInput.into(),
@@ -169,7 +169,7 @@ impl Host {
 
     /// What became of a request, once that is known.
     pub(crate) fn ping_outcome(&mut self, id: EchoId) -> Option<io::Result<Duration>> {
-        let failed = match self.node.lead()?.echo(id)? {
+        let failed = match self.node.primary()?.echo(id)? {
             Outcome::Answered { after, .. } => return Some(Ok(after)),
             Outcome::Silence => io::ErrorKind::TimedOut,
             Outcome::NotSent(NotSent::TooBig(_)) => io::ErrorKind::InvalidInput,
@@ -187,13 +187,13 @@ impl Host {
     /// A socket hears a group. `false` if it is none, or there are too many, or it is not the lead
     /// that is asked.
     pub fn join_group(&mut self, now: Time, group: IpAddr) -> bool {
-        self.node.lead().is_some_and(|lead| lead.join_group(now, group))
+        self.node.primary().is_some_and(|primary| primary.join_group(now, group))
     }
 
     /// A socket hears a group no more.
     pub fn leave_group(&mut self, now: Time, group: IpAddr) {
-        match self.node.lead() {
-            Some(lead) => lead.leave_group(now, group),
+        match self.node.primary() {
+            Some(primary) => primary.leave_group(now, group),
             None => self.left_groups.push(group),
         }
     }
@@ -287,8 +287,8 @@ impl Host {
 
     /// Takes leave of the link. [`Host::is_disconnected`] tells when the others know.
     pub fn disconnect(&mut self, now: Time) {
-        if let Some(lead) = self.node.lead() {
-            lead.leave(now);
+        if let Some(primary) = self.node.primary() {
+            primary.leave(now);
         }
     }
 
@@ -296,8 +296,8 @@ impl Host {
     /// ended it.
     pub fn is_disconnected(&self) -> bool {
         match &self.node {
-            Post::Lead(lead) => lead.has_left(),
-            Post::Hand(hand) => hand.failed().is_some(),
+            HostPort::Primary(primary) => primary.has_left(),
+            HostPort::Secondary(secondary) => secondary.failed().is_some(),
         }
     }
 
@@ -382,7 +382,7 @@ impl Host {
         config: &StackConfig,
         seed: impl Fn() -> u64,
     ) -> Result<(Self, Vec<Self>), DeviceError> {
-        let (lead, hands) = node::Interface::with_workers(now, place, settings, seed())?;
+        let (primary, secondaries) = node::Interface::with_workers(now, place, settings, seed())?;
         let mut hand_offs = among(Deal::among(settings.workers)).into_iter();
         let mut host = |post| {
             let stack = Stack::new(config.clone(), seed());
@@ -391,7 +391,10 @@ impl Host {
             host.stack.set_shard(host.hand_off.as_ref().map_or(FlowShard::ALL, HandOff::shard));
             host
         };
-        Ok((host(Post::lead_of(lead)), hands.into_iter().map(Post::Hand).map(host).collect()))
+        Ok((
+            host(HostPort::primary_of(primary)),
+            secondaries.into_iter().map(HostPort::Secondary).map(host).collect(),
+        ))
     }
 
     /// Workers that were given something since this was asked, a bit each: they may sleep.
@@ -422,7 +425,7 @@ fn deliver(now: Time, stack: &mut Stack, hand_off: &mut Option<HandOff>, packet:
 
 /// Where a packet is written that leaves: a buffer of the device's, or else our own memory.
 struct TxFrame<'a> {
-    node: &'a mut Post,
+    node: &'a mut HostPort,
     overflow: &'a mut Vec<u8>,
     has_overflowed: bool,
 }

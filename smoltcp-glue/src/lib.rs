@@ -48,7 +48,7 @@
 //! 1. [`node`]: a device, and an interface of it; [`interface`]: how it is served; [`host`]: what
 //!    it is without a clock;
 //! 2. [`udp`], [`tcp`]: sockets in the manner of `std::net`; [`error`]: what can go wrong;
-//! 3. [`pinned`]: the same sockets for any thread, and several workers of one interface; `post`,
+//! 3. [`pinned`]: the same sockets for any thread, and several workers of one interface; `host_port`,
 //!    `hand_off`: what each of them has of the interface, and gives to the others;
 //! 4. [`stack`]: all of it that decides something, without I/O.
 #![forbid(unsafe_code)]
@@ -56,10 +56,10 @@
 pub mod error;
 mod hand_off;
 pub mod host;
+mod host_port;
 pub mod interface;
 pub mod node;
 pub mod pinned;
-mod post;
 pub mod stack;
 pub mod tcp;
 pub mod udp;
@@ -67,9 +67,9 @@ pub mod udp;
 pub use error::UpError;
 pub use hand_off::HandOffCounts;
 pub use host::Neighbor;
+pub use host_port::HostPort;
 pub use interface::Interface;
 pub use node::{Node, Setup};
 pub use pollux_node::config::Mode;
-pub use post::Post;
 pub use tcp::{TcpListener, TcpStream};
 pub use udp::{UdpSlot, UdpSocket};

@@ -205,13 +205,13 @@ pub(super) struct Hold {
 
 impl Hold {
     /// The doorbell of the worker that decides for all.
-    fn lead(&self) -> &Arc<Doorbell> {
-        self.alive.lead()
+    fn primary(&self) -> &Arc<Doorbell> {
+        self.alive.primary()
     }
 }
 
 impl Alive {
-    fn lead(&self) -> &Arc<Doorbell> {
+    fn primary(&self) -> &Arc<Doorbell> {
         &self.doorbells[0]
     }
 
@@ -228,7 +228,7 @@ impl Alive {
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        self.lead().group().shut_down();
+        self.primary().group().shut_down();
         self.doorbells.iter().for_each(|doorbell| doorbell.wake());
         let threads = std::mem::take(&mut *self.threads());
         // A worker may be the one who drops the last socket; it waits for nobody.
@@ -269,13 +269,13 @@ impl Interface {
         let timeout = plan.timeout;
         opening::start(&alive, plan, (inbox, other_inboxes))?;
         let interface = Self { alive };
-        interface.wait_for_hands(timeout)?;
+        interface.wait_for_workers(timeout)?;
         Ok(interface)
     }
 
     /// Waits until all workers know what addresses there are.
     #[expect(clippy::disallowed_methods, reason = "a timeout is by the machine's clock")]
-    fn wait_for_hands(&self, timeout: Duration) -> Result<(), UpError> {
+    fn wait_for_workers(&self, timeout: Duration) -> Result<(), UpError> {
         let begun = Instant::now();
         loop {
             let known = self.known_addresses().map_err(|why| UpError::Worker(why.to_string()))?;
@@ -314,7 +314,7 @@ impl Interface {
 
     /// Neighbors that packets can be sent to now, and how they go.
     pub fn neighbors(&self) -> io::Result<Vec<Neighbor>> {
-        WorkerRequest::new(self.alive.lead(), |lead, _| Ok(lead.inner.neighbors())).wait()
+        WorkerRequest::new(self.alive.primary(), |primary, _| Ok(primary.inner.neighbors())).wait()
     }
 
     /// A UDP socket at an address of the interface, or at `0.0.0.0` or `::` for all; port 0 is any.
@@ -390,8 +390,8 @@ impl Interface {
     /// Asks a node for an echo of so many bytes, and says how long that took. The first may be
     /// slow: a neighbor has to be resolved, and perhaps to be connected to.
     pub fn ping(&self, to: IpAddr, bytes: usize, timeout: Duration) -> io::Result<Duration> {
-        let asked = WorkerRequest::deferred(self.alive.lead(), move |lead, now, reply| {
-            lead.ping(now, (to, bytes, timeout), reply);
+        let asked = WorkerRequest::deferred(self.alive.primary(), move |primary, now, reply| {
+            primary.ping(now, (to, bytes, timeout), reply);
         });
         asked.wait()
     }

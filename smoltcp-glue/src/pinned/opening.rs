@@ -55,13 +55,13 @@ pub(super) fn start(
         user_timeout: plan.stack.tcp.user_timeout,
         tell,
     };
-    let mut hands = Vec::new();
+    let mut secondaries = Vec::new();
     for (number, inbox) in (1..).zip(others) {
         let (brief, (give, given)) = (brief.clone(), channel());
-        spawn(alive, number, move || brief.hand(number, &given, inbox))?;
-        hands.push(give);
+        spawn(alive, number, move || brief.secondary(number, &given, inbox))?;
+        secondaries.push(give);
     }
-    spawn(alive, 0, move || brief.lead(plan, &hands, first))?;
+    spawn(alive, 0, move || brief.primary(plan, &secondaries, first))?;
     for _ in alive.doorbells.iter() {
         told.recv().unwrap_or_else(|_| Err(UpError::Worker("it panicked".into())))?;
     }
@@ -81,15 +81,15 @@ fn spawn(
 
 impl Brief {
     /// The first worker's thread.
-    fn lead(self, plan: Plan, hands: &[Sender<Host>], inbox: Inbox) {
-        match self.open(plan, hands) {
+    fn primary(self, plan: Plan, secondaries: &[Sender<Host>], inbox: Inbox) {
+        match self.open(plan, secondaries) {
             Ok(mut host) => self.serve(&mut host, inbox),
             Err(why) => drop(self.tell.send(Err(why))),
         }
     }
 
     /// Another's. Where the first one has nothing for it, that one says why.
-    fn hand(self, number: usize, given: &Receiver<Host>, inbox: Inbox) {
+    fn secondary(self, number: usize, given: &Receiver<Host>, inbox: Inbox) {
         if let Err(why) = self.stay(number) {
             return drop(self.tell.send(Err(why)));
         }
@@ -99,14 +99,14 @@ impl Brief {
     }
 
     /// Opens the interface, gives the other workers what they have of it, and waits until it is up.
-    fn open(&self, plan: Plan, hands: &[Sender<Host>]) -> Result<Host, UpError> {
+    fn open(&self, plan: Plan, secondaries: &[Sender<Host>]) -> Result<Host, UpError> {
         let Plan { opened, settings, stack, timeout, .. } = plan;
         self.stay(0)?;
         let hosts = Host::for_workers(self.clock.now(), opened, &settings, &stack, seed);
         let (mut host, others) = hosts.map_err(UpError::Device)?;
-        for (hand, host) in hands.iter().zip(others) {
+        for (secondary, host) in secondaries.iter().zip(others) {
             // Who is gone has said why.
-            let _ = hand.send(host);
+            let _ = secondary.send(host);
         }
         let end = self.clock.now() + timeout;
         while !host.is_up(&settings) {

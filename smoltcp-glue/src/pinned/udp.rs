@@ -181,7 +181,7 @@ impl UdpSocket {
 
     /// Hears what is sent to a group.
     pub fn join(&self, group: IpAddr) -> io::Result<()> {
-        let (id, doorbell, lead) = (self.id, &self.hold.doorbell, self.hold.lead());
+        let (id, doorbell, primary) = (self.id, &self.hold.doorbell, self.hold.primary());
         let _one_at_a_time = lock(&self.joins);
         let heard = WorkerRequest::new(doorbell, move |worker, _| {
             Ok(worker.inner.stack.udp_join(id, group)?)
@@ -189,8 +189,9 @@ impl UdpSocket {
         if !heard.wait()? {
             return Ok(());
         }
-        let joined =
-            WorkerRequest::new(lead, move |lead, now| Ok(lead.inner.join_group(now, group)));
+        let joined = WorkerRequest::new(primary, move |primary, now| {
+            Ok(primary.inner.join_group(now, group))
+        });
         if joined.wait()? {
             return Ok(());
         }

@@ -208,7 +208,8 @@ impl<'a> Worker<'a> {
         }
         while let Some(group) = self.inner.take_left_group() {
             // The lead asks nobody, so this one does not wait for ever.
-            self.doorbells[0].submit(Box::new(move |lead, now| lead.inner.leave_group(now, group)));
+            self.doorbells[0]
+                .submit(Box::new(move |primary, now| primary.inner.leave_group(now, group)));
         }
     }
 

@@ -15,25 +15,25 @@ use std::net::IpAddr;
 /// Why no `dyn`: several calls are made for each packet, and a branch that always goes the same way
 /// costs less than a call that nobody can see through.
 #[expect(clippy::large_enum_variant, reason = "a host has one, and each call would go through it")]
-pub enum Post {
+pub enum HostPort {
     /// The first worker's: with control, management and groups.
-    Lead(Interface),
+    Primary(Interface),
     /// Another's.
-    Hand(SecondaryWorker),
+    Secondary(SecondaryWorker),
 }
 
-impl Post {
+impl HostPort {
     /// The first worker's, who has sockets.
-    pub(crate) fn lead_of(mut interface: Interface) -> Self {
+    pub(crate) fn primary_of(mut interface: Interface) -> Self {
         interface.keep_deliveries();
-        Self::Lead(interface)
+        Self::Primary(interface)
     }
 
     /// What is decided, to be shown; the lead knows.
     pub fn control(&self) -> Option<&control::Interface> {
         match self {
-            Self::Lead(lead) => Some(lead.control()),
-            Self::Hand(_) => None,
+            Self::Primary(primary) => Some(primary.control()),
+            Self::Secondary(_) => None,
         }
     }
 
@@ -45,16 +45,16 @@ impl Post {
     /// Does what there is to do, whatever comes for sockets; says whether that was anything.
     pub(crate) fn step(&mut self, now: Time) -> bool {
         match self {
-            Self::Lead(lead) => lead.step(now),
-            Self::Hand(hand) => hand.step(now),
+            Self::Primary(primary) => primary.step(now),
+            Self::Secondary(secondary) => secondary.step(now),
         }
     }
 
     /// The interface itself, if it is here.
-    pub(crate) const fn lead(&mut self) -> Option<&mut Interface> {
+    pub(crate) const fn primary(&mut self) -> Option<&mut Interface> {
         match self {
-            Self::Lead(lead) => Some(lead),
-            Self::Hand(_) => None,
+            Self::Primary(primary) => Some(primary),
+            Self::Secondary(_) => None,
         }
     }
 }
@@ -62,13 +62,13 @@ impl Post {
 macro_rules! of_either {
     ($post:ident.$call:ident($($argument:expr),*)) => {
         match $post {
-            Self::Lead(one) => <Interface as WorkerPort>::$call(one, $($argument),*),
-            Self::Hand(one) => <SecondaryWorker as WorkerPort>::$call(one, $($argument),*),
+            Self::Primary(one) => <Interface as WorkerPort>::$call(one, $($argument),*),
+            Self::Secondary(one) => <SecondaryWorker as WorkerPort>::$call(one, $($argument),*),
         }
     };
 }
 
-impl WorkerPort for Post {
+impl WorkerPort for HostPort {
     fn driver(&self) -> &PortDriver {
         of_either!(self.driver())
     }
