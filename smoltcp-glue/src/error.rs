@@ -1,4 +1,4 @@
-//! What went wrong, as `std::io` says it, so that sockets here read like those of `std::net`.
+//! Errors, and their mapping to `std::io::ErrorKind` as `std::net` uses it.
 
 use crate::stack::{BindError, TcpError, UdpError};
 use pollux_node::OpenError;
@@ -7,24 +7,24 @@ use pollux_node::interface::port_driver::DeviceError;
 use std::fmt;
 use std::io::{self, ErrorKind};
 
-/// Why there is no interface: one sentence, and what to do.
+/// Why an interface did not come up, with what to do.
 #[non_exhaustive]
 pub enum UpError {
     /// The device cannot be opened.
     Open(OpenError),
-    /// The device has not what an interface needs.
+    /// The device lacks something that an interface needs.
     Device(DeviceError),
-    /// A file cannot be read, or does not say what a node is to be.
+    /// The configuration file cannot be read, or is invalid.
     File(ConfigError),
-    /// A file says nothing of such an interface.
+    /// The configuration file has no such interface.
     Interface(String),
-    /// An address is none, or has no prefix.
+    /// An address is invalid, or has no prefix length.
     Address(String),
-    /// It did not come up in time: its state, and why.
+    /// The interface did not come up in time; its state and the reason.
     NotUp(String),
-    /// There is no such core for its worker.
+    /// A worker cannot be pinned to this core.
     Core(usize),
-    /// There is no worker, and why.
+    /// A worker did not start, and why.
     Worker(String),
 }
 
@@ -36,22 +36,22 @@ impl fmt::Display for UpError {
             Self::File(error) => error.fmt(f),
             Self::Interface(why) => f.write_str(why),
             Self::Address(text) => {
-                write!(f, "{text:?} is no address with a prefix; write 10.0.0.1/24 or fd00::1/64")
+                write!(f, "{text:?} has to be an address with prefix, as 10.0.0.1/24 or fd00::1/64")
             }
             Self::NotUp(why) => write!(
                 f,
-                "the interface does not come up: {why}; see whether a subnet manager runs, and \
-                 whether the port is a full member of the partition"
+                "the interface did not come up: {why}; check that a subnet manager runs and that \
+                 the port is a full member of the partition"
             ),
             Self::Core(core) => {
-                write!(f, "no worker can stay on core {core}; name one that this process may use")
+                write!(f, "cannot pin a worker to core {core}; choose a core of this process")
             }
-            Self::Worker(why) => write!(f, "the interface has no thread of its own: {why}"),
+            Self::Worker(why) => write!(f, "the interface has no worker: {why}"),
         }
     }
 }
 
-/// The same sentence: this is what is printed of an error that `main` returns.
+/// As `Display`: an error that `main` returns is printed by `Debug`.
 impl fmt::Debug for UpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -63,12 +63,12 @@ impl std::error::Error for UpError {}
 impl fmt::Display for TcpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Closed => "there is no such connection any more",
-            Self::Refused => "nobody listens there",
-            Self::Reset => "the peer has ended the connection",
-            Self::TimedOut => "the peer does not answer",
-            Self::Unreachable => "there is no way to the peer",
-            Self::ShutDown => "the connection was shut down on this side",
+            Self::Closed => "the connection is closed",
+            Self::Refused => "connection refused: the peer has no listener at that port",
+            Self::Reset => "the peer reset the connection",
+            Self::TimedOut => "the peer does not answer: timed out",
+            Self::Unreachable => "the peer is unreachable",
+            Self::ShutDown => "the connection was shut down locally",
         })
     }
 }
@@ -76,16 +76,16 @@ impl fmt::Display for TcpError {
 impl fmt::Display for UdpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Closed => f.write_str("there is no such socket any more"),
-            Self::Refused => f.write_str("the peer has no socket at that port"),
-            Self::Unreachable => f.write_str("there is no way to the peer"),
+            Self::Closed => f.write_str("the socket is closed"),
+            Self::Refused => f.write_str("connection refused: the peer has no socket at that port"),
+            Self::Unreachable => f.write_str("the peer is unreachable"),
             Self::TooBig(max) => {
-                write!(f, "a datagram to there has {max} bytes at most; send less at a time")
+                write!(f, "the payload is longer than the path allows; send at most {max} bytes")
             }
             Self::BadAddress => {
-                f.write_str("no datagram goes there from this socket; mind family and port")
+                f.write_str("invalid destination for this socket; check address family and port")
             }
-            Self::Full => f.write_str("there is no room now"),
+            Self::Full => f.write_str("the send queue is full"),
         }
     }
 }
@@ -93,9 +93,12 @@ impl fmt::Display for UdpError {
 impl fmt::Display for BindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::InUse => "another socket is at that address and port",
-            Self::NotOurs => "the interface cannot have a socket there; bind to an address of its",
-            Self::Full => "there are too many sockets, or no port is free; close some",
+            Self::InUse => "another socket is bound to that address and port",
+            Self::NotOurs => {
+                "the address is not usable here; bind to an address of the interface, listen on a \
+                 port other than 0, and connect to a unicast address"
+            }
+            Self::Full => "too many sockets, or no free port; close some sockets",
         })
     }
 }

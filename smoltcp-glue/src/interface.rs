@@ -1,11 +1,11 @@
-//! An interface that an application runs itself: its thread is the worker.
+//! An interface that the application's own thread serves.
 //!
-//! Every call on a socket makes a step for all sockets of the interface, so whoever waits for one
-//! serves the others; an application that calls none for long lets its peers wait, and is to call
-//! [`Interface::step`] then. Nothing is handed from thread to thread, which is why sockets stay in
-//! the thread that made them.
+//! Every call on a socket runs one step for all sockets of the interface, so a call that waits for
+//! one socket serves the others too. An application that makes no calls for a while keeps its peers
+//! waiting, and has to call [`Interface::step`]. No data crosses threads, so sockets stay in the
+//! thread that made them.
 //!
-//! An [`Interface`] is a [`Host`], which has neither clock nor thread, on the machine's clock.
+//! An [`Interface`] drives a [`Host`], which has neither clock nor thread, by the system clock.
 
 use crate::error::UpError;
 use crate::host::{Host, Neighbor};
@@ -22,22 +22,22 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// How long an interface that ends waits for peers that acknowledge nothing or are still looked
-/// for; and then as long for those that it takes leave of.
+/// Maximum time to flush data on drop while no peer acknowledges any; and again to disconnect from
+/// peers.
 pub(crate) const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
 
-/// How long peers may doubt a reset: one whose number is not the next that they expect they answer
-/// by a challenge ACK (RFC 5961 3.2), which makes us send the right one.
+/// How long to wait for challenge ACKs after resets: a peer answers a RST that is not at its next
+/// expected number by a challenge ACK (RFC 5961 3.2), and we answer that by the right RST.
 const RESET_MAX: Duration = Duration::from_millis(100);
 
-/// An interface. Clones are the same one.
+/// An interface. Clones refer to the same interface.
 #[derive(Clone)]
 pub struct Interface {
     inner: Rc<RefCell<Host>>,
     clock: Clock,
 }
 
-/// The machine's clock, as hosts count time.
+/// The system clock, in the time of [`Host`].
 #[derive(Clone, Copy)]
 pub(crate) struct Clock {
     start: Instant,
@@ -83,35 +83,36 @@ impl Interface {
         self.clock.now()
     }
 
-    /// Serves all sockets once; says whether there was anything to do.
+    /// Serves all sockets once. Returns whether there was anything to do.
     pub fn step(&self) -> bool {
         self.inner.borrow_mut().step(self.now())
     }
 
-    /// Addresses that sockets can have.
+    /// The addresses of the interface.
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.inner.borrow().addresses()
     }
 
-    /// A UDP socket at an address of the interface, or at `0.0.0.0` or `::` for all; port 0 is any.
+    /// Binds a UDP socket to an address of the interface, or to all by `0.0.0.0` or `::`. Port 0
+    /// picks a free port.
     pub fn udp_bind(&self, local: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         let id = self.inner.borrow_mut().stack.udp_bind(named(local)?)?;
         Ok(UdpSocket::new(self.clone(), id))
     }
 
-    /// A listener, with room for so many connections that nobody has accepted yet.
+    /// Listens for TCP connections. At most `backlog` connections wait to be accepted.
     pub fn tcp_listen(&self, local: impl ToSocketAddrs, backlog: usize) -> io::Result<TcpListener> {
         let id = self.inner.borrow_mut().stack.tcp_listen(named(local)?, backlog)?;
         Ok(TcpListener::new(self.clone(), id))
     }
 
-    /// A connection, once the peer has agreed to it. A peer that says nothing is given up after
-    /// three minutes ([`crate::stack::TcpConfig`]).
+    /// Opens a TCP connection, and waits until it is established. By default the attempt times out
+    /// after three minutes ([`crate::stack::TcpConfig::user_timeout`]).
     pub fn tcp_connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
         self.tcp_connect_within(to, CallTimeout::Never)
     }
 
-    /// The same, if the peer agrees in so short a time.
+    /// As [`Interface::tcp_connect`], with a timeout.
     pub fn tcp_connect_timeout(
         &self,
         to: impl ToSocketAddrs,
@@ -130,7 +131,7 @@ impl Interface {
         Ok(stream)
     }
 
-    /// A connection that the peer is being asked for: it can be written to as soon as it is open.
+    /// Starts to open a TCP connection without waiting. It accepts writes once it is established.
     pub fn tcp_begin(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
         let to = named(to)?;
         let id = {
@@ -141,24 +142,24 @@ impl Interface {
         Ok(TcpStream::new(self.clone(), id))
     }
 
-    /// Asks a node for an echo of so many bytes, and says how long that took. The first may be
-    /// slow: a neighbor has to be resolved, and perhaps to be connected to.
+    /// Sends an ICMP echo request of so many bytes, and returns the round-trip time. The first ping
+    /// may be slow: it resolves the neighbor, and may connect to it.
     pub fn ping(&self, to: IpAddr, bytes: usize, timeout: Duration) -> io::Result<Duration> {
         let id = self.with(|inner, now| inner.begin_ping(now, to, bytes, timeout))?;
         self.wait(CallTimeout::Never, |inner, _| inner.ping_outcome(id).transpose())
     }
 
-    /// Neighbors that packets can be sent to now, and how they go.
+    /// The reachable neighbors, with link address, connection and MTU.
     pub fn neighbors(&self) -> Vec<Neighbor> {
         self.inner.borrow().neighbors()
     }
 
-    /// Lets somebody do something with the sockets, between two steps.
+    /// Runs a function on the host, between two steps.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Host, Time) -> R) -> R {
         f(&mut self.inner.borrow_mut(), self.now())
     }
 
-    /// Asks until there is an answer, and serves all sockets meanwhile.
+    /// Polls `ask` until it returns a value or the timeout ends, and serves all sockets meanwhile.
     pub(crate) fn wait<R>(
         &self,
         timeout: CallTimeout,
@@ -166,13 +167,13 @@ impl Interface {
     ) -> io::Result<R> {
         let mut inner = self.inner.borrow_mut();
         let begun = self.now();
-        // A turn reads the clock once; the first one has that already. And whether the last one
-        // did anything.
+        // Each turn reads the clock once; the first turn has its time already. `was_busy`: whether
+        // the last turn did anything.
         let (mut now, mut was_busy) = (begun, None);
         loop {
             if let Some(answer) = ask(&mut inner, now).transpose() {
-                // What the answer makes possible, such as a wider window, is told at once; and who
-                // only ever sends, or is refused, serves the others, too.
+                // Sends at once what the call made possible, such as a window update. A step that
+                // is overdue is made here, so callers that never wait serve other sockets too.
                 let _ = if inner.is_due(now) { inner.step(now) } else { inner.transmit(now) };
                 return answer;
             }
@@ -195,12 +196,12 @@ impl Interface {
     }
 }
 
-/// A number that the system gives to nobody else.
+/// A random seed from the system.
 pub(crate) fn seed() -> u64 {
     RandomState::new().hash_one(0)
 }
 
-/// The address that a text names, or whatever else stands for one.
+/// The first address of a name.
 pub(crate) fn named(address: impl ToSocketAddrs) -> io::Result<SocketAddr> {
     address.to_socket_addrs()?.next().ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
@@ -217,8 +218,7 @@ impl Clock {
 }
 
 impl Drop for Interface {
-    /// With the last one, what sockets have sent is still brought to their peers, and the link is
-    /// left in order; but nobody is waited for long.
+    /// The last clone flushes what sockets have sent and disconnects from peers, with a time limit.
     fn drop(&mut self) {
         if Rc::strong_count(&self.inner) > 1 {
             return;
@@ -229,9 +229,8 @@ impl Drop for Interface {
     }
 }
 
-/// Brings what sockets have sent to their peers, for as long as peers take something and the
-/// configuration allows. A peer that has not got all by then is told so by a reset: otherwise it
-/// would wait for the rest.
+/// Flushes what sockets have sent, while peers acknowledge some of it and `flush_max` allows. Then
+/// it resets the connections that are not flushed, so that their peers do not wait for the rest.
 pub(crate) fn settle(host: &mut Host, clock: Clock) {
     let mut now = clock.now();
     let last = now + host.stack.flush_max();
@@ -257,7 +256,7 @@ pub(crate) fn settle(host: &mut Host, clock: Clock) {
     }
 }
 
-/// Leaves the link in order.
+/// Disconnects from all peers, within [`SHUTDOWN_MAX`].
 pub(crate) fn disconnect(host: &mut Host, clock: Clock) {
     let mut now = clock.now();
     let end = now + SHUTDOWN_MAX;

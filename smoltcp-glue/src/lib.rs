@@ -1,7 +1,7 @@
-//! Sockets in the application's own process, over InfiniBand.
+//! UDP and TCP sockets over InfiniBand, served in the application's own process.
 //!
-//! A request and its response, between two hosts of a software fabric that is this process's own;
-//! with `mlx5_0:1` in place of `soft:` it is an adapter in hardware:
+//! The example exchanges a request and a response between two hosts on a software fabric inside
+//! this process. Replace `soft:` with `mlx5_0:1` to use a hardware adapter:
 //!
 //! ```
 //! use pollux::{Mode, Node};
@@ -37,20 +37,20 @@
 //! }
 //! ```
 //!
-//! There are two ways to run. *Inline*, as above, the thread that makes an interface is its worker:
-//! every call on a socket serves all of them, and whoever calls none for long calls
-//! [`Interface::step`]. That is the quickest way there is, since nothing goes from thread to
-//! thread: take it where one thread does all and waits for nothing else. *Pinned*
-//! ([`Setup::up_pinned`]), the interface has a thread of its own, and its sockets go to any thread
-//! and to tasks of any executor: take it where many threads have sockets, where an application is
-//! busy with other things while peers wait, or where it is `async`.
+//! There are two modes. *Inline*, as above, the thread that opens an interface is its worker: every
+//! call on a socket serves all sockets of the interface, and a thread that makes no calls for a
+//! while has to call [`Interface::step`]. This mode has the lowest latency, because no data crosses
+//! threads; use it where one thread does everything. *Pinned* ([`Setup::up_pinned`]), the interface
+//! has worker threads, and its sockets can be used by any thread and by tasks of any executor; use
+//! it where several threads hold sockets, where the application is busy while peers wait, or where
+//! it is `async`.
 //!
-//! 1. [`node`]: a device, and an interface of it; [`interface`]: how it is served; [`host`]: what
-//!    it is without a clock;
-//! 2. [`udp`], [`tcp`]: sockets in the manner of `std::net`; [`error`]: what can go wrong;
-//! 3. [`pinned`]: the same sockets for any thread, and several workers of one interface; `host_port`,
-//!    `hand_off`: what each of them has of the interface, and gives to the others;
-//! 4. [`stack`]: all of it that decides something, without I/O.
+//! 1. [`node`]: opens a device and an interface; [`interface`]: the inline driver; [`host`]: an
+//!    interface with its sockets, without a clock;
+//! 2. [`udp`], [`tcp`]: sockets with the API of `std::net`; [`error`]: error types;
+//! 3. [`pinned`]: sockets for any thread, and several workers for one interface;
+//!    `host_port`, `hand_off`: the port of each worker, and packets steered between workers;
+//! 4. [`stack`]: the protocol logic, without I/O.
 #![forbid(unsafe_code)]
 
 pub mod error;

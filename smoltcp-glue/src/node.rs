@@ -1,4 +1,4 @@
-//! Where sockets come from: a device by its name or a file, and an interface of it.
+//! Opens a device, by name or by configuration file, and an interface on it.
 
 use crate::error::UpError;
 use crate::interface::Interface;
@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
-/// A device that an application uses by itself, or several, as a file says.
+/// A device that the application opens, or the devices of a configuration file.
 #[derive(Clone, Debug)]
 pub struct Node {
     plan: Plan,
@@ -24,18 +24,18 @@ enum Plan {
     File { name: String, config: NodeConfig },
 }
 
-/// What an interface is to be. It is opened by [`Setup::up`].
+/// The settings of an interface. [`Setup::up`] opens it.
 #[derive(Clone, Debug)]
 pub struct Setup {
     settings: InterfaceSettings,
     stack: StackConfig,
     wrong: Option<Wrong>,
-    /// The longest packet, whatever limits say.
+    /// The upper bound of the MTU, in bytes.
     mtu_max: u32,
     timeout: Duration,
 }
 
-/// What is wrong with it already.
+/// The first invalid setting; [`Setup::up`] returns it.
 #[derive(Clone, Debug)]
 enum Wrong {
     Address(String),
@@ -52,15 +52,15 @@ impl From<Wrong> for UpError {
 }
 
 impl Node {
-    /// A device by its name, which is opened with its interface; or a file, as `pollux run` takes
-    /// it ([`pollux_node::config`]).
+    /// Names a device, or reads a configuration file of `pollux run` ([`pollux_node::config`]). The
+    /// device is opened together with the interface.
     ///
-    /// | name | what it is |
+    /// | name | device |
     /// |---|---|
-    /// | `mlx5_0:1` | an adapter in hardware, and its port; with the feature `hca` of this crate |
-    /// | `soft:PATH@NODE` | a port of a fabric that runs as `pollux fabric --socket PATH` |
-    /// | `soft:` | a port of a fabric of this process alone: one host after the other, up to 16 |
-    /// | `NAME.toml` | whatever that file says of each interface |
+    /// | `mlx5_0:1` | a hardware adapter and its port; needs the feature `hca` of this crate |
+    /// | `soft:PATH@NODE` | a port of the fabric of `pollux fabric --socket PATH` |
+    /// | `soft:` | the next port of a fabric inside this process, up to 16 |
+    /// | `NAME.toml` | the device that the file gives for each interface |
     pub fn open(name: &str) -> Result<Self, UpError> {
         let plan = match Path::new(name).extension() {
             Some(extension) if extension == "toml" => {
@@ -72,9 +72,9 @@ impl Node {
         Ok(Self { plan })
     }
 
-    /// An interface: of a file, the one that has this name there; else one at the device, in the
-    /// default partition, with datagrams only, and the name is yours to choose. Each opens its
-    /// device for itself, so of several at one port only one can be up.
+    /// Selects an interface. With a configuration file, the name has to be in the file. With a
+    /// device name, any name will do; the defaults are the default partition and mode UD. Each
+    /// interface opens its device itself, so only one interface of a port can be up at a time.
     pub fn interface(&self, name: &str) -> Setup {
         let (stack, timeout) = (StackConfig::default(), Duration::from_secs(10));
         let (device, known) = match &self.plan {
@@ -85,7 +85,7 @@ impl Node {
             Plan::File { name: file, config } if known.is_none() => {
                 let names: Vec<_> = config.interfaces.keys().map(String::as_str).collect();
                 let names = names.join(", ");
-                Some(Wrong::Interface(format!("{file} has no interface {name:?}, but {names}")))
+                Some(Wrong::Interface(format!("{file} has no interface {name:?}; it has {names}")))
             }
             _ => None,
         };
@@ -107,7 +107,7 @@ impl Node {
 }
 
 impl Setup {
-    /// One more address, with the length of its prefix: `10.0.0.1/24`; or `dhcp`, to ask a server.
+    /// Adds an address with its prefix length, such as `10.0.0.1/24`; or `dhcp`, for a DHCP lease.
     #[must_use]
     pub fn address(mut self, text: &str) -> Self {
         let parts = text.split_once('/');
@@ -123,28 +123,28 @@ impl Setup {
         self
     }
 
-    /// Where packets go that are for no neighbor.
+    /// Adds a default router.
     #[must_use]
     pub fn router(mut self, router: IpAddr) -> Self {
         self.settings.router.push(router);
         self
     }
 
-    /// How packets go to peers that offer more than datagrams.
+    /// Sets the mode, which applies to peers that support connected mode (RFC 4755).
     #[must_use]
     pub const fn mode(mut self, mode: Mode) -> Self {
         self.settings.mode = mode;
         self
     }
 
-    /// The partition.
+    /// Sets the partition.
     #[must_use]
     pub const fn partition(mut self, pkey: PKey) -> Self {
         self.settings.pkey = pkey;
         self
     }
 
-    /// Limits of its sockets; where several workers serve it, of each one's.
+    /// Sets the limits of sockets. With several workers they apply to each worker.
     #[must_use]
     pub fn limits(mut self, stack: StackConfig) -> Self {
         self.settings.mtu = stack.mtu.clamp(IPV6_MTU_MIN, self.mtu_max);
@@ -152,14 +152,14 @@ impl Setup {
         self
     }
 
-    /// How long to wait for it to come up.
+    /// Sets how long [`Setup::up`] waits for the interface to come up.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Opens the device and waits until the interface is up and its addresses may be used.
+    /// Opens the device, and waits until the interface is up and its addresses are usable.
     pub fn up(self) -> Result<Interface, UpError> {
         match self.wrong {
             Some(wrong) => Err(wrong.into()),
@@ -170,7 +170,7 @@ impl Setup {
         }
     }
 
-    /// The same with a thread of its own that serves it, for sockets that any thread can hold.
+    /// As [`Setup::up`], with worker threads, for sockets that any thread can use.
     pub fn up_pinned(self, config: pinned::Config) -> Result<pinned::Interface, UpError> {
         if let Some(wrong) = self.wrong {
             return Err(wrong.into());
@@ -179,7 +179,7 @@ impl Setup {
         self.up_pinned_at(opened, config)
     }
 
-    /// The same at a device that is open already, such as one that wraps another.
+    /// As [`Setup::up_pinned`], on a device that is open already, such as a wrapper of another.
     pub fn up_pinned_at(
         self,
         opened: Opened,

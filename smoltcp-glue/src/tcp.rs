@@ -1,4 +1,4 @@
-//! Listeners and connections of TCP, in the manner of `std::net`.
+//! TCP listeners and connections with the API of `std::net`, served by the caller's thread.
 
 use crate::interface::{CallTimeout, Interface};
 use crate::stack::{ListenerId, TcpError, TcpId};
@@ -14,8 +14,8 @@ pub struct TcpListener {
     timeout: Cell<CallTimeout>,
 }
 
-/// A connection. It is closed when it is dropped; what was written before still goes out while the
-/// interface is served, and for a moment when it ends.
+/// A connection. Dropping it closes it. Written data is still sent while the interface is served,
+/// and for a limited time when the interface is dropped.
 pub struct TcpStream {
     interface: Interface,
     id: TcpId,
@@ -29,30 +29,30 @@ impl TcpListener {
         Self { interface, id, timeout: Cell::new(CallTimeout::Never) }
     }
 
-    /// Where it listens.
+    /// The address and port that it listens on.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let local = self.interface.with(|inner, _| inner.stack.tcp_listener_local(self.id));
         local.ok_or_else(|| TcpError::Closed.into())
     }
 
-    /// Whether [`TcpListener::accept`] does not wait, and says `WouldBlock` where it would.
+    /// In non-blocking mode [`TcpListener::accept`] returns `WouldBlock` instead of waiting.
     pub fn set_nonblocking(&self, is_nonblocking: bool) {
         let timeout = if is_nonblocking { CallTimeout::Immediate } else { CallTimeout::Never };
         self.timeout.set(timeout);
     }
 
-    /// How long [`TcpListener::accept`] waits: for ever without a time.
+    /// Sets the timeout of [`TcpListener::accept`]; `None` waits indefinitely.
     pub fn set_timeout(&self, timeout: Option<Duration>) {
         self.timeout.set(timeout.map_or(CallTimeout::Never, CallTimeout::After));
     }
 
-    /// Whether [`TcpListener::accept`] would not wait now. It serves nobody: whoever asks many
-    /// sockets calls [`Interface::step`] before that.
+    /// Whether [`TcpListener::accept`] would return at once. This call serves no sockets: call
+    /// [`Interface::step`] before checking many of them.
     pub fn is_ready(&self) -> bool {
         self.interface.with(|inner, _| inner.stack.tcp_is_waited_for(self.id))
     }
 
-    /// The connection that has waited longest, and its peer.
+    /// Accepts the oldest connection; returns its peer too.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let (id, peer) = self.interface.wait(self.timeout.get(), |inner, _| {
             let Some(id) = inner.stack.tcp_accept(self.id)? else { return Ok(None) };
@@ -61,7 +61,7 @@ impl TcpListener {
         Ok((TcpStream::new(self.interface.clone(), id), peer))
     }
 
-    /// Connections, one after the other, as [`TcpListener::accept`] gives them.
+    /// An endless iterator over [`TcpListener::accept`].
     pub fn incoming(&self) -> impl Iterator<Item = io::Result<TcpStream>> {
         std::iter::repeat_with(|| Ok(self.accept()?.0))
     }
@@ -91,12 +91,12 @@ impl TcpStream {
         self.interface.wait(timeout, |inner, _| Ok(inner.stack.tcp_is_open(self.id)?.then_some(())))
     }
 
-    /// Our end.
+    /// The local address and port.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.addresses()?.0)
     }
 
-    /// The peer's end.
+    /// The address and port of the peer.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.addresses()?.1)
     }
@@ -106,55 +106,55 @@ impl TcpStream {
         addresses.ok_or_else(|| TcpError::Closed.into())
     }
 
-    /// Whether reading would not wait now. It serves nobody: whoever asks many sockets calls
-    /// [`Interface::step`] before that.
+    /// Whether `read` would return at once. This call serves no sockets: call [`Interface::step`]
+    /// before checking many of them.
     pub fn is_readable(&self) -> bool {
         self.interface.with(|inner, _| inner.stack.tcp_is_readable(self.id))
     }
 
-    /// How long reading waits: for ever without a time.
+    /// Sets the read timeout; `None` waits indefinitely.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) {
         self.read_timeout.set(timeout.map_or(CallTimeout::Never, CallTimeout::After));
     }
 
-    /// How long writing waits for room: for ever without a time.
+    /// Sets the write timeout; `None` waits indefinitely.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) {
         self.write_timeout.set(timeout.map_or(CallTimeout::Never, CallTimeout::After));
     }
 
-    /// Whether neither waits, and both say `WouldBlock` where they would.
+    /// In non-blocking mode `read` and `write` return `WouldBlock` instead of waiting.
     pub fn set_nonblocking(&self, is_nonblocking: bool) {
         let timeout = if is_nonblocking { CallTimeout::Immediate } else { CallTimeout::Never };
         self.read_timeout.set(timeout);
         self.write_timeout.set(timeout);
     }
 
-    /// Whether what was written is still brought to the peer after the connection is dropped, which
-    /// is the rule; otherwise it is ended by a reset.
+    /// Sets what dropping the connection does: `true`, the default, sends the written data, then
+    /// closes; `false` resets the connection.
     pub fn set_linger(&self, lingers: bool) {
         self.lingers.set(lingers);
     }
 
-    /// Probes a peer that has said nothing for this long, and ends the connection if it answers no
-    /// probe for as long again; `None` for a connection that stays however long its peer is silent.
-    /// Ten seconds is the shortest, [`crate::stack::TcpConfig`] has the default.
+    /// Sets the keep-alive time: a peer that was silent for this long is probed, and the connection
+    /// times out if no probe is answered for as long again. `None` turns keep-alive off. The
+    /// minimum is ten seconds; [`crate::stack::TcpConfig`] has the default.
     pub fn set_keepalive(&self, idle: Option<Duration>) -> io::Result<()> {
         Ok(self.interface.with(|inner, _| inner.stack.tcp_set_keepalive(self.id, idle))?)
     }
 
-    /// The time that [`TcpStream::set_keepalive`] sets.
+    /// The keep-alive time.
     pub fn keepalive(&self) -> io::Result<Option<Duration>> {
         Ok(self.interface.with(|inner, _| inner.stack.tcp_keepalive(self.id))?)
     }
 
-    /// Ends the sending half; the peer reads what was written, and then the end. The receiving half
-    /// ends when the connection is dropped.
+    /// Shuts down the sending half: the peer reads the written data, then end of file.
+    /// `Shutdown::Read` does nothing.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         if how == Shutdown::Read {
             return Ok(());
         }
         self.interface.wait(self.write_timeout.get(), |inner, now| {
-            // What is not open yet would never be.
+            // A connection that shuts down before it is established would never be established.
             if inner.stack.tcp_is_open(self.id) == Ok(false) {
                 return Ok(None);
             }
@@ -176,7 +176,7 @@ impl Write for &TcpStream {
             .wait(self.write_timeout.get(), |inner, _| Ok(inner.stack.tcp_send(self.id, bytes)?))
     }
 
-    /// Waits until the peer has acknowledged all.
+    /// Waits until the peer has acknowledged all written data.
     fn flush(&mut self) -> io::Result<()> {
         self.interface.wait(self.write_timeout.get(), |inner, _| {
             match inner.stack.tcp_unacknowledged(self.id) {

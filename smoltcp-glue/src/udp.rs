@@ -1,4 +1,4 @@
-//! UDP sockets, in the manner of `std::net`.
+//! UDP sockets with the API of `std::net`, served by the caller's thread.
 
 use crate::host::Host;
 use crate::interface::{CallTimeout, Interface, named};
@@ -16,12 +16,12 @@ pub struct UdpSocket {
     timeout: Cell<CallTimeout>,
 }
 
-/// One datagram of a batch that is received.
+/// A buffer for one datagram of [`UdpSocket::recv_batch`].
 #[derive(Debug)]
 pub struct UdpSlot<'a> {
-    /// Where its bytes go.
+    /// The buffer for the payload.
     pub buffer: &'a mut [u8],
-    /// What came, if it did.
+    /// The datagram in the buffer, if one was received.
     pub received: Option<UdpReceived>,
 }
 
@@ -30,42 +30,42 @@ impl UdpSocket {
         Self { interface, id, timeout: Cell::new(CallTimeout::Never) }
     }
 
-    /// Where it is bound.
+    /// The address and port that it is bound to.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let local = self.interface.with(|inner, _| inner.stack.udp_local(self.id));
         local.ok_or_else(|| UdpError::Closed.into())
     }
 
-    /// From now on it talks to one peer, and hears of refusals by it.
+    /// Connects the socket: it receives datagrams of this peer only, and its ICMP errors.
     pub fn connect(&self, peer: impl ToSocketAddrs) -> io::Result<()> {
         let peer = named(peer)?;
         Ok(self.interface.with(|inner, _| inner.stack.udp_connect(self.id, peer))?)
     }
 
-    /// How long receiving waits: for ever without a time.
+    /// Sets the timeout of receive and send calls; `None` waits indefinitely.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) {
         self.timeout.set(timeout.map_or(CallTimeout::Never, CallTimeout::After));
     }
 
-    /// Whether receiving does not wait at all, and says `WouldBlock` where it would.
+    /// In non-blocking mode receive and send calls return `WouldBlock` instead of waiting.
     pub fn set_nonblocking(&self, is_nonblocking: bool) {
         let timeout = if is_nonblocking { CallTimeout::Immediate } else { CallTimeout::Never };
         self.timeout.set(timeout);
     }
 
-    /// Sends a datagram, and waits for room as long as receiving waits for one to come.
+    /// Sends a datagram; waits for queue space until the read timeout.
     pub fn send_to(&self, payload: &[u8], to: impl ToSocketAddrs) -> io::Result<()> {
         self.send_batch(&[(payload, named(to)?)]).map(drop)
     }
 
-    /// Sends a datagram to the peer that it is connected to.
+    /// Sends a datagram to the connected peer.
     pub fn send(&self, payload: &[u8]) -> io::Result<()> {
         let peer = self.interface.with(|inner, _| inner.stack.udp_peer(self.id));
         self.send_to(payload, peer.ok_or(io::ErrorKind::NotConnected)?)
     }
 
-    /// Sends datagrams, which leave together; says how many there was room for, and waits only if
-    /// there is none for the first. An error is the first one's.
+    /// Sends datagrams together; returns how many were queued. It waits only if the first one does
+    /// not fit. An error is that of the first datagram.
     pub fn send_batch(&self, batch: &[(&[u8], SocketAddr)]) -> io::Result<usize> {
         self.interface.wait(self.timeout.get(), |inner, now| {
             for (sent, (payload, to)) in batch.iter().enumerate() {
@@ -86,7 +86,7 @@ impl UdpSocket {
         self.interface.with(|inner, _| inner.stack.udp_is_readable(self.id))
     }
 
-    /// Receives a datagram: how many of its bytes are in the buffer, and whose it is.
+    /// Receives a datagram; returns the number of bytes in the buffer, and the sender.
     pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let received = self
             .interface
@@ -94,8 +94,7 @@ impl UdpSocket {
         Ok((received.len, received.from))
     }
 
-    /// Waits for a datagram and receives as many as there are, up to one for each slot; says how
-    /// many.
+    /// Waits for a datagram, then receives all queued ones, one for each slot; returns how many.
     pub fn recv_batch(&self, slots: &mut [UdpSlot<'_>]) -> io::Result<usize> {
         self.interface.wait(self.timeout.get(), |inner, _| {
             let mut count = 0;
@@ -114,12 +113,12 @@ impl UdpSocket {
         })
     }
 
-    /// Hears what is sent to a group.
+    /// Joins a multicast group.
     pub fn join(&self, group: IpAddr) -> io::Result<()> {
         self.interface.with(|inner, now| inner.udp_join(now, self.id, group))
     }
 
-    /// Hears it no more.
+    /// Leaves a multicast group.
     pub fn leave(&self, group: IpAddr) {
         self.interface.with(|inner, now| inner.udp_leave(now, self.id, group));
     }
@@ -146,7 +145,7 @@ impl Host {
         }
     }
 
-    /// The socket is no more, and hears no group.
+    /// Closes the socket and leaves its groups.
     pub(crate) fn udp_close(&mut self, now: Time, id: UdpId) {
         for group in self.stack.udp_groups(id) {
             self.udp_leave(now, id, group);

@@ -227,12 +227,11 @@ impl Scoreboard {
             }
             let before = record.fate;
             what(record, bytes);
-            for (fate, sign) in [(before, -1), (record.fate, 1)] {
+            let bytes = bytes as isize;
+            for (fate, change) in [(before, -bytes), (record.fate, bytes)] {
                 match fate {
-                    Fate::InFlight => {
-                        *in_flight = in_flight.wrapping_add_signed(sign * bytes as isize)
-                    }
-                    Fate::Lost => *lost = lost.wrapping_add_signed(sign * bytes as isize),
+                    Fate::InFlight => *in_flight = in_flight.wrapping_add_signed(change),
+                    Fate::Lost => *lost = lost.wrapping_add_signed(change),
                     Fate::Arrived => {}
                 }
             }
