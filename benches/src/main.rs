@@ -1,8 +1,8 @@
 //! The command `pollux-perf`.
 //!
-//! `lat`, `bw`, `rate` and `connect` measure something between two ends on this machine; `compare`
-//! measures all that has a budget beside the programs of others. What it prints is for people,
-//! unless `--json` asks for the other.
+//! `lat`, `bw`, `rate` and `connect` measure between a client and a server on this machine;
+//! `compare` measures every row with a budget against other programs. Output is text, or JSON with
+//! `--json`.
 #![forbid(unsafe_code)]
 
 use clap::{Args, Parser, Subcommand};
@@ -10,7 +10,7 @@ use pollux_perf::compare::compare;
 use pollux_perf::environment::Environment;
 use pollux_perf::error::PerfError;
 use pollux_perf::pair::{Outcome, play_part, run};
-use pollux_perf::peers::Terms;
+use pollux_perf::peers::RunConfig;
 use pollux_perf::plan::{Layer, Plan, Transport, What};
 use pollux_perf::verbs::bytes_per_connection;
 use serde_json::json;
@@ -18,10 +18,10 @@ use std::error::Error;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-/// Bytes that `--size sweep` stands for.
+/// The message sizes of `--size sweep`, in bytes.
 const SWEEP: [u32; 8] = [1, 64, 256, 1024, 2000, 16 << 10, 64 << 10, 1 << 20];
 
-/// What Pollux costs, beside what others cost on the same cores.
+/// Measure Pollux, and compare it with other programs on the same cores.
 #[derive(Parser)]
 #[command(name = "pollux-perf", version)]
 struct Arguments {
@@ -31,77 +31,77 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Half the round trip of one message at a time.
+    /// Measure latency: half the round trip of one message at a time.
     Lat(Measure),
-    /// Bytes that go one way.
+    /// Measure one-way throughput in bytes.
     Bw(Measure),
-    /// Messages that go one way.
+    /// Measure the one-way message rate.
     Rate(Measure),
-    /// Connections made and ended; of verbs: queue pairs, on one side.
+    /// Measure connections opened and closed per second; with verbs, queue pairs of the client.
     Connect(Measure),
-    /// All that has a budget, beside the programs of others.
+    /// Compare every row that has a budget with other programs.
     Compare(Compare),
-    /// One end of a measurement, in a process of its own.
+    /// Run one end of a measurement as a process.
     #[command(hide = true)]
     Part { plan: String },
-    /// Bytes that an idle connection of verbs costs.
+    /// Print the bytes that an idle RC queue pair costs.
     #[command(hide = true)]
     IdleMemory,
 }
 
-/// What is measured.
+/// The options of one measurement.
 #[derive(Args)]
 struct Measure {
-    /// By what the ends talk
+    /// Layer to measure: verbs, udp or tcp
     #[arg(long, value_enum, default_value = "verbs")]
     layer: Layer,
-    /// What carries that
+    /// Transport service: rc, uc or ud
     #[arg(long, value_enum, default_value = "rc")]
     transport: Transport,
-    /// Bytes of a message, or `sweep` for several, from 1 to as many as there may be
+    /// Message size in bytes, or `sweep` for sizes from 1 byte to the maximum
     #[arg(long, value_name = "N|sweep", default_value = "64")]
     size: String,
-    /// The device that asks: soft:PATH@NODE[:PORT] or mlx5_0[:PORT]; without it, one of a fabric
-    /// of its own
+    /// Device of the client: soft:PATH@NODE[:PORT] or mlx5_0[:PORT]; by default both ends use a
+    /// software fabric of this process
     #[arg(long, requires = "peer")]
     device: Option<String>,
-    /// The device that answers, also on this machine
+    /// Device of the server, on the same machine
     #[arg(long, requires = "device")]
     peer: Option<String>,
-    /// Seconds
+    /// Duration in seconds, after the warm-up
     #[arg(long, value_parser = seconds, default_value = "1")]
     duration: Duration,
-    /// Open loop: so many messages fall due in a second, and one that waits counts from then on
+    /// Send at a fixed rate of N messages/s; latency counts from the scheduled send time
     #[arg(long, value_name = "N")]
     rate: Option<u32>,
-    /// Each end is a process and not a thread
+    /// Run client and server as processes instead of threads
     #[arg(long)]
     processes: bool,
     #[command(flatten)]
     place: Place,
 }
 
-/// Where it is measured, and how that is said.
+/// Cores, priority and output format.
 #[derive(Args)]
 struct Place {
-    /// The cores of the two ends
+    /// Cores to pin client and server to
     #[arg(long, value_parser = cores, default_value = "0,1")]
     cores: [usize; 2],
-    /// The real-time priority (SCHED_FIFO) of both, for which root is needed
+    /// Real-time priority (SCHED_FIFO) of both ends; needs root
     #[arg(long, value_name = "1-98", value_parser = clap::value_parser!(u8).range(1..=98))]
     fifo: Option<u8>,
-    /// For programs
+    /// Print machine-readable JSON
     #[arg(long)]
     json: bool,
 }
 
-/// How to compare.
+/// The options of a comparison.
 #[derive(Args)]
 struct Compare {
-    /// In two minutes at the most: three pairs of a third of a second and not seven of one
+    /// Finish within two minutes: three pairs of 0.3 s instead of seven pairs of 1 s
     #[arg(long)]
     quick: bool,
-    /// A peer without a figure is a failure
+    /// Fail if any peer program gives no figure
     #[arg(long)]
     all_peers: bool,
     #[command(flatten)]
@@ -117,7 +117,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 fn cores(text: &str) -> Result<[usize; 2], String> {
     let parts = text.split_once(',').ok_or("write two cores, such as 0,1")?;
-    let core = |text: &str| text.parse().map_err(|_| format!("{text:?} is no core"));
+    let core = |text: &str| text.parse().map_err(|_| format!("{text:?} is not a core number"));
     Ok([core(parts.0)?, core(parts.1)?])
 }
 
@@ -140,12 +140,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Takes the priority, and one more than both ends: whoever serves them must not wait for them.
+/// Sets the real-time priority of this process, one above both ends, which it has to serve.
 fn settle(place: &Place) -> Result<(), PerfError> {
     let existing = core_affinity::get_core_ids().unwrap_or_default();
     let missing = place.cores.iter().find(|core| existing.iter().all(|one| one.id != **core));
     if let Some(core) = missing {
-        let why = format!("there is no core {core}; write --cores with two that there are");
+        let why = format!("there is no core {core}; give --cores two existing cores");
         return Err(PerfError::Plan(why));
     }
     let Some(fifo) = place.fifo else { return Ok(()) };
@@ -153,7 +153,7 @@ fn settle(place: &Place) -> Result<(), PerfError> {
     chrt.args(["-f", "-p", &(fifo + 1).to_string(), &std::process::id().to_string()]);
     match chrt.stdout(Stdio::null()).status() {
         Ok(status) if status.success() => Ok(()),
-        _ => Err(PerfError::Plan("no real-time priority: be root, or leave --fifo out".into())),
+        _ => Err(PerfError::Plan("cannot set the priority: run as root, or omit --fifo".into())),
     }
 }
 
@@ -162,7 +162,9 @@ fn measured(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
     settle(&measure.place)?;
     let sizes = match measure.size.as_str() {
         "sweep" => SWEEP.to_vec(),
-        text => vec![text.parse().map_err(|_| format!("--size {text:?}: write bytes, or sweep"))?],
+        text => {
+            vec![text.parse().map_err(|_| format!("--size {text:?}: write a number, or sweep"))?]
+        }
     };
     let plans = sizes.iter().map(|bytes| Plan {
         duration: measure.duration,
@@ -173,7 +175,7 @@ fn measured(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
         cores: measure.place.cores,
         ..Plan::new(what, measure.layer, measure.transport, *bytes)
     });
-    // A sweep goes as far as messages may be long.
+    // A sweep omits the sizes above the maximum of the layer.
     let plans: Vec<Plan> = plans.filter(|plan| sizes.len() == 1 || plan.check().is_ok()).collect();
     let mut outcomes = Vec::new();
     for plan in plans {
@@ -221,8 +223,8 @@ fn compared(how: &Compare) -> Result<(), Box<dyn Error>> {
     settle(&how.place)?;
     let (runs, duration) = if how.quick { (3, 300) } else { (7, 1000) };
     let duration = Duration::from_millis(duration);
-    let terms = Terms { cores: how.place.cores, fifo: how.place.fifo, duration };
-    let comparison = compare(&terms, runs, |what| eprintln!("{what}"));
+    let config = RunConfig { cores: how.place.cores, fifo: how.place.fifo, duration };
+    let comparison = compare(&config, runs, |what| eprintln!("{what}"));
     match how.place.json {
         true => println!("{}", serde_json::to_string_pretty(&comparison)?),
         false => println!("{comparison}"),

@@ -1,4 +1,4 @@
-//! What is to be measured, as the two ends are told it.
+//! The plan of a measurement, which both ends get.
 
 use crate::error::PerfError;
 use clap::ValueEnum;
@@ -12,32 +12,32 @@ pub const MESSAGE_BYTES_MAX: u32 = 8 << 20;
 /// The longest payload of UDP over a connection of 65,520 bytes, and over datagrams of 2,044.
 const UDP_BYTES_MAX: [u32; 2] = [65_520 - 28, 2_044 - 28];
 
-/// What is measured.
+/// The measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum What {
     /// Half the round trip of one message at a time.
     Lat,
-    /// Bytes that go one way.
+    /// One-way throughput in bytes.
     Bw,
-    /// Messages that go one way.
+    /// One-way message rate.
     Rate,
-    /// Connections that are made and ended.
+    /// Connections opened and closed.
     Connect,
 }
 
-/// By what the ends talk.
+/// The layer that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
-    /// Queue pairs of an adapter.
+    /// Queue pairs.
     Verbs,
-    /// Datagrams of the library's sockets.
+    /// UDP sockets of the library.
     Udp,
-    /// Streams of the library's sockets.
+    /// TCP sockets of the library.
     Tcp,
 }
 
-/// What carries the layer.
+/// The transport service below the layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
@@ -45,12 +45,12 @@ pub enum Transport {
     Rc,
     /// Unreliable connections.
     Uc,
-    /// Datagrams.
+    /// Unreliable datagrams.
     Ud,
 }
 
 impl Transport {
-    /// As verbs call it.
+    /// The queue pair type.
     pub const fn qp_type(self) -> QpType {
         match self {
             Self::Rc => QpType::Rc,
@@ -59,7 +59,7 @@ impl Transport {
         }
     }
 
-    /// As interfaces call it.
+    /// The interface mode.
     pub const fn mode(self) -> Mode {
         match self {
             Self::Rc => Mode::Rc,
@@ -72,30 +72,30 @@ impl Transport {
 /// One measurement between two ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// What is measured.
+    /// The measured quantity.
     pub what: What,
-    /// By what the ends talk.
+    /// The measured layer.
     pub layer: Layer,
-    /// What carries that.
+    /// The transport service.
     pub transport: Transport,
     /// Bytes of a message; for TCP, of a write.
     pub bytes: u32,
-    /// How long it is measured, after a while that does not count.
+    /// The duration after the warm-up.
     pub duration: Duration,
-    /// Open loop: messages that fall due in a second, whether or not the one before is answered.
+    /// Open loop: messages sent per second, whether or not the one before was answered.
     pub per_second: Option<u32>,
-    /// The devices of the ends; without them, adapters on a fabric of the harness's own.
+    /// The devices of client and server; by default adapters of a software fabric of this process.
     pub devices: Option<[String; 2]>,
-    /// Whether each end is a process; else a thread.
+    /// Whether the ends are processes instead of threads.
     pub processes: bool,
-    /// The real-time priority (SCHED_FIFO) of processes.
+    /// The real-time priority (SCHED_FIFO) of the ends.
     pub fifo: Option<u8>,
-    /// The cores of the ends.
+    /// The cores of client and server.
     pub cores: [usize; 2],
 }
 
 impl Plan {
-    /// A measurement between threads, on the first two cores and a fabric of the harness's own.
+    /// A measurement between threads on cores 0 and 1, on a software fabric of this process.
     pub const fn new(what: What, layer: Layer, transport: Transport, bytes: u32) -> Self {
         let duration = Duration::from_secs(1);
         let (per_second, devices, fifo) = (None, None, None);
@@ -114,11 +114,11 @@ impl Plan {
         }
     }
 
-    /// Refuses what nobody can measure, and says what can be.
+    /// Refuses a plan that cannot be measured; the error says what can.
     pub fn check(&self) -> Result<(), PerfError> {
         let refuse = |why: &str| Err(PerfError::Plan(why.into()));
         if self.bytes == 0 {
-            return refuse("a message has one byte at least; write --size 1");
+            return refuse("--size 0 is too small; write --size 1 or more");
         }
         let bytes_max = match (self.layer, self.transport) {
             (Layer::Verbs, Transport::Ud) => 2048,
@@ -127,20 +127,20 @@ impl Plan {
             (Layer::Udp, _) => UDP_BYTES_MAX[0],
         };
         if self.bytes > bytes_max {
-            let why = format!("no message here is longer than {bytes_max} bytes; lower --size");
+            let why = format!("--size is above the maximum here, {bytes_max} bytes");
             return refuse(&why);
         }
         match (self.what, self.layer) {
             (What::Rate, Layer::Tcp) => {
-                refuse("a stream has no messages that could be counted; write bw")
+                refuse("TCP has no message boundaries to count; write bw instead")
             }
             (What::Connect, Layer::Udp) => {
-                refuse("UDP connects nothing; write --layer verbs or --layer tcp")
+                refuse("UDP has no connections; write --layer verbs or --layer tcp")
             }
             (What::Bw | What::Rate | What::Connect, _) if self.per_second.is_some() => {
-                refuse("--rate is for lat; the others go as fast as they can")
+                refuse("--rate applies to lat only")
             }
-            _ if self.per_second == Some(0) => refuse("--rate counts from 1"),
+            _ if self.per_second == Some(0) => refuse("--rate has to be 1 or more"),
             _ => Ok(()),
         }
     }
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_measured_is_refused_with_advice() {
+    fn an_invalid_plan_is_refused_with_advice() {
         let refusal = |what, layer, transport, bytes| {
             let plan = Plan::new(what, layer, transport, bytes);
             plan.check().err().map(|error| error.to_string()).unwrap_or_default()

@@ -1,41 +1,41 @@
-//! How long round trips took, and how what is counted goes on in time.
+//! Latency histograms and rates.
 //!
-//! In a closed loop a message goes out when the one before was answered, and one reading of the
-//! clock ends one round trip and begins the next. In an open loop messages fall due at fixed times;
-//! one that waits because an answer is late counts from when it was due, so a pause of the machine
-//! shows in every message that it held up and not only in one (coordinated omission).
+//! In a closed loop the next message is sent when the one before is answered, and one clock reading
+//! ends a round trip and begins the next. In an open loop messages are scheduled at fixed times;
+//! latency counts from the scheduled send time, so a pause of the machine shows in every message
+//! that it delayed and not in one only (coordinated omission).
 
 use crate::error::PerfError;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// What does not count, at the beginning: caches, ways and connections come to be.
+/// Warm-up, excluded from the results: it fills caches and opens connections.
 const WARM_UP: Duration = Duration::from_millis(100);
-/// The longest round trip that is told from longer ones.
+/// The upper bound of the histogram.
 const NANOSECONDS_MAX: u64 = 60_000_000_000;
-/// Which percentiles are kept.
+/// The percentiles of [`Latency`].
 const PERCENTILES: [f64; 7] = [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 99.999];
 
-/// Half of what round trips took, in nanoseconds.
+/// Latency as half a round trip, in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Round trips.
+    /// The number of round trips.
     pub samples: u64,
-    /// Messages that did not come back and were sent again, with those that do not count.
+    /// Messages that were lost and sent again, including the warm-up.
     pub lost: u64,
-    /// The shortest.
+    /// The minimum.
     pub min: f64,
-    /// All of them together, by their number.
+    /// The mean.
     pub mean: f64,
-    /// What so many parts of a hundred did not exceed.
+    /// Latency percentiles: (percent, nanoseconds).
     pub percentiles: Vec<(f64, f64)>,
-    /// The longest.
+    /// The maximum.
     pub max: f64,
 }
 
 impl Latency {
-    /// The percentile, which is one of those that are kept.
+    /// A percentile, if it is one of the seven in [`Latency::percentiles`].
     pub fn percentile(&self, wanted: f64) -> Option<f64> {
         self.percentiles.iter().find(|(part, _)| *part == wanted).map(|(_, value)| *value)
     }
@@ -54,8 +54,7 @@ impl Latency {
     }
 }
 
-/// Goes to and fro for so long, and counts each round. With so many a second each falls due at its
-/// time.
+/// Runs round trips for a duration and records each: closed loop, or open loop at `per_second`.
 #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
 pub fn ping_pong(
     duration: Duration,
@@ -79,15 +78,14 @@ pub fn ping_pong(
         let now = Instant::now();
         round_trips.saturating_record(now.duration_since(due).as_nanos() as u64);
         due = interval.map_or(now, |interval| due + interval);
-        // All that fell due in time counts, also what is late.
+        // Every message scheduled within the duration counts, late ones included.
         if due >= end {
             return Ok(Latency::of(&round_trips));
         }
     }
 }
 
-/// Does something for so long, and says how many times a second it was done; each call says how
-/// many times it was.
+/// Calls `some` for a duration, and returns the rate per second of the counts that it returns.
 #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
 pub fn per_second(
     duration: Duration,
@@ -101,14 +99,14 @@ pub fn per_second(
     loop {
         count += some()?;
         let elapsed = begun.elapsed();
-        // A machine that others keep busy may have done nothing yet.
+        // On a busy machine nothing may have been counted yet.
         if elapsed >= duration && count > 0 {
             return Ok(count as f64 / elapsed.as_secs_f64());
         }
     }
 }
 
-/// The value in the middle.
+/// The median.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()

@@ -115,8 +115,8 @@ fn ask_udp(
         sent += count;
         Ok(count)
     })?;
-    exchange.tell(&sent)?;
-    Ok(Outcome::one_way(plan, rate, sent, exchange.hear()?))
+    exchange.send(&sent)?;
+    Ok(Outcome::one_way(plan, rate, sent, exchange.receive()?))
 }
 
 /// Each question has its number, and is asked again when the answer does not come.
@@ -191,8 +191,8 @@ fn drain_udp(plan: &Plan, socket: &UdpSocket, exchange: &mut Exchange) -> Result
     while let Some(count) = poll(|| socket.recv_batch(&mut slots), || exchange.is_over())? {
         came += count as u64;
     }
-    let _sent: u64 = exchange.hear()?;
-    exchange.tell(&came)
+    let _sent: u64 = exchange.receive()?;
+    exchange.send(&came)
 }
 
 // ---------------------------------------------------------------- tcp

@@ -1,15 +1,15 @@
 //! Ours beside the peers': in turns, on the same cores, medians of several pairs.
 //!
 //! What else a machine does changes from second to second, so figures of two programs say something
-//! of each other only if both ran at about the same time. Each run takes every contest once, ours
+//! of each other only if both ran at about the same time. Each run takes every case once, ours
 //! and then the peer's, and the next run begins anew; a row is the ratio of the two medians.
 
-pub mod contests;
+pub mod cases;
 
 use crate::environment::Environment;
-use crate::peers::Terms;
+use crate::peers::RunConfig;
 use crate::samples::median;
-use contests::{Budget, CONTESTS, Contest, Figures, Row};
+use cases::{Budget, CASES, ComparisonCase, Figures, Row};
 use serde::Serialize;
 use std::fmt;
 
@@ -49,16 +49,16 @@ pub struct Comparison {
     pub rows: Vec<Judged>,
 }
 
-/// What one side of a contest said in all runs.
+/// What one side of a case said in all runs.
 #[derive(Default)]
-struct Said {
+struct SideSamples {
     figures: Vec<Vec<f64>>,
     note: Option<String>,
 }
 
-impl Said {
-    fn hear(&mut self, said: Figures) {
-        match said {
+impl SideSamples {
+    fn add(&mut self, figures: Figures) {
+        match figures {
             Ok(figures) => self.figures.push(figures),
             Err(why) => self.note = Some(why),
         }
@@ -69,40 +69,40 @@ impl Said {
     }
 }
 
-/// Holds all contests so many times. `say` hears what is under way.
-pub fn compare(terms: &Terms, runs: u32, mut say: impl FnMut(&str)) -> Comparison {
-    let environment = Environment::now(terms.fifo);
-    let mut said: Vec<[Said; 2]> = CONTESTS.iter().map(|_| Default::default()).collect();
+/// Holds all cases so many times. `say` hears what is under way.
+pub fn compare(config: &RunConfig, runs: u32, mut report: impl FnMut(&str)) -> Comparison {
+    let environment = Environment::now(config.fifo);
+    let mut samples: Vec<[SideSamples; 2]> = CASES.iter().map(|_| Default::default()).collect();
     for run in 1..=runs {
-        for (contest, [ours, peers]) in CONTESTS.iter().zip(&mut said) {
-            say(&format!("run {run} of {runs}: {}", contest.rows[0].what));
+        for (case, [ours, peers]) in CASES.iter().zip(&mut samples) {
+            report(&format!("run {run} of {runs}: {}", case.rows[0].what));
             // What is not there will not be there in the next run either.
             if run == 1 || !ours.figures.is_empty() {
-                ours.hear((contest.ours)(terms));
+                ours.add((case.ours)(config));
             }
-            if let Some(measure) = contest.peer
+            if let Some(measure) = case.peer
                 && (run == 1 || !peers.figures.is_empty())
             {
-                peers.hear(measure(terms));
+                peers.add(measure(config));
             }
         }
     }
-    let rows = CONTESTS.iter().zip(&said);
-    let rows = rows.flat_map(|(contest, said)| {
-        (0..).zip(contest.rows).map(|(nth, row)| judge(contest, row, nth, said))
+    let rows = CASES.iter().zip(&samples);
+    let rows = rows.flat_map(|(case, samples)| {
+        (0..).zip(case.rows).map(|(nth, row)| judge(case, row, nth, samples))
     });
     Comparison { environment, runs, rows: rows.collect() }
 }
 
-fn judge(contest: &Contest, row: &Row, nth: usize, [ours, peer]: &[Said; 2]) -> Judged {
-    let notes = [(&ours.note, "ours"), (&peer.note, contest.beside)];
+fn judge(case: &ComparisonCase, row: &Row, nth: usize, [ours, peer]: &[SideSamples; 2]) -> Judged {
+    let notes = [(&ours.note, "ours"), (&peer.note, case.beside)];
     let notes: Vec<_> = notes
         .iter()
         .filter_map(|(note, of)| note.as_ref().map(|note| format!("{of}: {note}")))
         .collect();
     let (ours, peer) = (ours.median(nth), peer.median(nth));
     let ratio = ours.zip(peer).map(|(ours, peer)| ours / peer);
-    let judged = if contest.peer.is_some() { ratio } else { ours };
+    let judged = if case.peer.is_some() { ratio } else { ours };
     Judged {
         id: row.id,
         what: row.what,
@@ -112,7 +112,7 @@ fn judge(contest: &Contest, row: &Row, nth: usize, [ours, peer]: &[Said; 2]) -> 
         ratio,
         budget: row.budget.to_string(),
         pass: judged.map(|value| row.budget.is_met(value)),
-        beside: contest.beside,
+        beside: case.beside,
         note: (!notes.is_empty()).then(|| notes.join("; ")),
     }
 }
@@ -172,42 +172,42 @@ impl fmt::Display for Budget {
 mod tests {
     use super::*;
 
-    fn said(figures: &[f64], note: Option<&str>) -> Said {
+    fn side(figures: &[f64], note: Option<&str>) -> SideSamples {
         let figures = figures.iter().map(|figure| vec![*figure]).collect();
-        Said { figures, note: note.map(Into::into) }
+        SideSamples { figures, note: note.map(Into::into) }
     }
 
-    fn contest() -> &'static Contest {
-        CONTESTS.iter().find(|contest| contest.peer.is_some()).expect("there are peers")
+    fn case() -> &'static ComparisonCase {
+        CASES.iter().find(|case| case.peer.is_some()).expect("there are peers")
     }
 
     #[test]
     fn a_row_is_the_ratio_of_medians() {
-        let contest = contest();
-        let both = [said(&[3.0, 1.0, 2.0], None), said(&[4.0, 40.0, 0.4], None)];
-        let row = Row { budget: Budget::AtMost(0.5), ..contest.rows[0] };
-        let judged = judge(contest, &row, 0, &both);
+        let case = case();
+        let both = [side(&[3.0, 1.0, 2.0], None), side(&[4.0, 40.0, 0.4], None)];
+        let row = Row { budget: Budget::AtMost(0.5), ..case.rows[0] };
+        let judged = judge(case, &row, 0, &both);
         assert_eq!((judged.ours, judged.peer, judged.ratio), (Some(2.0), Some(4.0), Some(0.5)));
         assert_eq!((judged.pass, judged.note), (Some(true), None));
         let row = Row { budget: Budget::AtLeast(0.6), ..row };
-        assert_eq!(judge(contest, &row, 0, &both).pass, Some(false));
+        assert_eq!(judge(case, &row, 0, &both).pass, Some(false));
     }
 
     #[test]
     fn a_figure_that_is_missing_is_said_and_not_judged() {
-        let contest = contest();
-        let both = [said(&[1.0], None), said(&[], Some("it is not installed"))];
-        let judged = judge(contest, &contest.rows[0], 0, &both);
+        let case = case();
+        let both = [side(&[1.0], None), side(&[], Some("it is not installed"))];
+        let judged = judge(case, &case.rows[0], 0, &both);
         assert_eq!((judged.peer, judged.ratio, judged.pass), (None, None, None));
         assert!(judged.note.is_some_and(|note| note.contains("it is not installed")));
     }
 
     #[test]
     fn every_row_has_a_name_of_its_own_and_all_fields() {
-        let rows: Vec<Judged> = CONTESTS
+        let rows: Vec<Judged> = CASES
             .iter()
-            .flat_map(|contest| (0..).zip(contest.rows).map(move |(nth, row)| (contest, nth, row)))
-            .map(|(contest, nth, row)| judge(contest, row, nth, &Default::default()))
+            .flat_map(|case| (0..).zip(case.rows).map(move |(nth, row)| (case, nth, row)))
+            .map(|(case, nth, row)| judge(case, row, nth, &Default::default()))
             .collect();
         let names: std::collections::BTreeSet<_> = rows.iter().map(|row| row.id).collect();
         assert_eq!(names.len(), rows.len());
@@ -219,8 +219,8 @@ mod tests {
                 assert!(row.contains_key(field), "{field} is missing: {row:?}");
             }
         }
-        let contests = CONTESTS.iter().filter(|contest| contest.peer.is_some());
-        let with_peer: usize = contests.map(|contest| contest.rows.len()).sum();
+        let cases = CASES.iter().filter(|case| case.peer.is_some());
+        let with_peer: usize = cases.map(|case| case.rows.len()).sum();
         assert_eq!(comparison.without_peer().count(), with_peer);
     }
 }

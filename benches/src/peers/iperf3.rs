@@ -1,16 +1,16 @@
 //! `iperf3`: one flow of TCP through the kernel, over the loopback interface.
 
-use super::{NoFigure, Terms, free_port, installed, served, unclear};
+use super::{NoFigure, RunConfig, free_port, installed, served, unclear};
 
 const PROGRAM: &str = "iperf3";
 
 /// Bits a second that arrive.
-pub fn stream(terms: &Terms) -> Result<f64, NoFigure> {
+pub fn stream(config: &RunConfig) -> Result<f64, NoFigure> {
     installed(PROGRAM, "--peers")?;
     let port = free_port(PROGRAM)?;
-    let (mut server, mut client) = (terms.pinned(0, PROGRAM), terms.pinned(1, PROGRAM));
+    let (mut server, mut client) = (config.pinned(0, PROGRAM), config.pinned(1, PROGRAM));
     server.args(["-s", "-1", "-p", &port]);
-    client.args(["-c", "127.0.0.1", "-p", &port, "-t", &terms.seconds(), "-J"]);
+    client.args(["-c", "127.0.0.1", "-p", &port, "-t", &config.seconds(), "-J"]);
     let said = served(PROGRAM, server, client)?;
     let read: Option<serde_json::Value> = serde_json::from_str(&said).ok();
     let rate = read.and_then(|read| read["end"]["sum_received"]["bits_per_second"].as_f64());

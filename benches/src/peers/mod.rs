@@ -43,7 +43,7 @@ impl std::error::Error for NoFigure {}
 
 /// Where and how peers run.
 #[derive(Clone, Copy, Debug)]
-pub struct Terms {
+pub struct RunConfig {
     /// The cores of both ends.
     pub cores: [usize; 2],
     /// The real-time priority.
@@ -52,7 +52,7 @@ pub struct Terms {
     pub duration: Duration,
 }
 
-impl Terms {
+impl RunConfig {
     /// A command that runs a program on the core of this end, and says nothing but its output.
     pub fn pinned(&self, end: usize, program: &str) -> Command {
         let mut command = prioritised(self.fifo, "taskset");

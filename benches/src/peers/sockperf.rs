@@ -1,6 +1,6 @@
 //! `sockperf`, for the kernel's sockets on the loopback interface, both ends polling.
 
-use super::{NoFigure, Terms, free_port, installed, served, unclear};
+use super::{NoFigure, RunConfig, free_port, installed, served, unclear};
 
 const PROGRAM: &str = "sockperf";
 /// How often it is started: with sockets that do not block, it now and then gives up a connection
@@ -8,30 +8,30 @@ const PROGRAM: &str = "sockperf";
 const TRIES_MAX: usize = 5;
 
 /// Half the round trip of a message, in nanoseconds: what 50 % and 99.9 % did not exceed.
-pub fn ping_pong(terms: &Terms, bytes: u32, is_tcp: bool) -> Result<[f64; 2], NoFigure> {
-    let mut result = ping_pong_once(terms, bytes, is_tcp);
+pub fn ping_pong(config: &RunConfig, bytes: u32, is_tcp: bool) -> Result<[f64; 2], NoFigure> {
+    let mut result = ping_pong_once(config, bytes, is_tcp);
     for _ in 1..TRIES_MAX {
         match &result {
             Err(NoFigure::Failed(_, why)) if why.contains("errno=115") => {}
             _ => break,
         }
-        result = ping_pong_once(terms, bytes, is_tcp);
+        result = ping_pong_once(config, bytes, is_tcp);
     }
     result
 }
 
-fn ping_pong_once(terms: &Terms, bytes: u32, is_tcp: bool) -> Result<[f64; 2], NoFigure> {
+fn ping_pong_once(config: &RunConfig, bytes: u32, is_tcp: bool) -> Result<[f64; 2], NoFigure> {
     installed(PROGRAM, "--peers")?;
     let port = free_port(PROGRAM)?;
     let [server, mut client] = ["server", "ping-pong"].map(|role| {
-        let mut command = terms.pinned(usize::from(role != "server"), PROGRAM);
+        let mut command = config.pinned(usize::from(role != "server"), PROGRAM);
         command.args([role, "--nonblocked", "-i", "127.0.0.1", "-p", &port]);
         if is_tcp {
             command.arg("--tcp");
         }
         command
     });
-    client.args(["-t", &terms.seconds(), "-m", &bytes.to_string()]);
+    client.args(["-t", &config.seconds(), "-m", &bytes.to_string()]);
     let said = served(PROGRAM, server, client)?;
     let percentile = |part: &str| {
         let line = said.lines().find(|line| line.contains(&format!("percentile {part} =")))?;

@@ -1,6 +1,6 @@
 //! `dpdk-testpmd`: one core that forwards packets from a device of nothing to itself.
 
-use super::{NoFigure, Terms, failed, installed, unclear};
+use super::{NoFigure, RunConfig, failed, installed, unclear};
 use crate::pair::{Process, prioritised};
 use crate::samples::median;
 use std::io::{BufRead, BufReader};
@@ -11,11 +11,11 @@ const PROGRAM: &str = "dpdk-testpmd";
 const SECONDS: usize = 3;
 
 /// Packets a second that go through.
-pub fn forward(terms: &Terms) -> Result<f64, NoFigure> {
+pub fn forward(config: &RunConfig) -> Result<f64, NoFigure> {
     installed(PROGRAM, "--peers")?;
-    let mut command = prioritised(terms.fifo, PROGRAM);
+    let mut command = prioritised(config.fifo, PROGRAM);
     // The first core commands, the second one forwards.
-    command.args(["-l", &format!("{},{}", terms.cores[0], terms.cores[1])]);
+    command.args(["-l", &format!("{},{}", config.cores[0], config.cores[1])]);
     command.args(["--no-huge", "-m", "256", "--no-pci", "--no-telemetry", "--vdev"]);
     command.args(["net_null0,size=64", "--file-prefix"]);
     command.arg(format!("pollux-perf-{}", std::process::id()));

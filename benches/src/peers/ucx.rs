@@ -1,25 +1,25 @@
 //! UCX, by its own `ucx_perftest` over POSIX shared memory.
 
-use super::{NoFigure, Terms, free_port, installed, served, unclear};
+use super::{NoFigure, RunConfig, free_port, installed, served, unclear};
 
 const PROGRAM: &str = "ucx_perftest";
 
 /// Half the round trip of a message, in nanoseconds: the median.
-pub fn tag_lat(terms: &Terms, bytes: u32) -> Result<f64, NoFigure> {
-    let count = 20_000 * terms.duration.as_millis().clamp(200, 2000) as u32 / 200;
-    column(terms, "tag_lat", bytes, count, 1).map(|microseconds| microseconds * 1e3)
+pub fn tag_lat(config: &RunConfig, bytes: u32) -> Result<f64, NoFigure> {
+    let count = 20_000 * config.duration.as_millis().clamp(200, 2000) as u32 / 200;
+    column(config, "tag_lat", bytes, count, 1).map(|microseconds| microseconds * 1e3)
 }
 
 /// Messages a second.
-pub fn tag_bw(terms: &Terms, bytes: u32) -> Result<f64, NoFigure> {
+pub fn tag_bw(config: &RunConfig, bytes: u32) -> Result<f64, NoFigure> {
     let count = if bytes > 4096 { 5_000 } else { 1_000_000 };
-    column(terms, "tag_bw", bytes, count, 3).map(|microseconds| 1e6 / microseconds)
+    column(config, "tag_bw", bytes, count, 3).map(|microseconds| 1e6 / microseconds)
 }
 
 /// A column of the last line: how many, their median, their average, and all by their number, in
 /// microseconds a message.
 fn column(
-    terms: &Terms,
+    config: &RunConfig,
     test: &str,
     bytes: u32,
     count: u32,
@@ -29,7 +29,7 @@ fn column(
     let port = free_port(PROGRAM)?;
     let (bytes, count) = (bytes.to_string(), count.to_string());
     let [server, mut client] = [0, 1].map(|end| {
-        let mut command = terms.pinned(end, PROGRAM);
+        let mut command = config.pinned(end, PROGRAM);
         command.args(["-p", &port, "-t", test, "-s", &bytes, "-n", &count, "-f"]);
         command.env("UCX_TLS", "posix,self");
         command

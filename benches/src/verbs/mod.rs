@@ -108,8 +108,8 @@ fn pour<D: Device + ?Sized>(
     while done < sent {
         done += batch * end.poll(&mut out)? as u64;
     }
-    exchange.tell(&sent)?;
-    Ok(Outcome::one_way(plan, rate, sent, exchange.hear()?))
+    exchange.send(&sent)?;
+    Ok(Outcome::one_way(plan, rate, sent, exchange.receive()?))
 }
 
 fn drain<D: Device + ?Sized>(
@@ -129,8 +129,8 @@ fn drain<D: Device + ?Sized>(
             idle = 0;
             std::thread::yield_now();
             if exchange.is_over() {
-                let _sent: u64 = exchange.hear()?;
-                return exchange.tell(&came);
+                let _sent: u64 = exchange.receive()?;
+                return exchange.send(&came);
             }
         }
     }

@@ -4,7 +4,7 @@ use crate::bring_up;
 use crate::echo;
 use crate::machine;
 use crate::pair::{Outcome, run};
-use crate::peers::{Terms, iperf3, opensm, sockperf, testpmd, ucx};
+use crate::peers::{RunConfig, iperf3, opensm, sockperf, testpmd, ucx};
 use crate::plan::{Layer, Plan, Transport, What};
 use std::fmt;
 use std::process::Command;
@@ -41,24 +41,24 @@ pub struct Row {
     pub budget: Budget,
 }
 
-/// Figures for the rows of a contest, or why there are none.
+/// Figures for the rows of a case, or why there are none.
 pub type Figures = Result<Vec<f64>, String>;
 
 /// Something that we and a peer do. One measurement of either gives figures for all its rows.
-pub struct Contest {
+pub struct ComparisonCase {
     /// What comes of it.
     pub rows: &'static [Row],
     /// Who the peer is, and how it runs.
     pub beside: &'static str,
     /// How we do it.
-    pub ours: fn(&Terms) -> Figures,
+    pub ours: fn(&RunConfig) -> Figures,
     /// How the peer does, if there is one.
-    pub peer: Option<fn(&Terms) -> Figures>,
+    pub peer: Option<fn(&RunConfig) -> Figures>,
 }
 
-/// All contests.
-pub const CONTESTS: &[Contest] = &[
-    Contest {
+/// All cases.
+pub const CASES: &[ComparisonCase] = &[
+    ComparisonCase {
         rows: &[Row {
             id: "rc-64-lat-threads",
             what: "RC, 64 bytes, one way, two threads",
@@ -66,10 +66,10 @@ pub const CONTESTS: &[Contest] = &[
             budget: Budget::AtMost(1.5),
         }],
         beside: "half a cache line to and fro",
-        ours: |terms| median_of(&Plan { processes: false, ..verbs(terms, What::Lat, 64) }),
-        peer: Some(|terms| Ok(vec![machine::lines(terms.cores, false)])),
+        ours: |config| median_of(&Plan { processes: false, ..verbs(config, What::Lat, 64) }),
+        peer: Some(|config| Ok(vec![machine::lines(config.cores, false)])),
     },
-    Contest {
+    ComparisonCase {
         rows: &[Row {
             id: "rc-64-lat-processes",
             what: "RC, 64 bytes, one way, two processes",
@@ -77,10 +77,10 @@ pub const CONTESTS: &[Contest] = &[
             budget: Budget::AtMost(1.0),
         }],
         beside: "ucx_perftest tag_lat, posix",
-        ours: |terms| median_of(&verbs(terms, What::Lat, 64)),
-        peer: Some(|terms| one(ucx::tag_lat(terms, 64))),
+        ours: |config| median_of(&verbs(config, What::Lat, 64)),
+        peer: Some(|config| one(ucx::tag_lat(config, 64))),
     },
-    Contest {
+    ComparisonCase {
         rows: &[Row {
             id: "bw-1m-processes",
             what: "RC, 1 MiB messages, two processes",
@@ -88,10 +88,10 @@ pub const CONTESTS: &[Contest] = &[
             budget: Budget::AtLeast(1.0),
         }],
         beside: "ucx_perftest tag_bw, posix",
-        ours: |terms| scaled(1e-9, one_way(&verbs(terms, What::Bw, 1 << 20))),
-        peer: Some(|terms| scaled(1e-9 * f64::from(1 << 20), one(ucx::tag_bw(terms, 1 << 20)))),
+        ours: |config| scaled(1e-9, one_way(&verbs(config, What::Bw, 1 << 20))),
+        peer: Some(|config| scaled(1e-9 * f64::from(1 << 20), one(ucx::tag_bw(config, 1 << 20)))),
     },
-    Contest {
+    ComparisonCase {
         rows: &[Row {
             id: "rate-64-processes",
             what: "RC, 64 bytes, messages a second, two processes",
@@ -99,10 +99,10 @@ pub const CONTESTS: &[Contest] = &[
             budget: Budget::AtLeast(2.0),
         }],
         beside: "ucx_perftest tag_bw -s 64, posix",
-        ours: |terms| scaled(1e-6 / 64.0, one_way(&verbs(terms, What::Rate, 64))),
-        peer: Some(|terms| scaled(1e-6, one(ucx::tag_bw(terms, 64)))),
+        ours: |config| scaled(1e-6 / 64.0, one_way(&verbs(config, What::Rate, 64))),
+        peer: Some(|config| scaled(1e-6, one(ucx::tag_bw(config, 64)))),
     },
-    Contest {
+    ComparisonCase {
         rows: &[
             Row {
                 id: "udp-lat",
@@ -118,10 +118,10 @@ pub const CONTESTS: &[Contest] = &[
             },
         ],
         beside: "sockperf ping-pong --nonblocked",
-        ours: |terms| latency(&sockets(terms, What::Lat, Layer::Udp, 64)),
-        peer: Some(|terms| two(sockperf::ping_pong(terms, 64, false))),
+        ours: |config| latency(&sockets(config, What::Lat, Layer::Udp, 64)),
+        peer: Some(|config| two(sockperf::ping_pong(config, 64, false))),
     },
-    Contest {
+    ComparisonCase {
         rows: &[Row {
             id: "tcp-lat",
             what: "TCP, 64 bytes, half a round trip, median",
@@ -129,10 +129,10 @@ pub const CONTESTS: &[Contest] = &[
             budget: Budget::AtMost(0.2),
         }],
         beside: "sockperf ping-pong --nonblocked --tcp",
-        ours: |terms| median_of(&sockets(terms, What::Lat, Layer::Tcp, 64)),
-        peer: Some(|terms| two(sockperf::ping_pong(terms, 64, true))),
+        ours: |config| median_of(&sockets(config, What::Lat, Layer::Tcp, 64)),
+        peer: Some(|config| two(sockperf::ping_pong(config, 64, true))),
     },
-    Contest {
+    ComparisonCase {
         rows: &[Row {
             id: "tcp-stream",
             what: "TCP, one flow, MTU of 65,520",
@@ -140,10 +140,10 @@ pub const CONTESTS: &[Contest] = &[
             budget: Budget::AtLeast(1.0),
         }],
         beside: "iperf3",
-        ours: |terms| scaled(8e-9, one_way(&sockets(terms, What::Bw, Layer::Tcp, 128 << 10))),
-        peer: Some(|terms| scaled(1e-9, one(iperf3::stream(terms)))),
+        ours: |config| scaled(8e-9, one_way(&sockets(config, What::Bw, Layer::Tcp, 128 << 10))),
+        peer: Some(|config| scaled(1e-9, one(iperf3::stream(config)))),
     },
-    Contest {
+    ComparisonCase {
         rows: &[Row {
             id: "echo-64",
             what: "packets of 64 bytes that come, are turned round and go (echo), one core",
@@ -151,10 +151,10 @@ pub const CONTESTS: &[Contest] = &[
             budget: Budget::AtLeast(0.6),
         }],
         beside: "dpdk-testpmd --forward-mode=mac, net_null, no huge pages",
-        ours: |terms| scaled(1e-6, one(echo::rate(terms.cores[1], terms.duration))),
-        peer: Some(|terms| scaled(1e-6, one(testpmd::forward(terms)))),
+        ours: |config| scaled(1e-6, one(echo::rate(config.cores[1], config.duration))),
+        peer: Some(|config| scaled(1e-6, one(testpmd::forward(config)))),
     },
-    Contest {
+    ComparisonCase {
         rows: &[Row {
             id: "bring-up-1008",
             what: "1,008 hosts, 79 switches, all active",
@@ -168,7 +168,7 @@ pub const CONTESTS: &[Contest] = &[
             Ok(vec![took.as_secs_f64()])
         }),
     },
-    Contest {
+    ComparisonCase {
         rows: &[Row {
             id: "rc-idle-memory",
             what: "an idle RC queue pair, beside its share of the SRQ",
@@ -181,17 +181,17 @@ pub const CONTESTS: &[Contest] = &[
     },
 ];
 
-fn verbs(terms: &Terms, what: What, bytes: u32) -> Plan {
-    plan(terms, Plan::new(what, Layer::Verbs, Transport::Rc, bytes))
+fn verbs(config: &RunConfig, what: What, bytes: u32) -> Plan {
+    plan(config, Plan::new(what, Layer::Verbs, Transport::Rc, bytes))
 }
 
-fn sockets(terms: &Terms, what: What, layer: Layer, bytes: u32) -> Plan {
-    plan(terms, Plan::new(what, layer, Transport::Rc, bytes))
+fn sockets(config: &RunConfig, what: What, layer: Layer, bytes: u32) -> Plan {
+    plan(config, Plan::new(what, layer, Transport::Rc, bytes))
 }
 
 /// Between processes, as the peers are.
-fn plan(terms: &Terms, plan: Plan) -> Plan {
-    let Terms { cores, fifo, duration } = *terms;
+fn plan(config: &RunConfig, plan: Plan) -> Plan {
+    let RunConfig { cores, fifo, duration } = *config;
     Plan { cores, fifo, duration, processes: true, ..plan }
 }
 
