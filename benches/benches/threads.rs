@@ -38,7 +38,7 @@
 
 use core_affinity::CoreId;
 use pollux_perf::machine::{copy, lines, on_both};
-use pollux_perf::peers::{Terms, ucx};
+use pollux_perf::peers::{RunConfig, ucx};
 use pollux_perf::samples::median;
 use pollux_perf::verbs::end::{GRH_BYTES, Setup, ThreadEnd, ends};
 use pollux_verbs::*;
@@ -83,7 +83,7 @@ fn main() {
 
 fn figures(cores: [usize; 2]) -> Vec<Figure> {
     use QpType::{Rc, Uc, Ud};
-    let terms = Terms { cores, fifo: None, duration: Duration::from_millis(200) };
+    let config = RunConfig { cores, fifo: None, duration: Duration::from_millis(200) };
     let packets = Setup { packets_only: true, ..Setup::of(Rc) };
     let thousand = Setup { qps: 1000, has_srq: true, ..Setup::of(Rc) };
     let one_way = |setup, bytes| move || Some(one_way(cores, setup, bytes));
@@ -98,7 +98,7 @@ fn figures(cores: [usize; 2]) -> Vec<Figure> {
         ("UC 64 bytes one way", "ns", Box::new(one_way(Setup::of(Uc), 64))),
         ("UD 64 bytes one way", "ns", Box::new(one_way(Setup::of(Ud), 64))),
         ("RC 64 bytes one way, packets", "ns", Box::new(one_way(packets, 64))),
-        ("UCX tag_lat 64 bytes", "ns", Box::new(move || ucx::tag_lat(&terms, 64).ok())),
+        ("UCX tag_lat 64 bytes", "ns", Box::new(move || ucx::tag_lat(&config, 64).ok())),
         ("RC 2 KiB one way", "ns", Box::new(one_way(Setup::of(Rc), 2048))),
         ("UC 2 KiB one way", "ns", Box::new(one_way(Setup::of(Uc), 2048))),
         ("UD 2 KiB one way", "ns", Box::new(one_way(Setup::of(Ud), 2048))),
@@ -109,7 +109,7 @@ fn figures(cores: [usize; 2]) -> Vec<Figure> {
         (
             "UCX tag_bw 64 bytes",
             "M/s",
-            Box::new(move || Some(ucx::tag_bw(&terms, 64).ok()? * 1e-6)),
+            Box::new(move || Some(ucx::tag_bw(&config, 64).ok()? * 1e-6)),
         ),
         ("RC 64 KiB", "GB/s", Box::new(bandwidth(Setup::of(Rc), 64 << 10))),
         ("RC 1 MiB", "GB/s", Box::new(bandwidth(Setup::of(Rc), 1 << 20))),
