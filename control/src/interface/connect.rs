@@ -14,27 +14,27 @@ use pollux_wire::ip::link_address::LinkAddress;
 
 impl Interface {
     /// Takes what connections have to be done and have changed. Says whether there was anything.
-    pub(super) fn hear_connections(&mut self, now: Time) -> bool {
-        let mut has_news = false;
+    pub(super) fn handle_connection_events(&mut self, now: Time) -> bool {
+        let mut has_progress = false;
         loop {
             while let Some(action) = self.connections.poll_action() {
-                has_news = true;
+                has_progress = true;
                 self.actions.push_back(action);
             }
             while let Some(gid) = self.connections.poll_sought() {
-                has_news = true;
+                has_progress = true;
                 self.ask_paths(now, gid);
             }
             while let Some(link) = self.connections.poll_suspected() {
-                has_news = true;
+                has_progress = true;
                 let key = self.peers.find(&link);
                 let peer = key.and_then(|key| self.peers.all.get(&key));
                 for ip in peer.into_iter().flat_map(|peer| &peer.ips) {
-                    self.neighbors.handle_suspicion(now, *ip);
+                    self.neighbors.handle_stale_hint(now, *ip);
                 }
             }
-            let Some(link) = self.connections.poll_changed() else { return has_news };
-            has_news = true;
+            let Some(link) = self.connections.poll_changed() else { return has_progress };
+            has_progress = true;
             if let Some(key) = self.peers.find(&link) {
                 self.update_adjacencies(now, key);
             }
@@ -53,13 +53,13 @@ impl Interface {
         let ips: Vec<_> = peer.into_iter().flat_map(|peer| peer.ips.iter().copied()).collect();
         self.connections.handle_news(now, key, event);
         if let (QueuePairEvent::Failed | QueuePairEvent::Migrated, Some(link)) = (event, link) {
-            self.doubt_path(now, link.gid);
+            self.refresh_path(now, link.gid);
         }
         for ip in ips {
             match event {
                 QueuePairEvent::Used { .. } => self.neighbors.handle_use(now, ip),
                 // Its address may be another one by now (RFC 4391 9.4).
-                QueuePairEvent::Failed => self.neighbors.handle_suspicion(now, ip),
+                QueuePairEvent::Failed => self.neighbors.handle_stale_hint(now, ip),
                 _ => {}
             }
         }
@@ -93,7 +93,7 @@ impl Interface {
         let Some(link) = self.peers.all.get(&key).map(|peer| peer.link) else { return };
         if let Some(Ok(path)) = self.path_to(now, link.gid, Some(key)) {
             self.connections.connect(now, &link, worker, qp_type, &path);
-            self.hear_connections(now);
+            self.handle_connection_events(now);
         }
     }
 

@@ -84,7 +84,7 @@ impl Interface {
         let is_other =
             |path: &PathRecord| path.hop_limit == 0 && path.dlid.0 >> lmc != lid.0 >> lmc;
         if path.is_some_and(is_other) {
-            self.doubt_path(now, gid);
+            self.refresh_path(now, gid);
         }
     }
 

@@ -89,21 +89,21 @@ impl Interface {
     }
 
     /// Takes what the client has to say, and what has changed. Says whether there was anything.
-    pub(super) fn hear_dhcp(&mut self, now: Time) -> bool {
-        let mut has_news = false;
+    pub(super) fn handle_dhcp_events(&mut self, now: Time) -> bool {
+        let mut has_progress = false;
         while let Some(frame) = self.dhcp.as_mut().and_then(|dhcp| dhcp.poll_transmit()) {
-            has_news = true;
+            has_progress = true;
             self.send_frame(now, frame);
         }
         while let Some(event) = self.dhcp.as_mut().and_then(|dhcp| dhcp.poll_event()) {
-            has_news = true;
+            has_progress = true;
             match event {
                 DhcpEvent::Check(ip) => self.check_lease(now, ip),
                 DhcpEvent::Bound(lease) => self.hold(now, lease),
                 DhcpEvent::Lost(ip) => self.lose_lease(ip),
             }
         }
-        has_news
+        has_progress
     }
 
     /// Whether an address is the server's, so that others are asked for it before it is used.

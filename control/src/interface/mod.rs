@@ -260,7 +260,7 @@ impl Interface {
         let header = MadHeader::parse(envelope.mad.first_chunk().unwrap_or(&[0; MadHeader::LEN]));
         match header.mgmt_class {
             MgmtClass::SUBN_ADM => self.sa.handle_mad(now, envelope),
-            MgmtClass::COMM_MGT => self.hear_connection_management(now, envelope),
+            MgmtClass::COMM_MGT => self.handle_cm_mad(now, envelope),
             _ => self.drops.count(InterfaceDrop::UnknownClass),
         }
         self.pump(now);
@@ -398,13 +398,13 @@ impl Interface {
     /// Takes from each protocol what it has to say, and tells the others, until all are silent.
     fn pump(&mut self, now: Time) {
         loop {
-            let has_news = self.handle_sa_events(now)
-                | self.hear_own(now)
-                | self.hear_resolution(now)
-                | self.hear_membership(now)
-                | self.hear_dhcp(now)
-                | self.hear_connections(now);
-            if !has_news {
+            let has_progress = self.handle_sa_events(now)
+                | self.handle_address_events(now)
+                | self.handle_resolution_events(now)
+                | self.handle_membership_events(now)
+                | self.handle_dhcp_events(now)
+                | self.handle_connection_events(now);
+            if !has_progress {
                 return;
             }
         }

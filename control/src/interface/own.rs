@@ -87,10 +87,10 @@ impl Interface {
     }
 
     /// Takes what has become of addresses. Says whether there was anything.
-    pub(super) fn hear_own(&mut self, now: Time) -> bool {
-        let mut has_news = false;
+    pub(super) fn handle_address_events(&mut self, now: Time) -> bool {
+        let mut has_progress = false;
         while let Some(event) = self.addresses.poll_event() {
-            has_news = true;
+            has_progress = true;
             match event {
                 AddressEvent::Tentative(ip) if self.is_up() => self.claim(now, ip),
                 AddressEvent::Tentative(_) => {}
@@ -108,7 +108,7 @@ impl Interface {
                 }
             }
         }
-        has_news
+        has_progress
     }
 
     /// Asks others whether they have an address; or takes it, if they are not to be asked.

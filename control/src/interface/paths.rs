@@ -194,7 +194,7 @@ impl Interface {
     }
 
     /// A port may have another address by now: its path is asked for again, if it was not just now.
-    pub(super) fn doubt_path(&mut self, now: Time, gid: Gid) {
+    pub(super) fn refresh_path(&mut self, now: Time, gid: Gid) {
         let path = self.paths.get(gid);
         if path.is_some_and(|path| now >= path.since + self.config.pause_min) {
             self.ask_path(now, gid);
@@ -203,7 +203,7 @@ impl Interface {
 
     /// A port was heard. If the administrator said that there is no path to it, it may have been
     /// down then: its path is asked for again soon, when something is to be sent.
-    pub(super) fn hear_port(&mut self, now: Time, gid: Gid) {
+    pub(super) fn retry_path_soon(&mut self, now: Time, gid: Gid) {
         let pause = self.config.pause_min;
         self.paths.change(gid, |path| {
             let soon = now.max(path.since + pause);

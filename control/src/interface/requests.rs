@@ -69,11 +69,11 @@ impl Requests {
 
 impl Interface {
     /// A datagram of connection management came.
-    pub(super) fn hear_connection_management(&mut self, now: Time, envelope: &Envelope) {
+    pub(super) fn handle_cm_mad(&mut self, now: Time, envelope: &Envelope) {
         let message = CmMessage::parse_mad(&envelope.mad);
         match message {
             Ok((_, CmMessage::Req(req))) if self.is_to_us(&req) => {
-                self.hear_request(now, envelope, &req);
+                self.handle_req(now, envelope, &req);
             }
             _ => self.connections.handle_mad(now, envelope),
         }
@@ -84,7 +84,7 @@ impl Interface {
         self.is_up() && self.config.peer.is_on() && is_ours
     }
 
-    fn hear_request(&mut self, now: Time, envelope: &Envelope, req: &Req) {
+    fn handle_req(&mut self, now: Time, envelope: &Envelope, req: &Req) {
         let (from, gid) = (&envelope.peer, req.primary.local_gid);
         if from.global.is_some_and(|global| global.remote_gid != gid) {
             return self.drops.count(InterfaceDrop::Imposter);
@@ -102,7 +102,7 @@ impl Interface {
             Some(_) => {
                 self.drops.count(InterfaceDrop::Imposter);
                 if self.may_look_for(now, from.lid) {
-                    self.doubt_path(now, gid);
+                    self.refresh_path(now, gid);
                 }
             }
             None if is_failed => self.drops.count(InterfaceDrop::RequestUnverified),

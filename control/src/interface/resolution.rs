@@ -49,7 +49,7 @@ impl Interface {
         match self.neighbors.resolve(now, next_hop, pending) {
             Resolution::Known(link, pending) => {
                 // The cache may have said so just now.
-                self.hear_neighbors(now);
+                self.handle_neighbor_events(now);
                 self.send_to_peer(now, &link, pending);
             }
             Resolution::Waits => {}
@@ -77,73 +77,73 @@ impl Interface {
     }
 
     /// Takes what resolution found out, and what it wants to say. Says whether there was any.
-    pub(super) fn hear_resolution(&mut self, now: Time) -> bool {
-        let mut has_news = self.hear_neighbors(now);
+    pub(super) fn handle_resolution_events(&mut self, now: Time) -> bool {
+        let mut has_progress = self.handle_neighbor_events(now);
         while let Some(event) = self.arp.poll_event() {
-            has_news = true;
-            self.hear_arp(now, event);
+            has_progress = true;
+            self.handle_arp_event(now, event);
         }
         while let Some(event) = self.nd.poll_event() {
-            has_news = true;
-            self.hear_nd(now, event);
+            has_progress = true;
+            self.handle_nd_event(now, event);
         }
-        has_news | self.send_of_resolution(now)
+        has_progress | self.send_resolution_frames(now)
     }
 
     /// Sends what ARP and ND have to say; says whether there was any.
-    fn send_of_resolution(&mut self, now: Time) -> bool {
-        let mut has_news = false;
+    fn send_resolution_frames(&mut self, now: Time) -> bool {
+        let mut has_progress = false;
         while let Some(frame) = self.arp.poll_transmit().or_else(|| self.nd.poll_transmit()) {
-            has_news = true;
+            has_progress = true;
             self.send_frame(now, frame);
         }
-        has_news
+        has_progress
     }
 
-    pub(super) fn hear_membership(&mut self, now: Time) -> bool {
-        let mut has_news = false;
+    pub(super) fn handle_membership_events(&mut self, now: Time) -> bool {
+        let mut has_progress = false;
         while let Some(event) = self.membership.poll_event() {
-            has_news = true;
+            has_progress = true;
             match event {
                 MembershipEvent::Join(id) => self.want_group(now, id),
                 MembershipEvent::Leave(id) => self.unwant_group(now, id),
             }
         }
         while let Some(frame) = self.membership.poll_transmit() {
-            has_news = true;
+            has_progress = true;
             self.send_frame(now, frame);
         }
-        has_news
+        has_progress
     }
 
     /// Nobody is known any more: the link is not what it was.
     pub(super) fn forget_neighbors(&mut self, now: Time) {
         self.neighbors.flush();
-        self.hear_neighbors(now);
+        self.handle_neighbor_events(now);
         for (ip, _) in self.config.neighbors.clone() {
             self.neighbors.remove(ip);
         }
-        self.hear_neighbors(now);
+        self.handle_neighbor_events(now);
         self.forget_paths();
     }
 
-    fn hear_neighbors(&mut self, now: Time) -> bool {
-        let mut has_news = false;
+    fn handle_neighbor_events(&mut self, now: Time) -> bool {
+        let mut has_progress = false;
         while let Some(event) = self.neighbors.poll_event() {
-            has_news = true;
-            self.hear_neighbor(now, event);
+            has_progress = true;
+            self.handle_neighbor_event(now, event);
         }
         while let Some(question) = self.neighbors.poll_transmit() {
-            has_news = true;
+            has_progress = true;
             self.solicit(question);
             // One turn may ask more neighbors than ARP and ND have room for questions. Questions
             // that are lost count as asked, and those of neighbors in step would be lost each time.
-            self.send_of_resolution(now);
+            self.send_resolution_frames(now);
         }
-        has_news
+        has_progress
     }
 
-    fn hear_neighbor(&mut self, now: Time, event: NeighborEvent<PendingPacket>) {
+    fn handle_neighbor_event(&mut self, now: Time, event: NeighborEvent<PendingPacket>) {
         match event {
             NeighborEvent::Resolved(ip, link, packets) => {
                 self.bind(now, ip, link);
@@ -158,7 +158,7 @@ impl Interface {
                 self.bind(now, ip, link);
             }
             NeighborEvent::Lost(ip, link) => {
-                self.doubt_path(now, link.gid);
+                self.refresh_path(now, link.gid);
                 self.unbind(now, ip, &link);
             }
             NeighborEvent::Unreachable(_, packets) => {
@@ -184,13 +184,13 @@ impl Interface {
 
     /// Of an address that cannot be a neighbor's nobody says where it is: packets to it would
     /// leave their routers and the broadcast group for whoever speaks up.
-    fn hear_claim(&mut self, now: Time, claim: Claim) {
+    fn handle_claim(&mut self, now: Time, claim: Claim) {
         let is_for_all = matches!(claim.ip, IpAddr::V4(ip) if self.addresses.is_broadcast(ip));
         if is_for_all || !self.routes.is_on_link(now, claim.ip) {
             return self.drops.count(InterfaceDrop::ClaimOffLink);
         }
         if let Some(link) = claim.address {
-            self.hear_port(now, link.gid);
+            self.retry_path_soon(now, link.gid);
             if matches!(claim.kind, ClaimKind::Answer { solicited: false, .. }) {
                 self.connections.handle_announcement(now, &link);
             }
@@ -198,9 +198,9 @@ impl Interface {
         self.neighbors.handle_claim(now, claim);
     }
 
-    fn hear_arp(&mut self, now: Time, event: ArpEvent) {
+    fn handle_arp_event(&mut self, now: Time, event: ArpEvent) {
         match event {
-            ArpEvent::Claim(claim) => self.hear_claim(now, claim),
+            ArpEvent::Claim(claim) => self.handle_claim(now, claim),
             ArpEvent::Held(ip) => self.addresses.handle_assigned(now, ip.into()),
             ArpEvent::Ceded(ip, _) => self.addresses.handle_duplicate(now, ip.into()),
             ArpEvent::Contested(..) => self.drops.count(InterfaceDrop::AddressContested),
@@ -208,9 +208,9 @@ impl Interface {
         }
     }
 
-    fn hear_nd(&mut self, now: Time, event: NdEvent) {
+    fn handle_nd_event(&mut self, now: Time, event: NdEvent) {
         match event {
-            NdEvent::Claim(claim) => self.hear_claim(now, claim),
+            NdEvent::Claim(claim) => self.handle_claim(now, claim),
             NdEvent::Assigned(ip) => self.addresses.handle_assigned(now, ip.into()),
             NdEvent::Duplicate(ip) => self.addresses.handle_duplicate(now, ip.into()),
             NdEvent::Contested(_) => self.drops.count(InterfaceDrop::AddressContested),

@@ -62,9 +62,9 @@ impl SaQueries {
 
 impl Interface {
     pub(super) fn handle_sa_events(&mut self, now: Time) -> bool {
-        let mut has_news = false;
+        let mut has_progress = false;
         while let Some(event) = self.sa.poll_event() {
-            has_news = true;
+            has_progress = true;
             let (id, result) = match event {
                 SaEvent::Notice(report) => {
                     self.handle_notice(now, &report);
@@ -77,10 +77,10 @@ impl Interface {
             }
         }
         while let Some(purpose) = self.sa_queries.refused.pop_front() {
-            has_news = true;
+            has_progress = true;
             self.answered(now, purpose, Err(SaError::NoResources));
         }
-        has_news
+        has_progress
     }
 
     fn answered(&mut self, now: Time, purpose: Purpose, result: Result<SaReply, SaError>) {

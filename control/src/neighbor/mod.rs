@@ -308,7 +308,7 @@ impl<P> Neighbors<P> {
     }
 
     /// Something above has doubts: no path, a broken connection.
-    pub fn handle_suspicion(&mut self, now: Time, ip: IpAddr) {
+    pub fn handle_stale_hint(&mut self, now: Time, ip: IpAddr) {
         self.step(now, ip, Input::Suspicion, "doubted from above");
     }
 

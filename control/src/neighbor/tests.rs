@@ -243,7 +243,7 @@ fn a_configured_neighbor_is_never_asked_for_nor_changed() {
     for kind in [ANSWERED, ANNOUNCED, ClaimKind::Mention] {
         cache.handle_claim(at(1), claim(2, 6, kind));
     }
-    cache.handle_suspicion(at(1), ip(2));
+    cache.handle_stale_hint(at(1), ip(2));
     assert_eq!(cache.drops().of(NeighborDrop::ClaimAgainstPermanent), 3);
     assert_eq!(run(&mut cache, at(100_000)), Time::START, "nothing is ever due");
     for last in 3..10 {
@@ -537,7 +537,7 @@ proptest! {
                 Do::Use(last) => cache.handle_use(now, ip(last)),
                 Do::Claim(last, qpn, kind) => cache.handle_claim(now, claim(last, qpn, kind)),
                 Do::Confirm(last) => cache.handle_confirmation(now, ip(last)),
-                Do::Doubt(last) => cache.handle_suspicion(now, ip(last)),
+                Do::Doubt(last) => cache.handle_stale_hint(now, ip(last)),
                 Do::Configure(last) => drop(cache.set_permanent(now, ip(last), link(9))),
                 Do::Remove(last) => cache.remove(ip(last)),
                 Do::Wait(seconds) => {
