@@ -30,9 +30,9 @@ pub struct CmConfig {
     /// How long the consumer may take to answer a request or a reply.
     pub consumer_time_max: Duration,
     /// How much time the peer can ask for at once.
-    pub plea_time_max: Duration,
+    pub mra_time_max: Duration,
     /// How often it can, for one message.
-    pub pleas_max: u8,
+    pub mras_max: u8,
     /// How long packets under way are waited for at the most.
     pub time_wait_max: Duration,
 }
@@ -52,8 +52,8 @@ impl CmConfig {
             response_time_min: Duration::from_millis(1),
             response_time_max: Duration::from_secs(20),
             consumer_time_max: Duration::from_secs(30),
-            plea_time_max: Duration::from_secs(60),
-            pleas_max: 8,
+            mra_time_max: Duration::from_secs(60),
+            mras_max: 8,
             time_wait_max: Duration::from_secs(20),
         }
     }

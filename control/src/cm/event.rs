@@ -1,45 +1,45 @@
-//! What a consumer of connections is told, and what is dropped without telling.
+//! Events for the consumer of connections, and reasons why messages are dropped.
 
 use super::{ConnectionId, Phase};
 use crate::drops::reasons;
 use crate::mad::MadAddress;
 use pollux_wire::mad::cm::{Apr, Drep, Dreq, Lap, Rej, Rep, Req, Rtu};
 
-/// What a consumer is told.
+/// An event for the consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "`id` is the connection, everywhere")]
 pub enum CmEvent {
-    /// A peer asks: to be accepted or rejected.
+    /// A REQ came: accept or reject it.
     Request { id: ConnectionId, req: Box<Req>, from: MadAddress },
-    /// The peer accepts what we asked for: to be confirmed or rejected.
+    /// A REP came for our REQ: confirm or reject it.
     Reply { id: ConnectionId, rep: Box<Rep> },
-    /// The peer has confirmed, or has sent data. (Who confirms knows it without this.)
+    /// The peer has confirmed with an RTU, or has sent data. Passive side only.
     Established { id: ConnectionId, rtu: Option<Box<Rtu>> },
-    /// The peer of a connection that stands was asked whether it still has it, and does.
+    /// The peer of an established connection was probed and still has it.
     Remembered { id: ConnectionId },
-    /// It is over, by nothing that the consumer did, or since the peer heard that it shall be; the
-    /// queue pair can go to the error state. Comes once.
+    /// The connection ended: the peer ended it, it timed out, or the peer acknowledged our
+    /// disconnect. Sent once; move the queue pair to the error state.
     Ended { id: ConnectionId, phase: Phase, end: End },
-    /// The peer offers another path: to be answered.
+    /// A LAP came with an alternate path: answer it.
     PathOffered { id: ConnectionId, lap: Box<Lap> },
-    /// What the peer thinks of the path that we offered; nothing if it did not say.
+    /// The APR for the path that we offered; `None` if no APR came.
     PathAnswered { id: ConnectionId, apr: Option<Box<Apr>> },
-    /// Nothing is left of it, on the wire or here.
+    /// TIME-WAIT is over: the queue pair number may be used again.
     Closed { id: ConnectionId },
 }
 
-/// Why a connection is over.
+/// Why a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The peer does not want it, or not any more.
+    /// The peer sent a REJ.
     Rejected(Box<Rej>),
-    /// The peer asked for it to end.
+    /// The peer sent a DREQ.
     Asked(Box<Dreq>),
-    /// The peer agreed that it ends.
+    /// The peer answered our DREQ with a DREP.
     Answered(Box<Drep>),
-    /// The peer did not answer, or the consumer did not.
+    /// The peer or the consumer did not answer in time.
     TimedOut,
-    /// The peer uses its queue pair for another connection, and so has forgotten this one.
+    /// The connection is stale: the peer uses its queue pair for another one.
     Stale,
 }
 
@@ -48,19 +48,19 @@ reasons! {
     pub enum CmDrop {
         /// Another class, method or attribute, or a version that we do not speak.
         NotOurs = "not_ours",
-        /// About no connection that we know.
+        /// No connection has these communication IDs.
         Unknown = "unknown",
-        /// About a connection, from somebody who is not its peer.
+        /// It names a connection, but does not come from the port of its peer.
         Stranger = "stranger",
-        /// About a queue pair that the connection does not have.
+        /// It names a queue pair that the connection does not have.
         WrongQp = "wrong_qp",
-        /// It makes no sense in the connection's state.
+        /// The state of the connection does not allow it.
         WrongState = "wrong_state",
-        /// It came before, and needs no answer now.
+        /// A repetition that needs no answer.
         Repeated = "repeated",
-        /// A request to which nobody listens.
+        /// A request to a service ID without a listener.
         NoListener = "no_listener",
-        /// A request for a port that we are not.
+        /// A request for another port than ours.
         WrongGid = "wrong_gid",
         /// A request for a queue pair that is connected already, as far as we know.
         Stale = "stale",
@@ -68,8 +68,8 @@ reasons! {
         TooManyRequests = "too_many_requests",
         /// A request beyond the number of connections that there may be.
         TableFull = "table_full",
-        /// Patience has an end.
-        TooManyPleas = "too_many_pleas",
+        /// An MRA beyond the number that one message may get.
+        TooManyMras = "too_many_mras",
         /// Too many messages wait to be sent.
         OutgoingFull = "outgoing_full",
     }

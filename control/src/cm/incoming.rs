@@ -26,23 +26,41 @@ impl Cm {
             CmMessage::Req(req) => self.handle_req(now, envelope, id, req),
             CmMessage::Rep(rep) => self.handle_rep(now, from, id, rep),
             CmMessage::Rtu(rtu) => {
-                self.pass(now, from, rtu.remote_comm_id, rtu.local_comm_id, |connection, out| {
-                    connection.handle_rtu(out, rtu);
-                });
+                self.dispatch(
+                    now,
+                    from,
+                    rtu.remote_comm_id,
+                    rtu.local_comm_id,
+                    |connection, out| {
+                        connection.handle_rtu(out, rtu);
+                    },
+                );
             }
             CmMessage::Mra(mra) => self.handle_mra(now, from, mra),
             CmMessage::Rej(rej) => self.handle_rej(now, from, rej),
             CmMessage::Dreq(dreq) => self.handle_dreq(now, from, id, dreq),
             CmMessage::Drep(drep) => {
-                self.pass(now, from, drep.remote_comm_id, drep.local_comm_id, |connection, out| {
-                    connection.handle_drep(now, out, drep);
-                });
+                self.dispatch(
+                    now,
+                    from,
+                    drep.remote_comm_id,
+                    drep.local_comm_id,
+                    |connection, out| {
+                        connection.handle_drep(now, out, drep);
+                    },
+                );
             }
             CmMessage::Lap(lap) => self.handle_lap(now, from, id, lap),
             CmMessage::Apr(apr) => {
-                self.pass(now, from, apr.remote_comm_id, apr.local_comm_id, |connection, out| {
-                    connection.handle_apr(out, id, apr);
-                });
+                self.dispatch(
+                    now,
+                    from,
+                    apr.remote_comm_id,
+                    apr.local_comm_id,
+                    |connection, out| {
+                        connection.handle_apr(out, id, apr);
+                    },
+                );
             }
             CmMessage::SidrReq(req) => self.refuse_sidr(from, id, req),
             CmMessage::SidrRep(_) => self.out.count(CmDrop::Unknown),
@@ -82,7 +100,7 @@ impl Cm {
     }
 
     /// Passes a message to its connection; one that has none is counted.
-    fn pass(
+    fn dispatch(
         &mut self,
         now: Time,
         from: &MadAddress,
@@ -91,12 +109,12 @@ impl Cm {
         change: impl FnOnce(&mut Connection, &mut Outbox),
     ) {
         match self.find(from, own, Some(others)) {
-            Ok(id) => self.pass_to(now, id, change),
+            Ok(id) => self.dispatch_to(now, id, change),
             Err(reason) => self.out.count(reason),
         }
     }
 
-    fn pass_to(
+    fn dispatch_to(
         &mut self,
         now: Time,
         id: ConnectionId,
@@ -114,7 +132,7 @@ impl Cm {
         }
         let same_qp = self.index.by_remote_qp(req.primary.local_gid, req.local_qpn);
         let stale: Vec<_> = same_qp.filter(|id| self.is_of(*id, from)).collect();
-        if !self.make_way(now, &stale) {
+        if !self.end_stale(now, &stale) {
             self.out.count(CmDrop::Stale);
             let reason = RejectReason::STALE_CONNECTION;
             return self.refuse(from, transaction_id, req, reason);
@@ -127,9 +145,9 @@ impl Cm {
             return;
         }
         let id = self.unused_id();
-        let words = self.listeners.get(&req.service_id).cloned();
+        let listener_data = self.listeners.get(&req.service_id).cloned();
         let asked = (envelope.peer, transaction_id, req);
-        let connection = Connection::passive(now, id, asked, words, &mut self.out);
+        let connection = Connection::passive(now, id, asked, listener_data, &mut self.out);
         self.enter(connection);
     }
 
@@ -152,24 +170,26 @@ impl Cm {
         for id in named {
             let Some(connection) = self.connections.get(&id) else { continue };
             if connection.role == Role::Passive && *connection.req == *req {
-                self.pass_to(now, id, |connection, out| connection.handle_req_again(out));
+                self.dispatch_to(now, id, |connection, out| connection.handle_req_again(out));
                 return true;
             }
             let dreq_id = self.transaction_id();
-            self.pass_to(now, id, |connection, out| connection.handle_stale(now, out, dreq_id));
+            self.dispatch_to(now, id, |connection, out| connection.handle_stale(now, out, dreq_id));
         }
         false
     }
 
     /// Ends connections whose peer has forgotten them. True if nothing of them is in the way of a
     /// new one: they were as good as over.
-    fn make_way(&mut self, now: Time, stale: &[ConnectionId]) -> bool {
+    fn end_stale(&mut self, now: Time, stale: &[ConnectionId]) -> bool {
         let mut is_free = true;
         for id in stale {
             let is_ending = self.phase(*id) == Some(Phase::DreqSent);
             is_free &= is_ending;
             let dreq_id = self.transaction_id();
-            self.pass_to(now, *id, |connection, out| connection.handle_stale(now, out, dreq_id));
+            self.dispatch_to(now, *id, |connection, out| {
+                connection.handle_stale(now, out, dreq_id);
+            });
         }
         is_free
     }
@@ -208,7 +228,10 @@ impl Cm {
             remote_comm_id: req.local_comm_id,
             message_rejected: AnsweredMessage::REQ,
             reason,
-            private_data: self.listeners.get(&req.service_id).map_or([0; 148], |words| **words),
+            private_data: self
+                .listeners
+                .get(&req.service_id)
+                .map_or([0; 148], |listener_data| **listener_data),
             ..Rej::default()
         };
         if let (RejectReason::INVALID_PRIMARY_REMOTE_GID, Some(own)) =
@@ -221,10 +244,10 @@ impl Cm {
 
     fn handle_rep(&mut self, now: Time, from: &MadAddress, transaction_id: u64, rep: &Rep) {
         let id = match self.find(from, rep.remote_comm_id, None) {
-            Ok(id) if self.knows_as(id, rep.local_comm_id) => id,
+            Ok(id) if self.matches_remote_id(id, rep.local_comm_id) => id,
             Err(CmDrop::Stranger) => return self.out.count(CmDrop::Stranger),
             known => {
-                known.into_iter().for_each(|id| self.asked_anew(now, id));
+                known.into_iter().for_each(|id| self.handle_forgotten_by_peer(now, id));
                 return self.refuse_rep(from, transaction_id, rep);
             }
         };
@@ -233,29 +256,29 @@ impl Cm {
         let same_qp = self.index.by_remote_qp(connection.peer_gid, rep.local_qpn);
         let stale: Vec<_> =
             same_qp.filter(|other| *other != id && self.is_of(*other, from)).collect();
-        if is_first && !self.make_way(now, &stale) {
+        if is_first && !self.end_stale(now, &stale) {
             self.out.count(CmDrop::Stale);
-            return self.pass_to(now, id, |connection, out| {
+            return self.dispatch_to(now, id, |connection, out| {
                 connection.refuse_stale_rep(now, out, rep);
             });
         }
-        self.pass_to(now, id, |connection, out| connection.handle_rep(now, out, rep));
+        self.dispatch_to(now, id, |connection, out| connection.handle_rep(now, out, rep));
     }
 
     /// The peer has taken our request for a new one, so it has forgotten the connection that the
     /// request once made.
-    fn asked_anew(&mut self, now: Time, id: ConnectionId) {
+    fn handle_forgotten_by_peer(&mut self, now: Time, id: ConnectionId) {
         let connection = self.connections.get(&id);
         let stands =
             |it: &&Connection| it.role == Role::Active && it.state.phase() == Phase::Established;
         if connection.filter(stands).is_some() {
             let dreq_id = self.transaction_id();
-            self.pass_to(now, id, |connection, out| connection.handle_stale(now, out, dreq_id));
+            self.dispatch_to(now, id, |connection, out| connection.handle_stale(now, out, dreq_id));
         }
     }
 
     /// Whether the peer calls it so, or has not called it anything yet.
-    fn knows_as(&self, id: ConnectionId, remote_id: CommId) -> bool {
+    fn matches_remote_id(&self, id: ConnectionId, remote_id: CommId) -> bool {
         let connection = self.connections.get(&id);
         connection.is_some_and(|connection| {
             connection.role == Role::Active
@@ -282,7 +305,7 @@ impl Cm {
         let others = (!is_early).then_some(mra.local_comm_id);
         match self.find(from, mra.remote_comm_id, others) {
             Ok(id) => {
-                self.pass_to(now, id, |connection, out| connection.handle_mra(now, out, mra));
+                self.dispatch_to(now, id, |connection, out| connection.handle_mra(now, out, mra));
             }
             Err(reason) => self.out.count(reason),
         }
@@ -292,7 +315,7 @@ impl Cm {
         let timed_out = rej.timed_out_ca().and_then(|guid| self.find_timed_out(from, guid, rej));
         match timed_out.map_or_else(|| self.find_rejected(from, rej), Ok) {
             Ok(id) => {
-                self.pass_to(now, id, |connection, out| connection.handle_rej(now, out, rej));
+                self.dispatch_to(now, id, |connection, out| connection.handle_rej(now, out, rej));
             }
             Err(reason) => self.out.count(reason),
         }
@@ -320,7 +343,7 @@ impl Cm {
 
     fn handle_dreq(&mut self, now: Time, from: &MadAddress, transaction_id: u64, dreq: &Dreq) {
         match self.find(from, dreq.remote_comm_id, Some(dreq.local_comm_id)) {
-            Ok(id) => self.pass_to(now, id, |connection, out| {
+            Ok(id) => self.dispatch_to(now, id, |connection, out| {
                 connection.handle_dreq(now, out, transaction_id, dreq);
             }),
             Err(CmDrop::Unknown) => {
@@ -338,7 +361,7 @@ impl Cm {
 
     fn handle_lap(&mut self, now: Time, from: &MadAddress, transaction_id: u64, lap: &Lap) {
         match self.find(from, lap.remote_comm_id, Some(lap.local_comm_id)) {
-            Ok(id) => self.pass_to(now, id, |connection, out| {
+            Ok(id) => self.dispatch_to(now, id, |connection, out| {
                 connection.handle_lap(out, transaction_id, lap);
             }),
             Err(CmDrop::Unknown) => {

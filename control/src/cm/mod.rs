@@ -137,13 +137,13 @@ pub struct ConnectionView {
 }
 
 /// What a listener says when nobody asks it.
-type Words = Arc<[u8; 148]>;
+type ListenerData = Arc<[u8; 148]>;
 
 /// Connection management of a port.
 #[derive(Debug)]
 pub struct Cm {
     rng: SeededRng,
-    listeners: BTreeMap<ServiceId, Words>,
+    listeners: BTreeMap<ServiceId, ListenerData>,
     port: LocalPort,
     connections: BTreeMap<ConnectionId, Connection>,
     index: Index,

@@ -1,4 +1,4 @@
-//! What connections have to say, to peers and to the consumer, until it is polled.
+//! Outgoing messages and events of all connections, until they are polled.
 
 use super::state::Repeat;
 use super::{CmConfig, CmDrop, CmEvent};
@@ -10,7 +10,7 @@ use pollux_wire::mad::cm::CmMessage;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Messages and events that wait, and what was dropped.
+/// Queued messages and events, and drop counters.
 #[derive(Debug)]
 pub(super) struct Outbox {
     pub(super) config: CmConfig,
@@ -26,8 +26,8 @@ impl Outbox {
         Self { config, rng, messages, events, drops: Drops::default() }
     }
 
-    /// Says something; if too much waits already, it is lost as if on the wire, and what matters
-    /// is said again.
+    /// Queues a message. If the queue is full, the message is dropped as if lost on the wire; the
+    /// retry timer covers messages that matter.
     pub(super) fn send(&mut self, to: &MadAddress, transaction_id: u64, message: &CmMessage) {
         if self.messages.len() >= self.config.messages_max {
             return self.count(CmDrop::OutgoingFull);
@@ -35,7 +35,7 @@ impl Outbox {
         self.messages.push_back(Envelope { peer: *to, mad: message.emit_mad(transaction_id) });
     }
 
-    /// Says something that is repeated until there is an answer: so long apart and so often.
+    /// Sends a message and arms its retry timer, with this interval and so many retries.
     pub(super) fn begin_repeat(
         &mut self,
         now: Time,
@@ -45,41 +45,41 @@ impl Outbox {
         (interval, times_left): (Duration, u8),
     ) -> Repeat {
         self.send(to, transaction_id, &message);
-        // What the peer asked for, as far as that is sensible.
+        // The interval that the peer asked for, within our limits.
         let interval = interval.max(self.config.response_time_min);
         let interval = interval.min(self.config.response_time_max);
         let (message, due) = (Box::new(message), self.later(now, interval));
-        let pleas_left = self.config.pleas_max;
-        Repeat { message, transaction_id, times_left, interval, due, pleas_left }
+        let mras_left = self.config.mras_max;
+        Repeat { message, transaction_id, times_left, interval, due, mras_left }
     }
 
-    /// Says it again.
+    /// Retransmits.
     pub(super) fn repeat(&mut self, now: Time, to: &MadAddress, repeat: &mut Repeat) {
         repeat.times_left = repeat.times_left.saturating_sub(1);
         repeat.due = self.later(now, repeat.interval);
         self.send(to, repeat.transaction_id, &repeat.message);
     }
 
-    /// What many say at one moment, such as goodbyes, shall not all be said again at one moment.
+    /// Jitter, so that messages sent together are not all retransmitted together.
     fn later(&mut self, now: Time, interval: Duration) -> Time {
         now + interval + self.rng.duration(interval / 8)
     }
 
-    /// The peer has heard and asks for time: not for ever, and not for ever again.
-    pub(super) fn be_patient(&mut self, now: Time, repeat: Repeat, wait: Duration) -> Repeat {
-        if repeat.pleas_left == 0 {
-            self.count(CmDrop::TooManyPleas);
+    /// Extends the deadline after an MRA. Duration and count of MRAs are limited.
+    pub(super) fn extend_due(&mut self, now: Time, repeat: Repeat, wait: Duration) -> Repeat {
+        if repeat.mras_left == 0 {
+            self.count(CmDrop::TooManyMras);
             return repeat;
         }
-        let due = (now + wait.min(self.config.plea_time_max)).max(repeat.due);
-        Repeat { due, pleas_left: repeat.pleas_left - 1, ..repeat }
+        let due = (now + wait.min(self.config.mra_time_max)).max(repeat.due);
+        Repeat { due, mras_left: repeat.mras_left - 1, ..repeat }
     }
 
-    pub(super) fn tell(&mut self, event: CmEvent) {
+    pub(super) fn emit_event(&mut self, event: CmEvent) {
         self.events.push_back(event);
     }
 
-    /// Whether the consumer has fallen behind.
+    /// Whether the consumer has left too many events unpolled.
     pub(super) fn is_full(&self) -> bool {
         self.events.len() >= self.config.events_max
     }

@@ -15,7 +15,7 @@ pub(super) struct Repeat {
     pub(super) interval: Duration,
     pub(super) due: Time,
     /// How often more the peer may ask for patience.
-    pub(super) pleas_left: u8,
+    pub(super) mras_left: u8,
 }
 
 /// Another path that the peer offers.
@@ -61,7 +61,7 @@ pub(super) enum State {
     TimeWait {
         until: Time,
         /// For a peer that did not hear it.
-        last_word: Option<Box<CmMessage>>,
+        last_message: Option<Box<CmMessage>>,
     },
     /// It is to leave the tables.
     Closed,

@@ -1,4 +1,4 @@
-//! What the consumer's calls do to a connection.
+//! Calls of the consumer on a connection.
 
 use super::*;
 
@@ -32,7 +32,7 @@ impl Connection {
         let local_comm_id = self.id.comm_id();
         let remote_comm_id = self.remote_id.unwrap_or_default();
         let rtu = Rtu { local_comm_id, remote_comm_id, private_data };
-        self.say(out, &CmMessage::Rtu(rtu));
+        self.send(out, &CmMessage::Rtu(rtu));
         self.establish(Some(rtu));
         Ok(())
     }
@@ -41,7 +41,7 @@ impl Connection {
         match self.state {
             State::RepSent(_) | State::MraRepReceived(_) => {
                 self.establish(None);
-                self.tell(out, CmEvent::Established { id: self.id, rtu: None });
+                self.emit_event(out, CmEvent::Established { id: self.id, rtu: None });
                 Ok(())
             }
             State::Established { .. } => Ok(()),
@@ -58,8 +58,8 @@ impl Connection {
     pub(in crate::cm) fn probe(&mut self, out: &mut Outbox) -> Result<(), CmError> {
         let State::Established { .. } = self.state else { return Err(self.refusal()) };
         match (self.role, &self.rep) {
-            (Role::Passive, Some(rep)) => self.say(out, &CmMessage::Rep(**rep)),
-            _ => self.say(out, &CmMessage::Req(*self.req)),
+            (Role::Passive, Some(rep)) => self.send(out, &CmMessage::Rep(**rep)),
+            _ => self.send(out, &CmMessage::Req(*self.req)),
         }
         Ok(())
     }
@@ -99,7 +99,7 @@ impl Connection {
             State::Established { offer: Offer::Received { .. }, .. } => AnsweredMessage::OTHER,
             _ => return Err(self.refusal()),
         };
-        let plea = Mra {
+        let message = Mra {
             local_comm_id: self.id.comm_id(),
             remote_comm_id: self.remote_id.unwrap_or_default(),
             message_mraed,
@@ -110,20 +110,20 @@ impl Connection {
         let mut transaction_id = self.transaction_id;
         match &mut self.state {
             State::ReqReceived { until, mra } | State::RepReceived { until, mra } => {
-                *mra = Some(Box::new(plea));
+                *mra = Some(Box::new(message));
                 *until = later.max(*until);
             }
             State::Established { offer: Offer::Received { transaction_id: own, mra }, .. } => {
-                *mra = Some(Box::new(plea));
+                *mra = Some(Box::new(message));
                 transaction_id = *own;
             }
             _ => {}
         }
-        out.send(&self.peer, transaction_id, &CmMessage::Mra(plea));
+        out.send(&self.peer, transaction_id, &CmMessage::Mra(message));
         Ok(())
     }
 
-    /// Ends it in the way that its state asks for.
+    /// Ends the connection with the message that its state calls for.
     pub(in crate::cm) fn disconnect(
         &mut self,
         now: Time,
@@ -136,7 +136,7 @@ impl Connection {
         match phase {
             Phase::DreqSent | Phase::TimeWait | Phase::Closed => return,
             Phase::Established => return self.send_dreq(now, out, transaction_id, private_data),
-            // Of what did not stand, the consumer is the first to know that nothing comes of it.
+            // The consumer aborted the handshake itself, so it needs no `Ended` event.
             _ => self.is_over = true,
         }
         let message = match phase {
@@ -151,7 +151,7 @@ impl Connection {
         self.reject_and_wait(now, out, rej);
     }
 
-    /// Nothing more is told of it.
+    /// Emits no more events for this connection.
     pub(in crate::cm) fn forget(&mut self) {
         self.is_forgotten = true;
     }

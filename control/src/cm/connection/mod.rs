@@ -6,7 +6,7 @@ mod peer;
 use super::outbox::Outbox;
 use super::state::{CmError, Offer, Phase, Repeat, State};
 use super::timing::{ack_timeout, packet_life_time, response_time};
-use super::{CmDrop, CmEvent, Connect, ConnectionId, End, Role, Words};
+use super::{CmDrop, CmEvent, Connect, ConnectionId, End, ListenerData, Role};
 use crate::cm::index::{Keys, Source};
 use crate::mad::MadAddress;
 use pollux_verbs::time::Time;
@@ -35,7 +35,7 @@ pub(super) struct Connection {
     pub(super) since: Time,
     pub(super) state: State,
     /// What its listener says as long as the consumer has not spoken.
-    pub(super) words: Option<Words>,
+    pub(super) listener_data: Option<ListenerData>,
     /// Its consumer knows that it is over, or does not want to know.
     is_over: bool,
     is_forgotten: bool,
@@ -66,7 +66,7 @@ impl Connection {
             packet_life_time,
             since: now,
             state: State::ReqSent(repeat),
-            words: None,
+            listener_data: None,
             is_over: false,
             is_forgotten: false,
         }
@@ -76,10 +76,10 @@ impl Connection {
         now: Time,
         id: ConnectionId,
         (peer, transaction_id, req): (MadAddress, u64, &Req),
-        words: Option<Words>,
+        listener_data: Option<ListenerData>,
         out: &mut Outbox,
     ) -> Self {
-        out.tell(CmEvent::Request { id, req: Box::new(*req), from: peer });
+        out.emit_event(CmEvent::Request { id, req: Box::new(*req), from: peer });
         let until = now + out.config.consumer_time_max;
         Self {
             id,
@@ -93,7 +93,7 @@ impl Connection {
             packet_life_time: packet_life_time(req),
             since: now,
             state: State::ReqReceived { until, mra: None },
-            words,
+            listener_data,
             is_over: false,
             is_forgotten: false,
         }
@@ -142,36 +142,36 @@ impl Connection {
         }
     }
 
-    fn say(&self, out: &mut Outbox, message: &CmMessage) {
+    fn send(&self, out: &mut Outbox, message: &CmMessage) {
         out.send(&self.peer, self.transaction_id, message);
     }
 
-    fn tell(&self, out: &mut Outbox, event: CmEvent) {
+    fn emit_event(&self, out: &mut Outbox, event: CmEvent) {
         if !self.is_forgotten {
-            out.tell(event);
+            out.emit_event(event);
         }
     }
 
     /// Tells the consumer, once, that it is over, and why.
-    fn tell_end(&mut self, out: &mut Outbox, end: End) {
+    fn emit_ended(&mut self, out: &mut Outbox, end: End) {
         if !self.is_over {
             self.is_over = true;
-            self.tell(out, CmEvent::Ended { id: self.id, phase: self.state.phase(), end });
+            self.emit_event(out, CmEvent::Ended { id: self.id, phase: self.state.phase(), end });
         }
     }
 
-    fn wait_time(&mut self, now: Time, out: &Outbox, last_word: Option<CmMessage>) {
+    fn wait_time(&mut self, now: Time, out: &Outbox, last_message: Option<CmMessage>) {
         let acknowledged = match (&self.rep, self.role) {
             (Some(rep), Role::Active) => ack_timeout(self.packet_life_time, rep.target_ack_delay),
             _ => self.req.primary.local_ack_timeout,
         };
         let wait = Duration::from_nanos(acknowledged.nanoseconds());
         let until = now + wait.min(out.config.time_wait_max);
-        self.state = State::TimeWait { until, last_word: last_word.map(Box::new) };
+        self.state = State::TimeWait { until, last_message: last_message.map(Box::new) };
     }
 
     /// How often, and how long apart, what this side says of its own accord is said.
-    fn rhythm(&self) -> (Duration, u8) {
+    fn retry_timing(&self) -> (Duration, u8) {
         let response = match self.role {
             Role::Active => self.req.remote_cm_response_timeout,
             Role::Passive => self.req.local_cm_response_timeout,
@@ -180,7 +180,7 @@ impl Connection {
     }
 
     fn begin_repeat(&self, now: Time, out: &mut Outbox, message: CmMessage, id: u64) -> Repeat {
-        out.begin_repeat(now, &self.peer, message, id, self.rhythm())
+        out.begin_repeat(now, &self.peer, message, id, self.retry_timing())
     }
 
     /// A rejection in the words that the consumer gave to its own last message, since the peer may
@@ -194,7 +194,9 @@ impl Connection {
         let own: &[u8] = match (self.role, &self.rep) {
             (Role::Active, _) => &self.req.private_data,
             (Role::Passive, Some(rep)) => &rep.private_data,
-            (Role::Passive, None) => self.words.as_ref().map_or(&[], |words| words.as_slice()),
+            (Role::Passive, None) => {
+                self.listener_data.as_ref().map_or(&[], |listener_data| listener_data.as_slice())
+            }
         };
         let mut private_data = [0; 148];
         let len = own.len().min(private_data.len());
@@ -219,7 +221,7 @@ impl Connection {
     }
 
     fn close(&mut self, out: &mut Outbox) {
-        self.tell(out, CmEvent::Closed { id: self.id });
+        self.emit_event(out, CmEvent::Closed { id: self.id });
         self.state = State::Closed;
     }
 
@@ -242,12 +244,12 @@ impl Connection {
 
     fn reject_and_wait(&mut self, now: Time, out: &mut Outbox, rej: Rej) {
         let message = CmMessage::Rej(rej);
-        self.say(out, &message);
+        self.send(out, &message);
         self.wait_time(now, out, Some(message));
     }
 
     fn time_out(&mut self, now: Time, out: &mut Outbox, message: AnsweredMessage) {
-        self.tell_end(out, End::TimedOut);
+        self.emit_ended(out, End::TimedOut);
         let rej = self.rejection(out, message, RejectReason::TIMEOUT);
         self.reject_and_wait(now, out, rej);
     }
@@ -256,7 +258,7 @@ impl Connection {
     /// does was lost; so a rejection, which is said once, is not enough.
     fn part(&mut self, now: Time, out: &mut Outbox, reason: RejectReason) {
         let rej = self.rejection(out, AnsweredMessage::OTHER, reason);
-        self.say(out, &CmMessage::Rej(rej));
+        self.send(out, &CmMessage::Rej(rej));
         self.send_dreq(now, out, self.transaction_id, [0; 220]);
     }
 }
@@ -291,23 +293,23 @@ impl Connection {
                 self.time_out(now, out, AnsweredMessage::OTHER);
             }
             State::RepSent(_) | State::MraRepReceived(_) => {
-                self.tell_end(out, End::TimedOut);
+                self.emit_ended(out, End::TimedOut);
                 self.part(now, out, RejectReason::TIMEOUT);
             }
             State::RepReceived { .. } => self.time_out(now, out, AnsweredMessage::REP),
             State::ReqReceived { .. } => {
-                self.tell_end(out, End::TimedOut);
+                self.emit_ended(out, End::TimedOut);
                 let reason = RejectReason::CONSUMER_REJECT;
                 let rej = self.rejection(out, AnsweredMessage::REQ, reason);
                 self.reject_and_wait(now, out, rej);
             }
             State::DreqSent(_) => {
-                self.tell_end(out, End::TimedOut);
+                self.emit_ended(out, End::TimedOut);
                 self.wait_time(now, out, None);
             }
             State::Established { offered, .. } => {
                 *offered = None;
-                self.tell(out, CmEvent::PathAnswered { id: self.id, apr: None });
+                self.emit_event(out, CmEvent::PathAnswered { id: self.id, apr: None });
             }
             State::TimeWait { .. } => self.close(out),
             State::Closed => {}

@@ -6,14 +6,14 @@ impl Connection {
     /// The request has come again: the answer to it was lost, or is not there yet.
     pub(in crate::cm) fn handle_req_again(&self, out: &mut Outbox) {
         match &self.state {
-            State::ReqReceived { mra: Some(mra), .. } => self.say(out, &CmMessage::Mra(**mra)),
-            State::RepSent(repeat) => self.say(out, &repeat.message),
+            State::ReqReceived { mra: Some(mra), .. } => self.send(out, &CmMessage::Mra(**mra)),
+            State::RepSent(repeat) => self.send(out, &repeat.message),
             // Whoever asks so late wants to know whether we have it: see [`Connection::probe`].
             State::Established { .. } => match &self.rep {
-                Some(rep) => self.say(out, &CmMessage::Rep(**rep)),
+                Some(rep) => self.send(out, &CmMessage::Rep(**rep)),
                 None => out.count(CmDrop::Repeated),
             },
-            State::TimeWait { last_word: Some(message), .. } => self.say(out, message),
+            State::TimeWait { last_message: Some(message), .. } => self.send(out, message),
             _ => out.count(CmDrop::Repeated),
         }
     }
@@ -25,14 +25,14 @@ impl Connection {
                 (self.remote_id, self.rep) = (Some(rep.local_comm_id), Some(Box::new(*rep)));
                 let until = now + out.config.consumer_time_max;
                 self.state = State::RepReceived { until, mra: None };
-                self.tell(out, CmEvent::Reply { id: self.id, rep: Box::new(*rep) });
+                self.emit_event(out, CmEvent::Reply { id: self.id, rep: Box::new(*rep) });
             }
-            State::RepReceived { mra: Some(mra), .. } => self.say(out, &CmMessage::Mra(**mra)),
+            State::RepReceived { mra: Some(mra), .. } => self.send(out, &CmMessage::Mra(**mra)),
             State::Established { rtu: Some(rtu), .. } => {
-                self.say(out, &CmMessage::Rtu(**rtu));
-                self.tell(out, CmEvent::Remembered { id: self.id });
+                self.send(out, &CmMessage::Rtu(**rtu));
+                self.emit_event(out, CmEvent::Remembered { id: self.id });
             }
-            State::TimeWait { last_word: Some(message), .. } => self.say(out, message),
+            State::TimeWait { last_message: Some(message), .. } => self.send(out, message),
             _ => out.count(CmDrop::Repeated),
         }
     }
@@ -47,13 +47,13 @@ impl Connection {
         let state = std::mem::replace(&mut self.state, State::Closed);
         self.state = match (state, mra.message_mraed) {
             (State::ReqSent(repeat) | State::MraReqReceived(repeat), AnsweredMessage::REQ) => {
-                State::MraReqReceived(out.be_patient(now, repeat, wait))
+                State::MraReqReceived(out.extend_due(now, repeat, wait))
             }
             (State::RepSent(repeat) | State::MraRepReceived(repeat), AnsweredMessage::REP) => {
-                State::MraRepReceived(out.be_patient(now, repeat, wait))
+                State::MraRepReceived(out.extend_due(now, repeat, wait))
             }
             (State::Established { rtu, offered: Some(repeat), offer }, AnsweredMessage::OTHER) => {
-                let offered = Some(out.be_patient(now, repeat, wait));
+                let offered = Some(out.extend_due(now, repeat, wait));
                 State::Established { rtu, offered, offer }
             }
             (state, _) => {
@@ -68,9 +68,9 @@ impl Connection {
             State::RepSent(_) | State::MraRepReceived(_) => {
                 self.establish(None);
                 let rtu = Some(Box::new(*rtu));
-                self.tell(out, CmEvent::Established { id: self.id, rtu });
+                self.emit_event(out, CmEvent::Established { id: self.id, rtu });
             }
-            State::Established { .. } => self.tell(out, CmEvent::Remembered { id: self.id }),
+            State::Established { .. } => self.emit_event(out, CmEvent::Remembered { id: self.id }),
             _ => out.count(CmDrop::Repeated),
         }
     }
@@ -80,7 +80,7 @@ impl Connection {
         if matches!(phase, Phase::TimeWait | Phase::Closed) {
             return out.count(CmDrop::Repeated);
         }
-        self.tell_end(out, End::Rejected(Box::new(*rej)));
+        self.emit_ended(out, End::Rejected(Box::new(*rej)));
         // A peer that made nothing of the request has no packets under way.
         let is_unmade =
             matches!(phase, Phase::ReqSent | Phase::MraReqReceived | Phase::ReqReceived);
@@ -109,7 +109,7 @@ impl Connection {
         let drep = Drep { local_comm_id, remote_comm_id, private_data: [0; 224] };
         out.send(&self.peer, transaction_id, &CmMessage::Drep(drep));
         if phase != Phase::TimeWait {
-            self.tell_end(out, End::Asked(Box::new(*dreq)));
+            self.emit_ended(out, End::Asked(Box::new(*dreq)));
             self.wait_time(now, out, None);
         }
     }
@@ -118,7 +118,7 @@ impl Connection {
         if !matches!(self.state, State::DreqSent(_)) {
             return out.count(CmDrop::Repeated);
         }
-        self.tell_end(out, End::Answered(Box::new(*drep)));
+        self.emit_ended(out, End::Answered(Box::new(*drep)));
         self.wait_time(now, out, None);
     }
 
@@ -143,7 +143,7 @@ impl Connection {
             Offer::None | Offer::Answered { .. } => {
                 *offer = Offer::Received { transaction_id, mra: None };
                 let (id, lap) = (self.id, Box::new(*lap));
-                self.tell(out, CmEvent::PathOffered { id, lap });
+                self.emit_event(out, CmEvent::PathOffered { id, lap });
             }
         }
     }
@@ -159,12 +159,12 @@ impl Connection {
             return out.count(CmDrop::Repeated);
         }
         let apr = Some(Box::new(*apr));
-        self.tell(out, CmEvent::PathAnswered { id: self.id, apr });
+        self.emit_event(out, CmEvent::PathAnswered { id: self.id, apr });
     }
 
     /// Its peer has another connection with the same queue pair, so it is none any more.
     pub(in crate::cm) fn handle_stale(&mut self, now: Time, out: &mut Outbox, transaction_id: u64) {
-        self.tell_end(out, End::Stale);
+        self.emit_ended(out, End::Stale);
         let message = match self.state.phase() {
             Phase::Established => {
                 return self.send_dreq(now, out, transaction_id, [0; 220]);
@@ -184,7 +184,7 @@ impl Connection {
     /// The reply's queue pair is another connection's, so this one will be none.
     pub(in crate::cm) fn refuse_stale_rep(&mut self, now: Time, out: &mut Outbox, rep: &Rep) {
         self.remote_id = Some(rep.local_comm_id);
-        self.tell_end(out, End::Stale);
+        self.emit_ended(out, End::Stale);
         let rej = self.rejection(out, AnsweredMessage::REP, RejectReason::STALE_CONNECTION);
         self.reject_and_wait(now, out, rej);
     }

@@ -94,19 +94,19 @@ fn every_repeated_message_is_answered_again() {
 }
 
 #[test]
-fn a_plea_for_patience_is_honored_but_not_for_ever() {
+fn an_mra_extends_the_timeout_a_limited_number_of_times() {
     let mut world = World::new(1);
     world.sides[1].is_slow = true;
     let id = world.connect(0);
     world.pass(SOON);
     let other = world.only(1);
-    let plea = |world: &mut World| {
+    let mra = |world: &mut World| {
         let now = world.now;
         world.sides[1].cm.defer(now, other, TimeCode(23), [0; 222]).unwrap();
         world.exchange(1);
         world.pass(SOON);
     };
-    plea(&mut world);
+    mra(&mut world);
     assert_eq!(world.phase(0, id), Some(Phase::MraReqReceived));
     // 34 seconds, and there and back again.
     let due = world.sides[0].cm.poll_timeout().unwrap();
@@ -114,10 +114,10 @@ fn a_plea_for_patience_is_honored_but_not_for_ever() {
     assert!(wait > Duration::from_secs(34) && wait < Duration::from_secs(35), "{wait:?}");
     let req = world.said[0].1;
     world.inject(1, address(0), &req);
-    assert_eq!(world.words().last().unwrap(), "1 MRA", "a repeated request is pleaded with again");
-    let pleas = usize::from(CmConfig::of(guid(0)).pleas_max);
-    (0..pleas).for_each(|_| plea(&mut world));
-    assert!(world.sides[0].cm.drops().of(CmDrop::TooManyPleas) > 0);
+    assert_eq!(world.words().last().unwrap(), "1 MRA", "a repeated request gets an MRA again");
+    let mras = usize::from(CmConfig::of(guid(0)).mras_max);
+    (0..mras).for_each(|_| mra(&mut world));
+    assert!(world.sides[0].cm.drops().of(CmDrop::TooManyMras) > 0);
     let now = world.now;
     world.sides[1].cm.accept(now, other, reply(Qpn(0x999))).unwrap();
     world.exchange(1);
