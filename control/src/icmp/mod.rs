@@ -1,16 +1,16 @@
-//! ICMP of both families: the echo, and complaints about packets that cannot be delivered.
+//! ICMPv4 and ICMPv6: echo replies, and ICMP errors about packets that cannot be delivered.
 //!
-//! When never to complain is the same thought in RFC 1122 3.2.2 and RFC 4443 2.4: not about an
-//! error, not to a group, not about what came to a group, and not to nobody. So no two nodes can
-//! complain to each other for ever, and no packet makes many complain. Beyond that there is a rate.
+//! RFC 1122 3.2.2 and RFC 4443 2.4 forbid errors about errors, errors to a group, errors about a
+//! packet to a group, and errors without a unicast receiver. So two nodes cannot send each other
+//! errors for ever, and one packet cannot cause many errors. Beyond that, errors have a rate limit.
 //!
-//! Why replies to an echo request for one node have no rate: RFC 1122 3.2.2.6 and RFC 4443 4.2
-//! require a reply to each, and RFC 4443 2.4 (f) limits errors, not replies. A request that one
-//! node gets makes one packet of the same length, so it multiplies nothing, whoever's name it
-//! bears; reading the request has already cost as much as sending the reply, so the receive queue
-//! bounds both. A neighbor in shared memory asks 300,000 times a second, and is healthy. A request
-//! for a group is answered by all its members, so one packet makes many: these replies have a rate,
-//! and so have errors. Linux divides them in the same way (`icmp_ratemask`).
+//! Why replies to a unicast echo request have no rate limit: RFC 1122 3.2.2.6 and RFC 4443 4.2
+//! require a reply to each, and RFC 4443 2.4 (f) limits errors, not replies. A unicast request
+//! causes one packet of the same length, so even a forged source amplifies nothing; receiving the
+//! request costs as much as sending the reply, so the receive queue bounds both. A healthy neighbor
+//! in shared memory sends 300,000 requests a second. All members of a group answer a request to it,
+//! so these replies have a rate limit, as errors have. Linux makes the same distinction
+//! (`icmp_ratemask`).
 
 #[cfg(test)]
 mod tests;
@@ -32,65 +32,65 @@ use pollux_wire::ip::ipv6::{IPV6_MTU_MIN, Ipv6Header, Ipv6Packet};
 use pollux_wire::ip::ipv6_ext::UpperLayer;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// How far our packets may go.
+/// The hop limit (TTL) of our packets.
 const HOP_LIMIT: u8 = 64;
-/// How long a complaint of IPv4 may be (RFC 1812 4.3.2.3).
+/// The longest ICMPv4 error, in bytes (RFC 1812 4.3.2.3).
 const V4_LEN_MAX: usize = 576;
-/// Bytes before the packet that is complained about.
+/// Bytes of an error before the packet that it quotes.
 const V4_HEADERS: usize = Ipv4Header::LEN + 8;
 const V6_HEADERS: usize = Ipv6Header::LEN + 8;
 
-/// What is wrong with a packet.
+/// An ICMP error: why a packet cannot be delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpError {
-    /// Nobody knows the way.
+    /// There is no route to its destination.
     NoRoute,
-    /// The next node does not answer.
+    /// The next hop does not answer.
     NoAnswer,
-    /// Nobody listens at the port.
+    /// No socket has its destination port.
     NoPort,
-    /// It does not fit, and so much would.
+    /// It is longer than this MTU, in bytes.
     TooBig(u32),
-    /// It was too long on its way.
+    /// Its hop limit ran out.
     TimeExceeded,
-    /// It is not let through.
+    /// A filter forbids it.
     Prohibited,
 }
 
 reasons! {
     /// Why a packet was not answered.
     pub enum IcmpDrop {
-        /// It is no whole packet of ICMP.
+        /// It is truncated or malformed.
         Malformed = "malformed",
         /// Its checksum is wrong.
         Checksum = "checksum",
-        /// It came in parts, or is a part.
+        /// It is a fragment.
         Fragment = "fragment",
         /// It is no echo request.
         NotAnEcho = "not_an_echo",
         /// It went to a group.
         ToGroup = "to_group",
-        /// It came from what is no single node.
+        /// Its source is not a unicast address.
         FromNobody = "from_nobody",
         /// It is an error itself.
         AboutError = "about_error",
-        /// There is no address of ours to answer from.
+        /// We have no source address for the answer.
         NoSource = "no_source",
-        /// There were too many of late.
+        /// The rate limit is exceeded.
         Rate = "rate",
     }
 }
 
-/// How much is said.
+/// Rate limits.
 #[derive(Clone, Copy, Debug)]
 pub struct IcmpConfig {
-    /// Complaints in a second, at most.
+    /// Errors per second, at most.
     pub errors_per_second_max: u32,
-    /// Complaints at once after a pause, at most.
+    /// Errors in a burst, at most.
     pub errors_burst_max: u32,
-    /// Replies in a second to echo requests for a group, at most.
+    /// Replies per second to echo requests to a group, at most.
     pub group_echoes_per_second_max: u32,
-    /// The same at once after a pause, at most.
+    /// The same in a burst, at most.
     pub group_echoes_burst_max: u32,
 }
 
@@ -113,7 +113,7 @@ pub struct Icmp {
 }
 
 impl Icmp {
-    /// One that has not said anything yet.
+    /// With full rate limits.
     pub fn new(config: &IcmpConfig) -> Self {
         Self {
             errors: Rate::new(config.errors_per_second_max, config.errors_burst_max),
@@ -139,8 +139,8 @@ impl Icmp {
         allowed.map_err(|reason| self.drops.count(reason)).ok()
     }
 
-    /// A packet cannot be delivered: what to tell its sender, if anything. `to_group` says that it
-    /// came to a group of the link.
+    /// The ICMP error for a packet that cannot be delivered, if one may be sent. `to_group`: the
+    /// packet came to a multicast group of the link.
     pub fn error_about(
         &mut self,
         now: Time,
@@ -153,7 +153,7 @@ impl Icmp {
             Some(4) => error_v4(bytes, to_group, error, addresses),
             _ => error_v6(bytes, to_group, error, addresses),
         };
-        // The rate is for what is sent, so that what never would be cannot use it up.
+        // Only errors that are sent use up the rate limit.
         let allowed = answer.and_then(|frame| match self.errors.take(now) {
             true => Ok(frame),
             false => Err(IcmpDrop::Rate),
@@ -161,7 +161,7 @@ impl Icmp {
         allowed.map_err(|reason| self.drops.count(reason)).ok()
     }
 
-    /// What was not answered, and why.
+    /// Drop counters by reason.
     pub const fn drops(&self) -> &Drops<IcmpDrop> {
         &self.drops
     }
@@ -349,7 +349,7 @@ fn is_single_v6(ip: Ipv6Addr) -> bool {
     !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast())
 }
 
-/// Whether a message of ICMP asks or answers, and so may be complained about.
+/// Whether an ICMPv4 message is a query, so that an error about it is allowed.
 fn is_v4_query(message: &[u8]) -> bool {
     let kind = message.first().map(|&kind| Icmpv4Type(kind));
     matches!(kind, Some(Icmpv4Type::ECHO_REQUEST | Icmpv4Type::ECHO_REPLY))

@@ -1,25 +1,26 @@
-//! An interface of IP over InfiniBand: its slow protocols tied together (RFC 4391, RFC 4755).
+//! An IPoIB interface: its control-plane protocols tied together (RFC 4391, RFC 4755).
 //!
 //! ```text
-//!   the port --> life: joined to the broadcast group, or why not
-//!   misses   --> routes --> neighbors <--> ARP, neighbor discovery     --> frames
+//!   port       --> state: joined to the broadcast group, or the reason why not
+//!   punted     --> routes --> neighbors <--> ARP, neighbor discovery      --> frames
+//!   packets                     |
+//!                             peers: a link address, with all IP addresses that lead to it
 //!                               |
-//!                             peers: a link address, however many IP addresses lead to it
+//!                             paths, groups <--> subnet administrator     --> datagrams
 //!                               |
-//!                             paths, groups <--> the subnet administrator --> datagrams
-//!                               |
-//!                             actions: ways of peers, for whoever moves packets
+//!                             actions: adjacencies of peers, for the data path
 //! ```
 //!
-//! There is no I/O here, and no clock. Whoever owns one calls a `handle_*`, then takes all that
-//! `poll_*` has, actions first: a frame may go by a peer that an action makes. The queue of actions
-//! has no limit of its own; one call makes a few for each peer and group at the most, and these
-//! have limits.
+//! There is no I/O here and no clock. The caller calls a `handle_*`, then drains all `poll_*`,
+//! actions first: a frame may need an adjacency that an action creates. The queue of actions has no
+//! limit of its own; a call adds a few for each peer and group at most, and these have limits.
 //!
-//! `life` says how an interface comes up and goes down, `resolution` how a packet finds its peer,
-//! `groups` who hears what, `connect` when peers are connected to, `requests` whose requests for
-//! connections are believed, `size` what becomes of packets that are too long, `lease` what a DHCP
-//! server has to do with it; `questions` are those to the administrator, and `rows` shows it all.
+//! Modules in reading order: `config`, `action` (what the caller has to do), `state` (the interface
+//! comes up and goes down: P_Key change, client reregister, broadcast join retry), `sa_queries`,
+//! `groups` (multicast groups of the link), `paths`, `peers`, `resolution` (from a packet to its
+//! peer), `inbound` (received packets), `size` (packets longer than the MTU), `own` (our
+//! addresses), `lease` (DHCP), `connect` (when to connect), `requests` (which REQs to believe),
+//! `rows` and `snapshot` (the state, for operators and for workers).
 
 mod action;
 mod config;
@@ -79,62 +80,62 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 
 reasons! {
-    /// Why a packet was dropped, or something not done.
+    /// Why a packet was dropped or an operation not done.
     pub enum InterfaceDrop {
         /// The interface is not up.
         Down = "down",
-        /// It is no whole packet of its type.
+        /// It is truncated or malformed.
         Malformed = "malformed",
-        /// It is for somebody else, and nothing is forwarded here.
+        /// Its destination is another host, and this interface does not forward.
         Transit = "transit",
-        /// Nobody knows the way.
+        /// There is no route to its destination.
         NoRoute = "no_route",
         /// The next hop does not answer, or there is no path to it.
         Unreachable = "unreachable",
-        /// It is longer than what the way takes.
+        /// It is longer than the MTU of its adjacency.
         TooBig = "too_big",
-        /// It made room for a later one that waits for the same path or group.
+        /// A later packet for the same path or group replaced it: the queue was full.
         PendingFull = "pending_full",
-        /// Its peer was forgotten while it waited.
+        /// Its peer was removed while it waited.
         PeerGone = "peer_gone",
-        /// Nobody is in the group, and there is no group of all routers to send it to.
+        /// The group does not exist, nor does a group of all routers.
         NoGroup = "no_group",
         /// The group could not be joined.
         GroupRefused = "group_refused",
         /// There are too many groups.
         GroupsFull = "groups_full",
-        /// There is no address of ours to ask from.
+        /// We have no source address for a solicitation.
         NoSource = "no_source",
-        /// Too many questions to the subnet administrator wait.
+        /// Too many SA queries wait.
         QueriesFull = "queries_full",
-        /// An address of ours beyond what resolution has room for.
+        /// One of our addresses is beyond the limit of ARP or ND.
         AddressesFull = "addresses_full",
-        /// Another node says that it has an address of ours.
+        /// Another node claims one of our addresses.
         AddressContested = "address_contested",
-        /// Somebody says where an address is that is not on the link, or that is everyone's.
+        /// An advertisement for an address that is off-link or a broadcast address.
         ClaimOffLink = "claim_off_link",
-        /// It claims to be from an interface or a port that it does not come from, as far as known.
+        /// Its sender is not the interface or port that it names.
         Imposter = "imposter",
-        /// A request for a connection whose port is not known yet: too many of these wait, from
-        /// its LID or in all. It will come again.
+        /// A REQ from a port that is not verified yet, beyond the limit of its LID or of all. The
+        /// sender retries it.
         RequestPutOff = "request_put_off",
-        /// A request for a connection, and the administrator did not say where its port is.
+        /// A REQ from a port to which the SA returned no path.
         RequestUnverified = "request_unverified",
-        /// A path that no peer of ours goes by had no room.
+        /// A path that no peer uses had no space in the table.
         PathsFull = "paths_full",
-        /// A datagram of a class that nobody here speaks.
+        /// A management datagram of a class that we do not implement.
         UnknownClass = "unknown_class",
     }
 }
 
-/// A packet on its way to a peer or a group.
+/// A packet that waits for its peer, path or group.
 #[derive(Clone, Debug)]
 struct PendingPacket {
     ether_type: EtherType,
     packet: Vec<u8>,
-    /// It goes by datagram whatever connections there are: it is resolution's (RFC 4755 3).
+    /// It is an ARP or ND packet and goes by datagram, even to a connected peer (RFC 4755 3).
     by_datagram: bool,
-    /// Who had no way for it.
+    /// The worker that punted it.
     worker: Worker,
 }
 
@@ -147,25 +148,25 @@ pub struct Interface {
     since: Time,
     sa: SaClient,
     sa_queries: SaQueries,
-    /// When to subscribe again to notices that the administrator did not want to give.
+    /// When to retry subscriptions that the SA refused.
     subscriptions: BTreeMap<TrapNumber, Time>,
     addresses: Addresses,
     routes: Routes,
-    /// Addresses that the mover knows as ours, with the lengths of their prefixes.
+    /// Addresses that the data path accepts as ours, with their prefix lengths.
     owned: BTreeMap<IpAddr, u8>,
-    /// Addresses that nobody is asked about before we hear their groups.
+    /// Addresses whose duplicate address detection waits until their groups are joined.
     undetected: BTreeSet<Ipv6Addr>,
     neighbors: Neighbors<PendingPacket>,
     arp: Arp,
     nd: Nd,
     membership: Membership,
     icmp: Icmp,
-    /// Names the next packet that goes in parts.
+    /// The identification of the next packet that we fragment.
     part_id: u16,
-    /// Who asks for an address, if one is to be asked for, once the port is known.
+    /// The DHCP client, if configured, once the port is known.
     dhcp: Option<Dhcp>,
     dhcp_seed: u64,
-    /// What routes have because of a server.
+    /// The DHCP lease that routes and addresses come from.
     lease: Option<Lease>,
     groups: BTreeMap<GroupId, Group>,
     paths: Paths,
@@ -180,7 +181,7 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// An interface at a port of which nothing is known yet.
+    /// A new interface; its port is not known yet.
     pub fn new(now: Time, config: InterfaceConfig, seed: u64) -> Self {
         let mut rng = SeededRng::secret(seed);
         let link = LinkAddress { qpn: config.qpn, ..LinkAddress::default() };
@@ -220,7 +221,7 @@ impl Interface {
             connections: Connections::new(config.peer.clone(), config.workers, rng.next_u64()),
             keys: 0,
             actions: VecDeque::new(),
-            // One turn may ask every neighbor something.
+            // One call may solicit every neighbor.
             frames: Queue::new(config.packets_max + config.neighbor.entries_max),
             deliveries: Queue::new(config.packets_max),
             drops: Drops::default(),
@@ -230,21 +231,21 @@ impl Interface {
         interface
     }
 
-    /// The port is like this now.
+    /// The state of the port changed: LID, GIDs, P_Key table, subnet manager.
     pub fn handle_port(&mut self, now: Time, port: &PortView) {
         self.apply_port(now, port);
         self.pump(now);
     }
 
-    /// The subnet manager has forgotten who joined what, or is another one: what it kept for us is
-    /// asked for anew (IBA 15.4.1, 14.4.11).
+    /// Client reregister: the subnet manager lost its records or is another one, so groups and
+    /// subscriptions are requested again (IBA 15.4.1, 14.4.11).
     pub fn handle_reregister(&mut self, now: Time) {
         self.sa.handle_sm_change(now, self.administrator());
         self.renew(now);
         self.pump(now);
     }
 
-    /// The interface is taken down, or up again, by whoever runs it.
+    /// The operator takes the interface up or down.
     pub fn set_open(&mut self, now: Time, is_open: bool) {
         match is_open {
             true => self.open(now),
@@ -253,9 +254,9 @@ impl Interface {
         self.pump(now);
     }
 
-    /// A management datagram came. Where several interfaces share a port, those of connection
-    /// management are for the one of their partition; those of administration for whoever asked,
-    /// which whoever moves them tells by the upper half of the transaction id.
+    /// A management datagram came. Where several interfaces share a port, the caller passes CM
+    /// datagrams to the interface of their partition, and SA replies to the interface that the
+    /// upper half of the transaction ID names.
     pub fn handle_mad(&mut self, now: Time, envelope: &Envelope) {
         let header = MadHeader::parse(envelope.mad.first_chunk().unwrap_or(&[0; MadHeader::LEN]));
         match header.mgmt_class {
@@ -266,59 +267,59 @@ impl Interface {
         self.pump(now);
     }
 
-    /// A packet of this host has no way yet from a worker: it is for the next hop that our own
-    /// routes name.
+    /// A worker punts a packet of this host that has no adjacency yet. Our routes choose the next
+    /// hop.
     pub fn handle_miss(&mut self, now: Time, from: Worker, packet: Vec<u8>) {
         let worker = from.min(Worker(self.config.workers.saturating_sub(1)));
         self.route(now, PendingPacket { worker, ..PendingPacket::of(packet) });
         self.pump(now);
     }
 
-    /// A packet has no way yet to a next hop that somebody else has chosen.
+    /// Punts a packet to a next hop that the caller has chosen.
     pub fn handle_miss_to(&mut self, now: Time, next_hop: IpAddr, packet: Vec<u8>) {
         self.send_to(now, next_hop, PendingPacket::of(packet));
         self.pump(now);
     }
 
-    /// A packet was longer than the way of its worker takes: if the lead's does not take it either,
-    /// whoever sent it is told (RFC 4755 7.2).
+    /// A packet was longer than the MTU of its worker's adjacency. If it does not fit the adjacency
+    /// of the primary worker either, its sender gets an ICMP error (RFC 4755 7.2).
     pub fn handle_too_big(&mut self, now: Time, packet: &[u8], mtu: u32) {
         self.too_big(now, packet, mtu);
         self.pump(now);
     }
 
-    /// What became of a connection's queue pair.
+    /// An event of the queue pair of a connection.
     pub fn handle_connection(&mut self, now: Time, key: ConnectionKey, event: &QueuePairEvent) {
         self.handle_queue_pair_event(now, key, event);
         self.pump(now);
     }
 
-    /// Packets went to a next hop without asking here.
+    /// The fast path sent packets to a next hop.
     pub fn handle_use(&mut self, now: Time, next_hop: IpAddr) {
         self.neighbors.handle_use(now, next_hop);
         self.pump(now);
     }
 
-    /// Something above heard from a neighbor what it only could have said after hearing us.
+    /// An upper layer confirms that a neighbor is reachable (RFC 4861 7.3.1).
     pub fn handle_confirmation(&mut self, now: Time, next_hop: IpAddr) {
         self.neighbors.handle_confirmation(now, next_hop);
         self.pump(now);
     }
 
-    /// Somebody here listens to a group. `false` if it is none, or there are too many.
+    /// Joins a multicast group. `false` if it is none, or there are too many.
     pub fn join(&mut self, now: Time, group: IpAddr) -> bool {
         let is_joined = self.membership.join(now, group);
         self.pump(now);
         is_joined
     }
 
-    /// Somebody who listened does so no more.
+    /// Leaves a multicast group.
     pub fn leave(&mut self, now: Time, group: IpAddr) {
         self.membership.leave(now, group);
         self.pump(now);
     }
 
-    /// Where packets to a destination go next.
+    /// The next hop of a destination.
     pub fn next_hop(&self, now: Time, destination: IpAddr) -> Option<NextHop> {
         if matches!(destination, IpAddr::V4(ip) if self.addresses.is_broadcast(ip)) {
             return Some(NextHop::Group(destination));
@@ -331,7 +332,7 @@ impl Interface {
         &self.addresses
     }
 
-    /// Does what is due by now.
+    /// Handles all timers that are due.
     pub fn handle_timeout(&mut self, now: Time) {
         self.sa.handle_timeout(now);
         self.requests.handle_timeout(now);
@@ -353,7 +354,7 @@ impl Interface {
         self.pump(now);
     }
 
-    /// When something is due.
+    /// When the next timer is due.
     pub fn poll_timeout(&self) -> Option<Time> {
         let always = [
             self.sa.poll_timeout(),
@@ -375,7 +376,7 @@ impl Interface {
         always.into_iter().chain(when_up).flatten().min()
     }
 
-    /// The next thing to do at the device and in the tables.
+    /// The next action for the device or the tables of the data path.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
@@ -390,12 +391,12 @@ impl Interface {
         self.frames.pop()
     }
 
-    /// The next packet for local sockets.
+    /// The next packet to deliver to local sockets.
     pub fn poll_delivery(&mut self) -> Option<Delivery> {
         self.deliveries.pop()
     }
 
-    /// Takes from each protocol what it has to say, and tells the others, until all are silent.
+    /// Passes events between the protocols until none has any left.
     fn pump(&mut self, now: Time) {
         loop {
             let has_progress = self.handle_sa_events(now)
@@ -415,7 +416,7 @@ impl Interface {
         Some(MadAddress::gsi(port.sm_lid, port.sm_sl, PKey::DEFAULT))
     }
 
-    /// Where we are on the link.
+    /// Our link address.
     fn link_address(&self) -> LinkAddress {
         let gid = self.binding.map_or(Gid::NONE, |binding| binding.gid);
         let (rc, uc) = self.config.peer.offers();
@@ -429,7 +430,7 @@ impl Interface {
 }
 
 impl PendingPacket {
-    /// An IP packet that goes as packets do.
+    /// An IP packet for the adjacency of the primary worker.
     fn of(packet: Vec<u8>) -> Self {
         let is_v4 = packet.first().is_some_and(|first| first >> 4 == 4);
         let ether_type = if is_v4 { EtherType::IPV4 } else { EtherType::IPV6 };

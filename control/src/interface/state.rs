@@ -1,4 +1,4 @@
-//! How an interface comes up and goes down (RFC 4391 5).
+//! The state of an interface: it comes up and goes down (RFC 4391 5).
 //!
 //! ```text
 //!           active    full member of the partition       joined
@@ -10,11 +10,14 @@
 //!                          +--- the port changed: from any, and up again from there
 //! ```
 //!
-//! What the port is (its LID, its GID, its place in the partition) is taken together: when any of
-//! it changes, so do link address and paths, and the interface goes down and up with all that hangs
-//! on it. A new subnet manager changes nothing of that: memberships and paths are asked for anew
-//! while traffic goes on. An interface that waits after refusals asks a new one at once, and counts
-//! its refusals from the first.
+//! P_Key change, LID change, GID change: each changes the link address and the paths, so the
+//! interface goes down, and up again with the new `PortBinding`.
+//!
+//! Client reregister, or a new subnet manager: the interface stays up, and joins its groups and
+//! queries its paths again while traffic goes on.
+//!
+//! Broadcast join retry: `Paused` waits with exponential backoff before it joins the broadcast
+//! group again. A new subnet manager ends the wait and resets the count of failures.
 
 use super::groups::Group;
 use super::{Action, Interface, InterfaceDrop, Link, PortView, Purpose};
@@ -35,51 +38,51 @@ use std::time::Duration;
 pub enum InterfaceState {
     /// Nothing is known of the port.
     NoPort,
-    /// Whoever runs the interface has taken it down.
+    /// The operator has taken the interface down.
     Closed,
     /// The port carries no traffic.
     PortDown(PortState),
-    /// The port's table has no key of the partition.
+    /// The P_Key table of the port has no key of the partition.
     NoPKey,
-    /// The port is no full member of the partition.
+    /// The port is only a limited member of the partition.
     LimitedMember,
-    /// The administrator was asked to let us into the broadcast group.
+    /// The SA query that joins the broadcast group is outstanding.
     Joining {
-        /// And to make it.
+        /// Whether the query may create the group.
         creates: bool,
-        /// How often in a row it refused before, or did not answer.
+        /// Failed joins in a row.
         failures: u32,
     },
-    /// It refused, or did not answer.
+    /// The join failed; it is retried later.
     Paused {
         /// Why.
         error: SaError,
-        /// How often in a row.
+        /// Failed joins in a row.
         failures: u32,
-        /// When it is asked again.
+        /// When the join is retried.
         until: Time,
     },
-    /// The group's datagrams are too short for a version of IP that is to be spoken.
+    /// The MTU of the broadcast group is below the minimum of IPv4 or IPv6.
     TooSmall {
-        /// The longest packet that they have room for.
+        /// The longest IP packet of a datagram, in bytes.
         mtu: u32,
-        /// What there must be room for.
+        /// The minimum, in bytes.
         least: u32,
-        /// When the group is looked at again.
+        /// When the group is joined again.
         until: Time,
     },
     /// The interface is up.
     Up {
-        /// What it is on its link.
+        /// Its attributes on the link.
         link: Box<Link>,
-        /// How often in a row the administrator did not answer when the group was joined again.
+        /// Rejoins in a row that the SA did not answer.
         failures: u32,
         /// When the group is joined again.
         rejoin: Option<Time>,
     },
 }
 
-/// What an interface's place on the link depends on.
+/// The attributes of the port that an interface on the link depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PortBinding {
     pub(super) pkey_index: u16,
@@ -89,14 +92,14 @@ pub(super) struct PortBinding {
     pub(super) port: u8,
 }
 
-/// Notices about groups, that senders follow (RFC 4391 10).
+/// Notices about multicast groups, which senders need (RFC 4391 10).
 const NOTICES: [TrapNumber; 2] =
     [TrapNumber::MULTICAST_GROUP_CREATED, TrapNumber::MULTICAST_GROUP_DELETED];
-/// How long until a subscription that was refused is tried again.
+/// How long until a refused subscription is retried.
 const SUBSCRIPTION_PAUSE: Duration = Duration::from_secs(60);
 
 impl InterfaceState {
-    /// When it changes by itself.
+    /// When its timer is due.
     pub(super) const fn due(&self) -> Option<Time> {
         match self {
             Self::Paused { until, .. } | Self::TooSmall { until, .. } => Some(*until),
@@ -105,7 +108,7 @@ impl InterfaceState {
         }
     }
 
-    /// How often in a row the broadcast group was not joined.
+    /// Failed joins of the broadcast group in a row.
     const fn failures(&self) -> u32 {
         match self {
             Self::Joining { failures, .. }
@@ -117,12 +120,12 @@ impl InterfaceState {
 }
 
 impl Interface {
-    /// Whether packets come and go.
+    /// Whether packets can be sent and received.
     pub const fn is_up(&self) -> bool {
         matches!(self.state, InterfaceState::Up { .. })
     }
 
-    /// What the interface is on its link, while it is up.
+    /// Its attributes on the link, while it is up.
     pub fn link(&self) -> Option<&Link> {
         match &self.state {
             InterfaceState::Up { link, .. } => Some(link),
@@ -156,7 +159,7 @@ impl Interface {
         }
     }
 
-    /// What the port is good for, or why for nothing.
+    /// The binding that the port allows, or the state that its fault causes.
     fn check_port(&self, port: &PortView) -> Result<PortBinding, InterfaceState> {
         if !matches!(port.state, PortState::ACTIVE | PortState::ACTIVE_DEFER) {
             return Err(InterfaceState::PortDown(port.state));
@@ -187,9 +190,8 @@ impl Interface {
         }
     }
 
-    /// The groups are left in good order and subscriptions taken back, which the administrator
-    /// hears though nobody waits for its answer. It may have granted what it was asked for a moment
-    /// ago: that is left as well.
+    /// Leaves all groups and removes the subscriptions, without waiting for replies. A join that is
+    /// still outstanding may have succeeded: that group is left as well.
     pub(super) fn close(&mut self, now: Time) {
         let (was_up, has_port) = (self.is_up(), self.binding.is_some());
         let mut joined: Vec<_> = self.groups.values().flat_map(Group::may_be_joined).collect();
@@ -282,8 +284,8 @@ impl Interface {
         }
     }
 
-    /// Waits before it asks again, longer each time. An administrator that is silent or busy takes
-    /// nothing away from who is up; one that refuses does.
+    /// Broadcast join retry: waits before the next join, with backoff. An interface that is up
+    /// stays up while the SA is silent or busy, and goes down if the SA refuses.
     fn pause(&mut self, now: Time, error: SaError) {
         let failures = self.state.failures().saturating_add(1);
         let until = now + self.pause_after(failures);
@@ -301,7 +303,7 @@ impl Interface {
         self.set_state(now, InterfaceState::Paused { error, failures, until });
     }
 
-    /// How long to wait after so many failures in a row.
+    /// The backoff after so many failures in a row: doubled each time, up to a limit.
     pub(super) fn pause_after(&self, failures: u32) -> Duration {
         let doubled = self.config.pause_min.saturating_mul(1 << failures.saturating_sub(1).min(16));
         doubled.min(self.config.pause_max)
@@ -321,7 +323,7 @@ impl Interface {
         let mtu = room.min(self.config.mtu_max);
         let link = Link { pkey_index, qkey: record.q_key, lid, lmc, gid, mtu };
         if self.link().is_some_and(|known| *known != link) {
-            // The group was made anew, otherwise.
+            // The group was created again with other attributes.
             self.go_down(now, InterfaceState::NoPort);
             self.binding = Some(binding);
         }
@@ -350,11 +352,11 @@ impl Interface {
         }
     }
 
-    /// The administrator has forgotten us, or is another one: what it refused or did not answer
-    /// before counts no more.
+    /// Client reregister, or a new subnet manager: requests everything again and resets the count
+    /// of failures.
     pub(super) fn renew(&mut self, now: Time) {
         match &mut self.state {
-            // The client asks the new one by itself.
+            // The SA client repeats the query by itself.
             InterfaceState::Joining { failures, .. } => return *failures = 0,
             InterfaceState::Paused { failures, .. } => {
                 *failures = 0;
@@ -384,8 +386,8 @@ impl Interface {
         }
     }
 
-    /// A subscription was taken back. If there is to be one again meanwhile, the administrator may
-    /// have heard of the one before the other.
+    /// A subscription was removed. If the interface is up again, the SA may have handled the two
+    /// requests in the other order, so it subscribes again.
     pub(super) fn unsubscribed(&mut self, now: Time, trap: TrapNumber) {
         if self.is_up() {
             self.subscribe_to(now, trap);

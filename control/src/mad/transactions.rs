@@ -1,17 +1,17 @@
-//! Questions to one peer: so many at a time, asked again when no answer comes (IBA 13.4.6.3).
+//! Transactions with one peer: a window of outstanding requests, with retry and exponential backoff
+//! (IBA 13.4.6.3).
 //!
 //! ```text
-//! ask          it waits in line
-//! window free  the next in line goes out, under a TID that nobody can guess
-//! answer       by TID, class, method and attribute: it is over
-//! segment      of a table: joined; the last one ends it
-//! busy         not an answer: asked again when the time for one is up
-//! deadline     asked again, later each time; asked often enough: over without an answer
-//! peer gone    all wait in line, and none is given up; a new peer is asked all of them
+//! ask          the request waits in the queue
+//! window free  the next request is sent, under a TID that nobody can guess
+//! response     matched by TID, class, method and attribute: the transaction ends
+//! segment      of an RMPP transfer: appended; the last one ends the transaction
+//! BUSY         not a response: retried when the timeout expires
+//! timeout      retried with a doubled timeout; after the last try it fails
+//! peer gone    all requests go back to the queue and are sent to the next peer
 //! ```
 //!
-//! Why the lower half of the TID decides: whatever is between us and the wire may put its own name
-//! into the upper one.
+//! Why the lower half of the TID decides: a layer between us and the wire may use the upper half.
 
 use super::{Envelope, Mad, MadAddress, Reception, SegmentOutcome};
 use crate::drops::{Drops, reasons};
@@ -23,56 +23,56 @@ use pollux_wire::mad::{MadHeader, MadStatus, Method, MgmtClass};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// Transfers whose last acknowledgement is kept, in case that it was lost.
+/// Completed RMPP transfers whose last ACK is kept, in case that it was lost.
 const FINISHED_MAX: usize = 16;
-/// How long it is kept.
+/// How long the last ACK is kept.
 const FINISHED_TIME: Duration = Duration::from_secs(10);
-/// Acknowledgements that may wait to be sent, beside the questions.
+/// ACKs that may wait to be sent, beside the requests.
 const REPLIES_MAX: usize = 64;
 
-/// How often a question is asked, and how long each answer may take.
+/// Tries and timeouts of a request. The timeout doubles with each try (backoff).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// How often in all, at least once.
+    /// Tries in all, at least 1.
     pub tries: u8,
-    /// How long the first answer may take; twice as long each time after.
+    /// The timeout of the first try.
     pub timeout: Duration,
-    /// How long at the most.
+    /// The longest timeout.
     pub timeout_max: Duration,
 }
 
-/// What is asked, and what for.
+/// A request and its purpose.
 #[derive(Clone, Debug)]
 pub struct Request<K> {
-    /// Comes back with the answer.
+    /// Returned with the outcome.
     pub purpose: K,
-    /// The datagram; its transaction id is filled in.
+    /// The datagram; the transaction ID is filled in.
     pub mad: Mad,
-    /// How often it is asked, and for how long.
+    /// Tries and timeouts.
     pub retry_policy: RetryPolicy,
 }
 
-/// How a question ended.
+/// How a transaction ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// With this answer, of whatever status.
+    /// A response, of any status.
     Answered(Box<Mad>),
-    /// With a table that came in segments.
+    /// A table, received by RMPP.
     Table {
         /// The records.
         bytes: Vec<u8>,
-        /// From one to the next, in units of 8 bytes.
+        /// From one record to the next, in units of 8 bytes.
         attribute_offset: u16,
     },
-    /// The peer ended the transfer of a table, or we did, for this reason.
+    /// The peer or we aborted the RMPP transfer.
     Aborted(RmppStatus),
-    /// The peer was too busy each time.
+    /// The peer answered BUSY to each try.
     Busy,
-    /// No answer came.
+    /// No response came to any try.
     Silence,
 }
 
-/// No more questions fit in line.
+/// The queue of requests is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
@@ -104,7 +104,7 @@ struct Finished {
     acknowledgement: Mad,
 }
 
-/// Questions in line and under way; each has a purpose of type `K`.
+/// Queued and outstanding requests; each has a purpose of type `K`.
 pub struct Transactions<K> {
     peer: Option<MadAddress>,
     rng: SeededRng,
@@ -140,13 +140,12 @@ impl<K> Transactions<K> {
         }
     }
 
-    /// Who is asked.
+    /// The peer that gets the requests.
     pub fn peer(&self) -> Option<&MadAddress> {
         self.peer.as_ref()
     }
 
-    /// From now on somebody else is asked, or nobody for the time being. What is under way is
-    /// asked again from the beginning.
+    /// Changes the peer, or removes it for now. Outstanding requests start over with the new peer.
     pub fn handle_peer(&mut self, now: Time, peer: Option<MadAddress>) {
         self.peer = peer;
         self.outgoing.clear();
@@ -157,7 +156,7 @@ impl<K> Transactions<K> {
         self.fill(now);
     }
 
-    /// Asks, as soon as there is somebody to ask and the window has room.
+    /// Queues a request; it is sent when there is a peer and the window has space.
     pub fn ask(&mut self, now: Time, request: Request<K>) -> Result<(), Full> {
         if self.waiting.len() >= self.line_max || self.ended.len() >= self.line_max {
             return Err(Full);
@@ -167,7 +166,7 @@ impl<K> Transactions<K> {
         Ok(())
     }
 
-    /// Forgets questions by their purpose; nothing is heard of them any more.
+    /// Cancels requests by their purpose; they have no outcome.
     pub fn cancel(&mut self, now: Time, is_cancelled: impl Fn(&K) -> bool) {
         self.waiting.retain(|request| !is_cancelled(&request.purpose));
         self.ended.retain(|(purpose, _)| !is_cancelled(purpose));
@@ -181,12 +180,12 @@ impl<K> Transactions<K> {
         self.fill(now);
     }
 
-    /// Whether nothing is in line, under way, or ended and not yet polled.
+    /// Whether nothing is queued, outstanding, or ended and not yet polled.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.sent.is_empty() && self.ended.is_empty()
     }
 
-    /// How many questions are in line, and how many under way.
+    /// How many requests are queued, and how many outstanding.
     pub fn len(&self) -> (usize, usize) {
         (self.waiting.len(), self.sent.len())
     }
@@ -196,12 +195,12 @@ impl<K> Transactions<K> {
         self.outgoing.pop_front()
     }
 
-    /// The next question that has ended, and how.
+    /// The next outcome.
     pub fn poll_event(&mut self) -> Option<(K, Outcome)> {
         self.ended.pop_front()
     }
 
-    /// When the next answer is overdue.
+    /// When the next request times out.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
@@ -215,7 +214,7 @@ impl<K> Transactions<K> {
         self.drops.count(reason);
     }
 
-    /// A datagram has come that says it is an answer.
+    /// A response came.
     pub fn handle_answer(&mut self, now: Time, mad: &Mad) {
         let (header, _) = MadHeader::read(mad).expect("a datagram is longer than its header");
         let id = header.transaction_id as u32;
@@ -238,7 +237,7 @@ impl<K> Transactions<K> {
         }
     }
 
-    /// A segment after the last one: its sender did not hear that we have it.
+    /// A segment of a completed transfer: its last ACK was lost.
     fn handle_finished(&mut self, now: Time, id: u32, header: &MadHeader) {
         self.finished.retain(|finished| finished.until > now);
         let known = self.finished.iter().find(|finished| finished.id == id);
@@ -277,7 +276,7 @@ impl<K> Transactions<K> {
         self.extend(now, id);
     }
 
-    /// More of a table has come, so the rest may take as long again.
+    /// A segment came: the timeout starts again.
     fn extend(&mut self, now: Time, id: u32) {
         let Some(sent) = self.sent.get_mut(&id) else { return };
         self.deadlines.remove(&(sent.deadline, id));
@@ -301,7 +300,7 @@ impl<K> Transactions<K> {
         self.fill(now);
     }
 
-    /// Asks again what is overdue, or gives it up.
+    /// Retries overdue requests, or fails them after their last try.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some((deadline, id)) = self.deadlines.first().copied() {
             if deadline > now {
@@ -344,7 +343,7 @@ impl<K> Transactions<K> {
         self.transmit(request.mad);
         let RetryPolicy { timeout, timeout_max, .. } = request.retry_policy;
         let wait = timeout.saturating_mul(1 << tries.min(16)).min(timeout_max);
-        // Those who began at one moment shall not all come again at one moment.
+        // Jitter, so that requests sent together are not all retried together.
         let deadline = now + wait + self.rng.duration(wait / 8);
         let (tries, reception) = (tries + 1, None);
         self.deadlines.insert((deadline, id));
@@ -352,7 +351,7 @@ impl<K> Transactions<K> {
     }
 }
 
-/// Whether a header with the same TID answers the question.
+/// Whether a header with the same TID is the response to the request.
 fn answers(question: &Mad, header: &MadHeader) -> bool {
     let (asked, _) = MadHeader::read(question).expect("a datagram is longer than its header");
     header.mgmt_class == asked.mgmt_class

@@ -1,12 +1,12 @@
-//! The client of the subnet administrator: paths, groups, services, and notices (IBA 15).
+//! The SA client: SA queries for paths, multicast groups and services, and notices (IBA 15).
 //!
-//! A caller puts a [`SaQuery`] under an id of its own choice and hears of it by that id, once: an
-//! [`SaReply`] or an [`SaError`]. As long as nobody says who the administrator is, questions wait;
-//! after a change of the subnet manager, all that were under way are put to the new one.
+//! The caller sends a [`SaQuery`] under an ID of its choice and gets exactly one result for it: an
+//! [`SaReply`] or an [`SaError`]. Queries wait while the subnet administrator (SA) is unknown;
+//! after a change of the subnet manager, outstanding queries are sent to the new one.
 //!
-//! What the administrator keeps for a port (memberships, subscriptions, services) is gone with a
-//! new subnet manager, or when the port is asked to register again: whoever asked for it asks anew.
-//! Notices that somebody subscribed to come as [`SaEvent::Notice`], acknowledged already.
+//! A new subnet manager, or a client reregister, loses the records of a port (memberships,
+//! subscriptions, services): their users have to request them again. Notices of a subscription come
+//! as [`SaEvent::Notice`], already acknowledged.
 
 mod error;
 mod query;
@@ -35,15 +35,15 @@ const RECENT_MAX: usize = 64;
 /// Limits and times of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaConfig {
-    /// Questions under way at a time.
+    /// Outstanding queries at a time.
     pub queries_in_flight_max: usize,
-    /// Questions that wait, and answers that wait to be polled.
+    /// Queries that wait, and results that wait to be polled.
     pub queries_queued_max: usize,
     /// Notices that wait to be polled.
     pub notices_max: usize,
     /// Bytes of a table.
     pub table_bytes_max: usize,
-    /// How often a question is asked, and for how long.
+    /// Retries and timeouts of a query.
     pub retry_policy: RetryPolicy,
 }
 
@@ -65,14 +65,14 @@ impl Default for SaConfig {
     }
 }
 
-/// A caller's name for its question.
+/// The ID that the caller gives to its query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
 /// What a caller is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SaEvent {
-    /// A question has its answer, or will never have one.
+    /// A query succeeded or failed.
     Answered {
         /// The caller's.
         id: RequestId,
@@ -88,7 +88,7 @@ reasons! {
     pub enum SaDrop {
         /// Of another class, or a version of it that we do not speak.
         NotOurs = "not_ours",
-        /// A question, which no client answers.
+        /// A request, which no client answers.
         Request = "request",
         /// A report or an answer by somebody who is not the administrator.
         Stranger = "stranger",
@@ -145,24 +145,24 @@ impl SaClient {
         self.transactions.handle_peer(now, administrator);
     }
 
-    /// Who the administrator is; none while questions wait for one.
+    /// The address of the SA; `None` while queries wait for one.
     pub fn administrator(&self) -> Option<&MadAddress> {
         self.transactions.peer()
     }
 
-    /// Puts a question. Ids that are used twice are answered twice.
+    /// Sends a query. An ID that is used twice gets two results.
     pub fn ask(&mut self, now: Time, id: RequestId, query: SaQuery) -> Result<(), Full> {
         let purpose = Asked { id, query };
         let retry_policy = self.config.retry_policy;
         self.transactions.ask(now, Request { purpose, mad: query.0.emit(), retry_policy })
     }
 
-    /// Takes a question back: nothing will be heard of it.
+    /// Cancels a query: it gets no result.
     pub fn cancel(&mut self, now: Time, id: RequestId) {
         self.transactions.cancel(now, |asked| asked.id == id);
     }
 
-    /// How many questions wait, and how many are under way.
+    /// How many queries wait, and how many are outstanding.
     pub fn queries(&self) -> (usize, usize) {
         self.transactions.len()
     }
