@@ -22,13 +22,11 @@
 //! | one thread                                   | ns an element |
 //! |----------------------------------------------|---------------|
 //! | spsc `u64`, push and pop, one by one         | 3.8           |
-//! | spsc `u64`, push and pop, 32 at once         | 2.0           |
 //! | mpsc `u64`, push and pop                     | 16.1          |
 //! | pool, cached alloc and free                  | 2.0           |
 //! | pool, 32 cached allocs, then 32 frees        | 3.1           |
 //! | pool, alloc in one cache, free in another    | 6.8           |
 //! | pool, alloc and drop without a cache         | 40            |
-//! | pool, `into_raw` and `claim`                 | 11.7          |
 //! | snapshot, refresh with nothing new           | 0.7           |
 //! | counter, add                                 | 2.6           |
 #![allow(missing_docs, reason = "criterion's macros make public functions")]
@@ -179,13 +177,6 @@ fn rings(criterion: &mut Criterion) {
             (0..BATCH).for_each(|_| assert!(black_box(consumer.pop()).is_some()));
         });
     });
-    let (values, mut out) = ([7u64; BATCH], [0u64; BATCH]);
-    group.bench_function("spsc_u64_batch_x32", |bencher| {
-        bencher.iter(|| {
-            producer.push_slice(black_box(&values));
-            consumer.pop_into(black_box(&mut out))
-        });
-    });
     let (sender, mut receiver) = mpsc::ring::<u64>(ENTRIES).unwrap();
     group.bench_function("mpsc_u64_x32", |bencher| {
         bencher.iter(|| {
@@ -213,7 +204,7 @@ fn pools(criterion: &mut Criterion) {
     let mut held = Vec::with_capacity(8 * BATCH);
     group.bench_function("cache_alloc_x32_free_x32", |bencher| {
         bencher.iter(|| {
-            cache.alloc_batch(&mut held, BATCH);
+            held.extend(std::iter::from_fn(|| cache.alloc()).take(BATCH));
             held.drain(..).for_each(|buf| cache.free(buf));
         });
     });
@@ -221,7 +212,7 @@ fn pools(criterion: &mut Criterion) {
     let mut other = pool.cache(4 * BATCH);
     group.bench_function("alloc_here_free_there_x32", |bencher| {
         bencher.iter(|| {
-            cache.alloc_batch(&mut held, BATCH);
+            held.extend(std::iter::from_fn(|| cache.alloc()).take(BATCH));
             held.drain(..).for_each(|buf| other.free(buf));
         });
     });

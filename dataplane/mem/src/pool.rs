@@ -319,18 +319,6 @@ impl Cache {
         self.indices.pop().map(|index| self.pool.buf(index))
     }
 
-    /// Appends up to `count_max` buffers to `out`; says how many.
-    pub fn alloc_batch(&mut self, out: &mut Vec<Buf>, count_max: usize) -> usize {
-        let mut left = count_max;
-        while left > 0 && (!self.indices.is_empty() || self.refill()) {
-            let kept = self.indices.len().saturating_sub(left);
-            left -= self.indices.len() - kept;
-            let pool = &self.pool;
-            out.extend(self.indices.drain(kept..).map(|index| pool.buf(index)));
-        }
-        count_max - left
-    }
-
     /// Whether a buffer is of this cache's pool.
     #[inline]
     pub fn is_of(&self, buf: &Buf) -> bool {

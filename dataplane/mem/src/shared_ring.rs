@@ -133,9 +133,7 @@ impl SharedRing {
         Self { words: self.words.clone(), slots: self.slots }
     }
 
-    /// Empties the ring. For the survivor, when the peer is known to be dead and before another is
-    /// given the memory.
-    pub fn reset(&self) {
+    fn reset(&self) {
         for index in 0..self.slots {
             let turn = first_turn(index, self.slots);
             self.slot(index as u64)[0].store(turn, Ordering::Relaxed);
@@ -161,7 +159,7 @@ impl SharedRing {
 
     /// The receiving side. It begins with the entries that the last one did not release.
     pub fn receiver(self) -> RingReceiver {
-        RingReceiver { position: self.head().load(Ordering::Acquire), ring: self, refused: 0 }
+        RingReceiver { position: self.head().load(Ordering::Acquire), ring: self }
     }
 
     fn fit(words: Words, slots: u64) -> Result<Self, SharedRingError> {
@@ -283,16 +281,6 @@ impl RingSender {
             bytes -= part;
         }
     }
-
-    /// Whether the peer showed an impossible head. From then on there is no room: reset and reopen.
-    pub fn is_broken(&self) -> bool {
-        self.cursor.is_broken()
-    }
-
-    /// Gives up the side, for a reset or another process.
-    pub fn into_ring(self) -> SharedRing {
-        self.ring
-    }
 }
 
 /// Writes what comes before the bytes; gives the words for them.
@@ -331,7 +319,6 @@ fn put(words: &[AtomicU64], bytes: usize, fill: &mut impl FnMut(&mut [u8])) {
 pub struct RingReceiver {
     ring: SharedRing,
     position: u64,
-    refused: u64,
 }
 
 impl RingReceiver {
@@ -345,9 +332,8 @@ impl RingReceiver {
         let shape = self.ring.shape(self.position);
         let slots = shape.map_or(1, Shape::slots);
         let (ring, position) = (&self.ring, self.position);
-        match shape {
-            Some(shape) => take(&Entry::copied(first, ring, position, shape)),
-            None => self.refused += 1,
+        if let Some(shape) = shape {
+            take(&Entry::copied(first, ring, position, shape));
         }
         self.position = self.position.wrapping_add(slots);
         // Release, with the acquire in `ProducerCursor`: the entry is read.
@@ -360,16 +346,6 @@ impl RingReceiver {
     pub fn has_entry(&self) -> bool {
         // Acquire, with the release in `send`: the entry is there, whole.
         self.ring.slot(self.position)[0].load(Ordering::Acquire) == filled(self.position)
-    }
-
-    /// How many entries had an impossible shape: a peer that lies.
-    pub fn refused(&self) -> u64 {
-        self.refused
-    }
-
-    /// Gives up the side, for a reset or another process.
-    pub fn into_ring(self) -> SharedRing {
-        self.ring
     }
 }
 

@@ -99,36 +99,6 @@ impl<T> Producer<T> {
         if self.cursor.room(1, &self.ring.head) == 0 {
             return Err(value);
         }
-        self.write(value);
-        Ok(())
-    }
-
-    /// Appends values as long as there are any and there is room; says how many. The iterator is
-    /// not asked for a value that has no room.
-    #[inline]
-    pub fn push_from(&mut self, values: impl IntoIterator<Item = T>) -> usize {
-        let mut values = values.into_iter();
-        let mut count = 0;
-        while self.cursor.room(1, &self.ring.head) > 0 {
-            let Some(value) = values.next() else { break };
-            self.write(value);
-            count += 1;
-        }
-        count
-    }
-
-    /// Appends what there is room for from the front of `values`; says how many.
-    #[inline]
-    pub fn push_slice(&mut self, values: &[T]) -> usize
-    where
-        T: Copy,
-    {
-        self.push_from(values.iter().copied())
-    }
-
-    /// Writes one value that is known to have room.
-    #[inline(always)]
-    fn write(&mut self, value: T) {
         let position = self.cursor.position();
         let slot = self.ring.slot(position);
         // SAFETY: this is the only producer, and there is room, so the head is past the slot's last
@@ -136,6 +106,7 @@ impl<T> Producer<T> {
         slot.value.with_mut(|place| unsafe { (*place).write(value) });
         slot.turn.store(filled(position), Ordering::Release);
         self.cursor.advance();
+        Ok(())
     }
 }
 
@@ -168,20 +139,6 @@ impl<T> Consumer<T> {
     #[inline]
     pub fn drain(&mut self, count_max: usize) -> Drain<'_, T> {
         Drain { consumer: self, left: count_max }
-    }
-
-    /// Moves the oldest values to the front of `out`; says how many.
-    #[inline]
-    pub fn pop_into(&mut self, out: &mut [T]) -> usize
-    where
-        T: Copy,
-    {
-        let mut count = 0;
-        for (place, value) in out.iter_mut().zip(self.drain(usize::MAX)) {
-            *place = value;
-            count += 1;
-        }
-        count
     }
 
     #[inline(always)]

@@ -123,7 +123,6 @@ fn receive_one(receiver: &mut RingReceiver) -> Option<u64> {
         assert_eq!((entry.head()[1], read), (!number, bytes(number)), "half an entry");
         found = Some(number);
     });
-    assert_eq!(receiver.refused(), 0);
     found
 }
 
@@ -155,7 +154,7 @@ fn receive(segment: &Segment, waiting: impl Fn()) {
     }
 }
 
-/// Each sender goes on where the one before it died, with or without a reset.
+/// Each sender goes on where the one before it died, in the same ring or in a new one.
 #[test]
 fn receiver_survives_its_senders() {
     let segment = segment();
@@ -179,9 +178,7 @@ fn receiver_survives_its_senders() {
             let rest = std::iter::from_fn(|| receive_one(&mut receiver));
             rest.zip(seen..).for_each(|(number, expected)| assert_eq!(number, expected));
         } else {
-            let ring = receiver.into_ring();
-            ring.reset();
-            receiver = ring.receiver();
+            receiver = SharedRing::create(places(&segment).1, SLOTS).unwrap().receiver();
         }
         assert_eq!(receive_one(&mut receiver), None);
     }
@@ -206,7 +203,6 @@ fn sender_survives_its_receivers() {
         while send_one(&mut sender, sent) {
             sent += 1;
         }
-        assert!(!sender.is_broken());
     }
     let mut successor = open(&segment).receiver();
     let rest: Vec<u64> = std::iter::from_fn(|| receive_one(&mut successor)).collect();

@@ -165,14 +165,10 @@ proptest! {
                 }
                 RingOp::PushBatch(count) => {
                     let (values, fit) = model.push(count);
-                    prop_assert_eq!(producer.push_slice(&values), fit);
+                    let pushed = values.into_iter().map_while(|value| producer.push(value).ok());
+                    prop_assert_eq!(pushed.count(), fit);
                 }
                 RingOp::Pop => prop_assert_eq!(consumer.pop(), model.pop(1).pop()),
-                RingOp::PopBatch(count) if count % 2 == 0 => {
-                    let mut out = vec![0; count];
-                    let popped = consumer.pop_into(&mut out);
-                    prop_assert_eq!(&out[..popped], &model.pop(count)[..]);
-                }
                 RingOp::PopBatch(count) => {
                     // Half of what it is offered, the rest stays.
                     let taken: Vec<u64> = consumer.drain(count).take(count / 2).collect();
@@ -277,7 +273,8 @@ fn rings_refuse_what_they_cannot_be() {
 fn rings_drop_what_is_left_in_them() {
     let value = std::sync::Arc::new(());
     let (mut producer, mut consumer) = spsc::ring(4).unwrap();
-    assert_eq!(producer.push_from(vec![value.clone(); 9]), 4);
+    (0..4).for_each(|_| producer.push(value.clone()).unwrap());
+    assert!(producer.push(value.clone()).is_err());
     drop(consumer.pop());
     // A forgotten iterator has moved one value out; it must not be dropped again.
     let mut forgotten = consumer.drain(3);
@@ -401,13 +398,12 @@ fn a_shared_ring_says_what_is_wrong_with_its_memory() {
     let mut sender = ring.sender();
     assert!(sender.send_bytes(7, &[1], &[2]));
     // Another sender and another receiver find what was sent before them.
-    let mut sender = sender.into_ring().sender();
+    let mut sender = SharedRing::open(words.clone()).unwrap().sender();
     assert!(sender.send_bytes(8, &[], &[]));
     let mut receiver = SharedRing::open(words).unwrap().receiver();
     let mut tags = Vec::new();
     while receiver.receive(|entry| tags.push(entry.tag())) {}
     assert_eq!(tags, [7, 8]);
-    assert_eq!(receiver.refused(), 0);
 }
 
 #[test]
@@ -429,7 +425,7 @@ fn half_an_entry_of_a_dead_sender_is_none() {
     assert!(successor.send_bytes(2, &[], &[7; 8]));
     let mut tags = Vec::new();
     while receiver.receive(|entry| tags.push(entry.tag())) {}
-    assert_eq!((tags, receiver.refused()), (vec![2], 0));
+    assert_eq!(tags, [2]);
     // A third one goes on behind what is whole, however long.
     assert!(successor.send_bytes(3, &[], &[7; 500]));
     assert!(ring.sender().send_bytes(4, &[], &[]));
