@@ -15,7 +15,7 @@
 //!
 //! | bench | TCP | TCP, IPv6 | UDP | must be below |
 //! |---|---|---|---|---|
-//! | `deal` | 106 | 131 | 83 | 140 |
+//! | `steer` | 106 | 131 | 83 | 140 |
 //!
 //! | bench | RC | UD | RC, 1,500 bytes | must be below |
 //! |---|---|---|---|---|
@@ -36,7 +36,7 @@ mod sink;
 
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
-use pollux_dataplane::flow::Deal;
+use pollux_dataplane::flow::FlowSteering;
 use pollux_dataplane::ipoib::*;
 use pollux_dataplane::neighbor::*;
 use pollux_dataplane::packet_memory::PacketMemory;
@@ -223,8 +223,8 @@ const V6: [u8; 20] = [0x60, 0, 0, 0, 0, 24, 6, 64, 0xfd, 0, 0, 0, 0, 0, 0, 0, 0,
 #[bench::tcp(packet(V4, 64))]
 #[bench::udp(packet(V4_UDP, 64))]
 #[bench::tcp_v6(packet(V6, 64))]
-fn deal(packet: Vec<u8>) -> Vec<u8> {
-    black_box(Deal::among(black_box(4)).received(black_box(&packet)));
+fn steer(packet: Vec<u8>) -> Vec<u8> {
+    black_box(FlowSteering::among(black_box(4)).received(black_box(&packet)));
     packet
 }
 
@@ -278,6 +278,7 @@ fn poll_nothing(mut bench: Box<Bench>) -> Box<impl Sized> {
 
 library_benchmark_group!(
     name = packet,
-    benchmarks = [route, deal, send_one, send_32, finish_32, receive_one, receive_32, poll_nothing]
+    benchmarks =
+        [route, steer, send_one, send_32, finish_32, receive_one, receive_32, poll_nothing]
 );
 main!(library_benchmark_groups = packet);

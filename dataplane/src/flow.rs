@@ -1,17 +1,16 @@
-//! Which worker of an interface has a flow, where several share it.
+//! Flow steering: which worker of an interface handles a flow (the part of RSS in hardware NICs).
 //!
-//! | packet | its worker is by |
+//! | packet | the worker is chosen by |
 //! |---|---|
-//! | TCP | both addresses and both ports, whichever is the sender's |
-//! | UDP | our own port, so that a socket is at one worker whoever writes to it |
-//! | an error of ICMP | the packet that it quotes |
-//! | a fragment, and all else | nothing: the lead has it |
+//! | TCP | both addresses and both ports, the same in both directions |
+//! | UDP | the local port, so one worker has a socket for all its peers |
+//! | ICMP error | the packet that it quotes |
+//! | fragment, anything else | nothing: the primary worker |
 //!
-//! Why there is no seed: two nodes that have as many workers deal a connection of TCP to the same
-//! worker each without a word, and so its segments come to whom they are for by the connections
-//! that these two workers have with each other. Whoever chooses ports can give all his flows to one
-//! worker, which costs the others nothing and him what a busy worker costs; tables of flows have
-//! secrets of their own.
+//! Why there is no seed: two nodes with the same number of workers assign a TCP connection to the
+//! same worker number without a message, so its segments use the IB connection between these two
+//! workers and need no hand-off. A peer that chooses its ports can put all its flows on one worker;
+//! that worker is busy, the others are not affected. Flow tables have secret seeds of their own.
 
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::icmpv6::Icmpv6Type;
@@ -20,99 +19,103 @@ use pollux_wire::ip::ipv6::Ipv6Header;
 use pollux_wire::ip::ipv6_ext::UpperLayer;
 use std::net::{IpAddr, SocketAddr};
 
-/// The worker that has what is no flow's.
-pub const LEAD: u8 = 0;
+/// The worker that handles packets of no flow.
+pub const PRIMARY_WORKER: u8 = 0;
 
-/// How flows are dealt to workers.
+/// The assignment of flows to workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Deal {
+pub struct FlowSteering {
     workers: u8,
 }
 
-/// Numbers that look like any (as in the tables of neighbors).
+/// Odd multipliers of the hash, the same as in the neighbor tables.
 const FACTORS: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93];
 
-/// Bytes in front of what an error of ICMP quotes, of either version.
+/// Length of the ICMP header before the quoted packet, in both versions.
 const ICMP_LEN: usize = 8;
 
 /// Types of ICMPv4 that quote a packet (RFC 792): unreachable, quench, redirect, time, parameter.
 const QUOTING_ICMPV4: [u8; 5] = [3, 4, 5, 11, 12];
 
-/// What a packet says of its flow.
-struct Front<'a> {
+/// The headers that identify a packet's flow.
+struct FlowHeaders<'a> {
     protocol: IpProtocol,
     source: IpAddr,
     destination: IpAddr,
     payload: &'a [u8],
 }
 
-/// Whether a packet came to us or went from us: which of its ports is ours.
+/// The direction of a packet: it says which port is the local one.
 #[derive(Clone, Copy)]
 enum Direction {
     In,
     Out,
 }
 
-impl Deal {
-    /// All flows are the only worker's.
-    pub const ALONE: Self = Self { workers: 1 };
+impl FlowSteering {
+    /// A single worker has all flows.
+    pub const SINGLE: Self = Self { workers: 1 };
 
-    /// Among so many workers; at least one.
+    /// Among `workers`; 0 counts as 1.
     pub const fn among(workers: u8) -> Self {
         Self { workers: if workers == 0 { 1 } else { workers } }
     }
 
-    /// How many there are.
+    /// The number of workers.
     pub const fn workers(self) -> u8 {
         self.workers
     }
 
-    /// Whose a connection of TCP is.
+    /// The worker of a TCP connection.
     #[inline]
     pub fn connection(self, one: SocketAddr, other: SocketAddr) -> u8 {
-        self.by_ends(end(one.ip(), one.port()), end(other.ip(), other.port()))
+        self.by_endpoints(endpoint(one.ip(), one.port()), endpoint(other.ip(), other.port()))
     }
 
-    /// Whose the UDP sockets at a port of ours are.
+    /// The worker of the UDP sockets at a local port.
     #[inline]
     pub const fn port(self, port: u16) -> u8 {
-        self.place((port as u64).wrapping_mul(FACTORS[0]))
+        self.worker_of((port as u64).wrapping_mul(FACTORS[0]))
     }
 
-    /// Whose a packet is that came to us.
+    /// The worker of a received packet.
     #[inline]
     pub fn received(self, packet: &[u8]) -> u8 {
         match self.workers {
-            1 => LEAD,
-            _ => self.find(packet, Direction::In).unwrap_or(LEAD),
+            1 => PRIMARY_WORKER,
+            _ => self.find(packet, Direction::In).unwrap_or(PRIMARY_WORKER),
         }
     }
 
     #[inline]
     fn find(self, packet: &[u8], direction: Direction) -> Option<u8> {
-        let front = Front::of(packet)?;
-        match front.protocol {
+        let headers = FlowHeaders::of(packet)?;
+        match headers.protocol {
             IpProtocol::TCP => {
-                let [source, destination] = ports(front.payload)?;
-                Some(self.by_ends(end(front.source, source), end(front.destination, destination)))
+                let [source, destination] = ports(headers.payload)?;
+                Some(self.by_endpoints(
+                    endpoint(headers.source, source),
+                    endpoint(headers.destination, destination),
+                ))
             }
             IpProtocol::UDP => {
-                let [source, destination] = ports(front.payload)?;
+                let [source, destination] = ports(headers.payload)?;
                 Some(self.port(match direction {
                     Direction::In => destination,
                     Direction::Out => source,
                 }))
             }
-            IpProtocol::ICMPV4 | IpProtocol::ICMPV6 => self.find_quoted(&front, direction),
+            IpProtocol::ICMPV4 | IpProtocol::ICMPV6 => self.find_quoted(&headers, direction),
             _ => None,
         }
     }
 
-    /// An error that came is about a packet that went, which quotes no other (RFC 1122 3.2.2).
+    /// The flow of a received ICMP error is that of the sent packet that it quotes. A quoted packet
+    /// is not an error itself (RFC 1122 3.2.2).
     #[cold]
-    fn find_quoted(self, front: &Front<'_>, direction: Direction) -> Option<u8> {
-        let (icmp, quoted) = front.payload.split_at_checked(ICMP_LEN)?;
-        let quotes = match front.protocol {
+    fn find_quoted(self, headers: &FlowHeaders<'_>, direction: Direction) -> Option<u8> {
+        let (icmp, quoted) = headers.payload.split_at_checked(ICMP_LEN)?;
+        let quotes = match headers.protocol {
             IpProtocol::ICMPV4 => QUOTING_ICMPV4.contains(&icmp[0]),
             _ => Icmpv6Type(icmp[0]).is_error(),
         };
@@ -123,22 +126,22 @@ impl Deal {
     }
 
     #[inline]
-    fn by_ends(self, one: u64, other: u64) -> u8 {
+    fn by_endpoints(self, one: u64, other: u64) -> u8 {
         let (low, high) = (one.min(other), one.max(other));
         let product = u128::from(low ^ FACTORS[0]) * u128::from(high ^ FACTORS[1]);
-        self.place(product as u64 ^ (product >> 64) as u64)
+        self.worker_of(product as u64 ^ (product >> 64) as u64)
     }
 
-    /// The upper bits of a hash, which are the best, spread over the workers such that those of a
-    /// node with half as many workers have the flows of two each.
+    /// Reduces a hash to a worker by its upper bits, which are mixed best. The remainder makes each
+    /// worker of a node with half as many workers have the flows of exactly two.
     #[inline]
-    const fn place(self, hash: u64) -> u8 {
+    const fn worker_of(self, hash: u64) -> u8 {
         ((hash >> 48) as u16 % self.workers as u16) as u8
     }
 }
 
-impl<'a> Front<'a> {
-    /// What the first headers say; nothing of a fragment, whose ports may be elsewhere.
+impl<'a> FlowHeaders<'a> {
+    /// Parses the headers; `None` for a fragment, which may lack the ports.
     #[inline]
     fn of(packet: &'a [u8]) -> Option<Self> {
         match packet.first()? >> 4 {
@@ -162,16 +165,16 @@ impl<'a> Front<'a> {
     }
 }
 
-/// The ports with which UDP and TCP begin, the sender's first.
+/// The source and destination ports, which begin both UDP and TCP.
 #[inline]
 fn ports(payload: &[u8]) -> Option<[u16; 2]> {
     let &[a, b, c, d] = payload.first_chunk()?;
     Some([u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])])
 }
 
-/// An end of a connection as one number.
+/// An endpoint of a connection as one number.
 #[inline]
-fn end(ip: IpAddr, port: u16) -> u64 {
+fn endpoint(ip: IpAddr, port: u16) -> u64 {
     match ip {
         IpAddr::V4(ip) => u64::from(ip.to_bits()) << 16 | u64::from(port),
         IpAddr::V6(ip) => {
@@ -198,22 +201,22 @@ mod tests {
     fn packet(protocol: IpProtocol, from: IpAddr, to: IpAddr, payload: &[u8]) -> Vec<u8> {
         let mut packet = vec![0; 40 + payload.len()];
         let len = payload.len();
-        let room = match (from, to) {
+        let buffer = match (from, to) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 packet.truncate(20 + len);
                 let header =
                     Ipv4Header { protocol, source, destination, ttl: 9, ..Default::default() };
-                header.write_packet(&[], len, &mut packet).expect("there is room")
+                header.write_packet(&[], len, &mut packet).expect("it fits")
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
                 let next_header = protocol;
                 let header =
                     Ipv6Header { next_header, source, destination, ..Ipv6Header::default() };
-                header.write_packet(len, &mut packet).expect("there is room")
+                header.write_packet(len, &mut packet).expect("it fits")
             }
             _ => unreachable!("addresses of one family"),
         };
-        room.copy_from_slice(payload);
+        buffer.copy_from_slice(payload);
         packet
     }
 
@@ -225,32 +228,32 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_of_a_connection_are_the_same_workers() {
+    fn both_directions_of_a_connection_have_one_worker() {
         for workers in 1..=8 {
-            let deal = Deal::among(workers);
+            let steering = FlowSteering::among(workers);
             for (one, other) in [(ONE, OTHER), (ONE_V6, OTHER_V6), (ONE, ONE)] {
-                let worker = deal.connection(at(one), at(other));
+                let worker = steering.connection(at(one), at(other));
                 assert!(worker < workers);
-                assert_eq!(deal.connection(at(other), at(one)), worker);
+                assert_eq!(steering.connection(at(other), at(one)), worker);
                 for (from, to) in [(one, other), (other, one)] {
-                    assert_eq!(deal.received(&sent(IpProtocol::TCP, from, to)), worker);
+                    assert_eq!(steering.received(&sent(IpProtocol::TCP, from, to)), worker);
                 }
             }
         }
-        assert_eq!(Deal::among(0), Deal::ALONE);
+        assert_eq!(FlowSteering::among(0), FlowSteering::SINGLE);
     }
 
     #[test]
-    fn it_is_the_same_on_every_node_and_in_every_version() {
-        let deal = Deal::among(8);
+    fn steering_is_the_same_on_every_node_and_in_every_version() {
+        let steering = FlowSteering::among(8);
         let connections = [(ONE, OTHER), (ONE_V6, OTHER_V6)];
-        assert_eq!(connections.map(|(one, other)| deal.connection(at(one), at(other))), [5, 7]);
-        assert_eq!([7, 53, 50_000].map(|port| deal.port(port)), [4, 4, 6]);
+        assert_eq!(connections.map(|(one, other)| steering.connection(at(one), at(other))), [5, 7]);
+        assert_eq!([7, 53, 50_000].map(|port| steering.port(port)), [4, 4, 6]);
     }
 
     #[test]
-    fn a_worker_of_few_has_the_flows_of_whole_workers_of_many() {
-        let (few, many) = (Deal::among(2), Deal::among(4));
+    fn half_as_many_workers_have_the_flows_of_two_each() {
+        let (few, many) = (FlowSteering::among(2), FlowSteering::among(4));
         for port in 1..1000 {
             let one = SocketAddr::new(at(ONE).ip(), port);
             let worker = many.connection(one, at(OTHER));
@@ -260,22 +263,25 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_is_whose_our_port_is() {
-        let deal = Deal::among(8);
+    fn a_datagram_is_steered_by_the_local_port() {
+        let steering = FlowSteering::among(8);
         for port in [7, 53, 5000] {
             let to = format!("10.0.0.1:{port}");
             for from in [OTHER, "10.0.0.3:7"] {
-                assert_eq!(deal.received(&sent(IpProtocol::UDP, from, &to)), deal.port(port));
+                assert_eq!(
+                    steering.received(&sent(IpProtocol::UDP, from, &to)),
+                    steering.port(port)
+                );
             }
-            // A group is no other address here.
+            // A multicast destination changes nothing.
             let group = sent(IpProtocol::UDP, OTHER, &format!("239.1.2.3:{port}"));
-            assert_eq!(deal.received(&group), deal.port(port));
+            assert_eq!(steering.received(&group), steering.port(port));
         }
     }
 
     #[test]
-    fn an_error_is_whose_the_packet_was() {
-        let deal = Deal::among(8);
+    fn an_icmp_error_is_steered_by_the_quoted_packet() {
+        let steering = FlowSteering::among(8);
         for (ours, theirs, icmp, kind) in
             [(ONE, OTHER, IpProtocol::ICMPV4, 3), (ONE_V6, OTHER_V6, IpProtocol::ICMPV6, 2)]
         {
@@ -284,43 +290,43 @@ mod tests {
                 let quoted = [&[kind, 0, 0, 0, 0, 0, 0, 0], &went[..]].concat();
                 let came = packet(icmp, at(theirs).ip(), at(ours).ip(), &quoted);
                 let owner = match protocol {
-                    IpProtocol::TCP => deal.connection(at(ours), at(theirs)),
-                    _ => deal.port(at(ours).port()),
+                    IpProtocol::TCP => steering.connection(at(ours), at(theirs)),
+                    _ => steering.port(at(ours).port()),
                 };
-                assert_eq!(deal.received(&came), owner);
-                // An error about an error is nobody's, nor is what quotes nothing.
+                assert_eq!(steering.received(&came), owner);
+                // An error about an error has no flow, nor has a message that quotes nothing.
                 let again = [&[kind, 0, 0, 0, 0, 0, 0, 0], &came[..]].concat();
                 let again = packet(icmp, at(theirs).ip(), at(ours).ip(), &again);
-                assert_eq!(deal.received(&again), LEAD);
+                assert_eq!(steering.received(&again), PRIMARY_WORKER);
                 let echo = [&[128, 0, 0, 0, 0, 0, 0, 0], &went[..]].concat();
                 let echo = packet(icmp, at(theirs).ip(), at(ours).ip(), &echo);
-                assert_eq!(deal.received(&echo), LEAD);
+                assert_eq!(steering.received(&echo), PRIMARY_WORKER);
             }
         }
     }
 
     #[test]
-    fn fragments_and_rubbish_are_the_leads() {
-        let deal = Deal::among(8);
+    fn fragments_and_malformed_packets_go_to_the_primary_worker() {
+        let steering = FlowSteering::among(8);
         let whole = sent(IpProtocol::UDP, OTHER, ONE);
-        assert_ne!(deal.received(&whole), LEAD);
+        assert_ne!(steering.received(&whole), PRIMARY_WORKER);
         let mut fragment = whole.clone();
         fragment[6] = 0x20;
-        assert_eq!(deal.received(&fragment), LEAD);
+        assert_eq!(steering.received(&fragment), PRIMARY_WORKER);
         for len in 0..24 {
-            assert_eq!(deal.received(&whole[..len]), LEAD);
+            assert_eq!(steering.received(&whole[..len]), PRIMARY_WORKER);
         }
         let mut strange = whole;
         strange[0] = 0x4f;
-        assert_eq!(deal.received(&strange), LEAD);
+        assert_eq!(steering.received(&strange), PRIMARY_WORKER);
         strange[0] = 0x95;
-        assert_eq!(deal.received(&strange), LEAD);
+        assert_eq!(steering.received(&strange), PRIMARY_WORKER);
     }
 
-    /// How many of some flows each worker has, as parts of what were fair.
-    fn shares(workers: u8, owners: impl Iterator<Item = u8>) -> Vec<f64> {
+    /// The flows of each worker, relative to an even share.
+    fn shares(workers: u8, assigned: impl Iterator<Item = u8>) -> Vec<f64> {
         let mut counts = vec![0; usize::from(workers)];
-        owners.for_each(|owner| counts[usize::from(owner)] += 1);
+        assigned.for_each(|worker| counts[usize::from(worker)] += 1);
         let all: u32 = counts.iter().sum();
         let fair = f64::from(all) / f64::from(workers);
         counts.iter().map(|count| f64::from(*count) / fair).collect()
@@ -330,16 +336,16 @@ mod tests {
     fn flows_are_spread() {
         let server = [at("10.0.0.1:80"), at("[fd00::1]:80")];
         for workers in 2..=8 {
-            let deal = Deal::among(workers);
+            let steering = FlowSteering::among(workers);
             let ports = 50_000..54_096_u16;
-            let mut spreads = vec![shares(workers, ports.clone().map(|port| deal.port(port)))];
+            let mut spreads = vec![shares(workers, ports.clone().map(|port| steering.port(port)))];
             for server in server {
                 let mut host = server;
                 host.set_port(40_000);
                 let by_port = ports.clone().map(|port| {
                     let mut client = server;
                     client.set_port(port);
-                    deal.connection(server, client)
+                    steering.connection(server, client)
                 });
                 spreads.push(shares(workers, by_port));
                 let by_host = (1..4096_u16).map(|nth| {
@@ -348,7 +354,7 @@ mod tests {
                         IpAddr::V4(_) => IpAddr::from([10, 0, high, low]),
                         IpAddr::V6(_) => IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, nth]),
                     });
-                    deal.connection(server, host)
+                    steering.connection(server, host)
                 });
                 spreads.push(shares(workers, by_host.collect::<Vec<_>>().into_iter()));
             }

@@ -8,7 +8,7 @@
 //! there is no room is lost, as on a link, and counted.
 
 use crate::stack::FlowShard;
-use pollux_dataplane::flow::Deal;
+use pollux_dataplane::flow::FlowSteering;
 use pollux_mem::byte_ring::{self, Reader, Writer};
 
 /// Bytes that are on their way from one worker to another, at most: some windows of TCP.
@@ -42,7 +42,7 @@ pub(crate) struct HandOff {
 }
 
 /// For each worker its part, in their order; none where one is alone.
-pub(crate) fn among(deal: Deal) -> Vec<HandOff> {
+pub(crate) fn among(deal: FlowSteering) -> Vec<HandOff> {
     let of = |worker| HandOff {
         shard: FlowShard { deal, worker },
         to: Vec::new(),
@@ -52,7 +52,7 @@ pub(crate) fn among(deal: Deal) -> Vec<HandOff> {
         counts: HandOffCounts::default(),
     };
     let mut all: Vec<_> = match deal {
-        Deal::ALONE => Vec::new(),
+        FlowSteering::SINGLE => Vec::new(),
         _ => (0..deal.workers()).map(of).collect(),
     };
     for from in 0..all.len() {
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     fn three() -> Vec<HandOff> {
-        among(Deal::among(3))
+        among(FlowSteering::among(3))
     }
 
     fn taken(one: &mut HandOff) -> Vec<Vec<u8>> {

@@ -16,7 +16,7 @@ use crate::hand_off::{HandOff, HandOffCounts, among};
 use crate::host_port::HostPort;
 use crate::stack::{FlowShard, PacketSink, Stack, StackConfig, UdpError, UdpId};
 use pollux_control::interface::{self as control, Adjacency};
-use pollux_dataplane::flow::Deal;
+use pollux_dataplane::flow::FlowSteering;
 use pollux_node::config::{InterfaceSettings, Mode};
 use pollux_node::interface::echo::{EchoId, Outcome};
 use pollux_node::interface::port_driver::DeviceError;
@@ -383,7 +383,7 @@ impl Host {
         seed: impl Fn() -> u64,
     ) -> Result<(Self, Vec<Self>), DeviceError> {
         let (primary, secondaries) = node::Interface::with_workers(now, place, settings, seed())?;
-        let mut hand_offs = among(Deal::among(settings.workers)).into_iter();
+        let mut hand_offs = among(FlowSteering::among(settings.workers)).into_iter();
         let mut host = |post| {
             let stack = Stack::new(config.clone(), seed());
             let mut host = Self::at(now, post, settings.mode != Mode::Ud, stack);

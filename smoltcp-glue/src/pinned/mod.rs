@@ -99,7 +99,7 @@ use crate::hand_off::HandOffCounts;
 use crate::host::Neighbor;
 use crate::interface::{CallTimeout, named};
 use doorbell::Doorbell;
-use pollux_dataplane::flow::Deal;
+use pollux_dataplane::flow::FlowSteering;
 use pollux_node::config::SIDES_MAX;
 use request::WorkerRequest;
 use std::future::poll_fn;
@@ -190,7 +190,7 @@ pub struct WorkerRow {
 /// What the interface and all its sockets hold. When it goes, the workers do.
 pub(crate) struct Alive {
     doorbells: Arc<[Arc<Doorbell>]>,
-    deal: Deal,
+    deal: FlowSteering,
     /// Whose turn it is to have a socket that could be anybody's.
     turn: AtomicUsize,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -262,7 +262,7 @@ impl Interface {
         let (others, other_inboxes): (Vec<_>, Vec<_>) = others.into_iter().unzip();
         let alive = Arc::new(Alive {
             doorbells: std::iter::once(first).chain(others).collect(),
-            deal: Deal::among(workers),
+            deal: FlowSteering::among(workers),
             turn: AtomicUsize::new(0),
             threads: Mutex::default(),
         });

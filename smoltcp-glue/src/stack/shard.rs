@@ -3,7 +3,7 @@
 
 use super::tcp::TcpId;
 use super::{BindError, Stack, UdpId};
-use pollux_dataplane::flow::{Deal, LEAD};
+use pollux_dataplane::flow::{FlowSteering, PRIMARY_WORKER};
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use std::net::SocketAddr;
@@ -33,14 +33,14 @@ impl Ports {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowShard {
     /// How flows are dealt.
-    pub deal: Deal,
+    pub deal: FlowSteering,
     /// To whom they are dealt that are this stack's.
     pub worker: u8,
 }
 
 impl FlowShard {
     /// All flows, where nobody else has any.
-    pub const ALL: Self = Self { deal: Deal::ALONE, worker: LEAD };
+    pub const ALL: Self = Self { deal: FlowSteering::SINGLE, worker: PRIMARY_WORKER };
 
     /// Whether a socket of UDP at this port is here.
     pub(super) fn has_port(self, port: u16) -> bool {
@@ -112,7 +112,7 @@ mod tests {
         for worker in 0..3 {
             let mut stack = Stack::new(StackConfig::default(), 7);
             stack.set_addresses([own]);
-            let deal = Deal::among(3);
+            let deal = FlowSteering::among(3);
             stack.set_shard(FlowShard { deal, worker });
             let any = SocketAddr::new(own, 0);
             for _ in 0..100 {
@@ -131,7 +131,7 @@ mod tests {
         let own = IpAddr::from([10, 0, 0, 1]);
         let mut stack = Stack::new(StackConfig::default(), 7);
         stack.set_addresses([own]);
-        stack.set_shard(FlowShard { deal: Deal::among(2), worker: 1 });
+        stack.set_shard(FlowShard { deal: FlowSteering::among(2), worker: 1 });
         let any = SocketAddr::new(own, 0);
         let bound = std::iter::from_fn(|| stack.udp_bind(any).ok()).count();
         assert!((7000..9400).contains(&bound), "{bound} of {}", EPHEMERAL_PORTS.len());
