@@ -28,7 +28,7 @@ mod request;
 mod send;
 
 pub use connections::{ConnectionId, ConnectionUse, Peering};
-pub use receive::{Received, Sender};
+pub use receive::{Received, RxSource};
 pub use send::{Outgoing, Refused};
 
 use crate::packet_memory::{PacketMemory, Stock};

@@ -27,12 +27,12 @@ pub struct Received {
     /// What it is. It has at least the least header of that, with the right version.
     pub ether_type: EtherType,
     /// Who sent it.
-    pub from: Sender,
+    pub from: RxSource,
 }
 
 /// Who sent a packet, as far as the way by which it came tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sender {
+pub enum RxSource {
     /// It was a datagram.
     Datagram {
         /// The sending queue pair.
@@ -196,7 +196,7 @@ impl Netdev {
         bytes.and_then(|bytes| buf.set_window(DATA, bytes)).ok_or(PacketDrop::Runt)?;
         let ether_type = decapsulate(buf, !self.is_subnet)?;
         self.traffic.datagrams_received += 1;
-        let from = Sender::Datagram {
+        let from = RxSource::Datagram {
             qpn: source.src_qp,
             lid: source.slid,
             gid: grh.map(|grh| grh.sgid),
@@ -225,7 +225,7 @@ impl Netdev {
         let ether_type = decapsulate(buf, false)?;
         let id = self.connections.received(slot).ok_or(PacketDrop::Stray)?;
         self.traffic.connected_received += 1;
-        Ok(Read { ether_type, from: Sender::Connection(id) })
+        Ok(Read { ether_type, from: RxSource::Connection(id) })
     }
 
     /// A receive of the UD queue pair ended without a datagram: the queue pair is in the error
@@ -290,7 +290,7 @@ impl Netdev {
 /// What is known of a packet beside its bytes.
 struct Read {
     ether_type: EtherType,
-    from: Sender,
+    from: RxSource,
 }
 
 impl Read {

@@ -1,7 +1,7 @@
 //! Three netdevs at a switch.
 
 use crate::pair::*;
-use pollux_dataplane::ipoib::Sender;
+use pollux_dataplane::ipoib::RxSource;
 use pollux_dataplane::neighbor::{Datagram, Route};
 use pollux_dataplane::reason::PacketDrop;
 use pollux_fabric::link::world::Wire;
@@ -86,7 +86,7 @@ fn everybody_hears_a_group_but_the_one_who_speaks() {
                 continue;
             }
             let groups = host.received.iter().map(|received| match received.from {
-                Sender::Datagram { lid, group, .. } if lid == from.lid => group,
+                RxSource::Datagram { lid, group, .. } if lid == from.lid => group,
                 other => panic!("{other:?}"),
             });
             assert!(groups.eq([Some(mgid), None]));

@@ -1,7 +1,7 @@
 //! Packets of all lengths, by all ways.
 
 use crate::pair::*;
-use pollux_dataplane::ipoib::{Config, Sender};
+use pollux_dataplane::ipoib::{Config, RxSource};
 use pollux_dataplane::packet_memory::PACKET_OFFSET;
 use pollux_dataplane::reason::PacketDrop;
 use pollux_verbs::*;
@@ -31,7 +31,7 @@ fn every_length_by_datagram() {
         pair.settle();
         let (qpn, lid) = (pair.hosts[from].netdev.qpn(), Lid(from as u16 + 1));
         let to = &mut pair.hosts[1 - from];
-        let expected = Sender::Datagram { qpn, lid, gid: None, group: None };
+        let expected = RxSource::Datagram { qpn, lid, gid: None, group: None };
         assert!(to.received.iter().all(|received| received.from == expected));
         assert!(to.received.iter().all(|one| one.ether_type == ether_type(one.packet.bytes())));
         assert!(to.received.iter().all(|one| one.packet.headroom() == PACKET_OFFSET));
@@ -49,7 +49,7 @@ fn by_connection(qp_type: QpType, config: Config) {
         pair.hosts[from].send(route, packets.clone());
         pair.settle();
         let to = &mut pair.hosts[1 - from];
-        let expected = Sender::Connection(ids[1 - from]);
+        let expected = RxSource::Connection(ids[1 - from]);
         assert!(to.received.iter().all(|received| received.from == expected));
         assert!(to.received.iter().all(|one| one.packet.headroom() == PACKET_OFFSET));
         assert_eq!(to.bytes(), packets);
@@ -118,7 +118,7 @@ fn groups_go_by_datagram_and_never_back_to_the_sender() {
     // Both netdevs have the same number of a queue pair: the port tells them apart.
     assert_eq!(pair.hosts[0].netdev.qpn(), pair.hosts[1].netdev.qpn());
     let qpn = pair.hosts[0].netdev.qpn();
-    let expected = Sender::Datagram { qpn, lid: Lid(1), gid: Some(gid(1)), group: Some(mgid) };
+    let expected = RxSource::Datagram { qpn, lid: Lid(1), gid: Some(gid(1)), group: Some(mgid) };
     assert!(pair.hosts[1].received.iter().all(|received| received.from == expected));
     assert_eq!(pair.hosts[1].bytes(), [packet(4, 300, 1), packet(6, 1000, 2)]);
 
@@ -129,7 +129,7 @@ fn groups_go_by_datagram_and_never_back_to_the_sender() {
     host.ah = host.device.create_ah(host.pd, &address).unwrap();
     host.send(host.datagram(), [packet(4, 60, 3)]);
     pair.settle();
-    let expected = Sender::Datagram { qpn, lid: Lid(1), gid: Some(gid(1)), group: None };
+    let expected = RxSource::Datagram { qpn, lid: Lid(1), gid: Some(gid(1)), group: None };
     assert_eq!(pair.hosts[1].received[0].from, expected);
     assert_ne!(qpn, Qpn(0));
     for host in &mut pair.hosts {

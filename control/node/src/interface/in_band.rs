@@ -11,7 +11,7 @@
 
 use pollux_control::interface::{DatagramAdjacency, PortView};
 use pollux_control::mad::{Envelope, GlobalAddress, Mad, MadAddress};
-use pollux_dataplane::ipoib::{Received, Sender};
+use pollux_dataplane::ipoib::{Received, RxSource};
 use pollux_verbs::AddressVector;
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::{PKey, QKey};
@@ -107,7 +107,8 @@ impl InBand {
 
     /// The datagram in a packet that came to the UD queue pair, if there is one.
     pub fn receive(&self, received: &Received, local_gid: Gid) -> Option<Envelope> {
-        let Sender::Datagram { qpn, gid: Some(remote_gid), group: None, .. } = received.from else {
+        let RxSource::Datagram { qpn, gid: Some(remote_gid), group: None, .. } = received.from
+        else {
             return None;
         };
         let mad: Mad = *received.packet.bytes().first_chunk::<MAD_LEN>()?;

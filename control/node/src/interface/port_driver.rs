@@ -14,7 +14,7 @@ use pollux_control::interface::{
 use pollux_control::mad::Envelope;
 use pollux_control::peer::PeerConfig;
 use pollux_dataplane::ipoib::{
-    Config, ConnectionId, ConnectionUse, Netdev, NetdevEvent, Outgoing, Received, Refused, Sender,
+    Config, ConnectionId, ConnectionUse, Netdev, NetdevEvent, Outgoing, Received, Refused, RxSource,
 };
 use pollux_dataplane::neighbor::{Peer, Route, RouteTable, Routes};
 use pollux_dataplane::packet_memory::PacketMemory;
@@ -363,14 +363,14 @@ impl PortDriver {
 
     /// Groups come because they were joined.
     fn is_group(&self, received: &Received) -> bool {
-        matches!(received.from, Sender::Datagram { group: Some(_), .. })
+        matches!(received.from, RxSource::Datagram { group: Some(_), .. })
     }
 
     /// How a packet came, in control's words; none if its connection is gone.
     pub(super) fn from(&self, received: &Received) -> Option<From> {
         Some(match received.from {
-            Sender::Datagram { qpn, lid, gid, group } => From::Datagram { qpn, lid, gid, group },
-            Sender::Connection(id) => From::Connection(self.key(id)?),
+            RxSource::Datagram { qpn, lid, gid, group } => From::Datagram { qpn, lid, gid, group },
+            RxSource::Connection(id) => From::Connection(self.key(id)?),
         })
     }
 
@@ -443,7 +443,7 @@ impl PortDriver {
             return;
         }
         for packet in packets {
-            if let Sender::Connection(id) = packet.from
+            if let RxSource::Connection(id) = packet.from
                 && self.awaiting_first_packet.remove(&id)
                 && let Some(key) = self.key(id)
             {
