@@ -1,14 +1,14 @@
-//! What moves IP packets over InfiniBand: no slow protocol, no lock, no allocation on the way.
+//! The dataplane: moves IP packets over InfiniBand with no lock and no allocation per packet.
 //!
-//! Read in this order:
+//! Slow protocols (ARP, ND, CM, SA queries) are in `control`. Read in this order:
 //!
-//! 1. [`packet_memory`]: where packets lie, and how adapters get to know it;
-//! 2. [`neighbor`]: how to send to whom, written by control and read once a packet;
-//! 3. [`ipoib`]: the netdev, which is an interface's queue pairs at one adapter;
-//! 4. [`verdict`]: whose a received packet is;
-//! 5. [`flow`]: which of several workers it is for;
-//! 6. [`reason`]: what is counted when a packet is not moved;
-//! 7. [`engine`]: the loop of a worker that does all that, and rests.
+//! 1. [`packet_memory`]: buffers for packets, registered with adapters;
+//! 2. [`neighbor`]: the adjacency of each next hop, written by control and looked up per packet;
+//! 3. [`ipoib`]: the netdev, which has an interface's queue pairs at one adapter;
+//! 4. [`verdict`]: whether a received packet is local, in transit or punted to control;
+//! 5. [`flow`]: flow steering, which chooses one of several workers;
+//! 6. [`reason`]: counters of dropped and refused packets;
+//! 7. [`engine`]: the poll loop of a worker, and how it idles.
 #![forbid(unsafe_code)]
 
 pub mod engine;

@@ -1,17 +1,17 @@
-//! A netdev's connections: made, changed and ended as control says (RFC 4755 2.2, 3).
+//! A netdev's connections, which control creates, changes and ends (RFC 4755 2.2, 3).
 //!
 //! ```text
-//!   create --> Open -- a request failed, the peer's was bad, ERR --> Failed
-//!               |                                                      |
-//!               +------------- disconnect --> Ending <-----------------+
+//!   create --> Open -- own request failed, peer's was bad, ERR --> Failed
+//!               |                                                    |
+//!               +------------- disconnect --> Ending <---------------+
 //!                                               |
-//!           all that was outstanding is back:   +--> destroyed, and told
-//!           or is given up, since that takes too long:
+//!           all outstanding requests are back,  +--> destroyed, ConnectionEnded
+//!           or are given up after a timeout:
 //! ```
 //!
-//! Why ending takes its time: a receive that the queue pair had taken from the shared queue comes
-//! back as a completion, or by the event that it was the last; a queue pair destroyed before that
-//! would keep the buffer for ever. An adapter that tells neither costs that buffer.
+//! Why ending takes time: a receive that the queue pair took from the SRQ comes back as a
+//! completion, or the adapter reports the last-WQE-reached event. A queue pair destroyed before
+//! that would leak the buffer. An adapter that reports neither costs that buffer.
 
 use super::queue::{Receives, SendQueue};
 use super::request::{GENERATION_BITS, Request, SLOT_BITS};
@@ -23,32 +23,32 @@ use pollux_wire::address::Qpn;
 use pollux_wire::ip::link_address::LinkAddress;
 use std::collections::BTreeMap;
 
-/// Names a connection of a netdev, and none that has its place later.
+/// Identifies a connection of a netdev. The generation tells it from later users of its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId {
     pub(super) slot: u32,
     pub(super) generation: u32,
 }
 
-/// Who is at the ends of a connection.
+/// The two ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peering {
-    /// The interface there.
+    /// The peer's interface.
     pub peer: LinkAddress,
     /// RC or UC.
     pub qp_type: QpType,
-    /// Our queue pair.
+    /// The local queue pair.
     pub qp: Qp,
     /// Its number.
     pub qpn: Qpn,
 }
 
-/// How much a connection was used, for who ends idle ones.
+/// Packet counters of a connection, from which idle connections are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionUse {
-    /// Packets accepted for it.
+    /// Packets posted.
     pub sent: u64,
-    /// Packets received by it.
+    /// Packets received.
     pub received: u64,
 }
 
@@ -66,24 +66,24 @@ pub(super) struct Connection {
     pub(super) counts: ConnectionUse,
     generation: u32,
     state: State,
-    /// Receives of its own, if it does not share.
+    /// Its own receives, if it does not use the SRQ.
     pub(super) own: Option<Receives>,
-    /// It is in the list of those that may want receives.
+    /// It is in `Connections::wanting`.
     is_wanting: bool,
-    /// No receive that it took from the shared queue is still to come.
-    last_receive_told: bool,
-    /// Nobody waits any more for what is still outstanding.
+    /// The last-WQE-reached event came: no receive from the SRQ is outstanding.
+    last_wqe_reached: bool,
+    /// Outstanding requests are no longer waited for.
     is_given_up: bool,
 }
 
 impl Connection {
-    /// Whether an identifier, which has the low bits of a generation, means this connection.
+    /// Whether a request ID, which has the low bits of a generation, is of this connection.
     #[inline]
     pub(super) fn is_of(&self, generation: u32) -> bool {
         self.generation & ((1 << GENERATION_BITS) - 1) == generation
     }
 
-    /// What its sends are named by, but for their numbers.
+    /// The request ID of its sends, with number 0.
     #[inline]
     pub(super) fn request(&self, slot: u32) -> Request {
         Request::Connected { slot, generation: self.generation, number: 0 }
@@ -92,7 +92,7 @@ impl Connection {
     fn is_drained(&self) -> bool {
         let no_receives = match self.own {
             Some(receives) => receives.posted == 0,
-            None => self.last_receive_told,
+            None => self.last_wqe_reached,
         };
         no_receives && self.sends.is_drained()
     }
@@ -100,7 +100,7 @@ impl Connection {
 
 #[derive(Debug)]
 pub(super) struct Connections {
-    /// What they share; `None` if the netdev has no connections.
+    /// The SRQ; `None` if connections are disabled.
     pub(super) srq: Option<Srq>,
     pub(super) shared: Receives,
     slots: Vec<Option<Connection>>,
@@ -108,11 +108,11 @@ pub(super) struct Connections {
     generation: u32,
     by_qpn: BTreeMap<Qpn, u32>,
     by_qp: BTreeMap<Qp, u32>,
-    /// What was found there last: traffic comes in runs.
+    /// The last lookup in `by_qpn`: traffic comes in runs.
     last: (Qpn, u32),
-    /// Places of those that end.
+    /// Slots of ending connections.
     pub(super) ending: Vec<u32>,
-    /// Connections that do not share and may want receives.
+    /// Slots of connections with their own receives that may need more.
     pub(super) wanting: Vec<u32>,
 }
 
@@ -150,7 +150,7 @@ impl Connections {
         self.at(id.slot).filter(|connection| connection.generation == id.generation)
     }
 
-    /// Whether packets can be sent there.
+    /// Whether packets can be sent on the connection.
     #[inline]
     pub(super) fn is_open(&self, id: ConnectionId) -> bool {
         matches!(
@@ -159,7 +159,7 @@ impl Connections {
         )
     }
 
-    /// Whose a queue pair's number is.
+    /// The slot of a QPN.
     #[inline]
     pub(super) fn of_qpn(&mut self, qpn: Qpn) -> Option<u32> {
         if self.last.0 != qpn {
@@ -177,7 +177,7 @@ impl Connections {
         Some(ConnectionId { slot, generation })
     }
 
-    /// Whether the adapter is done with all that they were given to send.
+    /// Whether all signaled sends have completed.
     pub(super) fn have_sent(&self) -> bool {
         self.slots.iter().flatten().all(|one| one.sends.is_drained())
     }
@@ -186,7 +186,7 @@ impl Connections {
         self.by_qpn.is_empty()
     }
 
-    /// A receive of a connection's own has completed.
+    /// Counts a completed receive of a connection's own.
     pub(super) fn own_taken(&mut self, slot: u32) {
         if let Some(receives) = self.at(slot).and_then(|one| one.own.as_mut()) {
             receives.posted = receives.posted.saturating_sub(1);
@@ -194,7 +194,7 @@ impl Connections {
         self.want(slot);
     }
 
-    /// A connection may want receives of its own, if it does not share.
+    /// Lists a connection for replenishing, if it has its own receives.
     pub(super) fn want(&mut self, slot: u32) {
         let connection = self.at(slot).filter(|one| one.own.is_some() && !one.is_wanting);
         if let Some(connection) = connection {
@@ -203,7 +203,7 @@ impl Connections {
         }
     }
 
-    /// The receives of one that was wanting, if its queue pair keeps what it is given.
+    /// Unlists a connection; gives its receives if it is open.
     pub(super) fn no_longer_wanting(&mut self, slot: u32) -> Option<(Qp, &mut Receives)> {
         let connection = self.at(slot)?;
         connection.is_wanting = false;
@@ -212,7 +212,7 @@ impl Connections {
         Some((connection.peering.qp, receives))
     }
 
-    /// A packet has come by a connection; gives its name.
+    /// Counts a packet received on a connection; gives the connection's ID.
     #[inline]
     pub(super) fn received(&mut self, slot: u32) -> Option<ConnectionId> {
         let connection = self.at(slot)?;
@@ -226,7 +226,7 @@ impl Connections {
         self.by_qpn.insert(connection.peering.qpn, slot);
         self.by_qp.insert(connection.peering.qp, slot);
         match self.slots.get_mut(slot as usize) {
-            Some(place) => *place = Some(connection),
+            Some(entry) => *entry = Some(connection),
             None => self.slots.push(Some(connection)),
         }
         ConnectionId { slot, generation }
@@ -241,7 +241,7 @@ impl Connections {
         Some(connection)
     }
 
-    /// Ends all of them at once.
+    /// Destroys all connections and the SRQ.
     pub(super) fn destroy<D: Device + ?Sized>(
         &mut self,
         device: &mut D,
@@ -257,8 +257,8 @@ impl Connections {
 }
 
 impl Netdev {
-    /// A queue pair for a connection to this interface, in RESET. Its number is in
-    /// [`Netdev::peering`], for the REQ or the REP.
+    /// Creates a queue pair for a connection to `peer`, in RESET. [`Netdev::peering`] has its QPN,
+    /// for the REQ or the REP.
     pub fn connect<D: Device + ?Sized>(
         &mut self,
         device: &mut D,
@@ -273,7 +273,10 @@ impl Netdev {
             return Err(VerbsError::Limit { verb, limit: "connections_max", max });
         }
         let Some(srq) = connections.srq else {
-            return Err(VerbsError::Unsupported { verb, capability: "receives for connections" });
+            return Err(VerbsError::Unsupported {
+                verb,
+                capability: "connections (connected_receives is 0)",
+            });
         };
         let shares = qp_type == QpType::Rc || self.config.uc_shares;
         let qp = device.create_qp(&QpInit {
@@ -282,7 +285,7 @@ impl Netdev {
             send_cq: self.cq,
             recv_cq: self.cq,
             srq: shares.then_some(srq),
-            send_requests_max: SendQueue::places(self.config.connected_sends),
+            send_requests_max: SendQueue::capacity(self.config.connected_sends),
             recv_requests_max: if shares { 0 } else { self.config.own_receives },
             send_sges_max: 1,
             recv_sges_max: 1,
@@ -298,15 +301,15 @@ impl Netdev {
             peering: Peering { peer, qp_type, qp, qpn: device.qpn(qp)? },
             is_wanting: false,
             own: (!shares).then_some(Receives::new(self.config.own_receives)),
-            last_receive_told: false,
+            last_wqe_reached: false,
             is_given_up: false,
         };
         Ok(connections.insert(connection))
     }
 
-    /// Changes a connection's queue pair as control says. From INIT on there are receives for it,
-    /// so that it can be ready to receive before its number is told. One that control takes to ERR
-    /// is as one that failed, without the event; its number stays its own until it ends.
+    /// Modifies a connection's queue pair. From INIT on it has receives, so it can be in RTR before
+    /// the peer learns its QPN. A change to ERR makes the connection fail without an event; it
+    /// keeps its QPN until it ends.
     pub fn modify_connection<D: Device + ?Sized>(
         &mut self,
         device: &mut D,
@@ -324,9 +327,9 @@ impl Netdev {
         Ok(())
     }
 
-    /// Begins to end a connection. Packets that are not sent yet are lost and counted;
-    /// [`NetdevEvent::ConnectionEnded`] tells when all buffers are back. Says whether there is
-    /// such a connection, not yet ending.
+    /// Begins to end a connection. Outstanding packets are lost and counted.
+    /// [`NetdevEvent::ConnectionEnded`] follows when all buffers are back. Returns `false` if there
+    /// is no such connection or it is ending already.
     pub fn disconnect<D: Device + ?Sized>(&mut self, device: &mut D, id: ConnectionId) -> bool {
         let connections = &mut self.connections;
         let Some(connection) = connections.get(id) else { return false };
@@ -338,16 +341,16 @@ impl Netdev {
         let qp = connection.peering.qp;
         let was = device.query_qp(qp).map(|(state, _)| state);
         let is_in_error = device.modify_qp(qp, &error).is_ok();
-        // Before RTR it has taken no receive, and perhaps no event will say so.
+        // Before RTR it has taken no receive, and there may be no last-WQE-reached event.
         let took_none = matches!(was, Ok(QpState::Reset | QpState::Init)) || !is_in_error;
-        connection.last_receive_told |= took_none;
+        connection.last_wqe_reached |= took_none;
         connections.ending.push(id.slot);
         true
     }
 
-    /// Ends a connection that is to end, though not all of its buffers are back: the adapter had
-    /// its time. A receive that it does not give back stays lost. Says whether that was not done
-    /// before.
+    /// Destroys an ending connection though not all of its buffers are back, after a timeout. A
+    /// receive that the adapter does not return is leaked. Returns `false` if the connection is not
+    /// ending or was given up before.
     pub fn give_up(&mut self, id: ConnectionId) -> bool {
         let connection = self.connections.get(id);
         let late = connection.filter(|one| one.state == State::Ending && !one.is_given_up);
@@ -357,23 +360,23 @@ impl Netdev {
         })
     }
 
-    /// The queue of receives that connections share, if there are to be any.
+    /// The SRQ, if connections are enabled.
     pub fn srq(&self) -> Option<Srq> {
         self.connections.srq
     }
 
-    /// The connection with a queue pair, if there is one.
+    /// The connection of a queue pair.
     pub fn connection_of(&self, qp: Qp) -> Option<ConnectionId> {
         self.connections.id(self.connections.of_qp(qp)?)
     }
 
-    /// Who is at the ends of a connection.
+    /// The two ends of a connection.
     pub fn peering(&self, id: ConnectionId) -> Option<Peering> {
         let connection = self.connections.slots.get(id.slot as usize)?.as_ref()?;
         (connection.generation == id.generation).then_some(connection.peering)
     }
 
-    /// How much a connection was used.
+    /// Packet counters of a connection.
     pub fn connection_use(&self, id: ConnectionId) -> Option<ConnectionUse> {
         let connection = self.connections.slots.get(id.slot as usize)?.as_ref()?;
         (connection.generation == id.generation).then_some(connection.counts)
@@ -393,7 +396,7 @@ impl Netdev {
         if matches!(event, AsyncEvent::LastWqeReached(_))
             && let Some(connection) = self.connections.at(slot)
         {
-            connection.last_receive_told = true;
+            connection.last_wqe_reached = true;
         }
         // All of these come of a queue pair in the error state.
         self.fail(slot, None);

@@ -1,25 +1,25 @@
-//! IP over InfiniBand at one adapter: encapsulation, and the queue pairs that packets go by
+//! The IPoIB network device (netdev): encapsulation, and the queue pairs that carry packets
 //! (RFC 4391 6, RFC 4755 2.2 and 4).
 //!
-//! A [`Netdev`] has one UD queue pair, which every interface has, and any number of connected
-//! ones. Control makes and ends connections, with attributes of its own; the netdev moves packets
-//! and says what became of connections. It has no clock and keeps no packet: what cannot be sent
-//! now is given back with the reason.
+//! A [`Netdev`] has one UD queue pair and any number of connected ones. Control creates and ends
+//! connections and sets their attributes; the netdev moves packets and reports connection events.
+//! It has no clock and queues no packet: a packet that cannot be sent now is returned with the
+//! reason.
 //!
 //! ```text
-//!   send      packets, each with its route --> 4 bytes in front, same buffer --> UD, RC or UC
-//!   poll      completions --> packets, 4 bytes (and the GRH) stripped --> their type and sender
-//!             buffers of finished sends go back to the stock, and from there to the receives
+//!   send      packets with their routes --> prepend 4 bytes in the same buffer --> UD, RC or UC
+//!   poll      completions --> strip 4 bytes (and the GRH) --> packets with type and source
+//!             buffers of completed sends return to the stock and are posted as receives again
 //! ```
 //!
-//! Why one completion queue: an empty poll costs as much as a message, and one queue has one. It
-//! has room for all that can be outstanding at once, so it cannot overrun.
+//! Why one completion queue: an empty poll costs as much as a message, so one queue halves the cost
+//! of polling. It holds all completions that can be outstanding at once, so it cannot overrun.
 //!
-//! Memory: `datagram_receives` buffers of the first memory, and `connected_receives` of the second
-//! whatever the number of connections, since these share a queue (RFC 4755 leaves that open; with
-//! 65,524 bytes a receive, 256 receives are 16.8 MB). Where UC cannot share, each such connection
-//! has `own_receives` more. Of each memory the netdev keeps up to 64 free ones at hand. A
-//! connection itself keeps a ring of its sends, 16 bytes each: 1 KiB for 64.
+//! Memory: `datagram_receives` buffers of the first memory and `connected_receives` of the second,
+//! independent of the number of connections, because connections share an SRQ (RFC 4755 leaves that
+//! open; with 65,524 bytes a receive, 256 receives are 16.8 MB). Where UC cannot use the SRQ, each
+//! UC connection has `own_receives` more. The netdev caches up to 64 free buffers of each memory. A
+//! connection has a ring of its outstanding sends, 16 bytes each: 1 KiB for 64.
 
 mod connections;
 mod queue;
@@ -45,32 +45,32 @@ use request::Request;
 use send::free;
 use std::collections::VecDeque;
 
-/// Completions that one [`Netdev::poll`] takes, and so packets that it gives, at the most.
+/// The most completions that one [`Netdev::poll`] takes, and so the most packets it returns.
 pub const POLL_MAX: usize = 64;
 
-/// How a netdev is to be.
+/// Configuration of a netdev.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The adapter's port.
     pub port: u8,
-    /// Receives kept at the UD queue pair.
+    /// Receives to keep posted at the UD queue pair.
     pub datagram_receives: u32,
-    /// Sends that may be outstanding there.
+    /// Outstanding sends of the UD queue pair, at most.
     pub datagram_sends: u32,
-    /// Receives kept for all connections together; 0: there are no connections.
+    /// Receives to keep posted at the SRQ of all connections; 0 disables connections.
     pub connected_receives: u32,
-    /// Receives kept for each UC connection where these cannot share.
+    /// Receives to keep posted for each UC connection that cannot use the SRQ.
     pub own_receives: u32,
-    /// Sends that may be outstanding at a connection.
+    /// Outstanding sends of each connection, at most.
     pub connected_sends: u32,
-    /// Connections at once; fewer where the adapter's completion queues are short.
+    /// Connections at once; the adapter's completion queue size may lower it.
     pub connections_max: u32,
     /// The longest message that a connection receives, with its header (RFC 4755 5.1).
     pub receive_mtu: u32,
-    /// Packets that are copied into their request, if they and their header are that short; the
-    /// adapter's limit if that is less.
+    /// Packets up to this length, encapsulation header included, are sent inline. The adapter's
+    /// limit may lower it.
     pub inline_bytes_max: u32,
-    /// UC connections share the receives of all, where the adapter can do that.
+    /// Whether UC connections use the SRQ, if the adapter supports that.
     pub uc_shares: bool,
 }
 
@@ -91,47 +91,47 @@ impl Default for Config {
     }
 }
 
-/// The longest message that anybody receives: 65,520 bytes of IP, and the header.
+/// The longest message of a connection: 65,520 bytes of IP and the encapsulation header.
 pub const RECEIVE_MTU_MAX: u32 = 65_524;
 
-/// The longest datagram that any port carries.
+/// The longest datagram at the largest IB MTU.
 const DATAGRAM_BYTES_MAX: usize = 4096;
 
-/// What a netdev is on its link, as control has found out.
+/// The link attributes of a netdev, set by control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Which entry of the port's P_Key table is the link's.
+    /// Index of the link's P_Key in the port's P_Key table.
     pub pkey_index: u16,
-    /// The key of the broadcast group, which all datagrams show (RFC 4391 4.1).
+    /// Q_Key of the broadcast group, used in all datagrams (RFC 4391 4.1).
     pub qkey: QKey,
-    /// The port's address.
+    /// Base LID of the port.
     pub lid: Lid,
-    /// How many low bits of that may vary.
+    /// LMC of the port: the number of low LID bits that select a path.
     pub lmc: u8,
-    /// The port's name.
+    /// GID of the port.
     pub gid: Gid,
 }
 
-/// What became of something, for control.
+/// An event of a netdev, for control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetdevEvent {
-    /// A connection failed. Packets for it go by datagram, or come back, until there is another
-    /// one; [`Netdev::disconnect`] ends it.
+    /// A connection failed. Its packets are sent as datagrams or refused until control makes
+    /// another connection; [`Netdev::disconnect`] ends the failed one.
     ConnectionFailed {
         /// Which.
         connection: ConnectionId,
         /// Whose.
         peering: Peering,
-        /// How the first request ended that did so badly; `None` if the peer's requests were bad.
+        /// Status of the first failed request; `None` if the peer's request was invalid.
         status: Option<CompletionStatus>,
     },
-    /// The UD queue pair failed, and is stopping: to be started again once
+    /// The UD queue pair failed and is stopping. Start the netdev again once
     /// [`Netdev::is_stopped`].
     DatagramsFailed {
-        /// How the first request ended that did so badly.
+        /// Status of the first failed request.
         status: CompletionStatus,
     },
-    /// A connection that was to end has ended: all its buffers are back.
+    /// A disconnected connection is destroyed and all its buffers are back.
     ConnectionEnded {
         /// Which.
         connection: ConnectionId,
@@ -140,18 +140,18 @@ pub enum NetdevEvent {
     },
 }
 
-/// What a netdev moved.
+/// Packet counters of a netdev.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Packets accepted as datagrams.
+    /// Packets posted as datagrams.
     pub datagrams_sent: u64,
-    /// Packets accepted for connections.
+    /// Packets posted on connections.
     pub connected_sent: u64,
     /// Packets received as datagrams.
     pub datagrams_received: u64,
-    /// Packets received by connections.
+    /// Packets received on connections.
     pub connected_received: u64,
-    /// Times that receives were wanted and there was no buffer.
+    /// Times that no buffer was free for a receive.
     pub starved: u64,
 }
 
@@ -162,9 +162,9 @@ enum State {
     Stopped,
     /// In RTS.
     Started,
-    /// A datagram could not be sent: in SQE until all that was outstanding is back.
+    /// In SQE after a failed send, until all outstanding sends are back.
     Stalled,
-    /// In ERR until all that was outstanding is back.
+    /// In ERR until all outstanding requests are back.
     Stopping,
 }
 
@@ -189,11 +189,11 @@ pub struct Netdev {
     datagrams: Datagrams,
     connections: Connections,
     link: Link,
-    /// Other UD queue pairs of ours at this port.
+    /// UD queue pairs of the interface's other workers at this port.
     siblings: Vec<Qpn>,
-    /// Ports are addressed by LIDs and not by GIDs alone.
+    /// The link is an InfiniBand subnet, with LIDs (not RoCE).
     is_subnet: bool,
-    /// The longest datagram, its header counted.
+    /// The longest datagram, encapsulation header included.
     datagram_bytes: usize,
     traffic: Traffic,
     drops: PacketDrops,
@@ -203,9 +203,9 @@ pub struct Netdev {
 }
 
 impl Netdev {
-    /// A netdev at this device, stopped. Address handles for it are to be of the same protection
-    /// domain. Datagrams are received into `small`, messages of connections into `large`; packets
-    /// of either can be sent. Both memories may be known to other netdevs as well.
+    /// Creates a stopped netdev. Its address handles must be of protection domain `pd`. Datagrams
+    /// are received into `small`, messages of connections into `large`; packets of either can be
+    /// sent. Several netdevs may share both memories.
     pub fn new<D: Device + ?Sized>(
         device: &mut D,
         pd: Pd,
@@ -216,18 +216,18 @@ impl Netdev {
         let attributes = device.attributes();
         let mtu = device.port(config.port)?.mtu_max;
         let datagram_bytes = mtu.bytes().unwrap_or(DATAGRAM_BYTES_MAX);
-        check_room("small", small, datagram_bytes as u32)?;
+        check_capacity("small", small, datagram_bytes as u32)?;
         if config.receive_mtu > RECEIVE_MTU_MAX {
             let (limit, max) = ("receive_mtu", RECEIVE_MTU_MAX.into());
             return Err(VerbsError::Limit { verb: "netdev", limit, max });
         }
         if config.connected_receives > 0 {
-            check_room("large", large, config.receive_mtu)?;
+            check_capacity("large", large, config.receive_mtu)?;
         }
         let inline_bytes_max = config.inline_bytes_max.min(attributes.limits.inline_bytes_max);
         let uc_shares = config.uc_shares && attributes.can.uc_srq;
         let config = Config { inline_bytes_max, uc_shares, ..config };
-        let config = within(config, attributes.limits.completions_max);
+        let config = limit_connections(config, attributes.limits.completions_max);
         let cq = device.create_cq(completions_max(&config))?;
         let small = Stock::new(device, pd, small)?;
         let large = Stock::new(device, pd, large)?;
@@ -237,7 +237,7 @@ impl Netdev {
             send_cq: cq,
             recv_cq: cq,
             srq: None,
-            send_requests_max: SendQueue::places(config.datagram_sends),
+            send_requests_max: SendQueue::capacity(config.datagram_sends),
             recv_requests_max: config.datagram_receives,
             send_sges_max: 1,
             recv_sges_max: 1,
@@ -272,60 +272,59 @@ impl Netdev {
         })
     }
 
-    /// The UD queue pair's number, which is part of the interface's link address. It stays for
-    /// life.
+    /// The UD queue pair's number, which is part of the interface's link address and never
+    /// changes.
     pub fn qpn(&self) -> Qpn {
         self.datagrams.qpn
     }
 
-    /// The UD queue pair, to be attached to groups.
+    /// The UD queue pair, for attaching to multicast groups.
     pub fn datagram_qp(&self) -> Qp {
         self.datagrams.qp
     }
 
-    /// Another UD queue pair at this port sends for us as well: what it sends to groups is our own.
+    /// Registers the UD queue pair of another worker of this interface: its multicast packets are
+    /// dropped as echoes.
     pub fn add_sibling(&mut self, qpn: Qpn) {
         self.siblings.push(qpn);
     }
 
-    /// The completion queue, to be armed by who wants to sleep.
+    /// The completion queue, to be armed before a sleep.
     pub fn cq(&self) -> Cq {
         self.cq
     }
 
-    /// The longest message that connections here receive, to be told to peers.
+    /// The longest message that connections receive, for the REQ or REP private data.
     pub fn receive_mtu(&self) -> u32 {
         self.config.receive_mtu
     }
 
-    /// What was moved.
+    /// Packet counters.
     pub fn traffic(&self) -> Traffic {
         self.traffic
     }
 
-    /// Buffers that packets are in: of its memories, those that are neither free nor posted as
-    /// receives. For tests that ask whether all come back.
+    /// Buffers that hold packets: neither free nor posted as receives. For tests of leaks.
     pub fn buffers_in_use(&self) -> usize {
         self.small.in_use() + self.large.in_use()
     }
 
-    /// What was dropped, by reason.
+    /// Dropped packets, by reason.
     pub fn drops(&self) -> &PacketDrops {
         &self.drops
     }
 
-    /// What was not taken, by reason.
+    /// Refused packets, by reason.
     pub fn refusals(&self) -> &Refusals {
         &self.refusals
     }
 
-    /// What has become of connections and of the UD queue pair: at most two events for each
-    /// connection, and one for each start.
+    /// The next event: at most two for each connection, and one for each start.
     pub fn poll_event(&mut self) -> Option<NetdevEvent> {
         self.events.pop_front()
     }
 
-    /// Lets datagrams come and go. For a netdev that is stopped; if it fails, the netdev stops
+    /// Starts a stopped netdev: brings the UD queue pair to RTS. On failure the netdev stops
     /// again.
     pub fn start<D: Device + ?Sized>(
         &mut self,
@@ -333,7 +332,7 @@ impl Netdev {
         link: Link,
     ) -> Result<(), VerbsError> {
         if self.datagrams.state != State::Stopped {
-            return Err(VerbsError::Busy { verb: "start", by: "datagrams that come and go" });
+            return Err(VerbsError::Busy { verb: "start", by: "a netdev that is not stopped" });
         }
         let started = self.bring_up(device, &link);
         (self.link, self.datagrams.state) = (link, State::Started);
@@ -364,8 +363,9 @@ impl Netdev {
         device.modify_qp(qp, &QpAttributes { sq_psn: Some(Psn::new(0)), ..to(QpState::Rts) })
     }
 
-    /// Ends that; connections stay. [`Netdev::poll`] goes on until [`Netdev::is_stopped`]: all
-    /// buffers of the UD queue pair are back then, and the netdev can start again.
+    /// Stops the UD queue pair; connections stay. Call [`Netdev::poll`] until
+    /// [`Netdev::is_stopped`]: then all buffers of the UD queue pair are back, and the netdev can
+    /// start again.
     pub fn stop<D: Device + ?Sized>(&mut self, device: &mut D) -> Result<(), VerbsError> {
         if self.datagrams.state == State::Stopped {
             return Ok(());
@@ -376,23 +376,22 @@ impl Netdev {
         Ok(())
     }
 
-    /// Whether no datagram comes or goes any more.
+    /// Whether the UD queue pair is in RESET.
     pub fn is_stopped(&self) -> bool {
         self.datagrams.state == State::Stopped
     }
 
-    /// Whether the adapter is done with all that it was given to send, as far as it says so.
+    /// Whether all signaled sends have completed.
     pub fn has_sent(&self) -> bool {
         self.datagrams.sends.is_drained() && self.connections.have_sent()
     }
 
-    /// Whether datagrams come and go, or are to do neither; if not, what is outstanding is to come
-    /// back first.
+    /// Whether the UD queue pair is started or stopped, and not waiting for outstanding requests.
     pub fn is_settled(&self) -> bool {
         matches!(self.datagrams.state, State::Started | State::Stopped)
     }
 
-    /// Another LID or Q_Key, as the subnet manager or the broadcast group says now.
+    /// Sets a new LID or Q_Key, from the subnet manager or the broadcast group.
     pub fn set_link<D: Device + ?Sized>(
         &mut self,
         device: &mut D,
@@ -406,8 +405,8 @@ impl Netdev {
         Ok(())
     }
 
-    /// Ends all that the netdev has at the device, once it is attached to no group. Buffers come
-    /// back; packets that were under way may be lost. After that it is good for nothing.
+    /// Destroys the netdev's objects at the device. It must be detached from all groups first.
+    /// Buffers come back; outstanding packets may be lost. The netdev cannot be used afterwards.
     pub fn close<D: Device + ?Sized>(&mut self, device: &mut D) -> Result<(), VerbsError> {
         device.destroy_qp(self.datagrams.qp)?;
         let Self { connections, small, large, .. } = self;
@@ -422,9 +421,9 @@ impl Netdev {
         Ok(())
     }
 
-    /// Goes from a state in which buffers come back to the next, once they are.
+    /// Leaves SQE or ERR once the outstanding requests are back.
     #[cold]
-    fn settle<D: Device + ?Sized>(&mut self, device: &mut D) {
+    fn finish_transition<D: Device + ?Sized>(&mut self, device: &mut D) {
         let Self { datagrams, small, large, events, .. } = self;
         let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
         let qp = datagrams.qp;
@@ -436,8 +435,7 @@ impl Netdev {
                 datagrams.state = State::Started;
                 return;
             }
-            // Worse than a datagram that could not be sent: receives come back as well, if not by
-            // themselves then by this.
+            // The queue pair did not leave SQE. ERR flushes the receives as well.
             drop(device.modify_qp(qp, &to(QpState::Err)));
             datagrams.state = State::Stopping;
             events.push_back(NetdevEvent::DatagramsFailed { status: CompletionStatus::General });
@@ -456,29 +454,29 @@ impl Default for Link {
     }
 }
 
-/// What may be outstanding at once: of each connection, and of all else.
+/// Outstanding requests, at most: of each connection, and of all other queues together.
 fn outstanding(config: &Config) -> (u32, u32) {
     let own = if config.uc_shares { 0 } else { config.own_receives };
-    let connection = SendQueue::places(config.connected_sends) + own;
-    let datagrams = config.datagram_receives + SendQueue::places(config.datagram_sends);
+    let connection = SendQueue::capacity(config.connected_sends) + own;
+    let datagrams = config.datagram_receives + SendQueue::capacity(config.datagram_sends);
     (connection, datagrams.saturating_add(config.connected_receives))
 }
 
-/// All that may be outstanding at once.
+/// Outstanding requests of all queues together, at most.
 fn completions_max(config: &Config) -> u32 {
     let (connection, rest) = outstanding(config);
     rest.saturating_add(config.connections_max.saturating_mul(connection))
 }
 
-/// The same with as few connections as a completion queue of so many entries has room for.
-fn within(config: Config, completions_max: u32) -> Config {
+/// Limits the connections to those whose completions fit in a queue of `completions_max`.
+fn limit_connections(config: Config, completions_max: u32) -> Config {
     let (connection, rest) = outstanding(&config);
-    let room = completions_max.saturating_sub(rest) / connection.max(1);
-    Config { connections_max: config.connections_max.min(room), ..config }
+    let free = completions_max.saturating_sub(rest) / connection.max(1);
+    Config { connections_max: config.connections_max.min(free), ..config }
 }
 
-/// Whether messages of so many bytes fit into the buffers of a memory.
-fn check_room(
+/// Checks that messages of `message_bytes` fit in the buffers of a memory.
+fn check_capacity(
     argument: &'static str,
     packets: &PacketMemory,
     message_bytes: u32,
@@ -487,13 +485,13 @@ fn check_room(
     if needed <= has {
         return Ok(());
     }
-    let reason = format!("its buffers have room for packets of {has} bytes; {needed} are needed");
+    let reason = format!("its buffers hold packets of {has} bytes, but {needed} are needed");
     Err(VerbsError::Invalid { verb: "netdev", argument, reason })
 }
 
 /// The encapsulation header's length.
 const HEADER: usize = IpoibHeader::LEN;
-/// The GRH's.
+/// The GRH's length.
 const GRH: usize = Grh::LEN;
 
 #[cfg(test)]
@@ -501,12 +499,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_as_many_connections_as_completions_fit() {
+    fn connections_are_limited_by_the_completion_queue() {
         let config = Config { uc_shares: false, ..Config::default() };
-        let connections_max = |entries| within(config, entries).connections_max;
+        let connections_max = |entries| limit_connections(config, entries).connections_max;
         assert_eq!(connections_max(u32::MAX), config.connections_max);
         for entries in [0, 1_000, 32_767] {
-            let fitting = within(config, entries);
+            let fitting = limit_connections(config, entries);
             assert!(fitting.connections_max == 0 || completions_max(&fitting) <= entries);
             let more = Config { connections_max: fitting.connections_max + 1, ..fitting };
             assert!(completions_max(&more) > entries);

@@ -1,46 +1,52 @@
-//! What is outstanding in a send queue, and how many receives in another.
+//! Outstanding requests: the sends of a queue pair with their buffers, and the count of receives.
 //!
-//! A buffer is the adapter's from the post to the completion. Most posts ask for no completion:
-//! those that leave a buffer outstanding ask at the end of their batch, so that no buffer waits for
-//! traffic that may never come; inline ones, which leave nothing behind but their place in the
-//! queue, once in [`SILENT_MAX`].
+//! The adapter owns a buffer from the post to the completion. Most posts are unsignaled. The last
+//! send of a batch that posts a buffer is signaled, so that no buffer waits for later traffic.
+//! Inline sends leave no buffer outstanding, only a slot: one in [`UNSIGNALED_MAX`] is signaled.
 
 use pollux_mem::Buf;
 use pollux_verbs::SendFlags;
 
-/// Sends in a row without a completion.
-pub(super) const SILENT_MAX: u32 = 32;
+/// Consecutive sends with at most one signaled.
+pub(super) const UNSIGNALED_MAX: u32 = 32;
 
 /// The sends outstanding at a queue pair, oldest first.
 #[derive(Debug)]
 pub(super) struct SendQueue {
-    /// A ring of a power of two; inline sends leave their place empty.
+    /// A ring of a power of two; the slots of inline sends are empty.
     held: Box<[Option<Buf>]>,
     head: u32,
     tail: u32,
-    /// Behind the last one that asked for a completion.
-    asked: u32,
-    silent: u32,
-    /// A buffer was posted since.
-    owes: bool,
+    /// One past the last signaled send.
+    signaled_end: u32,
+    unsignaled: u32,
+    /// A buffer was posted since the last signaled send.
+    holds_unsignaled_buffer: bool,
 }
 
 impl SendQueue {
-    /// A queue for so many sends, rounded up: at least two completions are asked for in a round.
+    /// A queue of [`capacity`](Self::capacity) slots, so at least two sends a round are signaled.
     pub(super) fn new(requests_max: u32) -> Self {
-        let places = Self::places(requests_max);
-        let held = (0..places).map(|_| None).collect();
-        Self { held, head: 0, tail: 0, asked: 0, silent: 0, owes: false }
+        let slots = Self::capacity(requests_max);
+        let held = (0..slots).map(|_| None).collect();
+        Self {
+            held,
+            head: 0,
+            tail: 0,
+            signaled_end: 0,
+            unsignaled: 0,
+            holds_unsignaled_buffer: false,
+        }
     }
 
-    /// How many sends a queue for so many has room for.
-    pub(super) fn places(requests_max: u32) -> u32 {
-        requests_max.max(2 * SILENT_MAX).next_power_of_two()
+    /// The slots of a queue for `requests_max` sends.
+    pub(super) fn capacity(requests_max: u32) -> u32 {
+        requests_max.max(2 * UNSIGNALED_MAX).next_power_of_two()
     }
 
-    /// How many sends fit.
+    /// The number of free slots.
     #[inline]
-    pub(super) fn room(&self) -> usize {
+    pub(super) fn free_slots(&self) -> usize {
         self.held.len() - self.outstanding() as usize
     }
 
@@ -49,30 +55,30 @@ impl SendQueue {
         self.tail.wrapping_sub(self.head)
     }
 
-    /// The number that the send gets which stands `behind` others of a batch.
+    /// The number of the send at index `behind` of a batch.
     #[inline]
     pub(super) fn number(&self, behind: usize) -> u32 {
         self.tail.wrapping_add(behind as u32)
     }
 
-    /// How the next send of a batch is to be posted; to be asked for each in turn.
+    /// The flags of the next send of a batch. Call it once for each send, in order.
     #[inline]
     pub(super) fn flags(&mut self, holds_buffer: bool, is_last: bool) -> SendFlags {
-        self.silent += 1;
-        self.owes |= holds_buffer;
-        if self.silent < SILENT_MAX && !(is_last && self.owes) {
+        self.unsignaled += 1;
+        self.holds_unsignaled_buffer |= holds_buffer;
+        if self.unsignaled < UNSIGNALED_MAX && !(is_last && self.holds_unsignaled_buffer) {
             return SendFlags::NONE;
         }
-        (self.silent, self.owes) = (0, false);
+        (self.unsignaled, self.holds_unsignaled_buffer) = (0, false);
         SendFlags::SIGNALED
     }
 
-    /// The adapter took less than was announced, perhaps without what was to complete.
-    pub(super) fn cut_short(&mut self) {
-        self.silent = SILENT_MAX;
+    /// The adapter took part of a batch, perhaps without its signaled send: signal the next one.
+    pub(super) fn signal_next(&mut self) {
+        self.unsignaled = UNSIGNALED_MAX;
     }
 
-    /// A send was posted that keeps its buffer here.
+    /// Records a posted send and keeps its buffer.
     #[inline]
     pub(super) fn push(&mut self, held: Buf, flags: SendFlags) {
         let mask = self.held.len() - 1;
@@ -80,17 +86,17 @@ impl SendQueue {
         self.push_inline(flags);
     }
 
-    /// A send was posted that leaves nothing but its place.
+    /// Records a posted inline send, which has no buffer.
     #[inline]
     pub(super) fn push_inline(&mut self, flags: SendFlags) {
         self.tail = self.tail.wrapping_add(1);
         if flags.has(SendFlags::SIGNALED) {
-            self.asked = self.tail;
+            self.signaled_end = self.tail;
         }
     }
 
-    /// The send of this number is done, and so are all before it: their buffers go to `free`. Says
-    /// whether it was outstanding.
+    /// Completes the send of this number and all before it: their buffers go to `free`. Returns
+    /// `false` if the send is not outstanding.
     #[inline]
     pub(super) fn retire(&mut self, number: u32, mut free: impl FnMut(Buf)) -> bool {
         let count = number.wrapping_sub(self.head).wrapping_add(1);
@@ -107,28 +113,29 @@ impl SendQueue {
         true
     }
 
-    /// Whether everything is done that will ever complete.
+    /// Whether all signaled sends have completed.
     pub(super) fn is_drained(&self) -> bool {
-        let behind = self.tail.wrapping_sub(self.asked);
+        let behind = self.tail.wrapping_sub(self.signaled_end);
         self.outstanding() <= behind
     }
 
-    /// Ends what is outstanding, when the queue pair is gone or reset.
+    /// Frees all outstanding sends, when the queue pair is destroyed or reset.
     pub(super) fn clear(&mut self, mut free: impl FnMut(Buf)) {
         self.held.iter_mut().filter_map(Option::take).for_each(&mut free);
         let tail = self.tail;
-        (self.head, self.asked, self.silent, self.owes) = (tail, tail, 0, false);
+        (self.head, self.signaled_end, self.unsignaled, self.holds_unsignaled_buffer) =
+            (tail, tail, 0, false);
     }
 }
 
 impl Drop for SendQueue {
-    /// What is still posted the adapter may still read: nobody gets those buffers any more.
+    /// The adapter may still read posted buffers, so they are leaked, not reused.
     fn drop(&mut self) {
         self.held.iter_mut().filter_map(Option::take).for_each(Buf::leak);
     }
 }
 
-/// How many receives a queue has, of how many it shall have.
+/// The number of posted receives and the number to keep posted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Receives {
     pub(super) posted: u32,
@@ -140,7 +147,8 @@ impl Receives {
         Self { posted: 0, target }
     }
 
-    /// How many to post now: few are not worth a doorbell, unless few are all there are.
+    /// How many to post now: none until a quarter of the target (at most `batch`) is
+    /// missing, since a few are not worth a doorbell.
     #[inline]
     pub(super) fn wanted(&self, batch: u32) -> u32 {
         let missing = self.target.saturating_sub(self.posted);
@@ -162,17 +170,17 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_with_a_buffer_ends_in_a_completion() {
+    fn a_batch_with_a_buffer_ends_with_a_signaled_send() {
         let mut queue = SendQueue::new(64);
         assert_eq!(queue.flags(true, false), SendFlags::NONE);
         assert_eq!(queue.flags(false, true), SIGNALED);
-        assert_eq!(queue.flags(false, true), SendFlags::NONE, "nothing is owed");
-        let flags: Vec<_> = (0..2 * SILENT_MAX).map(|_| queue.flags(false, true)).collect();
+        assert_eq!(queue.flags(false, true), SendFlags::NONE, "no buffer is outstanding");
+        let flags: Vec<_> = (0..2 * UNSIGNALED_MAX).map(|_| queue.flags(false, true)).collect();
         assert_eq!(flags.iter().filter(|&&flags| flags == SIGNALED).count(), 2);
     }
 
     #[test]
-    fn a_completion_ends_all_before_it() {
+    fn a_completion_retires_all_sends_before_it() {
         let (pool, mut queue) = (pool(), SendQueue::new(64));
         queue.tail = u32::MAX - 1;
         queue.clear(drop);
@@ -184,16 +192,16 @@ mod tests {
         assert!(!queue.is_drained());
         let mut freed = Vec::new();
         assert!(queue.retire(first.wrapping_add(2), |buf| freed.push(buf.index())));
-        assert_eq!((freed, queue.room()), (vec![0, 1, 2], 63));
-        assert!(queue.is_drained(), "nobody will tell of the last one");
+        assert_eq!((freed, queue.free_slots()), (vec![0, 1, 2], 63));
+        assert!(queue.is_drained(), "the last one is unsignaled");
         assert!(!queue.retire(first, drop), "done before");
         assert!(!queue.retire(first.wrapping_add(4), drop), "not posted");
         queue.clear(drop);
-        assert_eq!((queue.room(), pool.outstanding()), (64, 0));
+        assert_eq!((queue.free_slots(), pool.outstanding()), (64, 0));
     }
 
     #[test]
-    fn few_receives_are_asked_for_at_once_or_not_at_all() {
+    fn receives_are_posted_once_a_quarter_or_a_batch_is_missing() {
         let wanted = |posted, target| Receives { posted, target }.wanted(32);
         assert_eq!((wanted(256, 256), wanted(240, 256), wanted(224, 256)), (0, 0, 32));
         assert_eq!((wanted(2, 3), wanted(0, 1), wanted(0, 256)), (1, 1, 256));

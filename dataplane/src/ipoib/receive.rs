@@ -1,7 +1,7 @@
-//! Receiving, and taking back what was sent: completions in, packets out.
+//! Receiving packets and retiring sends: polls completions, returns packets.
 //!
-//! Unicast is accepted by whatever way it comes, with a GRH and without (RFC 4755 7, RFC 4391 6).
-//! What a peer can get wrong ends as a counted drop, and its buffer as the next receive.
+//! Unicast is accepted as a datagram or on a connection, with a GRH or without (RFC 4755 7,
+//! RFC 4391 6). Any error of a peer is a counted drop, and the buffer becomes the next receive.
 
 use super::queue::Receives;
 use super::send::{NO_SGE, free};
@@ -19,39 +19,38 @@ use pollux_wire::packet::Grh;
 use std::array::from_fn;
 use std::sync::atomic::{Ordering, fence};
 
-/// A packet that has come.
+/// A received packet.
 #[derive(Debug)]
 pub struct Received {
-    /// The IP packet, or what else the type says; in front of it, [`PACKET_OFFSET`] bytes of room.
+    /// The IP or ARP packet, with [`PACKET_OFFSET`] bytes of headroom.
     pub packet: Buf,
-    /// What it is. It has at least the least header of that, with the right version.
+    /// Its type. The packet has at least the minimum header of the type, with the right version.
     pub ether_type: EtherType,
-    /// Who sent it.
+    /// Its source.
     pub from: RxSource,
 }
 
-/// Who sent a packet, as far as the way by which it came tells.
+/// The source of a packet on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxSource {
-    /// It was a datagram.
+    /// A datagram.
     Datagram {
         /// The sending queue pair.
         qpn: Qpn,
-        /// The sending port, within the subnet.
+        /// The sending port's LID.
         lid: Lid,
-        /// The same among subnets, if there was a GRH.
+        /// The sending port's GID, if there was a GRH.
         gid: Option<Gid>,
-        /// The group that it was sent to, if it was to one.
+        /// The multicast group that it was sent to, if any.
         group: Option<Gid>,
     },
-    /// It came by a connection.
+    /// A packet of a connection.
     Connection(ConnectionId),
 }
 
 impl Netdev {
-    /// Takes what is finished, at most [`POLL_MAX`](super::POLL_MAX) requests; appends packets that
-    /// have come to `received`, which needs no more room than that; posts new receives. Says how
-    /// many requests it took.
+    /// Polls at most [`POLL_MAX`](super::POLL_MAX) completions, appends the received packets to
+    /// `received` and posts new receives. Returns the number of completions.
     pub fn poll<D: Device + ?Sized>(
         &mut self,
         device: &mut D,
@@ -59,7 +58,7 @@ impl Netdev {
     ) -> Result<usize, VerbsError> {
         let mut completions = std::mem::take(&mut self.completions);
         let polled = device.poll(self.cq, &mut completions);
-        // What the adapter wrote to buffers is read after it said so.
+        // The adapter's writes to buffers are visible after its completions.
         fence(Ordering::Acquire);
         let count = *polled.as_ref().unwrap_or(&0);
         for completion in &completions[..count] {
@@ -69,7 +68,7 @@ impl Netdev {
         self.completions = completions;
         polled?;
         if self.datagrams.state != State::Started {
-            self.settle(device);
+            self.finish_transition(device);
         }
         if is_empty && !self.connections.ending.is_empty() {
             self.reap(device);
@@ -78,8 +77,7 @@ impl Netdev {
         Ok(count)
     }
 
-    /// An empty buffer for a packet of so many bytes, of the stock that finished sends go back to.
-    /// `None` if there is none now, or none that long.
+    /// A free buffer for a packet of so many bytes. `None` if no buffer is free or long enough.
     #[inline]
     pub fn buffer(&mut self, bytes: usize) -> Option<Buf> {
         let stocks = [&mut self.small, &mut self.large];
@@ -87,7 +85,7 @@ impl Netdev {
         fitting.find_map(|stock| stock.cache.alloc())
     }
 
-    /// Takes back a buffer that a packet has come in.
+    /// Returns the buffer of a received packet.
     #[inline]
     pub fn recycle(&mut self, buf: Buf) {
         free(&mut self.small, &mut self.large, buf);
@@ -101,7 +99,7 @@ impl Netdev {
                 self.connected_sent(completion, slot, generation, number);
             }
             Some(Request::DatagramReceive(index)) => {
-                let Some(mut buf) = self.small.take(index) else { return self.stray() };
+                let Some(mut buf) = self.small.take(index) else { return self.unexpected() };
                 self.datagrams.receives.posted -= 1;
                 match self.read_datagram(completion, &mut buf) {
                     Ok(read) => received.push(read.of(buf)),
@@ -109,16 +107,16 @@ impl Netdev {
                 }
             }
             Some(Request::SharedReceive(index)) => {
-                let Some(buf) = self.large.take(index) else { return self.stray() };
+                let Some(buf) = self.large.take(index) else { return self.unexpected() };
                 self.connections.shared.posted -= 1;
                 self.connected_received(completion, buf, received);
             }
             Some(Request::OwnReceive { slot, buffer }) => {
-                let Some(buf) = self.large.take(buffer) else { return self.stray() };
+                let Some(buf) = self.large.take(buffer) else { return self.unexpected() };
                 self.connections.own_taken(slot);
                 self.connected_received(completion, buf, received);
             }
-            None => self.stray(),
+            None => self.unexpected(),
         }
     }
 
@@ -136,7 +134,7 @@ impl Netdev {
     }
 
     #[cold]
-    fn stray(&mut self) {
+    fn unexpected(&mut self) {
         self.drops.count(PacketDrop::Stray);
     }
 
@@ -150,7 +148,7 @@ impl Netdev {
     fn datagram_sent(&mut self, completion: &Completion, number: u32) {
         let Self { datagrams, small, large, .. } = self;
         if !datagrams.sends.retire(number, |buf| free(small, large, buf)) {
-            return self.stray();
+            return self.unexpected();
         }
         if completion.status != CompletionStatus::Success {
             self.drops.count(PacketDrop::DatagramFailed);
@@ -167,15 +165,15 @@ impl Netdev {
         let is_ours =
             connection.is_some_and(|one| one.sends.retire(number, |buf| free(small, large, buf)));
         if !is_ours {
-            self.stray();
+            self.unexpected();
         } else if completion.status != CompletionStatus::Success {
             self.drops.count(PacketDrop::ConnectionLost);
             self.fail(slot, Some(completion.status));
         }
     }
 
-    /// What has come and from whom, the window set to it; or why it is dropped, with no reason
-    /// where nothing had come.
+    /// Parses a datagram and sets the buffer's window to the packet; or the reason of the drop,
+    /// `None` if there was no packet.
     #[inline]
     fn read_datagram(
         &mut self,
@@ -187,9 +185,9 @@ impl Netdev {
         }
         let source = completion.from.as_ref().ok_or(PacketDrop::ReceiveFailed)?;
         let grh = read_grh(source, self.is_subnet, buf)?;
-        let is_own_number =
+        let is_own_qpn =
             source.src_qp == self.datagrams.qpn || self.siblings.contains(&source.src_qp);
-        if is_own_number && self.link.is_own_port(source, grh.as_ref(), self.is_subnet) {
+        if is_own_qpn && self.link.is_own_port(source, grh.as_ref(), self.is_subnet) {
             return Err(Some(PacketDrop::Echo));
         }
         let bytes = (completion.bytes as usize).checked_sub(GRH);
@@ -205,7 +203,7 @@ impl Netdev {
         Ok(Read { ether_type, from })
     }
 
-    /// The same of what has come by a connection.
+    /// Parses a message of a connection, in the same way.
     #[inline]
     fn read_message(
         &mut self,
@@ -228,8 +226,8 @@ impl Netdev {
         Ok(Read { ether_type, from: RxSource::Connection(id) })
     }
 
-    /// A receive of the UD queue pair ended without a datagram: the queue pair is in the error
-    /// state, by our doing or not.
+    /// A receive of the UD queue pair failed: the queue pair is in the error state, by `stop` or by
+    /// itself.
     #[cold]
     fn datagrams_failed(&mut self, status: CompletionStatus) -> Option<PacketDrop> {
         if matches!(self.datagrams.state, State::Started | State::Stalled) {
@@ -239,7 +237,7 @@ impl Netdev {
         receive_failed(status)
     }
 
-    /// Posts receives wherever enough are missing.
+    /// Posts receives to every queue that misses enough of them.
     #[inline]
     pub(super) fn replenish<D: Device + ?Sized>(&mut self, device: &mut D) {
         if self.datagrams.state == State::Started {
@@ -270,8 +268,8 @@ impl Netdev {
         self.traffic.starved += u64::from(!full);
     }
 
-    /// The same for connections that do not share: those of which a receive has completed since,
-    /// or that got too few.
+    /// Posts receives to connections with their own: to those in `wanting`, because a receive
+    /// completed since or buffers ran out.
     fn replenish_own<D: Device + ?Sized>(&mut self, device: &mut D) {
         let window = (DATA, self.config.receive_mtu as usize);
         for slot in std::mem::take(&mut self.connections.wanting) {
@@ -287,7 +285,7 @@ impl Netdev {
     }
 }
 
-/// What is known of a packet beside its bytes.
+/// The metadata of a received packet.
 struct Read {
     ether_type: EtherType,
     from: RxSource,
@@ -300,16 +298,16 @@ impl Read {
     }
 }
 
-/// What is counted of a receive that failed: nothing if nothing had come.
+/// The drop reason of a failed receive; none for a flushed one, which had no packet.
 fn receive_failed(status: CompletionStatus) -> Option<PacketDrop> {
     (status != CompletionStatus::Flushed).then_some(PacketDrop::ReceiveFailed)
 }
 
-/// Where the encapsulation header of every message begins in its buffer.
+/// The offset of the encapsulation header in a buffer.
 const DATA: usize = PACKET_OFFSET - HEADER;
 
-/// The GRH in front of a datagram, if there is one. On Ethernet, what stands there may be an IPv4
-/// header (IBA A17.4.5), which says nothing that is needed here.
+/// The GRH before a datagram, if there is one. On Ethernet there may be an IPv4 header instead
+/// (IBA A17.4.5), which is not needed here.
 #[inline]
 fn read_grh(source: &Source, is_subnet: bool, buf: &mut Buf) -> Result<Option<Grh>, PacketDrop> {
     if !source.has_grh {
@@ -325,9 +323,8 @@ fn read_grh(source: &Source, is_subnet: bool, buf: &mut Buf) -> Result<Option<Gr
 }
 
 impl Link {
-    /// Whether a datagram comes from our own port. Numbers of queue pairs are a port's own, so
-    /// another port may have the same; whoever shares our LID by its mask says by the GRH who it
-    /// is.
+    /// Whether a datagram comes from the local port. Two ports may have the same QPN, so the GID of
+    /// the GRH decides, or without a GRH the LID, with the path bits masked.
     #[inline]
     fn is_own_port(&self, source: &Source, grh: Option<&Grh>, is_subnet: bool) -> bool {
         match grh {
@@ -337,11 +334,11 @@ impl Link {
     }
 }
 
-/// What every ARP packet has, whatever addresses it is about (RFC 826).
+/// The fixed part of an ARP packet, before the addresses (RFC 826).
 const ARP_BYTES_MIN: usize = 8;
 
-/// Takes the header off and looks whether what follows can be what it says. Management datagrams
-/// are among it only where they go in band.
+/// Strips the encapsulation header and checks that the packet fits its type. Management datagrams
+/// are allowed only where they are sent in band.
 #[inline]
 fn decapsulate(buf: &mut Buf, takes_mads: bool) -> Result<EtherType, PacketDrop> {
     let (header, packet) = IpoibHeader::read(buf.bytes()).map_err(|_| PacketDrop::Runt)?;
@@ -363,7 +360,7 @@ fn decapsulate(buf: &mut Buf, takes_mads: bool) -> Result<EtherType, PacketDrop>
     Ok(ether_type)
 }
 
-/// Posts what is missing, if it is enough for a doorbell; says whether there were buffers for it.
+/// Posts the missing receives, if they are worth a doorbell. Returns `false` if buffers ran out.
 #[inline]
 fn post_receives(
     stock: &mut Stock,

@@ -1,28 +1,27 @@
-//! What a completion is of, written into the identifier of its request.
+//! The request ID (`wr_id`), which names the queue, connection and request of a completion.
 //!
-//! So a completion leads to what it is about by a shift and a mask, and one that is not ours leads
-//! nowhere. Sends of a connection carry its generation: a completion that comes after its end means
-//! nobody who has its place now.
+//! A completion is matched to its request by a shift and a mask, and a foreign ID matches nothing.
+//! Sends of a connection carry its generation, so a completion after the end of the connection
+//! does not match the next user of its slot.
 
-/// What a completion is of, in its identifier: which queue, which connection, which of its
-/// requests.
+/// A decoded request ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
-    /// A send as a datagram, by its number.
+    /// A send of the UD queue pair, by its number.
     Datagram(u32),
-    /// A send by a connection.
+    /// A send on a connection.
     Connected { slot: u32, generation: u32, number: u32 },
-    /// A receive of the UD queue pair, by its buffer.
+    /// A receive of the UD queue pair, by its buffer index.
     DatagramReceive(u32),
-    /// A receive that connections share.
+    /// A receive of the SRQ.
     SharedReceive(u32),
-    /// A receive of one connection.
+    /// A receive of one connection's own.
     OwnReceive { slot: u32, buffer: u32 },
 }
 
-/// Bits of a slot, below those of a generation.
+/// Bits of a slot, below the generation.
 pub(super) const SLOT_BITS: u32 = 20;
-/// Bits of a generation, below those of the kind.
+/// Bits of a generation, below the kind.
 pub(super) const GENERATION_BITS: u32 = 9;
 
 impl Request {
@@ -60,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identifiers_say_what_they_are_of() {
+    fn a_request_survives_its_id() {
         let (slot, generation, number) = ((1 << SLOT_BITS) - 1, (1 << GENERATION_BITS) - 1, !0);
         for request in [
             Request::Datagram(7),

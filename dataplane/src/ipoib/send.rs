@@ -1,7 +1,8 @@
-//! Sending: four bytes in front of each packet, and one doorbell for each run to one queue pair.
+//! Sending: prepends the encapsulation header, and rings one doorbell for each run of packets to
+//! one queue pair.
 //!
-//! Packets of a batch keep their order, so those of one flow do. A run ends where the next packet
-//! goes by another queue pair; all datagrams go by one.
+//! Packets of a batch keep their order, and so do those of a flow. A run ends where the next packet
+//! uses another queue pair; all datagrams use the UD queue pair.
 
 use super::{HEADER, Netdev, Request, State};
 use crate::neighbor::{Connected, Datagram, Route};
@@ -15,43 +16,42 @@ use std::cell::Cell;
 use std::sync::atomic::{Ordering, fence};
 use std::vec::Drain;
 
-/// A packet to be sent.
+/// A packet to send.
 #[derive(Debug)]
 pub struct Outgoing {
-    /// The IP packet, or what else the type says, with room for the header in front.
+    /// The IP or ARP packet, with headroom for the encapsulation header.
     pub packet: Buf,
-    /// What it is.
+    /// Its type.
     pub ether_type: EtherType,
-    /// How it is to be sent.
+    /// Its adjacency.
     pub route: Route,
 }
 
-/// A packet that was not taken, as it was.
+/// A refused packet, unchanged.
 #[derive(Debug)]
 pub struct Refused {
-    /// Why.
+    /// The reason.
     pub why: Refusal,
     /// The packet.
     pub outgoing: Outgoing,
-    /// The longest packet that would have been taken, where that is why.
+    /// The MTU, if the packet is too big.
     pub mtu: Option<u32>,
 }
 
-/// By which queue pair a packet goes.
+/// The queue pair that a packet is sent on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lane {
+enum SendQp {
     Datagrams,
     Connection(u32),
 }
 
-/// Names no memory.
+/// An unused entry.
 pub(super) const NO_SGE: Sge = Sge { address: 0, bytes: 0, lkey: LKey(0) };
 const NO_REQUEST: SendRequest<'_> =
     SendRequest { id: 0, op: SendOp::Send, flags: SendFlags::NONE, data: Data::EMPTY };
 
 impl Netdev {
-    /// Sends packets. Those that are not taken come to `refused`, as they were; `batch` is empty
-    /// then.
+    /// Sends packets and empties `batch`. Refused packets are appended to `refused`, unchanged.
     pub fn send<D: Device + ?Sized>(
         &mut self,
         device: &mut D,
@@ -59,26 +59,26 @@ impl Netdev {
         refused: &mut Vec<Refused>,
     ) {
         self.admit_all(batch, refused);
-        // What was written to buffers is there before the adapter looks.
+        // The contents of the buffers are visible before the adapter reads them.
         fence(Ordering::Release);
         let mut left = batch.drain(..);
         while let Some(first) = left.as_slice().first() {
-            let same = |one: &&Outgoing| is_same_way(&one.route, &first.route);
+            let same = |one: &&Outgoing| uses_same_qp(&one.route, &first.route);
             let run = left.as_slice().iter().take(BATCH).take_while(same).count();
-            let lane = self.lane(&first.route);
+            let target = self.target(&first.route);
             let (accepted, why) = match run {
-                1 => self.post::<D, 1>(device, lane, run, &mut left),
-                _ => self.post::<D, BATCH>(device, lane, run, &mut left),
+                1 => self.post::<D, 1>(device, target, run, &mut left),
+                _ => self.post::<D, BATCH>(device, target, run, &mut left),
             };
             if let Some(why) = why {
-                // A way that is no more is one packet's; the others may go.
+                // A stale address handle concerns one packet; the others may be sent.
                 let count = if why == Refusal::Stale { 1 } else { run - accepted };
-                self.give_back(why, left.by_ref().take(count), refused);
+                self.refuse_all(why, left.by_ref().take(count), refused);
             }
         }
     }
 
-    /// Encapsulates what can be sent, and takes out what cannot.
+    /// Encapsulates packets that can be sent, and removes the others.
     #[inline]
     fn admit_all(&mut self, batch: &mut Vec<Outgoing>, refused: &mut Vec<Refused>) {
         let reason = Cell::new((Refusal::Down, None));
@@ -97,25 +97,25 @@ impl Netdev {
         refused[before..].iter().for_each(|one| self.refusals.count(one.why));
     }
 
-    /// Puts the header in front of a packet that can be sent; says why one cannot, and how long it
-    /// might have been.
+    /// Prepends the header to a packet that can be sent; otherwise gives the reason and, for a
+    /// packet that is too big, the MTU.
     #[inline]
     fn admit(&self, outgoing: &mut Outgoing) -> Result<(), (Refusal, Option<u32>)> {
         let bytes = outgoing.packet.len() as u32;
         let mtu = match &outgoing.route {
-            Route::Connected(way) if self.connections.is_open(way.connection) => way.mtu,
+            Route::Connected(path) if self.connections.is_open(path.connection) => path.mtu,
             route => {
-                let way = datagram(route, bytes).map_err(|why| (why, None))?;
+                let path = datagram(route, bytes).map_err(|why| (why, None))?;
                 if self.datagrams.state != State::Started {
                     return Err((Refusal::Down, None));
                 }
-                way.mtu
+                path.mtu
             }
         };
         if bytes > mtu {
             return Err((Refusal::TooBig, Some(mtu)));
         }
-        // What is copied may lie anywhere.
+        // An inline packet is copied, so its buffer need not be registered.
         let is_inline = bytes as usize + HEADER <= self.config.inline_bytes_max as usize;
         if !is_inline && !self.knows(&outgoing.packet) {
             return Err((Refusal::Foreign, None));
@@ -131,35 +131,35 @@ impl Netdev {
         self.small.holds(buf) || self.large.holds(buf)
     }
 
-    /// By which queue pair a packet goes that was admitted.
+    /// The queue pair of an admitted packet.
     #[inline]
-    fn lane(&self, route: &Route) -> Lane {
+    fn target(&self, route: &Route) -> SendQp {
         match route {
-            Route::Connected(way) if self.connections.is_open(way.connection) => {
-                Lane::Connection(way.connection.slot)
+            Route::Connected(path) if self.connections.is_open(path.connection) => {
+                SendQp::Connection(path.connection.slot)
             }
-            _ => Lane::Datagrams,
+            _ => SendQp::Datagrams,
         }
     }
 
-    /// Posts the next `run` packets, at most `N`, to one queue pair. Says how many it took, and why
-    /// not all.
+    /// Posts the next `run` packets, at most `N`, to one queue pair. Returns the number accepted,
+    /// and the reason if that is not all.
     #[inline]
     fn post<D: Device + ?Sized, const N: usize>(
         &mut self,
         device: &mut D,
-        lane: Lane,
+        target: SendQp,
         run: usize,
         left: &mut Drain<'_, Outgoing>,
     ) -> (usize, Option<Refusal>) {
         let Self { connections, datagrams, traffic, small, large, config, link, .. } = self;
         let mut own = 0;
-        let (qp, sends, name, sent, own_sent) = match lane {
-            Lane::Datagrams => {
+        let (qp, sends, name, sent, own_sent) = match target {
+            SendQp::Datagrams => {
                 let sent = &mut traffic.datagrams_sent;
                 (datagrams.qp, &mut datagrams.sends, Request::Datagram(0), sent, &mut own)
             }
-            Lane::Connection(slot) => {
+            SendQp::Connection(slot) => {
                 let Some(one) = connections.at(slot) else {
                     return (0, Some(Refusal::Disconnected));
                 };
@@ -167,7 +167,7 @@ impl Netdev {
                 (one.peering.qp, &mut one.sends, name, sent, &mut one.counts.sent)
             }
         };
-        let count = run.min(sends.room());
+        let count = run.min(sends.free_slots());
         let packets = &left.as_slice()[..count];
         let inline_bytes_max = config.inline_bytes_max as usize;
         let is_inline = |buf: &Buf| buf.len() <= inline_bytes_max;
@@ -179,8 +179,8 @@ impl Netdev {
             }
         }
         let (mut flags, mut requests) = ([SendFlags::NONE; N], [NO_REQUEST; N]);
-        let places = flags.iter_mut().zip(&mut requests).zip(&sges);
-        for (nth, (((flags, request), sge), one)) in places.zip(packets).enumerate() {
+        let slots = flags.iter_mut().zip(&mut requests).zip(&sges);
+        for (nth, (((flags, request), sge), one)) in slots.zip(packets).enumerate() {
             let is_inline = is_inline(&one.packet);
             *flags = sends.flags(!is_inline, nth + 1 == count);
             let data = match is_inline {
@@ -188,7 +188,7 @@ impl Netdev {
                 false => Data::Sges(std::slice::from_ref(sge)),
             };
             let id = name.id() | u64::from(sends.number(nth));
-            let op = operation(lane, &one.route, link.qkey);
+            let op = operation(target, &one.route, link.qkey);
             *request = SendRequest { id, op, flags: *flags, data };
         }
         let posted = device.post_send(qp, &requests[..count]);
@@ -206,18 +206,18 @@ impl Netdev {
         if accepted == run {
             return (accepted, None);
         }
-        sends.cut_short();
-        let why = match (lane, posted.map_err(|error| error.refusal)) {
+        sends.signal_next();
+        let why = match (target, posted.map_err(|error| error.refusal)) {
             (_, Ok(()) | Err(PostRefusal::Full)) => Refusal::Full,
-            (Lane::Datagrams, Err(PostRefusal::BadOperation)) => Refusal::Stale,
-            (Lane::Datagrams, Err(_)) => Refusal::Down,
-            (Lane::Connection(_), Err(_)) => Refusal::Disconnected,
+            (SendQp::Datagrams, Err(PostRefusal::BadOperation)) => Refusal::Stale,
+            (SendQp::Datagrams, Err(_)) => Refusal::Down,
+            (SendQp::Connection(_), Err(_)) => Refusal::Disconnected,
         };
         (accepted, Some(why))
     }
 
     #[cold]
-    fn give_back(
+    fn refuse_all(
         &mut self,
         why: Refusal,
         packets: impl Iterator<Item = Outgoing>,
@@ -225,16 +225,16 @@ impl Netdev {
     ) {
         for mut outgoing in packets {
             let stripped = outgoing.packet.pull_front(HEADER);
-            debug_assert!(stripped.is_some(), "it was put there");
+            debug_assert!(stripped.is_some(), "admit prepended it");
             self.refusals.count(why);
             refused.push(Refused { why, outgoing, mtu: None });
         }
     }
 }
 
-/// Whether packets of two routes go by one queue pair, whichever that is now.
+/// Whether packets of two routes use the same queue pair.
 #[inline]
-fn is_same_way(one: &Route, other: &Route) -> bool {
+fn uses_same_qp(one: &Route, other: &Route) -> bool {
     match (one, other) {
         (Route::Connected(one), Route::Connected(other)) => one.connection == other.connection,
         (Route::Datagram(_), Route::Datagram(_)) => true,
@@ -242,13 +242,14 @@ fn is_same_way(one: &Route, other: &Route) -> bool {
     }
 }
 
-/// The way of a datagram of so many bytes: the only one, or that of what no connection takes. What
-/// is too long for the latter is not too long: the connection will be back.
+/// The datagram adjacency for a packet of so many bytes: of the route itself, or the fallback of a
+/// connection that is not open. A packet too long for the fallback is refused as disconnected and
+/// not as too big, because the connection will be back.
 #[inline]
 fn datagram(route: &Route, bytes: u32) -> Result<&Datagram, Refusal> {
     match route {
-        Route::Datagram(way) => Ok(way),
-        Route::Connected(Connected { fallback: Some(way), .. }) if bytes <= way.mtu => Ok(way),
+        Route::Datagram(path) => Ok(path),
+        Route::Connected(Connected { fallback: Some(path), .. }) if bytes <= path.mtu => Ok(path),
         Route::Connected(_) => Err(Refusal::Disconnected),
         Route::Unknown => Err(Refusal::Unknown),
         Route::Pending => Err(Refusal::Pending),
@@ -256,19 +257,19 @@ fn datagram(route: &Route, bytes: u32) -> Result<&Datagram, Refusal> {
     }
 }
 
-/// What is asked of the queue pair.
+/// The send operation of a packet.
 #[inline]
-fn operation(lane: Lane, route: &Route, qkey: QKey) -> SendOp {
-    if let Lane::Datagrams = lane
-        && let Ok(way) = datagram(route, 0)
+fn operation(target: SendQp, route: &Route, qkey: QKey) -> SendOp {
+    if let SendQp::Datagrams = target
+        && let Ok(path) = datagram(route, 0)
     {
-        SendOp::Datagram(Destination { ah: way.ah, qpn: way.qpn, qkey })
+        SendOp::Datagram(Destination { ah: path.ah, qpn: path.qpn, qkey })
     } else {
         SendOp::Send
     }
 }
 
-/// Gives a buffer back to the stock that it is of.
+/// Returns a buffer to its stock.
 #[inline]
 pub(super) fn free(small: &mut Stock, large: &mut Stock, buf: Buf) {
     if small.holds(&buf) {

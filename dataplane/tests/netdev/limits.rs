@@ -268,11 +268,11 @@ fn numbers_that_cannot_work_are_refused_with_a_sentence() {
     let config = Config::default();
     assert_eq!(
         refusal(config, 2044, CM_MTU),
-        "netdev: small: its buffers have room for packets of 2044 bytes; 4092 are needed"
+        "netdev: small: its buffers hold packets of 2044 bytes, but 4092 are needed"
     );
     assert_eq!(
         refusal(config, 4092, 9000),
-        "netdev: large: its buffers have room for packets of 9000 bytes; 65520 are needed"
+        "netdev: large: its buffers hold packets of 9000 bytes, but 65520 are needed"
     );
     let config = Config { receive_mtu: 65_525, ..config };
     assert_eq!(refusal(config, 4092, CM_MTU), "netdev: over the adapter's receive_mtu of 65524");
