@@ -1,30 +1,29 @@
-//! Counters in shared memory: one owner counts, anyone looks, and nobody waits.
+//! Counters in shared memory: one owner writes, any process reads, and neither waits.
 //!
-//! Why a load and a store and not an atomic add: there is one owner, so nothing can come between,
-//! and a locked instruction costs twenty times as much. Why each owner has a place of its own: two
-//! that count on one line would take it from each other with every packet; [`Words::take`] sees to
-//! it.
+//! Why a load and a store and not an atomic add: there is one owner, so no other write can
+//! intervene, and a locked instruction costs twenty times as much. Why owners share no cache line:
+//! it would move between their cores with every packet. [`Words::take`] aligns to lines.
 //!
-//! Each counter is read whole, but two of them need not be of the same instant. Where they must
-//! agree, a [`seq_cell`](crate::seq_cell) holds them. Which counter means what is agreed elsewhere.
+//! Each counter is read atomically, but two counters may be of different instants. Values that must
+//! agree belong in a [`seq_cell`](crate::seq_cell). The users define the meaning of each counter.
 
 use crate::sync::Ordering;
 use crate::words::{ReadWords, Words};
 
-/// The owner of a place full of counters.
+/// The owner of an array of counters.
 #[derive(Debug)]
 pub struct Counters {
     words: Words,
 }
 
-/// One who looks at them.
+/// A reader of the counters.
 #[derive(Debug)]
 pub struct CounterReader {
     words: ReadWords,
 }
 
 impl Counters {
-    /// Counts on from what the place holds; fresh memory holds zeros.
+    /// Continues from the values in `words`; fresh memory is zero.
     pub fn new(words: Words) -> Self {
         Self { words }
     }
@@ -32,7 +31,7 @@ impl Counters {
     /// Adds `amount` to a counter; it wraps.
     ///
     /// # Panics
-    /// If there is no such counter: the place was taken too small.
+    /// If there is no such counter.
     #[inline(always)]
     pub fn add(&mut self, counter: usize, amount: u64) {
         let word = &self.words.as_slice()[counter];
@@ -42,12 +41,12 @@ impl Counters {
 }
 
 impl CounterReader {
-    /// Looks at the counters of a place, which it need not be able to write.
+    /// A reader of the counters in `words`, which may be mapped read-only.
     pub fn new(words: impl Into<ReadWords>) -> Self {
         Self { words: words.into() }
     }
 
-    /// A counter as it stands, or `None` if there is no such.
+    /// The value of a counter, or `None` past the end.
     pub fn read(&self, counter: usize) -> Option<u64> {
         Some(self.words.as_slice().get(counter)?.load())
     }

@@ -1,33 +1,33 @@
-//! What the rings have in common: positions, turns, and how a producer knows that there is room.
+//! The common parts of the rings: positions, turns and the producer's count of free slots.
 //!
 //! Positions only count up; the entry of position `p` lies in slot `p mod entries`. Each slot has a
-//! *turn*: `p + 1` says that the entry of position `p` is in it. The consumer knows its next
-//! position, so one look at one turn tells it whether there is an entry, and the entry lies beside
-//! it.
+//! *turn*: `p + 1` means that it holds the entry of position `p`. The consumer knows its next
+//! position, so one load of one turn shows whether there is an entry, and the entry is next to the
+//! turn.
 //!
-//! Why a turn in each slot and not one tail that all entries share: an entry then travels from core
-//! to core in one cache line. With a tail, the consumer first misses the line of the tail and,
-//! knowing it, the line of the entry, one after the other. Measured, the hop took 2.4 times as long
-//! as a bare cache line then; the bench has the figure of now.
+//! Why a turn in each slot and not one tail for all entries: an entry then moves between cores in
+//! one cache line. With a tail, the consumer misses the tail's line and then the entry's line, one
+//! after the other. That hop was measured at 2.4 times a bare cache line; the bench has the current
+//! figure.
 //!
-//! Room is known the other way: the consumer publishes how far it is as one `head`, and the
-//! producer looks at that only when the room that it last saw is used up, so seldom.
+//! Free slots are known from the `head`, which the consumer publishes. The producer loads it only
+//! when the free slots that it knows of are used up.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Where positions begin: shortly before they wrap, so that every run crosses that point.
+/// The first position: shortly before the wrap, so that every run crosses it.
 pub(crate) const START: u64 = 0u64.wrapping_sub(64);
 
-/// How many entries a ring can have.
+/// Entries of a ring, at most.
 const ENTRIES_MAX: usize = 1 << 31;
 
-/// Whether a ring can have that many entries: positions are masked into indices.
+/// Whether a ring can have so many entries: a power of two, as positions are masked.
 pub(crate) fn is_capacity(entries: usize) -> bool {
     entries.is_power_of_two() && entries <= ENTRIES_MAX
 }
 
-/// What the turn of an empty slot says at first: the first position that falls to it, one less than
-/// when that entry is there.
+/// The initial turn of a slot: the first position that maps to it, one less than when that entry is
+/// in it.
 pub(crate) fn first_turn(index: usize, entries: usize) -> u64 {
     let mask = entries as u64 - 1;
     START.wrapping_add((index as u64).wrapping_sub(START) & mask)
@@ -39,11 +39,11 @@ pub(crate) fn filled(position: u64) -> u64 {
     position.wrapping_add(1)
 }
 
-/// A single producer's position and how far it may go.
+/// A single producer's position and its limit.
 #[derive(Debug)]
 pub(crate) struct ProducerCursor {
     position: u64,
-    /// The position that would overwrite an entry not yet read, as last seen.
+    /// The position that would overwrite an unread entry, as last seen.
     limit: u64,
     entries: u64,
     broken: bool,
@@ -54,8 +54,7 @@ impl ProducerCursor {
         Self { position, limit: position, entries: entries as u64, broken: false }
     }
 
-    /// How many entries may be written now. Looks at the consumer's head only if fewer than
-    /// `wanted` are known.
+    /// The free slots. Loads the consumer's head only if fewer than `wanted` are known.
     #[inline(always)]
     pub(crate) fn room(&mut self, wanted: u64, head: &AtomicU64) -> u64 {
         let known = self.limit.wrapping_sub(self.position);
@@ -84,13 +83,13 @@ impl ProducerCursor {
         self.position
     }
 
-    /// Goes on by one entry, for which there was room.
+    /// Advances by one slot, which was free.
     #[inline(always)]
     pub(crate) fn advance(&mut self) {
         self.advance_by(1);
     }
 
-    /// Goes on by several slots, for which there was room.
+    /// Advances by several slots, which were free.
     #[inline(always)]
     pub(crate) fn advance_by(&mut self, slots: u64) {
         self.position = self.position.wrapping_add(slots);
@@ -112,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_consumer_gets_nothing_more() {
+    fn an_impossible_head_stops_the_producer() {
         let head = AtomicU64::new(START);
         let mut cursor = ProducerCursor::new(START, 4);
         assert_eq!(cursor.room(1, &head), 4);

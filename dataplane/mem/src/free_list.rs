@@ -7,29 +7,28 @@
 //! Why the head carries a tag: between reading the head and swapping it, others may pop the same
 //! index and push it back with another chain below it. Every swap counts the tag up, so a head that
 //! compares equal has not moved, and the chain below it is the one that was walked. The tag has 40
-//! bits: it would deceive only a thread that stood still there for exactly 2^40 swaps, some six
-//! hours of them.
+//! bits: it fails only for a thread that is stopped there for exactly 2^40 swaps, some six hours.
 //!
-//! Why a stack and not a queue: what was freed last is still in some cache.
+//! Why a stack and not a queue: the buffer freed last is still in a cache.
 
 use crate::pad::CachePadded;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// How many indices a list can hold.
+/// Indices of a list, at most.
 pub const INDICES_MAX: u32 = NIL;
 
 const INDEX_BITS: u32 = 24;
-/// Stands below the last index.
+/// The end of the chain.
 const NIL: u32 = (1 << INDEX_BITS) - 1;
 
-/// A shared stack of indices below a fixed number. What it holds twice it gives twice: that nobody
-/// pushes an index which he does not own is up to the callers, as the pool sees to by types.
+/// A shared stack of indices below a fixed number. Pushing an index twice makes it be popped twice.
+/// Callers must own the indices they push; the pool guarantees this by its types.
 pub struct FreeList {
     head: CachePadded<AtomicU64>,
     next: Box<[AtomicU32]>,
 }
 
-/// The head's two parts in one word.
+/// The head: index and tag in one word.
 #[derive(Clone, Copy)]
 struct Head {
     index: u32,
@@ -63,7 +62,7 @@ impl FreeList {
         Some(Self { head: CachePadded(AtomicU64::new(top.pack())), next })
     }
 
-    /// Takes up to `count_max` indices and appends them to `out`; says how many.
+    /// Pops up to `count_max` indices, appends them to `out` and returns their number.
     pub fn pop(&self, out: &mut Vec<u32>, count_max: usize) -> usize {
         let kept = out.len();
         // Acquire, with the release in `push`: who takes an index sees the links below it and all
@@ -90,10 +89,10 @@ impl FreeList {
         }
     }
 
-    /// Appends up to `count_max` indices of the chain that begins at `index`; gives what follows.
+    /// Appends up to `count_max` indices of the chain that begins at `index`; returns the next one.
     ///
-    /// Others may relink the chain meanwhile. Then this collects nonsense, all of it valid indices
-    /// and a bounded number of them, and the swap fails.
+    /// Other threads may relink the chain meanwhile. Then the result is a bounded number of valid
+    /// but arbitrary indices, and the caller's swap fails.
     fn walk(&self, mut index: u32, out: &mut Vec<u32>, count_max: usize) -> u32 {
         for _ in 0..count_max {
             let Some(next) = self.next.get(index as usize) else { break };
@@ -106,7 +105,7 @@ impl FreeList {
     /// Puts `indices` on the list, the first on top.
     ///
     /// # Panics
-    /// If an index is not below the list's count, which is a fault of the caller.
+    /// If an index is not below the list's count.
     pub fn push(&self, indices: &[u32]) {
         let (Some(&first), Some(&last)) = (indices.first(), indices.last()) else { return };
         for pair in indices.windows(2) {

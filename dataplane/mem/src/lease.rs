@@ -1,21 +1,22 @@
-//! The word by which an owner takes back memory that others copy from, without waiting for them.
+//! A lease: one word with which a sender revokes memory that receivers copy from (zero-copy send),
+//! without waiting for them.
 //!
-//! A reader looks at the lease, copies, and looks again. If both looks show the same value, the
-//! copy is what the owner had there while it lent it; else the copy is worth nothing. So the owner
-//! never waits, and a reader that is stopped or dies holds nothing up.
+//! A reader loads the lease, copies, and loads it again. If both loads have the same value, the
+//! copy is valid; otherwise it is discarded. So the owner never waits, and a reader that is stopped
+//! or killed delays nothing.
 //!
 //! ```text
-//! owner:   what is lent, then grant(v)          revoke(w), then what it writes later
+//! owner:   writes data, then grant(v)           revoke(w), then overwrites the data
 //!                          |release                  |release fence
 //! reader:       now() = v, acquire fence        copy, acquire fence, is_still(v)
 //! ```
 //!
-//! Two pairs order this on every machine. A reader that sees the grant sees what was written before
-//! it. A reader that has copied anything that was written after the revocation sees the revocation
-//! in the second look: the fences order the copy, which is relaxed loads, and not just the lease
-//! itself. An atomic exchange in place of the fence would not do: later stores may pass its store.
+//! Two pairs order this on every machine. A reader that sees the grant sees the data written before
+//! it. A reader whose copy has anything written after the revocation sees the revocation in its
+//! second load: the fences order the copy, which is relaxed loads, as well as the lease itself. An
+//! atomic exchange in place of the fence is not enough: later stores may pass its store.
 //!
-//! A value must not come back while a copy may go on: count it up.
+//! A value must not be reused while a copy may be in progress: count it up.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 use crate::words::ReadWord;
@@ -39,23 +40,22 @@ impl<'a> Lease<'a> {
         Self { word }
     }
 
-    /// Lends what was written before, under this value.
+    /// Grants readers the data written so far, under this value.
     #[inline]
     pub fn grant(self, value: u64) {
-        // Release, with the fence in `now`: who sees the value sees what it stands for.
+        // Release, with the fence in `now`: a reader of the value sees the data.
         self.word.store(value, Ordering::Release);
     }
 
-    /// Takes back what was lent: the lease has this value, and what the owner writes from now on no
-    /// reader takes for lent.
+    /// Revokes the data and sets this value: no copy of anything written from now on is valid.
     #[inline]
     pub fn revoke(self, value: u64) {
         self.word.store(value, Ordering::Relaxed);
-        // With the fence in `is_still`: who has read a later store of ours sees this one.
+        // With the fence in `is_still`: a reader of a later store sees this one.
         fence(Ordering::Release);
     }
 
-    /// The value that the owner gave it last.
+    /// The owner's last value.
     #[inline]
     pub fn value(self) -> u64 {
         self.word.load(Ordering::Relaxed)
@@ -75,20 +75,20 @@ impl<'a> LeaseReader<'a> {
         Self { word: &word.0 }
     }
 
-    /// Its value now. To be asked before anything is copied.
+    /// The current value. Call it before the copy.
     #[inline]
     pub fn now(self) -> u64 {
-        // With the release in `grant`; by a fence, since of pages that cannot be written the
-        // language allows relaxed loads only.
+        // With the release in `grant`; a fence, since the language allows only relaxed loads of
+        // pages that cannot be written.
         let value = self.word.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
         value
     }
 
-    /// Whether it still has this value. To be asked behind the copy, which counts only then.
+    /// Whether the value is unchanged. Call it after the copy, which is valid only if so.
     #[inline]
     pub fn is_still(self, value: u64) -> bool {
-        // With the fence in `revoke`: the loads of the copy come before this look.
+        // With the fence in `revoke`: the loads of the copy come before this one.
         fence(Ordering::Acquire);
         self.word.load(Ordering::Relaxed) == value
     }

@@ -1,23 +1,24 @@
-//! Memory that packets live in, and the ways by which threads and processes hand it to each other.
+//! Buffer pools, rings and shared memory: packet memory and its transfer between threads and
+//! processes.
 //!
-//! Nothing here knows a packet, a clock or a device. What it knows is who owns which bytes, and in
-//! which order writes become visible. Read in this order:
+//! Nothing here depends on packets, clocks or devices. The subject is ownership of bytes and the
+//! order in which writes become visible. Read in this order:
 //!
 //! 1. [`region`], [`segment`]: pages from the kernel, private or shared between processes;
 //! 2. [`pool`], [`buf`], [`free_list`]: fixed-size buffers in a region, owned by value;
 //! 3. [`spsc`], [`mpsc`], [`byte_ring`]: rings between threads of one process, which trust each
 //!    other;
-//! 4. [`words`], [`shared_ring`], [`seq_cell`], [`counters`]: what two processes share,
-//!    where neither trusts the other. All of it is atomic words, so these hold no `unsafe` but the
-//!    one that makes words out of a region;
-//! 5. [`one_writer`], [`lease`]: words that one process writes and others only read, and how an
-//!    owner takes back what it let others copy;
-//! 6. [`memory`]: words as bytes, for what adapters and their peers may write at any time;
+//! 4. [`words`], [`shared_ring`], [`seq_cell`], [`counters`]: shared memory of two processes that
+//!    do not trust each other. All of it is atomic words, so the only `unsafe` is the one that
+//!    makes words out of a region;
+//! 5. [`one_writer`], [`lease`]: words that one process writes and others only read, and the lease
+//!    with which a sender revokes memory that others copy;
+//! 6. [`memory`]: registered memory, which adapters and their peers may write at any time;
 //! 7. [`snapshot`]: tables that one thread publishes and others read without waiting.
 //!
-//! Three rules run through all of it. Full and empty are answers, not errors. No hot operation
-//! takes a lock, a system call or an allocation. What another process writes may stop the flow but
-//! never makes this one read or write out of bounds.
+//! Three rules hold everywhere. Full and empty are results, not errors. No hot operation takes a
+//! lock, a system call or an allocation. Another process may stop the data flow by what it writes,
+//! but never makes this process read or write out of bounds.
 #![allow(unsafe_code, reason = "raw pages, slots that are written before they are values")]
 #![deny(unsafe_op_in_unsafe_fn)]
 

@@ -1,9 +1,8 @@
-//! Shared words that one process writes and others only read, by what each of them can map.
+//! Shared words that one process writes and others only read, enforced by the mappings.
 //!
-//! The writer maps the segment first and seals it then: from there on nobody, the writer included,
-//! can map it for writing. A reader maps it for reading alone, so its type has no store: one would
-//! be a signal. What a reader finds is the writer's to say, and is judged like all that a peer
-//! writes; but nobody else has a say in it.
+//! The writer maps the segment and then seals it: no process, the writer included, can map it for
+//! writing again. A reader maps it read-only, so its type has no store, which would raise a signal.
+//! A reader validates the contents like all input of a peer, but only the writer can change them.
 
 use crate::lease::LeaseReader;
 use crate::region::MapError;
@@ -27,8 +26,8 @@ pub struct PeerWords {
 }
 
 impl OwnWords {
-    /// At least so many bytes of zeroed words. Fails where the kernel cannot keep others from
-    /// writing (before Linux 5.1).
+    /// At least so many bytes of zeroed words. Fails if the kernel cannot seal against writing
+    /// (before Linux 5.1).
     pub fn create(name: &str, bytes: usize) -> Result<Self, MapError> {
         let segment = Segment::create(name, bytes)?;
         let words = Words::over(segment.map()?);
@@ -51,8 +50,8 @@ impl AsFd for OwnWords {
 }
 
 impl PeerWords {
-    /// The words of a segment that a peer sent, if it is of a length within `bytes` and nobody can
-    /// map it for writing any more.
+    /// The words of a segment that a peer sent, if its length is within `bytes` and it is sealed
+    /// against writing.
     pub fn open(fd: OwnedFd, bytes: RangeInclusive<usize>) -> Result<Self, MapError> {
         let segment = Segment::from_fd(fd, bytes)?;
         if !segment.is_sealed() {
@@ -61,13 +60,13 @@ impl PeerWords {
         Ok(Self { words: ReadWords::of(&segment)? })
     }
 
-    /// A word, if there are so many. Relaxed: what orders it is a lease that was looked at.
+    /// A word, or `None` past the end. Relaxed: a lease orders it.
     #[inline]
     pub fn load(&self, at: usize) -> Option<u64> {
         Some(self.words.as_slice().get(at)?.load())
     }
 
-    /// The lease in a word, if there are so many.
+    /// The lease in a word, or `None` past the end.
     #[inline]
     pub fn lease(&self, at: usize) -> Option<LeaseReader<'_>> {
         self.words.as_slice().get(at).map(LeaseReader::of_peer)
@@ -80,7 +79,7 @@ mod tests {
     use crate::sync::Ordering;
 
     #[test]
-    fn only_its_maker_writes_it() {
+    fn only_the_creator_can_write() {
         let own = OwnWords::create("test", 4096).unwrap();
         let fd = || own.as_fd().try_clone_to_owned().unwrap();
         let peer = PeerWords::open(fd(), 4096..=4096).unwrap();
@@ -92,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_could_write_is_no_peers() {
+    fn an_unsealed_segment_is_refused() {
         let open = Segment::create("test", 4096).unwrap();
         let opened = PeerWords::open(open.into_fd(), 1..=4096);
         assert!(matches!(opened, Err(MapError::NotSealed)));

@@ -1,11 +1,12 @@
-//! A small value in shared memory, written by one and read whole by any number, who never delay it.
+//! A sequence lock: a small value in shared memory with one writer and any number of readers, which
+//! never delay the writer.
 //!
-//! A sequence number frames each writing: odd while it goes on, even before and after. A reader
-//! copies the value between two looks at the number and discards the copy if they differ. So the
-//! writer pays two stores, whoever reads, and a reader costs the writer nothing but the line.
+//! A sequence number frames each write: odd during the write, even before and after. A reader
+//! copies the value between two loads of the number and discards the copy if they differ. A write
+//! costs two extra stores for any number of readers; a reader costs the writer only the cache line.
 //!
-//! Why reading gives up: a writer killed while it wrote leaves the number odd until a successor
-//! writes, and a hostile one may write for ever.
+//! Why reading gives up: a writer killed during a write leaves the number odd until its successor
+//! writes, and a malicious writer may never stop.
 
 use crate::sync::{Ordering, fence};
 use crate::words::{self, Plain, ReadWords, Words};
@@ -14,29 +15,29 @@ use std::marker::PhantomData;
 const SEQUENCE_WORD: usize = 0;
 const VALUE_WORD: usize = 1;
 
-/// The side that writes. One process has it at a time.
+/// The writer. One process has it at a time.
 pub struct SeqWriter<T> {
     words: Words,
     sequence: u64,
     value: PhantomData<T>,
 }
 
-/// A side that reads.
+/// A reader.
 pub struct SeqReader<T> {
     words: ReadWords,
     value: PhantomData<T>,
 }
 
-/// How many words a cell of `T` takes.
+/// The words that a cell of `T` takes.
 pub const fn words_needed<T: Plain>() -> usize {
     VALUE_WORD + T::WORDS
 }
 
 impl<T: Plain> SeqWriter<T> {
-    /// The writer of the cell in `words`, which begins as zero. `None` when they are too few.
+    /// The writer of the cell in `words`, which begins as zero. `None` if `words` is too short.
     ///
-    /// One that succeeds a writer which died goes on from there; what that one left half-written
-    /// stays hidden until the next write.
+    /// The successor of a dead writer continues its sequence; a half-written value stays hidden
+    /// until the next write.
     pub fn new(words: Words) -> Option<Self> {
         if words.as_slice().len() < words_needed::<T>() {
             return None;
@@ -62,15 +63,15 @@ impl<T: Plain> SeqWriter<T> {
 }
 
 impl<T: Plain> SeqReader<T> {
-    /// A reader of the cell in `words`, which it need not be able to write. `None` when they are
-    /// too few.
+    /// A reader of the cell in `words`, which may be mapped read-only. `None` if `words` is too
+    /// short.
     pub fn new(words: impl Into<ReadWords>) -> Option<Self> {
         let words = words.into();
         let is_enough = words.as_slice().len() >= words_needed::<T>();
         is_enough.then_some(Self { words, value: PhantomData })
     }
 
-    /// The value, unless a write is going on.
+    /// The value, unless a write is in progress.
     #[inline]
     pub fn try_read(&self) -> Option<T> {
         let words = self.words.as_slice();
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_written_value_is_read() {
         let (mut writer, reader, _) = cell();
         assert_eq!(reader.try_read(), Some([0; 4]));
         writer.write(&[1, 2, 3, 4]);

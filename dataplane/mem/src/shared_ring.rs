@@ -1,24 +1,25 @@
-//! The ring of entries of any length between two processes, of which neither trusts the other.
+//! A shared-memory ring of variable-length entries between two processes that do not trust each
+//! other.
 //!
-//! An entry is a message: a few words of head, then bytes. A slot is two cache lines, which the
-//! machine fetches as a pair, so a short message travels in one or two lines; a long one takes
-//! several slots in a row:
+//! An entry is a message: a few header words, then bytes. A slot is two cache lines, which the
+//! processor fetches as a pair, so a short message needs one or two lines; a long one takes several
+//! consecutive slots:
 //!
 //! ```text
 //! slot p      turn | shape | head ... | bytes ...        15 words beside the turn
 //! slot p + 1  -    | bytes ...
 //! ```
 //!
-//! The turn of the first slot is written last, by one atomic store, and later slots have none of
-//! their own: so an entry is there whole or not at all, whoever is killed when, and no part of one
-//! that was never finished can be taken for an entry. The words that an entry does not need are
-//! neither written nor read.
+//! The turn of the first slot is written last, by one atomic store, and the other slots have no
+//! turn. So an entry is visible completely or not at all, even if a process is killed, and part of
+//! an unfinished entry is never taken for an entry. Words that an entry does not need are neither
+//! written nor read.
 //!
-//! Positions, turns and room are those of the other rings. A peer that lies can stop the
-//! flow, drop entries or deliver rubbish: entries are to be judged like packets. The shape and the
-//! first words of the head are copied once, when the entry is taken up, and all is decided by the
-//! copies: a sender that changes the originals meanwhile changes nothing. The bytes are copied by
-//! the receiver, at the end and without being judged.
+//! Positions, turns and free slots work as in the other rings (`cursor.rs`). A malicious peer can
+//! stop the flow, drop entries or deliver garbage, so entries are validated like packets. The shape
+//! and the first header words are copied once, when the entry is received, and all decisions use
+//! the copies: a sender that changes the originals later changes nothing. The receiver copies the
+//! bytes last and does not interpret them.
 
 mod shape;
 
@@ -30,21 +31,21 @@ use shape::Shape;
 
 /// Words from one slot to the next.
 const SLOT_WORDS: usize = 16;
-/// Those beside the turn.
-const ROOM_WORDS: usize = SLOT_WORDS - 1;
-/// Bytes beside the turn.
-const ROOM: usize = ROOM_WORDS * 8;
+/// Words of a slot after the turn.
+const DATA_WORDS: usize = SLOT_WORDS - 1;
+/// Bytes of a slot after the turn.
+const DATA_BYTES: usize = DATA_WORDS * 8;
 
-/// Words that a head can have: with its shape it fits into the first slot.
-pub const HEAD_WORDS_MAX: usize = ROOM_WORDS - 1;
+/// Header words of an entry, at most: with the shape they fit in the first slot.
+pub const HEAD_WORDS_MAX: usize = DATA_WORDS - 1;
 
-/// The words of a head that are copied with every entry: more than most heads have.
+/// Header words that are copied with every entry: more than most entries have.
 pub const FIRST_WORDS: usize = 4;
 
-/// Bytes that an entry can have behind its head.
+/// Bytes of an entry after its header, at most.
 pub const BYTES_MAX: usize = 1 << 14;
 
-/// What word 0 says: this layout, version 1.
+/// The contents of word 0: this layout, version 1.
 const IDENTITY: u64 = u64::from_be_bytes(*b"PLXLANE1");
 
 const IDENTITY_WORD: usize = 0;
@@ -59,7 +60,7 @@ pub struct SharedRing {
     slots: usize,
 }
 
-/// Why memory is not the ring that it was taken for.
+/// Why memory holds no usable ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SharedRingError {
@@ -73,7 +74,7 @@ pub enum SharedRingError {
         /// Words that there are.
         words: usize,
     },
-    /// There is no ring of this version.
+    /// The memory holds no ring of this version.
     NotARing,
 }
 
@@ -81,7 +82,7 @@ impl std::fmt::Display for SharedRingError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::BadCapacity { slots } => {
-                write!(f, "a ring has a power of two of slots up to 2^31, not {slots}")
+                write!(f, "a ring of {slots} slots; use a power of two up to 2^31")
             }
             Self::TooSmall { words } => write!(f, "a ring does not fit into {words} words"),
             Self::NotARing => f.write_str("no ring there; the peer must create it before we open"),
@@ -92,7 +93,7 @@ impl std::fmt::Display for SharedRingError {
 impl std::error::Error for SharedRingError {}
 
 impl SharedRing {
-    /// How many words a ring of `slots` takes. `None` if it can have no such number.
+    /// The words that a ring of `slots` takes. `None` if `slots` is not a valid number.
     pub fn words(slots: usize) -> Option<usize> {
         if !is_capacity(slots) {
             return None;
@@ -100,22 +101,22 @@ impl SharedRing {
         slots.checked_mul(SLOT_WORDS)?.checked_add(FIRST_SLOT_WORD)
     }
 
-    /// A ring of this process, for two threads of it.
+    /// A ring in private memory, for two threads of this process.
     pub fn private(slots: usize) -> Option<Self> {
         Self::create(Words::private(Self::words(slots)?).ok()?, slots).ok()
     }
 
-    /// Makes an empty ring. To be done before the peer is told of the memory.
+    /// Creates an empty ring. Call it before the peer gets the memory.
     pub fn create(words: Words, slots: usize) -> Result<Self, SharedRingError> {
         let ring = Self::fit(words, slots as u64)?;
         ring.words.as_slice()[SLOTS_WORD].store(slots as u64, Ordering::Relaxed);
         ring.reset();
-        // Release, with the acquire in `open`: who sees a ring sees all of it.
+        // Release, with the acquire in `open`: a visible identity implies a complete ring.
         ring.words.as_slice()[IDENTITY_WORD].store(IDENTITY, Ordering::Release);
         Ok(ring)
     }
 
-    /// Finds the ring that a peer made.
+    /// Opens a ring that the peer created.
     pub fn open(words: Words) -> Result<Self, SharedRingError> {
         let at = words.as_slice();
         if at.len() < FIRST_SLOT_WORD {
@@ -138,15 +139,15 @@ impl SharedRing {
             let turn = first_turn(index, self.slots);
             self.slot(index as u64)[0].store(turn, Ordering::Relaxed);
         }
-        // Release: a producer that finds room finds the turns in order.
+        // Release: a producer that sees the free slots sees their turns.
         self.head().store(START, Ordering::Release);
     }
 
-    /// The sending side. It goes on behind the entries from the head on that are there.
+    /// The sending side. It continues after the complete entries that follow the head.
     pub fn sender(self) -> RingSender {
         let head = self.head().load(Ordering::Acquire);
         let mut tail = head;
-        // Acquire: what the last sender did with the slots comes before what we do.
+        // Acquire: the last sender's writes to the slots come before ours.
         while self.slot(tail)[0].load(Ordering::Acquire) == filled(tail) {
             let next = tail.wrapping_add(self.shape(tail).map_or(1, Shape::slots));
             if next.wrapping_sub(head) > self.slots as u64 {
@@ -157,7 +158,7 @@ impl SharedRing {
         RingSender { cursor: ProducerCursor::new(tail, self.slots), ring: self }
     }
 
-    /// The receiving side. It begins with the entries that the last one did not release.
+    /// The receiving side. It begins with the first entry that the last receiver did not release.
     pub fn receiver(self) -> RingReceiver {
         RingReceiver { position: self.head().load(Ordering::Acquire), ring: self }
     }
@@ -176,7 +177,7 @@ impl SharedRing {
         &self.words.as_slice()[HEAD_WORD]
     }
 
-    /// The shape of the entry that begins here; none if our own sender never wrote it.
+    /// The shape of the entry that begins here; `None` if it is invalid.
     #[inline(always)]
     fn shape(&self, position: u64) -> Option<Shape> {
         let shape = Shape::of_word(self.slot(position)[1].load(Ordering::Relaxed));
@@ -191,8 +192,8 @@ impl SharedRing {
     }
 }
 
-/// The side that sends. One process has it at a time; a second one would spoil entries and nothing
-/// else.
+/// The sending side. One process has it at a time; a second sender would corrupt entries and
+/// nothing else.
 #[derive(Debug)]
 pub struct RingSender {
     ring: SharedRing,
@@ -200,8 +201,8 @@ pub struct RingSender {
 }
 
 impl RingSender {
-    /// Sends an entry of `bytes`, which `fill` writes part by part, in order; says whether there
-    /// was room.
+    /// Sends an entry of `bytes`, which `fill` writes part by part, in order. Returns `false` if
+    /// the ring is full.
     ///
     /// # Panics
     /// With more than [`HEAD_WORDS_MAX`] words or [`BYTES_MAX`] bytes.
@@ -217,18 +218,18 @@ impl RingSender {
         let shape = Shape::new(tag, head, bytes);
         let Some(position) = self.begin(shape) else { return false };
         let first = self.ring.slot(position);
-        let room = write_head(first, shape, head);
-        put(room, bytes.min(shape.first_room()), &mut fill);
+        let data = write_head(first, shape, head);
+        put(data, bytes.min(shape.first_slot_bytes()), &mut fill);
         if shape.slots() > 1 {
-            self.send_rest(position, bytes - shape.first_room(), &mut fill);
+            self.send_rest(position, bytes - shape.first_slot_bytes(), &mut fill);
         }
-        // Release: who sees this turn sees the whole entry.
+        // Release: a visible turn implies a complete entry.
         first[0].store(filled(position), Ordering::Release);
         self.cursor.advance_by(shape.slots());
         true
     }
 
-    /// Sends an entry of these bytes; says whether there was room.
+    /// Sends an entry of these bytes. Returns `false` if the ring is full.
     ///
     /// # Panics
     /// As [`send`](Self::send).
@@ -246,44 +247,44 @@ impl RingSender {
         }
         let Some(position) = self.begin(shape) else { return false };
         let first = self.ring.slot(position);
-        let room = write_head(first, shape, head);
+        let data = write_head(first, shape, head);
         let (whole, tail) = bytes.as_chunks::<8>();
-        for (word, bytes) in room.iter().zip(whole) {
+        for (word, bytes) in data.iter().zip(whole) {
             word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
         }
         if !tail.is_empty() {
             let mut last = [0; 8];
             last[..tail.len()].copy_from_slice(tail);
-            room[whole.len()].store(u64::from_ne_bytes(last), Ordering::Relaxed);
+            data[whole.len()].store(u64::from_ne_bytes(last), Ordering::Relaxed);
         }
-        // Release: who sees this turn sees the whole entry.
+        // Release: a visible turn implies a complete entry.
         first[0].store(filled(position), Ordering::Release);
         self.cursor.advance();
         true
     }
 
-    /// Where an entry begins, if there is room for all of it.
+    /// The position of an entry, if all of it fits.
     #[inline(always)]
     fn begin(&mut self, shape: Shape) -> Option<u64> {
         let slots = shape.slots();
-        let has_room = self.cursor.room(slots, self.ring.head()) >= slots;
-        has_room.then(|| self.cursor.position())
+        let fits = self.cursor.room(slots, self.ring.head()) >= slots;
+        fits.then(|| self.cursor.position())
     }
 
-    /// Writes the slots behind the first. A sender that is killed in here has sent nothing.
+    /// Writes the slots after the first. A sender that is killed in here has sent nothing.
     fn send_rest(&self, position: u64, mut bytes: usize, fill: &mut impl FnMut(&mut [u8])) {
         let mut position = position;
         while bytes > 0 {
             position = position.wrapping_add(1);
             let slot = self.ring.slot(position);
-            let part = bytes.min(ROOM);
+            let part = bytes.min(DATA_BYTES);
             put(&slot[1..], part, fill);
             bytes -= part;
         }
     }
 }
 
-/// Writes what comes before the bytes; gives the words for them.
+/// Writes the shape and the header; returns the words for the bytes.
 #[inline(always)]
 fn write_head<'a>(
     slot: &'a [AtomicU64; SLOT_WORDS],
@@ -291,11 +292,11 @@ fn write_head<'a>(
     head: &[u64],
 ) -> &'a [AtomicU64] {
     slot[1].store(shape.to_word(), Ordering::Relaxed);
-    let (head_words, room) = slot[2..].split_at(head.len());
+    let (head_words, data) = slot[2..].split_at(head.len());
     for (word, value) in head_words.iter().zip(head) {
         word.store(*value, Ordering::Relaxed);
     }
-    room
+    data
 }
 
 /// Writes bytes into words.
@@ -304,7 +305,7 @@ fn put(words: &[AtomicU64], bytes: usize, fill: &mut impl FnMut(&mut [u8])) {
     if bytes == 0 {
         return;
     }
-    let mut buffer = [0; ROOM];
+    let mut buffer = [0; DATA_BYTES];
     let part = &mut buffer[..bytes];
     fill(part);
     let (whole, _) = buffer.as_chunks::<8>();
@@ -313,7 +314,7 @@ fn put(words: &[AtomicU64], bytes: usize, fill: &mut impl FnMut(&mut [u8])) {
     }
 }
 
-/// The side that receives. One process has it at a time; a second one would lose or repeat entries
+/// The receiving side. One process has it at a time; a second receiver would lose or repeat entries
 /// and nothing else.
 #[derive(Debug)]
 pub struct RingReceiver {
@@ -322,7 +323,8 @@ pub struct RingReceiver {
 }
 
 impl RingReceiver {
-    /// Hands the oldest entry to `take` and releases it; says whether there was one.
+    /// Passes the oldest entry to `take` and releases it. Returns `false` if the ring is empty. An
+    /// entry of an invalid shape is skipped.
     #[inline]
     pub fn receive(&mut self, take: impl FnOnce(&Entry<'_>)) -> bool {
         if !self.has_entry() {
@@ -344,12 +346,12 @@ impl RingReceiver {
     /// Whether there is an entry.
     #[inline]
     pub fn has_entry(&self) -> bool {
-        // Acquire, with the release in `send`: the entry is there, whole.
+        // Acquire, with the release in `send`: the entry is complete.
         self.ring.slot(self.position)[0].load(Ordering::Acquire) == filled(self.position)
     }
 }
 
-/// An entry that has come.
+/// A received entry.
 #[derive(Debug)]
 pub struct Entry<'a> {
     first: &'a [AtomicU64; SLOT_WORDS],
@@ -407,7 +409,7 @@ impl<'a> Entry<'a> {
         head
     }
 
-    /// Bytes behind its head.
+    /// Bytes after its header.
     #[inline(always)]
     pub fn bytes(&self) -> usize {
         self.shape.bytes
@@ -416,14 +418,14 @@ impl<'a> Entry<'a> {
     /// Shows the bytes part by part, in order.
     #[inline]
     pub fn read(&self, mut show: impl FnMut(&[u8])) {
-        let room = &self.first[2 + self.shape.head_words..];
-        let part = self.shape.bytes.min(self.shape.first_room());
-        get(room, part, &mut show);
+        let data = &self.first[2 + self.shape.head_words..];
+        let part = self.shape.bytes.min(self.shape.first_slot_bytes());
+        get(data, part, &mut show);
         let mut rest = self.shape.bytes - part;
         let mut position = self.position;
         while rest > 0 {
             position = position.wrapping_add(1);
-            let part = rest.min(ROOM);
+            let part = rest.min(DATA_BYTES);
             get(&self.ring.slot(position)[1..], part, &mut show);
             rest -= part;
         }
@@ -431,12 +433,12 @@ impl<'a> Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Copies the bytes into memory, to `at` on; says whether it reaches that far.
+    /// Copies the bytes to offset `at` of a memory. Returns `false` if they do not fit.
     #[inline(always)]
     #[must_use]
     pub fn copy_to(&self, memory: &Memory, at: usize) -> bool {
         let bytes = self.shape.bytes;
-        if bytes <= self.shape.first_room() {
+        if bytes <= self.shape.first_slot_bytes() {
             let words = &self.first[2 + self.shape.head_words..];
             return memory.write_words(at, words, bytes);
         }
@@ -455,7 +457,7 @@ fn get(words: &[AtomicU64], bytes: usize, show: &mut impl FnMut(&[u8])) {
     if bytes == 0 {
         return;
     }
-    let mut buffer = [0; ROOM];
+    let mut buffer = [0; DATA_BYTES];
     let (whole, _) = buffer.as_chunks_mut::<8>();
     for (value, word) in whole.iter_mut().zip(words).take(bytes.div_ceil(8)) {
         *value = word.load(Ordering::Relaxed).to_ne_bytes();

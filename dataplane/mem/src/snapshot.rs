@@ -1,32 +1,31 @@
 //! Tables that one thread publishes and workers read without waiting: routes, neighbors,
 //! connections.
 //!
-//! A worker holds a reference to the version it uses. Once a breath it compares one pointer
-//! ([`Snapshot::refresh`]); as long as nothing was published, that is a load of a line that nobody
-//! writes. No packet costs an atomic operation, and all packets of a breath see one version.
+//! A worker holds a reference to the version it uses. Once per poll iteration it compares one
+//! pointer ([`Snapshot::refresh`]); while nothing is published, that is a load of an unshared line.
+//! No packet costs an atomic operation, and all packets of an iteration see one version.
 //!
-//! Why arc-swap underneath: its cache does exactly this, and its swap settles what readers are in
-//! the middle of. The pointer compare cannot be fooled by an address that is used again, because
-//! the cache keeps the old version alive.
+//! Why arc-swap: its cache does exactly this, and its swap waits for concurrent readers. A reused
+//! address cannot confuse the pointer comparison, because the cache keeps the old version alive.
 //!
-//! Why the publisher keeps what it replaced: else the last worker to move on would free the old
-//! table in the middle of a breath, and a route table takes milliseconds to free.
-//! [`Publisher::reclaim`] drops a version once nobody else has it. So, while the publisher lives, a
-//! value's `Drop` runs on its thread, and that a version is gone proves that no worker uses it: the
-//! moment to destroy the connections that only it named.
+//! Why the publisher keeps replaced versions: otherwise the last worker to refresh would free the
+//! old table during a poll iteration, and freeing a route table takes milliseconds.
+//! [`Publisher::reclaim`] drops a version once no reader has it. So, while the publisher lives, a
+//! value's `Drop` runs on the publisher's thread, and a dropped version proves that no worker uses
+//! it: then the connections that only that version named can be destroyed.
 
 use arc_swap::{ArcSwap, Cache};
 use std::sync::Arc;
 
-/// The one who publishes.
+/// The publishing side.
 pub struct Publisher<T> {
     current: Arc<ArcSwap<T>>,
-    /// Replaced versions that somebody may still read: after `reclaim`, at most the one that
-    /// a reader has and the one that it is changing to.
+    /// Replaced versions that readers may have: after `reclaim`, at most two for each reader, its
+    /// version and the one it is changing to.
     retired: Vec<Arc<T>>,
 }
 
-/// A reader's view. Clones are further readers.
+/// A reader. Clones are further readers.
 #[derive(Clone)]
 pub struct Snapshot<T> {
     cache: Cache<Arc<ArcSwap<T>>, Arc<T>>,
@@ -43,29 +42,29 @@ impl<T> Publisher<T> {
         Snapshot { cache: Cache::new(self.current.clone()) }
     }
 
-    /// The version that readers get now, to make the next one from.
+    /// The current version, as a base for the next.
     pub fn current(&self) -> Arc<T> {
         self.current.load_full()
     }
 
-    /// Publishes another version, and drops those that nobody reads any more.
+    /// Publishes a version, and drops replaced versions without readers.
     pub fn publish(&mut self, next: T) {
         let previous = self.current.swap(Arc::new(next));
         self.retired.push(previous);
         self.reclaim();
     }
 
-    /// Drops replaced versions that nobody reads any more; says how many are still read.
+    /// Drops replaced versions without readers; returns how many are left.
     pub fn reclaim(&mut self) -> usize {
-        // A count of one is ours and final: new references are taken from the current version only,
-        // and `swap` returned after all that were being taken had been counted.
+        // A count of one is the publisher's and final: new references are taken from the current
+        // version only, and `swap` returned after concurrent ones were counted.
         self.retired.retain_mut(|version| Arc::get_mut(version).is_none());
         self.retired.len()
     }
 }
 
 impl<T> Snapshot<T> {
-    /// The current version, for the length of a breath.
+    /// The current version, for one poll iteration.
     #[inline]
     pub fn refresh(&mut self) -> &T {
         self.cache.load()

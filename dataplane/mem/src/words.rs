@@ -1,15 +1,15 @@
 //! Memory as atomic words: the only form in which two processes share data here.
 //!
-//! A peer may write at any instant, be killed halfway through, or mean harm. If its bytes were
-//! read as ordinary memory, the compiler could read them twice and find two values, and the
-//! language would call it undefined. A relaxed load of an aligned word costs the same instruction
-//! and is defined whatever the peer does. So a value is copied word by word into our own memory
-//! first and judged there, and everything built on words (rings, cells, counters) is safe code.
+//! A peer may write at any instant, be killed during a write, or be malicious. If its bytes were
+//! read as ordinary memory, the compiler could read them twice and find two values, which is
+//! undefined behavior. A relaxed load of an aligned word costs the same instruction and is always
+//! defined. So a value is first copied word by word into private memory and validated there, and
+//! everything built on words (rings, cells, counters) is safe code.
 //!
-//! What a peer alone writes is mapped for reading alone: [`ReadWords`], which have no store.
+//! Words that only a peer writes are mapped read-only: [`ReadWords`], which have no store.
 //!
-//! Why [`Plain`]: any words a peer leaves behind must be a value of the type, and a value must have
-//! no padding, which would leak our memory into its. Both are zerocopy's to check.
+//! Why [`Plain`]: any words of a peer must be a valid value of the type, and a value must have no
+//! padding, which would leak private memory to the peer. zerocopy checks both.
 
 use crate::pad::LINE_BYTES;
 use crate::region::{MapError, Region};
@@ -17,7 +17,7 @@ use crate::segment::Segment;
 use crate::sync::{AtomicU64, Ordering, fence};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Words from one place of its own to the next, so that owners share no cache line.
+/// Words from one owner's range to the next, so that owners share no cache line.
 pub const LINE_WORDS: usize = LINE_BYTES / size_of::<u64>();
 
 const _: () = {
@@ -25,13 +25,12 @@ const _: () = {
     assert!(align_of::<AtomicU64>() == 8 || cfg!(loom));
 };
 
-/// Values that may lie in shared memory: of any bytes, without padding, a multiple of 8 bytes
-/// long.
+/// Values for shared memory: valid for any bytes, without padding, a multiple of 8 bytes long.
 ///
-/// Derive zerocopy's `FromBytes`, `IntoBytes` and `Immutable` and this follows. A wrong length is
-/// refused when the use is compiled.
+/// Types that derive zerocopy's `FromBytes`, `IntoBytes` and `Immutable` have it. A wrong length is
+/// a compile error at the first use.
 pub trait Plain: FromBytes + IntoBytes + Immutable + Copy + 'static {
-    /// How many words a value takes.
+    /// The words that a value takes.
     const WORDS: usize = {
         let bytes = size_of::<Self>();
         assert!(bytes > 0 && bytes.is_multiple_of(8), "a shared value is some whole words long");
@@ -47,7 +46,7 @@ pub struct Words {
     range: memory::Range,
 }
 
-/// The same of words that this process may not write, or does not. They have no way to:
+/// A range of words that this process only reads. It has no store:
 ///
 /// ```compile_fail,E0599
 /// use pollux_mem::{ReadWords, Segment};
@@ -62,19 +61,19 @@ pub struct ReadWords {
     range: memory::Range,
 }
 
-/// A word that somebody else may write at any time.
+/// A word that another process may write at any time.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct ReadWord(pub(crate) AtomicU64);
 
 impl ReadWord {
-    /// Its value, which orders nothing.
+    /// A relaxed load.
     #[inline(always)]
     pub fn load(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Its value. What was written before this was stored with `Release` is there from now on.
+    /// An acquire load, which pairs with a store with `Release`.
     #[inline(always)]
     pub fn load_acquire(&self) -> u64 {
         // Why not a load with `Acquire`: of pages that cannot be written, the language allows
@@ -86,22 +85,22 @@ impl ReadWord {
 }
 
 impl Words {
-    /// All of `region` that is whole lines.
+    /// All complete cache lines of `region`.
     pub fn over(region: Region) -> Self {
         let range = memory::Range::lines(region);
         assert!(range.is_writable(), "regions that are only read stay in this crate");
         Self { range }
     }
 
-    /// At least `count` zeroed words that no other process sees.
+    /// At least `count` zeroed words in private memory.
     pub fn private(count: usize) -> Result<Self, MapError> {
         let bytes = count.checked_mul(8).ok_or(MapError::BadSize { bytes: count })?;
         Region::anonymous(bytes).map(Self::over)
     }
 
-    /// Cuts a place of at least `count` words off the front. `None` when so many are not left.
+    /// Splits a range of at least `count` words off the front. `None` if fewer are left.
     ///
-    /// Two processes that cut the same segment in the same order get the same places.
+    /// Two processes that split the same segment in the same order get the same ranges.
     #[must_use]
     pub fn take(&mut self, count: usize) -> Option<Self> {
         let count = count.checked_next_multiple_of(LINE_WORDS)?;
@@ -116,7 +115,7 @@ impl Words {
 }
 
 impl ReadWords {
-    /// All of a segment that is whole lines, mapped for reading only.
+    /// All complete cache lines of a segment, mapped read-only.
     pub fn of(segment: &Segment) -> Result<Self, MapError> {
         segment.map_to_read().map(Self::over)
     }
@@ -125,7 +124,7 @@ impl ReadWords {
         Self { range: memory::Range::lines(region) }
     }
 
-    /// Cuts a place off the front, as [`Words::take`] does.
+    /// Splits a range off the front, as [`Words::take`] does.
     #[must_use]
     pub fn take(&mut self, count: usize) -> Option<Self> {
         let count = count.checked_next_multiple_of(LINE_WORDS)?;
@@ -138,7 +137,7 @@ impl ReadWords {
         self.range.sources()
     }
 
-    /// The same words for writing; none where the pages are mapped for reading.
+    /// The same words for writing; empty if the pages are mapped read-only.
     #[inline(always)]
     pub(crate) fn targets(&self) -> &[AtomicU64] {
         self.range.targets()
@@ -151,7 +150,7 @@ impl From<Words> for ReadWords {
     }
 }
 
-/// Writes a value as relaxed words. What orders them is the caller's.
+/// Writes a value as relaxed words. The caller orders them.
 #[inline(always)]
 pub(crate) fn store<T: Plain>(words: &[AtomicU64], value: &T) {
     for (word, bytes) in words[..T::WORDS].iter().zip(value.as_bytes().chunks_exact(8)) {

@@ -1,8 +1,8 @@
-//! How an entry of a ring is laid out, as the one word that says so.
+//! The shape word of a ring entry: its tag and the lengths of its header and data.
 
-use super::{BYTES_MAX, HEAD_WORDS_MAX, ROOM};
+use super::{BYTES_MAX, DATA_BYTES, HEAD_WORDS_MAX};
 
-/// How an entry is laid out: the words of its head, its bytes, and a tag of its sender's.
+/// The shape of an entry: header words, data bytes, and a tag of the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) tag: u8,
@@ -22,7 +22,7 @@ impl Shape {
         self.tag as u64 | (self.head_words as u64) << 8 | (self.bytes as u64) << 32
     }
 
-    /// `None` if no entry can look so.
+    /// `None` if the lengths are invalid.
     #[inline(always)]
     pub(super) const fn of_word(word: u64) -> Option<Self> {
         let shape = Self {
@@ -36,14 +36,14 @@ impl Shape {
         Some(shape)
     }
 
-    /// Bytes that the first slot has room for.
+    /// Data bytes that fit in the first slot.
     #[inline(always)]
-    pub(super) const fn first_room(self) -> usize {
+    pub(super) const fn first_slot_bytes(self) -> usize {
         (HEAD_WORDS_MAX - self.head_words) * 8
     }
 
     #[inline(always)]
     pub(super) const fn slots(self) -> u64 {
-        1 + self.bytes.saturating_sub(self.first_room()).div_ceil(ROOM) as u64
+        1 + self.bytes.saturating_sub(self.first_slot_bytes()).div_ceil(DATA_BYTES) as u64
     }
 }
