@@ -1,34 +1,34 @@
-//! How a packet finds another port (IBA 11.2.2.1).
+//! Address vectors: the path of a packet to another port (IBA 11.2.2.1).
 
 use pollux_wire::address::{Gid, Lid};
 
-/// The way to a port, or to a group.
+/// The path to a port or a multicast group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AddressVector {
-    /// Where to, within the subnet.
+    /// Destination LID.
     pub dlid: Lid,
     /// Service level.
     pub sl: u8,
-    /// Which of our port's LIDs to send from: the bits below the mask.
+    /// The low LMC bits of the source LID.
     pub src_path_bits: u8,
-    /// How fast at the most, as a rate code; 0: as fast as the port goes.
+    /// Rate limit, as a rate code; 0 is the rate of the port.
     pub static_rate: u8,
-    /// The port to send from.
+    /// The local port.
     pub port: u8,
-    /// What the GRH says, if there is to be one: across subnets and to groups there must.
+    /// The GRH, if any; required across subnets and for multicast.
     pub grh: Option<GlobalRoute>,
 }
 
-/// What a GRH says.
+/// The contents of a GRH.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GlobalRoute {
-    /// Where to.
+    /// Destination GID.
     pub dgid: Gid,
-    /// Which of our port's GIDs to send from.
+    /// Index of the source GID in the port's GID table.
     pub sgid_index: u8,
-    /// Packets of one flow stay in order.
+    /// Packets with the same flow label stay in order.
     pub flow_label: u32,
-    /// Routers that may be crossed.
+    /// The most routers on the path.
     pub hop_limit: u8,
     /// Traffic class.
     pub traffic_class: u8,

@@ -1,30 +1,30 @@
-//! How a request went (IBA 11.4.2, 10.10.3).
+//! Completions of work requests (IBA 11.4.2, 10.10.3).
 
 use crate::memory::RKey;
 use pollux_wire::address::{Lid, Qpn};
 use std::fmt;
 
-/// One finished request.
+/// A completed work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The request's.
+    /// The `id` of the request.
     pub id: u64,
-    /// How it went. If badly, only `id`, `status` and `qpn` mean anything.
+    /// The status. If it is an error, only `id`, `status` and `qpn` are valid.
     pub status: CompletionStatus,
-    /// What it was.
+    /// The operation.
     pub kind: CompletionKind,
-    /// The queue pair, by number, since a shared receive queue does not tell.
+    /// The queue pair's number, which tells the users of a shared receive queue apart.
     pub qpn: Qpn,
-    /// Bytes received, or read; on UD with the 40 of the GRH.
+    /// Bytes received or read; on UD including the 40 bytes of the GRH.
     pub bytes: u32,
-    /// What came with the message.
+    /// Immediate data or invalidated key.
     pub with: With,
-    /// Of a datagram: where it came from.
+    /// The source of a datagram.
     pub from: Option<Source>,
 }
 
 impl Completion {
-    /// What an array to be filled by [`poll`](crate::Device::poll) begins with.
+    /// An initial value for the array that [`poll`](crate::Device::poll) fills.
     pub const NOTHING: Self = Self {
         id: 0,
         status: CompletionStatus::General,
@@ -36,7 +36,7 @@ impl Completion {
     };
 }
 
-/// What kind of request a completion is of.
+/// The operation of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names are those of the requests")]
 pub enum CompletionKind {
@@ -47,69 +47,69 @@ pub enum CompletionKind {
     FetchAdd,
     Bind,
     LocalInvalidate,
-    /// A message came.
+    /// A received message.
     Recv,
-    /// A peer has written, with immediate data.
+    /// A peer's RDMA write with immediate data.
     RecvWriteImm,
 }
 
 impl CompletionKind {
-    /// Whether it is of a receive.
+    /// Whether it completes a receive.
     pub const fn is_recv(self) -> bool {
         matches!(self, Self::Recv | Self::RecvWriteImm)
     }
 }
 
-/// What came with a message beside its bytes.
+/// Data of a message in addition to its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum With {
     /// Nothing.
     #[default]
     Nothing,
-    /// 32 bits.
+    /// Immediate data.
     Imm(u32),
-    /// The end of one of our keys.
+    /// The R_Key that the peer invalidated (Send with Invalidate).
     Invalidated(RKey),
 }
 
-/// Where a datagram came from, as far as its headers tell.
+/// The source of a datagram, from its headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The sender's queue pair.
     pub src_qp: Qpn,
-    /// The sender's port.
+    /// The sender's LID.
     pub slid: Lid,
-    /// The service level that it came with.
+    /// The service level of the packet.
     pub sl: u8,
-    /// Which of our LIDs it was sent to: the bits below the mask.
+    /// The low LMC bits of the destination LID.
     pub dlid_path_bits: u8,
-    /// Which entry of our P_Key table it matched.
+    /// Index of the matching entry of the local P_Key table.
     pub pkey_index: u16,
     /// Whether the first 40 bytes of the buffer are a GRH.
     pub has_grh: bool,
 }
 
-/// How a request ended (IBA 11.6.2).
+/// Completion status (IBA 11.6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum CompletionStatus {
-    /// Well.
+    /// The operation completed successfully (IBV_WC_SUCCESS).
     Success,
-    /// A message longer than the receive, or than a message may be.
+    /// The message is longer than the receive, or than the maximum.
     LocalLength,
-    /// The queue pair cannot do this.
+    /// The queue pair does not support the operation.
     LocalQpOperation,
-    /// A key, a right or bounds of our own memory.
+    /// The local key, access rights or bounds are wrong.
     LocalProtection,
-    /// The queue pair went to the error state first.
+    /// The queue pair entered the error state before the request was executed.
     Flushed,
-    /// A window could not be bound.
+    /// The memory window could not be bound.
     WindowBind,
-    /// The peer sent what makes no sense.
+    /// The peer's response is invalid.
     BadResponse,
-    /// A request came that our side may not carry out.
+    /// The peer's request violates the local access rights.
     LocalAccess,
-    /// The peer found the request invalid, or its receive too short.
+    /// The peer rejected the request as invalid, or its receive is too short.
     RemoteInvalidRequest,
     /// A key, a right or bounds of the peer's memory.
     RemoteAccess,

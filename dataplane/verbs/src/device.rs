@@ -1,24 +1,24 @@
 //! The trait that every adapter implements.
 //!
-//! # Who owns what
+//! # Ownership
 //!
-//! A device is one worker's own: it has no lock, and two threads that want the same adapter open it
-//! once, and the second one beside that ([`Device::open_shared`]). What it keeps (queues, regions,
-//! handles) goes by small handles, good for that device alone.
+//! A device belongs to one worker and has no lock. A second thread that needs the same adapter gets
+//! another context of it with [`Device::open_shared`]. Queues, regions and address handles are
+//! named by small handles, valid for that device alone.
 //!
-//! Memory named in a request is the adapter's from a successful post to the completion. An inline
-//! send is copied at once. A post takes requests from the front of its batch until one cannot be
-//! taken; it says how many it took, and the rest never left the caller.
+//! The adapter owns the memory of a request from a successful post to the completion. An inline
+//! send is copied at once. A post takes requests from the front of its batch and stops at the first
+//! that it refuses; the error has the number of accepted requests, and the caller keeps the rest.
 //!
-//! # What may be expected of every adapter
+//! # Guarantees of every adapter
 //!
-//! - Requests of one send queue complete in their order, and so do those of one receive queue.
+//! - The requests of one send queue complete in order, and so do those of one receive queue.
 //! - Every signaled request and every receive completes exactly once, at the latest when its queue
-//!   pair enters the error state; those that a destroyed or reset queue pair takes along do not.
-//! - A send that is not signaled is done when a later one of its queue is.
-//! - Verbs check what they are told and say what is wrong: [`VerbsError`], [`PostError`].
-//! - Time passes only in [`Device::poll`] and the posts: an adapter in software makes its progress
-//!   there, and needs no thread.
+//!   pair enters the error state. Requests of a destroyed or reset queue pair do not complete.
+//! - The completion of a send implies that all earlier unsignaled sends of its queue are done.
+//! - Verbs check their arguments and say what is wrong: [`VerbsError`], [`PostError`].
+//! - A software adapter makes progress only in [`Device::poll`] and the posts, and needs no
+//!   thread.
 
 use crate::address::AddressVector;
 use crate::completion::Completion;
@@ -34,118 +34,118 @@ use pollux_wire::mad::smp::PortState;
 use pollux_wire::units::Mtu;
 use std::time::Duration;
 
-/// An adapter, opened by one worker.
+/// A context of an adapter, opened by one worker.
 pub trait Device {
-    /// What the adapter is and can.
+    /// Identity, limits and capabilities of the adapter.
     fn attributes(&self) -> DeviceAttributes;
 
-    /// How a port is; ports count from 1.
+    /// The attributes of a port; ports count from 1.
     fn port(&self, port: u8) -> Result<PortAttributes, VerbsError>;
     /// An entry of a port's GID table.
     fn gid(&self, port: u8, index: u8) -> Result<Gid, VerbsError>;
     /// An entry of a port's P_Key table.
     fn pkey(&self, port: u8, index: u16) -> Result<PKey, VerbsError>;
 
-    /// Makes a protection domain.
+    /// Creates a protection domain.
     fn create_pd(&mut self) -> Result<Pd, VerbsError>;
-    /// Ends one that nothing uses.
+    /// Destroys an unused protection domain.
     fn destroy_pd(&mut self, pd: Pd) -> Result<(), VerbsError>;
 
-    /// Lets the adapter touch `memory`, all of it, with these rights.
+    /// Registers all of `memory` with these access rights.
     fn register(
         &mut self,
         pd: Pd,
         memory: &Memory,
         access: Access,
     ) -> Result<MemoryRegion, VerbsError>;
-    /// Ends that. Requests that name the region fail from now on.
+    /// Deregisters a region. Later requests that name it fail.
     fn deregister(&mut self, region: LKey) -> Result<(), VerbsError>;
-    /// Makes a window, bound to nothing.
+    /// Creates an unbound memory window.
     fn create_window(&mut self, pd: Pd) -> Result<MemoryWindow, VerbsError>;
-    /// Ends a window, by its present key.
+    /// Destroys a memory window, named by its current key.
     fn destroy_window(&mut self, window: RKey) -> Result<(), VerbsError>;
 
-    /// Makes a completion queue with room for `completions_max`.
+    /// Creates a completion queue of `completions_max` entries.
     fn create_cq(&mut self, completions_max: u32) -> Result<Cq, VerbsError>;
-    /// Ends one that no queue pair uses.
+    /// Destroys a completion queue that no queue pair uses.
     fn destroy_cq(&mut self, cq: Cq) -> Result<(), VerbsError>;
 
-    /// Makes a shared receive queue.
+    /// Creates a shared receive queue.
     fn create_srq(&mut self, pd: Pd, requests_max: u32, sges_max: u32) -> Result<Srq, VerbsError>;
-    /// Asks for one [`AsyncEvent::SrqLimitReached`] when fewer than `limit` receives are left; 0:
-    /// no.
+    /// Arms one [`AsyncEvent::SrqLimitReached`] for when fewer than `limit` receives are left; 0
+    /// disarms it.
     fn set_srq_limit(&mut self, srq: Srq, limit: u32) -> Result<(), VerbsError>;
-    /// Ends one that no queue pair uses; receives posted there go with it.
+    /// Destroys a shared receive queue that no queue pair uses, with its posted receives.
     fn destroy_srq(&mut self, srq: Srq) -> Result<(), VerbsError>;
 
-    /// Makes a queue pair, in state RESET.
+    /// Creates a queue pair in state RESET.
     fn create_qp(&mut self, init: &QpInit) -> Result<Qp, VerbsError>;
-    /// The network's name of a queue pair.
+    /// The QPN of a queue pair.
     fn qpn(&self, qp: Qp) -> Result<Qpn, VerbsError>;
-    /// Changes a queue pair, as the table in [`transition`](crate::transition) allows.
+    /// Modifies a queue pair, as the table in [`transition`](crate::transition) allows.
     fn modify_qp(&mut self, qp: Qp, change: &QpAttributes) -> Result<(), VerbsError>;
-    /// How a queue pair is: its state, and every attribute that it has been given.
+    /// The state of a queue pair, and every attribute that was set.
     fn query_qp(&self, qp: Qp) -> Result<(QpState, QpAttributes), VerbsError>;
-    /// Ends a queue pair; requests that are outstanding go with it.
+    /// Destroys a queue pair, with its outstanding requests.
     fn destroy_qp(&mut self, qp: Qp) -> Result<(), VerbsError>;
 
-    /// Makes a handle of an address, for datagrams.
+    /// Creates an address handle, for datagrams.
     fn create_ah(&mut self, pd: Pd, address: &AddressVector) -> Result<Ah, VerbsError>;
-    /// Ends it; datagrams already posted go their way.
+    /// Destroys an address handle; posted datagrams are still sent.
     fn destroy_ah(&mut self, ah: Ah) -> Result<(), VerbsError>;
 
-    /// Lets a UD queue pair receive what goes to a group.
+    /// Attaches a UD queue pair to a multicast group.
     fn attach_multicast(&mut self, qp: Qp, mgid: Gid, mlid: Lid) -> Result<(), VerbsError>;
-    /// Ends that.
+    /// Detaches a UD queue pair from a multicast group.
     fn detach_multicast(&mut self, qp: Qp, mgid: Gid, mlid: Lid) -> Result<(), VerbsError>;
 
-    /// Hands over requests to a send queue: one doorbell for all.
+    /// Posts requests to a send queue, with one doorbell for all.
     fn post_send(&mut self, qp: Qp, batch: &[SendRequest<'_>]) -> Result<(), PostError>;
-    /// Hands over receives to a queue pair's own queue.
+    /// Posts receives to a queue pair's own queue.
     fn post_recv(&mut self, qp: Qp, batch: &[RecvRequest<'_>]) -> Result<(), PostError>;
-    /// Hands over receives to a shared queue.
+    /// Posts receives to a shared receive queue.
     fn post_srq_recv(&mut self, srq: Srq, batch: &[RecvRequest<'_>]) -> Result<(), PostError>;
 
-    /// Takes finished requests, and says how many; makes progress where that is software's part.
+    /// Polls completions and returns their number. A software adapter makes progress here.
     fn poll(&mut self, cq: Cq, completions: &mut [Completion]) -> Result<usize, VerbsError>;
-    /// Asks to be woken by the next completion that comes after this call.
+    /// Requests a notification for the next completion after this call.
     fn arm(&mut self, cq: Cq, arm: Arm) -> Result<(), VerbsError>;
-    /// Sleeps until an armed queue has a completion, an event has come or the time is over; says
-    /// which queue it was. The queue has to be polled, and armed again.
+    /// Sleeps until an armed queue has a completion, an event arrives or `timeout` expires. Returns
+    /// the queue, if any; it must be polled and armed again.
     fn wait(&mut self, timeout: Duration) -> Result<Option<Cq>, VerbsError>;
 
-    /// The next thing that has happened, if any has.
+    /// The next asynchronous event, if any.
     fn async_event(&mut self) -> Option<AsyncEvent>;
 
-    /// The same adapter once more, for another worker: nothing that one has is known to the other,
-    /// and no two queue pairs of the adapter have one number. Datagrams of management, of general
-    /// services too, stay with the first.
+    /// Opens another context of the same adapter, for another worker. Contexts share no handles,
+    /// and QPNs are unique in the adapter. Management datagrams, GSI included, are delivered to the
+    /// first context only.
     fn open_shared(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
         Err(VerbsError::Unsupported { verb: "open_shared", capability: "a second context" })
     }
 }
 
-/// What wakes the sleeper on a completion queue.
+/// The completions that a notification is requested for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arm {
     /// Any completion.
     Any,
-    /// One whose sender asked for it, or one that failed.
+    /// A solicited or a failed completion.
     Solicited,
 }
 
-/// What an adapter is and can.
+/// Identity, limits and capabilities of an adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceAttributes {
-    /// Its name, as it was opened.
+    /// The name under which it was opened.
     pub name: String,
-    /// The node's.
+    /// GUID of the node.
     pub node_guid: Guid,
-    /// How many ports it has.
+    /// The number of ports.
     pub ports: u8,
-    /// Limits, each in what it counts.
+    /// Limits of the adapter.
     pub limits: Limits,
-    /// What not every adapter can.
+    /// Optional features.
     pub can: Capabilities,
 }
 
@@ -170,7 +170,7 @@ pub struct Limits {
     pub initiator_depth_max: u8,
 }
 
-/// What not every adapter can. A suite skips what is missing here, and says so.
+/// Optional features. The conformance suite skips the cases of missing ones and reports that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each names what it is about")]
 pub struct Capabilities {
@@ -183,35 +183,35 @@ pub struct Capabilities {
     pub multicast: bool,
     pub drain: bool,
     pub migration: bool,
-    /// Whether a peer's request that is refused raises an event here.
+    /// Whether a refused request of a peer raises an event here.
     pub refusal_events: bool,
-    /// Whether UD receives and CM go by LID, through a subnet; not so on RoCE.
+    /// Whether the link is an InfiniBand subnet, with LIDs; not so on RoCE.
     pub subnet: bool,
-    /// Whether a program may create queue pair 1, which general services go by (IBA 13.5).
+    /// Whether a program may create queue pair 1, the GSI (IBA 13.5).
     pub gsi: bool,
-    /// Whether requests of peers are acknowledged only when the process that has the adapter polls
-    /// it: the adapter is software of that process.
+    /// Whether requests of peers are acknowledged only when this process polls: a software adapter
+    /// within the process.
     pub acks_when_polled: bool,
     /// Whether [`Device::wait`] sleeps, or only polls.
     pub sleep: bool,
 }
 
-/// How a port is.
+/// Attributes of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortAttributes {
-    /// Whether it carries traffic.
+    /// The port state.
     pub state: PortState,
-    /// Its address.
+    /// Base LID.
     pub lid: Lid,
-    /// How many low bits of that may vary.
+    /// LMC: the number of low LID bits that select a path.
     pub lmc: u8,
-    /// The subnet manager's address.
+    /// LID of the subnet manager.
     pub sm_lid: Lid,
-    /// And the service level to reach it.
+    /// Service level to the subnet manager.
     pub sm_sl: u8,
-    /// The largest payload that the port can carry.
+    /// The largest MTU that the port supports.
     pub mtu_max: Mtu,
-    /// The largest that it carries now.
+    /// The active MTU.
     pub mtu: Mtu,
     /// Entries of its GID table.
     pub gids: u8,

@@ -1,30 +1,30 @@
-//! What a verb answers when it cannot do what it was asked to.
+//! Errors of verbs and of posts.
 
 use std::fmt;
 
-/// Why a verb failed. Nothing has changed then, unless the verb says otherwise.
+/// Why a verb failed. A failed verb changes nothing, unless its documentation says otherwise.
 ///
-/// The texts are for people: each names the argument or the limit, and what to do.
+/// Each message names the argument or limit, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum VerbsError {
-    /// An argument that no adapter could accept.
+    /// An invalid argument.
     Invalid {
         /// The verb.
         verb: &'static str,
-        /// The argument, as it is called in the contract.
+        /// The name of the argument.
         argument: &'static str,
         /// What is wrong with it.
         reason: String,
     },
-    /// A handle of something that does not exist, or no longer does.
+    /// The handle names no existing object.
     NoSuch {
         /// The verb.
         verb: &'static str,
-        /// What was looked for.
+        /// The kind of object.
         what: &'static str,
     },
-    /// More than the adapter has; [`DeviceAttributes`](crate::DeviceAttributes) has the limits.
+    /// Over a limit of the adapter; [`DeviceAttributes`](crate::DeviceAttributes) has the limits.
     Limit {
         /// The verb.
         verb: &'static str,
@@ -33,37 +33,37 @@ pub enum VerbsError {
         /// Its value.
         max: u64,
     },
-    /// Something else still needs it.
+    /// The object is in use.
     Busy {
         /// The verb.
         verb: &'static str,
-        /// Who.
+        /// Its user.
         by: &'static str,
     },
-    /// Not in this adapter's power.
+    /// The adapter does not support the request.
     Unsupported {
         /// The verb.
         verb: &'static str,
-        /// What it lacks.
+        /// The missing capability.
         capability: &'static str,
     },
-    /// The adapter, or the system below it, refused.
+    /// The driver or the kernel refused.
     System {
         /// The verb.
         verb: &'static str,
-        /// The system's number for it.
+        /// The error number.
         errno: i32,
         /// What to check.
         advice: String,
     },
-    /// Something of the adapter's does not work any more: the device is to be opened anew.
+    /// Part of the adapter failed permanently: open the device again.
     Lost {
-        /// What.
+        /// The part.
         what: &'static str,
-        /// How that shows.
+        /// The symptom.
         why: &'static str,
     },
-    /// The adapter is gone: unplugged, or its server ended.
+    /// The adapter is gone: it was unplugged or its server ended.
     Gone,
 }
 
@@ -110,7 +110,7 @@ pub fn invalid(
     VerbsError::Invalid { verb, argument, reason: reason.into() }
 }
 
-/// Refuses a number above its limit.
+/// Checks a number against its limit.
 pub fn within(
     verb: &'static str,
     limit: &'static str,
@@ -120,36 +120,35 @@ pub fn within(
     if asked > max { Err(over(verb, limit, max)) } else { Ok(()) }
 }
 
-/// How far a post came: the first `accepted` requests of the batch are the adapter's now, the rest
-/// is still the caller's.
+/// A partial post: the adapter owns the first `accepted` requests of the batch, the caller the
+/// rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostError {
-    /// Requests that were taken.
+    /// The number of accepted requests.
     pub accepted: usize,
-    /// Why the next one was not. A queue that is full is [`PostRefusal::Full`], an answer and no
-    /// fault.
+    /// Why the next one was refused. [`PostRefusal::Full`] is a normal result.
     pub refusal: PostRefusal,
 }
 
-/// Why a work request was not taken.
+/// Why a work request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PostRefusal {
-    /// No room: poll, then post again.
+    /// The queue is full: poll, then post again.
     Full,
     /// No such queue.
     NoSuchQueue,
-    /// The queue pair's state takes no such request.
+    /// The queue pair's state does not allow the request.
     State(crate::QpState),
-    /// More gather or scatter entries than the queue was made for.
+    /// More scatter/gather entries than the queue was created for.
     TooManySges,
-    /// More inline data than the queue was made for.
+    /// More inline data than the queue was created for.
     InlineTooLong,
-    /// A request that this transport does not have, or that its address or key is missing for.
+    /// The transport does not support the operation, or its address handle or key does not exist.
     BadOperation,
-    /// Longer than any message: 2^31 bytes.
+    /// Longer than the longest message of 2^31 bytes.
     TooLong,
-    /// The driver refused, with this number of the system's.
+    /// The driver refused, with this error number.
     System(i32),
     /// The adapter is gone.
     Gone,

@@ -1,48 +1,49 @@
-//! What happens to an adapter without being asked for (IBA 11.6.3).
+//! Asynchronous events of an adapter (IBA 11.6.3).
 
 use crate::memory::{Cq, Qp, Srq};
 
-/// Something happened.
+/// An asynchronous event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// A completion queue overran, and is lost.
+    /// A completion queue overran and is unusable.
     CqError(Cq),
-    /// A queue pair failed in a way that no completion tells.
+    /// A queue pair failed without a completion that reports it.
     QpFatal(Qp),
-    /// A request came that makes no sense; the queue pair is in the error state.
+    /// A peer's request is invalid; the queue pair is in the error state.
     QpRequestError(Qp),
-    /// A request came that may not touch the memory; the queue pair is in the error state.
+    /// A peer's request violates the access rights; the queue pair is in the error state.
     QpAccessError(Qp),
-    /// The first packet came over a connection that was not yet told to send.
+    /// The first packet arrived on a queue pair that is still in RTR (communication
+    /// established).
     ConnectionEstablished(Qp),
-    /// All requests before the drain are done: the queue pair is in SQD and at rest.
+    /// The send queue is drained: the queue pair is in SQD and all earlier requests are done.
     SendQueueDrained(Qp),
-    /// The alternate path is in use now: the peer took it, or requests were out of retries.
+    /// The queue pair migrated to its alternate path, after the peer did or retries ran out.
     PathMigrated(Qp),
-    /// The peer has taken another path than the alternate one, and is not heard; told once for each
-    /// [`Rearm`](crate::Migration::Rearm).
+    /// The peer migrated to a path other than the alternate one; its packets are dropped. Reported
+    /// once for each [`Rearm`](crate::Migration::Rearm).
     PathMigrationError(Qp),
-    /// A queue pair in the error state has taken its last receive from the shared queue.
+    /// A queue pair in the error state took its last receive from the SRQ (last WQE reached).
     LastWqeReached(Qp),
     /// A shared receive queue failed.
     SrqError(Srq),
-    /// Fewer receives are left than the limit; it is now off.
+    /// Fewer receives than the limit are left; the limit is disarmed.
     SrqLimitReached(Srq),
-    /// The port carries traffic.
+    /// The port became active.
     PortActive(u8),
-    /// The port does not.
+    /// The port is no longer active.
     PortError(u8),
     /// The port's LID changed.
     LidChange(u8),
-    /// The port's table of P_Keys changed.
+    /// The port's P_Key table changed.
     PkeyChange(u8),
-    /// The port's table of GIDs changed.
+    /// The port's GID table changed.
     GidChange(u8),
-    /// The subnet manager is another one, or elsewhere.
+    /// The subnet manager or its LID changed.
     SmChange(u8),
-    /// The subnet manager has forgotten who joined what.
+    /// Client reregister: the subnet manager lost multicast memberships and subscriptions.
     ClientReregister(u8),
-    /// The adapter is lost.
+    /// The adapter failed.
     DeviceFatal,
 }

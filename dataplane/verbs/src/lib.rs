@@ -1,22 +1,22 @@
 //! The contract between the engine and an adapter (IBA 10, 11).
 //!
-//! One trait, [`Device`], at the grain of batches, and the words that it is spoken in. Every
-//! adapter implements it: the one in software, libibverbs, mlx5. What an adapter lacks it says in
-//! its [`DeviceAttributes`]; nothing is emulated behind a caller's back.
+//! One trait, [`Device`], whose data calls take batches, and its types. Every adapter implements
+//! it: the software adapter, libibverbs, mlx5. [`DeviceAttributes`] states the capabilities of an
+//! adapter; a missing one is an error and never emulated silently.
 //!
 //! Read in this order:
 //!
-//! 1. [`device`]: the trait, what it promises, and who owns what;
-//! 2. [`memory`]: protection domains, regions, windows, keys and rights;
-//! 3. [`work`] and [`completion`]: what is asked of an adapter, and how it went;
-//! 4. [`qp`] and [`transition`]: queue pairs, and the table of what their states allow;
-//! 5. [`address`], [`event`], [`error`]: the rest of the vocabulary;
-//! 6. [`end`]: one end of a connection that is told what to do from elsewhere;
-//! 7. [`time`] and [`rng`]: moments and random numbers, which are passed in everywhere;
-//! 8. [`table`]: for implementers, where handles come from.
+//! 1. [`device`]: the trait, its guarantees and its ownership rules;
+//! 2. [`memory`]: protection domains, memory regions, memory windows, keys and access rights;
+//! 3. [`work`] and [`completion`]: work requests and their completions;
+//! 4. [`qp`] and [`transition`]: queue pairs and the table of their state transitions;
+//! 5. [`address`], [`event`], [`error`]: address vectors, asynchronous events and errors;
+//! 6. [`end`]: a remote-controlled end of a connection, for tests between two machines;
+//! 7. [`time`] and [`rng`]: the clock and random number types, passed in everywhere;
+//! 8. [`table`]: the handle table, for implementers.
 //!
-//! The crate `pollux-conformance` is the suite that every adapter must pass, and a good place to
-//! learn verbs.
+//! The crate `pollux-conformance` is the test suite that every adapter must pass. Its cases are
+//! also examples of every verb.
 #![forbid(unsafe_code)]
 
 pub mod address;

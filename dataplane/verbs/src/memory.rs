@@ -1,5 +1,5 @@
-//! What an adapter may touch: protection domains, memory regions and windows, keys and rights
-//! (IBA 10.2.3, 10.6); and the handles of everything that an adapter keeps.
+//! Memory access of an adapter: protection domains, memory regions and windows, keys and access
+//! rights (IBA 10.2.3, 10.6); and the handles of all objects of an adapter.
 
 use std::fmt;
 use std::ops::BitOr;
@@ -8,32 +8,32 @@ macro_rules! handle {
     ($($(#[$meta:meta])* $name:ident),* $(,)?) => {$(
         $(#[$meta])*
         ///
-        /// A handle is good for the device that gave it, until it is given back there; used after
-        /// that, verbs answer [`NoSuch`](crate::VerbsError::NoSuch).
+        /// A handle is valid for the device that returned it until the object is destroyed. Later
+        /// uses fail with [`NoSuch`](crate::VerbsError::NoSuch).
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(pub u32);
     )*};
 }
 
 handle! {
-    /// A protection domain: queue pairs reach only memory of their own.
+    /// A protection domain: its queue pairs reach only its memory.
     Pd,
     /// A completion queue.
     Cq,
     /// A shared receive queue.
     Srq,
-    /// A queue pair. Not its number, which is the network's name of it.
+    /// A queue pair (not its QPN).
     Qp,
-    /// An address handle: where datagrams go.
+    /// An address handle: the destination port of datagrams.
     Ah,
 }
 
-/// Names memory in work requests of its owner.
+/// L_Key: names memory in local work requests.
 #[repr(transparent)]
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LKey(pub u32);
 
-/// Names memory in requests of peers.
+/// R_Key: names memory in requests of peers.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RKey(pub u32);
 
@@ -49,17 +49,17 @@ impl fmt::Debug for RKey {
     }
 }
 
-/// Rights to memory, and those of a queue pair to let peers use them.
+/// Access rights of a memory region, or those that a queue pair grants to its peer.
 ///
-/// Local reads are always allowed. Rights of peers to write include the owner's own: asking for
-/// them without [`Access::LOCAL_WRITE`] is refused (IBA 10.6.3.1).
+/// Local reads are always allowed. Remote write and atomic rights require
+/// [`Access::LOCAL_WRITE`] (IBA 10.6.3.1).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Access(u8);
 
 impl Access {
     /// Only local reads.
     pub const NONE: Self = Self(0);
-    /// Receives, and answers to reads and atomics, may be written there.
+    /// The adapter may write receives and the responses of reads and atomics.
     pub const LOCAL_WRITE: Self = Self(1);
     /// Peers may write.
     pub const REMOTE_WRITE: Self = Self(2);
@@ -67,7 +67,7 @@ impl Access {
     pub const REMOTE_READ: Self = Self(4);
     /// Peers may do atomic operations.
     pub const REMOTE_ATOMIC: Self = Self(8);
-    /// Windows may be bound to it.
+    /// Memory windows may be bound to the region.
     pub const BIND: Self = Self(16);
     /// Everything.
     pub const ALL: Self = Self(31);
@@ -77,19 +77,19 @@ impl Access {
         self.0 & other.0 == other.0
     }
 
-    /// The rights that peers have among these.
+    /// The remote rights among these.
     #[must_use]
     pub const fn remote(self) -> Self {
         Self(self.0 & (Self::REMOTE_WRITE.0 | Self::REMOTE_READ.0 | Self::REMOTE_ATOMIC.0))
     }
 
-    /// Whether a region may have them: what peers write, the owner must be able to write.
+    /// Whether a region may have these rights: remote write and atomics require local write.
     pub const fn is_consistent(self) -> bool {
         let writes = Self::REMOTE_WRITE.0 | Self::REMOTE_ATOMIC.0;
         self.0 & writes == 0 || self.has(Self::LOCAL_WRITE)
     }
 
-    /// As five bits, in the order of the constants.
+    /// The rights as five bits, in the order of the constants.
     pub const fn bits(self) -> u8 {
         self.0
     }
@@ -111,24 +111,24 @@ impl fmt::Debug for Access {
     }
 }
 
-/// Registered memory: where it is, and its two names.
+/// A registered memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryRegion {
-    /// First byte, as work requests and peers count.
+    /// Address of the first byte, in work requests and for peers.
     pub address: u64,
     /// Bytes.
     pub bytes: u64,
-    /// For work requests.
+    /// Key for local work requests.
     pub lkey: LKey,
-    /// For peers; of use to them only with remote rights.
+    /// Key for peers; useless without remote rights.
     pub rkey: RKey,
 }
 
-/// A memory window: a key for peers that a work request binds to part of a region, and that a work
-/// request or a peer's message ends (IBA 10.6.7). The key changes with every bind.
+/// A memory window: an R_Key that a work request binds to part of a region, and that a work request
+/// or a peer's Send with Invalidate revokes (IBA 10.6.7). The key changes with every bind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryWindow {
-    /// The key at creation, bound to nothing.
+    /// The key at creation, unbound.
     pub rkey: RKey,
 }
 
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_peers_write_the_owner_can_write() {
+    fn remote_writes_require_local_write() {
         assert!(Access::REMOTE_READ.is_consistent());
         assert!(!Access::REMOTE_WRITE.is_consistent());
         assert!(!(Access::REMOTE_ATOMIC | Access::REMOTE_READ).is_consistent());

@@ -1,4 +1,4 @@
-//! Queue pairs: what they are made with, what can be changed, and their states (IBA 10.2.4, 10.3).
+//! Queue pairs: creation parameters, modifiable attributes and states (IBA 10.2.4, 10.3).
 
 use crate::address::AddressVector;
 use crate::memory::{Access, Cq, Pd, Srq};
@@ -10,7 +10,7 @@ use pollux_wire::psn::Psn;
 use pollux_wire::units::{Mtu, TimeCode};
 use std::fmt;
 
-/// Transport services that a queue pair can have.
+/// Transport services of queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum QpType {
@@ -20,10 +20,10 @@ pub enum QpType {
     Uc,
     /// Unreliable datagram.
     Ud,
-    /// Datagrams of general services: queue pair 1 of a port, which has one at most. It goes
-    /// through its states as any for datagrams, with [`QKey::GSI`], and takes packets of all
-    /// partitions of its port. Agents of the port may keep classes for themselves. Adapters
-    /// without it refuse to create one.
+    /// The general services interface: queue pair 1 of a port, at most one for each port. It has
+    /// the states of a UD queue pair, uses [`QKey::GSI`] and receives packets of all partitions of
+    /// its port. Agents of the port may reserve management classes. Adapters without it refuse to
+    /// create one.
     Gsi,
 }
 
@@ -34,7 +34,7 @@ impl QpType {
         matches!(self, Self::Ud | Self::Gsi)
     }
 
-    /// Whether it has the operation (IBA table 37).
+    /// Whether the service supports the operation (IBA table 37).
     #[inline]
     pub const fn has(self, op: &SendOp) -> bool {
         match op {
@@ -68,25 +68,25 @@ impl fmt::Display for QpType {
 /// States of a queue pair (IBA 10.3.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QpState {
-    /// As created: takes nothing.
+    /// As created: no requests, no packets.
     #[default]
     Reset,
-    /// Takes receives; packets are dropped.
+    /// Receives can be posted; packets are dropped.
     Init,
     /// Ready to receive.
     Rtr,
     /// Ready to send as well.
     Rts,
-    /// Finishes what it has begun to send, and begins nothing new.
+    /// Send queue drain: finishes the requests in progress and starts no new ones.
     Sqd,
-    /// A datagram or unreliable message could not be sent: sends are flushed, receives go on.
+    /// Send queue error (UC, UD): sends are flushed, receives continue.
     Sqe,
-    /// All requests are flushed, all packets dropped.
+    /// Error: all requests are flushed and all packets dropped.
     Err,
 }
 
 impl QpState {
-    /// All of them, in the order in which a queue pair may meet them.
+    /// All states, in the order of a queue pair's life.
     pub const ALL: [Self; 7] =
         [Self::Reset, Self::Init, Self::Rtr, Self::Rts, Self::Sqd, Self::Sqe, Self::Err];
 }
@@ -105,49 +105,49 @@ impl fmt::Display for QpState {
     }
 }
 
-/// What a queue pair is created with, and keeps for life.
+/// Creation parameters of a queue pair, which never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpInit {
     /// Its service.
     pub qp_type: QpType,
     /// Its protection domain.
     pub pd: Pd,
-    /// Where sends complete.
+    /// Completion queue of sends.
     pub send_cq: Cq,
-    /// Where receives complete.
+    /// Completion queue of receives.
     pub recv_cq: Cq,
-    /// Receives come from here; without it the queue pair has a receive queue of its own.
+    /// Shared receive queue; without it the queue pair has its own receive queue.
     pub srq: Option<Srq>,
-    /// Sends that may be outstanding.
+    /// Outstanding sends, at most.
     pub send_requests_max: u32,
-    /// Receives that may be posted; of no meaning with a shared queue.
+    /// Posted receives, at most; ignored with an SRQ.
     pub recv_requests_max: u32,
-    /// Entries that a send may gather.
+    /// Scatter/gather entries of a send, at most.
     pub send_sges_max: u32,
-    /// Entries that a receive may scatter.
+    /// Scatter/gather entries of a receive, at most.
     pub recv_sges_max: u32,
-    /// Bytes that a send may carry inline.
+    /// Inline bytes of a send, at most.
     pub inline_bytes_max: u32,
-    /// Every send is signaled, asked or not.
+    /// All sends are signaled.
     pub signal_all: bool,
 }
 
-/// How often a requester asks again (IBA 9.9.2.1.1).
+/// A retry count of a requester (IBA 9.9.2.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries(u8);
 
 impl Retries {
-    /// Never again.
+    /// No retries.
     pub const NONE: Self = Self(0);
-    /// Seven: of retries after time-outs that many, of RNR retries without end.
+    /// Seven retries after timeouts; as an RNR retry count, unlimited.
     pub const SEVEN: Self = Self(7);
 
-    /// `count` times, at most seven.
+    /// `count` retries, at most seven.
     pub const fn new(count: u8) -> Option<Self> {
         if count <= 7 { Some(Self(count)) } else { None }
     }
 
-    /// As a number.
+    /// The count.
     pub const fn get(self) -> u8 {
         self.0
     }
@@ -155,14 +155,14 @@ impl Retries {
 
 macro_rules! qp_attributes {
     ($($(#[$meta:meta])* $field:ident: $type:ty = $bit:ident),* $(,)?) => {
-        /// What of a queue pair is to change; `None` stays. Which of these a change of state needs
-        /// and takes, the table in [`transition`](crate::transition) says.
+        /// Attributes to modify; `None` leaves one unchanged. The table in
+        /// [`transition`](crate::transition) has the required and optional ones of each transition.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct QpAttributes {
             $($(#[$meta])* pub $field: Option<$type>,)*
         }
 
-        /// One of the attributes, for the table of transitions.
+        /// An attribute, for the table of transitions.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[expect(missing_docs, reason = "named after the attributes")]
         #[repr(u32)]
@@ -172,14 +172,14 @@ macro_rules! qp_attributes {
             /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$bit,)*];
 
-            /// The name that the attribute has in [`QpAttributes`].
+            /// The field name in [`QpAttributes`].
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$bit => stringify!($field),)* }
             }
         }
 
         impl QpAttributes {
-            /// Which attributes are to change, as bits by [`Attribute`].
+            /// The attributes that are set, as bits by [`Attribute`].
             pub fn mask(&self) -> u32 {
                 let mut mask = 0;
                 $(if self.$field.is_some() { mask |= 1 << Attribute::$bit as u32; })*
@@ -193,7 +193,7 @@ macro_rules! qp_attributes {
                 self
             }
 
-            /// Takes over what is to change.
+            /// Copies the set attributes of `change`.
             pub fn take(&mut self, change: &Self) {
                 $(if change.$field.is_some() { self.$field = change.$field; })*
             }
@@ -202,43 +202,43 @@ macro_rules! qp_attributes {
 }
 
 qp_attributes! {
-    /// The state to go to.
+    /// The new state.
     state: QpState = State,
-    /// The state that the caller believes the queue pair in; another one makes the change fail.
+    /// The expected current state; the change fails if the queue pair is in another one.
     current_state: QpState = CurrentState,
-    /// Which entry of the port's P_Key table.
+    /// Index in the port's P_Key table.
     pkey_index: u16 = PkeyIndex,
     /// The port.
     port: u8 = Port,
-    /// The key that datagrams must show.
+    /// The Q_Key that datagrams must have.
     qkey: QKey = Qkey,
-    /// What peers may do through it.
+    /// Access rights of the peer.
     access: Access = Access,
-    /// Where the peer is.
+    /// The path to the peer.
     path: AddressVector = Path,
-    /// Where the peer also is (IBA 17.2.8).
+    /// The alternate path to the peer (IBA 17.2.8).
     alternate_path: AddressVector = AlternatePath,
-    /// Largest payload of a packet.
+    /// Path MTU.
     path_mtu: Mtu = PathMtu,
-    /// The peer.
+    /// The peer's QPN.
     dest_qp: Qpn = DestQp,
-    /// The first sequence number to expect.
+    /// The first PSN to receive.
     rq_psn: Psn = RqPsn,
-    /// The first sequence number to send.
+    /// The first PSN to send.
     sq_psn: Psn = SqPsn,
-    /// Reads and atomics of the peer's that may be outstanding here.
+    /// Outstanding reads and atomics of the peer, at most.
     responder_resources: u8 = ResponderResources,
-    /// Reads and atomics of ours that may be outstanding there.
+    /// Own outstanding reads and atomics, at most.
     initiator_depth: u8 = InitiatorDepth,
-    /// How long a peer is to wait that found no receive.
+    /// The RNR timer that an RNR NAK requests of the peer.
     min_rnr_timer: RnrTimer = MinRnrTimer,
-    /// How long an answer may take; code 0: for ever.
+    /// ACK timeout; code 0 disables it.
     timeout: TimeCode = Timeout,
-    /// How often to ask again after a time-out or a gap.
+    /// Retries after a timeout or a sequence error.
     retry_count: Retries = RetryCount,
-    /// How often to ask again after an RNR NAK; seven: without end.
+    /// Retries after an RNR NAK; seven is unlimited.
     rnr_retry: Retries = RnrRetry,
-    /// An event shall tell when a drain is done.
+    /// Request an event when the send queue is drained.
     drain_event: bool = DrainEvent,
     /// State of path migration.
     migration: Migration = Migration,
@@ -246,17 +246,17 @@ qp_attributes! {
 
 /// State of automatic path migration (IBA 17.2.8.1).
 ///
-/// The owner loads an alternate path and asks for [`Rearm`](Self::Rearm), at both ends. Traffic in
-/// both directions makes both [`Armed`](Self::Armed), which no owner can ask for. An armed queue
-/// pair takes its alternate path when it is out of retries, when its peer has taken it, or when its
-/// owner asks for [`Migrated`](Self::Migrated); the alternate path is the path then, and there is
-/// none to migrate to until the next is loaded. That is best done when both ends have migrated.
+/// The consumer loads an alternate path and sets [`Rearm`](Self::Rearm), at both ends. Traffic in
+/// both directions makes both ends [`Armed`](Self::Armed), which no consumer can set. An armed
+/// queue pair migrates when its retries run out, when its peer migrated, or when its consumer sets
+/// [`Migrated`](Self::Migrated). The alternate path is then the path, and there is no alternate one
+/// until the next is loaded, preferably after both ends have migrated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Migration {
-    /// On the only path, or on the one migrated to: a queue pair begins so.
+    /// On the only path or on the one migrated to; the initial state.
     #[default]
     Migrated,
-    /// Waiting for the peer to be ready as well.
+    /// Waiting for the peer to rearm.
     Rearm,
     /// Ready to migrate.
     Armed,

@@ -1,7 +1,7 @@
-//! Random numbers for faults, choices of schedule and identifiers, from a seed.
+//! Seeded random numbers for faults, schedules and identifiers.
 //!
-//! Why not a crate: these ten lines are good enough, and a seed has to replay a failed run with any
-//! version of any dependency.
+//! Why not a crate: these ten lines suffice, and a seed must replay a failed run with any version
+//! of any dependency.
 //!
 //! Identifiers on the wire must not reveal the next ones: use [`SeededRng::secret`] for those.
 

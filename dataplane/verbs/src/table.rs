@@ -1,113 +1,111 @@
-//! What an adapter owns, under handles, where an old handle never finds a new thing: for whoever
-//! implements [`Device`](crate::Device).
+//! A table of objects by handle, for implementations of [`Device`](crate::Device). A stale handle
+//! does not find a newer object.
 
 use std::collections::VecDeque;
 
-/// Things under numbers of 32 bits: 24 of place, 8 of generation, which counts how often the place
-/// was used before. So a handle outlives its thing by 255 others at the same place, or by fewer
-/// where generations have fewer bits.
+/// Objects by 32-bit number: 24 bits of slot and 8 bits of generation, which counts the earlier
+/// uses of the slot. A stale number is detected for 255 later uses of its slot, or fewer with fewer
+/// bits of generation.
 #[derive(Debug)]
 pub struct Table<T> {
-    places: Vec<Place<T>>,
-    /// Oldest first, so that a number comes back as late as can be.
+    slots: Vec<Slot<T>>,
+    /// Oldest first, so that a number is reused as late as possible.
     free: VecDeque<u32>,
-    places_max: u32,
+    slots_max: u32,
     generation_max: u8,
 }
 
 #[derive(Debug)]
-struct Place<T> {
+struct Slot<T> {
     generation: u8,
-    thing: Option<T>,
+    object: Option<T>,
 }
 
-const PLACE_BITS: u32 = 24;
-const PLACE_MASK: u32 = (1 << PLACE_BITS) - 1;
+const SLOT_BITS: u32 = 24;
+const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
 
 impl<T> Table<T> {
-    /// An empty one with room for `places_max` things, at most 2^24 - 1.
-    pub fn new(places_max: u32) -> Self {
-        Self::with_generations(places_max, 8)
+    /// An empty table of `slots_max` slots, at most 2^24 - 1.
+    pub fn new(slots_max: u32) -> Self {
+        Self::with_generations(slots_max, 8)
     }
 
-    /// The same with generations of so many bits, 1 to 8, for whoever makes names of its numbers
-    /// that have no room for more.
-    pub fn with_generations(places_max: u32, bits: u32) -> Self {
-        let (places, free) = (Vec::new(), VecDeque::new());
+    /// An empty table whose generations have so many bits, 1 to 8, for shorter numbers.
+    pub fn with_generations(slots_max: u32, bits: u32) -> Self {
+        let (slots, free) = (Vec::new(), VecDeque::new());
         let generation_max = u8::MAX >> (8 - bits.clamp(1, 8));
-        Self { places, free, places_max: places_max.min(PLACE_MASK), generation_max }
+        Self { slots, free, slots_max: slots_max.min(SLOT_MASK), generation_max }
     }
 
-    /// The number that the next thing gets, for a thing that has to know; `None` if there is no
-    /// room.
+    /// The number of the next inserted object; `None` if the table is full.
     pub fn next_number(&self) -> Option<u32> {
-        let place = match self.free.front() {
-            Some(place) => *place,
-            None if self.places.len() < self.places_max as usize => self.places.len() as u32,
+        let slot = match self.free.front() {
+            Some(slot) => *slot,
+            None if self.slots.len() < self.slots_max as usize => self.slots.len() as u32,
             None => return None,
         };
-        Some(number(place, self.places.get(place as usize).map_or(0, |kept| kept.generation)))
+        Some(number(slot, self.slots.get(slot as usize).map_or(0, |kept| kept.generation)))
     }
 
-    /// Keeps a thing; its number, or the thing back if there is no room.
-    pub fn insert(&mut self, thing: T) -> Result<u32, T> {
-        let Some(number) = self.next_number() else { return Err(thing) };
-        let place = place_of(number);
-        if place == self.places.len() {
-            self.places.push(Place { generation: 0, thing: None });
+    /// Inserts an object; returns its number, or the object if the table is full.
+    pub fn insert(&mut self, object: T) -> Result<u32, T> {
+        let Some(number) = self.next_number() else { return Err(object) };
+        let slot = slot_of(number);
+        if slot == self.slots.len() {
+            self.slots.push(Slot { generation: 0, object: None });
         } else {
             self.free.pop_front();
         }
-        self.places[place].thing = Some(thing);
+        self.slots[slot].object = Some(object);
         Ok(number)
     }
 
-    /// The thing under this number.
+    /// The object of this number.
     #[inline]
     pub fn get(&self, number: u32) -> Option<&T> {
-        let kept = self.places.get(place_of(number))?;
-        if kept.generation == generation_of(number) { kept.thing.as_ref() } else { None }
+        let kept = self.slots.get(slot_of(number))?;
+        if kept.generation == generation_of(number) { kept.object.as_ref() } else { None }
     }
 
-    /// The same, to change it.
+    /// The object of this number, mutable.
     #[inline]
     pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
-        let kept = self.places.get_mut(place_of(number))?;
-        if kept.generation == generation_of(number) { kept.thing.as_mut() } else { None }
+        let kept = self.slots.get_mut(slot_of(number))?;
+        if kept.generation == generation_of(number) { kept.object.as_mut() } else { None }
     }
 
-    /// Gives a thing up.
+    /// Removes an object.
     pub fn remove(&mut self, number: u32) -> Option<T> {
-        let place = place_of(number);
-        let kept = self.places.get_mut(place)?;
+        let slot = slot_of(number);
+        let kept = self.slots.get_mut(slot)?;
         if kept.generation != generation_of(number) {
             return None;
         }
-        let thing = kept.thing.take()?;
+        let object = kept.object.take()?;
         kept.generation = kept.generation.wrapping_add(1) & self.generation_max;
-        self.free.push_back(place as u32);
-        Some(thing)
+        self.free.push_back(slot as u32);
+        Some(object)
     }
 
-    /// All things, with their numbers.
+    /// All objects with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.places.iter().enumerate().filter_map(|(place, kept)| {
-            Some((number(place as u32, kept.generation), kept.thing.as_ref()?))
+        self.slots.iter().enumerate().filter_map(|(slot, kept)| {
+            Some((number(slot as u32, kept.generation), kept.object.as_ref()?))
         })
     }
 }
 
-/// Numbers start at 1, so that 0 is nobody's.
-const fn number(place: u32, generation: u8) -> u32 {
-    (generation as u32) << PLACE_BITS | (place + 1)
+/// Numbers start at 1, so that 0 is never valid.
+const fn number(slot: u32, generation: u8) -> u32 {
+    (generation as u32) << SLOT_BITS | (slot + 1)
 }
 
-const fn place_of(number: u32) -> usize {
-    (number & PLACE_MASK).wrapping_sub(1) as usize
+const fn slot_of(number: u32) -> usize {
+    (number & SLOT_MASK).wrapping_sub(1) as usize
 }
 
 const fn generation_of(number: u32) -> u8 {
-    (number >> PLACE_BITS) as u8
+    (number >> SLOT_BITS) as u8
 }
 
 #[cfg(test)]
@@ -115,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_number_finds_nothing() {
+    fn a_stale_number_finds_nothing() {
         let mut table = Table::new(2);
         let first = table.insert("first").unwrap();
         assert_eq!(table.get(first), Some(&"first"));
@@ -131,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_comes_back_after_all_generations() {
+    fn a_number_is_reused_after_all_generations() {
         for (mut table, others) in [(Table::new(1), 255), (Table::with_generations(1, 5), 31)] {
             let mut again = || {
                 let number = table.insert(()).unwrap();
@@ -144,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_known_before_its_thing_is_there() {
+    fn the_next_number_is_known_before_the_insertion() {
         let mut table = Table::new(2);
         for _ in 0..600 {
             let number = table.next_number().unwrap();

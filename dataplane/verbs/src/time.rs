@@ -1,5 +1,5 @@
-//! Time as protocols and adapters in software know it: nanoseconds since they began, passed in and
-//! never read.
+//! Time of protocols and software adapters: nanoseconds since their start. It is passed in, and no
+//! clock is read.
 
 use std::fmt;
 use std::ops::Add;
@@ -10,10 +10,10 @@ use std::time::Duration;
 pub struct Time(u64);
 
 impl Time {
-    /// When all began.
+    /// The start.
     pub const START: Self = Self(0);
 
-    /// The moment so many nanoseconds after the start.
+    /// The moment `nanos` nanoseconds after the start.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
@@ -23,7 +23,7 @@ impl Time {
         self.0
     }
 
-    /// How long after the start.
+    /// The duration since the start.
     pub const fn since_start(self) -> Duration {
         Duration::from_nanos(self.0)
     }

@@ -1,4 +1,4 @@
-//! What a queue pair's states allow, as a table (IBA 10.3.1, tables of 11.2.5.2).
+//! The state transitions of queue pairs, as a table (IBA 10.3.1, tables of 11.2.5.2).
 //!
 //! ```text
 //!             +-------+      +------+      +-----+      +-----+ <--- +-----+
@@ -11,14 +11,14 @@
 //!                                                       +-----+
 //! ```
 //!
-//! A row says which attributes a change needs and which it takes besides. Every adapter asks it
-//! first, so that "invalid argument" becomes a sentence, and the same one everywhere.
+//! A row has the required and the optional attributes of a transition. Every adapter checks a
+//! change against it first, so an invalid change has the same detailed error everywhere.
 
 use crate::error::VerbsError;
 use crate::qp::{Attribute, QpAttributes, QpState, QpType};
 use Attribute::*;
 
-/// One allowed change.
+/// An allowed transition.
 struct Row {
     from: QpState,
     to: QpState,
@@ -100,15 +100,15 @@ const UD: &[Row] = &[
     row(Sqe, Rts, &[], &[Qkey]),
 ];
 
-/// Whether a queue pair in state `from` may be changed so, and to which state it goes then.
+/// Checks a change of a queue pair in state `from`; returns the new state.
 pub fn check(qp_type: QpType, from: QpState, change: &QpAttributes) -> Result<QpState, VerbsError> {
-    if let Some(believed) = change.current_state
-        && believed != from
+    if let Some(expected) = change.current_state
+        && expected != from
     {
-        return Err(invalid("current_state", format!("it is {from}, not {believed}")));
+        return Err(invalid("current_state", format!("it is {from}, not {expected}")));
     }
     let to = change.state.unwrap_or(from);
-    // What is always allowed takes nothing along.
+    // Transitions to RESET and ERR are always allowed, without attributes.
     let (required, optional): (&[Attribute], &[Attribute]) = if matches!(to, Reset | QpState::Err) {
         (&[], &[])
     } else {
@@ -116,7 +116,7 @@ pub fn check(qp_type: QpType, from: QpState, change: &QpAttributes) -> Result<Qp
         let row = row.ok_or_else(|| {
             invalid(
                 "state",
-                format!("{qp_type} cannot go from {from} to {to}{}", ways(qp_type, from)),
+                format!("{qp_type} cannot go from {from} to {to}{}", alternatives(qp_type, from)),
             )
         })?;
         (row.required, row.optional)
@@ -147,14 +147,14 @@ fn rows(qp_type: QpType) -> &'static [Row] {
     }
 }
 
-/// Where one can go instead.
-fn ways(qp_type: QpType, from: QpState) -> String {
-    let ways = rows(qp_type).iter().filter(|row| row.from == from && row.to != from);
-    let ways: Vec<String> = ways.map(|row| row.to.to_string()).collect();
-    if ways.is_empty() {
+/// The states that are allowed instead, for the error message.
+fn alternatives(qp_type: QpType, from: QpState) -> String {
+    let states = rows(qp_type).iter().filter(|row| row.from == from && row.to != from);
+    let states: Vec<String> = states.map(|row| row.to.to_string()).collect();
+    if states.is_empty() {
         return "; only to RESET or ERR".into();
     }
-    format!("; only to {}, RESET or ERR", ways.join(", "))
+    format!("; only to {}, RESET or ERR", states.join(", "))
 }
 
 fn invalid(argument: &'static str, reason: String) -> VerbsError {
@@ -215,7 +215,7 @@ RESET x x . . . . x
     }
 
     #[test]
-    fn a_refusal_is_a_sentence() {
+    fn an_error_names_the_attribute_and_the_states() {
         let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
         let refusal =
             |qp_type, from, change| check(qp_type, from, &change).unwrap_err().to_string();
@@ -232,9 +232,9 @@ RESET x x . . . . x
             refusal(QpType::Rc, Rts, psn),
             "modify_qp: sq_psn: RC cannot take sq_psn when it goes from RTS to ERR"
         );
-        let believed = QpAttributes { current_state: Some(Rts), ..to(QpState::Err) };
+        let expected = QpAttributes { current_state: Some(Rts), ..to(QpState::Err) };
         assert_eq!(
-            refusal(QpType::Rc, Sqd, believed),
+            refusal(QpType::Rc, Sqd, expected),
             "modify_qp: current_state: it is SQD, not RTS"
         );
     }

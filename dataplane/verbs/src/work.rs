@@ -1,4 +1,4 @@
-//! What is asked of an adapter: work requests (IBA 10.8.2, 11.4).
+//! Work requests (IBA 10.8.2, 11.4).
 
 use crate::completion::CompletionKind;
 use crate::memory::{Access, Ah, LKey, RKey};
@@ -6,32 +6,32 @@ use pollux_wire::address::Qpn;
 use pollux_wire::keys::QKey;
 use std::ops::BitOr;
 
-/// One stretch of registered memory, laid out as adapters' libraries take it.
+/// A scatter/gather entry: a range of registered memory, laid out as `ibv_sge`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sge {
-    /// First byte, counted as the region's address is.
+    /// Address of the first byte, in the address space of the region.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub bytes: u32,
     /// The region's key.
     pub lkey: LKey,
 }
 
-/// What a request sends, or where the answer to a read or an atomic goes.
+/// The data that a request sends, or the destination of a read or atomic response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data<'a> {
-    /// Copied when posted: the memory is the caller's again at once. Not for reads and atomics.
+    /// Copied when posted, so the caller may reuse it at once. Not for reads and atomics.
     Inline(&'a [u8]),
-    /// Gathered, or scattered, in this order; the memory is the adapter's until the completion.
+    /// Gathered or scattered in this order. The adapter owns the memory until the completion.
     Sges(&'a [Sge]),
 }
 
 impl Data<'_> {
-    /// No bytes at all.
+    /// No bytes.
     pub const EMPTY: Self = Self::Sges(&[]);
 
-    /// Bytes in all.
+    /// Total length in bytes.
     pub fn bytes(&self) -> u64 {
         match self {
             Self::Inline(bytes) => bytes.len() as u64,
@@ -40,7 +40,7 @@ impl Data<'_> {
     }
 }
 
-/// The longest message that a connection carries (IBA 9.7.7.1.1).
+/// The longest message of a connection, in bytes (IBA 9.7.7.1.1).
 pub const MESSAGE_BYTES_MAX: u64 = 1 << 31;
 
 /// A request to a send queue.
@@ -48,61 +48,60 @@ pub const MESSAGE_BYTES_MAX: u64 = 1 << 31;
 pub struct SendRequest<'a> {
     /// The caller's own; comes back in the completion.
     pub id: u64,
-    /// What to do.
+    /// The operation.
     pub op: SendOp,
-    /// How.
+    /// Signaling and ordering.
     pub flags: SendFlags,
-    /// With what.
+    /// The data.
     pub data: Data<'a>,
 }
 
-/// Kinds of requests to a send queue.
+/// Operations of a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
-    /// A message into the peer's next receive. RC, UC.
+    /// Send: a message into the peer's next receive. RC, UC.
     Send,
-    /// The same, with 32 bits for its completion. RC, UC.
+    /// Send with immediate data. RC, UC.
     SendImm(u32),
-    /// The same, and the peer's key ends. RC.
+    /// Send with Invalidate: also invalidates this R_Key at the responder. RC.
     SendInvalidate(RKey),
     /// A datagram. UD.
     Datagram(Destination),
-    /// A datagram with 32 bits for its completion. UD.
+    /// A datagram with immediate data. UD.
     DatagramImm(Destination, u32),
-    /// A datagram in the partition at this place of the port's P_Key table: one queue pair speaks
-    /// for all partitions of its port. GSI.
+    /// A datagram in the partition at this index of the port's P_Key table, since the GSI serves
+    /// all partitions. GSI.
     DatagramIn(Destination, u16),
-    /// Into the peer's memory. RC, UC.
+    /// RDMA write. RC, UC.
     Write(Remote),
-    /// The same, and 32 bits for a completion there, which uses up a receive. RC, UC.
+    /// RDMA write with immediate data, which consumes a receive at the peer. RC, UC.
     WriteImm(Remote, u32),
-    /// Out of the peer's memory. RC.
+    /// RDMA read. RC.
     Read(Remote),
-    /// Eight bytes of the peer's memory become `swap` if they are `compare`; what they were is the
-    /// answer. RC.
+    /// Atomic compare-and-swap of eight bytes of the peer's memory; returns the old value. RC.
     CompareSwap {
         /// Where; a multiple of eight.
         remote: Remote,
-        /// What must be there.
+        /// The expected value.
         compare: u64,
-        /// What will be there.
+        /// The new value.
         swap: u64,
     },
-    /// `add` is added to eight bytes of the peer's memory; what they were is the answer. RC.
+    /// Atomic fetch-and-add on eight bytes of the peer's memory; returns the old value. RC.
     FetchAdd {
         /// Where; a multiple of eight.
         remote: Remote,
-        /// How much.
+        /// The summand.
         add: u64,
     },
-    /// A window gets a new key, for this stretch of a region. RC, UC.
+    /// Binds a memory window to a range of a region, with a new key. RC, UC.
     Bind(Bind),
-    /// A window's key ends. RC, UC.
+    /// Invalidates a memory window's key. RC, UC.
     LocalInvalidate(RKey),
 }
 
 impl SendOp {
-    /// What kind of completion such a request ends in.
+    /// The kind of this operation's completion.
     #[inline]
     pub const fn kind(&self) -> CompletionKind {
         match self {
@@ -122,18 +121,18 @@ impl SendOp {
     }
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
     /// The port.
     pub ah: Ah,
     /// The queue pair.
     pub qpn: Qpn,
-    /// Its key; with the high bit set, the sending queue pair's own is sent instead (IBA 10.2.4.2).
+    /// The Q_Key; with the high bit set, the sender's own Q_Key is sent instead (IBA 10.2.4.2).
     pub qkey: QKey,
 }
 
-/// A place in a peer's memory.
+/// An address in a peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
     /// First byte.
@@ -142,35 +141,35 @@ pub struct Remote {
     pub rkey: RKey,
 }
 
-/// What a window is bound to.
+/// The arguments of a memory window bind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// The window's present key.
+    /// The window's current key.
     pub window: RKey,
-    /// Its next one: the same but for the low eight bits, which are the caller's to choose.
+    /// The new key: the caller chooses the low eight bits, the others stay.
     pub rkey: RKey,
     /// The region, which must allow [`Access::BIND`].
     pub region: LKey,
-    /// First byte of the stretch.
+    /// First byte of the range.
     pub address: u64,
-    /// Bytes of the stretch; 0 binds to nothing.
+    /// Length of the range; 0 unbinds the window.
     pub bytes: u64,
-    /// What peers may do there.
+    /// Access rights of peers.
     pub access: Access,
 }
 
-/// How a request is carried out.
+/// Signaling and ordering of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SendFlags(u8);
 
 impl SendFlags {
-    /// No completion if all goes well, on a queue pair that does not signal everything.
+    /// Unsignaled: no completion on success, unless the queue pair signals all requests.
     pub const NONE: Self = Self(0);
-    /// A completion in any case.
+    /// Signaled: completes also on success.
     pub const SIGNALED: Self = Self(1);
-    /// The peer's completion counts as solicited.
+    /// The peer's completion is solicited.
     pub const SOLICITED: Self = Self(2);
-    /// Not before all earlier reads and atomics of this queue are done.
+    /// Starts only when all earlier reads and atomics of this queue are done.
     pub const FENCE: Self = Self(4);
 
     /// Whether these flags include `other`.
@@ -186,13 +185,13 @@ impl BitOr for SendFlags {
     }
 }
 
-/// A request to a receive queue: where the next message goes.
+/// A request to a receive queue: the buffer of the next message.
 ///
-/// On UD the first 40 bytes are for the GRH, if there was one; they stay as they were if not.
+/// On UD the first 40 bytes hold the GRH, if there is one; otherwise they are unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvRequest<'a> {
     /// The caller's own; comes back in the completion.
     pub id: u64,
-    /// Filled in this order; the memory is the adapter's until the completion.
+    /// Filled in this order. The adapter owns the memory until the completion.
     pub sges: &'a [Sge],
 }

@@ -1,8 +1,8 @@
-//! What an end is told and what it answers, as lines of text: a word, and numbers in hexadecimal.
+//! The commands and replies of an end as lines of text: a word and hexadecimal numbers.
 
 use std::fmt::Write as _;
 
-/// Makes an enum of lines, each with its word and its numbers.
+/// Defines an enum of lines, each with its word and its numbers.
 macro_rules! lines {
     (
         $(#[$meta:meta])*
@@ -32,7 +32,7 @@ macro_rules! lines {
                 }
             }
 
-            /// Reads a line; none if it makes no sense.
+            /// Parses a line; `None` if it is invalid.
             pub fn parse(line: &str) -> Option<Self> {
                 let mut words = line.split_ascii_whitespace();
                 let word = words.next()?;
@@ -48,22 +48,22 @@ macro_rules! lines {
 }
 
 lines! {
-    /// What an end is told to do.
+    /// A command to an end.
     pub enum Command {
-        /// Say who you are, and be that from now on: [`Reply::Hello`].
+        /// Select a GID and report address and memory: [`Reply::Hello`].
         Hello "hello" {
             /// An entry of the GID table.
             gid_index,
         },
-        /// Make a queue pair in place of the one there was: [`Reply::Created`].
+        /// Create a queue pair in place of the previous one: [`Reply::Created`].
         Create "create" {
             /// 0: RC, 1: UC, 2: UD.
             service,
-            /// Which P_Key.
+            /// Index in the P_Key table.
             pkey_index,
-            /// What peers may do: bits of [`Access`](crate::Access).
+            /// Rights of peers: bits of [`Access`](crate::Access).
             access,
-            /// Of datagrams.
+            /// Q_Key of datagrams.
             qkey,
         },
         /// Go to RTS, with this peer.
@@ -72,35 +72,35 @@ lines! {
             qpn,
             /// The peer's GID, upper half.
             prefix,
-            /// And lower half.
+            /// The peer's GID, lower half.
             guid,
             /// Code of the path MTU.
             mtu,
-            /// First sequence number to come.
+            /// First PSN to receive.
             rq_psn,
-            /// First one to go.
+            /// First PSN to send.
             sq_psn,
-            /// Code of the time-out.
+            /// Code of the ACK timeout.
             timeout,
-            /// How often to repeat.
+            /// Retry count.
             retries,
-            /// And when the peer was not ready.
+            /// RNR retry count.
             rnr_retries,
-            /// Code of how long it is to wait then.
+            /// Code of the RNR timer.
             rnr_timer,
-            /// Reads and atomics, both ways.
+            /// Outstanding reads and atomics in each direction.
             depth,
         },
-        /// Let the queue pair receive what goes to a group.
+        /// Attach the queue pair to a multicast group.
         Join "join" { /// The group's GID, upper half.
             prefix, /// And lower half.
             guid },
-        /// Fill memory with bytes made of a seed: those of [`pattern`](super::pattern).
+        /// Fill memory with the [`pattern`](super::pattern) of a seed.
         Fill "fill" { /// First byte.
             at, /// How many.
-            bytes, /// What of.
+            bytes, /// The seed.
             seed },
-        /// Sum memory up: [`Reply::Value`], as [`sum`](super::sum) does.
+        /// Compute the [`sum`](super::sum) of memory: [`Reply::Value`].
         Sum "sum" { /// First byte.
             at, /// How many.
             bytes },
@@ -116,13 +116,13 @@ lines! {
         Send "send" {
             /// Its number.
             id,
-            /// What: [`op`](super::op).
+            /// The operation: [`op`](super::op).
             op,
-            /// First byte of ours.
+            /// First local byte.
             at,
             /// How many.
             bytes,
-            /// First byte of the peer's.
+            /// Address at the peer.
             address,
             /// Its key.
             rkey,
@@ -132,25 +132,25 @@ lines! {
             second,
         },
         /// Wait for a completion: [`Reply::Completed`] or [`Reply::Nothing`].
-        Poll "poll" { /// So many milliseconds at the most.
-            patience_ms },
-        /// Say what state the queue pair is in: [`Reply::Value`].
+        Poll "poll" { /// Milliseconds, at most.
+            timeout_ms },
+        /// Query the queue pair's state: [`Reply::Value`].
         State "state" {},
     }
 }
 
 lines! {
-    /// What an end answers.
+    /// A reply of an end.
     pub enum Reply {
-        /// It is done.
+        /// Success.
         Done "done" {},
-        /// Who the end is.
+        /// The end's address and memory.
         Hello "hello" {
             /// Its GID, upper half.
             prefix,
             /// And lower half.
             guid,
-            /// Where its memory begins.
+            /// The address of its memory.
             address,
             /// The memory's key.
             rkey,
@@ -167,7 +167,7 @@ lines! {
         Completed "completed" {
             /// Its number.
             id,
-            /// How: a place in [`STATUSES`](super::STATUSES).
+            /// An index in [`STATUSES`](super::STATUSES).
             status,
             /// Whether it was a receive.
             is_recv,
@@ -175,12 +175,12 @@ lines! {
             bytes,
             /// Whether there is immediate data.
             has_imm,
-            /// That.
+            /// The immediate data.
             imm,
-            /// The sender's queue pair, of datagrams.
+            /// The source QPN of a datagram.
             src_qp,
         },
-        /// Nothing has, for so long.
+        /// No completion within the timeout.
         Nothing "nothing" {},
     }
 }
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_come_back_and_nonsense_does_not() {
+    fn lines_are_parsed_and_invalid_ones_refused() {
         let command = Command::Fill { at: 1, bytes: u64::MAX, seed: 0xab };
         assert_eq!(command.line(), "fill 1 ffffffffffffffff ab");
         assert_eq!(Command::parse(&command.line()), Some(command));

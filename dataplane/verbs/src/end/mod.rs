@@ -1,12 +1,10 @@
-//! One end of a connection, on any adapter, that does what it is told line by line.
+//! A remote-controlled end of a connection on any adapter, for tests.
 //!
-//! Two adapters that share neither process nor machine are tried against each other by telling both
-//! what to do: one is here, the other behind a serial line in a virtual machine, or anywhere.
-//! [`mod@line`] has all that an end can be told. It has one queue pair at a time and one stretch of
-//! memory.
+//! A test of two adapters on different machines sends commands to both ends: one is local, the
+//! other for example behind a serial line of a virtual machine. [`mod@line`] has all commands. An
+//! end has one queue pair at a time and one memory region.
 //!
-//! An end has no clock and does not sleep: whoever drives it calls [`End::step`] until there is a
-//! reply.
+//! An end has no clock and does not sleep: its driver calls [`End::step`] until there is a reply.
 
 pub mod line;
 
@@ -24,13 +22,13 @@ use std::time::Duration;
 /// Bytes of an end's memory.
 pub const MEMORY_BYTES: usize = 4 << 20;
 
-/// Requests that may be outstanding each way.
+/// Outstanding requests of each queue, at most.
 const REQUESTS_MAX: u32 = 64;
 
-/// The key of datagrams that nobody chose another one for.
+/// The default Q_Key.
 pub const QKEY: QKey = QKey(0x1234);
 
-/// What a line says of requests.
+/// Codes of requests in commands.
 pub mod op {
     #![expect(missing_docs, reason = "the names are those of the requests")]
     pub const SEND: u64 = 0;
@@ -44,7 +42,7 @@ pub mod op {
     pub const DATAGRAM_IMM: u64 = 8;
 }
 
-/// What a line says of how a request went, by its place.
+/// Codes of statuses in replies: indices in this array.
 pub const STATUSES: [CompletionStatus; 15] = [
     CompletionStatus::Success,
     CompletionStatus::LocalLength,
@@ -63,7 +61,7 @@ pub const STATUSES: [CompletionStatus; 15] = [
     CompletionStatus::General,
 ];
 
-/// The bytes that a seed stands for.
+/// Pseudo-random bytes of a seed.
 pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -75,14 +73,14 @@ pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|_| next()).collect()
 }
 
-/// What stands for bytes in a reply (FNV-1a).
+/// The checksum of bytes in a reply (FNV-1a).
 pub fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, &byte| {
         (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 
-/// An end, with what leads to its device.
+/// An end on the device behind `P`.
 pub struct End<P> {
     device: P,
     gid_index: u8,
@@ -91,10 +89,10 @@ pub struct End<P> {
     memory: Memory,
     region: MemoryRegion,
     qp: Option<OwnQp>,
-    /// The group that the queue pair is in.
+    /// The multicast group of the queue pair.
     group: Option<Gid>,
-    /// Until when a completion is waited for.
-    waits: Option<Duration>,
+    /// The deadline of a poll.
+    poll_deadline: Option<Duration>,
     reply: Option<Result<Reply, String>>,
 }
 
@@ -118,37 +116,37 @@ impl<P: DerefMut<Target: Device>> End<P> {
         };
         let memory = Memory::private(MEMORY_BYTES).map_err(no_memory)?;
         let region = device.register(pd, &memory, Access::ALL)?;
-        let (qp, group, waits, reply) = (None, None, None, None);
-        Ok(Self { device, gid_index: 0, pd, cq, memory, region, qp, group, waits, reply })
+        let (qp, group, poll_deadline, reply) = (None, None, None, None);
+        Ok(Self { device, gid_index: 0, pd, cq, memory, region, qp, group, poll_deadline, reply })
     }
 
-    /// The device, for whoever manages it.
+    /// The device.
     pub fn device_mut(&mut self) -> &mut P::Target {
         &mut self.device
     }
 
-    /// Begins to do as told, at `now` of any clock.
+    /// Starts a command; `now` is of any clock.
     pub fn begin(&mut self, now: Duration, command: Command) {
         self.reply = None;
-        self.waits = None;
-        if let Command::Poll { patience_ms } = command {
-            self.waits = Some(now + Duration::from_millis(patience_ms));
+        self.poll_deadline = None;
+        if let Command::Poll { timeout_ms } = command {
+            self.poll_deadline = Some(now + Duration::from_millis(timeout_ms));
             return;
         }
         self.reply = Some(self.carry_out(command));
     }
 
-    /// Lets the device make progress; gives the reply when there is one. An error says why the
-    /// command was not carried out.
+    /// Lets the device make progress; returns the reply, if any. An error says why the command
+    /// failed.
     pub fn step(&mut self, now: Duration) -> Option<Result<Reply, String>> {
-        if let Some(end) = self.waits {
+        if let Some(end) = self.poll_deadline {
             self.reply = match self.poll() {
                 Ok(None) if now < end => return None,
                 Ok(None) => Some(Ok(Reply::Nothing {})),
                 Ok(Some(completion)) => Some(Ok(completed(&completion))),
                 Err(error) => Some(Err(error.to_string())),
             };
-            self.waits = None;
+            self.poll_deadline = None;
         } else {
             while let Some(_event) = self.device.async_event() {}
         }
@@ -193,7 +191,7 @@ impl<P: DerefMut<Target: Device>> End<P> {
                 let (state, _) = self.device.query_qp(self.own_qp()?.qp).map_err(text)?;
                 Ok(Reply::Value { value: state as u64 })
             }
-            Command::Poll { .. } => Err("polls are waited for".into()),
+            Command::Poll { .. } => Err("begin handles polls".into()),
         }
     }
 
@@ -224,7 +222,7 @@ impl<P: DerefMut<Target: Device>> End<P> {
         Sge { address, bytes: bytes as u32, lkey: self.region.lkey }
     }
 
-    /// Ends the queue pair that there was, with all that came of it, and makes another one.
+    /// Replaces the queue pair and what depends on it.
     fn create(&mut self, command: Command) -> Result<Reply, VerbsError> {
         let Command::Create { service, pkey_index, access, qkey } = command else {
             unreachable!("called for this command")
@@ -355,7 +353,7 @@ impl<P: DerefMut<Target: Device>> End<P> {
     }
 }
 
-/// Rights by their bits.
+/// Access rights from their bits.
 fn rights(bits: u64) -> Access {
     let all =
         [Access::LOCAL_WRITE, Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC];

@@ -273,7 +273,7 @@ impl<'a> Trial<'a> {
 
     /// The next completion of a side, if there is one in so many milliseconds.
     pub fn poll(&mut self, side: Side, patience_ms: u64) -> Result<Option<Done>, String> {
-        match self.ask(side, Command::Poll { patience_ms })? {
+        match self.ask(side, Command::Poll { timeout_ms: patience_ms })? {
             Reply::Completed { id, status, is_recv, bytes, has_imm, imm, src_qp } => {
                 Ok(Some(Done {
                     id,
