@@ -1,32 +1,31 @@
-//! Where packets lie: a pool of buffers in memory that adapters can be told of.
+//! Packet memory: a pool of buffers in memory that is registered with adapters.
 //!
-//! The memory is mapped twice, as two processes would map it. Through one mapping programs own
-//! buffers and lend their bytes as slices; the other is what is registered with adapters. So an
-//! adapter in software is to the pool what one in hardware is: another party, which touches a
-//! buffer only while it is posted. Peers in other processes of such an adapter's fabric may read
-//! the memory, so that long packets are copied once; they cannot write to it.
+//! The memory is mapped twice, as two processes would map it. Programs own buffers and borrow their
+//! bytes as slices through one mapping; the other is registered with adapters. So a software
+//! adapter uses the pool like a hardware adapter, and touches a buffer only while it is posted.
+//! Peers of a software adapter in other processes may read the memory, so that long packets are
+//! copied once; they cannot write it.
 //!
-//! Every packet that was received begins [`PACKET_OFFSET`] bytes into its buffer, whatever stood
-//! in front of it on the wire; so does every one that is made here. What lies in front is room for
-//! the headers of any link that it may leave by.
+//! Every packet, received or created, begins [`PACKET_OFFSET`] bytes into its buffer. The headroom
+//! before it holds the headers of any link that it is sent on.
 
 use pollux_mem::pool::PoolError;
 use pollux_mem::{Buf, Cache, Memory, Pool, PoolConfig};
 use pollux_verbs::{Access, Device, LKey, MemoryRegion, Pd, Sge, VerbsError};
 use pollux_wire::ip::ipoib::IpoibHeader;
 
-/// Where in its buffer a packet begins: behind a cache line, and behind the four bytes that every
-/// link has in front of it (RFC 4391 6). With these a message begins on a line, and with a GRH on a
-/// word, so that an adapter in software moves words and has none to put together.
+/// The offset of a packet in its buffer: a cache line and the encapsulation header (RFC 4391 6). So
+/// a message with the header begins on a line, and with a GRH on a word, and a software adapter
+/// copies aligned words.
 pub const PACKET_OFFSET: usize = 64 + IpoibHeader::LEN;
 
-/// Buffers that are taken and returned together.
+/// Buffers that are allocated and freed together.
 pub const BATCH: usize = 32;
 
-/// Free buffers of a memory that a netdev keeps at hand, at the most.
+/// Free buffers of a memory that a netdev caches, at most.
 pub const STOCK_MAX: usize = 2 * BATCH;
 
-/// A pool of buffers, each with room for a packet of one size.
+/// A pool of buffers for packets up to one size.
 #[derive(Debug)]
 pub struct PacketMemory {
     pool: Pool,
@@ -47,30 +46,30 @@ impl PacketMemory {
         Ok(Self { pool, memory })
     }
 
-    /// The pool, for whoever makes packets.
+    /// The pool, for creating packets.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// The longest packet that a buffer has room for.
+    /// The longest packet that fits in a buffer.
     pub fn packet_bytes_max(&self) -> u32 {
         self.pool.config().buffer_bytes - PACKET_OFFSET as u32
     }
 }
 
-/// A worker's stock of buffers of one memory, and those that it has posted as receives.
+/// A worker's free buffers of one memory, and its posted receives.
 #[derive(Debug)]
 pub(crate) struct Stock {
     pub(crate) cache: Cache,
     pub(crate) packet_bytes_max: usize,
-    /// The pool's memory, as the adapter knows it.
+    /// The pool's memory, as registered.
     region: MemoryRegion,
     /// By their index.
     posted: Box<[Option<Buf>]>,
 }
 
 impl Stock {
-    /// A stock of this memory, made known to the device.
+    /// Registers the memory with the device and creates a stock of it.
     pub(crate) fn new<D: Device + ?Sized>(
         device: &mut D,
         pd: Pd,
@@ -84,7 +83,7 @@ impl Stock {
         })
     }
 
-    /// The window of a buffer as an entry of a request; `None` if it is not of this memory.
+    /// The window of a buffer as a scatter/gather entry; `None` if it is of another memory.
     #[inline]
     pub(crate) fn sge(&self, buf: &Buf) -> Option<Sge> {
         let address = self.region.address.wrapping_add(buf.distance() as u64);
@@ -98,31 +97,31 @@ impl Stock {
         self.cache.is_of(buf)
     }
 
-    /// Remembers a receive.
+    /// Records a posted receive.
     #[inline]
     pub(crate) fn post(&mut self, buf: Buf) {
         let index = buf.index() as usize;
         self.posted[index] = Some(buf);
     }
 
-    /// The receive of this number, if it is posted.
+    /// Takes the posted receive of this index.
     #[inline]
     pub(crate) fn take(&mut self, index: u32) -> Option<Buf> {
         self.posted.get_mut(index as usize)?.take()
     }
 
-    /// Buffers of the memory that are neither free nor posted as receives. It counts them all.
+    /// Buffers that are neither free nor posted as receives. Linear in the size of the pool.
     pub(crate) fn in_use(&self) -> usize {
         let posted = self.posted.iter().flatten().count();
         self.cache.pool().outstanding().saturating_sub(self.cache.len() + posted)
     }
 
-    /// What names the memory at the device.
+    /// The L_Key of the memory.
     pub(crate) fn lkey(&self) -> LKey {
         self.region.lkey
     }
 
-    /// Takes back what is posted, after the queues are gone.
+    /// Frees all posted receives, after the queues are destroyed.
     pub(crate) fn take_all(&mut self) {
         let posted = self.posted.iter_mut().filter_map(Option::take);
         posted.for_each(|buf| self.cache.free(buf));
@@ -130,7 +129,7 @@ impl Stock {
 }
 
 impl Drop for Stock {
-    /// What is still posted the adapter may still write: nobody gets those buffers any more.
+    /// The adapter may still write posted buffers, so they are leaked, not reused.
     fn drop(&mut self) {
         self.posted.iter_mut().filter_map(Option::take).for_each(Buf::leak);
     }

@@ -1,6 +1,6 @@
-//! Why a packet was dropped or not taken, as names to count under.
+//! Counters of dropped and refused packets, by reason.
 //!
-//! A drop ends a packet. A refusal does not: the packet is its sender's again, who decides.
+//! A dropped packet is gone. A refused packet is returned to its sender, which decides what to do.
 
 macro_rules! reasons {
     (
@@ -18,7 +18,7 @@ macro_rules! reasons {
             /// Every reason.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// The name under which it is counted.
+            /// The name of its counter.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
@@ -35,18 +35,18 @@ macro_rules! reasons {
         }
 
         impl $counts {
-            /// Counts one.
+            /// Counts a packet.
             #[inline]
             pub fn count(&mut self, reason: $reason) {
                 self.0[reason as usize] += 1;
             }
 
-            /// How often it was this reason.
+            /// The count of a reason.
             pub fn of(&self, reason: $reason) -> u64 {
                 self.0[reason as usize]
             }
 
-            /// How often it was any.
+            /// The total of all reasons.
             pub fn total(&self) -> u64 {
                 self.0.iter().sum()
             }
@@ -55,61 +55,60 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// Why a packet ended here.
+    /// Why a packet was dropped.
     PacketDrop,
     /// Drops by reason.
     PacketDrops {
         /// The receive failed: a message too long, or memory that the adapter may not write.
         ReceiveFailed = "receive_failed",
-        /// Not a message but a peer's write, which nobody here allows.
+        /// Not a message but a peer's RDMA write, which is not allowed.
         NotAMessage = "not_a_message",
         /// Too short for the encapsulation header.
         Runt = "runt",
-        /// A type that the link does not carry.
+        /// Not an EtherType of IPoIB.
         EtherType = "ether_type",
-        /// Shorter than the least header of its type.
+        /// Shorter than the minimum header of its type.
         Truncated = "truncated",
-        /// IPv4 that says to be another version, or IPv6 that does.
+        /// The IP version differs from the type.
         Version = "version",
-        /// A GRH that is none.
+        /// An invalid GRH.
         Grh = "grh",
-        /// Our own, to a group that we are in ourselves.
+        /// An own multicast packet, received back.
         Echo = "echo",
-        /// A completion of nothing that is outstanding.
+        /// A completion of no outstanding request.
         Stray = "stray",
-        /// Accepted for a connection that ended first.
+        /// Posted on a connection that failed or ended first.
         ConnectionLost = "connection_lost",
-        /// Accepted as a datagram that the adapter could not send.
+        /// Posted as a datagram that the adapter could not send.
         DatagramFailed = "datagram_failed",
     }
 }
 
 reasons! {
-    /// Why a packet was not taken.
+    /// Why a packet was refused.
     Refusal,
     /// Refusals by reason.
     Refusals {
-        /// Longer than what the way takes: to be fragmented, or answered by ICMP.
+        /// Longer than the MTU: to be fragmented, or answered with an ICMP error.
         TooBig = "too_big",
         /// The send queue is full: poll, then send again.
         Full = "full",
-        /// The connection is gone and the packet is too long for a datagram: to be sent again when
-        /// control has made another connection or given that up.
+        /// The connection is gone and the packet is too long for a datagram: send it again when
+        /// control has made another connection or failed to.
         Disconnected = "disconnected",
-        /// Nobody has asked for the next hop's address yet.
+        /// The next hop is not resolved, and no request is pending.
         Unknown = "unknown",
-        /// The next hop's address is being asked for.
+        /// The resolution of the next hop is pending.
         Pending = "pending",
-        /// The next hop does not answer.
+        /// The resolution of the next hop failed.
         Unreachable = "unreachable",
-        /// The way is of an older table: an address handle that is no more.
+        /// The address handle of the route, which is of an older table, is destroyed.
         Stale = "stale",
-        /// The netdev is not started, or not up again after an error.
+        /// The netdev is stopped, or recovering from an error.
         Down = "down",
-        /// The buffer is not of the memory that the netdev's adapter knows, and too long to be
-        /// copied.
+        /// The buffer is not of registered memory, and the packet is too long to send inline.
         Foreign = "foreign",
-        /// The buffer has no room for the header in front of the packet.
+        /// The buffer has no headroom for the encapsulation header.
         NoHeadroom = "no_headroom",
     }
 }

@@ -1,26 +1,25 @@
-//! Whose a received packet is: ours, somebody else's, or control's.
+//! The verdict on a received packet: local, in transit, or punted to control (the slow path).
 //!
-//! Control gets what a slow protocol of the link has to see: ARP and RARP, neighbor discovery,
-//! and membership of groups. All else that is for one of our addresses is a socket's, and what is
-//! for nobody here is in transit.
+//! Packets of the link's slow protocols are punted: ARP and RARP, neighbor discovery and multicast
+//! membership. Other packets to a local address go to sockets, and all others are in transit.
 
 use crate::neighbor::keys::{KeyMap, key_of};
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::ipoib::EtherType;
 use std::net::IpAddr;
 
-/// Whose a packet is.
+/// The verdict on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// For one of our addresses or groups.
+    /// To a local address or group.
     Local,
-    /// For control.
+    /// To be punted to control.
     Punt,
-    /// For somebody else: to be forwarded, or dropped where nothing is.
+    /// To another node: forwarded, or dropped if forwarding is off.
     Transit,
 }
 
-/// The addresses and groups that are ours.
+/// The local addresses and groups.
 #[derive(Clone, Debug)]
 pub struct Destinations {
     ours: KeyMap,
@@ -30,22 +29,22 @@ pub struct Destinations {
 const PUNTED_ICMPV6: [std::ops::RangeInclusive<u8>; 3] = [130..=132, 133..=137, 143..=143];
 
 impl Destinations {
-    /// None yet.
+    /// An empty set.
     pub fn new() -> Self {
         Self { ours: KeyMap::new(0) }
     }
 
-    /// An address or a group becomes ours.
+    /// Adds a local address or group.
     pub fn insert(&mut self, address: IpAddr) {
         self.ours.insert(key_of(address), 0);
     }
 
-    /// And is no longer.
+    /// Removes a local address or group.
     pub fn remove(&mut self, address: IpAddr) {
         self.ours.remove(key_of(address));
     }
 
-    /// Whose the packet is, which has at least the least header of its type, as received ones do.
+    /// The verdict on a packet with at least the minimum header of its type, as received ones have.
     #[inline]
     pub fn verdict(&self, ether_type: EtherType, packet: &[u8]) -> Verdict {
         let (destination, is_punted) = match ether_type {
@@ -83,8 +82,8 @@ impl Default for Destinations {
     }
 }
 
-/// Whether an IPv6 packet is ICMPv6 that control answers. Reports of listeners stand behind a
-/// hop-by-hop header with the router alert (RFC 2710 3); nothing else looks further than that one.
+/// Whether an IPv6 packet is ICMPv6 for control. MLD reports follow a hop-by-hop header with the
+/// router alert (RFC 2710 3), so at most that one extension header is skipped.
 fn is_link_icmpv6(next_header: u8, payload: &[u8]) -> bool {
     let icmp = match (IpProtocol(next_header), payload) {
         (IpProtocol::ICMPV6, icmp) => icmp,

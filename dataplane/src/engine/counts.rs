@@ -1,16 +1,15 @@
-//! What workers count, in memory that other processes can read.
+//! Counters of workers, in shared memory that other processes can read.
 //!
 //! ```text
-//! word 0    how the rest is to be read: a mark, with a version in it
-//!      1    how many workers there are
-//! then      for each a cell (`pollux_mem::seq_cell`) on lines of its own, of the words of
+//! word 0    a magic number with the version of the layout
+//!      1    the number of workers
+//! then      for each worker a cell (`pollux_mem::seq_cell`) on lines of its own, of the words of
 //!           `WorkerCounts` in their order
 //! ```
 //!
-//! A worker writes its cell when it keeps house, and nobody who reads can delay it. The segment has
-//! no name; whoever may look into the process opens it as `/proc/PID/fd/N`, and whoever asks the
-//! node is told which that is. A worker that hangs is seen from outside that way as well: its
-//! breaths stand still.
+//! A worker writes its cell in housekeeping, and readers cannot delay it. The segment has no name;
+//! a process with the permission opens it as `/proc/PID/fd/N`, and the node reports N. This also
+//! shows a worker that hangs: its breaths do not increase.
 
 use pollux_mem::region::MapError;
 use pollux_mem::seq_cell::{self, SeqReader, SeqWriter};
@@ -18,20 +17,20 @@ use pollux_mem::{ReadWords, Segment, Words};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-/// What a worker did since it began.
+/// Counters of a worker since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerCounts {
     /// Breaths.
     pub breaths: u64,
-    /// Those in which there was something to do.
+    /// Breaths with something to do.
     pub busy_breaths: u64,
-    /// Packets that came and went.
+    /// Packets received and sent.
     pub packets: u64,
     /// Sleeps and naps.
     pub sleeps: u64,
-    /// How long they took together.
+    /// The total time of sleeps and naps.
     pub asleep_nanos: u64,
-    /// How long breaths took in which there was something to do.
+    /// The total time of busy breaths.
     pub busy_nanos: u64,
 }
 
@@ -54,27 +53,27 @@ impl WorkerCounts {
 /// Workers of a node, at most.
 pub const WORKERS_MAX: usize = 256;
 const MARK: u64 = u64::from_be_bytes(*b"plxwrk\x00\x01");
-/// A writer at work is done after a few tries; one that died in it never is.
+/// A write in progress ends within a few tries; that of a dead writer never ends.
 const TRIES: usize = 1000;
 const PAGE_BYTES_MAX: usize = 1 << 16;
 
-/// The side that writes: one worker's.
+/// The writer of one worker.
 pub struct CountsWriter(SeqWriter<Cell>);
 
-/// The memory of all workers, which can be read.
+/// The readable memory of all workers.
 pub struct Counts {
     segment: Segment,
     readers: Vec<SeqReader<Cell>>,
 }
 
 impl Counts {
-    /// Memory for so many workers, at most [`WORKERS_MAX`], and what each writes by.
+    /// Creates memory for so many workers, at most [`WORKERS_MAX`], and the writer of each.
     pub fn create(workers: usize) -> Result<(Self, Vec<CountsWriter>), MapError> {
         let workers = workers.min(WORKERS_MAX);
         let segment = Segment::create("pollux-workers", bytes(workers))?;
         let mut words = Words::over(segment.map()?);
-        // Whoever is given the descriptor reads. Where the kernel cannot see to that (before Linux
-        // 5.1), a reader that lies harms what is told of the workers, and nothing else.
+        // A receiver of the descriptor can only read. If the kernel cannot enforce that (before
+        // Linux 5.1), a malicious reader can change the reported counters and nothing else.
         let _ = segment.seal();
         let head = words.take(2).expect("the segment has room");
         head.as_slice()[1].store(workers as u64, Ordering::Relaxed);
@@ -85,7 +84,7 @@ impl Counts {
         Ok((Self::over(segment)?.expect("it was just made"), writers))
     }
 
-    /// That of another process; `None` if it is none.
+    /// Opens the memory of another process; `None` if it has another layout.
     pub fn open(fd: OwnedFd) -> Result<Option<Self>, MapError> {
         Self::over(Segment::from_fd(fd, bytes(0)..=bytes(WORKERS_MAX) + PAGE_BYTES_MAX)?)
     }
@@ -104,7 +103,7 @@ impl Counts {
         Ok(readers.map(|readers| Self { segment, readers }))
     }
 
-    /// What each worker said last; `None` for one that died while it said something.
+    /// The last counters of each worker; `None` for a worker that died during a write.
     pub fn read(&self) -> impl Iterator<Item = Option<WorkerCounts>> {
         self.readers.iter().map(|cell| cell.read(TRIES).map(WorkerCounts::of_words))
     }
@@ -121,24 +120,24 @@ impl CountsWriter {
         Self(SeqWriter::new(words).expect("the place is large enough"))
     }
 
-    /// For a worker of which nobody wants to know.
+    /// A writer whose counters are not read.
     pub fn nowhere() -> Result<Self, MapError> {
         Words::private(seq_cell::words_needed::<Cell>()).map(Self::over)
     }
 
-    /// Shows what was counted.
+    /// Publishes the counters.
     pub(super) fn write(&mut self, counts: &WorkerCounts) {
         self.0.write(&counts.to_words());
     }
 }
 
-/// Bytes of the head and so many cells.
+/// Bytes of the header and so many cells.
 fn bytes(workers: usize) -> usize {
     let lines = |words: usize| words.next_multiple_of(pollux_mem::words::LINE_WORDS);
     8 * (lines(2) + workers * lines(seq_cell::words_needed::<Cell>()))
 }
 
-/// A place for each worker, as `take` cuts it.
+/// The range of each worker, aligned as `take` does.
 fn cells<W>(workers: usize, mut take: impl FnMut(usize) -> Option<W>) -> Option<Vec<W>> {
     (0..workers).map(|_| take(seq_cell::words_needed::<Cell>())).collect()
 }

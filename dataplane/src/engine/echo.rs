@@ -1,6 +1,6 @@
-//! The smallest thing that a worker can do with packets: it sends each back to where it came from.
-//! For measuring the engine, with all that a packet meets there: the receive, the verdict, its way
-//! back in the table of neighbors, and the send in a batch.
+//! Echo: the smallest work of a worker, which returns each packet to its sender. It measures the
+//! engine with all steps of a packet: the receive, the verdict, the lookup in the neighbor table
+//! and the send in a batch.
 
 use super::Work;
 use crate::ipoib::{Config, Link, Netdev, Outgoing, Received, Refused};
@@ -30,7 +30,7 @@ pub struct Echo<D> {
     batch: Vec<Outgoing>,
     refused: Vec<Refused>,
     echoed: u64,
-    /// What comes from now on is thrown away.
+    /// Received packets are dropped from now on.
     is_ending: bool,
     // Buffers go back to the pool, which must still be there.
     _memory: [PacketMemory; 2],
@@ -39,8 +39,7 @@ pub struct Echo<D> {
 }
 
 impl<D: Device> Echo<D> {
-    /// An echo that has this address, among so many neighbors beginning with the next one: those
-    /// have answers.
+    /// An echo with this address and so many neighbors at the following addresses, all resolved.
     pub fn new(mut device: D, ip: Ipv4Addr, neighbors: u32) -> Result<Self, VerbsError> {
         let memory = |buffers| {
             PacketMemory::new(buffers, PACKET_BYTES).map_err(|error| VerbsError::Invalid {
@@ -83,14 +82,14 @@ impl<D: Device> Echo<D> {
         })
     }
 
-    /// Packets that were sent back.
+    /// Packets sent back.
     pub fn echoed(&self) -> u64 {
         self.echoed
     }
 }
 
-/// Turns an IPv4 packet round: what changes place leaves the checksum as it was. Says whom it is
-/// for then.
+/// Swaps the addresses of an IPv4 packet, which leaves its checksum valid. Returns the new
+/// destination.
 fn turn_round(packet: &mut [u8]) -> Option<IpAddr> {
     let header = packet.first_chunk_mut::<20>()?;
     let (from, to) = header[12..].split_at_mut(4);
@@ -104,7 +103,7 @@ impl<D: Device> Work for Echo<D> {
 
     fn breathe(&mut self, _: Time) -> bool {
         let Self { device, netdev, own, received, batch, refused, routes, .. } = self;
-        // A device that fails gives nothing more; whoever measures sees that.
+        // A failed device delivers nothing more, which shows in the measurement.
         let busy = netdev.poll(device, received).is_ok_and(|count| count > 0);
         let routes = routes.refresh();
         for Received { mut packet, ether_type, .. } in received.drain(..) {

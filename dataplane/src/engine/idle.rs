@@ -1,55 +1,55 @@
-//! How a worker rests: a value, which may be another one at any turn.
+//! Idle strategies of a worker. The strategy may change at any turn.
 //!
-//! | strategy | after [`AWAKE`] without anything to do | for |
+//! | strategy | after [`AWAKE`] idle | for |
 //! |---|---|---|
-//! | [`Idle::Poll`] | it goes on | the lowest latency, on a core that nobody else wants |
-//! | [`Idle::Pause`] | a moment between breaths | the same, with a sibling on the same core |
-//! | [`Idle::Adaptive`] | it sleeps until something comes | a node that costs little when idle |
+//! | [`Idle::Poll`] | polls on | the lowest latency, on a dedicated core |
+//! | [`Idle::Pause`] | pauses between breaths | the same, with a sibling hyperthread |
+//! | [`Idle::Adaptive`] | sleeps until a device wakes it | low cost when idle |
 //!
-//! A device that wakes nobody (an adapter in software has nothing that would) is looked at in naps.
-//! None is longer than a sixteenth of the silence before it: so what comes after a silence comes at
-//! most that much later, and a node that was idle for long naps [`NAP_MAX`] at a time.
+//! A device without notifications (a software adapter) is polled between naps. A nap is at most a
+//! sixteenth of the idle time before it, which bounds the added latency; after a long idle time,
+//! naps take [`NAP_MAX`].
 
 use super::time_between;
 use pollux_verbs::time::Time;
 use std::time::Duration;
 
-/// How long a worker polls after it last had something to do. To be woken costs about as much.
+/// Polling time after the last busy breath. A wakeup costs about as much.
 pub const AWAKE: Duration = Duration::from_micros(100);
 /// The longest nap.
 pub const NAP_MAX: Duration = Duration::from_millis(2);
-/// The shortest: a shorter one takes as long.
+/// The shortest nap: a shorter one takes as long.
 const NAP_MIN: Duration = Duration::from_micros(20);
-/// A nap's part of the silence before it.
+/// The idle time before a nap, divided by its length.
 const NAP_PART: u32 = 16;
-/// The longest sleep from which a device wakes: commands do not.
+/// The longest sleep with armed devices: commands do not wake the worker.
 pub const SLEEP_MAX: Duration = Duration::from_millis(50);
-/// A pause: so many hints to the core, some 40 to 140 cycles each.
+/// Spin-loop hints of a pause, 40 to 140 cycles each.
 const HINTS: u32 = 8;
 
-/// A strategy.
+/// An idle strategy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Idle {
-    /// It polls, whatever that costs.
+    /// Poll without pauses.
     Poll = 0,
-    /// It polls with pauses.
+    /// Poll with pauses.
     Pause = 1,
-    /// It polls, and then sleeps.
+    /// Poll, then sleep.
     #[default]
     Adaptive = 2,
 }
 
 impl Idle {
-    /// All of them, in the order of their numbers.
+    /// All strategies, in the order of their numbers.
     pub const ALL: [Self; 3] = [Self::Poll, Self::Pause, Self::Adaptive];
 
-    /// The strategy of this number; the gentlest if there is none.
+    /// The strategy of this number; the default if there is none.
     pub(super) fn of(number: u8) -> Self {
         Self::ALL.get(usize::from(number)).copied().unwrap_or_default()
     }
 
-    /// As people write it.
+    /// The name in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Poll => "poll",
@@ -64,7 +64,7 @@ impl Idle {
     }
 }
 
-/// How long to sleep after so long a silence: not beyond what is due.
+/// The length of a sleep after so long an idle time, at most until the next timer.
 pub(super) fn sleep_max(
     is_woken: bool,
     silent: Duration,
@@ -78,7 +78,7 @@ pub(super) fn sleep_max(
     due.map_or(longest, |due| longest.min(time_between(now, due)))
 }
 
-/// A moment for the sibling.
+/// Pauses for the sibling hyperthread.
 pub(super) fn pause() {
     (0..HINTS).for_each(|_| std::hint::spin_loop());
 }

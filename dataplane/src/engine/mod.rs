@@ -1,29 +1,29 @@
-//! The engine: a worker's loop, which breathes what it is given and rests when there is nothing.
+//! The engine: the poll loop of a worker, which idles when there is nothing to do.
 //!
 //! ```text
 //!           +------------------------------ Again, Pause <-------------+
 //!           v                                                          |
-//!   now -> breathe: completions in, verdicts, batches out, receives -> how long was it silent?
-//!           ^   now and then: counters out, commands in                |
+//!   now -> breathe: completions in, verdicts, batches out, receives -> how long was it idle?
+//!           ^   housekeeping: counters out, commands in                |
 //!           +------------- woken <- wait <- look once more <- arm <----+ Sleep
 //! ```
 //!
-//! 1. [`Work`]: what a worker breathes: all that it polls, and shares with nobody;
-//! 2. [`idle`]: how it rests; a value that anybody may change while it runs;
-//! 3. [`counts`]: what it counts, in memory that other processes can read;
-//! 4. [`echo`]: the least that it can do, for measuring.
+//! 1. [`Work`]: the queues that a worker polls; one poll iteration is a *breath*;
+//! 2. [`idle`]: the idle strategy, which can change while the worker runs;
+//! 3. [`counts`]: the worker's counters, in memory that other processes can read;
+//! 4. [`echo`]: the smallest work, for measurements.
 //!
-//! A worker has no thread and no clock of its own: [`Worker::turn`] is told what time it is and
-//! says what to do next, and [`Worker::run`] does that until it is over, on whatever thread it is
-//! called. One reading of the clock a turn is all that it needs.
+//! A worker has no thread and no clock of its own: [`Worker::turn`] takes the time and returns the
+//! next step, and [`Worker::run`] repeats that on the caller's thread until the worker has ended.
+//! It reads the clock once a turn.
 //!
-//! Why housekeeping comes at random intervals: workers that began together would else look after
-//! their counters and commands together for ever, and whatever else has a period might always come
-//! just behind. Before a worker sleeps it keeps house in any case: what it says of itself is whole
-//! then, and no command that was there waits for its sleep to end.
+//! Why housekeeping runs at random intervals: otherwise workers that started together would do it
+//! at the same time forever, and other periodic events could always come just after it. A worker
+//! also does it before each sleep, so its published counters are current and no command waits for
+//! the end of the sleep.
 //!
-//! How it stops: it is asked to ([`Handle::stop`]), and goes on breathing until its work says that
-//! everything accepted is on its way and leave is taken ([`Work::end`]), or it takes too long.
+//! How it stops: after [`Handle::stop`] it keeps breathing until its work reports that its queues
+//! are drained and it has deregistered ([`Work::end`]), or until a timeout.
 
 pub mod counts;
 pub mod echo;
@@ -40,68 +40,67 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
-/// House is kept at intervals between half of this and one and a half.
+/// Housekeeping runs at intervals between 0.5 and 1.5 of this.
 const HOUSE_EVERY: Duration = Duration::from_millis(1);
-/// Commands that wait for a worker, at most.
+/// Queued commands of a worker, at most.
 pub const COMMANDS_MAX: usize = 64;
-/// Commands that it takes at a time.
+/// Commands handled in one housekeeping, at most.
 const COMMANDS_AT_ONCE: usize = 16;
-/// How long the end may take.
+/// Timeout of the end of a worker.
 pub const END_MAX: Duration = Duration::from_secs(1);
 
-/// What a worker does: queues, of which it takes and gives a batch at a time.
+/// The work of a worker: queues that it polls in batches.
 pub trait Work {
-    /// What it can be told, in housekeeping.
+    /// Its commands.
     type Command;
 
-    /// Takes what has come and sends what is to go, a batch of each; says whether that was
-    /// anything.
+    /// Receives and sends a batch each. Returns whether there was anything to do.
     fn breathe(&mut self, now: Time) -> bool;
 
-    /// Does what need not be done in every breath.
+    /// Does periodic work that is not needed in every breath.
     fn keep_house(&mut self, now: Time);
 
-    /// Packets that came and went since it began.
+    /// Packets received and sent since the start.
     fn packets(&mut self) -> u64;
 
-    /// When there is something to do though nothing comes.
+    /// The time of the next timer.
     fn poll_timeout(&self) -> Option<Time>;
 
-    /// Does what it is told.
+    /// Handles a command.
     fn handle_command(&mut self, now: Time, command: Self::Command);
 
-    /// Sees to it that whatever comes from now on wakes the sleeper, and says whether that can be;
-    /// if so, there is another breath before it sleeps.
+    /// Arms the devices to wake the worker. Returns whether they can; if so, there is another
+    /// breath before the sleep.
     fn arm(&mut self) -> bool;
 
-    /// Sleeps until something comes, if that can be, and not longer than this.
+    /// Sleeps until a device wakes it, at most `longest`.
     fn wait(&mut self, longest: Duration);
 
-    /// Goes on with taking leave, after a breath; says whether it is over.
+    /// Continues the shutdown, after a breath. Returns whether it is complete.
     fn end(&mut self, now: Time) -> bool;
 }
 
-/// What a worker does next.
+/// The next step of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// Another breath.
     Again,
-    /// The same, after the core's sibling and its power supply had a moment.
+    /// Another breath after a short pause for the sibling hyperthread and the power budget.
     Pause,
-    /// A sleep of at most this, and then [`Worker::woken`].
+    /// A sleep of at most this, followed by [`Worker::woken`].
     Sleep(Duration),
-    /// Nothing: it has ended.
+    /// None: it has ended.
     Over,
 }
 
-/// What the worker and whoever commands it share.
+/// The state shared by a worker and its handle.
 #[derive(Debug)]
 struct Shared {
     idle: AtomicU8,
     is_stopping: AtomicBool,
 }
 
-/// By which a worker is commanded, from any one thread.
+/// The handle that controls a worker, from any one thread.
 pub struct Handle<C> {
     shared: Arc<Shared>,
     commands: Producer<C>,
@@ -117,9 +116,9 @@ pub struct Worker<C> {
     state: State,
     /// When the last turn began, and whether it was busy.
     last: Option<(Time, bool)>,
-    /// Since when there was nothing to do.
+    /// The time since which it is idle.
     silent_since: Option<Time>,
-    /// Devices are to wake it, and one look was to be taken since.
+    /// The devices are armed, and one more breath follows.
     is_armed: bool,
     house_due: Time,
 }
@@ -127,14 +126,15 @@ pub struct Worker<C> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Running,
-    /// It was asked to stop: until then.
+    /// It is stopping, with a deadline.
     Ending {
         until: Time,
     },
     Over,
 }
 
-/// A worker that rests so, and what commands it. It publishes what it counts there.
+/// Creates a worker with an idle strategy, and its handle. It publishes its counters to
+/// `published`.
 pub fn worker<C>(idle: Idle, published: CountsWriter, seed: u64) -> (Worker<C>, Handle<C>) {
     let (producer, consumer) = spsc::ring(COMMANDS_MAX).expect("a power of two");
     let idle = AtomicU8::new(idle as u8);
@@ -156,24 +156,24 @@ pub fn worker<C>(idle: Idle, published: CountsWriter, seed: u64) -> (Worker<C>, 
 }
 
 impl<C> Handle<C> {
-    /// How the worker rests from its next turn on.
+    /// Sets the idle strategy from the next turn on.
     pub fn set_idle(&self, idle: Idle) {
-        // Relaxed: it orders nothing but itself, as the flag below.
+        // Relaxed: it orders nothing else, and neither does the flag below.
         self.shared.idle.store(idle as u8, Ordering::Relaxed);
     }
 
-    /// How it rests.
+    /// The idle strategy.
     pub fn idle(&self) -> Idle {
         self.shared.idle()
     }
 
-    /// Tells it something; gives that back if too much waits already. A worker whose thread sleeps
-    /// hears it when that wakes.
+    /// Sends a command, or returns it if the queue is full. A sleeping worker handles it when it
+    /// wakes.
     pub fn command(&mut self, command: C) -> Result<(), C> {
         self.commands.push(command)
     }
 
-    /// Asks it to end.
+    /// Requests the end of the worker.
     pub fn stop(&self) {
         self.shared.is_stopping.store(true, Ordering::Relaxed);
     }
@@ -186,7 +186,7 @@ impl Shared {
 }
 
 impl<C> Worker<C> {
-    /// Turns until it is over.
+    /// Runs turns until the worker has ended.
     pub fn run(&mut self, work: &mut impl Work<Command = C>, mut clock: impl FnMut() -> Time) {
         loop {
             match self.turn(clock(), work) {
@@ -201,7 +201,7 @@ impl<C> Worker<C> {
         }
     }
 
-    /// One breath, and what goes with it.
+    /// One breath, with housekeeping when due.
     #[inline]
     pub fn turn(&mut self, now: Time, work: &mut impl Work<Command = C>) -> Turn {
         self.count_time(now);
@@ -222,7 +222,7 @@ impl<C> Worker<C> {
         self.rest(now, work)
     }
 
-    /// The sleep is over.
+    /// Records the end of a sleep.
     pub fn woken(&mut self, now: Time) {
         let slept = self.last.map_or(Duration::ZERO, |(then, _)| time_between(then, now));
         self.counts.sleeps += 1;
@@ -230,12 +230,12 @@ impl<C> Worker<C> {
         (self.last, self.house_due) = (None, now);
     }
 
-    /// What it has counted.
+    /// Its counters.
     pub fn counts(&self) -> &WorkerCounts {
         &self.counts
     }
 
-    /// The time since the last turn was its.
+    /// Adds the time since the last turn to the busy time, if that was busy.
     #[inline]
     fn count_time(&mut self, now: Time) {
         if let Some((then, true)) = self.last {
@@ -243,7 +243,7 @@ impl<C> Worker<C> {
         }
     }
 
-    /// What to do after a breath in which nothing happened.
+    /// The step after an idle breath.
     fn rest(&mut self, now: Time, work: &mut impl Work<Command = C>) -> Turn {
         let silent = time_between(*self.silent_since.get_or_insert(now), now);
         match self.shared.idle() {
@@ -254,7 +254,7 @@ impl<C> Worker<C> {
         }
     }
 
-    /// Sleeps, once devices are to wake it and nothing had come before they knew.
+    /// Arms the devices, and sleeps if the next breath was idle too.
     fn fall_asleep(
         &mut self,
         now: Time,
@@ -288,7 +288,7 @@ impl<C> Worker<C> {
         self.house_due = now + HOUSE_EVERY / 2 + self.rng.duration(HOUSE_EVERY);
     }
 
-    /// Ends without a rest: it is not for long.
+    /// Continues the shutdown, without idling.
     #[cold]
     fn go_on_ending(&mut self, now: Time, work: &mut impl Work<Command = C>) -> Turn {
         if let State::Ending { until } = self.state {

@@ -1,16 +1,15 @@
 //! A map from addresses to numbers: open addressing, half empty, one multiplication to hash.
 //!
-//! Why our own: the standard map's hash costs more than the rest of a lookup, and its order differs
-//! from run to run. The seed is the writer's secret, so that nobody on the link can choose
-//! addresses that all fall into one place.
+//! Why not `HashMap`: its hash costs more than the rest of a lookup, and its order differs from run
+//! to run. The seed is secret, so that no peer on the link can choose addresses that all collide.
 
 use pollux_wire::address::Gid;
 use std::net::IpAddr;
 
-/// What stands for an address in a map.
+/// The key of an address.
 pub(crate) type Key = u128;
 
-/// IPv4 addresses as IPv6 writes them.
+/// The key of an address; IPv4 addresses are mapped to IPv6.
 #[inline]
 pub(crate) fn key_of(address: IpAddr) -> Key {
     match address {
@@ -19,13 +18,13 @@ pub(crate) fn key_of(address: IpAddr) -> Key {
     }
 }
 
-/// A group: no unicast address begins as its GID does.
+/// The key of a group: its MGID differs from every unicast address.
 #[inline]
 pub(crate) fn key_of_group(mgid: Gid) -> Key {
     Key::from_be_bytes(mgid.0)
 }
 
-/// In a place that holds nothing.
+/// The value of an empty slot.
 const NOTHING: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -39,13 +38,13 @@ const FREE: Place = Place { key: 0, value: NOTHING };
 /// A map from keys to numbers below 2^32 - 1.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyMap {
-    /// A power of two, at most half of them taken.
+    /// A power of two, at most half of them in use.
     places: Box<[Place]>,
     len: usize,
     seed: u64,
 }
 
-/// Numbers that look like any: both factors of a hash are far from zero.
+/// A multiplicative hash; neither factor is near zero.
 #[inline]
 pub(crate) fn hash(key: Key, seed: u64) -> u64 {
     let (low, high) = (key as u64, (key >> 64) as u64);
@@ -55,18 +54,18 @@ pub(crate) fn hash(key: Key, seed: u64) -> u64 {
 }
 
 impl KeyMap {
-    /// An empty one.
+    /// An empty map.
     pub(crate) fn new(seed: u64) -> Self {
         Self { places: Box::new([FREE; 4]), len: 0, seed }
     }
 
-    /// The number of this key.
+    /// The number of a key.
     #[inline]
     pub(crate) fn find(&self, key: Key) -> Option<u32> {
         self.find_hashed(key, hash(key, self.seed))
     }
 
-    /// The same, with the hash already known.
+    /// The number of a key whose hash is known.
     #[inline]
     pub(crate) fn find_hashed(&self, key: Key, hash: u64) -> Option<u32> {
         let mask = self.places.len() - 1;
@@ -83,7 +82,7 @@ impl KeyMap {
         }
     }
 
-    /// Sets the number of a key; gives the former one.
+    /// Sets the number of a key; returns the former one.
     pub(crate) fn insert(&mut self, key: Key, value: u32) -> Option<u32> {
         debug_assert_ne!(value, NOTHING);
         if 2 * (self.len + 1) > self.places.len() {
@@ -95,7 +94,7 @@ impl KeyMap {
         (former.value != NOTHING).then_some(former.value)
     }
 
-    /// Takes a key out; gives its number.
+    /// Removes a key; returns its number.
     pub(crate) fn remove(&mut self, key: Key) -> Option<u32> {
         let mask = self.places.len() - 1;
         let mut hole = self.place_for(key);
@@ -104,7 +103,7 @@ impl KeyMap {
             return None;
         }
         self.len -= 1;
-        // Whoever stands behind the hole because a place nearer to its own was taken moves up.
+        // Moves later entries of the probe sequence up into the hole.
         let mut at = (hole + 1) & mask;
         while self.places[at].value != NOTHING {
             let home = hash(self.places[at].key, self.seed) as usize & mask;
@@ -117,7 +116,7 @@ impl KeyMap {
         Some(removed.value)
     }
 
-    /// Where a key is, or would be.
+    /// The slot of a key, or the one for its insertion.
     fn place_for(&self, key: Key) -> usize {
         let mask = self.places.len() - 1;
         let mut at = hash(key, self.seed) as usize & mask;

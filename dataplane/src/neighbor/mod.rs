@@ -1,12 +1,13 @@
-//! How to send to whom: written by control, read by workers once a packet.
+//! The neighbor table: the adjacency of each next hop, written by control and looked up by workers
+//! once per packet.
 //!
-//! An address leads to a peer, and a peer to a [`Route`]. Several addresses may lead to one peer
-//! (RFC 4755 2.3), so what becomes of a peer's connection is written once. Groups of the link stand
-//! in the same map, by their MGIDs: whatever the destination, it is one lookup.
+//! An address maps to a peer, and a peer to a [`Route`]. Several addresses may map to one peer
+//! (RFC 4755 2.3), so a change of the peer's connection is written once. Multicast groups are in
+//! the same map, by MGID, so every destination takes one lookup.
 //!
-//! Why shards: workers read published versions, which nobody changes. A version is some hundred
-//! shared parts, and a change copies only the parts that it touches, so that a table with 65,536
-//! neighbors takes one more without copying the others.
+//! Why shards: workers read immutable published versions. A version consists of several hundred
+//! shared parts, and a change copies only the parts that it touches, so adding a neighbor to a
+//! table of 65,536 does not copy the others.
 
 pub(crate) mod keys;
 
@@ -20,31 +21,31 @@ use pollux_wire::keys::PKey;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// How many peers a table has room for, groups included.
+/// Peers of a table, groups included, at most.
 pub const PEERS_MAX: u32 = 1 << 16;
-/// How many addresses, groups included.
+/// Addresses of a table, groups included, at most.
 pub const ADDRESSES_MAX: usize = 1 << 18;
 
-/// How a packet is sent now.
+/// The current route to a next hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Route {
-    /// Nobody has asked yet.
+    /// Not resolved, and no request is pending.
     #[default]
     Unknown,
-    /// Being asked for.
+    /// Resolution is pending.
     Pending,
-    /// Asked for in vain.
+    /// Resolution failed.
     Unreachable,
-    /// By datagram, to an interface or to all that joined a group.
+    /// By datagram, to an interface or a multicast group.
     Datagram(Datagram),
     /// By connection.
     Connected(Connected),
 }
 
-/// The way of a datagram.
+/// An adjacency by datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// The port or the group.
+    /// Address handle of the port or the group.
     pub ah: Ah,
     /// The queue pair; [`Qpn::MULTICAST`] for a group.
     pub qpn: Qpn,
@@ -52,19 +53,19 @@ pub struct Datagram {
     pub mtu: u32,
 }
 
-/// The way by a connection.
+/// An adjacency by connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connected {
     /// The connection.
     pub connection: ConnectionId,
     /// The longest IP packet that goes there.
     pub mtu: u32,
-    /// Where packets go that a datagram has room for, when the connection is not there any more.
+    /// The adjacency by datagram, used for packets that fit when the connection is gone.
     pub fallback: Option<Datagram>,
 }
 
 impl Route {
-    /// The longest IP packet that goes there, if any does.
+    /// The MTU, if there is an adjacency.
     pub const fn mtu(&self) -> Option<u32> {
         match self {
             Self::Datagram(Datagram { mtu, .. }) | Self::Connected(Connected { mtu, .. }) => {
@@ -75,7 +76,7 @@ impl Route {
     }
 }
 
-/// Names a peer of a table.
+/// Identifies a peer of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Peer(u32);
 
@@ -99,7 +100,7 @@ impl Routes {
         Self { shards, peers: Vec::new(), p_key, scope, seed }
     }
 
-    /// How to send to a next hop, or to a group.
+    /// The route to a next hop or a group.
     #[inline]
     pub fn route(&self, to: IpAddr) -> Route {
         let key = match GroupId::of(to) {
@@ -123,36 +124,36 @@ impl Routes {
     }
 }
 
-/// Places within a shard are chosen by the low bits.
+/// The shard of a hash. The low bits choose the slot within it.
 #[inline]
 fn shard_of(hash: u64) -> usize {
     (hash >> 56) as usize
 }
 
-/// The table as control writes it. Nothing of what is written shows before it is published.
+/// The table as control writes it. Changes are visible only once published.
 pub struct RouteTable {
     publisher: Publisher<Routes>,
     next: Routes,
-    /// How many addresses lead to each peer; `None` if there is no such peer.
+    /// The number of addresses of each peer; `None` for a free index.
     bound: Vec<Option<u32>>,
     free: Vec<Peer>,
     addresses: usize,
 }
 
 impl RouteTable {
-    /// An empty one, for a link of this partition and scope. The seed is to be unknown to others.
+    /// An empty table for a link of this partition and scope. The seed must be secret.
     pub fn new(p_key: PKey, scope: Scope, seed: u64) -> Self {
         let next = Routes::new(p_key, scope, seed);
         let publisher = Publisher::new(next.clone());
         Self { publisher, next, bound: Vec::new(), free: Vec::new(), addresses: 0 }
     }
 
-    /// A worker's view.
+    /// A reader for a worker.
     pub fn reader(&self) -> Snapshot<Routes> {
         self.publisher.reader()
     }
 
-    /// A new peer; `None` if there are [`PEERS_MAX`].
+    /// Adds a peer; `None` if there are [`PEERS_MAX`].
     pub fn add_peer(&mut self, route: Route) -> Option<Peer> {
         let peer = self.free.pop().or_else(|| self.fresh())?;
         self.bound[peer.0 as usize] = Some(0);
@@ -172,7 +173,7 @@ impl RouteTable {
         Some(Peer(next))
     }
 
-    /// Changes how a peer is sent to; says whether there is such a peer.
+    /// Sets the route of a peer. Returns `false` if there is no such peer.
     pub fn set(&mut self, peer: Peer, route: Route) -> bool {
         let at = peer.0 as usize;
         let exists = self.bound.get(at).is_some_and(Option::is_some);
@@ -182,7 +183,7 @@ impl RouteTable {
         exists
     }
 
-    /// Ends a peer that no address leads to; says whether that is so.
+    /// Removes a peer. Returns `false` if addresses map to it or it does not exist.
     pub fn remove_peer(&mut self, peer: Peer) -> bool {
         let is_unbound = self.bound.get(peer.0 as usize) == Some(&Some(0));
         if is_unbound {
@@ -193,8 +194,8 @@ impl RouteTable {
         is_unbound
     }
 
-    /// Lets an address lead to a peer, whomever it led to before; says whether there is such a peer
-    /// and room for the address. A multicast address stands for its group of the link.
+    /// Maps an address to a peer and replaces its former mapping. Returns `false` if there is no
+    /// such peer or the table is full. A multicast address maps the group of the link.
     pub fn bind(&mut self, address: IpAddr, peer: Peer) -> bool {
         let key = self.key(address);
         self.bind_key(key, peer)
@@ -205,7 +206,7 @@ impl RouteTable {
         self.bind_key(key_of_group(mgid), peer)
     }
 
-    /// Lets an address lead nowhere; gives the peer that it led to.
+    /// Removes the mapping of an address; returns the peer.
     pub fn unbind(&mut self, address: IpAddr) -> Option<Peer> {
         let key = self.key(address);
         self.unbind_key(key)
@@ -216,13 +217,13 @@ impl RouteTable {
         self.unbind_key(key_of_group(mgid))
     }
 
-    /// Shows workers all that was written.
+    /// Publishes all changes to the workers.
     pub fn publish(&mut self) {
         self.publisher.publish(self.next.clone());
     }
 
-    /// Drops versions that no worker reads any more; says how many still are. With none left, what
-    /// only they named can go: address handles, connections.
+    /// Drops versions without readers; returns how many are left. With none left, the address
+    /// handles and connections that only they named can be destroyed.
     pub fn reclaim(&mut self) -> usize {
         self.publisher.reclaim()
     }
@@ -426,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_says_so() {
+    fn a_full_table_refuses_peers() {
         let mut table = table();
         let peers = std::iter::from_fn(|| table.add_peer(Route::Pending));
         let last = peers.last().unwrap();
