@@ -1,9 +1,9 @@
-//! The addresses of an interface, and where packets go next.
+//! The addresses of an interface, and its routes.
 //!
 //! [`Addresses`] holds what is ours, how far it is, and for how long; it makes addresses of
 //! prefixes that routers announce (RFC 4862 5.5) and chooses the one to send from. Whether another
 //! node has an address too is for ARP and neighbor discovery to find out, who tell it here.
-//! [`Routes`] says which neighbor a packet goes to.
+//! [`Routes`] chooses the next hop of a packet.
 
 mod identifier;
 mod routes;

@@ -1,7 +1,7 @@
-//! What an interface and whoever moves its packets say to each other.
+//! Actions of an interface for its data path, and queue pair events in return.
 //!
-//! Control names peers and connections by keys of its own, which are never used twice; what they
-//! are at the device (address handles, queue pairs, places in tables) is the mover's to know.
+//! Control names peers and connections by keys, which are never used twice. The data path maps them
+//! to address handles, queue pairs and table indices of the device.
 
 use pollux_verbs::{AddressVector, QpAttributes, QpType};
 use pollux_wire::address::{Gid, Lid, Qpn};
@@ -12,24 +12,24 @@ use pollux_wire::mad::smp::PortState;
 use pollux_wire::units::Mtu;
 use std::net::IpAddr;
 
-/// Names an interface on the link, or a group of the link, that packets are sent to.
+/// The key of a peer: an interface or a multicast group of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerKey(pub u64);
 
-/// Names a connection: its queue pair here, and what becomes of it.
+/// The key of a connection and its queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionKey(pub u64);
 
-/// One of the workers that move an interface's packets, each with queue pairs of its own.
+/// A worker of an interface, with its own queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Worker(pub u8);
 
 impl Worker {
-    /// The one that groups, management and datagrams come to.
+    /// The primary worker: it receives datagrams, groups and management.
     pub const LEAD: Self = Self(0);
 }
 
-/// A port as it is now.
+/// The state of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortView {
     /// Its number.
@@ -69,7 +69,7 @@ pub struct Link {
     pub mtu: u32,
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramAdjacency {
     /// The port or the group.
@@ -80,14 +80,14 @@ pub struct DatagramAdjacency {
     pub mtu: u32,
 }
 
-/// How packets to a peer are sent.
+/// The adjacency of a peer: how the data path sends packets to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Adjacency {
-    /// Control wants to see them.
+    /// Unknown: punt packets to control.
     Unknown,
-    /// It is being found out; the same, for packets that should not be lost.
+    /// Being resolved: punt packets that must not be lost.
     Pending,
-    /// There is none.
+    /// Unreachable: there is no path.
     Unreachable,
     /// By datagram.
     Datagram(DatagramAdjacency),
@@ -97,39 +97,39 @@ pub enum Adjacency {
         connection: ConnectionKey,
         /// The longest IP packet that goes there.
         mtu: u32,
-        /// Where packets go that a datagram has room for, when it is not there any more.
+        /// The adjacency for packets that fit a datagram, once the connection is gone.
         fallback: Option<DatagramAdjacency>,
     },
 }
 
-/// What is to be done at the device and in the tables, in the order in which it is said: what is
-/// about groups by the lead, what is about a connection by its worker, and all else by all workers,
-/// unless one is named.
+/// An action for the device or the tables of the data path, to be done in order. Group actions are
+/// for the primary worker, connection actions for the worker of the connection, all others for all
+/// workers unless they name one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Datagrams are to come and go. A netdev that is started takes this as a change.
+    /// Start sending and receiving datagrams, or change the link of a started netdev.
     Start(Link),
-    /// No datagrams any more.
+    /// Stop sending and receiving datagrams.
     Stop,
-    /// The UD queue pair is to hear a group.
+    /// Attach the UD queue pair to a multicast group.
     Attach {
         /// The group.
         mgid: Gid,
         /// Its LID.
         mlid: Lid,
     },
-    /// The UD queue pair is not to hear it any more.
+    /// Detach the UD queue pair from a multicast group.
     Detach {
         /// The group.
         mgid: Gid,
         /// Its LID.
         mlid: Lid,
     },
-    /// An address is ours: packets to it are for local sockets.
+    /// Accept packets to this address for local sockets.
     AddOwn(IpAddr),
     /// It is not any more.
     RemoveOwn(IpAddr),
-    /// There is this peer, and packets to it are sent so now.
+    /// Create a peer, or change its adjacency.
     SetPeer {
         /// By which worker.
         worker: Worker,
@@ -138,31 +138,31 @@ pub enum Action {
         /// How.
         adjacency: Adjacency,
     },
-    /// The peer is gone; nothing is bound to it any more.
+    /// Remove a peer; no next hop or group is bound to it any more.
     RemovePeer {
         /// Which.
         peer: PeerKey,
     },
-    /// Packets for a next hop go to a peer, whatever they did before.
+    /// Bind a next hop to a peer, replacing its former binding.
     Bind {
         /// The next hop.
         ip: IpAddr,
         /// Who.
         peer: PeerKey,
     },
-    /// Control wants to see packets for this next hop.
+    /// Unbind a next hop: punt its packets.
     Unbind {
         /// The next hop.
         ip: IpAddr,
     },
-    /// Packets for a group of the link go to a peer.
+    /// Bind a multicast group to a peer.
     BindGroup {
         /// The group.
         mgid: Gid,
         /// Who.
         peer: PeerKey,
     },
-    /// Control wants to see packets for this group.
+    /// Unbind a multicast group: punt its packets.
     UnbindGroup {
         /// The group.
         mgid: Gid,

@@ -1,4 +1,4 @@
-//! How an interface is to be.
+//! The configuration of an interface.
 
 use crate::icmp::IcmpConfig;
 use crate::neighbor::NeighborConfig;

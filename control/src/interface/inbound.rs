@@ -1,4 +1,4 @@
-//! Packets that came: to the protocol whose they are, or to local sockets.
+//! Received packets: each goes to its protocol or to local sockets.
 
 use super::{Delivery, From, Interface, InterfaceDrop, Received};
 use crate::icmp::IcmpError;

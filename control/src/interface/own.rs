@@ -1,5 +1,5 @@
-//! Our own addresses: claimed when the interface comes up, and known to the mover once they are
-//! ours (RFC 4862 5.4, RFC 5227).
+//! Our own addresses: probed for duplicates when the interface comes up, and given to the data path
+//! once assigned (RFC 4862 5.4, RFC 5227).
 
 use super::{Action, Interface, InterfaceDrop};
 use crate::address::{

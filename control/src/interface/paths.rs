@@ -1,13 +1,13 @@
-//! Paths to ports, as the subnet administrator knows them (RFC 4391 9.1).
+//! Paths to ports, from SA queries (RFC 4391 9.1).
 //!
-//! A path is asked for when something is to be sent to its port, and kept until the place of our
-//! own port changes. A new subnet manager, or one that forgot, may have other paths: then all are
-//! asked for again, and packets go by the old ones until the answers are there. One that was not
-//! answered is asked for again after a pause, when something is to be sent.
+//! A path is queried when a packet needs it, and kept until the LID or GID of our port changes.
+//! After a client reregister or a new subnet manager all paths are queried again, and packets use
+//! the old ones until the replies come. A query that failed is repeated after a pause, when a
+//! packet needs the path.
 //!
-//! When there is no room for another, the path goes that nobody used for longest, of those that
-//! are only for answers to who asked us. One that a peer goes by makes room only for that of a
-//! peer: traffic by it is not seen here, so how long ago it was used here says nothing.
+//! When the table is full, the least recently used path that serves no peer is evicted. A path of a
+//! peer is evicted only for the path of another peer: control does not see the traffic of the fast
+//! path, so the last use that it knows means little.
 
 use super::{Interface, InterfaceDrop, PeerKey, PendingPacket, Purpose};
 use crate::sa::{SaError, SaQuery, SaReply};

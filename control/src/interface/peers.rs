@@ -1,11 +1,11 @@
-//! Whom packets go to: interfaces on the link, each by one key however many addresses lead to it
-//! (RFC 4755 2.3).
+//! Peers: the interfaces on the link that packets go to. A peer has one key, however many IP
+//! addresses lead to it (RFC 4755 2.3).
 //!
-//! A peer is there as long as a neighbor has its link address. Flags in that do not make another
-//! peer. Packets wait here for the peer's path, and go when its way is known.
+//! A peer exists while a neighbor has its link address; the flags in that do not matter. Packets
+//! wait here until the adjacency of the peer is resolved.
 //!
-//! Each worker has a way of its own to a peer, for each has its own connections. What is sent here
-//! goes the lead's.
+//! Each worker has its own adjacency to a peer, since each has its own connections. Control sends
+//! by that of the primary worker.
 
 use super::{
     Action, Adjacency, By, DatagramAdjacency, Interface, InterfaceDrop, Outgoing, PeerKey,

@@ -1,23 +1,20 @@
-//! Requests for connections, and whether they come from the port that they name.
+//! Verifies that a REQ comes from the port that it names.
 //!
-//! A REQ names its port by GID, and may come with a GRH that names it too: whoever sends it can
-//! write there what it likes. The LID that it came from it cannot write, and which LID a GID has
-//! the administrator knows. So a request to us is passed on if the path to the port that it names
-//! leads to where it came from.
+//! A REQ names its port by GID, and may have a GRH that names it too; its sender can forge both. It
+//! cannot forge its LID, and the SA knows the LID of a GID. So a REQ is accepted if the path to the
+//! port that it names leads to the LID that it came from.
 //!
 //! ```text
-//!   REQ --path known, leads there--> connection management
-//!    |    \--leads elsewhere------> dropped; the port may have moved: its path is asked for again
-//!    +--not known: held, and the administrator is asked --answer--> as above
+//!   REQ --path known, leads there--> connection manager
+//!    |    \--leads elsewhere------> dropped; the port may have moved: its path is queried again
+//!    +--path unknown: held, SA query sent --reply--> as above
 //! ```
 //!
-//! Nothing is remembered of a port that only asks. How many requests are held is limited, in all
-//! and by LID at a rate, so that one port cannot use up what we may ask the administrator, nor the
-//! room for paths of our neighbors.
+//! Nothing is stored for a port that only sends REQs. Held REQs are limited in all, and by rate for
+//! each LID, so that one port can use up neither our SA queries nor the table of paths.
 //!
-//! Behind a router LIDs tell nothing. A request of a GID of another subnet is believed if the
-//! administrator knows a router to there; connection management limits how many stand that came
-//! by one LID.
+//! Behind a router the LID proves nothing. A REQ from a GID of another subnet is accepted if the SA
+//! knows a router to it; the connection manager limits the connections of each router LID.
 
 use super::{Interface, InterfaceDrop, Purpose};
 use crate::mad::{Envelope, MadAddress};

@@ -1,9 +1,9 @@
-//! Management datagrams as control passes them on: the bytes, and who is at the other end.
+//! Management datagrams (MADs) with the address of their peer.
 //!
-//! What moves datagrams puts into an [`Envelope`] what a completion and a GRH said of a datagram
-//! that came, and takes out of one what a work request and an address handle need for one that is
-//! to go. An answer goes back in the envelope of its question: by the same service level, in the
-//! same partition, and with a GRH exactly if the question had one, since peers drop it otherwise.
+//! The caller fills an [`Envelope`] from the completion and the GRH of a received datagram, and
+//! takes from one the fields of a work request and an address handle. A response uses the envelope
+//! of its request: the same service level, the same partition, and a GRH exactly if the request had
+//! one, since peers drop it otherwise.
 
 mod table;
 mod transactions;

@@ -1,11 +1,11 @@
-//! A table that comes in segments (IBA 13.6): joined here, and acknowledged.
+//! RMPP reception (IBA 13.6): joins the segments of a table and acknowledges them.
 //!
 //! ```text
-//! the next segment       kept; acknowledged when the window is used up, and at the end
-//! one that was there     acknowledged again: our word was lost
-//! one too far ahead      nothing: what is between was lost and will come again
-//! one that cannot be     the transfer is aborted
-//! STOP or ABORT          it is over
+//! next segment           kept; acknowledged when the window is used up, and at the end
+//! repeated segment       acknowledged again: our ACK was lost
+//! segment after a gap    ignored: the sender repeats the lost segments
+//! invalid segment        the transfer is aborted
+//! STOP or ABORT          the transfer ends
 //! ```
 
 use super::Mad;
@@ -14,12 +14,12 @@ use pollux_wire::mad::rmpp::{RmppHeader, RmppStatus, RmppType};
 use pollux_wire::mad::sa::{SaHeader, SaMad};
 use pollux_wire::units::TimeCode;
 
-/// Segments that may come before we have to acknowledge.
+/// The RMPP window: segments between two ACKs.
 const WINDOW: u32 = 64;
 /// How soon we acknowledge, as we say: some 67 ms.
 const RESPONSE_TIME: TimeCode = TimeCode(14);
 
-/// A table of which not all has come.
+/// An RMPP transfer in progress.
 #[derive(Debug, Default)]
 pub struct Reception {
     table: Vec<u8>,
@@ -27,7 +27,7 @@ pub struct Reception {
     window_last: u32,
 }
 
-/// What a segment leads to.
+/// The result of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SegmentOutcome {
     /// It was none that is waited for.

@@ -1,4 +1,4 @@
-//! Which groups are heard here, and who has to know (RFC 4391 10, RFC 3376, RFC 3810).
+//! IP multicast membership, with IGMP and MLD (RFC 4391 10, RFC 3376, RFC 3810).
 //!
 //! Two have to: the subnet administrator, since hearing a group means being a full member of its
 //! group on the link, and multicast routers, which are told by IGMP and MLD. The first local join

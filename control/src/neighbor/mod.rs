@@ -1,4 +1,5 @@
-//! Who has which link address: one cache for both families (RFC 826, RFC 4861 5 and 7).
+//! The neighbor cache, from IP address to link address, for both families (RFC 826, RFC 4861 5 and
+//! 7).
 //!
 //! What becomes of one entry is for its [`State`] to say; here are the table, the packets that
 //! wait, and the limits. What ARP and neighbor discovery hear comes in as a [`Claim`]; whom they
