@@ -1,47 +1,46 @@
-//! Packets that come to one worker of an interface and are another's: a ring of bytes from each
-//! to each.
+//! Hand-off of packets between the workers of an interface: a ring of bytes from each to each.
 //!
-//! A peer with as many workers as we have sends each of them what is its own. One with fewer, such
-//! as Linux with its one connection, does not, and datagrams all come to the lead. Whoever gets a
-//! packet of another's copies it into the ring to that one, which takes it from there as if it had
-//! come to itself. In a ring stand four bytes with the length, then the packet. One for which
-//! there is no room is lost, as on a link, and counted.
+//! A peer with as many workers as we have sends every packet to the worker of its flow. A peer with
+//! fewer, such as Linux with one connection, does not, and all UD packets arrive at the primary
+//! worker. A worker copies a packet of another worker's flow into the ring to that worker, which
+//! handles it as its own. A record in a ring is four bytes of length, then the packet. A packet
+//! that does not fit is dropped, as on a link, and counted.
 
 use crate::stack::FlowShard;
 use pollux_dataplane::flow::FlowSteering;
 use pollux_mem::byte_ring::{self, Reader, Writer};
 
-/// Bytes that are on their way from one worker to another, at most: some windows of TCP.
+/// Bytes of a ring: several TCP windows.
 const RING_BYTES: usize = 2 << 20;
-/// Bytes before a packet.
+/// Bytes of the length before a packet.
 const LEN_BYTES: usize = 4;
-/// Packets that are taken from one worker before others have their turn.
+/// Packets received from one worker before the next.
 const BURST_MAX: usize = 64;
 
-/// What a worker counts of it.
+/// Counters of the hand-offs of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandOffCounts {
-    /// Packets that came to it and were given to others.
+    /// Packets handed off to other workers.
     pub sent: u64,
-    /// Packets that others gave to it.
+    /// Packets received from other workers.
     pub received: u64,
-    /// Packets of others for which there was no room on the way there.
+    /// Packets of other workers that did not fit in the ring.
     pub dropped: u64,
 }
 
-/// One worker's part of it.
+/// The rings of one worker.
 pub(crate) struct HandOff {
     shard: FlowShard,
-    /// By worker. Nobody writes to himself, and pages that nobody wrote to cost nothing.
+    /// By worker. A worker's ring to itself is unused, and its untouched pages cost nothing.
     to: Vec<Writer>,
     from: Vec<Reader>,
-    /// Those who were given something since that was asked, a bit each.
+    /// Workers with new hand-offs since the last query, one bit each.
     to_wake: u32,
     scratch: Vec<u8>,
     counts: HandOffCounts,
 }
 
-/// For each worker its part, in their order; none where one is alone.
+/// The rings of every worker, in order; empty for a single worker.
 pub(crate) fn among(deal: FlowSteering) -> Vec<HandOff> {
     let of = |worker| HandOff {
         shard: FlowShard { deal, worker },
@@ -66,13 +65,12 @@ pub(crate) fn among(deal: FlowSteering) -> Vec<HandOff> {
 }
 
 impl HandOff {
-    /// Whose flows are this worker's.
+    /// The flows of this worker.
     pub(crate) const fn shard(&self) -> FlowShard {
         self.shard
     }
 
-    /// Gives a packet that has come to the worker whose it is, unless it is our own; says whether
-    /// it was another's.
+    /// Hands a received packet off if its flow belongs to another worker; returns whether it does.
     #[inline]
     pub(crate) fn steer(&mut self, packet: &[u8]) -> bool {
         let target = self.shard.deal.received(packet);
@@ -93,7 +91,7 @@ impl HandOff {
         }
     }
 
-    /// Shows what others gave to this one; says whether there was anything.
+    /// Passes packets from other workers to `show`; returns whether there were any.
     pub(crate) fn receive(&mut self, mut show: impl FnMut(&[u8])) -> bool {
         let before = self.counts.received;
         for ring in &mut self.from {
@@ -114,12 +112,12 @@ impl HandOff {
         self.counts.received > before
     }
 
-    /// Those who were given something since this was asked, and may sleep: a bit each.
+    /// Takes the set of workers with new hand-offs, one bit each; they may be asleep.
     pub(crate) const fn take_to_wake(&mut self) -> u32 {
         std::mem::replace(&mut self.to_wake, 0)
     }
 
-    /// What was counted.
+    /// The counters.
     pub(crate) const fn counts(&self) -> HandOffCounts {
         self.counts
     }
@@ -166,7 +164,7 @@ mod tests {
         let counts = all[0].counts();
         assert_eq!(counts.sent, (RING_BYTES / (packet.len() + LEN_BYTES)) as u64);
         assert_eq!(counts.sent + counts.dropped, 100);
-        // Others have their own room.
+        // Another worker has its own ring.
         all[2].send(1, &packet);
         assert_eq!(taken(&mut all[1]).len() as u64, counts.sent + 1);
         all[0].send(1, &packet);
@@ -186,7 +184,7 @@ mod tests {
             }
             assert_eq!(taken(&mut all[usize::from(target)]), vec![datagram.clone(); 2]);
         }
-        // What is no flow's is the lead's.
+        // A packet without a flow belongs to the primary worker.
         assert!(!all[0].steer(&[]) && all[1].steer(&[]));
     }
 }

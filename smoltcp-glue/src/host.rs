@@ -1,15 +1,15 @@
-//! A host without clock or thread: an interface, and the sockets there.
+//! A host without clock or thread: an interface and its sockets.
 //!
 //! ```text
 //!   step: device --> HostPort --> Stack --> HostPort --> device
 //!                       \--> others' stacks
 //! ```
 //!
-//! Where several workers share an interface, each has a host of its own: one the interface itself,
-//! the others a hand each. What comes to one and is another's it hands over.
+//! With several workers each has a host: the primary worker's has the interface itself, the others
+//! have a secondary port. Packets of flows that belong to another worker are handed off to it.
 //!
-//! Whoever runs it says what time it is, and calls [`Host::step`] again when that did something,
-//! when something comes, and when [`Host::poll_timeout`] says so.
+//! The driver passes the time in. It calls [`Host::step`] again if the last step did something,
+//! when a packet arrives, and at [`Host::poll_timeout`].
 
 use crate::error::UpError;
 use crate::hand_off::{HandOff, HandOffCounts, among};
@@ -31,29 +31,29 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// Packets that are sent before the device is looked at again.
+/// Packets sent before the device is polled again.
 const BURST_MAX: usize = 64;
-/// Packets to ourselves that wait for the next step.
+/// Loopback packets that wait for the next step.
 const LOOPED_MAX: usize = 256;
-/// After so long without a step, what has come is read before anything is done about time.
+/// After so long without a step, received packets are handled before timers.
 const LATE: Duration = Duration::from_millis(1);
-/// How often addresses and ways are asked for anew.
+/// How often addresses and route MTUs are read from the control plane.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// What all sockets of an interface share. Time is passed in.
+/// An interface and its sockets. Time is passed in.
 pub struct Host {
     pub(crate) node: HostPort,
-    /// Its sockets.
+    /// The sockets.
     pub stack: Stack,
-    /// A packet that the device had no room for, and where those are written that it has no
-    /// buffers for.
+    /// A packet that waits for space in the send queue; and the memory for packets while the
+    /// device has no free buffer.
     held: Option<Vec<u8>>,
     overflow: Vec<u8>,
-    /// Packets to ourselves.
+    /// Loopback packets.
     looped: Vec<Vec<u8>>,
-    /// The way to other workers, if there are any.
+    /// The rings to other workers, if there are any.
     hand_off: Option<HandOff>,
-    /// Groups that sockets of a hand do not hear any more; the lead is to be told.
+    /// Groups that the sockets of a secondary worker left; the primary worker leaves them.
     left_groups: Vec<IpAddr>,
     pub(crate) own: BTreeSet<IpAddr>,
     connects: bool,
@@ -61,22 +61,21 @@ pub struct Host {
     stepped_at: Time,
 }
 
-/// Somebody on the link, and how packets go there.
+/// A neighbor, and how packets reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbor {
-    /// Its addresses, and groups that it stands for.
+    /// Its addresses, and the groups that are sent to it.
     pub addresses: Vec<IpAddr>,
-    /// Where it is on the link.
+    /// Its link address.
     pub link: LinkAddress,
-    /// The kind of connection that packets go by; none if they go by datagram.
+    /// The queue pair type of its connection; `None` if packets go by UD.
     pub connection: Option<QpType>,
-    /// The longest packet.
+    /// The MTU, in bytes.
     pub mtu: u32,
 }
 
 impl Host {
-    /// A host with an interface at a device, which comes up as soon as it can. The seeds are to be
-    /// unknown to others.
+    /// Opens an interface on a port; it comes up over the next steps. The seeds have to be secret.
     pub fn new(
         now: Time,
         place: impl Into<PortAccess>,
@@ -105,17 +104,17 @@ impl Host {
         }
     }
 
-    /// What it has of the interface, to be shown.
+    /// The port of the interface, for reports.
     pub const fn node(&self) -> &HostPort {
         &self.node
     }
 
-    /// Why there is no device any more, if that is so.
+    /// The error that ended the device, if any.
     pub fn failed(&self) -> Option<String> {
         self.node.failed().map(ToString::to_string)
     }
 
-    /// Whether the interface is up, and has all addresses that it is to have.
+    /// Whether the interface is up and has all configured addresses.
     pub(crate) fn is_up(&self, settings: &InterfaceSettings) -> bool {
         let Some(control) = self.node.control() else { return false };
         let has_lease = control.has_lease() || !settings.asks_for_address();
@@ -167,7 +166,7 @@ impl Host {
         })
     }
 
-    /// What became of a request, once that is known.
+    /// The result of an echo request, once it is known.
     pub(crate) fn ping_outcome(&mut self, id: EchoId) -> Option<io::Result<Duration>> {
         let failed = match self.node.primary()?.echo(id)? {
             Outcome::Answered { after, .. } => return Some(Ok(after)),
@@ -178,19 +177,19 @@ impl Host {
         Some(Err(failed.into()))
     }
 
-    /// An address of ours from which packets go there.
+    /// The source address for packets to a destination.
     pub fn source_for(&self, to: IpAddr) -> io::Result<IpAddr> {
         let source = self.node.source_for(to);
         source.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
     }
 
-    /// A socket hears a group. `false` if it is none, or there are too many, or it is not the lead
-    /// that is asked.
+    /// Joins a multicast group. `false` if the address is not a group, there are too many groups,
+    /// or this is not the primary worker.
     pub fn join_group(&mut self, now: Time, group: IpAddr) -> bool {
         self.node.primary().is_some_and(|primary| primary.join_group(now, group))
     }
 
-    /// A socket hears a group no more.
+    /// Leaves a multicast group.
     pub fn leave_group(&mut self, now: Time, group: IpAddr) {
         match self.node.primary() {
             Some(primary) => primary.leave_group(now, group),
@@ -198,11 +197,11 @@ impl Host {
         }
     }
 
-    /// Serves all sockets once; says whether there was anything to do. Then it is to be called
-    /// again soon, and otherwise when something comes and when [`Host::poll_timeout`] says so.
+    /// Serves all sockets once. Returns whether there was anything to do: then call it again soon,
+    /// otherwise when a packet arrives or at [`Host::poll_timeout`].
     pub fn step(&mut self, now: Time) -> bool {
-        // Now and not after what comes, which is urgent; unless that may have waited for so long
-        // that more is due because of that.
+        // Timers run before received packets, unless the last step was so long ago that received
+        // packets may cancel timers.
         let is_late = now > self.stepped_at + LATE;
         self.stepped_at = now;
         if !is_late {
@@ -245,7 +244,7 @@ impl Host {
         }
     }
 
-    /// Sends a datagram of a socket. There is no room while others wait to leave.
+    /// Sends a datagram of a socket; `UdpError::Full` while another packet waits.
     pub fn udp_send(
         &mut self,
         now: Time,
@@ -269,31 +268,30 @@ impl Host {
         Ok(())
     }
 
-    /// When there is something to do though nothing comes.
+    /// The next deadline.
     pub fn poll_timeout(&self) -> Option<Time> {
         [self.node.poll_timeout(), self.stack.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Whether nobody has looked for long at what has come.
+    /// Whether a step is overdue.
     pub fn is_due(&self, now: Time) -> bool {
         self.node.is_due(now)
     }
 
-    /// Whether all that sockets have sent is with their peers, or lost.
+    /// Whether all data of closed connections was acknowledged or given up.
     pub fn has_sent(&self, now: Time) -> bool {
         let has_sent = self.held.is_none() && self.node.has_sent(now);
         self.node.failed().is_some() || has_sent && self.stack.tcp_is_flushed()
     }
 
-    /// Takes leave of the link. [`Host::is_disconnected`] tells when the others know.
+    /// Disconnects from all peers. [`Host::is_disconnected`] tells when that is complete.
     pub fn disconnect(&mut self, now: Time) {
         if let Some(primary) = self.node.primary() {
             primary.leave(now);
         }
     }
 
-    /// Whether all that the link is to know of our leaving is said; at a hand, whether the lead has
-    /// ended it.
+    /// Whether all peers were told; on a secondary worker, whether the primary has ended the port.
     pub fn is_disconnected(&self) -> bool {
         match &self.node {
             HostPort::Primary(primary) => primary.has_left(),
@@ -305,7 +303,7 @@ impl Host {
         self.held.is_none() && self.looped.len() < LOOPED_MAX && self.node.has_room()
     }
 
-    /// Hands what sockets have to the device; says whether there was anything.
+    /// Sends what sockets have to send; returns whether there was anything.
     pub fn transmit(&mut self, now: Time) -> bool {
         if let Some(packet) = self.held.take()
             && self.node.send(now, &packet) == Err(NotSent::Full)
@@ -331,7 +329,7 @@ impl Host {
         sent > 0
     }
 
-    /// Sends the packet that was just written: to ourselves, or by the device.
+    /// Sends the packet that was just written: to the loopback queue, or by the device.
     fn dispatch(&mut self, now: Time, has_overflowed: bool) {
         let packet = if has_overflowed { &self.overflow[..] } else { self.node.drafted() };
         let Some((_, to)) = destination(packet) else { return };
@@ -346,25 +344,25 @@ impl Host {
         match sent {
             Err(NotSent::Full) if has_overflowed => self.held = Some(self.overflow.clone()),
             Err(NotSent::TooBig(mtu)) => self.stack.handle_too_big(now, to, mtu),
-            // Resolution complains, where there is a reason to.
+            // Neighbor resolution reports unreachable destinations itself.
             Ok(()) | Err(_) => {}
         }
     }
 
-    /// Looks at what control has decided since.
+    /// Reads addresses and MTUs from the control plane.
     fn look(&mut self, now: Time) {
         let own = self.node.own();
         if own != self.own {
             self.stack.set_addresses(own.iter().copied());
             self.own = own;
         }
-        // A connection takes longer packets than the link; where there is none, a way says so.
+        // A connected-mode path has a larger MTU than the datagram link; its route has the value.
         if let (Some(mtu), false) = (self.node.datagram_mtu(), self.connects) {
             self.stack.set_mtu(mtu);
         }
         for to in self.stack.path_mtus() {
             let mtu = self.node.route_mtu(to);
-            // Whoever has no way now may have a wider one next, which packets have to ask for.
+            // A neighbor without a route may get one with a larger MTU, once packets ask for it.
             if mtu.is_some() || self.node.is_on_link(now, to) {
                 self.stack.set_path_mtu(now, to, mtu);
             }
@@ -372,9 +370,9 @@ impl Host {
     }
 }
 
-/// What a host has beside others at the same interface.
+/// Hosts of several workers of one interface.
 impl Host {
-    /// Hosts for as many workers as the settings say: the lead's, and the others in their order.
+    /// Hosts for the configured number of workers: the primary's, then the others in order.
     pub(crate) fn for_workers(
         now: Time,
         place: impl Into<PortAccess>,
@@ -397,25 +395,25 @@ impl Host {
         ))
     }
 
-    /// Workers that were given something since this was asked, a bit each: they may sleep.
+    /// Takes the set of workers with new hand-offs, one bit each; they may be asleep.
     pub(crate) fn take_to_wake(&mut self) -> u32 {
         self.hand_off
             .as_mut()
             .map_or(0, |hand_off| hand_off.take_to_wake() | self.node.take_notified())
     }
 
-    /// A group that a socket of this hand does not hear any more.
+    /// A group that a socket of this secondary worker has left.
     pub(crate) fn take_left_group(&mut self) -> Option<IpAddr> {
         self.left_groups.pop()
     }
 
-    /// What was handed over between workers.
+    /// The counters of hand-offs.
     pub(crate) fn handed(&self) -> HandOffCounts {
         self.hand_off.as_ref().map_or_else(HandOffCounts::default, HandOff::counts)
     }
 }
 
-/// A packet for sockets is given to the stack that has them.
+/// Delivers a packet to this stack, or hands it off to the worker of its flow.
 fn deliver(now: Time, stack: &mut Stack, hand_off: &mut Option<HandOff>, packet: &[u8]) {
     let is_others = hand_off.as_mut().is_some_and(|hand_off| hand_off.steer(packet));
     if !is_others {
@@ -423,7 +421,7 @@ fn deliver(now: Time, stack: &mut Stack, hand_off: &mut Option<HandOff>, packet:
     }
 }
 
-/// Where a packet is written that leaves: a buffer of the device's, or else our own memory.
+/// Memory for a packet to send: a buffer of the device, or `overflow` if there is none.
 struct TxFrame<'a> {
     node: &'a mut HostPort,
     overflow: &'a mut Vec<u8>,

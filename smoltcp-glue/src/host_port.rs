@@ -1,4 +1,4 @@
-//! Where a host's packets come and go: at the interface itself, or at one of its hands.
+//! The port through which a host sends and receives: the interface, or a secondary worker's port.
 
 use pollux_control::interface as control;
 use pollux_control::interface::Delivery;
@@ -10,26 +10,26 @@ use pollux_verbs::time::Time;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// The side of an interface that one worker has.
+/// The port of one worker.
 ///
 /// Why no `dyn`: several calls are made for each packet, and a branch that always goes the same way
 /// costs less than a call that nobody can see through.
 #[expect(clippy::large_enum_variant, reason = "a host has one, and each call would go through it")]
 pub enum HostPort {
-    /// The first worker's: with control, management and groups.
+    /// The primary worker's: with control plane, management and groups.
     Primary(Interface),
-    /// Another's.
+    /// A secondary worker's.
     Secondary(SecondaryWorker),
 }
 
 impl HostPort {
-    /// The first worker's, who has sockets.
+    /// The port of a primary worker with sockets.
     pub(crate) fn primary_of(mut interface: Interface) -> Self {
         interface.keep_deliveries();
         Self::Primary(interface)
     }
 
-    /// What is decided, to be shown; the lead knows.
+    /// The control plane, for reports; only the primary worker has it.
     pub fn control(&self) -> Option<&control::Interface> {
         match self {
             Self::Primary(primary) => Some(primary.control()),
@@ -37,12 +37,12 @@ impl HostPort {
         }
     }
 
-    /// What is moved, to be shown.
+    /// The port driver, for reports.
     pub fn driver(&self) -> &PortDriver {
         WorkerPort::driver(self)
     }
 
-    /// Does what there is to do, whatever comes for sockets; says whether that was anything.
+    /// Runs one step without sockets; returns whether there was anything to do.
     pub(crate) fn step(&mut self, now: Time) -> bool {
         match self {
             Self::Primary(primary) => primary.step(now),
@@ -50,7 +50,7 @@ impl HostPort {
         }
     }
 
-    /// The interface itself, if it is here.
+    /// The interface, on the primary worker.
     pub(crate) const fn primary(&mut self) -> Option<&mut Interface> {
         match self {
             Self::Primary(primary) => Some(primary),

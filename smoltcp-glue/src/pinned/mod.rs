@@ -1,5 +1,4 @@
-//! An interface with workers of its own: threads that serve it, pinned to cores or not, and sockets
-//! that any thread can hold.
+//! An interface with worker threads, pinned to cores or not, and sockets for any thread.
 //!
 //! ```text
 //!   application --bytes, datagrams--> ring --> worker: stack, device
@@ -9,12 +8,12 @@
 //!                                               other workers
 //! ```
 //!
-//! Calls are those of the inline sockets ([`crate::Interface`]), and mean the same. Beside those
-//! that wait there are `poll_...` and `..._async`, for tasks of any executor: one thread can wait
-//! for many sockets. A call that waits looks again for a moment, and then its thread sleeps.
+//! The calls are those of the inline sockets ([`crate::Interface`]). In addition there are
+//! `poll_...` and `..._async` functions for tasks of any executor, so one thread can wait for many
+//! sockets. A blocking call polls for a moment, then its thread sleeps.
 //!
-//! On the way of bytes nobody takes a lock that the other side takes, or asks the kernel for
-//! anything, except to wake who sleeps. A socket's memory is allocated when it is made.
+//! On the data path application and worker share no lock and make no system call, except to wake a
+//! sleeping thread. A socket's memory is allocated when it is opened.
 //!
 //! | | inline | pinned |
 //! |---|---|---|
@@ -24,25 +23,25 @@
 //! | tasks | no | yes |
 //! | costs | nothing more | a ring each way, a core, two hops between cores for an answer |
 //!
-//! The workers end when the interface and all its sockets are dropped; whoever drops the last one
-//! waits until what was sent has left, as with an inline interface. If one ends before, since its
-//! device is gone, so do all, and every call that waits says so.
+//! The workers stop when the interface and all its sockets are dropped. Dropping the last of them
+//! waits until sent data is flushed, as with an inline interface. If a worker fails because its
+//! device is gone, all workers stop and every call returns an error.
 //!
-//! One worker is the rule. With several ([`Config::workers`]) each has its own part of the sockets,
-//! and connections of its own to each peer, so that one interface gets as far as several cores do;
-//! an application notices nothing of it.
+//! One worker is the default. With several ([`Config::workers`]) each has its own shard of the
+//! sockets and its own connections to each peer, so one interface can use several cores. The API is
+//! the same.
 //!
-//! | | is at |
+//! | | served by |
 //! |---|---|
-//! | a connection that we ask for | workers in turn; its port is such that its packets come there |
-//! | a connection that a peer asks for | the worker that both addresses and ports give |
-//! | a listener | all workers, with its whole backlog at each; who accepts asks them in turn |
-//! | a UDP socket | the worker that its port gives; workers in turn, if any port will do |
-//! | addresses, neighbors, groups, `ping` | the first worker |
+//! | an outgoing connection | workers in turn; the local port steers its packets to that worker |
+//! | an incoming connection | the worker that both addresses and ports select |
+//! | a listener | all workers, each with the full backlog; `accept` asks them in turn |
+//! | a UDP socket | the worker that its port selects; workers in turn for port 0 |
+//! | addresses, neighbors, groups, `ping` | the primary worker |
 //!
-//! Where a peer has as many workers, packets of a connection come to the worker that has it. From
-//! one with fewer, such as Linux, and by datagrams, they come to another, which hands them over: a
-//! copy and a hop more ([`Interface::workers`] counts them).
+//! Packets from a peer with as many workers arrive at the worker of their flow. Packets from a peer
+//! with fewer, such as Linux, and UD packets may arrive at another worker, which hands them off:
+//! one more copy and one more hop ([`Interface::workers`] counts them).
 //!
 //! ```
 //! use pollux::{Node, pinned};
@@ -73,8 +72,8 @@
 //! }
 //! ```
 //!
-//! 1. [`tcp`], [`listener`], [`udp`]: the application's ends; `datagram`: what is in UDP's rings;
-//! 2. `doorbell`, `waiters`, `request`: how one side learns that the other wants it;
+//! 1. [`tcp`], [`listener`], [`udp`]: the application's ends; `datagram`: the records of UDP rings;
+//! 2. `doorbell`, `waiters`, `request`: notifications between application and worker;
 //! 3. `worker`, `serving`: the worker and its ends; `opening`, `worker_group`: start and shutdown.
 
 mod datagram;
@@ -115,31 +114,29 @@ use worker_group::WorkerGroup;
 /// How an interface is served.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Threads that serve it, if a file does not name more: up to 8, each with its own part of the
-    /// connections.
+    /// Worker threads (1 to 8); connections are spread over them. A larger number in the
+    /// configuration file wins.
     pub workers: u8,
-    /// The cores that they stay on, the first worker on the first; whoever has none named the
-    /// system moves about.
+    /// Cores to pin workers to, in order. Workers without one are not pinned.
     pub cores: Vec<usize>,
-    /// What a worker does when there is nothing to do.
+    /// How an idle worker waits.
     pub idle: Idle,
-    /// Sockets of any kind, at most; a listener counts at each worker.
+    /// Maximum number of sockets; a listener counts once per worker.
     pub sockets_max: usize,
-    /// Bytes of a connection's ring, each way; made a power of two.
+    /// Bytes of a connection's ring in each direction, rounded up to a power of two.
     pub tcp_ring_bytes: usize,
-    /// Bytes of a UDP socket's ring, each way; made a power of two that has room for the longest
-    /// datagram.
+    /// Bytes of a UDP socket's ring in each direction, rounded up to a power of two that fits the
+    /// longest datagram.
     pub udp_ring_bytes: usize,
 }
 
-/// What a worker does when there is nothing to do.
+/// How an idle worker waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
-    /// It looks again at once: nothing waits, and its core is busy for ever.
+    /// Polls without pause: lowest latency, and the core is always busy.
     Poll,
-    /// It lets others run; and naps, when nothing comes for long: briefly at first, then longer. A
-    /// call wakes it. What comes from the link waits for the end of the nap, a millisecond at
-    /// most.
+    /// Yields, then sleeps for growing intervals. A socket call wakes the worker. A packet from the
+    /// link waits until the sleep ends, one millisecond at most.
     Nap,
 }
 
@@ -170,20 +167,20 @@ impl Config {
     }
 }
 
-/// An interface that workers serve. Clones are the same one, in any thread.
+/// An interface that workers serve. Clones refer to the same interface, in any thread.
 #[derive(Clone)]
 pub struct Interface {
     alive: Arc<Alive>,
 }
 
-/// What a worker has.
+/// The statistics of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerRow {
-    /// Sockets of UDP and connections of TCP.
+    /// UDP sockets and TCP connections.
     pub sockets: usize,
     /// Listeners.
     pub listeners: usize,
-    /// Packets that came to one worker and were another's.
+    /// Packets handed off between workers.
     pub handed: HandOffCounts,
 }
 

@@ -1,4 +1,4 @@
-//! Limits of a stack, and what it counts.
+//! Limits and counters of a stack.
 
 use super::mtu::MTU_MAX;
 use std::time::Duration;
@@ -6,44 +6,44 @@ use std::time::Duration;
 /// A stack's configuration.
 #[derive(Clone, Debug)]
 pub struct StackConfig {
-    /// The longest packet on the link, unless a destination says otherwise.
+    /// The MTU in bytes, unless a destination has a path MTU.
     pub mtu: u32,
-    /// Packets that wait to be sent, at most; those of TCP wait in their connections.
+    /// Maximum number of queued packets; TCP data waits in its connections instead.
     pub packets_max: usize,
-    /// UDP sockets, at most.
+    /// Maximum number of UDP sockets.
     pub udp_sockets_max: usize,
-    /// Bytes that wait in a UDP socket to be received, at most.
+    /// Maximum bytes in the receive queue of a UDP socket.
     pub udp_queue_bytes_max: usize,
-    /// Whether checksums of datagrams and segments that come are looked at. Without that, what a
-    /// router or a host on the way has spoilt is not noticed; the link has checksums of its own.
+    /// Whether checksums of received datagrams and segments are verified. Without it, corruption in
+    /// a router or a host goes unnoticed; the link has checksums of its own.
     pub verify_checksums: bool,
-    /// TCP.
+    /// The limits of TCP.
     pub tcp: TcpConfig,
 }
 
-/// TCP's part of it.
+/// The configuration of TCP.
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
-    /// Connections, at most, those included that wait for stragglers.
+    /// Maximum number of connections, including TIME-WAIT.
     pub connections_max: usize,
-    /// Listeners, at most.
+    /// Maximum number of listeners.
     pub listeners_max: usize,
-    /// Connections that wait at a listener, at most, whatever it asks for.
+    /// Upper bound of the backlog of a listener.
     pub backlog_max: usize,
-    /// Bytes that a connection takes before anybody reads them: its window.
+    /// Receive buffer of a connection in bytes: its window.
     pub receive_bytes: usize,
-    /// Bytes that a connection holds until they are acknowledged.
+    /// Send buffer of a connection in bytes.
     pub send_bytes: usize,
-    /// Whether small segments wait for acknowledgments of others (RFC 9293 3.7.4).
+    /// Whether the Nagle algorithm is on (RFC 9293 3.7.4).
     pub nagle: bool,
-    /// How long a peer may be silent that has something to acknowledge: R2 of RFC 9293 3.8.3, which
-    /// wants 100 s at the least, and three minutes for a SYN. Time in which nobody serves the stack
-    /// does not count.
+    /// How long unacknowledged data may wait before the connection times out: R2 of RFC 9293 3.8.3,
+    /// which wants at least 100 s, and three minutes for a SYN. Time in which the stack is not
+    /// served does not count.
     pub user_timeout: Duration,
-    /// After how long without a word of its peer an idle connection is probed (RFC 9293 3.8.4), if
-    /// it is; a peer that answers nothing for as long again is given up.
+    /// Keep-alive time of idle connections (RFC 9293 3.8.4): a silent peer is probed after it, and
+    /// the connection times out if no probe is answered for as long again.
     pub keepalive: Option<Duration>,
-    /// How long an interface that ends goes on to bring to peers what was written, as long as they
+    /// Maximum time to flush written data when the interface is dropped, as long as peers
     /// acknowledge some of it every two seconds.
     pub flush_max: Duration,
 }
@@ -62,13 +62,13 @@ impl Default for StackConfig {
 }
 
 impl Default for TcpConfig {
-    /// Windows of eight of the longest packets: with fewer than four, a lost one is noticed by the
-    /// clock only (RFC 5681 3.2).
+    /// Windows of eight full-size packets: with fewer than four, a loss is detected by timeout only
+    /// (RFC 5681 3.2).
     ///
     /// Keep-alive is on, and its time five minutes, against RFC 9293 3.8.4, which has it off and
-    /// two hours: TCP runs in the application's process here, so a process that is killed says
-    /// nothing to its peers, as a host does that loses power. Every restart would leave connections
-    /// that nobody else ends. A process that is only stopped, or computes, has ten minutes.
+    /// two hours: TCP runs in the application's process here, so a killed process sends nothing to
+    /// its peers, like a host that loses power. Every restart would leave connections that nothing
+    /// else ends. A process that is only stopped, or computes, has ten minutes.
     fn default() -> Self {
         Self {
             connections_max: 65_536,
@@ -84,33 +84,33 @@ impl Default for TcpConfig {
     }
 }
 
-/// What a stack counted.
+/// The counters of a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Packets that are none, or whose checksum is wrong.
+    /// Malformed packets, or packets with a wrong checksum.
     pub malformed: u64,
-    /// Parts of packets, which are not put together here.
+    /// IP fragments, which are dropped: there is no reassembly.
     pub fragments: u64,
-    /// Packets of protocols, or with extensions, that nobody here speaks.
+    /// Packets of unknown protocols, or with unsupported extension headers.
     pub unknown_protocol: u64,
-    /// Segments for a group, or from one.
+    /// TCP segments to or from a group or broadcast address.
     pub not_one_to_one: u64,
-    /// Datagrams for a socket whose queue is full.
+    /// Datagrams dropped because the receive queue was full.
     pub udp_queue_full: u64,
-    /// Datagrams for ports without a socket.
+    /// Datagrams for closed ports.
     pub udp_refused: u64,
-    /// SYNs beyond a listener's backlog, or beyond all connections that there may be.
+    /// SYNs dropped because of the backlog or `connections_max`.
     pub backlog_full: u64,
-    /// SYNs that were answered without keeping anything of them (RFC 4987 3.6).
+    /// SYNs answered by a SYN cookie (RFC 4987 3.6).
     pub syn_cookies: u64,
-    /// Connections that began with the acknowledgment of such an answer.
+    /// Connections opened by the acknowledgment of a SYN cookie.
     pub syn_cookies_accepted: u64,
-    /// Idle connections whose peer answered no probe.
+    /// Idle connections that ended because no keep-alive probe was answered.
     pub keepalive_timeouts: u64,
-    /// Segments that are nobody's.
+    /// Segments without a connection or listener.
     pub tcp_refused: u64,
-    /// Times that a connection was asked what it has to send.
+    /// Polls of connections for segments to send.
     pub tcp_polls: u64,
-    /// Complaints about packets that nobody here sent.
+    /// ICMP errors about packets that were not sent from here.
     pub icmp_errors_unmatched: u64,
 }

@@ -1,4 +1,4 @@
-//! Sockets that something has happened to, for an owner who serves many and looks at no others.
+//! Readiness events: the sockets with new state, for a caller that serves many sockets.
 
 use super::{ListenerId, TcpId, UdpId};
 use std::collections::VecDeque;
@@ -6,16 +6,16 @@ use std::collections::VecDeque;
 /// A socket of any kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketId {
-    /// Of UDP.
+    /// A UDP socket.
     Udp(UdpId),
-    /// A connection of TCP.
+    /// A TCP connection.
     Tcp(TcpId),
-    /// A listener of TCP.
+    /// A TCP listener.
     Listener(ListenerId),
 }
 
-/// What happened since the owner last asked, if he wants to know. A socket may be in it more than
-/// once; there are no more entries than packets and timeouts since.
+/// The queue of events since the last poll, if enabled. A socket may be in it more than once; it
+/// has at most one entry per packet and timeout.
 #[derive(Default)]
 pub(super) struct Events {
     is_enabled: bool,

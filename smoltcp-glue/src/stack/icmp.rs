@@ -1,22 +1,22 @@
-//! Complaints that come about packets of ours (RFC 792, RFC 4443 3; RFC 5927 on whom to believe).
+//! ICMP errors about our packets (RFC 792, RFC 4443 3; RFC 5927 on which ones to trust).
 
 use super::packet::{IpPacket, Quoted};
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::icmpv4::{self, Icmpv4Message, Icmpv4Unreachable};
 use pollux_wire::ip::icmpv6::{self, Icmpv6Message, Icmpv6Unreachable};
 
-/// What somebody says of a packet of ours.
+/// An ICMP error about one of our packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IcmpError {
-    /// Nobody is at that port, or speaks that protocol.
+    /// Port or protocol unreachable.
     Refused,
-    /// There is no way.
+    /// Another destination unreachable code.
     Unreachable,
-    /// It is longer than this, which would have fitted.
+    /// The packet was too big; the MTU of the next hop.
     TooBig(u32),
 }
 
-/// What a packet complains of, if it does.
+/// Parses an ICMP error, and the header that it quotes.
 pub(super) fn icmp_error(packet: &IpPacket<'_>) -> Option<(IcmpError, Quoted)> {
     let (error, original) = match packet.protocol {
         IpProtocol::ICMPV4 if icmpv4::checksum_ok(packet.payload) => {
@@ -36,7 +36,7 @@ fn icmp_error_v4<'a>(message: &Icmpv4Message<'a>) -> Option<(IcmpError, &'a [u8]
     };
     let error = match code {
         Icmpv4Unreachable::PORT | Icmpv4Unreachable::PROTOCOL => IcmpError::Refused,
-        // Routers older than RFC 1191 do not say how long it may be.
+        // Routers older than RFC 1191 report an MTU of 0.
         Icmpv4Unreachable::FRAGMENTATION_NEEDED => IcmpError::TooBig(next_hop_mtu.into()),
         _ => IcmpError::Unreachable,
     };

@@ -1,18 +1,17 @@
-//! Sockets without I/O: packets of IP go in and come out, and time is passed in.
+//! UDP and TCP sockets without I/O: IP packets go in and come out, and time is passed in.
 //!
 //! ```text
 //!   handle_packet --> UDP: sockets by address and port  --> udp_recv
 //!                 --> TCP: connections by both addresses --> tcp_recv, tcp_accept
-//!                 --> complaints about packets of ours
-//!   poll_transmit <-- datagrams, refusals, then connections that are ready
+//!                 --> ICMP errors about our packets
+//!   poll_transmit <-- datagrams, resets, then connections that are ready
 //! ```
 //!
-//! Who gets a packet is looked up here; smoltcp, which would ask every socket, sees one connection
-//! at a time. So a socket that nothing happens to costs its memory and nothing else.
+//! Demultiplexing is a table lookup here; smoltcp, which would ask every socket, sees one
+//! connection at a time. So an idle socket costs memory only.
 //!
-//! Whoever owns a stack gives it packets for our addresses and groups, then takes all that
-//! [`Stack::poll_transmit`] has, and calls [`Stack::handle_timeout`] when
-//! [`Stack::poll_timeout`] says so.
+//! The caller passes in packets for the host's addresses and groups, then drains
+//! [`Stack::poll_transmit`], and calls [`Stack::handle_timeout`] at [`Stack::poll_timeout`].
 
 mod config;
 mod connections;
@@ -51,10 +50,10 @@ use tcp::Tcp;
 use udp::{Udp, UdpInput};
 
 const HOP_LIMIT: u8 = 64;
-/// Packets for ports without a socket that wait to be complained about.
+/// Packets for closed ports that wait for their ICMP port unreachable.
 const PORT_UNREACHABLE_MAX: usize = 64;
 
-/// Sockets of a host.
+/// The sockets of a host.
 pub struct Stack {
     addresses: BTreeSet<IpAddr>,
     rng: SeededRng,
@@ -70,9 +69,9 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// A stack without sockets. The seed is to be unknown to others.
+    /// A stack without sockets. The seed has to be secret.
     pub fn new(config: StackConfig, seed: u64) -> Self {
-        // Others see numbers and ports that come of it.
+        // Peers see sequence numbers and ports that derive from it.
         let mut rng = SeededRng::secret(seed);
         Self {
             addresses: BTreeSet::new(),
@@ -89,40 +88,39 @@ impl Stack {
         }
     }
 
-    /// These addresses are ours now. Connections of others stay until their peers or they
-    /// themselves give up.
+    /// Sets the local addresses. Connections of removed addresses stay until they time out.
     pub fn set_addresses(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
         self.addresses = addresses.into_iter().collect();
     }
 
-    /// The link takes packets of this length.
+    /// Sets the MTU of the link.
     pub fn set_mtu(&mut self, mtu: u32) {
         self.mtus.set_link(mtu);
     }
 
-    /// Packets to a destination may be this long, whatever the link takes; or just as long as that.
+    /// Sets the path MTU of a destination; `None` for the MTU of the link.
     pub fn set_path_mtu(&mut self, now: Time, to: IpAddr, mtu: Option<u32>) {
         self.mtus.say(now, to, mtu);
     }
 
-    /// The longest packet to a destination.
+    /// The path MTU of a destination.
     pub fn path_mtu(&self, now: Time, to: IpAddr) -> u32 {
         self.mtus.of(now, to)
     }
 
-    /// Destinations whose packets have a length of their own.
+    /// The destinations with a path MTU of their own.
     pub fn path_mtus(&self) -> Vec<IpAddr> {
         self.mtus.destinations().collect()
     }
 
-    /// What was counted.
+    /// The counters.
     pub const fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// Takes a packet if it is for a socket, as far as its first header says: UDP or TCP to an
-    /// address of ours. Others are to be given to [`Stack::handle_packet`] after the owner has seen
-    /// to them.
+    /// Handles a packet if its first header is UDP or TCP to a local unicast address; returns
+    /// whether it was. Other packets go to [`Stack::handle_packet`] after the caller has filtered
+    /// them.
     pub fn take_packet(&mut self, now: Time, bytes: &[u8]) -> bool {
         let is_ours = self.wants_packet(bytes);
         if is_ours {
@@ -136,7 +134,7 @@ impl Stack {
         packet::plain_destination(bytes).is_some_and(|to| self.addresses.contains(&to))
     }
 
-    /// A packet for one of our addresses or groups came.
+    /// Handles a received packet for a local address or group.
     pub fn handle_packet(&mut self, now: Time, bytes: &[u8]) {
         let packet = match IpPacket::parse(bytes) {
             Ok(packet) => packet,
@@ -181,7 +179,7 @@ impl Stack {
             IpProtocol::UDP => self.udp.has_sent(source, destination),
             _ => false,
         };
-        // What fits is not too long (RFC 5927 7.2).
+        // A packet that fits in the reported MTU was not too big (RFC 5927 7.2).
         let is_strange = matches!(error, IcmpError::TooBig(mtu) if len <= mtu);
         if !is_ours || is_strange {
             self.counts.icmp_errors_unmatched += 1;
@@ -209,7 +207,7 @@ impl Stack {
         }
     }
 
-    /// A packet was not sent because its way takes no more than this.
+    /// Lowers the path MTU after a packet was too big to send.
     pub fn handle_too_big(&mut self, now: Time, to: IpAddr, mtu: u32) {
         self.mtus.lower(now, to, mtu);
     }
@@ -222,89 +220,89 @@ impl Stack {
         is_there.then(|| self.current.bytes())
     }
 
-    /// Writes the next packet to send where it goes out; says whether there is one.
+    /// Writes the next packet to send into `sink`; returns whether there is one.
     pub fn transmit_to(&mut self, now: Time, sink: &mut dyn PacketSink) -> bool {
         self.out.pop(sink) || self.tcp.transmit(now, sink, &self.mtus, &mut self.counts)
     }
 
-    /// The next packet that came for a port without a socket: its sender may be told.
+    /// The next packet that arrived for a closed port, for an ICMP port unreachable.
     pub fn poll_port_unreachable(&mut self) -> Option<Vec<u8>> {
         self.port_unreachable.pop()
     }
 
-    /// From now on [`Stack::poll_event`] says what happens to sockets.
+    /// Enables readiness events ([`Stack::poll_event`]).
     pub const fn enable_events(&mut self) {
         self.udp.events.enable();
         self.tcp.events.enable();
     }
 
-    /// The next socket that may have something to receive, room to send, or come to its end. An
-    /// owner who wants to know asks until there is none, again and again.
+    /// The next socket that may have become readable or writable, or may have closed. Drain it
+    /// after each step.
     pub fn poll_event(&mut self) -> Option<SocketId> {
         self.udp.events.pop().or_else(|| self.tcp.events.pop())
     }
 
-    /// Does what is due by now.
+    /// Handles the timers that are due.
     pub fn handle_timeout(&mut self, now: Time) {
         self.tcp.handle_timeout(now, &self.mtus, (&mut self.out, &mut self.counts));
     }
 
-    /// When something is due; the start of time if there is something to send.
+    /// The next deadline; `Time::START` if there is something to send.
     pub fn poll_timeout(&self) -> Option<Time> {
         if self.out.is_empty() { self.tcp.poll_timeout() } else { Some(Time::START) }
     }
 
-    /// Whether an address may be bound to.
+    /// Checks that an address is local or unspecified.
     fn check_local(&self, local: SocketAddr) -> Result<SocketAddr, BindError> {
         let is_ours = local.ip().is_unspecified() || self.addresses.contains(&local.ip());
         if is_ours { Ok(plain(local)) } else { Err(BindError::NotOurs) }
     }
 }
 
-/// Sockets of UDP.
+/// UDP sockets.
 impl Stack {
-    /// A socket at an address of ours, or at all of a family; port 0 is any that is free.
+    /// Binds a socket to a local address, or to all of a family; port 0 picks a free port.
     pub fn udp_bind(&mut self, local: SocketAddr) -> Result<UdpId, BindError> {
         let local = self.check_local(local)?;
         if local.port() == 0 { self.udp_bind_in_shard(local) } else { self.udp.bind(local) }
     }
 
-    /// The socket is no more.
+    /// Closes a socket.
     pub fn udp_close(&mut self, id: UdpId) {
         self.udp.close(id);
     }
 
-    /// From now on it hears one peer only, and complaints about datagrams to it.
+    /// Connects a socket: it receives from this peer only, and gets ICMP errors of its datagrams.
     pub fn udp_connect(&mut self, id: UdpId, peer: SocketAddr) -> Result<(), UdpError> {
         self.udp.connect(id, plain(peer))
     }
 
-    /// Where it is bound; nothing if it is no more.
+    /// The bound address; `None` if the socket is closed.
     pub fn udp_local(&self, id: UdpId) -> Option<SocketAddr> {
         self.udp.get(id).map(udp::UdpSocket::local)
     }
 
-    /// The peer that it is connected to.
+    /// The connected peer.
     pub fn udp_peer(&self, id: UdpId) -> Option<SocketAddr> {
         self.udp.get(id)?.peer()
     }
 
-    /// Hears a group; says whether it did not before. Whoever owns the stack joins it on the link.
+    /// Joins a group; returns whether it is new. The caller joins it on the link.
     pub fn udp_join(&mut self, id: UdpId, group: IpAddr) -> Result<bool, UdpError> {
         self.udp.join(id, group)
     }
 
-    /// Hears a group no more; says whether it did.
+    /// Leaves a group; returns whether the socket was a member.
     pub fn udp_leave(&mut self, id: UdpId, group: IpAddr) -> bool {
         self.udp.leave(id, group)
     }
 
-    /// The groups that it hears.
+    /// The joined groups.
     pub fn udp_groups(&self, id: UdpId) -> Vec<IpAddr> {
         self.udp.groups(id).collect()
     }
 
-    /// Sends a datagram. `from` is for sockets that are bound to all addresses.
+    /// Queues a datagram. The source address applies to sockets bound to all addresses.
     pub fn udp_send(
         &mut self,
         now: Time,
@@ -319,7 +317,7 @@ impl Stack {
         udp::write(room, ends, payload).ok_or(UdpError::BadAddress)
     }
 
-    /// The same at once, for whoever has room now: writes it where it goes out.
+    /// As [`Stack::udp_send`], but writes the packet into `sink` at once.
     pub fn udp_send_to(
         &mut self,
         now: Time,
@@ -334,7 +332,7 @@ impl Stack {
         udp::write(sink.buffer(packet), ends, payload).ok_or(UdpError::BadAddress)
     }
 
-    /// Where a datagram goes from and to, and how long the packet may be.
+    /// The path MTU, source and destination of a datagram.
     fn udp_path(
         &self,
         now: Time,
@@ -352,7 +350,7 @@ impl Stack {
         Ok((self.mtus.of(now, to.ip()), (from, to)))
     }
 
-    /// Takes the datagram that waited longest, if any waits.
+    /// Receives the oldest datagram, if there is one.
     pub fn udp_recv(
         &mut self,
         id: UdpId,
@@ -361,18 +359,18 @@ impl Stack {
         self.udp.recv(id, buffer)
     }
 
-    /// How long the datagram is that [`Stack::udp_recv`] would take.
+    /// The length of the datagram that [`Stack::udp_recv`] would return.
     pub fn udp_next_bytes(&self, id: UdpId) -> Option<usize> {
         self.udp.get(id)?.next_bytes()
     }
 
-    /// Whether [`Stack::udp_recv`] has something to say.
+    /// Whether [`Stack::udp_recv`] would return a datagram or an error.
     pub fn udp_is_readable(&self, id: UdpId) -> bool {
         self.udp.get(id).is_none_or(udp::UdpSocket::is_readable)
     }
 }
 
-/// An address without what only names a link on this host.
+/// An address without flow label and scope ID.
 const fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip(), address.port())
 }

@@ -1,5 +1,5 @@
-//! The part of an interface's flows that a stack has, where several workers have one each: ports
-//! that nobody cares about are chosen such that what comes to them is for this one.
+//! The shard of an interface's flows that belongs to a stack, where each of several workers has
+//! one: ephemeral ports are chosen so that flow steering delivers their packets to this worker.
 
 use super::tcp::TcpId;
 use super::{BindError, Stack, UdpId};
@@ -9,10 +9,10 @@ use pollux_verbs::time::Time;
 use std::net::SocketAddr;
 use std::ops::Range;
 
-/// Ports for whoever does not care which (RFC 6335 6).
+/// Ephemeral ports (RFC 6335 6).
 const EPHEMERAL_PORTS: Ports = Ports(49_152..65_535);
 
-/// A range of ports that can be walked through from its middle.
+/// A range of ports.
 pub(super) struct Ports(Range<u16>);
 
 impl Ports {
@@ -29,42 +29,42 @@ impl Ports {
     }
 }
 
-/// One worker of several.
+/// The flows of one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowShard {
-    /// How flows are dealt.
+    /// The flow steering of the interface.
     pub deal: FlowSteering,
-    /// To whom they are dealt that are this stack's.
+    /// The index of this stack's worker.
     pub worker: u8,
 }
 
 impl FlowShard {
-    /// All flows, where nobody else has any.
+    /// All flows, with a single worker.
     pub const ALL: Self = Self { deal: FlowSteering::SINGLE, worker: PRIMARY_WORKER };
 
-    /// Whether a socket of UDP at this port is here.
+    /// Whether UDP sockets at this port belong to this worker.
     pub(super) fn has_port(self, port: u16) -> bool {
         self == Self::ALL || self.deal.port(port) == self.worker
     }
 
     fn has_connection(self, local: SocketAddr, remote: SocketAddr) -> bool {
-        // One with itself would be no connection.
+        // A connection needs two different ends.
         local != remote && self.deal.connection(local, remote) == self.worker
     }
 }
 
 impl Stack {
-    /// Others have the other flows. To be said before there are sockets.
+    /// Sets the shard, before any socket is opened.
     pub const fn set_shard(&mut self, shard: FlowShard) {
         self.shard = shard;
     }
 
-    /// Which flows are its own.
+    /// The shard of this stack.
     pub const fn shard(&self) -> FlowShard {
         self.shard
     }
 
-    /// A connection from any port that is free and whose flow is dealt to this stack.
+    /// Opens a connection from a free port whose flow is steered to this stack.
     pub(super) fn tcp_connect_in_shard(
         &mut self,
         now: Time,
@@ -78,7 +78,7 @@ impl Stack {
         self.tcp.connect(now, (local.ok_or(BindError::Full)?, remote), &self.mtus)
     }
 
-    /// A socket at any port that is free and that is dealt to this stack.
+    /// Binds a socket to a free port that is steered to this stack.
     pub(super) fn udp_bind_in_shard(&mut self, mut local: SocketAddr) -> Result<UdpId, BindError> {
         for port in ephemeral_ports(&mut self.rng) {
             local.set_port(port);
@@ -94,7 +94,7 @@ impl Stack {
     }
 }
 
-/// All of them, from any one on.
+/// All ephemeral ports, from a random one on.
 fn ephemeral_ports(rng: &mut SeededRng) -> impl Iterator<Item = u16> + use<> {
     let first = rng.below(EPHEMERAL_PORTS.len() as u64) as usize;
     EPHEMERAL_PORTS.skip(first).chain(EPHEMERAL_PORTS.take(first))

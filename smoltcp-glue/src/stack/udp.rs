@@ -1,8 +1,8 @@
 //! UDP (RFC 768, RFC 8200 8.1): sockets by address and port, and a queue of datagrams for each.
 //!
-//! A socket is bound to an address of ours and a port, or to a port at all addresses of a family.
-//! No two have the same pair, so a datagram finds its socket by two lookups at most. A datagram to
-//! a group goes to every socket of that port which joined the group.
+//! A socket is bound to a local address and a port, or to a port at all addresses of a family. No
+//! two sockets have the same pair, so a datagram finds its socket by two lookups at most. A
+//! datagram to a group goes to every socket of that port that joined the group.
 
 use super::events::{Events, SocketId};
 use super::packet::IpPacket;
@@ -16,12 +16,12 @@ use pollux_wire::ip::udp::{UdpDatagram, UdpHeader, fill_checksum};
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Names a UDP socket.
+/// The ID of a UDP socket.
 pub type UdpId = Key<UdpSocket>;
 
-/// What a datagram in a queue costs beside its payload.
+/// The queue space of a datagram in addition to its payload.
 const OVERHEAD_BYTES: usize = 64;
-/// Empty datagrams that are kept for the next ones.
+/// Datagram buffers kept for reuse.
 const SPARE_MAX: usize = 256;
 
 /// A UDP socket.
@@ -30,7 +30,7 @@ pub struct UdpSocket {
     peer: Option<SocketAddr>,
     groups: BTreeSet<IpAddr>,
     received: VecDeque<Datagram>,
-    /// What is in the queue, with overhead.
+    /// Bytes in the queue, with overhead.
     bytes: usize,
     pending_error: Option<UdpError>,
 }
@@ -42,46 +42,46 @@ struct Datagram {
     payload: Vec<u8>,
 }
 
-/// What [`super::Stack::udp_recv`] says of a datagram.
+/// A datagram that [`super::Stack::udp_recv`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpReceived {
-    /// Bytes of it in the buffer.
+    /// Bytes in the buffer.
     pub len: usize,
-    /// Bytes that it had. What the buffer had no room for is lost.
+    /// Bytes of the payload. Bytes beyond the buffer are lost.
     pub whole: usize,
-    /// Who sent it.
+    /// The sender.
     pub from: SocketAddr,
-    /// Our address, or the group, that it was sent to.
+    /// The destination: a local address or a group.
     pub to: IpAddr,
 }
 
-/// Why a datagram is not sent, or none received.
+/// Why a send or receive call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UdpError {
-    /// There is no such socket any more.
+    /// The socket is closed.
     Closed,
-    /// The peer has nobody at that port.
+    /// The peer has no socket at that port.
     Refused,
-    /// Somebody on the way found no way.
+    /// The destination is unreachable.
     Unreachable,
-    /// It is longer than what the way takes, which is a payload of so many bytes.
+    /// The datagram is too long for the path; the maximum payload in bytes.
     TooBig(usize),
-    /// An address of the other family than the socket's, port 0, or no address to send from.
+    /// The other address family, port 0, or no source address.
     BadAddress,
-    /// There is no room now.
+    /// The send queue is full.
     Full,
 }
 
-/// Why there is no socket at an address.
+/// Why a socket cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BindError {
-    /// Another socket has the port there.
+    /// Another socket is bound to the address and port.
     InUse,
-    /// The address is not ours.
+    /// The address is not local, or not usable.
     NotOurs,
-    /// There are too many sockets, or no port is free.
+    /// Too many sockets, or no free port.
     Full,
 }
 
@@ -96,12 +96,12 @@ pub(super) struct Udp {
     pub(super) events: Events,
 }
 
-/// What became of a datagram that came.
+/// The result of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UdpInput {
-    /// A socket has it, or it is counted as lost.
+    /// Delivered, or dropped and counted.
     Done,
-    /// Nobody listens.
+    /// The port is closed.
     NoSocket,
 }
 
@@ -118,7 +118,7 @@ impl Udp {
         }
     }
 
-    /// A socket at an address and a port.
+    /// Binds a socket to an address and a port.
     pub(super) fn bind(&mut self, local: SocketAddr) -> Result<UdpId, BindError> {
         if self.bound.contains_key(&local) {
             return Err(BindError::InUse);
@@ -159,7 +159,7 @@ impl Udp {
         Ok(())
     }
 
-    /// Lets a socket hear a group; says whether it did not before.
+    /// Joins a group; returns whether it is new.
     pub(super) fn join(&mut self, id: UdpId, group: IpAddr) -> Result<bool, UdpError> {
         let socket = self.sockets.get_mut(id).ok_or(UdpError::Closed)?;
         if !group.is_multicast() || group.is_ipv4() != socket.local.is_ipv4() {
@@ -173,7 +173,7 @@ impl Udp {
         Ok(is_new)
     }
 
-    /// Lets a socket hear a group no more; says whether it did.
+    /// Leaves a group; returns whether the socket was a member.
     pub(super) fn leave(&mut self, id: UdpId, group: IpAddr) -> bool {
         let Some(socket) = self.sockets.get_mut(id) else { return false };
         let did = socket.groups.remove(&group);
@@ -187,12 +187,12 @@ impl Udp {
         did
     }
 
-    /// Groups that a socket hears.
+    /// The joined groups of a socket.
     pub(super) fn groups(&self, id: UdpId) -> impl Iterator<Item = IpAddr> {
         self.sockets.get(id).into_iter().flat_map(|socket| socket.groups.iter().copied())
     }
 
-    /// Takes the datagram that waited longest.
+    /// Takes the oldest datagram.
     pub(super) fn recv(
         &mut self,
         id: UdpId,
@@ -214,7 +214,7 @@ impl Udp {
         Ok(addresses.map(|(from, to)| UdpReceived { len, whole, from, to }))
     }
 
-    /// A packet of UDP came.
+    /// Handles a received UDP packet.
     pub(super) fn handle(
         &mut self,
         packet: &IpPacket<'_>,
@@ -278,19 +278,19 @@ impl Udp {
         UdpInput::Done
     }
 
-    /// A datagram goes from one to the other.
+    /// Records that a datagram was sent between two ends.
     #[inline]
     pub(super) fn note_sent(&mut self, ends: (SocketAddr, SocketAddr)) {
         self.recent.note(ends);
     }
 
-    /// Whether a socket has sent a datagram from one to the other not long ago.
+    /// Whether a socket has recently sent a datagram between two ends.
     pub(super) fn has_sent(&self, from: SocketAddr, to: SocketAddr) -> bool {
         self.socket_at(from).is_some() && self.recent.contains((from, to))
     }
 
-    /// Somebody complains about a datagram of ours. Only a socket that talks to one peer is told:
-    /// any other could not know whom it is about.
+    /// Handles an ICMP error about a datagram. Only a connected socket gets it: any other could not
+    /// know which peer it is about.
     pub(super) fn handle_icmp_error(&mut self, from: SocketAddr, to: SocketAddr, why: UdpError) {
         let Some(id) = self.socket_at(from) else { return };
         if let Some(socket) = self.sockets.get_mut(id)
@@ -303,12 +303,12 @@ impl Udp {
 }
 
 impl UdpSocket {
-    /// Where it is bound.
+    /// The bound address and port.
     pub const fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// The only one that it talks to, if it is so.
+    /// The connected peer.
     pub const fn peer(&self) -> Option<SocketAddr> {
         self.peer
     }
@@ -317,7 +317,7 @@ impl UdpSocket {
         self.received.front().map(|datagram| datagram.payload.len())
     }
 
-    /// Whether there is something to receive, a pending error included.
+    /// Whether a datagram or a pending error can be received.
     pub fn is_readable(&self) -> bool {
         !self.received.is_empty() || self.pending_error.is_some()
     }
@@ -331,7 +331,7 @@ const fn headers_len(to: IpAddr) -> usize {
         }
 }
 
-/// The longest packet that its header can say the length of.
+/// The maximum packet length of the IP header.
 const fn headers_max(to: IpAddr) -> usize {
     match to {
         IpAddr::V4(_) => u16::MAX as usize,
@@ -339,7 +339,7 @@ const fn headers_max(to: IpAddr) -> usize {
     }
 }
 
-/// How long the packet of a datagram is, if its way takes it.
+/// The length of the IP packet of a datagram, if it fits the path MTU.
 pub(crate) fn packet_len(mtu: u32, to: IpAddr, payload: &[u8]) -> Result<usize, UdpError> {
     let headers = headers_len(to);
     let payload_max = (mtu as usize).min(headers_max(to)).saturating_sub(headers);
@@ -349,7 +349,7 @@ pub(crate) fn packet_len(mtu: u32, to: IpAddr, payload: &[u8]) -> Result<usize, 
     }
 }
 
-/// Writes a datagram's packet.
+/// Writes the IP packet of a datagram.
 pub(super) fn write(
     room: &mut [u8],
     (from, to): (SocketAddr, SocketAddr),

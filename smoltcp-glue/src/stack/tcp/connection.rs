@@ -1,11 +1,11 @@
-//! One connection: a TCP socket of smoltcp, and who waits for what of it.
+//! One TCP connection: a socket of smoltcp, its holder and its timers.
 //!
 //! ```text
 //!   half open --established--> queued --accepted--> the application's --closed--> nobody's
 //! ```
 //!
-//! A connection that the application has opened is its own from the start. One that is nobody's
-//! goes on until what was sent is acknowledged, or for as long as the configuration says.
+//! The application holds an outgoing connection from the start. A closed connection goes on without
+//! a holder until sent data is acknowledged, or until the user timeout.
 
 use super::bare::set_sequence_number;
 use super::engine::{At, Engine, Written, beginning, seal};
@@ -21,21 +21,21 @@ use smoltcp::wire::IpListenEndpoint;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Why a connection is no more, or cannot do what was asked.
+/// Why a connection ended, or why a call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TcpError {
-    /// There is no such connection any more.
+    /// The connection is gone.
     Closed,
-    /// Nobody listens there.
+    /// The peer has no listener there.
     Refused,
-    /// The peer has ended it.
+    /// The peer reset the connection.
     Reset,
     /// The peer does not answer.
     TimedOut,
-    /// Somebody on the way found no way.
+    /// The peer is unreachable.
     Unreachable,
-    /// It was ended on this side, or its sending half was.
+    /// The connection, or its sending half, was shut down locally.
     ShutDown,
 }
 
@@ -74,13 +74,13 @@ pub struct Connection {
     pub(super) holder: Holder,
     /// Whether it waits to be polled.
     pub(super) is_ready: bool,
-    /// Whether it had nothing to say when it was polled, and nothing happened since.
+    /// Whether the last poll had nothing to send, and nothing happened since.
     pub(super) had_nothing_to_send: bool,
-    /// Whether it is yet to be found out when it is to be polled though nothing happens,
+    /// Whether `deadline` has to be computed anew.
     pub(super) is_timer_stale: bool,
-    /// when that is,
+    /// The time of the next poll without an event.
     pub(super) deadline: Option<Time>,
-    /// and when it is looked at whether that has come.
+    /// The entry in the timer queue, at or before `deadline`.
     pub(super) queued_deadline: Option<Time>,
     pub(super) end: Option<TcpError>,
     /// Whether nobody finds it by its addresses any more, which may be another's by now.
