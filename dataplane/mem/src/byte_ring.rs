@@ -1,4 +1,4 @@
-//! A ring of bytes from one thread to one other: a stream, or messages that are written whole.
+//! A byte ring between two threads: a stream, or messages that are written atomically.
 //!
 //! ```text
 //!      head                 tail                head + capacity
@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Positions only count up, from shortly before they wrap; byte `p` lies at `p mod capacity`. Each
-//! end publishes how far it is, and looks at the other's word only when what it last saw is used
-//! up. Why a tail here and turns in [`spsc`](crate::spsc): bytes have no slots that a turn could
-//! lie in, and a run of them is copied at once, which is what makes this worth having.
+//! end publishes its position, and loads the other's only when the last value that it saw is used
+//! up. Why a tail here and turns in [`spsc`](crate::spsc): bytes have no slots for a turn, and
+//! copying a run of bytes at once is the purpose of this ring.
 //!
 //! Either end can also work in place, on the longest run that does not wrap ([`Writer::fill`],
 //! [`Reader::drain`]).
@@ -19,19 +19,19 @@ use crate::pad::CachePadded;
 use crate::sync::{Arc, AtomicU64, Ordering};
 use store::Store;
 
-/// The end that writes.
+/// The writing end.
 pub struct Writer {
     ring: Arc<Ring>,
     position: u64,
-    /// The position that would overwrite a byte not yet read, as last seen.
+    /// The position that would overwrite an unread byte, as last seen.
     limit: u64,
 }
 
-/// The end that reads.
+/// The reading end.
 pub struct Reader {
     ring: Arc<Ring>,
     position: u64,
-    /// The position of the first byte not yet written, as last seen.
+    /// The position after the last written byte, as last seen.
     end: u64,
 }
 
@@ -42,7 +42,7 @@ struct Ring {
 }
 
 /// A ring of so many bytes, which must be a power of two of at most 2^31; `None` otherwise. Its
-/// pages are the kernel's until they are first written.
+/// pages take no memory until they are first written.
 pub fn ring(bytes: usize) -> Option<(Writer, Reader)> {
     if !is_capacity(bytes) {
         return None;
@@ -58,7 +58,7 @@ pub fn ring(bytes: usize) -> Option<(Writer, Reader)> {
 }
 
 impl Ring {
-    /// Where a position lies, and how many of so many bytes lie there before the ring wraps.
+    /// The index of a position, and how many of so many bytes fit there before the ring wraps.
     #[inline(always)]
     fn run(&self, position: u64, bytes: usize) -> (usize, usize) {
         let at = position as usize & (self.store.len() - 1);
@@ -72,26 +72,25 @@ impl Writer {
         self.ring.store.len()
     }
 
-    /// How many bytes there is room for now. Looks at the reader's word only if fewer than
-    /// `wanted` are known.
+    /// The free bytes. Loads the reader's position only if fewer than `wanted` are known.
     #[inline]
     pub fn room(&mut self, wanted: usize) -> usize {
         let known = self.limit.wrapping_sub(self.position) as usize;
         if known >= wanted {
             return known;
         }
-        // Acquire, with the release in `Reader::advance`: what is overwritten was read.
+        // Acquire, with the release in `Reader::advance`: overwritten bytes were read.
         let head = self.ring.head.load(Ordering::Acquire);
         self.limit = head.wrapping_add(self.capacity() as u64);
         self.limit.wrapping_sub(self.position) as usize
     }
 
-    /// Whether all that was written has been read.
+    /// Whether all written bytes were read.
     pub fn is_drained(&self) -> bool {
         self.ring.head.load(Ordering::Acquire) == self.position
     }
 
-    /// Appends as many bytes as there is room for; says how many.
+    /// Appends as many bytes as fit; returns their number.
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         let count = bytes.len().min(self.room(bytes.len()));
@@ -100,7 +99,8 @@ impl Writer {
         count
     }
 
-    /// Appends all parts, which become visible together, or none; says whether there was room.
+    /// Appends all parts, which become visible together. Returns `false` and appends none if they
+    /// do not fit.
     #[inline]
     #[must_use]
     pub fn write_whole(&mut self, parts: &[&[u8]]) -> bool {
@@ -113,10 +113,10 @@ impl Writer {
         has_room
     }
 
-    /// Lets somebody write to the longest run of room, and appends as many bytes as he says.
+    /// Passes the longest free run to `fill`, and appends as many bytes as it returns.
     ///
     /// # Panics
-    /// If he says more than there are.
+    /// If it returns more than the length of the run.
     #[inline]
     pub fn fill(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> usize {
         let room = self.room(self.capacity());
@@ -130,7 +130,7 @@ impl Writer {
         count
     }
 
-    /// Writes bytes that there is room for.
+    /// Writes bytes that are known to fit.
     #[inline(always)]
     fn put(&mut self, bytes: &[u8]) {
         let (at, first) = self.ring.run(self.position, bytes.len());
@@ -157,8 +157,7 @@ impl Reader {
         self.ring.store.len()
     }
 
-    /// How many bytes there are now. Looks at the writer's word only if fewer than `wanted` are
-    /// known.
+    /// The readable bytes. Loads the writer's position only if fewer than `wanted` are known.
     #[inline]
     pub fn len(&mut self, wanted: usize) -> usize {
         let known = self.end.wrapping_sub(self.position) as usize;
@@ -170,13 +169,13 @@ impl Reader {
         self.end.wrapping_sub(self.position) as usize
     }
 
-    /// Whether there is nothing to read. Something may come at any time.
+    /// Whether there is nothing to read. The writer may append at any time.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.end == self.position && self.ring.tail.load(Ordering::Acquire) == self.position
     }
 
-    /// Takes as many bytes as there are and the buffer has room for; says how many.
+    /// Reads as many bytes as there are and the buffer holds; returns their number.
     #[inline]
     pub fn read(&mut self, buffer: &mut [u8]) -> usize {
         let count = buffer.len().min(self.len(buffer.len()));
@@ -185,8 +184,8 @@ impl Reader {
         count
     }
 
-    /// Copies bytes that lie so far behind the first, and leaves them; says whether they are
-    /// there.
+    /// Copies bytes at an offset from the first without consuming them. Returns `false` if there
+    /// are not so many.
     #[inline]
     #[must_use]
     pub fn peek(&mut self, behind: usize, buffer: &mut [u8]) -> bool {
@@ -198,17 +197,17 @@ impl Reader {
         is_there
     }
 
-    /// Leaves out so many bytes, or as many as there are.
+    /// Skips so many bytes, or all if there are fewer.
     #[inline]
     pub fn skip(&mut self, bytes: usize) {
         let count = bytes.min(self.len(bytes));
         self.advance(count);
     }
 
-    /// Shows somebody the longest run of bytes, and takes as many as he says.
+    /// Passes the longest readable run to `take`, and consumes as many bytes as it returns.
     ///
     /// # Panics
-    /// If he says more than there are.
+    /// If it returns more than the length of the run.
     #[inline]
     pub fn drain(&mut self, take: impl FnOnce(&[u8]) -> usize) -> usize {
         let there = self.len(usize::MAX);
@@ -221,7 +220,7 @@ impl Reader {
         count
     }
 
-    /// Reads bytes that are there.
+    /// Reads bytes that are known to be there.
     #[inline(always)]
     fn copy(&self, behind: usize, buffer: &mut [u8]) {
         let position = self.position.wrapping_add(behind as u64);
@@ -243,7 +242,7 @@ impl Reader {
     }
 }
 
-/// The memory: bytes that two threads touch, each its own part.
+/// The memory: bytes that two threads access, each its own part.
 #[cfg(not(loom))]
 mod store {
     use std::cell::UnsafeCell;

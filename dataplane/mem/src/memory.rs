@@ -1,34 +1,34 @@
-//! Memory that adapters and their peers read and write at any time, as registered memory is.
+//! Registered memory, which adapters and their peers may read and write at any time.
 //!
-//! A peer may write into it by RDMA while its owner reads: what comes out then is torn, and that is
-//! the program's affair. But it must never be undefined, so this memory is reached by relaxed
-//! atomic words only, and nobody ever holds a slice of it. What a peer lends has no words to write
-//! at all ([`ReadWords`]).
+//! A peer may write into it by RDMA while its owner reads. The result may be torn, which the
+//! program must handle, but it must not be undefined behavior. So this memory is accessed by
+//! relaxed atomic words only, and never as a slice. Memory leased from a peer is read-only
+//! ([`ReadWords`]).
 //!
-//! [`Memory::private`] is for adapters in hardware, and for those in software whose peers are in
-//! the same process. [`Memory::shared`] is what peers in other processes can read too: between
-//! processes, a long message out of it is copied once, one out of private memory twice, in pieces.
-//! Nobody else can write to it: what peers write, our own adapter does for them.
+//! [`Memory::private`] is for hardware adapters, and for software adapters whose peers are in the
+//! same process. [`Memory::shared`] can be read by peers in other processes: between processes, a
+//! long message from shared memory is copied once, from private memory twice, in pieces. No other
+//! process can write it: the local adapter executes the writes of peers.
 //!
-//! Places are counted in bytes. A copy whose ends are not on words changes the neighbors' bytes
-//! in no way: partial words go in by compare and swap.
+//! Offsets are in bytes. A copy whose ends are not aligned to words leaves adjacent bytes
+//! unchanged: partial words are written by compare-and-swap.
 
 use crate::region::{MapError, Region};
 use crate::segment::Segment;
 use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::words::{ReadWord, ReadWords};
 
-/// A stretch of memory that an adapter may be told of. A clone is another handle on the same one.
+/// Memory that can be registered with an adapter. A clone is another handle on the same memory.
 #[derive(Clone, Debug)]
 pub struct Memory {
     words: ReadWords,
-    /// What other processes map to read it.
+    /// The segment that other processes map to read it.
     segment: Option<Arc<Segment>>,
 }
 
 const WORD: usize = size_of::<u64>();
 
-/// From so many bytes on, the processor's own copy is quicker than word after word.
+/// From so many bytes on, the string copy instruction is faster than a loop over words.
 const BULK_BYTES: usize = 1024;
 
 impl Memory {
@@ -37,20 +37,20 @@ impl Memory {
         Region::anonymous(bytes).map(Self::over)
     }
 
-    /// At least `bytes` of zeroed memory that peers in other processes can be let read. They can
-    /// read all of it then, so it should hold nothing but what is sent and received.
+    /// At least `bytes` of zeroed memory that peers in other processes can read. They can read all
+    /// of it, so it should hold only sent and received data.
     pub fn shared(bytes: usize) -> Result<Self, MapError> {
         Self::lending(Segment::create("pollux-memory", bytes)?)
     }
 
-    /// All of a segment, which nobody else can map for writing from now on. Where the kernel cannot
-    /// see to that (before Linux 5.1), no peer is let read it either.
+    /// All of a segment, which is sealed against writing from now on. If the kernel cannot seal it
+    /// (before Linux 5.1), it is not shared with peers.
     pub(crate) fn lending(segment: Segment) -> Result<Self, MapError> {
         let memory = Self::over(segment.map()?);
         Ok(Self { segment: segment.seal().is_ok().then(|| Arc::new(segment)), ..memory })
     }
 
-    /// What a peer lends: it is read, and every write is refused.
+    /// Memory leased from a peer: every write is refused.
     pub fn borrowed(segment: &Segment) -> Result<Self, MapError> {
         Ok(Self { words: ReadWords::of(segment)?, segment: None })
     }
@@ -60,12 +60,12 @@ impl Memory {
         Self { words: ReadWords::over(region), segment: None }
     }
 
-    /// What a peer maps to read all of this memory; none if no peer can.
+    /// The segment that a peer maps to read this memory; `None` if it is not shared.
     pub fn segment(&self) -> Option<&Arc<Segment>> {
         self.segment.as_ref()
     }
 
-    /// Where it begins in this process, as adapters in hardware count.
+    /// The address in this process, as hardware adapters use it.
     pub fn address(&self) -> u64 {
         self.words.as_slice().as_ptr() as u64
     }
@@ -76,7 +76,7 @@ impl Memory {
         self.words.as_slice().len() * WORD
     }
 
-    /// Copies bytes from `at` on into `out`; says whether the memory reaches that far.
+    /// Copies bytes at offset `at` into `out`. Returns `false` if they are out of bounds.
     #[must_use]
     #[inline]
     pub fn read(&self, at: usize, out: &mut [u8]) -> bool {
@@ -101,7 +101,7 @@ impl Memory {
         true
     }
 
-    /// Copies `bytes` to `at` on; says whether the memory reaches that far and may be written.
+    /// Copies `bytes` to offset `at`. Returns `false` if out of bounds or read-only.
     #[must_use]
     #[inline]
     pub fn write(&self, at: usize, bytes: &[u8]) -> bool {
@@ -124,8 +124,8 @@ impl Memory {
         true
     }
 
-    /// Copies so many bytes, which words hold in the machine's order, to `at` on; says whether the
-    /// memory reaches that far and there are so many.
+    /// Copies so many bytes of `words`, in native byte order, to offset `at`. Returns `false` if
+    /// either is out of bounds.
     #[inline(always)]
     pub(crate) fn write_words(&self, at: usize, from: &[AtomicU64], bytes: usize) -> bool {
         if !self.takes(at, bytes) || bytes > from.len() * WORD {
@@ -146,7 +146,7 @@ impl Memory {
         true
     }
 
-    /// By way of a buffer: the words do not match up, and only the ends are to be blended.
+    /// Through a buffer, for unaligned words: only the ends are merged.
     #[cold]
     fn write_words_shifted(&self, at: usize, from: &[AtomicU64], bytes: usize) -> bool {
         let mut buffer = [0; 8 * WORD];
@@ -160,8 +160,8 @@ impl Memory {
         })
     }
 
-    /// Copies `bytes` of `from`, from `from_at` on, to `at` on; says whether both reach that far.
-    /// Where the two overlap, the result is any mixture.
+    /// Copies `bytes` of `from` at `from_at` to offset `at`. Returns `false` if either is out of
+    /// bounds. The result of an overlapping copy is any mixture.
     #[must_use]
     pub fn copy(&self, at: usize, from: &Self, from_at: usize, bytes: usize) -> bool {
         if !self.takes(at, bytes) || !from.holds(from_at, bytes) {
@@ -193,7 +193,7 @@ impl Memory {
         self.copy_part(at + head + body, from, from_at + head + body, tail);
     }
 
-    /// By way of a buffer that stays in the first cache: the words do not match up.
+    /// Through a buffer that stays in the L1 cache, for unaligned words.
     fn copy_shifted(&self, at: usize, from: &Self, from_at: usize, bytes: usize) {
         let mut done = 0;
         let mut buffer = [0; 1024];
@@ -214,8 +214,8 @@ impl Memory {
         }
     }
 
-    /// Changes the eight bytes at `at` in one step and gives what they were; `None` if `at` is not
-    /// a multiple of eight or the memory does not reach that far.
+    /// Changes the eight bytes at `at` atomically and returns the old value; `None` if `at` is not
+    /// a multiple of eight or out of bounds.
     #[must_use]
     pub fn update(&self, at: usize, change: impl Fn(u64) -> u64) -> Option<u64> {
         if !at.is_multiple_of(WORD) || !self.takes(at, WORD) {
@@ -236,7 +236,7 @@ impl Memory {
     }
 }
 
-/// How many of `bytes` come before the first whole word.
+/// The number of `bytes` before the first aligned word.
 #[inline(always)]
 fn head_len(at: usize, bytes: usize) -> usize {
     if at.is_multiple_of(WORD) { 0 } else { bytes.min(WORD - at % WORD) }
@@ -247,7 +247,7 @@ fn load(word: &AtomicU64) -> u64 {
     word.load(Ordering::Relaxed)
 }
 
-/// Puts less than a word into a word, and leaves its other bytes to whoever writes them meanwhile.
+/// Writes part of a word and leaves its other bytes to concurrent writers.
 fn blend(word: &AtomicU64, first: usize, part: &[u8]) {
     let put = |old: u64| {
         let mut bytes = old.to_ne_bytes();
@@ -259,7 +259,7 @@ fn blend(word: &AtomicU64, first: usize, part: &[u8]) {
 
 #[cfg(all(target_arch = "x86_64", not(loom)))]
 mod bulk {
-    //! The processor's own copy, which moves whole cache lines.
+    //! The string copy instruction, which moves entire cache lines.
 
     use super::ReadWord;
     use crate::sync::AtomicU64;
@@ -287,7 +287,7 @@ mod bulk {
 
 #[cfg(not(all(target_arch = "x86_64", not(loom))))]
 mod bulk {
-    //! Word after word, where nothing better is known.
+    //! A loop over words, for other processors.
 
     use super::ReadWord;
     use crate::sync::{AtomicU64, Ordering};
