@@ -1,5 +1,5 @@
-//! What all commands that ask a running node or fabric have in common: how long they wait for it,
-//! and what they say meanwhile.
+//! Queries to a running node or fabric, for all commands: how long they wait, and progress messages
+//! meanwhile.
 
 use crate::output::note;
 use clap::Args;
@@ -8,10 +8,10 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a question waits.
+/// The option `--wait`.
 #[derive(Args, Clone, Copy)]
 pub struct Wait {
-    /// How long to wait for a node or fabric that is just starting; 0 to not wait at all
+    /// How long to wait for a node or fabric that is starting; 0 for no wait
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds, global = true)]
     wait: Duration,
 }
@@ -19,10 +19,10 @@ pub struct Wait {
 /// Reads a number of seconds, which may have a fraction.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let duration = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    duration.ok_or_else(|| "write a number of seconds, as 5 or 0.2".into())
+    duration.ok_or_else(|| "not a number of seconds; write a number such as 5 or 0.2".into())
 }
 
-/// Asks at a socket, and says on stderr why it has to wait, if it has to.
+/// Sends a query to a socket. The reason for a wait goes to standard error.
 pub fn ask(socket: &Path, question: &str, wait: Wait) -> Result<Value, AskError> {
     let mut progress = Progress::default();
     Client::new(socket, wait.wait).ask(question, &mut |error, pause| {
@@ -33,7 +33,7 @@ pub fn ask(socket: &Path, question: &str, wait: Wait) -> Result<Value, AskError>
     })
 }
 
-/// What was said about waiting.
+/// Progress messages about a wait.
 #[derive(Default)]
 pub struct Progress {
     attempts: u32,
@@ -41,10 +41,10 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Attempts of which nothing is said: what takes no longer nobody wants to read of.
+    /// Attempts without a message: a short wait needs none.
     const QUIET: u32 = 4;
 
-    /// Says why it takes longer, each reason once.
+    /// Prints the reason for the wait, each reason once.
     pub fn say(&mut self, error: &AskError, wait: Duration) {
         self.attempts += 1;
         let why = match error {

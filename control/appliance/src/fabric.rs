@@ -1,4 +1,4 @@
-//! `pollux fabric`: from arguments to a fabric that runs.
+//! `pollux fabric`: runs a fabric as its arguments describe it.
 
 use crate::output::say;
 use crate::signals::signals;
@@ -8,79 +8,80 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-/// What a fabric is to be.
+/// Arguments of `pollux fabric`.
 #[derive(Args)]
 pub struct Arguments {
-    /// single:N, ring:N, torus:XxY, fat-tree:K, leaf-spine:LxSxH, routed:NxM, or a file as
-    /// ibnetdiscover prints it
+    /// Topology: single:N, ring:N, torus:XxY, fat-tree:K, leaf-spine:LxSxH, routed:NxM, or a file
+    /// with the output of ibnetdiscover
     #[arg(long, value_name = "SPEC|FILE", default_value = "single:3")]
     topology: String,
-    /// Who manages the subnet: ours, or nobody of ours, for OpenSM
+    /// Subnet manager: the embedded one, or none, to run OpenSM
     #[arg(long, default_value = "embedded")]
     sm: Manager,
-    /// Who may talk to whom, for our manager: a file as OpenSM's partitions.conf
+    /// Partitions for the embedded manager: a file in the syntax of OpenSM's partitions.conf
     #[arg(long, value_name = "FILE")]
     partitions: Option<PathBuf>,
-    /// Our manager gives each adapter's port 2^N addresses, each with a way of its own: then
-    /// reliable connections go on by a second path when their first one fails
+    /// LMC: the embedded manager gives each adapter port 2^N LIDs, each with a path of its own, and
+    /// reliable connections migrate to a second path when the first fails
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = lmc)]
     lmc: u8,
-    /// Ports whose programs and wires may manage the subnet; others are hosts, which set nothing by
-    /// subnet management. Programs at --umad always may
+    /// Ports whose programs and wires may manage the subnet; the SMPs of other ports can only read.
+    /// Programs at --umad always may
     #[arg(long, value_name = "NODE[:PORT]", value_delimiter = ',')]
     managers: Vec<String>,
-    /// The key by which our manager protects all ports, or 0 for no protection; random by default
+    /// M_Key with which the embedded manager protects all ports; 0 for no protection [default:
+    /// random]
     #[arg(long, value_name = "KEY", value_parser = key)]
     m_key: Option<u64>,
-    /// The key by which our manager trusts other managers and questions such as those of saquery
-    /// --smkey, which asks with 1 by itself; random by default
+    /// SM_Key with which the embedded manager trusts other managers and SA queries, such as those
+    /// of saquery --smkey (whose own default is 1) [default: random]
     #[arg(long, value_name = "KEY", value_parser = key)]
     sm_key: Option<u64>,
-    /// Where `pollux show` and `pollux fault` find it; and, by the socket PATH.ports beside it,
-    /// programs that open `soft:PATH@NODE[:PORT]`
+    /// Listen here for `pollux show` and `pollux fault`, and at PATH.ports for programs that open
+    /// `soft:PATH@NODE[:PORT]`
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// The name under which programs with libumad2sim find it (IBSIM_SOCKNAME)
+    /// Name by which programs with libumad2sim find the fabric (IBSIM_SOCKNAME)
     #[arg(long, value_name = "NAME")]
     umad: Option<String>,
-    /// A wire to a node that is not ours: stream:PATH, udp:LOCAL,REMOTE or, on one machine,
-    /// udp:ADDRESS:PORT, at a free port. For whoever sends first: udp:LOCAL,any
+    /// Connect a free port to an external node, by stream:PATH, udp:LOCAL,REMOTE or, on one
+    /// machine, udp:ADDRESS:PORT; udp:LOCAL,any accepts the first sender
     #[arg(long = "wire", value_name = "NODE:PORT=WIRE")]
     wires: Vec<Plug>,
-    /// Writes every packet to a pcap file
+    /// Write every packet to a pcap file
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
-    /// Makes links bad: [NODE:PORT/]loss=1%,duplicate=..,reorder=..,delay=20us,corrupt=..;
+    /// Add link faults: [NODE:PORT/]loss=1%,duplicate=..,reorder=..,delay=20us,corrupt=..;
     /// or NODE:PORT/down
     #[arg(long = "fault", value_name = "RULE")]
     faults: Vec<String>,
-    /// GUIDs and faults follow from it
+    /// Seed of GUIDs and of faults
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }
 
-/// Who manages the subnet.
+/// The subnet manager of the fabric.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Manager {
-    /// A subnet manager of ours.
+    /// The embedded subnet manager
     Embedded,
-    /// Nobody of ours.
+    /// None, for an external manager such as OpenSM
     None,
 }
 
-/// A number that the field in a port's attributes has room for (IBA 14.2.5.6).
+/// An LMC: 0 to 7, which fits its field in PortInfo (IBA 14.2.5.6).
 fn lmc(text: &str) -> Result<u8, String> {
     let lmc = text.parse().ok().filter(|lmc| *lmc < 8);
-    lmc.ok_or_else(|| "give a number from 0 to 7".into())
+    lmc.ok_or_else(|| "not an LMC; write a number from 0 to 7".into())
 }
 
-/// A key of management, decimal or as in 0x1234.
+/// A management key: decimal, or hexadecimal with 0x.
 fn key(text: &str) -> Result<u64, String> {
     let key = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
         None => text.parse().ok(),
     };
-    key.ok_or_else(|| "give a number of 64 bits, as in 0x1234".into())
+    key.ok_or_else(|| "not a key; write a 64-bit number, as in 0x1234".into())
 }
 
 /// Runs a fabric until a signal ends it.
@@ -88,13 +89,17 @@ pub fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     let partitions = match (arguments.sm, &arguments.partitions) {
         (Manager::Embedded, Some(file)) => Some(partitions(file)?),
         (Manager::Embedded, None) => Some(Partitions::default()),
-        (Manager::None, Some(_)) => return Err("--partitions is for --sm embedded".into()),
+        (Manager::None, Some(_)) => {
+            return Err(
+                "--partitions needs --sm embedded; OpenSM has its own partitions.conf".into()
+            );
+        }
         (Manager::None, None) if arguments.lmc > 0 => {
-            return Err("--lmc is for --sm embedded; OpenSM takes it as its own option".into());
+            return Err("--lmc needs --sm embedded; OpenSM has an option -l of its own".into());
         }
         (Manager::None, None) if arguments.m_key.is_some() || arguments.sm_key.is_some() => {
-            let options = "--m-key and --sm-key are for --sm embedded";
-            return Err(format!("{options}; OpenSM takes m_key and sm_key as its own").into());
+            let options = "--m-key and --sm-key need --sm embedded";
+            return Err(format!("{options}; OpenSM has m_key and sm_key of its own").into());
         }
         (Manager::None, None) => None,
     };

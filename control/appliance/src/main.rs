@@ -1,8 +1,8 @@
 //! The command `pollux`.
 //!
-//! `demo` shows what there is; `run` runs a node and `fabric` a software fabric until a signal ends
-//! it; `show`, `ping`, `idle` and `fault` ask a running one. What it prints is for people, unless
-//! `--json` asks for the other.
+//! `demo` is a demonstration in one process; `run` runs a node and `fabric` a software fabric until
+//! a signal ends it; `show`, `ping`, `idle` and `fault` query a running one. Output is for people,
+//! or JSON with `--json`.
 
 #![forbid(unsafe_code)]
 
@@ -28,36 +28,36 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Shows all of it in this process alone, in a few seconds: a good first command.
+    /// Show a whole fabric and three hosts in one process, in a few seconds: a good first command.
     Demo(demo::Arguments),
-    /// Runs a software fabric until it is interrupted.
+    /// Run a software fabric until a signal ends it.
     Fabric(fabric::Arguments),
-    /// Runs a node: interfaces of IP over InfiniBand, as a file says.
+    /// Run a node: the IP over InfiniBand interfaces of a configuration file.
     Run(run::RunArguments),
-    /// Checks a configuration file for all that `run` would refuse.
+    /// Validate a configuration file, with the same rules as `run`.
     Check(run::CheckArguments),
-    /// Asks whether somebody answers a running node.
+    /// Send ICMP echo requests from a running node.
     Ping(ping::Arguments),
-    /// Shows what a running node or fabric consists of.
+    /// Show the runtime state of a node or fabric.
     Show(show::ShowArguments),
-    /// Changes how workers of a running node rest when there is nothing to do.
+    /// Change the idle strategy of the workers of a running node.
     Idle(show::IdleArguments),
-    /// Makes links of a running fabric bad, or good again.
+    /// Add, remove or list link faults of a running fabric.
     Fault(show::FaultArguments),
 }
 
 fn main() -> ExitCode {
-    let well = |()| ExitCode::SUCCESS;
+    let success = |()| ExitCode::SUCCESS;
     let (result, failure) = match Arguments::parse().command {
-        Command::Demo(arguments) => (demo::demo(&arguments).map(well), 1),
-        Command::Fabric(arguments) => (fabric::run(arguments).map(well), 1),
-        Command::Run(arguments) => (run::run(&arguments).map(well), 1),
-        Command::Check(arguments) => (run::check(&arguments).map(well), 1),
-        // As ping has it: 1 says that nobody answered.
+        Command::Demo(arguments) => (demo::demo(&arguments).map(success), 1),
+        Command::Fabric(arguments) => (fabric::run(arguments).map(success), 1),
+        Command::Run(arguments) => (run::run(&arguments).map(success), 1),
+        Command::Check(arguments) => (run::check(&arguments).map(success), 1),
+        // As in ping(8): 1 means no reply, 2 another error.
         Command::Ping(arguments) => (ping::ping(&arguments), 2),
-        Command::Show(arguments) => (show::show(&arguments).map(well), 1),
-        Command::Idle(arguments) => (show::idle(&arguments).map(well), 1),
-        Command::Fault(arguments) => (show::fault(&arguments).map(well), 1),
+        Command::Show(arguments) => (show::show(&arguments).map(success), 1),
+        Command::Idle(arguments) => (show::idle(&arguments).map(success), 1),
+        Command::Fault(arguments) => (show::fault(&arguments).map(success), 1),
     };
     result.unwrap_or_else(|error| match error.downcast_ref::<output::OutputError>() {
         Some(error) if error.is_reader_gone() => ExitCode::from(output::READER_GONE),

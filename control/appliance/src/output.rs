@@ -1,18 +1,18 @@
-//! What commands print. A reader that has gone ends a command that prints for it, without a word,
-//! as other tools of Unix end; a full disk is an error.
+//! Output of commands. A closed pipe ends a command without a message, as with other Unix tools; a
+//! full disk is an error.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
 
-/// The status of a command whose reader has gone: that of a process that SIGPIPE has ended.
+/// Exit status after a closed pipe: that of a process ended by SIGPIPE.
 pub const READER_GONE: u8 = 128 + 13;
 
-/// What standard output does not take.
+/// A failed write to standard output.
 #[derive(Debug)]
 pub struct OutputError(io::Error);
 
 impl OutputError {
-    /// Whether nobody reads any more.
+    /// Whether the reader has closed the pipe.
     pub fn is_reader_gone(&self) -> bool {
         self.0.kind() == ErrorKind::BrokenPipe
     }
@@ -20,24 +20,24 @@ impl OutputError {
 
 impl fmt::Display for OutputError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "standard output: {}", self.0)
+        write!(f, "cannot write to standard output: {}", self.0)
     }
 }
 
 impl std::error::Error for OutputError {}
 
-/// Prints a text, whole.
+/// Prints a text and flushes it.
 pub fn print(text: &str) -> Result<(), OutputError> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(OutputError)
 }
 
-/// A line of progress of what runs on whether or not it is read.
+/// Prints a progress line. Write errors are ignored, so the command runs on without a reader.
 pub fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// A line for people beside the output.
+/// Prints a message to standard error.
 pub fn note(line: &str) {
     let _ = writeln!(io::stderr(), "pollux: {line}");
 }

@@ -1,4 +1,4 @@
-//! `pollux ping`: whether somebody answers a running node, told as ping tells it.
+//! `pollux ping`: ICMP echo requests from a running node, with the output of ping(8).
 
 use crate::asking::{Progress, seconds};
 use crate::output::{OutputError, print};
@@ -16,45 +16,45 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Whom to ask.
+/// Arguments of `pollux ping`.
 #[derive(Args)]
 pub struct Arguments {
-    /// Who is to answer
+    /// Address to ping
     address: IpAddr,
-    /// The socket of the node that asks
+    /// Socket of the node that sends the requests
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// The interface to ask from; without it, the one that has a route there
+    /// Interface to send from [default: the interface with a route to the address]
     #[arg(long, value_name = "INTERFACE")]
     from: Option<String>,
-    /// Bytes of data
+    /// Data bytes of each request
     #[arg(long, value_name = "N", default_value_t = 56)]
     size: u16,
-    /// How many requests, 1 or more; without it, until a signal ends it
+    /// Number of requests, at least 1 [default: until a signal]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..))]
     count: Option<u32>,
-    /// Seconds between two requests
+    /// Interval between requests
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     interval: Duration,
-    /// How long to wait before the first request for a node that is just starting, and for its
-    /// interface to come up; 0 to not wait at all
+    /// How long to wait before the first request for a node that is starting, and for its interface
+    /// to come up; 0 for no wait
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     wait: Duration,
 }
 
-/// How long later requests wait for a node that has too much to do.
+/// How long later requests wait for a busy node.
 const BUSY_MAX: Duration = Duration::from_secs(1);
 
-/// What has come back.
+/// Statistics of the replies.
 #[derive(Default)]
 struct Statistics {
     sent: u32,
-    /// In milliseconds.
+    /// Round-trip times in milliseconds.
     times: Vec<f64>,
 }
 
-/// Asks, and says what came of it: 0 if there was an answer, 1 if there was none.
-#[expect(clippy::disallowed_methods, reason = "how long all of it took is part of what is said")]
+/// Sends requests and prints replies: exits with 0 after any reply, 1 after none.
+#[expect(clippy::disallowed_methods, reason = "the total time is part of the output")]
 pub fn ping(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let Arguments { address, size, interval, .. } = arguments;
     let from = arguments.from.as_deref().unwrap_or_default();
@@ -79,7 +79,7 @@ pub fn ping(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
             break;
         }
         match answer {
-            // Once it has been asked, a node that is not up any more is as silent as any other.
+            // After the first request, a node that is down counts as a lost reply.
             Err(AskError::Later(why)) if statistics.sent > 0 => {
                 statistics.lost(address, &why)?;
             }
@@ -99,7 +99,7 @@ pub fn ping(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     Ok(if statistics.times.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Until the time is over, or a signal comes.
+/// Waits until the time is over or a signal comes.
 fn wait(mut wake: &UnixStream, time: Duration) -> std::io::Result<()> {
     if !time.is_zero() {
         wake.set_read_timeout(Some(time))?;

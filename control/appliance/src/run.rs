@@ -1,4 +1,4 @@
-//! `pollux run` and `pollux check`: from a configuration to a node that runs.
+//! `pollux run` and `pollux check`: run a node by its configuration, or validate that.
 
 use crate::output::{print, say};
 use crate::signals::signals;
@@ -9,24 +9,24 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-/// What to run.
+/// Arguments of `pollux run`.
 #[derive(Args)]
 pub struct RunArguments {
-    /// What the node is to be: TOML, a table [interface.NAME] for each interface
+    /// Configuration file: TOML, with a table [interface.NAME] for each interface
     config: PathBuf,
-    /// Where `pollux show` and `pollux ping` find it
+    /// Listen here for `pollux show`, `pollux ping` and `pollux idle`
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
 
-/// What to look at.
+/// Arguments of `pollux check`.
 #[derive(Args)]
 pub struct CheckArguments {
-    /// The configuration
+    /// Configuration file
     config: PathBuf,
 }
 
-/// Runs a node until a signal ends it. Devices that are missing it waits for.
+/// Runs a node until a signal ends it. The node waits for missing devices.
 pub fn run(arguments: &RunArguments) -> Result<(), Box<dyn Error>> {
     let config = NodeConfig::open(&arguments.config)?;
     let (wake, is_over) = signals()?;
@@ -37,10 +37,10 @@ pub fn run(arguments: &RunArguments) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Checks what `run` checks before it starts. A device that is missing now may come.
+/// Applies the checks of `run`. A device that is missing now is no error.
 pub fn check(arguments: &CheckArguments) -> Result<(), Box<dyn Error>> {
     let config = NodeConfig::open(&arguments.config)?;
     let names: Vec<_> = config.interfaces.keys().map(String::as_str).collect();
     let (file, names) = (arguments.config.display(), names.join(", "));
-    Ok(print(&format!("{file}: good; interfaces: {names}\n"))?)
+    Ok(print(&format!("{file}: valid; interfaces: {names}\n"))?)
 }

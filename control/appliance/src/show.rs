@@ -1,4 +1,5 @@
-//! `pollux show` and `pollux fault`: questions to a running node or fabric, and answers as tables.
+//! `pollux show`, `pollux idle` and `pollux fault`: queries to a running node or fabric, and
+//! answers as tables.
 
 use crate::asking::{Wait, ask};
 use crate::output::print;
@@ -7,62 +8,63 @@ use serde_json::Value;
 use std::error::Error;
 use std::path::PathBuf;
 
-/// What to show.
+/// Arguments of `pollux show`.
 #[derive(Args)]
 pub struct ShowArguments {
+    /// The table to show
     what: What,
-    /// The socket of the node or the fabric
+    /// Socket of the node or fabric
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// As JSON
+    /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     wait: Wait,
 }
 
-/// Things that a node or a fabric has.
+/// A table of a node or a fabric.
 #[derive(Clone, Copy, ValueEnum)]
 enum What {
-    /// Of a fabric: with their addresses and what they dropped
+    /// Fabric: nodes, with GUIDs, LIDs and drop counters
     Nodes,
-    /// With their state, the process at them and counters
+    /// Fabric: ports, with state, attached process and counters
     Ports,
-    /// Of a fabric: with their rate and state
+    /// Fabric: links, with rate and state
     Links,
-    /// Groups: of a fabric with the ports of switches by which they go, of a node with their state
+    /// Fabric: multicast groups, with the switch ports in their trees; node: groups, with state
     Groups,
-    /// Of a node: with their state and why, and their addresses
+    /// Node: interfaces, with state and its reason, addresses and counters
     Interfaces,
-    /// Of a node: with their link addresses, and how packets go there
+    /// Node: neighbors, with state, link address, and transport of packets to them
     Neighbors,
-    /// Of a node: with their peers and traffic
+    /// Node: connections, with peer, state and counters
     Connections,
-    /// Of a node: the threads that move packets, and what they did
+    /// Node: worker threads, with core, idle strategy and counters
     Workers,
-    /// Of a node: what was dropped, and why
+    /// Node: drop counters, by reason
     Drops,
 }
 
-/// How workers of a node rest from now on.
+/// Arguments of `pollux idle`.
 #[derive(Args)]
 pub struct IdleArguments {
-    /// poll, pause or adaptive
+    /// Idle strategy: poll, pause or adaptive
     strategy: String,
-    /// This one alone, as `show workers` has it
+    /// Change only this worker, numbered as in `show workers` [default: all]
     #[arg(long, value_name = "NUMBER")]
     worker: Option<usize>,
-    /// The socket of the node
+    /// Socket of the node
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
     #[command(flatten)]
     wait: Wait,
 }
 
-/// What to do about faults.
+/// Arguments of `pollux fault`.
 #[derive(Args)]
 pub struct FaultArguments {
-    /// The socket of the fabric
+    /// Socket of the fabric
     #[arg(long, value_name = "PATH", global = true)]
     socket: Option<PathBuf>,
     #[command(flatten)]
@@ -73,27 +75,27 @@ pub struct FaultArguments {
 
 #[derive(Subcommand)]
 enum FaultCommand {
-    /// Adds a rule, and prints its number
+    /// Add a rule, and print its number
     Add {
         /// [NODE:PORT/]loss=1%,duplicate=..,reorder=..,delay=20us,corrupt=..; or NODE:PORT/down
         rule: String,
     },
-    /// Takes a rule away
+    /// Remove a rule
     Del {
-        /// As `add` and `list` print it
+        /// Number of the rule, as printed by `add` and `list`
         number: u32,
     },
-    /// Shows all rules
+    /// List all rules
     List,
 }
 
-/// Shows what a node or a fabric has.
+/// Runs `pollux show`.
 pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
     let (what, columns) = columns(arguments.what);
     let answer = ask(&arguments.socket, &format!("show {what}"), arguments.wait)?;
-    // Groups of a node have other things to show than those of a fabric.
+    // Groups of a node have other columns than groups of a fabric.
     let columns = match answer[0].get("group") {
-        Some(_) => "interface group lid state heard why",
+        Some(_) => "interface group lid state receives why",
         None => columns,
     };
     let columns: Vec<_> = columns.split_whitespace().collect();
@@ -101,7 +103,7 @@ pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
     Ok(print(&text)?)
 }
 
-/// What a thing is called in a question, and the columns of its table.
+/// The name of a table in a query, and its columns.
 const fn columns(what: What) -> (&'static str, &'static str) {
     match what {
         What::Nodes => ("nodes", "node kind guid lid ports drops"),
@@ -125,9 +127,12 @@ const fn columns(what: What) -> (&'static str, &'static str) {
     }
 }
 
-/// Changes the faults of a fabric, or shows them.
+/// Runs `pollux fault`.
 pub fn fault(arguments: &FaultArguments) -> Result<(), Box<dyn Error>> {
-    let socket = arguments.socket.as_deref().ok_or("say which fabric with --socket PATH")?;
+    let socket = arguments
+        .socket
+        .as_deref()
+        .ok_or("no socket given; name the fabric's socket with --socket PATH")?;
     match &arguments.command {
         FaultCommand::Add { rule } => {
             let number = ask(socket, &format!("fault add {rule}"), arguments.wait)?;
@@ -143,14 +148,14 @@ pub fn fault(arguments: &FaultArguments) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Changes how workers of a node rest.
+/// Runs `pollux idle`.
 pub fn idle(arguments: &IdleArguments) -> Result<(), Box<dyn Error>> {
     let worker = arguments.worker.map_or(String::new(), |number| number.to_string());
     let question = format!("idle {} {worker}", arguments.strategy);
     Ok(ask(&arguments.socket, &question, arguments.wait).map(drop)?)
 }
 
-/// A line for every thing, in columns.
+/// A table: one line per object, in aligned columns.
 pub fn table(things: &Value, columns: &[&str]) -> String {
     let mut rows = vec![columns.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()];
     for thing in things.as_array().into_iter().flatten() {
@@ -186,7 +191,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_table_has_a_line_for_every_thing() {
+    fn a_table_has_a_line_for_every_object() {
         let things = json!([{ "a": 1, "b": null }, { "a": "long", "b": { "x": 2 } }]);
         assert_eq!(table(&things, &["a", "b"]), "a     b\n1     -\nlong  x=2\n");
         assert_eq!(table(&json!([]), &["a"]), "a\n");

@@ -1,12 +1,12 @@
-//! Signals that end a command, which takes leave then.
+//! Signals that end a command in order.
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// What wakes on a signal that is to end us, and says so. A terminal that closes is one (SIGHUP),
-/// unless whoever started us does not want that (`nohup`).
+/// A stream that becomes readable on a signal that ends the process, and a flag that is set then.
+/// SIGHUP, of a closed terminal, is one unless the parent ignores it (`nohup`).
 pub fn signals() -> std::io::Result<(UnixStream, Arc<AtomicBool>)> {
     let (wake, signaled) = UnixStream::pair()?;
     let is_over = Arc::new(AtomicBool::new(false));

@@ -45,7 +45,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(8);
 /// How long nobody is accepted after the system gave no descriptor.
 const REST: Duration = Duration::from_millis(100);
 
-const BUSY: &str = "too many programs ask at once";
+const BUSY: &str = "too many queries at once; try again";
 
 /// The socket, and its connections.
 pub struct Admin {
@@ -165,8 +165,8 @@ impl Connection {
                     let late = || {
                         let seconds = ANSWER_MAX.as_secs();
                         format!(
-                            "{{\"error\":\"no worker answered for {seconds} s; `pollux show \
-                             workers` shows whether one hangs: its breaths stand still\"}}"
+                            "{{\"error\":\"no worker answered for {seconds} s; a worker whose \
+                             breaths stand still in `pollux show workers` hangs\"}}"
                         )
                     };
                     let answer = answer(self.number, question);

@@ -47,7 +47,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 /// Workers of one interface, at most: an adapter in software has no more places at a port.
-pub const SIDES_MAX: u8 = 8;
+pub const INTERFACE_WORKERS_MAX: u8 = 8;
 
 /// What a node is to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -232,7 +232,7 @@ impl NodeConfig {
     pub fn open(path: &Path) -> Result<Self, ConfigError> {
         let file = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|error| {
-            let reason = format!("the configuration cannot be read: {error}");
+            let reason = format!("cannot read the configuration: {error}");
             ConfigError { file: file.clone(), line: 0, reason }
         })?;
         Self::read(&file, &text)?.on(&Machine::this(), &file, &text)
@@ -267,9 +267,9 @@ fn explain(message: &str) -> String {
     let nearest = known.iter().min_by_key(|known| distance(known, unknown));
     match nearest {
         Some(nearest) if distance(nearest, unknown) <= 1 + unknown.len() / 3 => {
-            format!("there is no key `{unknown}`; did you mean `{nearest}`?")
+            format!("unknown key `{unknown}`; did you mean `{nearest}`?")
         }
-        _ => format!("there is no key `{unknown}` here; there are {}", known.join(", ")),
+        _ => format!("unknown key `{unknown}`; the keys here are {}", known.join(", ")),
     }
 }
 
@@ -307,7 +307,9 @@ const fn alone() -> u8 {
 fn idle<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Idle, D::Error> {
     let name = String::deserialize(deserializer)?;
     Idle::named(&name).ok_or_else(|| {
-        de::Error::custom(format!("{name:?} is no way to rest; write poll, pause or adaptive"))
+        de::Error::custom(format!(
+            "{name:?} is not an idle strategy; write poll, pause or adaptive"
+        ))
     })
 }
 
@@ -316,7 +318,7 @@ fn mtu<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     match (IPV6_MTU_MIN..=longest()).contains(&mtu) {
         true => Ok(mtu),
         false => Err(de::Error::custom(format!(
-            "packets of {mtu} bytes are none that an interface is for; write {IPV6_MTU_MIN} to {}",
+            "mtu {mtu} is out of range; write {IPV6_MTU_MIN} to {}",
             longest()
         ))),
     }
@@ -324,9 +326,12 @@ fn mtu<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
 
 fn workers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
     let workers = u32::deserialize(deserializer)?;
-    let count = u8::try_from(workers).ok().filter(|count| (1..=SIDES_MAX).contains(count));
+    let count =
+        u8::try_from(workers).ok().filter(|count| (1..=INTERFACE_WORKERS_MAX).contains(count));
     count.ok_or_else(|| {
-        de::Error::custom(format!("{workers} workers of one interface; write 1 to {SIDES_MAX}"))
+        de::Error::custom(format!(
+            "workers {workers} is out of range; write 1 to {INTERFACE_WORKERS_MAX}"
+        ))
     })
 }
 
@@ -334,7 +339,9 @@ fn partition<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PKey, D::Erro
     let p_key = PKey(u16::deserialize(deserializer)?);
     match p_key.is_valid() {
         true => Ok(p_key.full()),
-        false => Err(de::Error::custom("0 names no partition; the default one is 0xffff")),
+        false => {
+            Err(de::Error::custom("pkey 0 is invalid; write 0xffff for the default partition"))
+        }
     }
 }
 
@@ -351,7 +358,7 @@ impl<'de> Deserialize<'de> for AddressSetting {
         let prefix = parts.filter(|prefix| (1..=bits(prefix.ip)).contains(&prefix.len));
         prefix.map(Self::Fixed).ok_or_else(|| {
             de::Error::custom(format!(
-                "{text:?} is no address with a prefix; write 10.0.0.1/24, fd00::1/64 or dhcp"
+                "{text:?} is not an address with a prefix; write 10.0.0.1/24, fd00::1/64 or dhcp"
             ))
         })
     }
@@ -364,7 +371,7 @@ fn link_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LinkAddres
     let bytes = bytes.and_then(|bytes| <[u8; LinkAddress::LEN]>::try_from(bytes).ok());
     bytes.map(|bytes| LinkAddress::parse(&bytes)).ok_or_else(|| {
         de::Error::custom(format!(
-            "{text:?} is no link address; write its 20 bytes as `ip neighbor` does, aa:bb:..."
+            "{text:?} is not a link address; write its 20 bytes as `ip neighbor` does, aa:bb:..."
         ))
     })
 }

@@ -54,13 +54,13 @@ impl fmt::Display for OpenError {
         match self {
             Self::Name(name) => write!(
                 f,
-                "{name:?} names no device; write soft: for a fabric of the process's own, \
+                "{name:?} is not a device name; write soft: for a private fabric of the process, \
                  soft:PATH@NODE[:PORT] for a port of one that runs as `pollux fabric --socket \
                  PATH`, mlx5_0[:PORT] for an adapter, or null: for a source and sink of packets"
             ),
             Self::Private(error) => error.fmt(f),
             Self::PrivateFull => f.write_str(
-                "all hosts of the process's own fabric are taken; for more, start \
+                "all hosts of the private fabric are in use; for more, start \
                  `pollux fabric --topology single:N --socket PATH` and open soft:PATH@hostN",
             ),
             Self::Soft(error @ process::OpenError::NoServer(address, _)) => {

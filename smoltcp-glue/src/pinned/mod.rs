@@ -99,7 +99,7 @@ use crate::host::Neighbor;
 use crate::interface::{CallTimeout, named};
 use doorbell::Doorbell;
 use pollux_dataplane::flow::FlowSteering;
-use pollux_node::config::SIDES_MAX;
+use pollux_node::config::INTERFACE_WORKERS_MAX;
 use request::WorkerRequest;
 use std::future::poll_fn;
 use std::io;
@@ -243,9 +243,10 @@ impl Interface {
     pub(crate) fn open(mut plan: Plan) -> Result<Self, UpError> {
         plan.config = plan.config.rounded();
         plan.settings.workers = plan.config.workers.max(plan.settings.workers);
-        if plan.settings.workers > SIDES_MAX {
+        if plan.settings.workers > INTERFACE_WORKERS_MAX {
             let count = plan.config.workers;
-            let why = format!("{count} workers are too many; write {SIDES_MAX} at most");
+            let why =
+                format!("{count} workers are too many; write {INTERFACE_WORKERS_MAX} at most");
             return Err(UpError::Worker(why));
         }
         let (workers, sockets_max) = (plan.settings.workers, plan.config.sockets_max);

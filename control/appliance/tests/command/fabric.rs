@@ -138,9 +138,9 @@ fn what_cannot_be_is_refused_with_advice() {
         (&["--sm", "none", "--lmc", "1"], "--sm embedded"),
         (&["--sm", "none", "--m-key", "1"], "--sm embedded"),
         (&["--m-key", "secret"], "as in 0x1234"),
-        (&["--managers", "host9"], "'host9' names no port"),
+        (&["--managers", "host9"], "'host9' is not a port"),
         (&["--lmc", "8"], "from 0 to 7"),
-        (&["--partitions", "/nonexistent"], "partitions /nonexistent cannot be read"),
+        (&["--partitions", "/nonexistent"], "cannot read the partitions /nonexistent"),
         (&["--capture", "/nonexistent/file"], "capture /nonexistent/file"),
         (&["--sockets", "x"], "--socket"),
     ] {
@@ -148,5 +148,5 @@ fn what_cannot_be_is_refused_with_advice() {
         assert!(!is_ok && said.contains(advice), "{arguments:?}: {said}");
     }
     let (is_ok, said) = said(&["show", "nodes", "--socket", "/nonexistent", "--wait", "0"]);
-    assert!(!is_ok && said.contains("start a fabric or a node with --socket"), "{said}");
+    assert!(!is_ok && said.contains("start a node or fabric with --socket"), "{said}");
 }

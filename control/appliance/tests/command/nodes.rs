@@ -212,7 +212,7 @@ fn workers_share_the_interfaces_of_a_node_and_are_seen_from_outside() {
 fn several_workers_move_one_interface_and_find_another_fabric() {
     let cores = core_affinity::get_core_ids().expect("there are cores");
     let cores: Vec<_> = cores.iter().map(|core| core.id).take(2).collect();
-    let mut fabric = Running::new("workers", &["--topology", "single:2"]);
+    let mut fabric = Running::new("several_workers", &["--topology", "single:2"]);
     let text = |fabric: &Running, host| {
         let interface = interface(fabric, host, "ib0", "10.0.0");
         format!("[workers]\ncores = {cores:?}\n{interface}mode = \"rc\"\nworkers = 3\n")
@@ -286,14 +286,18 @@ fn a_configuration_that_cannot_be_is_refused_with_its_line() {
     std::fs::write(&config, "[interface.ib0]\ndevcie = \"soft:/x@host1\"\n").expect("it is ours");
     for command in ["check", "run"] {
         let (well, said) = said(&[command, &path]);
-        assert!(!well && said.contains("node.toml:2: there is no key `devcie`"), "{said}");
+        assert!(!well && said.contains("node.toml:2: unknown key `devcie`"), "{said}");
         assert!(said.contains("did you mean `device`?"), "{said}");
     }
     let nowhere = "[interface.ib0]\ndevice = \"soft:/nowhere/fabric@host1\"\n";
     for (text, line, why) in [
-        (format!("[workers]\ncores = [99999]\n{nowhere}"), 2, "there is no core 99999; this"),
-        ("[interface.ib0]\ndevice = \"\"\n".into(), 2, "\"\" names no device; write soft:"),
-        (nowhere.replace("host1", "host1:999"), 2, "names no device; write soft:"),
+        (
+            format!("[workers]\ncores = [99999]\n{nowhere}"),
+            2,
+            "core 99999 is not available; choose",
+        ),
+        ("[interface.ib0]\ndevice = \"\"\n".into(), 2, "\"\" is not a device name; write soft:"),
+        (nowhere.replace("host1", "host1:999"), 2, "is not a device name; write soft:"),
         (format!("{nowhere}address = [\"127.0.0.1/8\"]\n"), 3, "ib0 cannot have 127.0.0.1/8"),
         (format!("{nowhere}\n{nowhere}"), 4, "duplicate key"),
     ] {

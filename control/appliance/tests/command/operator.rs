@@ -161,11 +161,11 @@ fn a_socket_that_nobody_listens_at_is_waited_for_as_long_as_told() {
         desk.run(&["show", "ports", "--socket", "fabric.sock", "--wait", "0.3"]);
     assert_eq!((code, &*printed), (Some(1), ""));
     assert!(said.contains("pollux: nothing listens at fabric.sock yet; waiting"), "{said}");
-    assert!(said.contains("start a fabric or a node with --socket fabric.sock"), "{said}");
+    assert!(said.contains("start a node or fabric with --socket fabric.sock"), "{said}");
     let (code, _, said) = desk.run(&["show", "ports", "--socket", "fabric.sock", "--wait", "0"]);
     assert!(code == Some(1) && said.lines().count() == 1, "{said}");
     let (code, _, said) = desk.run(&["show", "ports", "--socket", "fabric.sock", "--wait=-1"]);
-    assert!(code == Some(2) && said.contains("write a number of seconds, as 5 or 0.2"), "{said}");
+    assert!(code == Some(2) && said.contains("write a number such as 5 or 0.2"), "{said}");
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn a_process_that_is_stopped_is_called_so() {
         assert!(
             said.starts_with(&format!("pollux: process {id} at {socket} has not answered for "))
         );
-        assert!(said.ends_with(&format!("it is stopped; `kill -CONT {id}` lets it go on\n")));
+        assert!(said.ends_with(&format!("it is stopped; resume it with `kill -CONT {id}`\n")));
         signal(child, "-CONT");
     }
     assert_eq!(question("fabric.sock").0, Some(0), "it goes on");
@@ -231,7 +231,8 @@ fn a_reader_that_has_gone_ends_a_command_quietly_and_a_full_disk_with_an_error()
         let full = File::options().write(true).open("/dev/full").expect("it is there");
         let (code, _, said) =
             outcome(desk.command(&question).stdout(full).output().expect("it starts"));
-        let no_space = "pollux: standard output: No space left on device (os error 28)\n";
+        let no_space =
+            "pollux: cannot write to standard output: No space left on device (os error 28)\n";
         assert_eq!((code, &*said), (Some(1), no_space), "{question:?}");
     }
 }

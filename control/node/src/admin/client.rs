@@ -79,13 +79,13 @@ impl fmt::Display for AskError {
                 let path = path.display();
                 write!(
                     f,
-                    "nothing listens at {path} ({error}); start a fabric or a node with --socket \
+                    "nothing listens at {path} ({error}); start a node or fabric with --socket \
                      {path}"
                 )
             }
             Self::Full(path) => write!(
                 f,
-                "too many programs wait for an answer at {}; is the process there stopped?",
+                "the queue of connections at {} is full; see whether the process there is stopped",
                 path.display()
             ),
             Self::Silent { path, process, is_stopped, silent } => {
@@ -94,25 +94,23 @@ impl fmt::Display for AskError {
                 write!(f, "{name} at {path} has not answered for {seconds:.1} s: ")?;
                 match (is_stopped, process) {
                     (true, Some(id)) => {
-                        write!(f, "it is stopped; `kill -CONT {id}` lets it go on")
+                        write!(f, "it is stopped; resume it with `kill -CONT {id}`")
                     }
-                    (_, Some(id)) => write!(
-                        f,
-                        "it hangs or has too much to do; look at it with `top -p {id}`, or end it \
-                         with `kill {id}` and start it again"
-                    ),
-                    _ => f.write_str("it hangs or is stopped; look at it, or start it again"),
+                    (_, Some(id)) => {
+                        write!(f, "it hangs or is overloaded; see `top -p {id}`, or restart it")
+                    }
+                    _ => f.write_str("it hangs or is stopped; restart it"),
                 }
             }
             Self::Cut(path, bytes) => write!(
                 f,
                 "the answer at {} ended early, after {bytes} bytes; the process there may have \
-                 ended: ask again",
+                 ended: try again",
                 path.display()
             ),
             Self::Foreign(path, error) => write!(
                 f,
-                "what listens at {} is no fabric or node of this version: {error}",
+                "the process at {} is not a node or fabric of this version: {error}",
                 path.display()
             ),
             Self::Later(why) | Self::Refused(why) => f.write_str(why),
@@ -271,7 +269,7 @@ mod tests {
         }
         let (answer, _) = asked("foreign", &["hello\n"]);
         let said = answer.unwrap_err().to_string();
-        assert!(said.contains("is no fabric or node of this version"), "{said}");
+        assert!(said.contains("is not a node or fabric of this version"), "{said}");
     }
 
     #[test]
@@ -303,7 +301,7 @@ mod tests {
         assert_eq!(answer.expect("the second attempt"), Value::from(1));
         let _ = std::fs::remove_file(&path);
         let gone = Client::new(&path, Duration::ZERO).ask("x", &mut |_, _| panic!("no time"));
-        assert!(gone.unwrap_err().to_string().contains("start a fabric or a node with --socket"));
+        assert!(gone.unwrap_err().to_string().contains("start a node or fabric with --socket"));
     }
 
     #[test]

@@ -57,11 +57,11 @@ fn cores(cores: &[usize]) -> Checked {
     let mut known = BTreeSet::new();
     if let Some(nth) = cores.iter().position(|core| !known.insert(*core)) {
         let core = cores[nth];
-        let reason = format!("core {core} stands there twice; each worker needs its own");
+        let reason = format!("core {core} is listed twice; give each worker a core of its own");
         return Err(Broken::new(&path(nth), reason));
     }
     let count = cores.len();
-    let reason = format!("{count} cores; write at most {WORKERS_MAX}");
+    let reason = format!("{count} cores are too many; write at most {WORKERS_MAX}");
     refuse(&path(WORKERS_MAX), (count > WORKERS_MAX).then_some(reason))
 }
 
@@ -106,7 +106,7 @@ impl<'a> One<'a> {
         let reason = other.map(|other| {
             format!(
                 "{name} and {other} are both at {device:?} in the partition {:#06x}; \
-                 give one of them another pkey",
+                 change the pkey of one",
                 pkey.0
             )
         });
@@ -178,7 +178,8 @@ impl<'a> One<'a> {
         let name = self.name;
         let own = || self.interface.fixed_addresses().any(|prefix| prefix.ip == ip);
         let why = no_host(ip).or_else(|| own().then(|| format!("{name} itself has it")));
-        let reason = why.map(|why| format!("the {what} {ip} of {name} cannot be: {why}"));
+        let reason =
+            why.map(|why| format!("{ip} cannot be a {what} of {name}: {why}; change or remove it"));
         refuse(&self.path([what.into(), nth.into()]), reason)
     }
 
@@ -276,8 +277,8 @@ impl Machine {
         if let Some(nth) = missing {
             let (core, there) = (wanted[nth], &self.cores);
             let reason = format!(
-                "there is no core {core}; this process may be on {there:?}: write some of them as \
-                 cores = [...] in [workers], or leave it out"
+                "core {core} is not available; choose cores in [workers] from {there:?}, or omit \
+                 `cores`"
             );
             return Err(Broken::new(&["workers".into(), "cores".into(), nth.into()], reason));
         }

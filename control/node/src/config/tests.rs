@@ -48,7 +48,7 @@ fn workers_have_cores_of_their_own_and_rest_as_they_are_told() {
     let both = workers("cores = [2, 3]\nidle = \"poll\"").unwrap();
     assert_eq!((both.cores, both.idle), (vec![2, 3], Idle::Poll));
     let refusal = |text: &str| workers(text).unwrap_err().to_string();
-    let twice = "node.toml:2: core 2 stands there twice; each worker needs its own";
+    let twice = "node.toml:2: core 2 is listed twice; give each worker a core of its own";
     assert_eq!(refusal("cores = [2, 3, 2]"), twice);
     let said = refusal("idle = \"sleepy\"");
     assert!(said.starts_with("node.toml:2: ") && said.contains("poll, pause or adaptive"));
@@ -58,11 +58,11 @@ fn workers_have_cores_of_their_own_and_rest_as_they_are_told() {
 #[test]
 fn a_misspelt_key_is_refused_with_the_nearest_known_one() {
     let misspelt = WHOLE.replace("router", "ruoter");
-    let expected = "node.toml:7: there is no key `ruoter`; did you mean `router`?";
+    let expected = "node.toml:7: unknown key `ruoter`; did you mean `router`?";
     assert_eq!(refusal(&misspelt), expected);
     let stranger = "[interface.ib0]\ndevice = 'a'\nbandwidth = 1\n";
     let said = refusal(stranger);
-    assert!(said.starts_with("node.toml:3: there is no key `bandwidth` here"), "{said}");
+    assert!(said.starts_with("node.toml:3: unknown key `bandwidth`; the keys here are"), "{said}");
     assert!(refusal("[interfaces.a]").contains("did you mean `interface`"));
 }
 
@@ -72,7 +72,7 @@ fn a_wrong_value_is_refused_with_its_line_and_the_right_form() {
     assert!(said.starts_with("node.toml:6: ") && said.contains("write 10.0.0.1/24"), "{said}");
     let said = refusal(&WHOLE.replace("80:00:00:48", "80:00:00"));
     assert!(said.starts_with("node.toml:11: ") && said.contains("20 bytes"), "{said}");
-    assert!(refusal(&WHOLE.replace("0x8001", "0")).contains("the default one is 0xffff"));
+    assert!(refusal(&WHOLE.replace("0x8001", "0")).contains("0xffff for the default"));
     assert!(refusal("[interface.ib0]\npkey = 1").contains("device"));
     let twice = format!("{WHOLE}[interface.ib1]\ndevice = 'soft:/run/fabric@host1'\n");
     let child = NodeConfig::read("f", &twice).expect("another partition of the same port");
@@ -110,13 +110,17 @@ fn an_error_names_the_line_of_the_key_and_of_nothing_that_looks_like_it() {
     let text = text.replacen("host1", "host2", 1);
     NodeConfig::read("node.toml", &text).expect("each has a port");
     let said = refusal(&text.replace(" 3]", " 2]"));
-    assert!(said.starts_with("node.toml:8: core 2 stands there twice"), "{said}");
+    assert!(said.starts_with("node.toml:8: core 2 is listed twice"), "{said}");
     let one = text.replace("[workers]", "address = ['127.0.0.1/8']\n[workers]");
     assert!(refusal(&one).starts_with("node.toml:6: ib1 cannot have 127.0.0.1/8"), "{one}");
     let machine = Machine { cores: vec![2], opens_adapters: true, lacks_gsi: |_| false };
     let config = NodeConfig::read("node.toml", &text).unwrap();
     let said = config.on(&machine, "node.toml", &text).unwrap_err().to_string();
-    assert!(said.starts_with("node.toml:8: there is no core 3; this process may be on [2]"));
+    assert!(
+        said.starts_with(
+            "node.toml:8: core 3 is not available; choose cores in [workers] from [2]"
+        )
+    );
 }
 
 #[test]
@@ -174,14 +178,20 @@ fn what_can_be_there_once_is_refused_the_second_time() {
     let said = refusal(&format!("{WHOLE}{}", neighbor("10.0.0.9")));
     assert_eq!(said, "node.toml:12: ib0 has the neighbor 10.0.0.9 twice; remove one");
     let said = refusal(&format!("{WHOLE}{}", neighbor("10.0.0.1")));
-    assert_eq!(said, "node.toml:12: the neighbor 10.0.0.1 of ib0 cannot be: ib0 itself has it");
+    assert_eq!(
+        said,
+        "node.toml:12: 10.0.0.1 cannot be a neighbor of ib0: ib0 itself has it; change or remove it"
+    );
     let said = refusal(&format!("{WHOLE}{}", neighbor("224.0.0.9")));
-    assert!(said.starts_with("node.toml:12: the neighbor 224.0.0.9 of ib0 cannot be: it is a"));
+    assert!(said.starts_with("node.toml:12: 224.0.0.9 cannot be a neighbor of ib0: it is a"));
     let peer = "[[interface.ib0.peer]]\naddress = '10.0.0.7'\nmode = 'uc'\n";
     let said = refusal(&format!("{WHOLE}{peer}{peer}"));
     assert_eq!(said, "node.toml:15: ib0 has the peer 10.0.0.7 twice; remove one");
     let said = refusal(&WHOLE.replace("10.0.0.254", "10.0.0.1"));
-    assert_eq!(said, "node.toml:7: the router 10.0.0.1 of ib0 cannot be: ib0 itself has it");
+    assert_eq!(
+        said,
+        "node.toml:7: 10.0.0.1 cannot be a router of ib0: ib0 itself has it; change or remove it"
+    );
 }
 
 #[test]
@@ -193,7 +203,7 @@ fn a_device_that_can_never_be_opened_is_refused_and_one_that_may_come_is_not() {
             Ok(_) => assert_eq!(device, "soft:"),
             Err(error) => {
                 let said = error.to_string();
-                let whole = format!("node.toml:3: {device:?} names no device; write soft:");
+                let whole = format!("node.toml:3: {device:?} is not a device name; write soft:");
                 assert!(said.starts_with(&whole), "{said}");
             }
         }

@@ -56,7 +56,7 @@ impl FromStr for Plug {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (place, name) = text.split_once('=').ok_or_else(|| {
-            format!("'{text}' names no wire; write NODE:PORT=stream:PATH or NODE:PORT=udp:ADDRESS")
+            format!("'{text}' is not a wire; write NODE:PORT=stream:PATH or NODE:PORT=udp:ADDRESS")
         })?;
         let address = name.parse().map_err(|error| format!("{error}"))?;
         Ok(Self { place: place.into(), name: name.into(), address })
@@ -91,7 +91,7 @@ pub fn topology(spec: &str, seed: u64, note: impl FnOnce(&str)) -> Result<Topolo
         });
     }
     let text = std::fs::read_to_string(path)
-        .map_err(|error| StartError::new(format!("the topology {spec} cannot be read: {error}")))?;
+        .map_err(|error| StartError::new(format!("cannot read the topology {spec}: {error}")))?;
     let topology = Topology::read(spec, &text, seed);
     let topology = topology.map_err(|error| StartError::new(error.to_string()))?;
     if let Some(text) = skipped(spec, &preamble(&text)) {
@@ -126,7 +126,7 @@ pub(super) fn places(topology: &Topology, text: &str) -> Result<Vec<End>, StartE
 
 /// The port that `NODE:PORT` stands for. A port for a wire need not be there yet: switches get it.
 pub(super) fn place(topology: &Topology, text: &str, is_new: bool) -> Result<End, StartError> {
-    let wrong = |reason: String| StartError::new(format!("'{text}' names no port: {reason}"));
+    let wrong = |reason: String| StartError::new(format!("'{text}' is not a port: {reason}"));
     let split = text.rsplit_once(':').and_then(|(name, port)| Some((name, port.parse().ok()?)));
     let (name, port) = split.ok_or_else(|| wrong("write NODE:PORT, as in switch1:4".into()))?;
     let found = topology.nodes().iter().zip(0..).find(|(node, _)| node.name == name);

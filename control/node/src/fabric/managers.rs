@@ -48,7 +48,7 @@ fn explore(topology: &Topology, from: u32, seen: &mut BTreeSet<u32>) {
 pub fn partitions(path: &Path) -> Result<Partitions, StartError> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path)
-        .map_err(|error| StartError::new(format!("the partitions {name} cannot be read: {error}")));
+        .map_err(|error| StartError::new(format!("cannot read the partitions {name}: {error}")));
     Partitions::read(&name, &text?).map_err(|error| StartError::new(error.to_string()))
 }
 

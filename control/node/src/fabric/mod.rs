@@ -98,7 +98,7 @@ impl Fabric {
         managers.for_each(|(at, config)| clients.start_manager(at, config));
         let server = match &config.umad {
             Some(name) => Server::bind(name, clients).map_err(failed(format!(
-                "programs cannot be served as '{name}' (is there another fabric of this name?)"
+                "cannot serve programs as '{name}'; another fabric may use this name"
             )))?,
             None => Server::without_name(clients),
         };

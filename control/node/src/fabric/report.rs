@@ -35,11 +35,12 @@ pub fn answer(question: &str, net: &mut Net, others: &Neighbors<'_>, rules: &mut
         }
         ["fault", "del", number] => {
             let is_gone = number.parse().is_ok_and(|number| rules.remove(number));
-            let missing = || format!("there is no rule {number}; `fault list` shows all");
+            let missing =
+                || format!("there is no rule {number}; list all with `pollux fault list`");
             is_gone.then(|| json!(number)).ok_or_else(missing)
         }
         _ => Err(format!(
-            "'{question}' is no question; ask show nodes, ports, links or groups, or \
+            "unknown query '{question}'; a fabric answers: show nodes, ports, links or groups, or \
              fault add RULE, del NUMBER or list"
         )),
     };

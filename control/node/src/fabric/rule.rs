@@ -47,7 +47,9 @@ impl Rules {
     /// Takes a rule; says its number.
     pub fn add(&mut self, topology: &Topology, text: &str) -> Result<u32, String> {
         if self.rules.len() >= RULES_MAX {
-            return Err(format!("there are {RULES_MAX} rules already; take one away first"));
+            return Err(format!(
+                "there are {RULES_MAX} rules already; remove one with `pollux fault del`"
+            ));
         }
         let (link, kinds) = match text.split_once('/') {
             Some((port, kinds)) => {
@@ -59,7 +61,7 @@ impl Rules {
             None => (None, text),
         };
         let faults = match kinds {
-            "down" if link.is_none() => return Err(format!("say which link; {FORM}")),
+            "down" if link.is_none() => return Err(format!("`down` needs a link; {FORM}")),
             "down" => None,
             _ => Some(faults(kinds)?),
         };
@@ -117,7 +119,7 @@ fn greatest(one: Faults, other: Faults) -> Faults {
 fn faults(text: &str) -> Result<Faults, String> {
     let mut faults = Faults::default();
     for part in text.split(',') {
-        let wrong = || format!("'{part}' is no fault; {FORM}");
+        let wrong = || format!("'{part}' is not a fault; {FORM}");
         let (kind, value) = part.split_once('=').ok_or_else(wrong)?;
         if kind == "delay" {
             let delay = duration(value).ok_or_else(wrong)?;

@@ -100,7 +100,7 @@ impl Questions {
             let is_ping = question.starts_with("ping");
             let pings = self.0.values().filter(|one| one.is_ping).count();
             if is_ping && pings >= PINGS_MAX {
-                let why = format!("{pings} echo requests are under way already");
+                let why = format!("{pings} echo requests are pending already");
                 return Some(Err(Unanswered::Later(why)));
             }
             if self.0.len() == UNDER_WAY_MAX {
@@ -137,7 +137,7 @@ impl UnderWay {
             match answer.try_recv() {
                 Err(TryRecvError::Empty) => return None,
                 Err(TryRecvError::Disconnected) => {
-                    let why = format!("worker {} does not answer any more", self.worker);
+                    let why = format!("worker {} has ended; see the log of the node", self.worker);
                     return Some(Err(Unanswered::No(why)));
                 }
                 Ok(Answer::One(value)) => return Some(Ok(value)),
@@ -156,7 +156,11 @@ impl UnderWay {
             rows.sort_by_key(|row| row["interface"].as_str().map(String::from));
             return Some(Ok(rows.into()));
         }
-        let nobody = || Unanswered::No("the node has no interface".into());
+        let nobody = || {
+            Unanswered::No(
+                "the node has no interface; add [interface.ib0] to its configuration".into(),
+            )
+        };
         Some(Err(self.elsewhere.take().unwrap_or_else(nobody)))
     }
 }
@@ -164,13 +168,15 @@ impl UnderWay {
 /// How workers rest from now on: all, or the one of this number.
 fn set_idle(name: &str, worker: Option<&str>, handles: &[WorkerHandle]) -> Result<Value, String> {
     let idle = Idle::named(name);
-    let idle = idle.ok_or(format!("{name:?} is no way to rest; say poll, pause or adaptive"))?;
+    let idle =
+        idle.ok_or(format!("{name:?} is not an idle strategy; write poll, pause or adaptive"))?;
     let chosen = match worker {
         None => handles,
         Some(number) => {
             let handle = number.parse().ok().and_then(|number: usize| handles.get(number..=number));
-            handle
-                .ok_or(format!("there is no worker {number}; `pollux show workers` has them all"))?
+            handle.ok_or(format!(
+                "there is no worker {number}; list them with `pollux show workers`"
+            ))?
         }
     };
     chosen.iter().for_each(|handle| handle.set_idle(idle));

@@ -1,4 +1,4 @@
-//! What a worker answers when its interfaces are asked about.
+//! Answers of a worker thread to questions about its interfaces.
 
 use super::opening::{Named, WorkerSenders};
 use super::questions::{Answer, Unanswered};
@@ -21,21 +21,21 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// How long an echo may take: less than whoever asks waits.
-const PATIENCE: Duration = Duration::from_secs(4);
-/// Questions about echoes that are remembered: all that the socket takes.
+/// Timeout of an echo request: less than the time that the client waits.
+const ECHO_TIMEOUT: Duration = Duration::from_secs(4);
+/// Echo requests of questions, at most: as many as the socket takes questions.
 const PINGS_MAX: usize = CONNECTIONS_MAX;
 
-/// What questions are about.
+/// The objects that questions are about.
 pub(super) struct Asked<'a> {
     pub(super) interfaces: &'a mut BTreeMap<String, Named>,
     pub(super) pings: &'a mut BTreeMap<u64, (String, EchoId)>,
-    /// Who has the secondary workers of these interfaces.
+    /// The threads of secondary workers of these interfaces.
     pub(super) senders: &'a WorkerSenders,
 }
 
 impl Asked<'_> {
-    /// The answer to a question; nothing as long as there is none.
+    /// The answer to a question, once there is one.
     pub(super) fn answer(&mut self, now: Time, number: u64, question: &str) -> Option<Answer> {
         let words: Vec<_> = question.split_whitespace().collect();
         let rows = match words[..] {
@@ -52,7 +52,8 @@ impl Asked<'_> {
             }
             _ => {
                 return Some(Answer::No(
-                    "a node knows: show interfaces, neighbors, connections, groups, drops or \
+                    "unknown query; a node answers: show interfaces, neighbors, connections, \
+                     groups, drops or \
                      workers; ping ADDRESS BYTES [INTERFACE]; idle poll, pause or adaptive \
                      [WORKER]"
                         .into(),
@@ -83,7 +84,7 @@ impl Asked<'_> {
         running.flat_map(|(name, one)| of(name, one)).collect()
     }
 
-    /// Asks a node for an echo, or looks what became of that; nothing as long as it is under way.
+    /// Sends an echo request, or returns its outcome, once there is one.
     fn ping(
         &mut self,
         now: Time,
@@ -117,9 +118,9 @@ impl Asked<'_> {
         bytes: &str,
         from: Option<&str>,
     ) -> Result<(String, EchoId), Answer> {
-        let no = |what: &str, is_no| Answer::No(format!("{what:?} is no {is_no}"));
-        let to: IpAddr = address.parse().map_err(|_| no(address, "address"))?;
-        let bytes = bytes.parse().map_err(|_| no(bytes, "number of bytes"))?;
+        let no = |what: &str, kind| Answer::No(format!("{what:?} is not {kind}"));
+        let to: IpAddr = address.parse().map_err(|_| no(address, "an IP address"))?;
+        let bytes = bytes.parse().map_err(|_| no(bytes, "a number of bytes"))?;
         let leads_there = |(name, named): &(&String, &mut Named)| match (from, &named.interface) {
             (Some(from), _) => from == name.as_str(),
             (None, Ok(one)) => one.control().next_hop(now, to).is_some(),
@@ -129,33 +130,37 @@ impl Asked<'_> {
         let found = self.interfaces.iter_mut().find(leads_there);
         let (name, named) = found.ok_or_else(|| {
             Answer::Elsewhere(match (from, may_come) {
-                (Some(from), _) => Unanswered::No(format!("there is no interface {from}")),
+                (Some(from), _) => Unanswered::No(format!(
+                    "there is no interface {from}; list them with `pollux show interfaces`"
+                )),
                 (None, true) => {
                     Unanswered::Later(format!("no interface that is up has a route to {to}"))
                 }
                 (None, false) => Unanswered::No(format!(
-                    "no interface has a route to {to}; `pollux show interfaces` tells why"
+                    "no interface has a route to {to}; see `pollux show interfaces`"
                 )),
             })
         })?;
         let (state, asks) = (named.state(), named.settings.asks_for_address());
         let interface = named.interface.as_mut();
         let interface = interface.map_err(|_| Answer::Later(format!("{name} is {state}")))?;
-        let id = interface.ping(now, to, bytes, PATIENCE).map_err(|error| match error {
+        let id = interface.ping(now, to, bytes, ECHO_TIMEOUT).map_err(|error| match error {
             PingError::Down => Answer::Later(format!("{name} is {state}")),
             PingError::NoSource => {
-                let why = format!("{name} has no address to ask {to} from");
+                let why = format!("{name} has no source address for {to}");
                 // One that is asked for, or is tried for duplicates, may come.
                 if asks || to.is_ipv6() { Answer::Later(why) } else { Answer::No(why) }
             }
-            PingError::TooMany => Answer::Later("too many echo requests are under way".into()),
-            PingError::TooLong => Answer::No(format!("no IP packet holds {bytes} bytes of data")),
+            PingError::TooMany => Answer::Later("too many echo requests are pending".into()),
+            PingError::TooLong => {
+                Answer::No(format!("{bytes} data bytes do not fit an IP packet; send fewer"))
+            }
         })?;
         Ok((name.clone(), id))
     }
 }
 
-/// What became of an echo request.
+/// The outcome of an echo request, as JSON.
 fn echo(outcome: Outcome) -> Value {
     let lost = |why: String| json!({ "lost": why });
     match outcome {
@@ -204,7 +209,7 @@ fn interface(now: Time, name: &str, device: &str, one: &Interface) -> Value {
     })
 }
 
-/// How far it is with a DHCP server, and for how many seconds it has an address.
+/// The state of DHCP, and the seconds for which its lease is still valid.
 fn lease(now: Time, row: &LeaseRow) -> Value {
     let expires = row.lease.as_ref().and_then(|lease| lease.expires_at);
     json!({
@@ -240,7 +245,7 @@ fn neighbors(now: Time, name: &str, one: &Interface) -> Vec<Value> {
     rows.map(row).collect()
 }
 
-/// How packets go to a peer, and how long they may be.
+/// The transport of packets to a peer, and their MTU.
 const fn adjacency(adjacency: &Adjacency) -> (&'static str, Option<u32>) {
     match adjacency {
         Adjacency::Unknown => ("unknown", None),
@@ -297,7 +302,7 @@ fn groups(now: Time, name: &str, one: &Interface) -> Vec<Value> {
             "group": row.mgid.to_string(),
             "lid": row.mlid.map(|lid| format!("{:#06x}", lid.0)),
             "state": row.state,
-            "heard": row.is_heard,
+            "receives": row.is_heard,
             "why": row.why,
             "seconds": seconds(now, row.since),
             "pending": row.pending,
@@ -306,7 +311,7 @@ fn groups(now: Time, name: &str, one: &Interface) -> Vec<Value> {
     one.control().group_rows().map(row).collect()
 }
 
-/// What was dropped at least once, by any of its workers.
+/// The drop counters of all workers that are not zero.
 fn drops(name: &str, one: &Interface) -> Vec<Value> {
     let mut all = BTreeMap::new();
     let mut count = |of, why, count| *all.entry((of, why)).or_insert(0) += count;
