@@ -25,6 +25,7 @@ mod illness;
 mod meeting;
 mod migration;
 mod nodes;
+mod pauses;
 mod team;
 mod trouble;
 mod workers;

@@ -43,6 +43,8 @@ pub struct Team {
     pub illness: Arc<Mutex<Illness>>,
     /// Until when secondary workers do nothing. What came for them would stop time.
     pub asleep_until: Option<Time>,
+    /// Until when its process is stopped: it polls nothing, and time goes on.
+    stopped_until: Option<Time>,
     /// Payloads, and to which worker they came.
     pub came: Vec<(Worker, Vec<u8>)>,
 }
@@ -95,6 +97,7 @@ impl World {
             secondaries: Vec::new(),
             illness: Arc::default(),
             asleep_until: None,
+            stopped_until: None,
             came: Vec::new(),
         };
         let teams = keys.iter().enumerate().map(team).collect();
@@ -131,6 +134,13 @@ impl World {
     pub fn set_cable(&mut self, nth: usize, is_in: bool) {
         self.net.net_mut().set_cable(self.teams[nth].end, is_in);
         self.settle = Some(self.now());
+    }
+
+    /// A team's process polls nothing for this long.
+    pub fn stop(&mut self, nth: usize, time: Duration) {
+        let team = &mut self.teams[nth];
+        team.stopped_until = Some(self.net.now() + time);
+        self.net.set_stopped(team.end, true);
     }
 
     /// Sends by one of a team's workers.
@@ -181,6 +191,11 @@ impl World {
     /// All do what they can, and time moves on; says whether it is not over yet.
     fn step(&mut self, end: Time) -> bool {
         let now = self.now();
+        for team in &mut self.teams {
+            if team.stopped_until.take_if(|until| *until <= now).is_some() {
+                self.net.set_stopped(team.end, false);
+            }
+        }
         let is_busy = self.teams.iter_mut().fold(false, |busy, team| team.turn(now) | busy);
         if is_busy {
             self.settle.get_or_insert(now + SETTLE);
@@ -232,6 +247,9 @@ impl Team {
 
     /// Does what can be done now; says whether that was anything.
     fn turn(&mut self, now: Time) -> bool {
+        if self.stopped_until.is_some() {
+            return false;
+        }
         let came = &mut self.came;
         let mut take = |worker, packet: &[u8]| {
             came.extend(payload(packet).map(|payload| (worker, payload.to_vec())));
@@ -253,6 +271,9 @@ impl Team {
     }
 
     fn due(&self) -> Option<Time> {
+        if self.stopped_until.is_some() {
+            return self.stopped_until;
+        }
         let secondaries = self.secondaries.iter().filter_map(WorkerPort::poll_timeout).min();
         let secondaries = self.asleep_until.or(secondaries);
         self.primary.as_ref().and_then(Interface::poll_timeout).into_iter().chain(secondaries).min()

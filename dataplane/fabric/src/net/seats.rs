@@ -114,9 +114,15 @@ impl Net {
         adapter.map_or(0, |adapter| adapter.came)
     }
 
-    /// Whether something has arrived that no adapter has taken yet.
-    pub fn is_waited_for(&self) -> bool {
-        self.waiting > 0
+    /// How many frames have arrived that no adapter has taken yet.
+    pub const fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// How many of them the adapters at a port have not taken.
+    pub fn waiting_at(&self, end: End) -> usize {
+        let seats = self.adapters.get(&end).into_iter().flat_map(BTreeMap::values);
+        seats.map(|adapter| adapter.arrived.len()).sum()
     }
 
     /// To the adapter at an end that it is for.
@@ -248,6 +254,6 @@ mod tests {
         (0..ARRIVED_FRAMES_MAX + 3).for_each(|_| net.put_at(END.into(), END.into(), message(0)));
         assert_eq!((full(&net), net.came(END)), (3, ARRIVED_FRAMES_MAX as u64));
         net.detach(END);
-        assert!(!net.is_waited_for());
+        assert_eq!(net.waiting(), 0);
     }
 }

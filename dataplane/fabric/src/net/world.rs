@@ -19,7 +19,7 @@ use crate::topology::End;
 use pollux_verbs::error::over;
 use pollux_verbs::{Device, VerbsError};
 use pollux_wire::mad::MgmtClass;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,6 +37,8 @@ struct Inner {
     net: Net,
     managers: Residents,
     deadlines: BTreeMap<Seat, Time>,
+    /// Ports whose adapters nobody polls.
+    stopped: BTreeSet<End>,
 }
 
 /// An adapter's link to a net.
@@ -60,7 +62,8 @@ impl NetWorld {
 
     fn with(net: Net, clock: Option<Clock>) -> Self {
         let (managers, deadlines) = (Residents::default(), BTreeMap::new());
-        let inner = Inner { now: Time::START, clock, net, managers, deadlines };
+        let stopped = BTreeSet::new();
+        let inner = Inner { now: Time::START, clock, net, managers, deadlines, stopped };
         Self { inner: Arc::new(Mutex::new(inner)) }
     }
 
@@ -78,6 +81,16 @@ impl NetWorld {
     pub fn start_manager(&self, at: End, config: sm::Config) {
         let inner = &mut *self.lock();
         inner.managers.start(inner.net.subnet_mut(), at, config);
+    }
+
+    /// Stops the process that polls a port's adapters, or lets it go on. Time does not wait for a
+    /// stopped process: frames for it queue up, and its deadlines pass.
+    pub fn set_stopped(&self, end: End, is_stopped: bool) {
+        let mut inner = self.lock();
+        match is_stopped {
+            true => inner.stopped.insert(end),
+            false => inner.stopped.remove(&end),
+        };
     }
 
     /// What time it is.
@@ -110,7 +123,7 @@ impl NetWorld {
             inner.pass(now);
             return true;
         }
-        if inner.net.is_waited_for() {
+        if inner.is_waited_for() {
             return true;
         }
         let next = inner.next();
@@ -122,7 +135,7 @@ impl NetWorld {
     /// whether anything happened here, or is still to be taken.
     pub fn step_until(&self, end: Time) -> bool {
         let mut inner = self.lock();
-        if inner.net.is_waited_for() {
+        if inner.is_waited_for() {
             return true;
         }
         let next = inner.next();
@@ -149,9 +162,16 @@ impl DerefMut for NetGuard<'_> {
 }
 
 impl Inner {
+    /// Whether a process that is not stopped has frames to take.
+    fn is_waited_for(&self) -> bool {
+        let stopped = self.stopped.iter().map(|end| self.net.waiting_at(*end)).sum();
+        self.net.waiting() > stopped
+    }
+
     /// When something happens next.
     fn next(&self) -> Option<Time> {
-        let due = self.deadlines.values().min().copied();
+        let running = self.deadlines.iter().filter(|(seat, _)| !self.stopped.contains(&seat.end));
+        let due = running.map(|(_, due)| *due).min();
         let traps = self.net.subnet().traps_due();
         [self.net.deadline(), due, self.managers.due(), traps].into_iter().flatten().min()
     }

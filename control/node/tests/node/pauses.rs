@@ -1,0 +1,120 @@
+//! Receivers that pause: an adapter in software acknowledges nothing while its process computes.
+//! Two nodes in virtual time, one of which is stopped.
+
+use crate::team::World;
+use pollux_control::interface::ConnectionKey;
+use pollux_control::peer::ConnectionRow;
+use pollux_fabric::link::world::Wire;
+use pollux_node::interface::Interface;
+use std::time::Duration;
+
+const RC: &str = "mode = 'rc'\nworkers = 2";
+const UC: &str = "mode = 'uc'\nworkers = 2";
+/// More than a datagram carries.
+const BYTES: usize = 9000;
+
+fn rows(world: &World, nth: usize) -> Vec<ConnectionRow> {
+    world.teams[nth]
+        .primary
+        .as_ref()
+        .map(Interface::control)
+        .expect("it runs")
+        .connection_rows()
+        .collect()
+}
+
+/// The connections of both nodes, those that end included.
+fn keys(world: &World) -> Vec<ConnectionKey> {
+    [0, 1].iter().flat_map(|nth| rows(world, *nth)).map(|row| row.connection).collect()
+}
+
+/// Connections that a node ended or did not make, by reason.
+fn peer_drops(world: &World, nth: usize) -> Vec<(&'static str, u64)> {
+    let drops = world.teams[nth].primary().control().drop_rows();
+    drops
+        .filter(|(of, _, times)| *of == "connection" && *times > 0)
+        .map(|(_, why, times)| (why, times))
+        .collect()
+}
+
+/// Two nodes of a mode, each of whose workers has a connection that has stood for long.
+fn connected(mode: &str) -> World {
+    let mut world = World::new(6, &[mode, mode], Wire::default());
+    let workers = world.teams[0].secondaries.len() + 1;
+    for worker in 0..workers {
+        world.must_reach((0, worker as u8), 1, BYTES);
+    }
+    world.until("a connection for each worker", |world| {
+        [0, 1].iter().all(|nth| world.teams[*nth].connections().len() == workers)
+    });
+    world.pass(Duration::from_secs(10));
+    world.teams.iter_mut().for_each(|team| team.came.clear());
+    world
+}
+
+/// Node 1 stops for `pause`, again and again, while both have messages under way.
+fn pause(mode: &str, pause: Duration) {
+    let mut world = connected(mode);
+    let (before, drops) = (keys(&world), [0, 1].map(|nth| peer_drops(&world, nth)));
+    let mut sent = [Vec::new(), Vec::new()];
+    for round in 0..10 {
+        for (worker, number) in [(0, 0), (1, 100)] {
+            let payload = [number + round; BYTES];
+            world.send((1, worker), 0, &payload).expect("there is room");
+            sent[1].push(number + round);
+        }
+        world.stop(1, pause);
+        for number in 0..10 {
+            for (worker, base) in [(0, 0), (1, 100)] {
+                let number = base + round * 10 + number;
+                world.send((0, worker), 1, &[number; BYTES]).expect("there is room");
+                sent[0].push(number);
+            }
+            world.pass(pause / 20);
+        }
+        world.pass(pause);
+    }
+    world.pass(Duration::from_secs(5));
+    for (from, to) in [(0, 1), (1, 0)] {
+        let came = |is: fn(u8) -> bool| -> Vec<u8> {
+            let came = world.teams[to].came.iter().map(|(_, payload)| payload[0]);
+            came.filter(|number| is(*number)).collect()
+        };
+        for is in [(|number| number < 100) as fn(u8) -> bool, |number| number >= 100] {
+            let sent: Vec<_> = sent[from].iter().copied().filter(|it| is(*it)).collect();
+            assert_eq!(came(is), sent, "{mode}, {pause:?}, from {from}: each once, in order");
+        }
+    }
+    assert_eq!(keys(&world), before, "{mode}, {pause:?}: by the connections that there were");
+    let open = [0, 1].iter().flat_map(|nth| rows(&world, *nth)).all(|row| row.state == "open");
+    assert!(open, "{mode}, {pause:?}: they stand");
+    assert_eq!([0, 1].map(|nth| peer_drops(&world, nth)), drops, "{mode}, {pause:?}: none ended");
+}
+
+#[test]
+fn connections_survive_a_receiver_that_does_not_poll_for_900_ms() {
+    for milliseconds in [200, 500, 900] {
+        for mode in [RC, UC] {
+            pause(mode, Duration::from_millis(milliseconds));
+        }
+    }
+}
+
+#[test]
+fn a_reliable_connection_ends_for_a_reason_when_its_receiver_pauses_for_longer() {
+    let mut world = connected(RC);
+    let before = keys(&world);
+    world.stop(1, Duration::from_secs(10));
+    world.send((0, 0), 1, &[1; BYTES]).expect("there is room");
+    world.pass(Duration::from_millis(1000));
+    assert_eq!((keys(&world), peer_drops(&world, 0)), (before.clone(), vec![]), "not yet");
+    world.until("its end", |world| !peer_drops(world, 0).is_empty());
+    let ending = rows(&world, 0).into_iter().find(|row| row.state == "ending");
+    assert_eq!(ending.map(|row| (row.connection, row.why)), Some((before[0], "queue_pair")));
+    assert_eq!(peer_drops(&world, 0), [("queue_pair", 1)]);
+    // And when the receiver is back, there is a new one.
+    world.pass(Duration::from_secs(10));
+    world.must_reach((0, 0), 1, BYTES);
+    let after: Vec<_> = rows(&world, 0).iter().map(|row| row.connection).collect();
+    assert!(!after.contains(&before[0]), "{after:?}");
+}
