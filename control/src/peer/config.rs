@@ -93,7 +93,8 @@ pub struct PeerConfig {
     pub ack_timeout: TimeCode,
     /// How often to try again after that.
     pub retry_count: u8,
-    /// How often to try again when the peer finds no receive; 7 is for ever.
+    /// How often to try again after an RNR NAK, which says that the peer has no receive; 7 is for
+    /// ever.
     pub rnr_retry_count: u8,
     /// How long a peer waits that finds no receive here.
     pub min_rnr_timer: RnrTimer,

@@ -52,9 +52,9 @@ use crate::interface::{Action, ConnectionKey, QueuePairEvent, Worker};
 use crate::mad::{Envelope, MadAddress};
 use connection::{Cause, Connection, State};
 use lane::{Attempt, Lane};
+use pollux_verbs::QpType;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
-use pollux_verbs::{QpType, Retries};
 use pollux_wire::address::{Gid, Qpn};
 use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::keys::PKey;
@@ -94,9 +94,6 @@ reasons! {
         GaveUp = "gave_up",
     }
 }
-
-/// How often our own queue pairs try again when the peer finds no receive: the most that ends.
-const RNR_RETRY_MAX: u8 = 6;
 
 /// A peer as its link address is compared.
 type Address = [u8; LinkAddress::LEN];
@@ -397,13 +394,12 @@ impl Connections {
     }
 
     /// The terms by which our queue pair is made ready, and the orders to do so. RC's timers are
-    /// shorter than what the path would allow (RFC 4755 7.1). Whatever the peer asks for, ours
-    /// gives up one day: one that posts no receives would keep our buffers for ever.
+    /// shorter than what the path would allow (RFC 4755 7.1). RNR NAKs count for nothing there: a
+    /// peer that has run out of receives computes, and is no less alive. The worker that moves the
+    /// packets reports a peer that takes nothing for long.
     fn make_ready(&mut self, key: ConnectionKey, terms: Terms) {
         let timeout = self.config.ack_timeout;
-        let rnr_retry = Retries::new(terms.rnr_retry.get().min(RNR_RETRY_MAX));
-        let rnr_retry = rnr_retry.unwrap_or(Retries::NONE);
-        let terms = Terms { timeout, rnr_retry, ..terms };
+        let terms = Terms { timeout, ..terms };
         if let Some(connection) = self.all.get_mut(&key) {
             connection.ways.path = terms.path;
         }

@@ -382,6 +382,13 @@ impl Netdev {
         (connection.generation == id.generation).then_some(connection.counts)
     }
 
+    /// The number of a connection's oldest send that is still to complete, if there is one. While
+    /// that stays the same, the peer takes nothing.
+    pub fn oldest_send(&self, id: ConnectionId) -> Option<u32> {
+        let connection = self.connections.slots.get(id.slot as usize)?.as_ref()?;
+        connection.sends.oldest().filter(|_| connection.generation == id.generation)
+    }
+
     /// Takes what the device tells without being asked; says whether that was a queue of this
     /// netdev.
     pub fn handle_event(&mut self, event: &AsyncEvent) -> bool {

@@ -119,6 +119,11 @@ impl SendQueue {
         self.outstanding() <= behind
     }
 
+    /// The number of the oldest send that is still to complete, if there is one.
+    pub(super) fn oldest(&self) -> Option<u32> {
+        (!self.is_drained()).then_some(self.head)
+    }
+
     /// Frees all outstanding sends, when the queue pair is destroyed or reset.
     pub(super) fn clear(&mut self, mut free: impl FnMut(Buf)) {
         self.held.iter_mut().filter_map(Option::take).for_each(&mut free);

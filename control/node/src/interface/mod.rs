@@ -33,6 +33,7 @@ pub mod in_band;
 mod losses;
 pub mod port_driver;
 mod secondary_worker;
+mod seen;
 pub mod sending;
 mod sleep;
 pub mod sockets;

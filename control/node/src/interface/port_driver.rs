@@ -6,6 +6,7 @@
 
 use super::actions::Subject;
 use super::handles::Handles;
+use super::seen::Seen;
 use crate::fabric::Embedded;
 use crate::port::{Management, PortAccess, PortResources};
 use pollux_control::interface::{
@@ -159,8 +160,7 @@ pub struct PortDriver {
     pub(super) leaving: VecDeque<(Time, ConnectionKey)>,
     /// Until when datagrams may take to stop, or to go on.
     pub(super) settled_by: Option<Time>,
-    /// How much connections had been used when that was told last.
-    pub(super) uses: BTreeMap<ConnectionKey, ConnectionUse>,
+    pub(super) seen: Seen,
     /// For single packets.
     pub(super) handles: Handles,
     /// Handles that no route names, but perhaps one that was read.
@@ -249,7 +249,7 @@ impl PortDriver {
             too_big: Vec::new(),
             leaving: VecDeque::new(),
             settled_by: None,
-            uses: BTreeMap::new(),
+            seen: Seen::default(),
             waiting: VecDeque::new(),
             batch: Vec::new(),
             draft: None,

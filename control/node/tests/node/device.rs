@@ -23,6 +23,8 @@ pub struct Illness {
     pub repeats: bool,
     /// Its send queues say that they are full.
     pub is_full: bool,
+    /// Shared receive queues take no receives.
+    pub lacks_receives: bool,
     /// Queue pair 1 is not for programs.
     pub lacks_gsi: bool,
     /// Verbs that it refuses.
@@ -193,6 +195,9 @@ impl Device for Ailing {
     }
 
     fn post_srq_recv(&mut self, srq: Srq, batch: &[RecvRequest<'_>]) -> Result<(), PostError> {
+        if self.illness().lacks_receives {
+            return Err(PostError { accepted: 0, refusal: PostRefusal::Full });
+        }
         self.device.post_srq_recv(srq, batch)
     }
 

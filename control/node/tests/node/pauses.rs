@@ -118,3 +118,51 @@ fn a_reliable_connection_ends_for_a_reason_when_its_receiver_pauses_for_longer()
     let after: Vec<_> = rows(&world, 0).iter().map(|row| row.connection).collect();
     assert!(!after.contains(&before[0]), "{after:?}");
 }
+
+/// Node 0 sends until its queues are full to a node that has run out of receives, which has some
+/// again after `pause`.
+fn starve(pause: Duration) -> (World, Vec<u8>, Vec<ConnectionKey>) {
+    let mut world = connected("mode = 'rc'");
+    let before = keys(&world);
+    let set = |world: &World, lacks| {
+        world.teams[1].illness.lock().expect("no test has panicked").lacks_receives = lacks;
+    };
+    set(&world, true);
+    let mut sent = Vec::new();
+    for number in (0..=255).cycle() {
+        if world.send((0, 0), 1, &[number; BYTES]).is_err() {
+            break;
+        }
+        sent.push(number);
+        world.pass(Duration::from_micros(10));
+    }
+    world.pass(pause);
+    set(&world, false);
+    (world, sent, before)
+}
+
+#[test]
+fn a_reliable_connection_survives_a_receiver_that_posts_no_receives_for_900_ms() {
+    for milliseconds in [10, 200, 500, 900] {
+        let (mut world, sent, before) = starve(Duration::from_millis(milliseconds));
+        assert!(sent.len() > 300, "more than it had receives for: {}", sent.len());
+        let came = world.teams[1].came.len();
+        assert!(came < sent.len(), "some wait: {came} of {}", sent.len());
+        world.pass(Duration::from_secs(5));
+        let came: Vec<_> = world.teams[1].came.iter().map(|(_, payload)| payload[0]).collect();
+        assert_eq!(came, sent, "{milliseconds} ms: each once, in order");
+        assert_eq!(keys(&world), before, "{milliseconds} ms: by the connection that there was");
+        assert_eq!(peer_drops(&world, 0), [], "{milliseconds} ms: it did not end");
+    }
+}
+
+#[test]
+fn a_reliable_connection_ends_for_a_reason_when_its_receiver_posts_no_receives_for_longer() {
+    let (world, _, before) = starve(Duration::from_millis(1900));
+    assert_eq!((keys(&world), peer_drops(&world, 0)), (before, vec![]), "not yet");
+    let (mut world, _, before) = starve(Duration::from_millis(3500));
+    assert_eq!(peer_drops(&world, 0), [("queue_pair", 1)]);
+    world.must_reach((0, 0), 1, BYTES);
+    let after: Vec<_> = rows(&world, 0).iter().map(|row| row.connection).collect();
+    assert!(!after.contains(&before[0]), "{after:?}");
+}
