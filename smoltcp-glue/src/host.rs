@@ -349,12 +349,15 @@ impl Host {
         }
     }
 
-    /// Reads addresses and MTUs from the control plane.
+    /// Reads addresses and MTUs from the control plane, and reports the progress of TCP to it.
     fn look(&mut self, now: Time) {
         let own = self.node.own();
         if own != self.own {
             self.stack.set_addresses(own.iter().copied());
             self.own = own;
+        }
+        while let Some(peer) = self.stack.poll_progress() {
+            self.node.report_progress(now, peer);
         }
         // A connected-mode path has a larger MTU than the datagram link; its route has the value.
         if let (Some(mtu), false) = (self.node.datagram_mtu(), self.connects) {

@@ -83,6 +83,10 @@ impl WorkerPort for HostPort {
         of_either!(self.report_use(now, next_hop));
     }
 
+    fn report_progress(&mut self, now: Time, to: IpAddr) {
+        of_either!(self.report_progress(now, to));
+    }
+
     fn failed(&self) -> Option<&VerbsError> {
         of_either!(self.failed())
     }

@@ -300,10 +300,12 @@ impl Interface {
         self.pump(now);
     }
 
-    /// An upper layer confirms that a neighbor is reachable (RFC 4861 7.3.1).
-    pub fn handle_confirmation(&mut self, now: Time, next_hop: IpAddr) {
-        self.neighbors.handle_confirmation(now, next_hop);
-        self.pump(now);
+    /// TCP made progress with a destination, so the next hop to it is reachable (RFC 4861 7.3.1).
+    pub fn handle_progress(&mut self, now: Time, destination: IpAddr) {
+        if let Some(NextHop::OnLink(ip) | NextHop::Via(ip)) = self.next_hop(now, destination) {
+            self.neighbors.handle_confirmation(now, ip);
+            self.pump(now);
+        }
     }
 
     /// Joins a multicast group. `false` if it is none, or there are too many.

@@ -230,6 +230,12 @@ impl Stack {
         self.port_unreachable.pop()
     }
 
+    /// Takes the next peer with which a connection of TCP made progress: it is reachable
+    /// (RFC 4861 7.3.1).
+    pub fn poll_progress(&mut self) -> Option<IpAddr> {
+        self.tcp.progress.pop()
+    }
+
     /// Enables readiness events ([`Stack::poll_event`]).
     pub const fn enable_events(&mut self) {
         self.udp.events.enable();

@@ -8,6 +8,7 @@ mod device;
 mod full;
 mod loss;
 mod many;
+mod progress;
 mod readers;
 #[path = "../load/traffic.rs"]
 #[allow(dead_code, reason = "groups and echoes are for mixed traffic")]

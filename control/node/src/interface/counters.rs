@@ -8,8 +8,8 @@ use pollux_dataplane::reason::{PacketDrops, Refusals};
 use pollux_verbs::QpType;
 use std::collections::BTreeMap;
 
-/// How often a connection is seen again with the same oldest send, [`USES_EVERY`](super::USES_EVERY)
-/// apart, before it has failed: a peer that computes for two seconds is waited for.
+/// How often a connection is seen again with the same oldest send before it has failed. Looks are
+/// [`USES_EVERY`](super::USES_EVERY) apart, so a peer that computes for two seconds is waited for.
 const STALLED_MAX: u32 = 2;
 
 /// What a worker has moved.

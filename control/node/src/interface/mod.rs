@@ -91,6 +91,8 @@ pub struct Interface {
     uses_due: Time,
     /// Neighbors that it was told of.
     used: Used,
+    /// Neighbors that TCP made progress with, as it was told.
+    confirmed: Used,
     /// When control is looked at, at the latest.
     look_at: Time,
     /// Since when management waits for secondary workers, and when it is looked at again.
@@ -143,6 +145,7 @@ impl Interface {
             deliveries: None,
             uses_due: now + USES_EVERY,
             used: Used::new(),
+            confirmed: Used::new(),
             look_at: now,
             held: None,
             is_leaving: false,
@@ -374,6 +377,7 @@ impl Interface {
                 WorkerEvent::Punt(packet) => control.handle_miss(now, worker, packet),
                 WorkerEvent::TooBig(packet, mtu) => control.handle_too_big(now, &packet, mtu),
                 WorkerEvent::Use(next_hop) => control.handle_use(now, next_hop),
+                WorkerEvent::Progress(to) => control.handle_progress(now, to),
             }
         });
         *control_is_due |= busy;

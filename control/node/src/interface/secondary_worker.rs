@@ -39,6 +39,7 @@ pub struct SecondaryWorker {
     counters_due: Time,
     uses_due: Time,
     used: Used,
+    confirmed: Used,
     look_at: Time,
     failed: Option<VerbsError>,
     end: SecondaryEnd,
@@ -67,6 +68,7 @@ impl SecondaryWorker {
             counters_due: now,
             uses_due: now + USES_EVERY,
             used: Used::new(),
+            confirmed: Used::new(),
             look_at: now,
             failed: None,
             end,
@@ -189,6 +191,13 @@ impl WorkerPort for SecondaryWorker {
         if self.used.is_due(now, next_hop) {
             // What is not heard now is in use again soon.
             let _ = self.end.send(WorkerEvent::Use(next_hop));
+        }
+    }
+
+    fn report_progress(&mut self, now: Time, to: IpAddr) {
+        if self.confirmed.is_due(now, to) {
+            // A report that finds no room is made again soon.
+            let _ = self.end.send(WorkerEvent::Progress(to));
         }
     }
 

@@ -48,6 +48,10 @@ pub trait WorkerPort {
     /// Packets go to a neighbor, which control is to know now and then.
     fn report_use(&mut self, now: Time, next_hop: IpAddr);
 
+    /// A peer acknowledged or sent something new (RFC 4861 7.3.1), which control is to know now
+    /// and then.
+    fn report_progress(&mut self, now: Time, to: IpAddr);
+
     /// Why it does not run any more, if that is so.
     fn failed(&self) -> Option<&VerbsError>;
 
@@ -144,6 +148,12 @@ impl WorkerPort for Interface {
     fn report_use(&mut self, now: Time, next_hop: IpAddr) {
         if self.used.is_due(now, next_hop) {
             self.control_mut().handle_use(now, next_hop);
+        }
+    }
+
+    fn report_progress(&mut self, now: Time, to: IpAddr) {
+        if self.confirmed.is_due(now, to) {
+            self.control_mut().handle_progress(now, to);
         }
     }
 

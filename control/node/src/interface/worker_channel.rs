@@ -52,6 +52,8 @@ pub(super) enum WorkerEvent {
     TooBig(Vec<u8>, u32),
     /// A next hop is in use.
     Use(IpAddr),
+    /// TCP made progress with this destination.
+    Progress(IpAddr),
 }
 
 /// State that both ends share.

@@ -99,6 +99,8 @@ pub struct Connection {
     /// When the peer was heard last, and how many probes were sent since.
     last_heard_at: Time,
     probes: u32,
+    /// When progress is reported again.
+    pub(super) progress_due: Time,
     pub(super) loss_recovery: LossRecovery,
 }
 
@@ -135,6 +137,7 @@ impl Connection {
             keepalive: config.keepalive.map(|idle| idle.max(KEEPALIVE_MIN)),
             last_heard_at: Time::START,
             probes: 0,
+            progress_due: Time::START,
             loss_recovery: LossRecovery::new(),
         }
     }

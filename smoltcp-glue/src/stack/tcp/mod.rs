@@ -19,6 +19,7 @@ mod isn;
 mod listener;
 mod loss_recovery;
 mod passive;
+mod progress;
 mod recovery;
 mod resend;
 mod scoreboard;
@@ -40,14 +41,16 @@ use connection::Holder;
 use engine::{At, Engine};
 use isn::IsnSecret;
 use loss_recovery::is_after;
+use pollux_control::bounded::Queue;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::tcp::TcpSegment;
+use progress::REPORTS_MAX;
 use service_clock::ServiceClock;
 use smoltcp::iface::SocketSet;
 use smoltcp::socket::tcp::State;
 use std::collections::{BTreeSet, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 /// Names a connection.
@@ -76,6 +79,8 @@ pub(super) struct Tcp {
     renewed: Packet,
     verify_checksums: bool,
     pub(super) events: Events,
+    /// Peers with which connections made progress.
+    pub(super) progress: Queue<IpAddr>,
 }
 
 /// What a connection went through: its state before, and whether a packet came.
@@ -104,6 +109,7 @@ impl Tcp {
             verify_checksums,
             config,
             events: Events::default(),
+            progress: Queue::new(REPORTS_MAX),
         }
     }
 

@@ -32,6 +32,7 @@ impl Tcp {
         self.serve(now);
         let Some(connection) = self.connections.get_mut(id) else { return };
         let (before, first) = (connection.state(), connection.first());
+        let expected = connection.before_progress(now);
         let at = connection.at(now, mtus);
         let bytes = match connection.acceptance(first, segment) {
             Acceptance::Accept => bytes,
@@ -56,6 +57,9 @@ impl Tcp {
             push(out, &self.draft);
         }
         connection.note_progress((before, first));
+        if expected.is_some_and(|expected| connection.has_progressed(now, first, expected)) {
+            self.progress.push(connection.addresses().1.ip());
+        }
         connection.postpone_give_up(served);
         if connection.state() == State::Listen {
             // It was no SYN that a connection begins with.

@@ -1,0 +1,71 @@
+//! Neighbors of connections that make progress (RFC 4861 7.3.1).
+
+use crate::traffic::{Client, Pace, Plan, Server, Shared};
+use crate::world::{World, at};
+use pollux::Mode;
+use pollux::stack::StackConfig;
+use pollux_fabric::link::world::Wire;
+use pollux_wire::address::Qpn;
+use pollux_wire::ip::ipoib::{EtherType, IpoibHeader};
+use pollux_wire::packet::{Opcode, Packet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+const SLOW: u16 = 81;
+
+/// Counts ARP packets that go from one interface to another, from now on.
+fn unicast_arps(world: &World) -> Arc<AtomicU64> {
+    let count = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&count);
+    world.net.net_mut().set_tap(Box::new(move |_, _, bytes| {
+        let Ok(packet) = Packet::parse(bytes) else { return };
+        let is_datagram = packet.bth().opcode == Opcode::UD_SEND_ONLY;
+        let is_unicast = packet.bth().dest_qp != Qpn::MULTICAST;
+        let ether_type = IpoibHeader::read(packet.payload()).map(|(header, _)| header.ether_type);
+        if is_datagram && is_unicast && ether_type == Ok(EtherType::ARP) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }));
+    count
+}
+
+/// A stream one way, of 10,000 bytes a second: each end hears of its neighbor by TCP alone.
+#[test]
+fn a_neighbor_that_tcp_makes_progress_with_is_not_probed() {
+    let wire = Wire { latency: Duration::from_micros(2), ..Wire::default() };
+    let mut world = World::new(1, &[Mode::Ud, Mode::Ud], wire, &StackConfig::default());
+    let tally = Shared::default();
+    let pace = Pace { from: world.now(), bytes: 1000, every: SECOND / 10 };
+    world.run(1, Server::slow(&tally, SLOW, pace));
+    world.run(0, Client::new(Plan::new(1, at(1, SLOW), 4_000_000, 0), &tally));
+    world.pass(10 * SECOND);
+    let (arps, before) = (unicast_arps(&world), tally.borrow().bytes);
+    world.pass(120 * SECOND);
+    let bytes = tally.borrow().bytes - before;
+    assert!(bytes > 1_000_000, "it makes progress: {bytes} bytes");
+    assert_eq!(arps.load(Ordering::Relaxed), 0, "probes and their answers");
+    for host in 0..2 {
+        let (now, host) = (world.now(), world.seats[host].host());
+        let control = host.node().control().expect("it has one worker");
+        let states: Vec<_> = control.neighbor_rows(now).map(|row| row.state.name()).collect();
+        assert_eq!(states, ["reachable"]);
+    }
+}
+
+/// The other way round: the neighbor of a stream that has come to a standstill is asked.
+#[test]
+fn a_neighbor_that_tcp_makes_no_progress_with_is_probed() {
+    let wire = Wire { latency: Duration::from_micros(2), ..Wire::default() };
+    let mut world = World::new(1, &[Mode::Ud, Mode::Ud], wire, &StackConfig::default());
+    let tally = Shared::default();
+    let pace = Pace { from: world.now() + 600 * SECOND, bytes: 1, every: SECOND };
+    world.run(1, Server::slow(&tally, SLOW, pace));
+    let plan = Plan { timeout: 600 * SECOND, ..Plan::new(1, at(1, SLOW), 4_000_000, 0) };
+    world.run(0, Client::new(plan, &tally));
+    world.pass(10 * SECOND);
+    let arps = unicast_arps(&world);
+    world.pass(120 * SECOND);
+    assert!(arps.load(Ordering::Relaxed) >= 2, "a probe and its answer");
+}
