@@ -166,6 +166,9 @@ impl Dhcp {
 
     /// Begins to look for an address.
     pub fn start(&mut self, now: Time) {
+        if let Some(ip) = self.lease().map(|lease| lease.ip) {
+            self.events.push_back(DhcpEvent::Lost(ip));
+        }
         let delay = self.rng.duration(START_DELAY_MAX);
         self.restart(now, delay);
     }

@@ -1,5 +1,7 @@
 //! A client and a server of few words.
 
+mod states;
+
 use super::*;
 use pollux_wire::address::Guid;
 use pollux_wire::ip::dhcp::DhcpOption;
