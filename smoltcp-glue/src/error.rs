@@ -36,7 +36,7 @@ impl fmt::Display for UpError {
             Self::File(error) => error.fmt(f),
             Self::Interface(why) => f.write_str(why),
             Self::Address(text) => {
-                write!(f, "{text:?} has to be an address with prefix, as 10.0.0.1/24 or fd00::1/64")
+                write!(f, "{text:?} is no address with prefix; write 10.0.0.1/24 or fd00::1/64")
             }
             Self::NotUp(why) => write!(
                 f,

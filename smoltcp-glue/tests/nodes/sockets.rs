@@ -329,7 +329,7 @@ fn an_interface_may_be_what_a_file_says() {
     let text = format!("[interface.ib7]\ndevice = {port:?}\naddress = ['10.0.0.7/24']\nmtu = 9000");
     let node = open(&text).expect("it is a configuration");
     let error = node.interface("ib0").up().err().expect("there is none of this name");
-    assert!(error.to_string().contains("no interface \"ib0\", but ib7"), "{error}");
+    assert!(error.to_string().contains("no interface \"ib0\"; it has ib7"), "{error}");
     // Limits of sockets do not widen what the file says.
     let limited = node.interface("ib7").limits(StackConfig::default());
     assert!(format!("{limited:?}").matches("mtu: 9000").count() >= 2, "{limited:?}");
