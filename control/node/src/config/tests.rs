@@ -252,7 +252,7 @@ fn the_readme_lists_every_key_and_no_other() {
         ("[[interface.NAME.neighbor]]", "[[interface.a.neighbor]]"),
     ] {
         let said = refusal(&format!("{header}\nxxxxxxxxxxxxxxxx = 1\n"));
-        let (_, keys) = said.split_once("here; there are ").expect("it names all keys");
+        let (_, keys) = said.split_once("; the keys here are ").expect("it names all keys");
         let mut keys: Vec<_> =
             keys.split(", ").filter(|key| !["peer", "neighbor"].contains(key)).collect();
         let mut listed = listed.remove(table).expect("the README has the table");

@@ -235,14 +235,14 @@ fn what_comes_of_our_own_by_a_group_is_nobody_elses() {
 }
 
 #[test]
-fn a_device_without_a_second_place_is_refused_with_advice() {
+fn a_device_without_space_for_a_second_worker_is_refused_with_advice() {
     let fabric = Running::start("a_device_without_a_second_place", 1, Manager::Ours);
     let (opened, illness) = ailing(&fabric.port(1));
     illness.lock().expect("no test has panicked").refuses.push("open_shared");
     let settings = settings("soft:", "10.0.0.1/24", TWO);
     let refused = Interface::with_workers(Time::START, opened, &settings, 1).err();
     let said = refused.expect("it is refused").to_string();
-    assert!(said.contains("write fewer workers = ..."), "{said}");
+    assert!(said.contains("lower `workers` of the interface"), "{said}");
 }
 
 #[test]
