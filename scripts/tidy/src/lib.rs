@@ -8,7 +8,8 @@
 //!
 //! 1. [`tree`]: the tracked files, as text;
 //! 2. [`rust`]: a line of Rust, its code told apart from comments and literals;
-//! 3. [`text`], [`source`], [`manifest`], [`modules`], [`layouts`], [`limits`]: the rules;
+//! 3. [`text`], [`source`], [`manifest`], [`modules`], [`words`], [`layouts`],
+//!    [`limits`]: the rules;
 //! 4. [`ledger`]: the requirements, the tests that claim them, and the report;
 //! 5. [`mutants`]: whether those tests notice when a rule is broken;
 //! 6. [`sample`]: whether tests notice a change anywhere.
@@ -27,6 +28,7 @@ pub mod sample;
 pub mod source;
 pub mod text;
 pub mod tree;
+pub mod words;
 
 pub use tree::Tree;
 
@@ -59,7 +61,7 @@ impl fmt::Display for Finding {
 
 /// Everything in `tree` that breaks a rule.
 pub fn tidy(tree: &Tree) -> Vec<Finding> {
-    const RULES: [fn(&Tree) -> Vec<Finding>; 13] = [
+    const RULES: [fn(&Tree) -> Vec<Finding>; 15] = [
         text::columns,
         text::trailing_space,
         text::banned_words,
@@ -71,6 +73,8 @@ pub fn tidy(tree: &Tree) -> Vec<Finding> {
         manifest::direction,
         manifest::shared_lints,
         modules::no_circles,
+        words::private,
+        words::shared_names,
         layouts::all_are_tested,
         limits::stand_in_the_source,
     ];

@@ -36,7 +36,7 @@ struct Modules {
     reexports: BTreeMap<Path, Path>,
 }
 
-/// No more modules stand in circles than [`IN_CIRCLES`] says.
+/// No more modules stand in circles than `IN_CIRCLES` says.
 pub fn no_circles(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for package in manifest::packages(tree) {
