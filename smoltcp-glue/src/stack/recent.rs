@@ -76,7 +76,9 @@ mod tests {
         }
         assert!(recent.contains(ends(u16::MAX)), "it is noted again and again");
         let known = (0..u16::MAX).filter(|port| recent.contains(ends(*port))).count();
-        assert_eq!(known, SETS * WAYS - 1);
-        assert!((0..1000).all(|nth| recent.contains(ends(u16::MAX - 1 - nth % 100))));
+        // The secret is another one each time, and with some a set gets fewer than it has room for.
+        assert!((SETS * WAYS * 9 / 10..SETS * WAYS).contains(&known), "{known} are known");
+        let newest = (1..=100).filter(|nth| recent.contains(ends(u16::MAX - nth))).count();
+        assert!(newest >= 90, "{newest} of the newest 100 are known");
     }
 }
